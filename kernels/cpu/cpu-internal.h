@@ -1,0 +1,36 @@
+/* The CPU backend inside: a device is a number of OpenMP threads of this process, a stream runs at once. */
+#ifndef CAMBIUM_KERNELS_CPU_INTERNAL_H
+#define CAMBIUM_KERNELS_CPU_INTERNAL_H
+
+#include "kernels/ops.h"
+
+struct gemm_cache; /* oneDNN primitives by shape and thread count (gemm.c) */
+
+struct device {
+    int threads;
+    const char *level;     /* the widest level of this processor: "v2", "v3", "v4", "v4bf16" */
+    const struct ops *ops; /* its table */
+    struct gemm_cache *gemms;
+    char description[96];
+};
+
+struct stream {
+    struct device *device;
+};
+
+static inline int exec_threads(const struct exec *exec) {
+    return exec->stream->device->threads;
+}
+
+/* gemm.c, the same at every level. */
+int gemm_cache_open(struct device *device);
+void gemm_cache_close(struct device *device);
+bool cpu_gemm_supports(struct device *device, const struct gemm *gemm);
+size_t cpu_gemm_workspace(struct device *device, const struct gemm *gemm);
+int cpu_gemm(const struct exec *exec, const struct gemm *gemm);
+size_t cpu_packed_bytes(struct device *device, const struct weight_view *plain);
+int cpu_pack(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed);
+
+extern const struct ops cpu_ops_v2, cpu_ops_v3, cpu_ops_v4, cpu_ops_v4bf16;
+
+#endif

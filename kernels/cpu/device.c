@@ -1,0 +1,165 @@
+/* The CPU as a device: memory, streams that run at once, and the choice of the widest table that the processor has. */
+#include "cpu/cpu-internal.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { HUGE_PAGE = 2 << 20, BLOCK_HEADER = 64 };
+
+/* Stands before each block, so that it can be given back by its address. */
+struct block {
+    void *mapping;
+    size_t bytes;
+};
+
+static bool level_runs_here(const char *level) {
+    __builtin_cpu_init();
+    if (!strcmp(level, "v2"))
+        return true;
+    bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+    if (!strcmp(level, "v3"))
+        return v3;
+    if (!strcmp(level, "v4"))
+        return v4;
+    return !strcmp(level, "v4bf16") && v4 && __builtin_cpu_supports("avx512bf16");
+}
+
+static const struct {
+    const char *level, *instructions;
+    const struct ops *ops;
+} levels[] = {
+    {"v4bf16", "avx512_bf16", &cpu_ops_v4bf16},
+    {"v4", "avx512", &cpu_ops_v4},
+    {"v3", "avx2", &cpu_ops_v3},
+    {"v2", "sse4.2", &cpu_ops_v2},
+};
+
+const struct ops *ops_for(const struct device *device) {
+    return device->ops;
+}
+
+const struct ops *ops_for_level(const struct device *device, const char *level) {
+    (void)device;
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+        if (!strcmp(levels[i].level, level) && level_runs_here(level))
+            return levels[i].ops;
+    return NULL;
+}
+
+static int usable_cores(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+int device_open(const char *kind, int index, int threads, struct device **out) {
+    *out = NULL;
+    if (strcmp(kind, "cpu"))
+        return status_fail(STATUS_UNSUPPORTED, "device '%s' is not built in (built: cpu)", kind);
+    if (index != 0)
+        return status_fail(STATUS_INVALID, "there is one cpu device, not a number %d", index);
+    struct device *device = calloc(1, sizeof *device);
+    if (!device)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    device->threads = threads > 0 ? threads : usable_cores();
+    for (size_t i = 0; !device->ops; i++)
+        if (level_runs_here(levels[i].level)) {
+            device->level = levels[i].level;
+            device->ops = levels[i].ops;
+            snprintf(device->description, sizeof device->description, "cpu, %d thread%s, %s", device->threads,
+                     device->threads == 1 ? "" : "s", levels[i].instructions);
+        }
+    int status = gemm_cache_open(device);
+    if (status) {
+        free(device);
+        return status;
+    }
+    *out = device;
+    return STATUS_OK;
+}
+
+void device_close(struct device *device) {
+    if (!device)
+        return;
+    gemm_cache_close(device);
+    free(device);
+}
+
+const char *device_description(const struct device *device) {
+    return device->description;
+}
+
+int device_threads(const struct device *device) {
+    return device->threads;
+}
+
+int device_alloc(struct device *device, size_t bytes, void **memory) {
+    (void)device;
+    *memory = NULL;
+    /* Large blocks start at a huge page, less the header before them. */
+    size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
+    size_t total = bytes + slack + BLOCK_HEADER;
+    void *mapping = total < bytes ? MAP_FAILED
+                                  : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED)
+        return status_fail(STATUS_MEMORY, "cannot allocate %.1f MB", (double)bytes / 1e6);
+    uintptr_t start = ((uintptr_t)mapping + BLOCK_HEADER + slack - 1) / slack * slack;
+    if (bytes >= HUGE_PAGE)
+        madvise((void *)start, bytes, MADV_HUGEPAGE);
+    struct block *block = (struct block *)(start - BLOCK_HEADER);
+    *block = (struct block){.mapping = mapping, .bytes = total};
+    *memory = (void *)start;
+    return STATUS_OK;
+}
+
+void device_free(struct device *device, void *memory) {
+    (void)device;
+    if (!memory)
+        return;
+    struct block block = *(struct block *)((char *)memory - BLOCK_HEADER);
+    munmap(block.mapping, block.bytes);
+}
+
+int stream_open(struct device *device, struct stream **stream) {
+    *stream = malloc(sizeof **stream);
+    if (!*stream)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    **stream = (struct stream){.device = device};
+    return STATUS_OK;
+}
+
+void stream_close(struct stream *stream) {
+    free(stream);
+}
+
+int stream_wait(struct stream *stream) {
+    (void)stream;
+    return STATUS_OK;
+}
+
+struct device *stream_device(const struct stream *stream) {
+    return stream->device;
+}
+
+int stream_copy_to_device(struct stream *stream, void *device_memory, const void *host, size_t bytes) {
+    return stream_copy(stream, device_memory, host, bytes);
+}
+
+int stream_copy_to_host(struct stream *stream, void *host, const void *device_memory, size_t bytes) {
+    return stream_copy(stream, host, device_memory, bytes);
+}
+
+int stream_copy(struct stream *stream, void *to, const void *from, size_t bytes) {
+    (void)stream;
+    memcpy(to, from, bytes);
+    return STATUS_OK;
+}
+
+int stream_zero(struct stream *stream, void *memory, size_t bytes) {
+    (void)stream;
+    memset(memory, 0, bytes);
+    return STATUS_OK;
+}

@@ -1,0 +1,317 @@
+/* The operations: a const table of functions for each backend.
+ *
+ * Letters: N rows of a flat batch (tokens), C hidden, F feed-forward, H query heads, G key/value heads, D head size,
+ * V vocabulary. Activations and weights are fp32 or bf16, the same in one call; statistics, losses and gradients of
+ * parameters are fp32. Arithmetic is in fp32 at least, and results are rounded once. All tensors are row-major.
+ *
+ * Every function takes a `struct exec`: the stream it runs on, and scratch memory of the caller, at least what the
+ * matching *_workspace function asked for. It returns STATUS_OK or a negative status (STATUS_UNSUPPORTED: this backend
+ * lacks the operation for these types; never a silent fallback), and may return before it ran. Nothing allocates.
+ * Results do not depend on the number of threads, and those of a row not on the other rows, unless said otherwise. */
+#ifndef CAMBIUM_KERNELS_OPS_H
+#define CAMBIUM_KERNELS_OPS_H
+
+#include "kernels/device.h"
+
+struct exec {
+    struct stream *stream;
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+/* ---- weights and products ------------------------------------------------------------------------------------------ */
+
+enum weight_layout {
+    WEIGHT_PLAIN, /* [rows, cols] row-major */
+    WEIGHT_PACKED /* the backend's own order, made by `pack` from a plain matrix; only for gemm's `b` */
+};
+
+/* A matrix of weights: [rows, cols] = [out, in]. */
+struct weight_view {
+    enum dtype type;
+    enum weight_layout layout;
+    const void *data;
+    int64_t rows, cols;
+};
+
+enum gemm_epilogue {
+    EPILOGUE_NONE,
+    EPILOGUE_GELU_TANH,  /* C = gelu(AB + bias); aux, if given, receives AB + bias (the GELU's input) */
+    EPILOGUE_GELU_EXACT,
+    EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read */
+    EPILOGUE_DGELU_EXACT,
+};
+
+/* C[m,n] = epilogue(op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. */
+struct gemm {
+    int64_t m, n, k;
+    const void *a; /* [m,k], or [k,m] when a_transposed; row stride lda elements */
+    int64_t lda;
+    bool a_transposed;
+    const void *b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward); row stride ldb */
+    int64_t ldb;
+    bool b_transposed;
+    const struct weight_view *packed; /* instead of b: a packed [n,k] weight */
+    void *c;                          /* row stride ldc */
+    int64_t ldc;
+    enum dtype type;   /* of A, B, bias and aux */
+    enum dtype c_type; /* type, or fp32 */
+    bool accumulate;   /* C += (c_type fp32 only) */
+    const void *bias;  /* [n] or NULL */
+    enum gemm_epilogue epilogue;
+    void *aux; /* [m, n] with row stride ldc, of `type` */
+    float *bias_gradient; /* [m] += sums of op(A)'s rows over k: dW = dY^T X leaves db = column sums of dY; or NULL */
+};
+
+/* ---- arguments of the others --------------------------------------------------------------------------------------- */
+
+/* Where the rows of a flat batch belong, for the keys of dropout. */
+struct row_keys {
+    const uint32_t *sample; /* [N] number of the consumed sample, low 32 bits */
+    const uint32_t *token;  /* [N] position of the row inside its sample (not the position id) */
+};
+
+struct dropout {
+    float p; /* 0: none */
+    uint64_t seed;
+    uint32_t site; /* unique in the model; attention adds the global head number */
+    struct row_keys keys;
+};
+
+struct layernorm {
+    int64_t rows, cols;
+    enum dtype type;
+    const void *x;    /* [N,C] */
+    const void *gain; /* [C] */
+    const void *bias; /* [C] */
+    float epsilon;
+    void *y;          /* forward: [N,C] out */
+    float *mean;      /* [N] out in forward, in in backward; NULL in a forward that saves nothing */
+    float *rstd;      /* [N] */
+    const void *dy;   /* backward: [N,C] */
+    void *dx;         /* backward: [N,C] out */
+    const void *dx_add; /* backward: [N,C] added to dx (the residual's gradient; may be dx itself), or NULL */
+    float *dgain, *dbias; /* backward: [C] accumulated, or both NULL when frozen */
+};
+
+struct gelu {
+    int64_t count;
+    enum dtype type;
+    bool is_tanh;
+    const void *x;  /* the GELU's input */
+    void *y;        /* forward out */
+    const void *dy; /* backward in */
+    void *dx;       /* backward out; may be dy */
+};
+
+/* y = residual + dropout(x); residual NULL: y = dropout(x). y may be x or residual. Backward: dx = mask * dy / (1-p). */
+struct residual_dropout {
+    int64_t rows, cols;
+    enum dtype type;
+    const void *residual;
+    const void *x;
+    void *y;
+    const void *dy;
+    void *dx; /* may be dy */
+    struct dropout dropout;
+    int64_t first_col; /* global number of column 0 (a shard's) */
+};
+
+/* Causal attention over segments of a flat batch: row i sees rows j <= i of its own segment, and the segment's prefix. */
+struct attention {
+    int64_t rows;                 /* N */
+    int64_t segments;             /* S */
+    const int64_t *segment_start; /* host, [S+1], ascending, 0 .. N */
+    int heads, kv_heads, head_size;
+    int first_head;               /* global number of head 0, for dropout keys */
+    enum dtype type;
+    const void *q, *k, *v;        /* [N, H, D], [N, G, D] with row strides below (a fused qkv is one block) */
+    int64_t q_stride, k_stride, v_stride;
+    float scale;                  /* 1/sqrt(D) */
+    void *out;                    /* [N, H, D], row stride out_stride */
+    int64_t out_stride;
+    float *lse;                   /* [H, N] log-sum-exp of the scaled scores; forward out, backward in */
+    struct dropout dropout;       /* of the probabilities, element = key's token number in the sample */
+    /* Prefix keys and values before each segment's first row, seen by all its rows; prefix 0: none. Shared by all
+     * segments: [P, G, D]. No dropout differs for them: their elements count down from 2^31. */
+    int64_t prefix;
+    const void *prefix_k, *prefix_v;
+    /* backward */
+    const void *dout;             /* [N, H, D], row stride out_stride */
+    void *dq, *dk, *dv;           /* strides as q, k, v */
+    float *dprefix_k, *dprefix_v; /* [P, G, D] accumulated, or NULL */
+};
+
+enum { KV_PAGE_TOKENS = 16 };
+
+/* The paged cache of one layer: page p holds keys [G, 16, D] and values [G, 16, D] of `type` at
+ * pages + p * page_stride elements (keys first). */
+struct kv_append {
+    int64_t rows;
+    int kv_heads, head_size;
+    enum dtype type;
+    const void *k, *v; /* [N, G, D] with row strides */
+    int64_t k_stride, v_stride;
+    void *pages;
+    int64_t page_stride;
+    const int32_t *slot; /* [N] page * 16 + token inside the page; -1: the row is not kept */
+};
+
+/* Row i is a query at `position[i]` of sequence `sequence[i]`; it sees cached tokens 0 .. position[i]. The bits of a row
+ * depend on its own query and on its sequence's cache only: not on how rows are grouped into calls. */
+struct paged_attention {
+    int64_t rows;
+    int heads, kv_heads, head_size;
+    enum dtype type;
+    const void *q;
+    int64_t q_stride;
+    float scale;
+    const void *pages;
+    int64_t page_stride;
+    const int32_t *page_table; /* [sequences, max_pages] */
+    int64_t max_pages;
+    const int32_t *sequence;   /* [N] row of page_table */
+    const int32_t *position;   /* [N] index in the cache, prefix included */
+    void *out;
+    int64_t out_stride;
+};
+
+/* x[i] = token_table[tokens[i]] + position_table[positions[i]]. Backward: scatter-adds dx into the fp32 tables, in row
+ * order, so that the result is deterministic. */
+struct embedding {
+    int64_t rows, cols;
+    enum dtype type;
+    const int32_t *tokens;    /* [N] */
+    const int32_t *positions; /* [N] */
+    const void *token_table;    /* [V,C] */
+    const void *position_table; /* [T,C] or NULL */
+    void *x;                  /* forward out */
+    const void *dx;           /* backward in */
+    float *dtoken_table, *dposition_table; /* accumulated; NULL when frozen */
+};
+
+/* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse; backward
+ * overwrites the logits with (softmax - onehot) * dloss[i] (0 in the padding). One fused call does both in place. */
+struct cross_entropy {
+    int64_t rows, vocab, stride;
+    enum dtype type;
+    void *logits;
+    const int32_t *labels; /* [N], 0 .. V-1 */
+    float *loss;           /* [N] -log p(label) */
+    float *lse;            /* [N] log-sum-exp; may be NULL in the fused call */
+    const float *dloss;    /* [N] weight of each row's loss; 0: the row counts nothing */
+};
+
+struct adamw {
+    int64_t count;
+    float *master;    /* fp32 values, updated */
+    float *m, *v;     /* moments, updated */
+    const float *gradient;
+    const float *gradient_scale; /* device, one number that multiplies the gradient (the clip factor); NULL: 1 */
+    void *weights;    /* the working copy that receives the rounded master; NULL when master is the working copy */
+    enum dtype weights_type;
+    float lr, beta1, beta2, epsilon, weight_decay;
+    int64_t step;     /* 1 for the first update */
+    bool zero_gradient; /* clears the gradient in the same pass */
+};
+
+/* Clipping by global norm, all on the device: norm = sqrt(sum of squares); factor = min(1, max_norm / (norm + 1e-6)), or
+ * 1 when max_norm is 0. */
+struct clip_factor {
+    const double *sum_of_squares;
+    float max_norm;
+    float *norm;
+    float *factor;
+};
+
+enum { SAMPLE_MAX_TOP = 20 };
+
+/* How one row's next token is drawn. temperature 0: the largest logit, lowest id first. */
+struct sample_row {
+    float temperature, top_p, repetition_penalty;
+    int32_t top_k; /* 0: all */
+    uint64_t seed;
+    uint32_t choice, position; /* of the draw: keys of the random number */
+    const uint64_t *seen;      /* bit set of V bits of the ids that the penalty falls on, or NULL */
+};
+
+struct sample {
+    int64_t rows, vocab, stride;
+    enum dtype type;
+    const void *logits; /* [N, stride] */
+    const struct sample_row *row;
+    int32_t *token;     /* [N] out */
+    float *logprob;     /* [N] out: log-softmax of the plain logits at the token; may be NULL */
+};
+
+/* ---- the table ------------------------------------------------------------------------------------------------------ */
+
+struct ops {
+    const char *name;
+
+    /* Whether gemm can do exactly this (types, epilogue, layout), so that a caller may choose another way. */
+    bool (*gemm_supports)(struct device *device, const struct gemm *gemm);
+    size_t (*gemm_workspace)(struct device *device, const struct gemm *gemm);
+    int (*gemm)(const struct exec *exec, const struct gemm *gemm);
+    /* Bytes of the packed form of a plain weight; 0 when the backend keeps plain ones. The packed form multiplies any
+     * number of rows, and a row's bits do not depend on that number. */
+    size_t (*packed_bytes)(struct device *device, const struct weight_view *plain);
+    int (*pack)(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed);
+
+    int (*layernorm_forward)(const struct exec *exec, const struct layernorm *a);
+    size_t (*layernorm_backward_workspace)(struct device *device, const struct layernorm *a);
+    int (*layernorm_backward)(const struct exec *exec, const struct layernorm *a);
+
+    int (*gelu_forward)(const struct exec *exec, const struct gelu *a);
+    int (*gelu_backward)(const struct exec *exec, const struct gelu *a);
+
+    int (*residual_dropout_forward)(const struct exec *exec, const struct residual_dropout *a);
+    int (*residual_dropout_backward)(const struct exec *exec, const struct residual_dropout *a);
+
+    size_t (*attention_forward_workspace)(struct device *device, const struct attention *a);
+    int (*attention_forward)(const struct exec *exec, const struct attention *a);
+    size_t (*attention_backward_workspace)(struct device *device, const struct attention *a);
+    int (*attention_backward)(const struct exec *exec, const struct attention *a);
+
+    int (*kv_append)(const struct exec *exec, const struct kv_append *a);
+    size_t (*paged_attention_workspace)(struct device *device, const struct paged_attention *a);
+    int (*paged_attention)(const struct exec *exec, const struct paged_attention *a);
+
+    int (*embedding_forward)(const struct exec *exec, const struct embedding *a);
+    size_t (*embedding_backward_workspace)(struct device *device, const struct embedding *a);
+    int (*embedding_backward)(const struct exec *exec, const struct embedding *a);
+
+    int (*cross_entropy_forward)(const struct exec *exec, const struct cross_entropy *a);  /* logits untouched */
+    int (*cross_entropy_backward)(const struct exec *exec, const struct cross_entropy *a); /* needs lse */
+    int (*cross_entropy_fused)(const struct exec *exec, const struct cross_entropy *a);    /* both, in place */
+
+    int (*adamw)(const struct exec *exec, const struct adamw *a);
+    /* *sum = (or += when accumulate) the sum of squares of x[count], in double, in a fixed order. */
+    size_t (*sum_of_squares_workspace)(struct device *device, int64_t count);
+    int (*sum_of_squares)(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
+    int (*clip_factor)(const struct exec *exec, const struct clip_factor *a);
+    /* *sum = (or +=) sum of x[i] * weight[i], in double. */
+    int (*weighted_sum)(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
+                        double *sum);
+    /* out[j] += sum over rows of x[i, j]: the gradient of a bias. */
+    size_t (*column_sum_workspace)(struct device *device, int64_t rows, int64_t cols);
+    int (*column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x, int64_t stride,
+                      float *out);
+    int (*cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
+                void *to);
+    /* y += x, elementwise, the sum in fp32. */
+    int (*add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
+    /* out[i] = x[index[i]] for whole rows of `cols` elements: the rows whose logits are wanted. */
+    int (*gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
+                       const int32_t *index, void *out);
+
+    size_t (*sample_workspace)(struct device *device, const struct sample *a);
+    int (*sample)(const struct exec *exec, const struct sample *a);
+};
+
+/* The table of a device's backend, for the instructions that its processor has. */
+const struct ops *ops_for(const struct device *device);
+/* Narrower tables that this machine can run as well ("v2", "v3", ...), for tests; NULL when it cannot. */
+const struct ops *ops_for_level(const struct device *device, const char *level);
+
+#endif

@@ -1,0 +1,16 @@
+/* The ground floor: what every room may use. Nothing here knows what a tensor or a model is.
+ *
+ * Each header below opens with its own contract. All of it is safe to call from any thread on objects of its own. */
+#ifndef CAMBIUM_BASE_BASE_H
+#define CAMBIUM_BASE_BASE_H
+
+#include "arena.h"  /* pieces of one block, sized before the run */
+#include "clock.h"  /* time */
+#include "dtype.h"  /* element types; bf16 and fp16 in software */
+#include "file.h"   /* whole reads, atomic writes, directories */
+#include "log.h"    /* messages and progress on standard error */
+#include "rng.h"    /* the counter-based generator */
+#include "status.h" /* status codes and the thread's error text */
+#include "strbuf.h" /* a growing string */
+
+#endif

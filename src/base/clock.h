@@ -1,0 +1,10 @@
+/* Time. */
+#ifndef CAMBIUM_BASE_CLOCK_H
+#define CAMBIUM_BASE_CLOCK_H
+
+/* Monotonic seconds since an arbitrary start. */
+double clock_seconds(void);
+/* Seconds since 1970, for event files and logs. */
+double clock_wall_seconds(void);
+
+#endif

@@ -1,0 +1,38 @@
+#include "dtype.h"
+
+float f16_to_float(uint16_t bits) {
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16;
+    uint32_t exponent = (bits >> 10) & 31, fraction = bits & 1023, wide;
+    if (exponent == 31) {
+        wide = sign | 0x7f800000 | fraction << 13;
+    } else if (exponent) {
+        wide = sign | (exponent + 112) << 23 | fraction << 13;
+    } else { /* zero or subnormal: fraction * 2^-24 is exact in a float */
+        float value = (float)fraction * 0x1p-24f;
+        memcpy(&wide, &value, sizeof wide);
+        wide |= sign;
+    }
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+uint16_t f16_from_float(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000)
+        return sign | 0x7e00;
+    if (bits >= 0x477ff000) /* 65520 and above round to infinity */
+        return sign | 0x7c00;
+    if (bits < 0x38800000) { /* subnormal: adding 0.5 leaves value / 2^-24, rounded, in the low bits */
+        float magic;
+        memcpy(&magic, &bits, sizeof magic);
+        magic += 0.5f;
+        memcpy(&bits, &magic, sizeof bits);
+        return sign | (uint16_t)(bits - 0x3f000000);
+    }
+    bits += 0xc8000fff + (bits >> 13 & 1);
+    return sign | (uint16_t)(bits >> 13);
+}

@@ -1,0 +1,40 @@
+/* Element types of tensors, in memory and in files. */
+#ifndef CAMBIUM_BASE_DTYPE_H
+#define CAMBIUM_BASE_DTYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I64, DTYPE_I32, DTYPE_U16, DTYPE_U8, DTYPE_COUNT };
+
+static inline size_t dtype_bytes(enum dtype type) {
+    static const unsigned char bytes[DTYPE_COUNT] = {4, 2, 2, 8, 8, 4, 2, 1};
+    return bytes[type];
+}
+
+static inline const char *dtype_name(enum dtype type) {
+    static const char *const names[DTYPE_COUNT] = {"fp32", "bf16", "fp16", "fp64", "int64", "int32", "uint16", "uint8"};
+    return names[type];
+}
+
+/* bfloat16 is the upper half of an IEEE float; rounding is to nearest, ties to even; NaN stays NaN. */
+static inline float bf16_to_float(uint16_t bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+static inline uint16_t bf16_from_float(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return (bits & 0x7fffffff) > 0x7f800000 ? (uint16_t)((bits >> 16) | 0x40) : (uint16_t)rounded;
+}
+
+/* IEEE half precision, subnormals included. */
+float f16_to_float(uint16_t bits);
+uint16_t f16_from_float(float value);
+
+#endif

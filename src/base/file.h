@@ -1,0 +1,55 @@
+/* Files: whole reads with a limit, writes that appear whole or not at all, directories. Paths are in every error. */
+#ifndef CAMBIUM_BASE_FILE_H
+#define CAMBIUM_BASE_FILE_H
+
+#include "strbuf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+/* Appends the contents of a regular file to `out`; STATUS_INVALID when larger than `limit` bytes, STATUS_IO when it
+ * cannot be read, STATUS_NOT_FOUND when it does not exist. */
+int file_read(const char *path, size_t limit, struct strbuf *out);
+
+bool file_exists(const char *path);
+bool file_is_directory(const char *path);
+/* Bytes of a regular file, or a negative status. */
+int64_t file_size(const char *path);
+
+/* mkdir -p. */
+int file_make_directories(const char *path);
+/* Removes a file or a whole directory tree (never follows links). Nothing there is no error. */
+int file_remove_tree(const char *path);
+/* Names in a directory without . and .., sorted by bytes; free with file_list_free. */
+int file_list(const char *path, char ***names, size_t *count);
+void file_list_free(char **names, size_t count);
+/* A path in a caller's buffer; STATUS_INVALID when it does not fit. */
+int file_join(char *out, size_t bytes, const char *directory, const char *name);
+/* Copies a regular file. */
+int file_copy(const char *from, const char *to);
+
+/* All of `bytes`, or an error that names `path`. */
+int file_write_all(int descriptor, const void *bytes, size_t length, const char *path);
+int file_pwrite_all(int descriptor, const void *bytes, size_t length, off_t offset, const char *path);
+int file_pread_all(int descriptor, void *bytes, size_t length, off_t offset, const char *path);
+/* Flushes a file or a directory to the disk. */
+int file_sync(const char *path);
+
+/* A file that appears under `path` whole, by file_commit, or not at all: it is written beside it as PATH.tmp-PID-N. */
+struct file_writer {
+    FILE *stream;
+    char *path;
+    char *temporary;
+};
+int file_writer_open(struct file_writer *writer, const char *path);
+/* Flushes, syncs and renames; on failure nothing is left behind. Checks for errors of earlier stream writes. */
+int file_writer_commit(struct file_writer *writer);
+/* Leaves nothing behind; harmless after a commit. */
+void file_writer_abort(struct file_writer *writer);
+/* One call: the bytes appear whole under `path`. */
+int file_write_atomic(const char *path, const void *bytes, size_t length);
+
+#endif

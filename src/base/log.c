@@ -1,0 +1,104 @@
+/* Lines and progress bars on standard error; each leaves as one write(2). */
+#include "log.h"
+
+#include "clock.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LINE_BYTES = 4096, BAR_CELLS = 24 };
+
+static void write_all(const char *text, size_t length) {
+    while (length > 0) {
+        ssize_t n = write(STDERR_FILENO, text, length);
+        if (n <= 0)
+            return; /* nobody reads: there is nowhere to complain */
+        text += n;
+        length -= (size_t)n;
+    }
+}
+
+static void write_line(const char *prefix, const char *format, va_list arguments) {
+    char line[LINE_BYTES];
+    int used = snprintf(line, sizeof line, "cambium: %s", prefix);
+    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
+    size_t length = (size_t)used + (more > 0 ? (size_t)more : 0);
+    if (length > sizeof line - 2)
+        length = sizeof line - 2;
+    line[length++] = '\n';
+    write_all(line, length);
+}
+
+#define DEFINE_LOG(name, prefix)                                                                                       \
+    void name(const char *format, ...) {                                                                               \
+        va_list arguments;                                                                                             \
+        va_start(arguments, format);                                                                                   \
+        write_line(prefix, format, arguments);                                                                         \
+        va_end(arguments);                                                                                             \
+    }
+DEFINE_LOG(log_info, "")
+DEFINE_LOG(log_warning, "warning: ")
+DEFINE_LOG(log_error, "error: ")
+
+bool log_is_terminal(void) {
+    return isatty(STDERR_FILENO) == 1;
+}
+
+void progress_begin(struct progress *progress, const char *what, int64_t total) {
+    *progress = (struct progress){.what = what, .total = total, .start = clock_seconds(), .quiet_seconds = 10};
+    progress->last_shown = progress->start;
+}
+
+static int format_left(char *out, size_t bytes, double seconds) {
+    if (seconds >= 3600)
+        return snprintf(out, bytes, "%dh %02dm left", (int)(seconds / 3600), (int)(seconds / 60) % 60);
+    if (seconds >= 60)
+        return snprintf(out, bytes, "%dm %02ds left", (int)(seconds / 60), (int)seconds % 60);
+    return snprintf(out, bytes, "%ds left", (int)(seconds + 0.5));
+}
+
+void progress_update(struct progress *progress, int64_t done, const char *detail_format, ...) {
+    bool terminal = log_is_terminal();
+    double now = clock_seconds();
+    bool is_last = progress->total > 0 && done >= progress->total;
+    if (now - progress->last_shown < (terminal ? 0.1 : progress->quiet_seconds) && !(is_last && progress->is_drawn))
+        return;
+    progress->last_shown = now;
+    char detail[512] = "", left[64] = "", line[LINE_BYTES];
+    if (detail_format) {
+        va_list arguments;
+        va_start(arguments, detail_format);
+        vsnprintf(detail, sizeof detail, detail_format, arguments);
+        va_end(arguments);
+    }
+    double part = progress->total > 0 ? (double)done / (double)progress->total : 0;
+    if (part > 0 && done > 0)
+        format_left(left, sizeof left, (now - progress->start) * (1 - part) / part);
+    char bar[BAR_CELLS + 1];
+    for (int i = 0; i < BAR_CELLS; i++)
+        bar[i] = i < (int)(part * BAR_CELLS) ? '=' : i == (int)(part * BAR_CELLS) ? '>' : ' ';
+    bar[BAR_CELLS] = 0;
+    int n;
+    if (!terminal)
+        n = snprintf(line, sizeof line, "cambium: %s %3.0f%%  %s  %s\n", progress->what, part * 100, detail, left);
+    else if (progress->total > 0)
+        n = snprintf(line, sizeof line, "\r\033[K%s %3.0f%% [%s] %s  %s", progress->what, part * 100, bar, detail, left);
+    else
+        n = snprintf(line, sizeof line, "\r\033[K%s %s", progress->what, detail);
+    progress->is_drawn = terminal;
+    write_all(line, n < LINE_BYTES ? (size_t)n : LINE_BYTES - 1);
+}
+
+void progress_end(struct progress *progress) {
+    if (progress->is_drawn)
+        write_all("\n", 1);
+    progress->is_drawn = false;
+}
+
+void progress_clear(struct progress *progress) {
+    if (progress->is_drawn)
+        write_all("\r\033[K", 4);
+    progress->is_drawn = false;
+}

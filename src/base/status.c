@@ -1,0 +1,43 @@
+/* One error slot a thread: a fixed buffer, so that reporting a failed allocation never allocates. */
+#include "status.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SLOT_BYTES = 2048 };
+static _Thread_local char slot[SLOT_BYTES];
+
+int status_fail(int status, const char *format, ...) {
+    char text[SLOT_BYTES]; /* the arguments may point into the slot */
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    memcpy(slot, text, sizeof slot);
+    return status;
+}
+
+int status_fail_errno(const char *format, ...) {
+    int error = errno;
+    char text[SLOT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return status_fail(STATUS_IO, "%s: %s", text, strerror(error));
+}
+
+int status_wrap(int status, const char *format, ...) {
+    char text[SLOT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return status_fail(status, "%s: %s", text, slot);
+}
+
+const char *status_text(void) {
+    return slot;
+}

@@ -1,0 +1,70 @@
+/* Options: one row table makes the parser of flags and YAML, --help, validation and the dump of the resolved run.
+ *
+ * A row names a field of a struct by its offset. A command hands in its tables (its own rows, and the sections of
+ * run.h where it takes a run's configuration), the struct with nothing set, and its arguments. After the parse every
+ * field holds what was given, or its default. Strings in the struct are owned by the `struct config` that parsed them. */
+#ifndef CAMBIUM_CONFIG_CONFIG_H
+#define CAMBIUM_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum config_type {
+    CONFIG_INT,    /* int64_t; YAML integer; "k"-free plain digits */
+    CONFIG_FLOAT,  /* double */
+    CONFIG_BOOL,   /* bool; true|false; a bare --flag means true */
+    CONFIG_STRING, /* const char *; NULL when not given and without default */
+    CONFIG_CHOICE, /* int: the index in `choices` */
+    CONFIG_LIST,   /* struct config_list: a YAML sequence or words; one word is split at white space and commas */
+};
+
+struct config_list {
+    const char **items;
+    size_t count;
+};
+
+struct config_row {
+    const char *path;           /* "section.key" in YAML and --section.key=V; without a dot: a command's own --key */
+    enum config_type type;
+    size_t offset;              /* of the field in the command's struct */
+    const char *default_text;   /* as one would type it; NULL: unset (0, false, NULL, empty) */
+    double minimum, maximum;    /* of numbers, both included; both 0: no bounds */
+    const char *const *choices; /* NULL-terminated */
+    const char *help;           /* one sentence fragment, lower case, with the unit */
+    const char *metavar;        /* what stands for the value in --help; NULL: from the type */
+    bool is_required;
+};
+
+/* The usage of a command: what --help prints before and behind the rows. */
+struct config_command {
+    const char *name;        /* "pretrain" */
+    const char *synopsis;    /* "cambium pretrain --config FILE.yaml [--section.key=value ...]" */
+    const char *description; /* a paragraph */
+    const char *examples;    /* lines that work as they stand */
+    const struct config_row *rows;
+    size_t row_count;
+    const char *config_flag; /* name of the row whose value is a YAML file to read first ("config"), or NULL */
+    size_t positional_offset; /* a struct config_list for words that are no options; SIZE_MAX: such words are refused */
+};
+
+struct config; /* the parsed strings and which rows were given */
+
+/* Parses `argv` (without the command's name) into `values`. YAML first, then flags over it, in order; "--key=value" and
+ * "--key value"; a LIST flag takes the words up to the next flag. Unknown names are refused with the nearest one.
+ * Returns STATUS_OK; STATUS_USAGE with the text set (file and line for YAML); on --help prints it to standard output and
+ * sets *is_help. */
+int config_parse(const struct config_command *command, int argc, char **argv, void *values, struct config **config,
+                 bool *is_help);
+void config_free(struct config *config);
+/* Whether the row `path` was given by flag or file. */
+bool config_is_given(const struct config *config, const char *path);
+/* Prints the resolved values of the section rows as YAML that config_parse reads back. */
+void config_dump(const struct config_command *command, const void *values, FILE *out);
+/* The help text of the command. */
+void config_help(const struct config_command *command, FILE *out);
+/* The candidate nearest to `word` by edit distance (NULL when none is near). */
+const char *config_nearest(const char *word, const char *const *candidates, size_t count);
+
+#endif

@@ -1,0 +1,72 @@
+/* The configuration of a run: sections and keys with the names of Megatron-LM's flags. The rows stand in run.c; a command
+ * that takes a run's configuration embeds `struct run_config` and adds run_rows at its offset. */
+#ifndef CAMBIUM_CONFIG_RUN_H
+#define CAMBIUM_CONFIG_RUN_H
+
+#include "config/config.h"
+
+enum activation { ACTIVATION_GELU_TANH, ACTIVATION_GELU_EXACT };
+enum lr_decay_style { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
+enum precision { PRECISION_FP32, PRECISION_BF16 };
+
+/* The mathematics of a model: read from `model:` or from a model directory's config.json. */
+struct model_config {
+    int64_t num_layers, hidden_size, num_attention_heads;
+    int64_t num_query_groups;        /* key/value heads; equals the heads until grouped queries are built */
+    int64_t ffn_hidden_size;         /* 0: 4 * hidden_size */
+    int64_t max_position_embeddings; /* 0: data.seq_length */
+    int64_t vocab_size;              /* 0: the tokenizer's */
+    double hidden_dropout, attention_dropout, embedding_dropout; /* embedding_dropout -1: hidden_dropout */
+    double init_method_std, layernorm_epsilon;
+    int activation;                        /* enum activation */
+    bool untie_embeddings_and_output_weights;
+    bool add_bias_linear;                  /* biases of the linears; norms keep theirs */
+};
+
+struct run_config {
+    struct model_config model;
+    struct {
+        const char *path; /* tokenizer: DIR, or tokenizer.path */
+    } tokenizer;
+    struct {
+        struct config_list data_path; /* prefix, or w1 P1 w2 P2 ... */
+        int64_t seq_length, seed;
+        const char *split;
+        const char *data_cache_path; /* NULL: <prefix>'s directory/cache/GPTDataset_indices */
+        bool eod_mask_loss, reset_position_ids, reset_attention_mask;
+    } data;
+    struct {
+        int64_t train_iters, exit_interval, micro_batch_size, global_batch_size, seed, eval_interval, eval_iters;
+        int precision; /* enum precision */
+    } train;
+    struct {
+        double lr, min_lr;
+        int lr_decay_style; /* enum lr_decay_style */
+        int64_t lr_decay_iters, lr_warmup_iters, lr_wsd_decay_iters;
+        int lr_wsd_decay_style; /* enum lr_decay_style: linear, cosine */
+        double lr_warmup_init, weight_decay, clip_grad, adam_beta1, adam_beta2, adam_eps;
+    } optim;
+    struct {
+        int64_t tensor_model_parallel_size, pipeline_model_parallel_size;
+    } parallel;
+    struct {
+        const char *save, *load;
+        int64_t save_interval, keep_last;
+    } checkpoint;
+    struct {
+        int64_t log_interval;
+        const char *metrics_file, *tensorboard_dir;
+        bool measure_ceiling; /* measure the GEMM ceiling even when standard error is no terminal */
+    } log;
+};
+
+extern const struct config_row run_rows[];
+extern const size_t run_row_count;
+
+/* Fills what depends on other keys (ffn_hidden_size, lr_decay_iters, ...) and refuses what cannot be, with both numbers.
+ * Call after the tokenizer's size, if any, was put into model.vocab_size. */
+int run_config_resolve(struct run_config *run);
+/* The part of it that concerns `model` alone; also used for a config.json. */
+int model_config_resolve(struct model_config *model);
+
+#endif

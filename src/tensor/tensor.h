@@ -1,0 +1,105 @@
+/* Views of typed data and the parameter table.
+ *
+ * The model describes each parameter once, as a row: global shape, the slices of files that it comes from, its placement
+ * on the rank grid, initialisation, weight decay, whether it trains. Allocation, sharding, initialisation, the optimizer,
+ * gradient sync and checkpoints are driven by that table. Adapters will be more rows of the same table.
+ *
+ * A param_store holds the values of one table on one device: working weights (fp32 or bf16, plain or packed) and fp32
+ * gradients. A layer borrows a view for one call and gives it back; nobody keeps a pointer to a weight. */
+#ifndef CAMBIUM_TENSOR_TENSOR_H
+#define CAMBIUM_TENSOR_TENSOR_H
+
+#include "base/base.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { PARAM_NAME_BYTES = 96, PARAM_MAX_SLICES = 4, PARAM_NONE = -1 };
+
+enum param_init { PARAM_INIT_NORMAL, PARAM_INIT_ZERO, PARAM_INIT_ONE };
+
+/* Which axis of the parameter is cut over the tensor-parallel ranks. */
+enum param_shard { PARAM_REPLICATED, PARAM_SHARD_AXIS0, PARAM_SHARD_AXIS1 };
+
+/* Where rows [row, row + rows) of a parameter (all columns) stand in model files: the tensor `name`, from `file_start` on
+ * along its matching axis; `is_transposed` when the file holds [columns, rows] (GPT-2's Conv1D). A fused weight has
+ * several slices; each is cut over the ranks by itself (q, k and v each by heads). */
+struct param_slice {
+    char name[PARAM_NAME_BYTES]; /* Hugging Face name without any "transformer." prefix */
+    int64_t row, rows;
+    int64_t file_start;
+    int64_t file_rows; /* the size of the file's tensor along that axis */
+    bool is_transposed;
+};
+
+struct param {
+    char name[PARAM_NAME_BYTES]; /* ours, stable: "layers.3.attention.qkv.weight"; seeds the initialisation */
+    int dims;                    /* 1 or 2; matrices are [out, in], embeddings [entries, hidden] */
+    int64_t shape[2];            /* global; shape[1] is 1 when dims is 1 */
+    enum param_shard shard;
+    enum param_init init;
+    float init_std;
+    bool decays;    /* weight decay: matrices and embeddings do, biases and norms do not */
+    bool is_trainable;
+    bool is_linear; /* the weight of a linear: packed for inference */
+    int layer;      /* -1: before the layers, num_layers: behind them */
+    int slice_count;
+    struct param_slice slices[PARAM_MAX_SLICES];
+};
+
+struct param_table {
+    struct param *rows;
+    int count, capacity;
+};
+
+void param_table_free(struct param_table *table);
+/* Adds a row and returns its index (the parameter's id), or a negative status. */
+int param_table_add(struct param_table *table, const struct param *row);
+/* The id of a name, PARAM_NONE when absent. */
+int param_table_find(const struct param_table *table, const char *name);
+static inline int64_t param_elements(const struct param *row) {
+    return row->shape[0] * row->shape[1];
+}
+/* Sum over the rows; trainable ones only when asked. */
+int64_t param_table_elements(const struct param_table *table, bool only_trainable);
+
+/* The values of a table on one device. Elements of parameter i start at element offset[i] of each flat array; every start
+ * is aligned to 64 bytes, gaps hold zeros. */
+struct param_store {
+    const struct param_table *table;
+    struct device *device;
+    const struct ops *ops;
+    enum dtype dtype;     /* of the working weights */
+    int64_t *offset;      /* [count] elements */
+    int64_t flat_elements; /* length of the flat arrays, gaps included */
+    void *weights;        /* [flat_elements] of dtype; NULL once packed */
+    float *gradients;     /* [flat_elements]; NULL where nothing trains */
+    struct weight_view *views; /* [count] of the linears' weights when packed */
+    void *packed;         /* their memory */
+    size_t packed_bytes;
+};
+
+/* Sizes without allocation, for the memory plan: bytes of weights and of gradients. */
+size_t param_weight_bytes(const struct param_table *table, enum dtype dtype);
+size_t param_gradient_bytes(const struct param_table *table);
+int64_t param_flat_elements(const struct param_table *table);
+
+/* Allocates weights (zero) and, when asked, gradients (zero). The table must stay unchanged and alive. */
+int param_store_open(struct param_store *store, const struct param_table *table, struct device *device, enum dtype dtype,
+                     bool has_gradients);
+void param_store_close(struct param_store *store);
+/* Initial values of fp32 elements [first, first + count) of a parameter, keyed by (seed, name, element): the same under
+ * every layout. Host memory. */
+void param_initial_values(const struct param *row, uint64_t seed, int64_t first, int64_t count, float *out);
+/* Replaces the plain linear weights by packed ones for inference; frees the plain copies. */
+int param_store_pack(struct param_store *store, struct stream *stream);
+
+/* Borrows the weight for one call / gives it back. 1-D parameters come as [n, 1] views. */
+struct weight_view param_borrow(const struct param_store *store, int id);
+void param_return(const struct param_store *store, int id, struct weight_view view);
+/* The fp32 gradient [shape], to be accumulated into; NULL when the parameter does not train. */
+float *param_gradient(const struct param_store *store, int id);
+
+#endif

@@ -1,0 +1,54 @@
+#include "support/test.h"
+
+#include "base/base.h"
+
+#include <math.h>
+#include <unistd.h>
+
+void test_ok(int status) {
+    if (status)
+        fail_msg("status %d: %s", status, status_text());
+}
+
+void test_fails(int status, int expected, const char *part) {
+    if (status != expected)
+        fail_msg("status %d, expected %d (%s)", status, expected, status_text());
+    if (!strstr(status_text(), part))
+        fail_msg("'%s' is not in the error '%s'", part, status_text());
+}
+
+static char *directories[64];
+static int directory_count;
+
+static void remove_directories(void) {
+    for (int i = 0; i < directory_count; i++) {
+        file_remove_tree(directories[i]);
+        free(directories[i]);
+    }
+}
+
+char *test_directory(void) {
+    char name[] = "/tmp/cambium-test-XXXXXX";
+    assert_non_null(mkdtemp(name));
+    assert_true(directory_count < 64);
+    if (directory_count == 0)
+        atexit(remove_directories);
+    directories[directory_count++] = strdup(name);
+    return strdup(name);
+}
+
+double test_max_error(const float *a, const double *b, size_t n) {
+    double error = 0, scale = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(a[i]))
+            return INFINITY;
+        error = fmax(error, fabs((double)a[i] - b[i]));
+        scale = fmax(scale, fabs(b[i]));
+    }
+    return scale > 0 ? error / scale : error;
+}
+
+bool test_is_long(void) {
+    const char *value = getenv("CAMBIUM_TEST_LONG");
+    return value && strcmp(value, "") && strcmp(value, "0");
+}

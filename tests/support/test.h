@@ -1,0 +1,31 @@
+/* What every cmocka test starts with: the includes in the order that cmocka wants, temporary directories, and the
+ * comparisons that the bounds of the tests are written in. */
+#ifndef CAMBIUM_TESTS_SUPPORT_TEST_H
+#define CAMBIUM_TESTS_SUPPORT_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Fails the test with the thread's error text when `status` is not 0. */
+void test_ok(int status);
+/* Fails the test unless `status` is `expected` and the error text contains `part`. */
+void test_fails(int status, int expected, const char *part);
+
+/* A fresh directory for one test program, removed at exit; each call gives a new one. The caller frees the path. */
+char *test_directory(void);
+
+/* The largest |a - b| over the largest |b|, of n numbers; infinite when a number is not finite. */
+double test_max_error(const float *a, const double *b, size_t n);
+
+/* Whether the whole suite is wanted (CAMBIUM_TEST_LONG=1) instead of its fixed-seed part. */
+bool test_is_long(void);
+
+#endif
