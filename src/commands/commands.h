@@ -1,0 +1,22 @@
+/* One file a subcommand: options in, rooms called, results out. Each returns the process's exit status: 0 success, 1 a
+ * failure at run time, 2 bad usage. Results go to standard output, everything else to standard error. */
+#ifndef CAMBIUM_COMMANDS_H
+#define CAMBIUM_COMMANDS_H
+
+#include <stddef.h>
+
+/* argv[0] is the first word behind the command's name. */
+int command_tokenizer(int argc, char **argv);
+int command_tokenize(int argc, char **argv);
+int command_detokenize(int argc, char **argv);
+int command_preprocess(int argc, char **argv);
+int command_data(int argc, char **argv);
+int command_pretrain(int argc, char **argv);
+int command_generate(int argc, char **argv);
+int command_score(int argc, char **argv);
+int command_bench(int argc, char **argv);
+
+/* What a command returns for a status: prints the error text when there is one. */
+int command_exit_status(int status);
+
+#endif

@@ -1,0 +1,76 @@
+/* cambium COMMAND ...: finds the command and runs it. */
+#include "commands.h"
+
+#include "base/base.h"
+#include "config/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#pragma weak command_tokenizer
+#pragma weak command_tokenize
+#pragma weak command_detokenize
+#pragma weak command_preprocess
+#pragma weak command_data
+#pragma weak command_pretrain
+#pragma weak command_generate
+#pragma weak command_score
+#pragma weak command_bench
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} commands[] = {
+    {"tokenizer", command_tokenizer, "train a byte-level BPE tokenizer on text files"},
+    {"tokenize", command_tokenize, "text lines to token ids, standard input to standard output"},
+    {"detokenize", command_detokenize, "token ids to text lines, standard input to standard output"},
+    {"preprocess", command_preprocess, "texts to a tokenized dataset (.bin and .idx)"},
+    {"data", command_data, "show what the trainer will see of a dataset"},
+    {"pretrain", command_pretrain, "train a GPT"},
+    {"generate", command_generate, "write text with a trained model"},
+    {"score", command_score, "log-probability of every token of given texts"},
+    {"bench", command_bench, "measure this machine and this program"},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *out) {
+    fprintf(out, "usage: cambium COMMAND [OPTIONS]\n\n"
+                 "Pretrains a GPT on your text and writes text with it. The usual order:\n\n");
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].summary);
+    fprintf(out, "\n'cambium COMMAND --help' explains a command. tools/quickstart runs them all once.\n");
+}
+
+int command_exit_status(int status) {
+    if (status == STATUS_OK)
+        return 0;
+    log_error("%s", status_text());
+    return status == STATUS_USAGE ? 2 : 1;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    const char *word = argv[1];
+    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
+        print_help(stdout);
+        return 0;
+    }
+    if (!strcmp(word, "--version")) {
+        printf("cambium %s\n", CAMBIUM_VERSION);
+        return 0;
+    }
+    const char *names[COMMAND_COUNT];
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        names[i] = commands[i].name;
+        if (!strcmp(word, commands[i].name) && commands[i].run)
+            return commands[i].run(argc - 2, argv + 2);
+    }
+    const char *nearest = config_nearest(word, names, COMMAND_COUNT);
+    log_error("unknown command '%s'%s%s%s; 'cambium --help' lists them", word, nearest ? " (did you mean '" : "",
+              nearest ? nearest : "", nearest ? "'?)" : "");
+    return 2;
+}
