@@ -7,6 +7,7 @@
 
 enum activation { ACTIVATION_GELU_TANH, ACTIVATION_GELU_EXACT };
 enum lr_decay_style { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
+enum lr_wsd_decay_style { LR_WSD_LINEAR, LR_WSD_COSINE, LR_WSD_EXPONENTIAL, LR_WSD_MINUS_SQRT };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
 
 /* The mathematics of a model: read from `model:` or from a model directory's config.json. */
@@ -43,7 +44,7 @@ struct run_config {
         double lr, min_lr;
         int lr_decay_style; /* enum lr_decay_style */
         int64_t lr_decay_iters, lr_warmup_iters, lr_wsd_decay_iters;
-        int lr_wsd_decay_style; /* enum lr_decay_style: linear, cosine */
+        int lr_wsd_decay_style; /* enum lr_wsd_decay_style: linear, cosine, exponential (default), minus_sqrt */
         double lr_warmup_init, weight_decay, clip_grad, adam_beta1, adam_beta2, adam_eps;
     } optim;
     struct {

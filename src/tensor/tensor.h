@@ -1,8 +1,8 @@
 /* Views of typed data and the parameter table.
  *
- * The model describes each parameter once, as a row: global shape, the slices of files that it comes from, its placement
- * on the rank grid, initialisation, weight decay, whether it trains. Allocation, sharding, initialisation, the optimizer,
- * gradient sync and checkpoints are driven by that table. Adapters will be more rows of the same table.
+ * The model describes each parameter once, as a row: global shape, the slices of files that it comes from, its
+ * placement on the rank grid, initialisation, weight decay, whether it trains. Allocation, sharding, initialisation,
+ * the optimizer, gradient sync and checkpoints are driven by that table. Adapters will be more rows of the same table.
  *
  * A param_store holds the values of one table on one device: working weights (fp32 or bf16, plain or packed) and fp32
  * gradients. A layer borrows a view for one call and gives it back; nobody keeps a pointer to a weight. */
@@ -23,8 +23,8 @@ enum param_init { PARAM_INIT_NORMAL, PARAM_INIT_ZERO, PARAM_INIT_ONE };
 /* Which axis of the parameter is cut over the tensor-parallel ranks. */
 enum param_shard { PARAM_REPLICATED, PARAM_SHARD_AXIS0, PARAM_SHARD_AXIS1 };
 
-/* Where rows [row, row + rows) of a parameter (all columns) stand in model files: the tensor `name`, from `file_start` on
- * along its matching axis; `is_transposed` when the file holds [columns, rows] (GPT-2's Conv1D). A fused weight has
+/* Where rows [row, row + rows) of a parameter (all columns) stand in model files: the tensor `name`, from `file_start`
+ * on along its matching axis; `is_transposed` when the file holds [columns, rows] (GPT-2's Conv1D). A fused weight has
  * several slices; each is cut over the ranks by itself (q, k and v each by heads). */
 struct param_slice {
     char name[PARAM_NAME_BYTES]; /* Hugging Face name without any "transformer." prefix */
@@ -41,10 +41,11 @@ struct param {
     enum param_shard shard;
     enum param_init init;
     float init_std;
-    bool decays;    /* weight decay: matrices and embeddings do, biases and norms do not */
+    bool decays; /* weight decay: matrices and embeddings do, biases and norms do not */
     bool is_trainable;
-    bool is_linear; /* the weight of a linear: packed for inference */
-    int layer;      /* -1: before the layers, num_layers: behind them */
+    bool is_linear;    /* the weight of a linear: packed for inference */
+    bool is_embedding; /* rows are gathered by id: also kept plain when packed (a tied head is both) */
+    int layer;         /* -1: before the layers, num_layers: behind them */
     int slice_count;
     struct param_slice slices[PARAM_MAX_SLICES];
 };
@@ -65,19 +66,20 @@ static inline int64_t param_elements(const struct param *row) {
 /* Sum over the rows; trainable ones only when asked. */
 int64_t param_table_elements(const struct param_table *table, bool only_trainable);
 
-/* The values of a table on one device. Elements of parameter i start at element offset[i] of each flat array; every start
- * is aligned to 64 bytes, gaps hold zeros. */
+/* The values of a table on one device. Elements of parameter i start at element offset[i] of each flat array; every
+ * start is aligned to 64 bytes, gaps hold zeros. */
 struct param_store {
     const struct param_table *table;
     struct device *device;
     const struct ops *ops;
-    enum dtype dtype;     /* of the working weights */
-    int64_t *offset;      /* [count] elements */
+    enum dtype dtype;      /* of the working weights */
+    int64_t *offset;       /* [count] elements */
     int64_t flat_elements; /* length of the flat arrays, gaps included */
-    void *weights;        /* [flat_elements] of dtype; NULL once packed */
-    float *gradients;     /* [flat_elements]; NULL where nothing trains */
-    struct weight_view *views; /* [count] of the linears' weights when packed */
-    void *packed;         /* their memory */
+    void *weights;         /* [flat_elements] of dtype; NULL once packed */
+    float *gradients;      /* [flat_elements]; NULL where nothing trains */
+    struct weight_view
+        *views;   /* when packed: [count] plain views, then [count] packed ones; data NULL where there is none */
+    void *packed; /* their memory */
     size_t packed_bytes;
 };
 
@@ -87,17 +89,19 @@ size_t param_gradient_bytes(const struct param_table *table);
 int64_t param_flat_elements(const struct param_table *table);
 
 /* Allocates weights (zero) and, when asked, gradients (zero). The table must stay unchanged and alive. */
-int param_store_open(struct param_store *store, const struct param_table *table, struct device *device, enum dtype dtype,
-                     bool has_gradients);
+int param_store_open(struct param_store *store, const struct param_table *table, struct device *device,
+                     enum dtype dtype, bool has_gradients);
 void param_store_close(struct param_store *store);
 /* Initial values of fp32 elements [first, first + count) of a parameter, keyed by (seed, name, element): the same under
  * every layout. Host memory. */
 void param_initial_values(const struct param *row, uint64_t seed, int64_t first, int64_t count, float *out);
-/* Replaces the plain linear weights by packed ones for inference; frees the plain copies. */
+/* Replaces the plain linear weights by packed ones for inference; frees the plain copies. For a while both are held. */
 int param_store_pack(struct param_store *store, struct stream *stream);
 
 /* Borrows the weight for one call / gives it back. 1-D parameters come as [n, 1] views. */
 struct weight_view param_borrow(const struct param_store *store, int id);
+/* The same for the weight of a linear: packed where the store is packed. */
+struct weight_view param_borrow_linear(const struct param_store *store, int id);
 void param_return(const struct param_store *store, int id, struct weight_view view);
 /* The fp32 gradient [shape], to be accumulated into; NULL when the parameter does not train. */
 float *param_gradient(const struct param_store *store, int id);

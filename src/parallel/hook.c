@@ -1,0 +1,95 @@
+/* The hook table: which methods change which places. */
+#include "parallel/parallel.h"
+
+#include <stdlib.h>
+
+static const struct hook_list empty_list;
+
+int hook_table_init(struct hook_table *table, int64_t layers) {
+    table->layers = layers;
+    table->lists = calloc((size_t)layers * ATTACH_PLACE_COUNT, sizeof *table->lists);
+    return table->lists ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+void hook_table_free(struct hook_table *table) {
+    free(table->lists);
+    *table = (struct hook_table){0};
+}
+
+int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook) {
+    struct hook_list *list = &table->lists[layer * ATTACH_PLACE_COUNT + place];
+    if (list->count == HOOKS_PER_PLACE)
+        return status_fail(STATUS_INVALID, "more than %d methods at one place of layer %lld", HOOKS_PER_PLACE,
+                           (long long)layer);
+    list->hook[list->count++] = *hook;
+    return STATUS_OK;
+}
+
+const struct hook_list *hook_table_list(const struct hook_table *table, int64_t layer, enum attach_place place) {
+    return table && table->lists ? &table->lists[layer * ATTACH_PLACE_COUNT + place] : &empty_list;
+}
+
+bool hook_list_has(const struct hook_list *list, enum hook_stage stage) {
+    for (int i = 0; i < list->count; i++)
+        if (list->hook[i].stage == stage)
+            return true;
+    return false;
+}
+
+static size_t saved_bytes(const struct hook *hook, const struct hook_call *call) {
+    size_t bytes = hook->saved_bytes ? hook->saved_bytes(hook->self, call) : 0;
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_call *call) {
+    size_t bytes = 0;
+    for (int i = 0; i < list->count; i++)
+        bytes += saved_bytes(&list->hook[i], call);
+    return bytes;
+}
+
+/* The call as hook `index` sees it: `saved` moved to its own part. */
+static struct hook_call call_of(const struct hook_list *list, int index, const struct hook_call *call) {
+    struct hook_call own = *call;
+    char *saved = call->saved;
+    for (int i = 0; i < index && saved; i++)
+        saved += saved_bytes(&list->hook[i], call);
+    own.saved = saved;
+    return own;
+}
+
+int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call,
+                      bool is_batched) {
+    int status = STATUS_OK;
+    for (int i = 0; i < list->count && !status && !call->rank->is_planning; i++) {
+        const struct hook *hook = &list->hook[i];
+        struct hook_call own = call_of(list, i, call);
+        if (hook->stage == stage && is_batched && hook->batched)
+            status = hook->batched(hook->self, &own);
+        else if (hook->stage == stage && hook->forward)
+            status = hook->forward(hook->self, &own);
+    }
+    return status;
+}
+
+int hook_list_backward_output(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call) {
+    int status = STATUS_OK;
+    for (int i = list->count - 1; i >= 0 && !status && !call->rank->is_planning; i--) {
+        const struct hook *hook = &list->hook[i];
+        struct hook_call own = call_of(list, i, call);
+        if (hook->stage == stage && hook->backward_output)
+            status = hook->backward_output(hook->self, &own);
+    }
+    return status;
+}
+
+int hook_list_backward_input(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call) {
+    int status = STATUS_OK;
+    for (int i = list->count - 1; i >= 0 && !status && !call->rank->is_planning; i--) {
+        const struct hook *hook = &list->hook[i];
+        struct hook_call own = call_of(list, i, call);
+        if (hook->stage == stage && hook->backward_input)
+            status = hook->backward_input(hook->self, &own);
+    }
+    return status;
+}

@@ -1,0 +1,123 @@
+/* The one linear: y[N,out] = x[N,in] W[out,in]' + b, its gradients, its hooks. */
+#include "parallel/parallel.h"
+
+bool linear_can_fuse(const struct hook_list *hooks) {
+    return !hook_list_has(hooks, HOOK_BEFORE_ACTIVATION);
+}
+
+/* The hook call of this linear with everything but the saved block filled in. */
+static struct hook_call hook_call_of(const struct linear *linear, const struct linear_call *call) {
+    struct hook_call hook = call->hook;
+    hook.rank = call->rank;
+    hook.dtype = call->dtype;
+    hook.rows = call->rows;
+    hook.in = linear->in;
+    hook.out = linear->out;
+    hook.x = call->x;
+    hook.y = call->y;
+    hook.dy = call->dy;
+    hook.dx = call->dx;
+    return hook;
+}
+
+int linear_forward(const struct linear *linear, const struct linear_call *call) {
+    struct rank *rank = call->rank;
+    struct weight_view weight = param_borrow_linear(call->store, linear->weight), bias = {0};
+    if (linear->bias != PARAM_NONE)
+        bias = param_borrow(call->store, linear->bias);
+    struct gemm gemm = {
+        .m = call->rows,
+        .n = linear->out,
+        .k = linear->in,
+        .a = call->x,
+        .lda = linear->in,
+        .c = call->y,
+        .ldc = call->y_stride ? call->y_stride : linear->out,
+        .type = call->dtype,
+        .c_type = call->dtype,
+        .bias = bias.data,
+        .epilogue = call->epilogue,
+        .aux = call->aux,
+    };
+    if (weight.layout == WEIGHT_PACKED) {
+        gemm.packed = &weight;
+    } else {
+        gemm.b = weight.data;
+        gemm.ldb = linear->in;
+        gemm.b_transposed = true;
+    }
+    int status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
+    param_return(call->store, linear->weight, weight);
+    if (linear->bias != PARAM_NONE)
+        param_return(call->store, linear->bias, bias);
+    if (!status && call->hooks->count) {
+        struct hook_call hook = hook_call_of(linear, call);
+        status = hook_list_forward(call->hooks, HOOK_BEFORE_ACTIVATION, &hook, call->is_batched);
+    }
+    return status;
+}
+
+/* dW[out,in] (+)= dy' x, db[out] (+)= column sums of dy. */
+static int weight_gradients(const struct linear *linear, const struct linear_call *call) {
+    struct rank *rank = call->rank;
+    int64_t dy_stride = call->y_stride ? call->y_stride : linear->out;
+    float *dweight = param_gradient(call->store, linear->weight);
+    float *dbias = linear->bias != PARAM_NONE ? param_gradient(call->store, linear->bias) : NULL;
+    int status = STATUS_OK;
+    if (dweight) {
+        struct gemm gemm = {
+            .m = linear->out,
+            .n = linear->in,
+            .k = call->rows,
+            .a = call->dy,
+            .lda = dy_stride,
+            .a_transposed = true,
+            .b = call->x,
+            .ldb = linear->in,
+            .c = dweight,
+            .ldc = linear->in,
+            .type = call->dtype,
+            .c_type = DTYPE_F32,
+            .accumulate = !call->overwrite_gradients,
+            .bias_gradient = dbias,
+        };
+        return rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
+    }
+    if (dbias && rank->is_planning)
+        rank_need(rank, rank->ops->column_sum_workspace(rank->device, call->rows, linear->out));
+    else if (dbias)
+        status =
+            rank_run(rank, PHASE_GEMM, column_sum, call->rows, linear->out, call->dtype, call->dy, dy_stride, dbias);
+    return status;
+}
+
+int linear_backward(const struct linear *linear, const struct linear_call *call) {
+    struct rank *rank = call->rank;
+    struct hook_call hook = hook_call_of(linear, call);
+    int status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
+    if (!status && call->dx) {
+        struct weight_view weight = param_borrow(call->store, linear->weight);
+        struct gemm gemm = {
+            .m = call->rows,
+            .n = linear->in,
+            .k = linear->out,
+            .a = call->dy,
+            .lda = call->y_stride ? call->y_stride : linear->out,
+            .b = weight.data,
+            .ldb = linear->in,
+            .c = call->dx,
+            .ldc = linear->in,
+            .type = call->dtype,
+            .c_type = call->dtype,
+            .epilogue = call->epilogue,
+            .aux = call->aux,
+        };
+        status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
+        param_return(call->store, linear->weight, weight);
+    }
+    if (!status)
+        status = hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
+    if (!status)
+        status = weight_gradients(linear, call);
+    return status;
+}

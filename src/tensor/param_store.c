@@ -1,0 +1,145 @@
+/* The values of a table on one device: flat arrays in the table's order, packed copies for inference. */
+#include "tensor/tensor.h"
+
+#include <stdlib.h>
+
+enum { ALIGN_ELEMENTS = 64 }; /* 64 bytes in every element type, and what a shard's cut will be a multiple of */
+
+static int64_t padded_elements(const struct param *row) {
+    return (param_elements(row) + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+}
+
+int64_t param_flat_elements(const struct param_table *table) {
+    int64_t elements = 0;
+    for (int i = 0; i < table->count; i++)
+        elements += padded_elements(&table->rows[i]);
+    return elements;
+}
+
+size_t param_weight_bytes(const struct param_table *table, enum dtype dtype) {
+    return (size_t)param_flat_elements(table) * dtype_bytes(dtype);
+}
+
+size_t param_gradient_bytes(const struct param_table *table) {
+    return (size_t)param_flat_elements(table) * sizeof(float);
+}
+
+int param_store_open(struct param_store *store, const struct param_table *table, struct device *device,
+                     enum dtype dtype, bool has_gradients) {
+    *store = (struct param_store){.table = table, .device = device, .ops = ops_for(device), .dtype = dtype};
+    store->flat_elements = param_flat_elements(table);
+    store->offset = malloc((size_t)table->count * sizeof *store->offset);
+    if (!store->offset)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int64_t offset = 0;
+    for (int i = 0; i < table->count; i++) {
+        store->offset[i] = offset;
+        offset += padded_elements(&table->rows[i]);
+    }
+    int status = device_alloc(device, param_weight_bytes(table, dtype), &store->weights);
+    if (!status && has_gradients) {
+        void *gradients;
+        status = device_alloc(device, param_gradient_bytes(table), &gradients);
+        store->gradients = gradients;
+    }
+    if (status) {
+        param_store_close(store);
+        return status_wrap(status, "weights and gradients");
+    }
+    return STATUS_OK;
+}
+
+void param_store_close(struct param_store *store) {
+    if (store->device) {
+        device_free(store->device, store->weights);
+        device_free(store->device, store->gradients);
+        device_free(store->device, store->packed);
+    }
+    free(store->views);
+    free(store->offset);
+    *store = (struct param_store){0};
+}
+
+static struct weight_view plain_view(const struct param_store *store, int id) {
+    const struct param *row = &store->table->rows[id];
+    return (struct weight_view){.type = store->dtype,
+                                .layout = WEIGHT_PLAIN,
+                                .data = (const char *)store->weights +
+                                        store->offset[id] * (int64_t)dtype_bytes(store->dtype),
+                                .rows = row->shape[0],
+                                .cols = row->shape[1]};
+}
+
+/* What a parameter takes in the packed block: its packed form, or a plain copy where the backend keeps plain ones. The
+ * token embedding of a tied model stands there twice: plain for the gather, packed for the head. */
+static size_t packed_bytes(const struct param_store *store, int id, bool *is_packed, bool *is_kept) {
+    const struct param *row = &store->table->rows[id];
+    struct weight_view view = plain_view(store, id);
+    size_t bytes = row->is_linear ? store->ops->packed_bytes(store->device, &view) : 0;
+    *is_packed = bytes > 0;
+    *is_kept = !row->is_linear || !*is_packed || row->is_embedding;
+    return bytes;
+}
+
+static size_t aligned(size_t bytes) {
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+int param_store_pack(struct param_store *store, struct stream *stream) {
+    int count = store->table->count;
+    store->views = calloc((size_t)count * 2, sizeof *store->views);
+    if (!store->views)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    size_t total = 0;
+    bool is_packed, is_kept;
+    for (int i = 0; i < count; i++) {
+        total += aligned(packed_bytes(store, i, &is_packed, &is_kept));
+        if (is_kept)
+            total += aligned((size_t)param_elements(&store->table->rows[i]) * dtype_bytes(store->dtype));
+    }
+    int status = device_alloc(store->device, total, &store->packed);
+    if (status)
+        return status_wrap(status, "packed weights");
+    store->packed_bytes = total;
+    struct arena arena = arena_over(store->packed, total);
+    struct exec exec = {.stream = stream};
+    for (int i = 0; i < count && !status; i++) {
+        struct weight_view plain = plain_view(store, i);
+        size_t bytes = packed_bytes(store, i, &is_packed, &is_kept);
+        if (is_packed)
+            status = store->ops->pack(&exec, &plain, arena_take(&arena, bytes), &store->views[count + i]);
+        if (is_kept && !status) {
+            size_t plain_bytes = (size_t)param_elements(&store->table->rows[i]) * dtype_bytes(store->dtype);
+            void *copy = arena_take(&arena, plain_bytes);
+            status = stream_copy(stream, copy, plain.data, plain_bytes);
+            plain.data = copy;
+            store->views[i] = plain;
+        }
+    }
+    if (!status)
+        status = stream_wait(stream);
+    if (status)
+        return status;
+    device_free(store->device, store->weights);
+    store->weights = NULL;
+    return STATUS_OK;
+}
+
+struct weight_view param_borrow(const struct param_store *store, int id) {
+    return store->views ? store->views[id] : plain_view(store, id);
+}
+
+struct weight_view param_borrow_linear(const struct param_store *store, int id) {
+    const struct weight_view *packed = store->views ? &store->views[store->table->count + id] : NULL;
+    return packed && packed->data ? *packed : param_borrow(store, id);
+}
+
+void param_return(const struct param_store *store, int id, struct weight_view view) {
+    (void)store; /* weights stay where they are until they are gathered just in time */
+    (void)id;
+    (void)view;
+}
+
+float *param_gradient(const struct param_store *store, int id) {
+    return store->gradients && store->table->rows[id].is_trainable ? store->gradients + store->offset[id] : NULL;
+}
