@@ -1,0 +1,140 @@
+/* The GPT: embedding, blocks of attention and MLP, head; forward and backward in pairs, and the forward over a paged
+ * KV cache for inference.
+ *
+ * A model is opened for one rank: it owns its parameter table and store (weights, gradients) and, for training, one
+ * block of activations. Sizes are fixed at the opening (`max_rows` of a batch); nothing is allocated afterwards. All
+ * calls come from the rank's thread. The model knows no PEFT method: it has places, and a hook table that a caller may
+ * fill.
+ *
+ * Letters: N rows of a flat batch, C hidden, H heads, D head size, F feed-forward, V vocabulary, L layers. */
+#ifndef CAMBIUM_MODEL_MODEL_H
+#define CAMBIUM_MODEL_MODEL_H
+
+#include "config/run.h"
+#include "parallel/parallel.h"
+
+struct model;
+
+/* ---- the family: gpt2.c
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Adds the rows of the GPT-2 family: our names, Hugging Face names, initialisation, decay. */
+int gpt2_describe(const struct model_config *config, struct param_table *table);
+/* config.json text of the model (Hugging Face `gpt2` keys; `dtype` as given). The caller frees *text. eos_id -1: null.
+ */
+int gpt2_write_config(const struct model_config *config, enum dtype dtype, int32_t eos_id, char **text);
+/* Reads config.json text; keys that change the mathematics and are not built are refused by name. `where` names the
+ * file in errors. *dtype: of the files ("dtype" or "torch_dtype"), DTYPE_COUNT when absent. *eos_id: -1 when absent. */
+int gpt2_read_config(const char *text, const char *where, struct model_config *config, enum dtype *dtype,
+                     int32_t *eos_id);
+
+/* ---- a model
+ * ---------------------------------------------------------------------------------------------------------- */
+
+enum model_use { MODEL_TRAIN, MODEL_EVALUATE, MODEL_INFER };
+
+struct model_options {
+    struct model_config config; /* resolved */
+    enum dtype dtype;           /* of weights and activations: DTYPE_F32 or DTYPE_BF16 */
+    enum model_use use;
+    int64_t max_rows;                 /* rows of the largest batch */
+    int64_t max_logit_rows;           /* MODEL_INFER: rows whose logits one step may want */
+    int64_t max_sequences, max_pages; /* MODEL_INFER: of a step's page table */
+    const struct hook_table *hooks;   /* or NULL; must outlive the model */
+};
+
+/* Bytes of each part; what model_open allocates is exactly this. */
+struct model_plan {
+    size_t weights, gradients, activations, workspace;
+};
+
+/* `rank` must be planning (fresh); its workspace is allocated here. With `only_plan` nothing is allocated and *model
+ * stays NULL. Weights are zero until they are loaded or initialised. */
+int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
+               struct model **model);
+void model_close(struct model *model);
+const struct param_table *model_table(const struct model *model);
+struct param_store *model_store(struct model *model);
+const struct model_config *model_config_of(const struct model *model);
+
+/* Sets every parameter to its initial value (keyed by seed, name, element). */
+int model_initialise(struct model *model, uint64_t seed);
+
+/* Model FLOPs of one token in training (3 times the forward): 6 per weight, tied head once, position table not, plus
+ * causal attention counted half: 6 * L * C * T. Forward alone is a third. */
+double model_flops_per_token(const struct model_config *config, int64_t seq_length);
+
+/* ---- training
+ * --------------------------------------------------------------------------------------------------------- */
+
+/* A flat micro batch; all arrays in host memory, copied at the call. Rows belong to segments (whole samples, or
+ * documents inside a sample); a row sees the rows of its own segment up to itself. */
+struct model_batch {
+    int64_t rows;
+    const int32_t *tokens;    /* [N] */
+    const int32_t *positions; /* [N] */
+    const uint32_t *sample;   /* [N] number of the consumed sample, for dropout */
+    const uint32_t *token;    /* [N] place of the row in its sample, for dropout */
+    int64_t segments;
+    const int64_t *segment_start; /* [S+1] */
+    const int32_t *labels;        /* [N] 0 .. V-1 also where the weight is 0 */
+    const float
+        *loss_weight; /* [N] what the row's loss counts in the sum, e.g. mask / label tokens of the global batch */
+};
+
+struct model_pass {
+    bool is_first_micro_batch; /* gradients are written, not added to */
+    bool has_dropout;
+};
+
+/* Forward and backward of one micro batch; adds sum(loss * loss_weight) to the device number that model_loss reads. */
+int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass);
+/* Forward only (no dropout); adds to the same number. */
+int model_evaluate(struct model *model, const struct model_batch *batch);
+/* Reads the loss sum and clears it; waits for the stream. */
+int model_loss(struct model *model, double *loss);
+/* -log p(label) of each row of the last model_evaluate or model_train_step, to host memory [N]. */
+int model_row_losses(struct model *model, float *losses);
+/* The logits [N, V] fp32 of a batch without dropout, to host memory: for tests and the uncached path. */
+int model_logits(struct model *model, const struct model_batch *batch, float *logits);
+
+/* ---- inference
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* The plan of one engine step: rows of any sequences, prefill and decode mixed. Host memory, copied at the call. */
+struct model_step {
+    int64_t rows;
+    const int32_t *tokens;    /* [N] */
+    const int32_t *positions; /* [N] position ids */
+    const int32_t *sequence;  /* [N] row of page_table */
+    const int32_t *cached;    /* [N] index of the row in its sequence's cache: it sees 0 .. cached[i] */
+    const int32_t *slot;      /* [N] page * KV_PAGE_TOKENS + token inside; where its key and value go */
+    int64_t sequences, max_pages;
+    const int32_t *page_table; /* [sequences, max_pages] */
+    int64_t segments;          /* runs of rows with one adapter slot; 0: one segment of slot -1 */
+    const struct hook_segment *segment;
+    int64_t logit_rows;
+    const int32_t *logit_row;        /* [logit_rows] rows whose logits are wanted */
+    const struct sample_row *sample; /* [logit_rows] how to draw, or NULL: no drawing */
+    const int32_t *labels;           /* [logit_rows] or NULL: also give log p(label) */
+};
+
+struct model_step_result {
+    int32_t *token;       /* [logit_rows] drawn; needs step->sample */
+    float *logprob;       /* [logit_rows] of the drawn token */
+    float *label_logprob; /* [logit_rows] of step->labels */
+    float *logits;        /* [logit_rows, V] fp32, or NULL */
+};
+
+/* KV cache of all layers: bytes of one page of one layer, and the whole block that the caller allocates on the device:
+ * [L][page_count] pages. */
+size_t model_kv_page_bytes(const struct model_config *config, enum dtype dtype);
+struct model_kv {
+    void *pages; /* device */
+    int64_t page_count;
+};
+/* One step; results arrive in host memory. Waits for the stream. Nothing is allocated. */
+int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step,
+                const struct model_step_result *result);
+
+#endif

@@ -1,0 +1,59 @@
+/* AdamW over a parameter store, learning-rate schedules, clipping by global norm.
+ *
+ * The optimizer owns the moments m and v and, for bf16 weights, the fp32 master weights; in fp32 the weights are the
+ * master. All are flat arrays in the store's order. Norm and clip factor stay on the device. */
+#ifndef CAMBIUM_OPTIM_OPTIM_H
+#define CAMBIUM_OPTIM_OPTIM_H
+
+#include "parallel/parallel.h"
+
+/* ---- schedule
+ * --------------------------------------------------------------------------------------------------------- */
+
+enum schedule_decay { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_INVERSE_SQUARE_ROOT, SCHEDULE_WSD };
+enum schedule_wsd { SCHEDULE_WSD_LINEAR, SCHEDULE_WSD_COSINE, SCHEDULE_WSD_EXPONENTIAL, SCHEDULE_WSD_MINUS_SQRT };
+
+/* In iterations; Megatron-LM's OptimizerParamScheduler, which counts samples: iteration i (from 1) has seen
+ * (i - 1) * global_batch_size of them, so that the first update of a warm-up from 0 uses the rate 0. */
+struct schedule {
+    enum schedule_decay decay;
+    enum schedule_wsd wsd_decay;
+    double lr, min_lr, warmup_init;
+    int64_t warmup_iters, decay_iters, wsd_decay_iters, global_batch_size;
+};
+double schedule_lr(const struct schedule *schedule, int64_t iteration);
+
+/* ---- optimizer
+ * -------------------------------------------------------------------------------------------------------- */
+
+struct optimizer_options {
+    double beta1, beta2, epsilon, weight_decay, clip_grad; /* clip_grad 0: off */
+};
+
+/* A rank's optimizer state, in the order of the arrays of `store`. */
+struct optimizer {
+    struct optimizer_options options;
+    struct rank *rank;
+    struct param_store *store;
+    float *master; /* [flat_elements]; the weights themselves in fp32 */
+    float *m, *v;  /* [flat_elements] */
+    void *scalars; /* device: sum of squares, norm, factor */
+    int64_t step;  /* updates done; the bias correction's exponent */
+};
+
+/* Bytes that optimizer_open allocates. */
+size_t optimizer_bytes(const struct param_table *table, enum dtype dtype);
+/* Notes the scratch it will need: call while the rank still plans. */
+void optimizer_plan(struct rank *rank, const struct param_table *table);
+int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct rank *rank,
+                   struct param_store *store);
+void optimizer_close(struct optimizer *optimizer);
+/* After the weights were initialised or loaded without optimizer state: master = weights, moments 0, step 0. */
+int optimizer_reset(struct optimizer *optimizer);
+/* After master weights were set (initialised or loaded) in bf16: weights = rounded master. Nothing to do in fp32. */
+int optimizer_round_weights(struct optimizer *optimizer);
+/* Clips and updates with the rate `lr`. `norm` receives the gradient's norm before clipping (waits for the stream).
+ * When it is not finite nothing is updated and STATUS_INVALID is returned. */
+int optimizer_step(struct optimizer *optimizer, double lr, double *norm);
+
+#endif
