@@ -1,0 +1,209 @@
+/* Products: shape {m, n, k}, the rest of `struct gemm` in the variant's bits. */
+#include "op_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum {
+    A_TRANSPOSED = 1,
+    B_TRANSPOSED = 2,
+    BIAS = 4,
+    ACCUMULATE = 8,
+    C_FP32 = 16,
+    STRIDED = 32, /* rows longer than the matrices */
+    PACKED = 64,
+    BIAS_GRADIENT = 128,
+    AUX = 256,
+    GELU_TANH = 512,
+    GELU_EXACT = 1024,
+    DGELU_TANH = 2048,
+    DGELU_EXACT = 4096,
+    FORWARD = B_TRANSPOSED | BIAS,
+    WEIGHT_GRADIENT = A_TRANSPOSED | ACCUMULATE | C_FP32 | BIAS_GRADIENT,
+    ANY_GELU = GELU_TANH | GELU_EXACT,
+    ANY_DGELU = DGELU_TANH | DGELU_EXACT,
+};
+enum { A, B, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM };
+
+static int64_t stride_of(const struct op_run *run, int64_t cols) {
+    return run->variant & STRIDED ? cols + 5 : cols;
+}
+
+static void gemm_setup(struct op_run *run) {
+    int64_t m = run->shape[0], n = run->shape[1], k = run->shape[2];
+    int v = run->variant;
+    struct op_tensor *t = run->tensor;
+    double spread = 1 / sqrt((double)k);
+    t[A] = (struct op_tensor){.name = "a", .role = OP_IN, .type = run->type, .rows = m, .cols = k};
+    if (v & A_TRANSPOSED) {
+        t[A].rows = k;
+        t[A].cols = m;
+    }
+    t[B] = (struct op_tensor){.name = "b", .role = OP_IN, .type = run->type, .rows = k, .cols = n, .spread = spread};
+    if (v & (B_TRANSPOSED | PACKED)) {
+        t[B].rows = n;
+        t[B].cols = k;
+    }
+    t[A].stride = stride_of(run, t[A].cols);
+    t[B].stride = v & PACKED ? t[B].cols : stride_of(run, t[B].cols);
+    if (v & BIAS)
+        t[BIAS_VECTOR] = (struct op_tensor){.name = "bias", .role = OP_IN, .type = run->type, .rows = 1, .cols = n};
+    t[C] = (struct op_tensor){.name = "c",
+                              .role = v & ACCUMULATE ? OP_ADDED : OP_OUT,
+                              .type = v & C_FP32 ? DTYPE_F32 : run->type,
+                              .rows = m,
+                              .cols = n,
+                              .stride = stride_of(run, n),
+                              .bound = op_bound(k)};
+    if (v & (AUX | ANY_DGELU))
+        t[AUX_MATRIX] = (struct op_tensor){.name = "aux",
+                                           .role = v & ANY_DGELU ? OP_IN : OP_OUT,
+                                           .type = run->type,
+                                           .rows = m,
+                                           .cols = n,
+                                           .stride = stride_of(run, n),
+                                           .bound = op_bound(k)};
+    if (v & BIAS_GRADIENT)
+        t[BIAS_SUM] = (struct op_tensor){
+            .name = "bias_gradient", .role = OP_ADDED, .type = DTYPE_F32, .rows = 1, .cols = m, .bound = op_bound(k)};
+}
+
+static int gemm_prepare(struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    if (!(run->variant & PACKED))
+        return STATUS_OK;
+    struct device *device = stream_device(exec->stream);
+    struct weight_view plain = {
+        .type = run->type, .data = run->tensor[B].data, .rows = run->shape[1], .cols = run->shape[2]};
+    size_t bytes = ops->packed_bytes(device, &plain);
+    struct weight_view *packed = malloc(sizeof *packed);
+    void *memory = NULL;
+    int status = packed ? device_alloc(device, bytes, &memory) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = ops->pack(exec, &plain, memory, packed);
+    run->state = packed;
+    return status;
+}
+
+static void gemm_release(struct op_run *run, struct device *device) {
+    struct weight_view *packed = run->state;
+    if (packed)
+        device_free(device, (void *)packed->data);
+    free(packed);
+    run->state = NULL;
+}
+
+static struct gemm gemm_arguments(const struct op_run *run) {
+    static const struct weight_view some_packed = {.layout = WEIGHT_PACKED};
+    const struct op_tensor *t = run->tensor;
+    int v = run->variant;
+    struct gemm g = {.m = run->shape[0],
+                     .n = run->shape[1],
+                     .k = run->shape[2],
+                     .a = t[A].data,
+                     .lda = t[A].stride,
+                     .a_transposed = v & A_TRANSPOSED,
+                     .c = t[C].data,
+                     .ldc = t[C].stride,
+                     .type = run->type,
+                     .c_type = t[C].type,
+                     .accumulate = v & ACCUMULATE,
+                     .bias = t[BIAS_VECTOR].data,
+                     .aux = t[AUX_MATRIX].data,
+                     .bias_gradient = t[BIAS_SUM].data};
+    if (v & PACKED) {
+        g.packed = run->state ? run->state : &some_packed;
+    } else {
+        g.b = t[B].data;
+        g.ldb = t[B].stride;
+        g.b_transposed = v & B_TRANSPOSED;
+    }
+    g.epilogue = v & GELU_TANH     ? EPILOGUE_GELU_TANH
+                 : v & GELU_EXACT  ? EPILOGUE_GELU_EXACT
+                 : v & DGELU_TANH  ? EPILOGUE_DGELU_TANH
+                 : v & DGELU_EXACT ? EPILOGUE_DGELU_EXACT
+                                   : EPILOGUE_NONE;
+    return g;
+}
+
+static size_t gemm_workspace(const struct op_run *run, const struct ops *ops, struct device *device) {
+    struct gemm g = gemm_arguments(run);
+    return ops->gemm_workspace(device, &g);
+}
+
+static bool gemm_supports(const struct op_run *run, const struct ops *ops, struct device *device) {
+    struct gemm g = gemm_arguments(run);
+    return ops->gemm_supports(device, &g);
+}
+
+static int gemm_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    struct gemm g = gemm_arguments(run);
+    return ops->gemm(exec, &g);
+}
+
+static double gelu(double x, bool is_tanh) {
+    return is_tanh ? 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+                   : 0.5 * x * (1 + erf(x * 0.7071067811865476));
+}
+
+static double gelu_slope(double x, bool is_tanh) {
+    if (!is_tanh)
+        return 0.5 * (1 + erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * exp(-0.5 * x * x);
+    double u = tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + u) + 0.5 * x * (1 - u * u) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+}
+
+static void gemm_reference(struct op_run *run) {
+    int64_t m = run->shape[0], n = run->shape[1], k = run->shape[2];
+    struct op_tensor *t = run->tensor;
+    int v = run->variant;
+    bool b_transposed = v & (B_TRANSPOSED | PACKED);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = v & BIAS ? t[BIAS_VECTOR].value[j] : 0;
+            for (int64_t l = 0; l < k; l++)
+                sum += t[A].value[v & A_TRANSPOSED ? l * m + i : i * k + l] *
+                       t[B].value[b_transposed ? j * k + l : l * n + j];
+            if (v & ANY_GELU && v & AUX)
+                t[AUX_MATRIX].expected[i * n + j] = sum;
+            if (v & ANY_GELU)
+                sum = gelu(sum, v & GELU_TANH);
+            if (v & ANY_DGELU)
+                sum *= gelu_slope(t[AUX_MATRIX].value[i * n + j], v & DGELU_TANH);
+            t[C].expected[i * n + j] = sum;
+        }
+    for (int64_t i = 0; v & BIAS_GRADIENT && i < m; i++)
+        for (int64_t l = 0; l < k; l++)
+            t[BIAS_SUM].expected[i] += t[A].value[v & A_TRANSPOSED ? l * m + i : i * k + l];
+}
+
+static void gemm_cost(const struct op_run *run, double *flops, double *bytes) {
+    int64_t m = run->shape[0], n = run->shape[1], k = run->shape[2];
+    *flops = 2.0 * (double)m * (double)n * (double)k;
+    *bytes = (double)(m * k + n * k) * (double)dtype_bytes(run->type) +
+             (double)(m * n) * (double)dtype_bytes(run->tensor[C].type);
+}
+
+static const struct op_kind gemm_kind = {
+    .name = "gemm",
+    .setup = gemm_setup,
+    .prepare = gemm_prepare,
+    .release = gemm_release,
+    .workspace = gemm_workspace,
+    .supports = gemm_supports,
+    .call = gemm_call,
+    .reference = gemm_reference,
+    .cost = gemm_cost,
+};
+
+#define BOTH_TYPES(use, note, variant, ...)                                                                            \
+    {&gemm_kind, note, use, DTYPE_F32, variant, {__VA_ARGS__}}, {                                                      \
+        &gemm_kind, note, use, DTYPE_BF16, variant, {                                                                  \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    }
+
+static const struct op_case cases[] = {
+    BOTH_TYPES(OP_TEST, "plain", 0, 5, 7, 3),
+};
+
+const struct op_family gemm_family = {"gemm", cases, sizeof cases / sizeof *cases};

@@ -1,0 +1,11 @@
+/* The families, a line each: add yours here. */
+#include "op_cases.h"
+
+static const struct op_family *const families[] = {
+    &gemm_family,
+    NULL,
+};
+
+const struct op_family *op_family_at(int index) {
+    return families[index];
+}

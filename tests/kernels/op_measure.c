@@ -1,0 +1,78 @@
+/* Measures a case's call. */
+#include "op_cases-internal.h"
+
+#include <stdlib.h>
+
+enum { COPIES = 8, CALLS = 4096 };
+static const size_t cold_bytes = (size_t)192 << 20; /* of tensors: more than any cache keeps from call to call */
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+struct copy {
+    struct op_run run;
+    struct op_scene scene;
+};
+
+static int open_copy(struct copy *copy, const struct op_case *c, struct device *device, struct stream *stream,
+                     size_t *bytes) {
+    copy->run.is_benchmark = true;
+    copy->scene = (struct op_scene){.device = device, .stream = stream, .ops = ops_for(device)};
+    int status = op_run_open(&copy->run, c, device, stream);
+    if (!status)
+        status = op_scene_enter(&copy->scene, &copy->run);
+    for (int i = 0; i < OP_TENSORS; i++) {
+        struct op_tensor *t = &copy->run.tensor[i];
+        *bytes += t->image_bytes;
+        free(t->value);
+        free(t->image);
+        t->value = NULL;
+        t->image = NULL;
+    }
+    return status;
+}
+
+int op_measure(struct device *device, const struct op_case *c, double seconds, struct op_timing *timing) {
+    struct stream *stream;
+    int status = stream_open(device, &stream), copies = 0, calls = 0;
+    if (status)
+        return status;
+    struct copy *copy = calloc(COPIES, sizeof *copy);
+    double *times = malloc(CALLS * sizeof *times);
+    if (!copy || !times)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t bytes = 0; !status && copies < COPIES && (bytes < cold_bytes || copies == 0);)
+        status = open_copy(&copy[copies++], c, device, stream, &bytes);
+    double end = clock_seconds() + seconds;
+    for (int i = 0; !status && calls < CALLS; i++) {
+        double start = clock_seconds();
+        if (start > end && calls >= 3)
+            break;
+        struct copy *now = &copy[i % copies];
+        status = c->kind->call(&now->run, now->scene.ops, &now->scene.exec);
+        if (!status)
+            status = stream_wait(stream);
+        /* The first round meets untouched memory and makes primitives. */
+        if (i >= copies)
+            times[calls++] = clock_seconds() - start;
+        else
+            end = clock_seconds() + seconds;
+    }
+    if (!status) {
+        qsort(times, (size_t)calls, sizeof *times, compare);
+        *timing = (struct op_timing){.seconds = times[calls / 2], .best = times[0]};
+        if (c->kind->cost)
+            c->kind->cost(&copy[0].run, &timing->flops, &timing->bytes);
+    }
+    for (int i = 0; i < copies; i++) {
+        if (copy[i].scene.workspace)
+            op_scene_leave(&copy[i].scene, &copy[i].run);
+        op_run_close(&copy[i].run, device);
+    }
+    free(copy);
+    free(times);
+    stream_close(stream);
+    return status;
+}
