@@ -1,0 +1,92 @@
+/* Text to token ids and back: byte-level BPE with the pre-tokenizer of GPT-2.
+ *
+ * A `struct tokenizer` never changes after it was opened or trained, and any number of threads may share it. Each thread
+ * encodes with a `struct tokenizer_encoder` of its own, which holds its word cache and scratch memory and borrows the
+ * tokenizer.
+ *
+ * Ids are 0 to tokenizer_vocab_size() - 1 without holes, and every byte has a token of its own: any bytes can be encoded,
+ * and decoding gives the same bytes back (unless the tokenizer asks for `add_prefix_space`). Ids equal those of Hugging
+ * Face `tokenizers` (called with add_special_tokens=False; encode_special_tokens=True unless special tokens are allowed)
+ * and of `tiktoken`. Where the bytes are not UTF-8, which only `tiktoken` defines, they equal its `_encode_bytes`: what
+ * stands before the first invalid byte is encoded as a text of its own, and its last word and everything behind it are
+ * one word without splits. docs/formats.md describes the files. */
+#ifndef CAMBIUM_TEXT_TEXT_H
+#define CAMBIUM_TEXT_TEXT_H
+
+#include "base/base.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct tokenizer;
+
+/* Opens a directory with `tokenizer.json` of the byte-level BPE kind, or else `vocab.json` and `merges.txt`; reads
+ * `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` where present. STATUS_NOT_FOUND when there
+ * are no such files, STATUS_INVALID when one is damaged, STATUS_UNSUPPORTED, with the key's name, when it asks for what
+ * would give other ids (another pre-tokenizer, a normalizer, dropout, ...). */
+int tokenizer_open(const char *directory, struct tokenizer **tokenizer);
+/* NULL is allowed. */
+void tokenizer_close(struct tokenizer *tokenizer);
+/* Whether tokenizer_open would find a tokenizer's files in the directory. */
+bool tokenizer_is_present(const char *directory);
+
+/* Writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json into `directory` (made when missing): what
+ * `transformers` and `tokenizers` open with equal ids. Nothing is renamed into place before all four are on the disk. */
+int tokenizer_save(const struct tokenizer *tokenizer, const char *directory);
+
+/* Number of ids, special tokens included. */
+int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
+/* The end-of-text token: eos_token of the files, else <|endoftext|>; -1 when there is neither. */
+int32_t tokenizer_eos_id(const struct tokenizer *tokenizer);
+/* Whether the id is a special token: part of a text only when asked for. */
+bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
+/* The bytes that `id` stands for (owned by the tokenizer) and their number; NULL when there is no such id. */
+const unsigned char *tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *length);
+/* The id of the token with exactly these bytes, special tokens included; -1 when there is none. */
+int32_t tokenizer_find(const struct tokenizer *tokenizer, const void *bytes, size_t length);
+
+/* Appends the bytes of the ids to `out`. STATUS_INVALID, with nothing appended, when an id is not of the vocabulary. */
+int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, struct strbuf *out);
+
+/* A growing array of ids; starts as TOKEN_BUFFER_INIT, ends with token_buffer_free; `count` may be set back to 0. */
+struct token_buffer {
+    int32_t *ids;
+    size_t count, capacity;
+};
+#define TOKEN_BUFFER_INIT ((struct token_buffer){0})
+void token_buffer_free(struct token_buffer *buffer);
+int token_buffer_add(struct token_buffer *buffer, int32_t id);
+
+struct tokenizer_encoder;
+int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_encoder **encoder);
+/* NULL is allowed. */
+void tokenizer_encoder_free(struct tokenizer_encoder *encoder);
+
+enum tokenizer_flags {
+    TOKENIZER_PLAIN = 0,             /* the names of special tokens in the text are ordinary text */
+    TOKENIZER_ALLOW_SPECIAL = 1 << 0 /* they are the special tokens */
+};
+
+/* Appends the ids of a text to `out`. The text is complete in itself: the ids of two halves are not those of the whole.
+ * `length` is below 2^31 (STATUS_UNSUPPORTED). Time is O(n log n) in the longest word. On failure `out` keeps what it
+ * held before. */
+int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
+                     struct token_buffer *out);
+
+/* What to learn a vocabulary from. */
+struct tokenizer_training {
+    const char *const *inputs; /* text files, each one text; those named *.gz are gzip files */
+    size_t input_count;
+    int64_t vocab_size;    /* 256 bytes, the merges, and <|endoftext|> as the last id: at least 257 */
+    int64_t min_frequency; /* pairs seen less often are not merged; below 1 means 1 */
+    int threads;           /* for counting words; below 1: the processors of this process */
+};
+
+/* Learns the merges that the BpeTrainer of `tokenizers` learns from the files, each as one text: the most frequent pair
+ * first, of equals the one with the smaller ids. The result does not depend on the number of threads. Memory grows with
+ * the distinct words. A text too small for `vocab_size` gives a smaller vocabulary; the caller compares. STATUS_INVALID
+ * when the files hold no text. */
+int tokenizer_train(const struct tokenizer_training *training, struct tokenizer **tokenizer);
+
+#endif
