@@ -2,7 +2,10 @@
  *
  * A row names a field of a struct by its offset. A command hands in its tables (its own rows, and the sections of
  * run.h where it takes a run's configuration), the struct with nothing set, and its arguments. After the parse every
- * field holds what was given, or its default. Strings in the struct are owned by the `struct config` that parsed them. */
+ * field holds what was given, or its default. Strings in the struct are owned by the `struct config` that parsed them.
+ *
+ * YAML is taken as plain data: sections of keys with scalars or lists of scalars. Anchors, aliases, tags, merge keys,
+ * null, duplicate keys and several documents are refused with file, line and column. */
 #ifndef CAMBIUM_CONFIG_CONFIG_H
 #define CAMBIUM_CONFIG_CONFIG_H
 
@@ -17,7 +20,8 @@ enum config_type {
     CONFIG_BOOL,   /* bool; true|false; a bare --flag means true */
     CONFIG_STRING, /* const char *; NULL when not given and without default */
     CONFIG_CHOICE, /* int: the index in `choices` */
-    CONFIG_LIST,   /* struct config_list: a YAML sequence or words; one word is split at white space and commas */
+    CONFIG_LIST,   /* struct config_list: a YAML sequence, "--key w1 w2" or "--key=[w1, w2]"; one unquoted text of a
+                      section's key is split at white space and commas, a command's own --key never is */
 };
 
 struct config_list {
@@ -26,10 +30,12 @@ struct config_list {
 };
 
 struct config_row {
-    const char *path;           /* "section.key" in YAML and --section.key=V; without a dot: a command's own --key */
+    const char *path; /* "section.key" in YAML and --section.key=V; without a dot: a command's own --key, or
+                         a top-level YAML key where the row stands in section_rows */
     enum config_type type;
     size_t offset;              /* of the field in the command's struct */
-    const char *default_text;   /* as one would type it; NULL: unset (0, false, NULL, empty) */
+    const char *default_text;   /* as one would type it; NULL: unset (0, false, NULL, empty). It may lie outside the
+                                   range: such a value means "not given", and the dump leaves it out */
     double minimum, maximum;    /* of numbers, both included; both 0: no bounds */
     const char *const *choices; /* NULL-terminated */
     const char *help;           /* one sentence fragment, lower case, with the unit */
@@ -45,7 +51,10 @@ struct config_command {
     const char *examples;    /* lines that work as they stand */
     const struct config_row *rows;
     size_t row_count;
-    const char *config_flag; /* name of the row whose value is a YAML file to read first ("config"), or NULL */
+    const struct config_row *section_rows; /* run_rows, or NULL: what may also stand in the YAML file */
+    size_t section_row_count;
+    size_t section_offset;    /* of the struct run_config within the command's struct */
+    const char *config_flag;  /* name of the row whose value is a YAML file to read first ("config"), or NULL */
     size_t positional_offset; /* a struct config_list for words that are no options; SIZE_MAX: such words are refused */
 };
 
@@ -53,8 +62,8 @@ struct config; /* the parsed strings and which rows were given */
 
 /* Parses `argv` (without the command's name) into `values`. YAML first, then flags over it, in order; "--key=value" and
  * "--key value"; a LIST flag takes the words up to the next flag. Unknown names are refused with the nearest one.
- * Returns STATUS_OK; STATUS_USAGE with the text set (file and line for YAML); on --help prints it to standard output and
- * sets *is_help. */
+ * Returns STATUS_OK; STATUS_USAGE with the text set (file and line for YAML); on --help prints it to standard output
+ * and sets *is_help. */
 int config_parse(const struct config_command *command, int argc, char **argv, void *values, struct config **config,
                  bool *is_help);
 void config_free(struct config *config);

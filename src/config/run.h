@@ -1,5 +1,6 @@
-/* The configuration of a run: sections and keys with the names of Megatron-LM's flags. The rows stand in run.c; a command
- * that takes a run's configuration embeds `struct run_config` and adds run_rows at its offset. */
+/* The configuration of a run: sections and keys with the names of Megatron-LM's flags. The rows stand in run.c; a
+ * command that takes a run's configuration embeds `struct run_config` and names run_rows and its offset in the section_
+ * fields of its struct config_command. */
 #ifndef CAMBIUM_CONFIG_RUN_H
 #define CAMBIUM_CONFIG_RUN_H
 
@@ -19,15 +20,15 @@ struct model_config {
     int64_t vocab_size;              /* 0: the tokenizer's */
     double hidden_dropout, attention_dropout, embedding_dropout; /* embedding_dropout -1: hidden_dropout */
     double init_method_std, layernorm_epsilon;
-    int activation;                        /* enum activation */
+    int activation; /* enum activation */
     bool untie_embeddings_and_output_weights;
-    bool add_bias_linear;                  /* biases of the linears; norms keep theirs */
+    bool add_bias_linear; /* biases of the linears; norms keep theirs */
 };
 
 struct run_config {
     struct model_config model;
     struct {
-        const char *path; /* tokenizer: DIR, or tokenizer.path */
+        const char *path; /* tokenizer: DIR, a key of the top level */
     } tokenizer;
     struct {
         struct config_list data_path; /* prefix, or w1 P1 w2 P2 ... */
@@ -48,7 +49,9 @@ struct run_config {
         double lr_warmup_init, weight_decay, clip_grad, adam_beta1, adam_beta2, adam_eps;
     } optim;
     struct {
-        int64_t tensor_model_parallel_size, pipeline_model_parallel_size;
+        int64_t tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size,
+            expert_model_parallel_size;
+        bool sequence_parallel, use_distributed_optimizer;
     } parallel;
     struct {
         const char *save, *load;
@@ -64,8 +67,8 @@ struct run_config {
 extern const struct config_row run_rows[];
 extern const size_t run_row_count;
 
-/* Fills what depends on other keys (ffn_hidden_size, lr_decay_iters, ...) and refuses what cannot be, with both numbers.
- * Call after the tokenizer's size, if any, was put into model.vocab_size. */
+/* Fills what depends on other keys (ffn_hidden_size, lr_decay_iters, ...) and refuses what cannot be, with both
+ * numbers. Call after the tokenizer's size, if any, was put into model.vocab_size. */
 int run_config_resolve(struct run_config *run);
 /* The part of it that concerns `model` alone; also used for a config.json. */
 int model_config_resolve(struct model_config *model);

@@ -1,0 +1,104 @@
+/* The resolved run as YAML that reads back to the same values. */
+#include "config-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The shortest decimal text that reads back as `value`. */
+static void write_float(FILE *out, double value) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    fputs(text, out);
+}
+
+/* Texts that YAML, or our reader, would not take as they are stand between double quotes. */
+static void write_text(FILE *out, const char *text) {
+    static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+    bool is_plain = *text && !strchr("+-", *text) && !text[strspn(text, safe)] && strcmp(text, "~") &&
+                    strcasecmp(text, "null") && strcmp(text, "...");
+    if (is_plain) {
+        fputs(text, out);
+        return;
+    }
+    fputc('"', out);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(out, "\\%c", *c);
+        else if (*c < 0x20 || *c == 0x7f)
+            fprintf(out, "\\x%02x", *c);
+        else
+            fputc(*c, out);
+    }
+    fputc('"', out);
+}
+
+/* Whether the dump shows the row: not what means "not given". */
+static bool has_value(const struct config_row *row, const void *field) {
+    switch (row->type) {
+    case CONFIG_INT:
+        return config_is_in_range(row, (double)*(const int64_t *)field);
+    case CONFIG_FLOAT:
+        return config_is_in_range(row, *(const double *)field);
+    case CONFIG_STRING:
+        return *(const char *const *)field;
+    case CONFIG_LIST:
+        return ((const struct config_list *)field)->count > 0;
+    case CONFIG_BOOL:
+    case CONFIG_CHOICE:
+        break;
+    }
+    return true;
+}
+
+static void write_value(FILE *out, const struct config_row *row, const void *field) {
+    switch (row->type) {
+    case CONFIG_INT:
+        fprintf(out, "%lld", (long long)*(const int64_t *)field);
+        break;
+    case CONFIG_FLOAT:
+        write_float(out, *(const double *)field);
+        break;
+    case CONFIG_BOOL:
+        fputs(*(const bool *)field ? "true" : "false", out);
+        break;
+    case CONFIG_CHOICE:
+        fputs(row->choices[*(const int *)field], out);
+        break;
+    case CONFIG_STRING:
+        write_text(out, *(const char *const *)field);
+        break;
+    case CONFIG_LIST: {
+        const struct config_list *list = field;
+        fputc('[', out);
+        for (size_t i = 0; i < list->count; i++) {
+            fputs(i ? ", " : "", out);
+            write_text(out, list->items[i]);
+        }
+        fputc(']', out);
+    }
+    }
+}
+
+void config_dump(const struct config_command *command, const void *values, FILE *out) {
+    const char *section = "";
+    size_t length = 0;
+    for (size_t i = 0; i < config_row_total(command); i++) {
+        const struct config_row *row = config_row_at(command, i);
+        const void *field = (const char *)values + config_field_offset(command, i);
+        if (!config_row_is_section(command, i) || !has_value(row, field))
+            continue;
+        size_t name = strcspn(row->path, ".");
+        bool has_section = row->path[name] == '.';
+        if (has_section && (name != length || strncmp(row->path, section, name)))
+            fprintf(out, "%.*s:\n", (int)name, row->path);
+        section = row->path;
+        length = name;
+        fprintf(out, "%s%s: ", has_section ? "    " : "", has_section ? row->path + name + 1 : row->path);
+        write_value(out, row, field);
+        fputc('\n', out);
+    }
+}

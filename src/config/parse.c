@@ -1,0 +1,200 @@
+/* The command line: a walk over the words that finds each option's row and value. It is walked twice: first for the
+ * YAML file and --help, then for all values, which go over the file's. */
+#include "config-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One option with what belongs to it. */
+struct option {
+    size_t index;      /* of its row */
+    const char *value; /* behind "=" or the next word; NULL: a bare flag, or the words of a list */
+    char **words;      /* of a list given as words */
+    int word_count;
+    bool has_equals;
+};
+
+bool config_row_is_section(const struct config_command *command, size_t index) {
+    return index >= command->row_count || strchr(command->rows[index].path, '.');
+}
+
+static int fail_unknown(const struct config_command *command, const char *name, size_t length) {
+    char word[128];
+    snprintf(word, sizeof word, "%.*s", length < 100 ? (int)length : 100, name);
+    const char *nearest = !strncmp(word, "hel", 3) ? "help" : config_suggest(command, word, false);
+    return status_fail(STATUS_USAGE, "unknown option --%s%s%s%s; 'cambium %s --help' lists them", word,
+                       nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "", command->name);
+}
+
+static bool is_flag(const char *word) {
+    return word[0] == '-' && word[1] == '-' && word[2];
+}
+
+/* The option at argv[*at]; moves *at behind it. */
+static int read_option(const struct config_command *command, int argc, char **argv, int *at, struct option *option) {
+    const char *name = argv[*at] + 2;
+    size_t length = strcspn(name, "="), total = config_row_total(command);
+    *option = (struct option){.index = total};
+    for (size_t i = 0; i < total && option->index == total; i++) {
+        const char *path = config_row_at(command, i)->path;
+        if (strlen(path) == length && !strncmp(path, name, length))
+            option->index = i;
+    }
+    if (option->index == total)
+        return fail_unknown(command, name, length);
+    const struct config_row *row = config_row_at(command, option->index);
+    char *next = ++*at < argc ? argv[*at] : NULL;
+    option->has_equals = name[length] == '=';
+    if (option->has_equals) {
+        option->value = name + length + 1;
+    } else if (row->type == CONFIG_BOOL) {
+        if (next && (!strcmp(next, "true") || !strcmp(next, "false")))
+            option->value = argv[(*at)++];
+    } else if (!next || is_flag(next) || (row->type == CONFIG_LIST && !strcmp(next, "--"))) {
+        return status_fail(STATUS_USAGE, "option --%s needs a value%s%s%s", row->path,
+                           next ? " (one that begins with -- is written --" : "", next ? row->path : "",
+                           next ? "=VALUE)" : "");
+    } else if (row->type == CONFIG_LIST) {
+        option->words = &argv[*at];
+        while (*at < argc && !is_flag(argv[*at]) && strcmp(argv[*at], "--")) {
+            option->word_count++;
+            ++*at;
+        }
+    } else {
+        option->value = argv[(*at)++];
+    }
+    return STATUS_OK;
+}
+
+static int set_option(struct config *config, const struct option *option) {
+    const struct config_row *row = config_row_at(&config->command, option->index);
+    bool is_repeated = config->sources[option->index] == CONFIG_SOURCE_FLAG;
+    config->sources[option->index] = CONFIG_SOURCE_FLAG;
+    const char *value = option->value;
+    size_t length = value ? strlen(value) : 0;
+    int status;
+    if (row->type == CONFIG_LIST && !value)
+        status = config_set_list(config, option->index, (const char *const *)option->words, (size_t)option->word_count,
+                                 is_repeated);
+    else if (row->type == CONFIG_LIST && length > 1 && value[0] == '[' && value[length - 1] == ']')
+        status = config_read_flow_list(config, option->index, value);
+    else if (row->type == CONFIG_LIST && config_row_is_section(&config->command, option->index))
+        status = config_set_list_text(config, option->index, value);
+    else if (row->type == CONFIG_LIST)
+        status = config_set_list(config, option->index, &value, 1, is_repeated);
+    else
+        status = config_set_text(config, option->index, value ? value : "true");
+    return status == STATUS_USAGE ? status_wrap(status, "option --%s", row->path) : status;
+}
+
+static int add_positional(struct config *config, char *word) {
+    const struct config_command *command = &config->command;
+    if (command->positional_offset == SIZE_MAX)
+        return status_fail(STATUS_USAGE, "unexpected word '%s'; 'cambium %s --help' shows the usage", word,
+                           command->name);
+    struct config_list *list = (struct config_list *)((char *)config->values + command->positional_offset);
+    const char **all = config_allocate(config, (list->count + 2) * sizeof *all);
+    if (!all)
+        return STATUS_MEMORY;
+    if (list->count)
+        memcpy(all, list->items, list->count * sizeof *all);
+    all[list->count] = word;
+    all[list->count + 1] = NULL;
+    *list = (struct config_list){all, list->count + 1};
+    return STATUS_OK;
+}
+
+static int walk(struct config *config, int argc, char **argv, bool is_first, const char **file, bool *is_help) {
+    const struct config_command *command = &config->command;
+    bool is_only_words = false;
+    for (int i = 0; i < argc;) {
+        const char *word = argv[i];
+        int status = STATUS_OK;
+        if (!is_only_words && (!strcmp(word, "--help") || !strcmp(word, "-h"))) {
+            *is_help = true;
+            return STATUS_OK;
+        }
+        if (!is_only_words && !strcmp(word, "--")) {
+            is_only_words = true;
+            i++;
+        } else if (!is_only_words && is_flag(word)) {
+            struct option option;
+            status = read_option(command, argc, argv, &i, &option);
+            if (!status && is_first && command->config_flag &&
+                !strcmp(config_row_at(command, option.index)->path, command->config_flag))
+                *file = option.value;
+            if (!status && !is_first)
+                status = set_option(config, &option);
+        } else if (!is_only_words && word[0] == '-' && word[1] && command->positional_offset == SIZE_MAX) {
+            status =
+                status_fail(STATUS_USAGE, "unknown option %s; 'cambium %s --help' lists them", word, command->name);
+        } else {
+            i++;
+            if (!is_first)
+                status = add_positional(config, argv[i - 1]);
+        }
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static int check_required(const struct config *config) {
+    for (size_t i = 0; i < config_row_total(&config->command); i++) {
+        const struct config_row *row = config_row_at(&config->command, i);
+        if (row->is_required && config->sources[i] == CONFIG_SOURCE_DEFAULT)
+            return status_fail(STATUS_USAGE, "--%s is required (%s); 'cambium %s --help' shows the usage", row->path,
+                               row->help, config->command.name);
+    }
+    return STATUS_OK;
+}
+
+static int parse(struct config *config, int argc, char **argv, bool *is_help) {
+    const struct config_command *command = &config->command;
+    const char *file = NULL;
+    int status = STATUS_OK;
+    for (size_t i = 0; i < config_row_total(command) && !status; i++)
+        status = config_set_default(config, i);
+    if (command->positional_offset != SIZE_MAX)
+        *(struct config_list *)((char *)config->values + command->positional_offset) = (struct config_list){0};
+    if (!status)
+        status = walk(config, argc, argv, true, &file, is_help);
+    if (status || *is_help)
+        return status;
+    if (file)
+        status = config_read_yaml(config, file);
+    if (!status)
+        status = walk(config, argc, argv, false, &file, is_help);
+    return status ? status : check_required(config);
+}
+
+int config_parse(const struct config_command *command, int argc, char **argv, void *values, struct config **config,
+                 bool *is_help) {
+    *config = NULL;
+    *is_help = false;
+    struct config *made = calloc(1, sizeof *made);
+    size_t total = config_row_total(command);
+    if (made) {
+        made->command = *command;
+        made->values = values;
+        made->sources = calloc(total + 1, 1);
+        made->lines = calloc(total + 1, sizeof *made->lines);
+    }
+    int status = made && made->sources && made->lines ? parse(made, argc, argv, is_help)
+                                                      : status_fail(STATUS_MEMORY, "out of memory");
+    if (status) {
+        config_free(made);
+        return status;
+    }
+    if (*is_help)
+        config_help(command, stdout);
+    *config = made;
+    return STATUS_OK;
+}
+
+bool config_is_given(const struct config *config, const char *path) {
+    for (size_t i = 0; i < config_row_total(&config->command); i++)
+        if (!strcmp(config_row_at(&config->command, i)->path, path))
+            return config->sources[i] != CONFIG_SOURCE_DEFAULT;
+    return false;
+}

@@ -1,0 +1,147 @@
+/* What one key says about another: defaults that follow from other keys, and configurations that cannot be. */
+#include "run.h"
+
+#include "base/base.h"
+
+static int check_dropout(const char *name, double value) {
+    if (value >= 0 && value < 1)
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE, "%s %g: expected at least 0 and below 1", name, value);
+}
+
+int model_config_resolve(struct model_config *model) {
+    const struct {
+        const char *name;
+        int64_t value;
+    } needed[] = {
+        {"num_layers", model->num_layers},
+        {"hidden_size", model->hidden_size},
+        {"num_attention_heads", model->num_attention_heads},
+        {"max_position_embeddings", model->max_position_embeddings},
+    };
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (needed[i].value <= 0)
+            return status_fail(STATUS_USAGE, "model.%s is not given", needed[i].name);
+    if (model->vocab_size <= 0)
+        return status_fail(STATUS_USAGE, "no vocabulary: give tokenizer (a directory) or model.vocab_size");
+    if (model->hidden_size % model->num_attention_heads)
+        return status_fail(STATUS_USAGE, "model.hidden_size %lld is not divisible by model.num_attention_heads %lld",
+                           (long long)model->hidden_size, (long long)model->num_attention_heads);
+    if (!model->num_query_groups)
+        model->num_query_groups = model->num_attention_heads;
+    if (model->num_query_groups != model->num_attention_heads)
+        return status_fail(STATUS_USAGE,
+                           "model.num_query_groups %lld with model.num_attention_heads %lld: this build has no grouped "
+                           "queries, the two must be equal",
+                           (long long)model->num_query_groups, (long long)model->num_attention_heads);
+    if (!model->ffn_hidden_size)
+        model->ffn_hidden_size = 4 * model->hidden_size;
+    if (model->embedding_dropout == -1)
+        model->embedding_dropout = model->hidden_dropout;
+    int status = check_dropout("model.hidden_dropout", model->hidden_dropout);
+    if (!status)
+        status = check_dropout("model.attention_dropout", model->attention_dropout);
+    if (!status)
+        status = check_dropout("model.embedding_dropout", model->embedding_dropout);
+    return status;
+}
+
+static int resolve_lengths(struct run_config *run) {
+    if (!run->model.max_position_embeddings)
+        run->model.max_position_embeddings = run->data.seq_length;
+    if (!run->data.seq_length)
+        run->data.seq_length = run->model.max_position_embeddings;
+    if (!run->data.seq_length)
+        return status_fail(STATUS_USAGE, "data.seq_length is not given, nor model.max_position_embeddings");
+    if (run->data.seq_length > run->model.max_position_embeddings)
+        return status_fail(STATUS_USAGE, "data.seq_length %lld is more than model.max_position_embeddings %lld",
+                           (long long)run->data.seq_length, (long long)run->model.max_position_embeddings);
+    return STATUS_OK;
+}
+
+static int resolve_batch(struct run_config *run) {
+    if (run->train.train_iters <= 0)
+        return status_fail(STATUS_USAGE, "train.train_iters is not given");
+    if (!run->train.global_batch_size)
+        run->train.global_batch_size = run->train.micro_batch_size;
+    if (run->train.global_batch_size % run->train.micro_batch_size)
+        return status_fail(STATUS_USAGE,
+                           "train.global_batch_size %lld is not a multiple of train.micro_batch_size %lld",
+                           (long long)run->train.global_batch_size, (long long)run->train.micro_batch_size);
+    if (run->checkpoint.save_interval && !run->checkpoint.save)
+        return status_fail(STATUS_USAGE, "checkpoint.save_interval %lld without checkpoint.save: say where to save",
+                           (long long)run->checkpoint.save_interval);
+    return STATUS_OK;
+}
+
+static int resolve_schedule(struct run_config *run) {
+    if (run->optim.lr < 0)
+        return status_fail(STATUS_USAGE, "optim.lr is not given");
+    if (run->optim.lr < run->optim.min_lr)
+        return status_fail(STATUS_USAGE, "optim.lr %g is below optim.min_lr %g", run->optim.lr, run->optim.min_lr);
+    if (run->optim.lr < run->optim.lr_warmup_init)
+        return status_fail(STATUS_USAGE, "optim.lr %g is below optim.lr_warmup_init %g", run->optim.lr,
+                           run->optim.lr_warmup_init);
+    if (!run->optim.lr_decay_iters)
+        run->optim.lr_decay_iters = run->train.train_iters;
+    if (run->optim.lr_warmup_iters >= run->optim.lr_decay_iters)
+        return status_fail(STATUS_USAGE, "optim.lr_warmup_iters %lld is not below optim.lr_decay_iters %lld",
+                           (long long)run->optim.lr_warmup_iters, (long long)run->optim.lr_decay_iters);
+    if (run->optim.lr_decay_style != LR_WSD)
+        return STATUS_OK;
+    if (!run->optim.lr_wsd_decay_iters)
+        return status_fail(STATUS_USAGE, "optim.lr_decay_style WSD needs optim.lr_wsd_decay_iters");
+    if (run->optim.lr_wsd_decay_iters > run->optim.lr_decay_iters - run->optim.lr_warmup_iters)
+        return status_fail(
+            STATUS_USAGE,
+            "optim.lr_wsd_decay_iters %lld is more than the %lld iterations between optim.lr_warmup_iters "
+            "%lld and optim.lr_decay_iters %lld",
+            (long long)run->optim.lr_wsd_decay_iters,
+            (long long)(run->optim.lr_decay_iters - run->optim.lr_warmup_iters), (long long)run->optim.lr_warmup_iters,
+            (long long)run->optim.lr_decay_iters);
+    return STATUS_OK;
+}
+
+static int check_optimizer(const struct run_config *run) {
+    const double betas[] = {run->optim.adam_beta1, run->optim.adam_beta2};
+    for (int i = 0; i < 2; i++)
+        if (betas[i] < 0 || betas[i] >= 1)
+            return status_fail(STATUS_USAGE, "optim.adam_beta%d %g: expected at least 0 and below 1", i + 1, betas[i]);
+    return STATUS_OK;
+}
+
+static int check_parallel(const struct run_config *run) {
+    const struct {
+        const char *name;
+        int64_t size;
+    } axes[] = {
+        {"tensor_model_parallel_size", run->parallel.tensor_model_parallel_size},
+        {"pipeline_model_parallel_size", run->parallel.pipeline_model_parallel_size},
+        {"context_parallel_size", run->parallel.context_parallel_size},
+        {"expert_model_parallel_size", run->parallel.expert_model_parallel_size},
+    };
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        if (axes[i].size > 1)
+            return status_fail(STATUS_USAGE, "parallel.%s %lld: this build has only 1", axes[i].name,
+                               (long long)axes[i].size);
+    if (run->parallel.sequence_parallel)
+        return status_fail(STATUS_USAGE, "parallel.sequence_parallel true: this build has only false");
+    if (run->parallel.use_distributed_optimizer)
+        return status_fail(STATUS_USAGE, "parallel.use_distributed_optimizer true: this build has only false");
+    return STATUS_OK;
+}
+
+int run_config_resolve(struct run_config *run) {
+    int status = check_parallel(run);
+    if (!status)
+        status = resolve_lengths(run);
+    if (!status)
+        status = model_config_resolve(&run->model);
+    if (!status)
+        status = resolve_batch(run);
+    if (!status)
+        status = resolve_schedule(run);
+    if (!status)
+        status = check_optimizer(run);
+    return status;
+}

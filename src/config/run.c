@@ -1,0 +1,141 @@
+/* The rows of a run's configuration: Megatron-LM's names where it has one. */
+#include "run.h"
+
+#include <math.h>
+
+static const char *const activations[] = {"gelu_tanh", "gelu", NULL};
+static const char *const decay_styles[] = {"constant", "linear", "cosine", "inverse-square-root", "WSD", NULL};
+static const char *const wsd_styles[] = {"linear", "cosine", "exponential", "minus_sqrt", NULL};
+static const char *const precisions[] = {"fp32", "bf16", NULL};
+
+#define AT(member) offsetof(struct run_config, member)
+#define INT(path_, member, default_, low, high, help_)                                                                 \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_INT, .offset = AT(member), .default_text = default_, .minimum = low,             \
+        .maximum = high, .help = help_                                                                                 \
+    }
+#define FLOAT(path_, member, default_, low, high, help_)                                                               \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_FLOAT, .offset = AT(member), .default_text = default_, .minimum = low,           \
+        .maximum = high, .help = help_                                                                                 \
+    }
+#define BOOL(path_, member, default_, help_)                                                                           \
+    { .path = path_, .type = CONFIG_BOOL, .offset = AT(member), .default_text = default_, .help = help_ }
+#define CHOICE(path_, member, default_, choices_, help_)                                                               \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_CHOICE, .offset = AT(member), .default_text = default_, .choices = choices_,     \
+        .help = help_                                                                                                  \
+    }
+#define PATH(path_, member, metavar_, help_)                                                                           \
+    { .path = path_, .type = CONFIG_STRING, .offset = AT(member), .metavar = metavar_, .help = help_ }
+
+/* The bounds keep every product of sizes (samples of a run, logits of a micro batch, weights) within 63 bits. */
+const struct config_row run_rows[] = {
+    INT("model.num_layers", model.num_layers, NULL, 1, 10000, "transformer layers"),
+    INT("model.hidden_size", model.hidden_size, NULL, 1, 131072, "width of the residual stream"),
+    INT("model.num_attention_heads", model.num_attention_heads, NULL, 1, 131072,
+        "attention heads; they divide hidden_size"),
+    INT("model.num_query_groups", model.num_query_groups, NULL, 1, 131072,
+        "key/value heads; equal to num_attention_heads, which is the default"),
+    INT("model.ffn_hidden_size", model.ffn_hidden_size, NULL, 1, 1048576,
+        "width of the feed-forward layer; 4 * hidden_size when not given"),
+    INT("model.max_position_embeddings", model.max_position_embeddings, NULL, 1, 1048576,
+        "positions that the model has; data.seq_length when not given"),
+    INT("model.vocab_size", model.vocab_size, NULL, 1, 16777216,
+        "tokens in the vocabulary; the tokenizer's when not given"),
+    FLOAT("model.hidden_dropout", model.hidden_dropout, "0.1", 0, 1,
+          "share of features dropped before each residual sum, below 1"),
+    FLOAT("model.attention_dropout", model.attention_dropout, "0.1", 0, 1,
+          "share of attention weights dropped, below 1"),
+    FLOAT("model.embedding_dropout", model.embedding_dropout, "-1", 0, 1,
+          "share of features dropped behind the embedding, below 1; hidden_dropout when not given"),
+    FLOAT("model.init_method_std", model.init_method_std, "0.02", 0, 100,
+          "standard deviation of the initial weights; those that write to the residual stream get it divided by "
+          "sqrt(2 * num_layers)"),
+    FLOAT("model.layernorm_epsilon", model.layernorm_epsilon, "1e-5", 1e-20, 1, "added to the variance in LayerNorm"),
+    CHOICE("model.activation", model.activation, "gelu_tanh", activations, "GELU by its tanh formula, or exact"),
+    BOOL("model.untie_embeddings_and_output_weights", model.untie_embeddings_and_output_weights, "false",
+         "give the output layer weights of its own instead of the embedding's"),
+    BOOL("model.add_bias_linear", model.add_bias_linear, "true", "biases in the linear layers (the norms keep theirs)"),
+
+    PATH("tokenizer", tokenizer.path, "DIR", "directory of the tokenizer; without one model.vocab_size is needed"),
+
+    {.path = "data.data_path",
+     .type = CONFIG_LIST,
+     .offset = AT(data.data_path),
+     .metavar = "P...",
+     .help = "prefix of a dataset (P.bin and P.idx), or a blend: weight, prefix, weight, prefix, ..."},
+    INT("data.seq_length", data.seq_length, NULL, 1, 1048576,
+        "tokens of a sample; max_position_embeddings when not given"),
+    {.path = "data.split",
+     .type = CONFIG_STRING,
+     .offset = AT(data.split),
+     .default_text = "969, 30, 1",
+     .metavar = "A,B,C",
+     .help = "shares of the documents for training, validation and test"},
+    INT("data.seed", data.seed, "1234", 0, 4294967295.0, "seed of the order of the samples"),
+    PATH("data.data_cache_path", data.data_cache_path, "DIR",
+         "where index maps are kept; cache/GPTDataset_indices beside the first prefix when not given"),
+    BOOL("data.eod_mask_loss", data.eod_mask_loss, "false", "no loss on end-of-document tokens"),
+    BOOL("data.reset_position_ids", data.reset_position_ids, "false",
+         "positions start again behind each document's end"),
+    BOOL("data.reset_attention_mask", data.reset_attention_mask, "false", "no attention across a document's end"),
+
+    INT("train.train_iters", train.train_iters, NULL, 1, 1e9, "iterations (updates of the weights) of the whole run"),
+    INT("train.exit_interval", train.exit_interval, "0", 0, 1e9,
+        "save and exit at each iteration that this divides, the schedule unchanged; 0: off"),
+    INT("train.micro_batch_size", train.micro_batch_size, "1", 1, 65536, "samples of one forward and backward pass"),
+    INT("train.global_batch_size", train.global_batch_size, NULL, 1, 1048576,
+        "samples of one iteration, a multiple of micro_batch_size, which is the default"),
+    CHOICE("train.precision", train.precision, "fp32", precisions,
+           "data type of the computation; bf16 keeps fp32 master weights and gradients"),
+    INT("train.seed", train.seed, "1234", 0, 4294967295.0, "seed of the initial weights and of dropout"),
+    INT("train.eval_interval", train.eval_interval, "0", 0, 1e9, "iterations between validations; 0: none"),
+    INT("train.eval_iters", train.eval_iters, "100", 1, 1e9, "global batches of one validation"),
+
+    FLOAT("optim.lr", optim.lr, "-1", 0, 1e6, "highest learning rate; must be given"),
+    FLOAT("optim.min_lr", optim.min_lr, "0", 0, 1e6, "learning rate at the end of the decay"),
+    CHOICE("optim.lr_decay_style", optim.lr_decay_style, "linear", decay_styles, "how the learning rate falls"),
+    INT("optim.lr_decay_iters", optim.lr_decay_iters, NULL, 1, 1e9,
+        "iterations until min_lr is reached; train_iters when not given"),
+    INT("optim.lr_warmup_iters", optim.lr_warmup_iters, "0", 0, 1e9,
+        "iterations in which the learning rate rises in a line from lr_warmup_init to lr"),
+    FLOAT("optim.lr_warmup_init", optim.lr_warmup_init, "0", 0, 1e6, "learning rate at the start of the warm-up"),
+    INT("optim.lr_wsd_decay_iters", optim.lr_wsd_decay_iters, NULL, 1, 1e9,
+        "iterations of the decay at the end of a WSD schedule; needed for WSD"),
+    CHOICE("optim.lr_wsd_decay_style", optim.lr_wsd_decay_style, "exponential", wsd_styles,
+           "how a WSD schedule falls at its end"),
+    FLOAT("optim.weight_decay", optim.weight_decay, "0.01", 0, 1e6,
+          "decoupled weight decay (AdamW) of matrices and embeddings; biases and norms have none"),
+    FLOAT("optim.clip_grad", optim.clip_grad, "1.0", 0, 1e30, "greatest global norm of the gradient; 0: no clipping"),
+    FLOAT("optim.adam_beta1", optim.adam_beta1, "0.9", 0, 1, "decay of Adam's mean of gradients, below 1"),
+    FLOAT("optim.adam_beta2", optim.adam_beta2, "0.999", 0, 1, "decay of Adam's mean of squared gradients, below 1"),
+    FLOAT("optim.adam_eps", optim.adam_eps, "1e-8", 1e-30, 1, "added to the root in Adam's quotient"),
+
+    INT("parallel.tensor_model_parallel_size", parallel.tensor_model_parallel_size, "1", 1, 65536,
+        "ranks that share each layer; this build has 1"),
+    INT("parallel.pipeline_model_parallel_size", parallel.pipeline_model_parallel_size, "1", 1, 65536,
+        "stages that the layers are spread over; this build has 1"),
+    INT("parallel.context_parallel_size", parallel.context_parallel_size, "1", 1, 65536,
+        "ranks that share each sequence; this build has 1"),
+    INT("parallel.expert_model_parallel_size", parallel.expert_model_parallel_size, "1", 1, 65536,
+        "ranks that share the experts; this build has 1"),
+    BOOL("parallel.sequence_parallel", parallel.sequence_parallel, "false",
+         "split activations along the sequence between tensor-parallel ranks; this build has false"),
+    BOOL("parallel.use_distributed_optimizer", parallel.use_distributed_optimizer, "false",
+         "split the optimizer's state between data-parallel ranks; this build has false"),
+
+    PATH("checkpoint.save", checkpoint.save, "DIR", "write checkpoints DIR/iter_0000100; without it nothing is saved"),
+    PATH("checkpoint.load", checkpoint.load, "DIR",
+         "go on from the newest checkpoint in DIR; start afresh where there is none yet"),
+    INT("checkpoint.save_interval", checkpoint.save_interval, "0", 0, 1e9,
+        "iterations between checkpoints; 0: only the end is saved"),
+    INT("checkpoint.keep_last", checkpoint.keep_last, "0", 0, 1e9, "newest checkpoints to keep; 0: all"),
+
+    INT("log.log_interval", log.log_interval, "1", 1, 1e9, "iterations between lines for people where no bar is drawn"),
+    PATH("log.metrics_file", log.metrics_file, "FILE", "append each iteration's figures as a line of JSON"),
+    PATH("log.tensorboard_dir", log.tensorboard_dir, "DIR", "write TensorBoard event files"),
+    BOOL("log.measure_ceiling", log.measure_ceiling, "false",
+         "measure the matrix-product ceiling of this machine first, even when standard error is no terminal"),
+};
+const size_t run_row_count = sizeof run_rows / sizeof *run_rows;

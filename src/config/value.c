@@ -1,0 +1,191 @@
+/* From the text of a value to the typed field of its row. Strict: the whole text is used, or none of it. */
+#include "config-internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct config_block {
+    struct config_block *next;
+    max_align_t bytes[];
+};
+
+void *config_allocate(struct config *config, size_t bytes) {
+    struct config_block *block = malloc(sizeof *block + bytes);
+    if (!block) {
+        status_fail(STATUS_MEMORY, "out of memory");
+        return NULL;
+    }
+    block->next = config->blocks;
+    config->blocks = block;
+    return block->bytes;
+}
+
+void config_free(struct config *config) {
+    if (!config)
+        return;
+    for (struct config_block *block = config->blocks, *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
+    free(config->sources);
+    free(config->lines);
+    free(config);
+}
+
+const char *config_copy_text(struct config *config, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = config_allocate(config, bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+bool config_is_in_range(const struct config_row *row, double value) {
+    return (row->minimum == 0 && row->maximum == 0) || (value >= row->minimum && value <= row->maximum);
+}
+
+void config_range_text(const struct config_row *row, char *out, size_t bytes) {
+    if (row->minimum == 0 && row->maximum == 0)
+        snprintf(out, bytes, "%s", "");
+    else if (isinf(row->maximum))
+        snprintf(out, bytes, "at least %.15g", row->minimum);
+    else
+        snprintf(out, bytes, "%.15g to %.15g", row->minimum, row->maximum);
+}
+
+static int check_range(const struct config_row *row, double value, const char *text) {
+    if (config_is_in_range(row, value))
+        return STATUS_OK;
+    char range[80];
+    config_range_text(row, range, sizeof range);
+    return status_fail(STATUS_USAGE, "%s is out of range: expected %s", text, range);
+}
+
+static int read_int(const struct config_row *row, const char *text, int64_t *out) {
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (!*digits || digits[strspn(digits, "0123456789")])
+        return status_fail(STATUS_USAGE, "'%s' is not an integer (plain decimal digits)", text);
+    if (digits[0] == '0' && digits[1])
+        return status_fail(STATUS_USAGE, "'%s' has a leading zero, which some readers take for octal", text);
+    errno = 0;
+    long long value = strtoll(text, NULL, 10);
+    if (errno)
+        return status_fail(STATUS_USAGE, "%s does not fit into 64 bits", text);
+    *out = value;
+    return check_range(row, (double)value, text);
+}
+
+static int read_float(const struct config_row *row, const char *text, double *out) {
+    char *end = NULL;
+    if (*text && !text[strspn(text, "0123456789+-.eE")])
+        *out = strtod(text, &end);
+    if (!end || *end || end == text)
+        return status_fail(STATUS_USAGE, "'%s' is not a number", text);
+    if (!isfinite(*out))
+        return status_fail(STATUS_USAGE, "%s is too large for a double", text);
+    return check_range(row, *out, text);
+}
+
+static int read_bool(const char *text, bool *out) {
+    static const char *const relatives[][2] = {
+        {"true", "true"},   {"yes", "true"}, {"y", "true"},  {"on", "true"},   {"1", "true"},
+        {"false", "false"}, {"no", "false"}, {"n", "false"}, {"off", "false"}, {"0", "false"},
+    };
+    *out = !strcmp(text, "true");
+    if (*out || !strcmp(text, "false"))
+        return STATUS_OK;
+    for (size_t i = 0; i < sizeof relatives / sizeof *relatives; i++)
+        if (!strcasecmp(text, relatives[i][0]))
+            return status_fail(STATUS_USAGE, "'%s' is not a truth value here: write %s", text, relatives[i][1]);
+    return status_fail(STATUS_USAGE, "'%s' is not a truth value: write true or false", text);
+}
+
+static int read_choice(const struct config_row *row, const char *text, int *out) {
+    struct strbuf all = STRBUF_INIT;
+    size_t count = 0;
+    for (; row->choices[count]; count++) {
+        if (!strcmp(text, row->choices[count])) {
+            *out = (int)count;
+            strbuf_free(&all);
+            return STATUS_OK;
+        }
+        strbuf_format(&all, "%s%s", count ? ", " : "", row->choices[count]);
+    }
+    const char *nearest = config_nearest(text, row->choices, count);
+    int status = status_fail(STATUS_USAGE, "'%s' is none of %s%s%s%s", text, strbuf_text(&all),
+                             nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
+    strbuf_free(&all);
+    return status;
+}
+
+int config_set_text(struct config *config, size_t index, const char *text) {
+    const struct config_row *row = config_row_at(&config->command, index);
+    void *field = (char *)config->values + config_field_offset(&config->command, index);
+    switch (row->type) {
+    case CONFIG_INT:
+        return read_int(row, text, field);
+    case CONFIG_FLOAT:
+        return read_float(row, text, field);
+    case CONFIG_BOOL:
+        return read_bool(text, field);
+    case CONFIG_CHOICE:
+        return read_choice(row, text, field);
+    case CONFIG_STRING: {
+        const char *copy = config_copy_text(config, text);
+        if (!copy)
+            return STATUS_MEMORY;
+        *(const char **)field = copy;
+        return STATUS_OK;
+    }
+    case CONFIG_LIST:
+        return config_set_list(config, index, &text, 1, false);
+    }
+    return status_fail(STATUS_USAGE, "%s: unknown type of row", row->path);
+}
+
+int config_set_list(struct config *config, size_t index, const char *const *items, size_t count, bool is_extended) {
+    struct config_list *list =
+        (struct config_list *)((char *)config->values + config_field_offset(&config->command, index));
+    size_t kept = is_extended ? list->count : 0;
+    const char **all = config_allocate(config, (kept + count + 1) * sizeof *all);
+    if (!all)
+        return STATUS_MEMORY;
+    for (size_t i = 0; i < kept; i++)
+        all[i] = list->items[i];
+    for (size_t i = 0; i < count; i++)
+        if (!(all[kept + i] = config_copy_text(config, items[i])))
+            return STATUS_MEMORY;
+    all[kept + count] = NULL;
+    *list = (struct config_list){all, kept + count};
+    return STATUS_OK;
+}
+
+int config_set_list_text(struct config *config, size_t index, const char *text) {
+    static const char separators[] = " \t\r\n,";
+    int status = config_set_list(config, index, NULL, 0, false);
+    while (!status && *(text += strspn(text, separators))) {
+        size_t length = strcspn(text, separators);
+        char *item = strndup(text, length);
+        if (!item)
+            return status_fail(STATUS_MEMORY, "out of memory");
+        status = config_set_list(config, index, (const char *const[]){item}, 1, true);
+        free(item);
+        text += length;
+    }
+    return status;
+}
+
+int config_set_default(struct config *config, size_t index) {
+    const struct config_row *row = config_row_at(&config->command, index);
+    void *field = (char *)config->values + config_field_offset(&config->command, index);
+    static const size_t bytes[] = {
+        [CONFIG_INT] = sizeof(int64_t),   [CONFIG_FLOAT] = sizeof(double), [CONFIG_BOOL] = sizeof(bool),
+        [CONFIG_STRING] = sizeof(char *), [CONFIG_CHOICE] = sizeof(int),   [CONFIG_LIST] = sizeof(struct config_list),
+    };
+    memset(field, 0, bytes[row->type]);
+    if (!row->default_text)
+        return STATUS_OK;
+    int status = config_set_text(config, index, row->default_text);
+    bool is_number = row->type == CONFIG_INT || row->type == CONFIG_FLOAT;
+    return is_number && status == STATUS_USAGE ? STATUS_OK : status; /* outside its range: "not given" */
+}
