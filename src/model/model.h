@@ -46,6 +46,8 @@ struct model_options {
 /* Bytes of each part; what model_open allocates is exactly this. */
 struct model_plan {
     size_t weights, gradients, activations, workspace;
+    int64_t parameters;    /* elements that train */
+    int64_t flat_elements; /* length of the store's flat arrays: what an optimizer plans by */
 };
 
 /* `rank` must be planning (fresh); its workspace is allocated here. With `only_plan` nothing is allocated and *model
@@ -59,6 +61,9 @@ const struct model_config *model_config_of(const struct model *model);
 
 /* Sets every parameter to its initial value (keyed by seed, name, element). */
 int model_initialise(struct model *model, uint64_t seed);
+
+/* MODEL_INFER: packs the linears' weights once they are loaded; after that the plain ones are gone. */
+int model_pack(struct model *model);
 
 /* Model FLOPs of one token in training (3 times the forward): 6 per weight, tied head once, position table not, plus
  * causal attention counted half: 6 * L * C * T. Forward alone is a third. */

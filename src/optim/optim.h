@@ -41,10 +41,10 @@ struct optimizer {
     int64_t step;  /* updates done; the bias correction's exponent */
 };
 
-/* Bytes that optimizer_open allocates. */
-size_t optimizer_bytes(const struct param_table *table, enum dtype dtype);
+/* Bytes that optimizer_open allocates for the flat arrays of a store. */
+size_t optimizer_bytes(int64_t flat_elements, enum dtype dtype);
 /* Notes the scratch it will need: call while the rank still plans. */
-void optimizer_plan(struct rank *rank, const struct param_table *table);
+void optimizer_plan(struct rank *rank, int64_t flat_elements);
 int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct rank *rank,
                    struct param_store *store);
 void optimizer_close(struct optimizer *optimizer);

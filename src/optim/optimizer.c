@@ -10,13 +10,12 @@ struct scalars {
     float norm, factor;
 };
 
-size_t optimizer_bytes(const struct param_table *table, enum dtype dtype) {
-    size_t flat = (size_t)param_flat_elements(table) * sizeof(float);
-    return flat * (dtype == DTYPE_F32 ? 2 : 3) + sizeof(struct scalars);
+size_t optimizer_bytes(int64_t flat_elements, enum dtype dtype) {
+    return (size_t)flat_elements * sizeof(float) * (dtype == DTYPE_F32 ? 2 : 3) + sizeof(struct scalars);
 }
 
-void optimizer_plan(struct rank *rank, const struct param_table *table) {
-    rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, param_flat_elements(table)));
+void optimizer_plan(struct rank *rank, int64_t flat_elements) {
+    rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, flat_elements));
 }
 
 int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct rank *rank,

@@ -34,7 +34,7 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         .c = call->y,
         .ldc = call->y_stride ? call->y_stride : linear->out,
         .type = call->dtype,
-        .c_type = call->dtype,
+        .c_type = call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype,
         .bias = bias.data,
         .epilogue = call->epilogue,
         .aux = call->aux,
@@ -61,10 +61,9 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
 static int weight_gradients(const struct linear *linear, const struct linear_call *call) {
     struct rank *rank = call->rank;
     int64_t dy_stride = call->y_stride ? call->y_stride : linear->out;
-    float *dweight = param_gradient(call->store, linear->weight);
     float *dbias = linear->bias != PARAM_NONE ? param_gradient(call->store, linear->bias) : NULL;
-    int status = STATUS_OK;
-    if (dweight) {
+    bool bias_trains = linear->bias != PARAM_NONE && param_trains(call->store, linear->bias);
+    if (param_trains(call->store, linear->weight)) {
         struct gemm gemm = {
             .m = linear->out,
             .n = linear->in,
@@ -74,7 +73,7 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
             .a_transposed = true,
             .b = call->x,
             .ldb = linear->in,
-            .c = dweight,
+            .c = param_gradient(call->store, linear->weight),
             .ldc = linear->in,
             .type = call->dtype,
             .c_type = DTYPE_F32,
@@ -83,12 +82,13 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
         };
         return rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
     }
-    if (dbias && rank->is_planning)
+    if (!bias_trains)
+        return STATUS_OK;
+    if (rank->is_planning) {
         rank_need(rank, rank->ops->column_sum_workspace(rank->device, call->rows, linear->out));
-    else if (dbias)
-        status =
-            rank_run(rank, PHASE_GEMM, column_sum, call->rows, linear->out, call->dtype, call->dy, dy_stride, dbias);
-    return status;
+        return STATUS_OK;
+    }
+    return rank_run(rank, PHASE_GEMM, column_sum, call->rows, linear->out, call->dtype, call->dy, dy_stride, dbias);
 }
 
 int linear_backward(const struct linear *linear, const struct linear_call *call) {

@@ -186,6 +186,7 @@ struct linear_call {
     const void *x; /* [N, in] */
     void *y;       /* [N, out] forward; row stride y_stride when not 0 */
     int64_t y_stride;
+    bool y_dtype_is_fp32;        /* forward only: y is fp32 whatever dtype is */
     enum gemm_epilogue epilogue; /* fused only when no hook stands in between: see linear_can_fuse */
     void *aux;                   /* of the epilogue: [N, out] forward, [N, in] for a DGELU in the backward */
     void *dy;                    /* [N, out], changed by hooks */

@@ -24,10 +24,15 @@ size_t param_gradient_bytes(const struct param_table *table) {
     return (size_t)param_flat_elements(table) * sizeof(float);
 }
 
-int param_store_open(struct param_store *store, const struct param_table *table, struct device *device,
-                     enum dtype dtype, bool has_gradients) {
-    *store = (struct param_store){.table = table, .device = device, .ops = ops_for(device), .dtype = dtype};
-    store->flat_elements = param_flat_elements(table);
+int param_store_sketch(struct param_store *store, const struct param_table *table, struct device *device,
+                       enum dtype dtype, bool has_gradients, bool will_pack) {
+    *store = (struct param_store){.table = table,
+                                  .device = device,
+                                  .ops = ops_for(device),
+                                  .dtype = dtype,
+                                  .has_gradients = has_gradients,
+                                  .will_pack = will_pack,
+                                  .flat_elements = param_flat_elements(table)};
     store->offset = malloc((size_t)table->count * sizeof *store->offset);
     if (!store->offset)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -36,17 +41,17 @@ int param_store_open(struct param_store *store, const struct param_table *table,
         store->offset[i] = offset;
         offset += padded_elements(&table->rows[i]);
     }
-    int status = device_alloc(device, param_weight_bytes(table, dtype), &store->weights);
-    if (!status && has_gradients) {
+    return STATUS_OK;
+}
+
+int param_store_open(struct param_store *store) {
+    int status = device_alloc(store->device, param_weight_bytes(store->table, store->dtype), &store->weights);
+    if (!status && store->has_gradients) {
         void *gradients;
-        status = device_alloc(device, param_gradient_bytes(table), &gradients);
+        status = device_alloc(store->device, param_gradient_bytes(store->table), &gradients);
         store->gradients = gradients;
     }
-    if (status) {
-        param_store_close(store);
-        return status_wrap(status, "weights and gradients");
-    }
-    return STATUS_OK;
+    return status ? status_wrap(status, "weights and gradients") : STATUS_OK;
 }
 
 void param_store_close(struct param_store *store) {
@@ -85,18 +90,24 @@ static size_t aligned(size_t bytes) {
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
+size_t param_packed_bytes(const struct param_store *store) {
+    size_t total = 0;
+    bool is_packed, is_kept;
+    for (int i = 0; i < store->table->count; i++) {
+        total += aligned(packed_bytes(store, i, &is_packed, &is_kept));
+        if (is_kept)
+            total += aligned((size_t)param_elements(&store->table->rows[i]) * dtype_bytes(store->dtype));
+    }
+    return total;
+}
+
 int param_store_pack(struct param_store *store, struct stream *stream) {
     int count = store->table->count;
     store->views = calloc((size_t)count * 2, sizeof *store->views);
     if (!store->views)
         return status_fail(STATUS_MEMORY, "out of memory");
-    size_t total = 0;
+    size_t total = param_packed_bytes(store);
     bool is_packed, is_kept;
-    for (int i = 0; i < count; i++) {
-        total += aligned(packed_bytes(store, i, &is_packed, &is_kept));
-        if (is_kept)
-            total += aligned((size_t)param_elements(&store->table->rows[i]) * dtype_bytes(store->dtype));
-    }
     int status = device_alloc(store->device, total, &store->packed);
     if (status)
         return status_wrap(status, "packed weights");
@@ -130,8 +141,12 @@ struct weight_view param_borrow(const struct param_store *store, int id) {
 }
 
 struct weight_view param_borrow_linear(const struct param_store *store, int id) {
-    const struct weight_view *packed = store->views ? &store->views[store->table->count + id] : NULL;
-    return packed && packed->data ? *packed : param_borrow(store, id);
+    if (store->views && store->views[store->table->count + id].data)
+        return store->views[store->table->count + id];
+    struct weight_view view = param_borrow(store, id);
+    if (store->will_pack && !store->weights && store->ops->packed_bytes(store->device, &view))
+        view.layout = WEIGHT_PACKED;
+    return view;
 }
 
 void param_return(const struct param_store *store, int id, struct weight_view view) {
@@ -140,6 +155,10 @@ void param_return(const struct param_store *store, int id, struct weight_view vi
     (void)view;
 }
 
+bool param_trains(const struct param_store *store, int id) {
+    return store->has_gradients && store->table->rows[id].is_trainable;
+}
+
 float *param_gradient(const struct param_store *store, int id) {
-    return store->gradients && store->table->rows[id].is_trainable ? store->gradients + store->offset[id] : NULL;
+    return store->gradients && param_trains(store, id) ? store->gradients + store->offset[id] : NULL;
 }

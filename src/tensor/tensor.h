@@ -72,7 +72,9 @@ struct param_store {
     const struct param_table *table;
     struct device *device;
     const struct ops *ops;
-    enum dtype dtype;      /* of the working weights */
+    enum dtype dtype; /* of the working weights */
+    bool has_gradients;
+    bool will_pack;        /* views of linears are packed ones already while planning */
     int64_t *offset;       /* [count] elements */
     int64_t flat_elements; /* length of the flat arrays, gaps included */
     void *weights;         /* [flat_elements] of dtype; NULL once packed */
@@ -86,11 +88,16 @@ struct param_store {
 /* Sizes without allocation, for the memory plan: bytes of weights and of gradients. */
 size_t param_weight_bytes(const struct param_table *table, enum dtype dtype);
 size_t param_gradient_bytes(const struct param_table *table);
+/* Bytes that param_store_pack will leave. */
+size_t param_packed_bytes(const struct param_store *store);
 int64_t param_flat_elements(const struct param_table *table);
 
-/* Allocates weights (zero) and, when asked, gradients (zero). The table must stay unchanged and alive. */
-int param_store_open(struct param_store *store, const struct param_table *table, struct device *device,
-                     enum dtype dtype, bool has_gradients);
+/* A store without values, for planning: borrowed views have shapes and no data. The table must stay unchanged and
+ * alive. */
+int param_store_sketch(struct param_store *store, const struct param_table *table, struct device *device,
+                       enum dtype dtype, bool has_gradients, bool will_pack);
+/* Gives a sketched store its memory: weights (zero) and, when it has them, gradients (zero). */
+int param_store_open(struct param_store *store);
 void param_store_close(struct param_store *store);
 /* Initial values of fp32 elements [first, first + count) of a parameter, keyed by (seed, name, element): the same under
  * every layout. Host memory. */
@@ -103,7 +110,9 @@ struct weight_view param_borrow(const struct param_store *store, int id);
 /* The same for the weight of a linear: packed where the store is packed. */
 struct weight_view param_borrow_linear(const struct param_store *store, int id);
 void param_return(const struct param_store *store, int id, struct weight_view view);
-/* The fp32 gradient [shape], to be accumulated into; NULL when the parameter does not train. */
+/* Whether the parameter has a gradient. */
+bool param_trains(const struct param_store *store, int id);
+/* The fp32 gradient [shape], to be accumulated into; NULL when the parameter does not train, or while planning. */
 float *param_gradient(const struct param_store *store, int id);
 
 #endif

@@ -1,0 +1,356 @@
+/* One transformer block, forward and backward: x + attention(norm1(x)), then + mlp(norm2(.)). Training and inference
+ * run the same code; inference keeps keys and values in pages instead of in the batch.
+ *
+ * Each half of a block stands as a pair: what its forward saves (struct block_saved), its backward consumes. */
+#include "model-internal.h"
+
+#include <math.h>
+
+/* ---- calls
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static const struct hook_list *hooks_at(const struct block_pass *pass, enum attach_place place) {
+    return hook_table_list(pass->model->options.hooks, pass->layer, place);
+}
+
+static struct hook_call hook_call_at(const struct block_pass *pass, enum attach_place place) {
+    return (struct hook_call){
+        .rank = pass->model->rank,
+        .layer = (int)pass->layer,
+        .place = place,
+        .dtype = pass->model->options.dtype,
+        .rows = pass->rows,
+        .segments = pass->segments,
+        .segment_count = pass->segment_count,
+        .saved = pass->saved->hooks[place],
+    };
+}
+
+static struct linear_call linear_call_at(const struct block_pass *pass, enum attach_place place) {
+    return (struct linear_call){
+        .rank = pass->model->rank,
+        .store = &pass->model->store,
+        .hooks = hooks_at(pass, place),
+        .hook = hook_call_at(pass, place),
+        .is_batched = pass->kv != NULL,
+        .dtype = pass->model->options.dtype,
+        .rows = pass->rows,
+        .overwrite_gradients = pass->overwrite_gradients,
+    };
+}
+
+/* The hook call of a place behind a whole half of the block: x is the half's normalised input, y its result. */
+static struct hook_call half_hook_call(const struct block_pass *pass, enum attach_place place, const void *x) {
+    struct hook_call call = hook_call_at(pass, place);
+    call.in = call.out = pass->model->options.config.hidden_size;
+    call.x = x;
+    call.y = pass->model->branch;
+    call.dy = pass->model->branch;
+    call.dx = pass->model->d_norm;
+    return call;
+}
+
+size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum attach_place place) {
+    const struct model_config *c = &model->options.config;
+    struct hook_call call = {.rank = model->rank,
+                             .layer = (int)layer,
+                             .place = place,
+                             .dtype = model->options.dtype,
+                             .rows = model->options.max_rows,
+                             .in = place == ATTACH_FC2 ? c->ffn_hidden_size : c->hidden_size,
+                             .out = place == ATTACH_QKV   ? 3 * c->hidden_size
+                                    : place == ATTACH_FC1 ? c->ffn_hidden_size
+                                                          : c->hidden_size};
+    return hook_list_saved_bytes(hook_table_list(model->options.hooks, layer, place), &call);
+}
+
+/* ---- attention
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static void *at_element(const struct model *model, void *base, int64_t element) {
+    return base ? (char *)base + element * (int64_t)dtype_bytes(model->options.dtype) : NULL;
+}
+
+static int attention_call(const struct block_pass *pass, struct attention *call) {
+    struct model *model = pass->model;
+    const struct model_config *c = &model->options.config;
+    int64_t C = c->hidden_size, D = C / c->num_attention_heads;
+    *call = (struct attention){
+        .rows = pass->rows,
+        .segments = model->batch.segments,
+        .segment_start = model->batch.segment_start,
+        .heads = (int)c->num_attention_heads,
+        .kv_heads = (int)c->num_query_groups,
+        .head_size = (int)D,
+        .type = model->options.dtype,
+        .q = pass->saved->qkv,
+        .k = at_element(model, pass->saved->qkv, C),
+        .v = at_element(model, pass->saved->qkv, 2 * C),
+        .q_stride = 3 * C,
+        .k_stride = 3 * C,
+        .v_stride = 3 * C,
+        .scale = 1 / sqrtf((float)D),
+        .out = pass->saved->attention,
+        .out_stride = C,
+        .lse = pass->saved->lse,
+        .dropout = {.p = pass->has_dropout ? (float)c->attention_dropout : 0,
+                    .seed = model->rank->seed,
+                    .site = (uint32_t)(pass->layer * c->num_attention_heads),
+                    .keys = {.sample = model->batch.sample, .token = model->batch.token}},
+    };
+    const struct hook_list *hooks = hooks_at(pass, ATTACH_KV);
+    for (int i = 0; i < hooks->count; i++) {
+        struct hook_prefix prefix = {0};
+        int status = hooks->hook[i].prefix(hooks->hook[i].self, (int)pass->layer, &prefix);
+        if (status)
+            return status;
+        call->prefix = prefix.tokens;
+        call->prefix_k = prefix.k;
+        call->prefix_v = prefix.v;
+        call->dprefix_k = prefix.dk;
+        call->dprefix_v = prefix.dv;
+    }
+    return STATUS_OK;
+}
+
+/* Keys and values into the pages, then every row looks at its sequence's pages. */
+static int attention_core_paged(const struct block_pass *pass) {
+    struct model *model = pass->model;
+    const struct model_config *c = &model->options.config;
+    const struct device_step *step = &model->step;
+    int64_t C = c->hidden_size, D = C / c->num_attention_heads;
+    int64_t page_elements = (int64_t)(model_kv_page_bytes(c, model->options.dtype) / dtype_bytes(model->options.dtype));
+    void *pages = at_element(model, pass->kv->pages, pass->layer * pass->kv->page_count * page_elements);
+    struct kv_append append = {
+        .rows = pass->rows,
+        .kv_heads = (int)c->num_query_groups,
+        .head_size = (int)D,
+        .type = model->options.dtype,
+        .k = at_element(model, pass->saved->qkv, C),
+        .v = at_element(model, pass->saved->qkv, 2 * C),
+        .k_stride = 3 * C,
+        .v_stride = 3 * C,
+        .pages = pages,
+        .page_stride = page_elements,
+        .slot = step->slot,
+    };
+    int status = rank_run(model->rank, PHASE_ATTENTION, kv_append, &append);
+    struct paged_attention attention = {
+        .rows = pass->rows,
+        .heads = (int)c->num_attention_heads,
+        .kv_heads = (int)c->num_query_groups,
+        .head_size = (int)D,
+        .type = model->options.dtype,
+        .q = pass->saved->qkv,
+        .q_stride = 3 * C,
+        .scale = 1 / sqrtf((float)D),
+        .pages = pages,
+        .page_stride = page_elements,
+        .page_table = step->page_table,
+        .max_pages = pass->max_pages,
+        .sequence = step->sequence,
+        .position = step->cached,
+        .out = pass->saved->attention,
+        .out_stride = C,
+    };
+    return status ? status : rank_run_scratch(model->rank, PHASE_ATTENTION, paged_attention, &attention);
+}
+
+static int attention_core_forward(const struct block_pass *pass) {
+    if (pass->kv)
+        return attention_core_paged(pass);
+    struct attention call;
+    int status = attention_call(pass, &call);
+    return status ? status : rank_run_scratch(pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
+}
+
+static int attention_half_forward(const struct block_pass *pass) {
+    struct model *model = pass->model;
+    const struct block_params *params = &model->blocks[pass->layer];
+    const struct block_saved *saved = pass->saved;
+    int status = norm_forward(model, &params->norm1, pass->rows, saved->x, saved->norm1, saved->mean1, saved->rstd1);
+    struct linear_call qkv = linear_call_at(pass, ATTACH_QKV);
+    qkv.x = saved->norm1;
+    qkv.y = saved->qkv;
+    if (!status)
+        status = linear_forward(&params->qkv, &qkv);
+    if (!status)
+        status = attention_core_forward(pass);
+    struct linear_call projection = linear_call_at(pass, ATTACH_PROJECTION);
+    projection.x = saved->attention;
+    projection.y = model->branch;
+    if (!status)
+        status = linear_forward(&params->projection, &projection);
+    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1);
+    if (!status)
+        status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after, pass->kv);
+    if (!status)
+        status = dropout_forward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
+                                 model_dropout_site(pass->layer, 0), saved->x, model->branch, saved->middle);
+    return status;
+}
+
+/* model->d: in the gradient of `middle`, out that of `x`. */
+static int attention_half_backward(const struct block_pass *pass) {
+    struct model *model = pass->model;
+    const struct block_params *params = &model->blocks[pass->layer];
+    const struct block_saved *saved = pass->saved;
+    const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_ATTENTION);
+    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1);
+    int status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
+                                  model_dropout_site(pass->layer, 0), model->d, model->branch);
+    if (!status)
+        status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
+    struct linear_call projection = linear_call_at(pass, ATTACH_PROJECTION);
+    projection.x = saved->attention;
+    projection.dy = model->branch;
+    projection.dx = model->d_norm; /* the gradient of the heads' outputs, for now */
+    if (!status)
+        status = linear_backward(&params->projection, &projection);
+    struct attention core;
+    if (!status)
+        status = attention_call(pass, &core);
+    int64_t C = model->options.config.hidden_size;
+    core.dout = model->d_norm;
+    core.dq = model->d_qkv;
+    core.dk = at_element(model, model->d_qkv, C);
+    core.dv = at_element(model, model->d_qkv, 2 * C);
+    if (!status)
+        status = rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core);
+    struct linear_call qkv = linear_call_at(pass, ATTACH_QKV);
+    qkv.x = saved->norm1;
+    qkv.dy = model->d_qkv;
+    qkv.dx = model->d_norm;
+    if (!status)
+        status = linear_backward(&params->qkv, &qkv);
+    if (!status)
+        status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
+    if (!status)
+        status = norm_backward(model, &params->norm1, pass->rows, saved->x, saved->mean1, saved->rstd1, model->d_norm,
+                               model->d, model->d);
+    return status;
+}
+
+/* ---- mlp
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+static bool is_tanh(const struct model *model) {
+    return model->options.config.activation == ACTIVATION_GELU_TANH;
+}
+
+static struct gelu gelu_call(const struct block_pass *pass) {
+    const struct model *model = pass->model;
+    return (struct gelu){.count = pass->rows * model->options.config.ffn_hidden_size,
+                         .type = model->options.dtype,
+                         .is_tanh = is_tanh(model),
+                         .x = pass->saved->fc1,
+                         .y = pass->saved->gelu,
+                         .dy = model->d_fc,
+                         .dx = model->d_fc};
+}
+
+/* The hook call of FC1 behind its activation. */
+static struct hook_call activated_hook_call(const struct block_pass *pass) {
+    struct hook_call call = hook_call_at(pass, ATTACH_FC1);
+    call.in = pass->model->options.config.hidden_size;
+    call.out = pass->model->options.config.ffn_hidden_size;
+    call.x = pass->saved->norm2;
+    call.y = pass->saved->gelu;
+    call.dy = pass->model->d_fc;
+    call.dx = pass->model->d_norm;
+    return call;
+}
+
+static int mlp_half_forward(const struct block_pass *pass) {
+    struct model *model = pass->model;
+    const struct block_params *params = &model->blocks[pass->layer];
+    const struct block_saved *saved = pass->saved;
+    int status =
+        norm_forward(model, &params->norm2, pass->rows, saved->middle, saved->norm2, saved->mean2, saved->rstd2);
+    struct linear_call fc1 = linear_call_at(pass, ATTACH_FC1);
+    bool is_fused = linear_can_fuse(fc1.hooks);
+    fc1.x = saved->norm2;
+    fc1.y = is_fused ? saved->gelu : saved->fc1;
+    fc1.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_GELU_TANH : EPILOGUE_GELU_EXACT;
+    fc1.aux = is_fused && !pass->kv ? saved->fc1 : NULL; /* inference keeps nothing */
+    if (!status)
+        status = linear_forward(&params->fc1, &fc1);
+    struct gelu gelu = gelu_call(pass);
+    if (!status && !is_fused)
+        status = rank_run(model->rank, PHASE_NORM, gelu_forward, &gelu);
+    struct hook_call activated = activated_hook_call(pass);
+    if (!status)
+        status = hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated, pass->kv);
+    struct linear_call fc2 = linear_call_at(pass, ATTACH_FC2);
+    fc2.x = saved->gelu;
+    fc2.y = model->branch;
+    if (!status)
+        status = linear_forward(&params->fc2, &fc2);
+    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2);
+    if (!status)
+        status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after, pass->kv);
+    if (!status)
+        status = dropout_forward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
+                                 model_dropout_site(pass->layer, 1), saved->middle, model->branch, pass->out);
+    return status;
+}
+
+/* From the gradient of the MLP's result in model->branch to that of the activation's input in model->d_fc. */
+static int activation_backward(const struct block_pass *pass) {
+    struct model *model = pass->model;
+    const struct hook_list *fc1_hooks = hooks_at(pass, ATTACH_FC1);
+    struct linear_call fc2 = linear_call_at(pass, ATTACH_FC2);
+    bool is_fused = !hook_list_has(fc1_hooks, HOOK_AFTER_ACTIVATION) && fc2.hooks->count == 0;
+    fc2.x = pass->saved->gelu;
+    fc2.dy = model->branch;
+    fc2.dx = model->d_fc;
+    fc2.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_DGELU_TANH : EPILOGUE_DGELU_EXACT;
+    fc2.aux = is_fused ? pass->saved->fc1 : NULL;
+    int status = linear_backward(&model->blocks[pass->layer].fc2, &fc2);
+    if (status || is_fused)
+        return status;
+    struct hook_call activated = activated_hook_call(pass);
+    status = hook_list_backward_output(fc1_hooks, HOOK_AFTER_ACTIVATION, &activated);
+    struct gelu gelu = gelu_call(pass);
+    return status ? status : rank_run(model->rank, PHASE_NORM, gelu_backward, &gelu);
+}
+
+/* model->d: in the gradient of the block's output, out that of `middle`. */
+static int mlp_half_backward(const struct block_pass *pass) {
+    struct model *model = pass->model;
+    const struct block_params *params = &model->blocks[pass->layer];
+    const struct block_saved *saved = pass->saved;
+    const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_MLP);
+    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2);
+    int status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
+                                  model_dropout_site(pass->layer, 1), model->d, model->branch);
+    if (!status)
+        status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
+    if (!status)
+        status = activation_backward(pass);
+    struct linear_call fc1 = linear_call_at(pass, ATTACH_FC1);
+    fc1.x = saved->norm2;
+    fc1.dy = model->d_fc;
+    fc1.dx = model->d_norm;
+    if (!status)
+        status = linear_backward(&params->fc1, &fc1);
+    struct hook_call activated = activated_hook_call(pass);
+    if (!status)
+        status = hook_list_backward_input(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
+    if (!status)
+        status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
+    if (!status)
+        status = norm_backward(model, &params->norm2, pass->rows, saved->middle, saved->mean2, saved->rstd2,
+                               model->d_norm, model->d, model->d);
+    return status;
+}
+
+int block_forward(const struct block_pass *pass) {
+    int status = attention_half_forward(pass);
+    return status ? status : mlp_half_forward(pass);
+}
+
+int block_backward(const struct block_pass *pass) {
+    int status = mlp_half_backward(pass);
+    return status ? status : attention_half_backward(pass);
+}

@@ -1,0 +1,138 @@
+/* The two ends of the model: the embedding, and the head with its loss.
+ *
+ * The head never holds all logits: it goes through the rows in chunks, and while training turns each chunk's logits
+ * into their own gradient in place, so that forward and backward of the head are one pass. */
+#include "model-internal.h"
+
+static struct hook_call embedding_hook_call(struct model *model, int64_t rows, void *x) {
+    return (struct hook_call){
+        .rank = model->rank,
+        .place = ATTACH_EMBEDDING,
+        .dtype = model->options.dtype,
+        .rows = rows,
+        .out = model->options.config.hidden_size,
+        .segments = &(const struct hook_segment){.rows = rows},
+        .segment_count = 1,
+        .saved = model->saved[0].hooks[ATTACH_EMBEDDING],
+        .y = x,
+        .dy = x,
+    };
+}
+
+static double embedding_dropout(const struct model *model, bool has_dropout) {
+    const struct model_config *c = &model->options.config;
+    return !has_dropout ? 0 : c->embedding_dropout < 0 ? c->hidden_dropout : c->embedding_dropout;
+}
+
+int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x) {
+    struct weight_view tokens = param_borrow(&model->store, model->token_table);
+    struct weight_view positions = param_borrow(&model->store, model->position_table);
+    struct embedding call = {
+        .rows = rows,
+        .cols = model->options.config.hidden_size,
+        .type = model->options.dtype,
+        .tokens = model->batch.tokens,
+        .positions = model->batch.positions,
+        .token_table = tokens.data,
+        .position_table = positions.data,
+        .x = x,
+    };
+    int status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
+    param_return(&model->store, model->token_table, tokens);
+    param_return(&model->store, model->position_table, positions);
+    const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
+    if (!status && hooks->count) {
+        struct hook_call hook = embedding_hook_call(model, rows, x);
+        status = hook_list_forward(hooks, HOOK_BEFORE_ACTIVATION, &hook, false);
+    }
+    double p = embedding_dropout(model, has_dropout);
+    if (!status && p > 0)
+        status = dropout_forward(model, rows, p, 0, NULL, x, x);
+    return status;
+}
+
+int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout, void *dx) {
+    double p = embedding_dropout(model, has_dropout);
+    int status = p > 0 ? dropout_backward(model, rows, p, 0, dx, dx) : STATUS_OK;
+    const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
+    if (!status && hooks->count) {
+        struct hook_call hook = embedding_hook_call(model, rows, dx);
+        status = hook_list_backward_output(hooks, HOOK_BEFORE_ACTIVATION, &hook);
+    }
+    struct embedding call = {
+        .rows = rows,
+        .cols = model->options.config.hidden_size,
+        .type = model->options.dtype,
+        .tokens = model->batch.tokens,
+        .positions = model->batch.positions,
+        .dx = dx,
+        .dtoken_table = param_gradient(&model->store, model->token_table),
+        .dposition_table = param_gradient(&model->store, model->position_table),
+    };
+    bool is_frozen =
+        !param_trains(&model->store, model->token_table) && !param_trains(&model->store, model->position_table);
+    return status || is_frozen ? status : rank_run_scratch(model->rank, PHASE_REST, embedding_backward, &call);
+}
+
+static void *row_at(const struct model *model, void *base, int64_t row) {
+    size_t bytes = (size_t)model->options.config.hidden_size * dtype_bytes(model->options.dtype);
+    return base ? (char *)base + (size_t)row * bytes : NULL;
+}
+
+static struct linear_call head_call(struct model *model, int64_t first, int64_t count) {
+    static const struct hook_list no_hooks;
+    return (struct linear_call){
+        .rank = model->rank,
+        .store = &model->store,
+        .hooks = &no_hooks,
+        .dtype = model->options.dtype,
+        .rows = count,
+        .x = row_at(model, model->final, first),
+        .y = model->logits,
+        .y_stride = model->vocab_stride,
+        .dy = model->logits,
+        .dx = row_at(model, model->d_norm, first),
+    };
+}
+
+int head_logits(struct model *model, int64_t first, int64_t count) {
+    struct linear_call call = head_call(model, first, count);
+    return linear_forward(&model->head, &call);
+}
+
+static int chunk_loss(struct model *model, int64_t first, int64_t count, bool train) {
+    struct cross_entropy call = {
+        .rows = count,
+        .vocab = model->options.config.vocab_size,
+        .stride = model->vocab_stride,
+        .type = model->options.dtype,
+        .logits = model->logits,
+        .labels = model->batch.labels + first,
+        .loss = model->losses + first,
+        .dloss = model->batch.loss_weight + first,
+    };
+    return train ? rank_run(model->rank, PHASE_LOSS, cross_entropy_fused, &call)
+                 : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
+}
+
+int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients) {
+    int status = norm_forward(model, &model->final_norm, rows, model->x_last, model->final, model->final_mean,
+                              model->final_rstd);
+    for (int64_t first = 0; first < rows && !status; first += HEAD_CHUNK_ROWS) {
+        int64_t count = rows - first < HEAD_CHUNK_ROWS ? rows - first : HEAD_CHUNK_ROWS;
+        status = head_logits(model, first, count);
+        if (!status)
+            status = chunk_loss(model, first, count, train);
+        struct linear_call call = head_call(model, first, count);
+        call.overwrite_gradients = overwrite_gradients && first == 0;
+        if (!status && train)
+            status = linear_backward(&model->head, &call);
+    }
+    if (!status)
+        status = rank_run(model->rank, PHASE_LOSS, weighted_sum, rows, model->losses, model->batch.loss_weight, true,
+                          model->loss_sum);
+    if (!status && train)
+        status = norm_backward(model, &model->final_norm, rows, model->x_last, model->final_mean, model->final_rstd,
+                               model->d_norm, NULL, model->d);
+    return status;
+}

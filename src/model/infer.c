@@ -1,0 +1,153 @@
+/* One step of inference: a flat plan of rows through the same blocks, over the paged cache. */
+#include "model-internal.h"
+
+#include <string.h>
+
+size_t model_kv_page_bytes(const struct model_config *config, enum dtype dtype) {
+    int64_t D = config->hidden_size / config->num_attention_heads;
+    return (size_t)(2 * config->num_query_groups * KV_PAGE_TOKENS * D) * dtype_bytes(dtype);
+}
+
+/* The blocks, and the logits of the wanted rows in step.logits. */
+static int run(struct model *model, const struct model_kv *kv, int64_t rows, int64_t wanted, int64_t max_pages,
+               const struct hook_segment *segments, int segment_count) {
+    const struct model_config *c = &model->options.config;
+    int status = embedding_pass_forward(model, rows, false, model->saved[0].x);
+    for (int64_t layer = 0; layer < c->num_layers && !status; layer++) {
+        struct block_pass block = {
+            .model = model,
+            .layer = layer,
+            .saved = &model->saved[layer],
+            .out = layer + 1 == c->num_layers ? model->x_last : model->saved[layer + 1].x,
+            .rows = rows,
+            .segments = segments,
+            .segment_count = segment_count,
+            .kv = kv,
+            .max_pages = max_pages,
+        };
+        status = block_forward(&block);
+    }
+    if (status || wanted == 0)
+        return status;
+    struct device_step *step = &model->step;
+    status = rank_run(model->rank, PHASE_REST, gather_rows, wanted, c->hidden_size, model->options.dtype, model->x_last,
+                      step->logit_row, step->rows);
+    if (!status)
+        status = norm_forward(model, &model->final_norm, wanted, step->rows, step->rows, NULL, NULL);
+    struct linear_call head = {
+        .rank = model->rank,
+        .store = &model->store,
+        .hooks = hook_table_list(NULL, 0, ATTACH_QKV),
+        .dtype = model->options.dtype,
+        .y_dtype_is_fp32 = true, /* log-probabilities deserve more than 8 bits */
+        .rows = wanted,
+        .x = step->rows,
+        .y = step->logits,
+        .y_stride = model->vocab_stride,
+    };
+    return status ? status : linear_forward(&model->head, &head);
+}
+
+static struct sample sample_call(const struct model *model, int64_t wanted) {
+    return (struct sample){
+        .rows = wanted,
+        .vocab = model->options.config.vocab_size,
+        .stride = model->vocab_stride,
+        .type = DTYPE_F32,
+        .logits = model->step.logits,
+        .row = model->step.sample,
+        .token = model->step.drawn,
+        .logprob = model->step.logprob,
+    };
+}
+
+int model_plan_step(struct model *model, int64_t rows) {
+    int64_t wanted = rows < model->options.max_logit_rows ? rows : model->options.max_logit_rows;
+    struct hook_segment segment = {.slot = -1, .rows = rows};
+    struct model_kv kv = {.page_count = 1};
+    int status = run(model, &kv, rows, wanted, model->options.max_pages, &segment, 1);
+    struct sample call = sample_call(model, wanted);
+    return status ? status : rank_run_scratch(model->rank, PHASE_REST, sample, &call);
+}
+
+static int upload_step(struct model *model, const struct model_step *step) {
+    const struct model_options *o = &model->options;
+    if (step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->max_logit_rows ||
+        step->sequences > o->max_sequences || step->max_pages > o->max_pages)
+        return status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for");
+    struct device_step *device = &model->step;
+    size_t rows = (size_t)step->rows * sizeof(int32_t), wanted = (size_t)step->logit_rows * sizeof(int32_t);
+    const struct {
+        void *to;
+        const void *from;
+        size_t bytes;
+    } copies[] = {
+        {model->batch.tokens, step->tokens, rows},
+        {model->batch.positions, step->positions, rows},
+        {device->sequence, step->sequence, rows},
+        {device->cached, step->cached, rows},
+        {device->slot, step->slot, rows},
+        {device->page_table, step->page_table, (size_t)(step->sequences * step->max_pages) * sizeof(int32_t)},
+        {device->logit_row, step->logit_row, wanted},
+        {model->batch.labels, step->labels, step->labels ? wanted : 0},
+        {device->sample, step->sample, step->sample ? (size_t)step->logit_rows * sizeof(struct sample_row) : 0},
+    };
+    int status = STATUS_OK;
+    for (size_t i = 0; i < sizeof copies / sizeof *copies && !status; i++)
+        if (copies[i].bytes)
+            status = stream_copy_to_device(model->rank->exec.stream, copies[i].to, copies[i].from, copies[i].bytes);
+    return status;
+}
+
+/* -loss of the labels, in result->label_logprob. */
+static int label_logprobs(struct model *model, const struct model_step *step, float *out) {
+    struct cross_entropy call = {
+        .rows = step->logit_rows,
+        .vocab = model->options.config.vocab_size,
+        .stride = model->vocab_stride,
+        .type = DTYPE_F32,
+        .logits = model->step.logits,
+        .labels = model->batch.labels,
+        .loss = model->step.logprob,
+    };
+    int status = rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
+    if (!status)
+        status = stream_copy_to_host(model->rank->exec.stream, out, model->step.logprob,
+                                     (size_t)step->logit_rows * sizeof *out);
+    if (!status)
+        status = stream_wait(model->rank->exec.stream);
+    for (int64_t i = 0; i < step->logit_rows && !status; i++)
+        out[i] = -out[i];
+    return status;
+}
+
+static int draw(struct model *model, const struct model_step *step, const struct model_step_result *result) {
+    struct stream *stream = model->rank->exec.stream;
+    struct sample call = sample_call(model, step->logit_rows);
+    int status = rank_run(model->rank, PHASE_REST, sample, &call);
+    size_t bytes = (size_t)step->logit_rows * 4;
+    if (!status)
+        status = stream_copy_to_host(stream, result->token, model->step.drawn, bytes);
+    if (!status && result->logprob)
+        status = stream_copy_to_host(stream, result->logprob, model->step.logprob, bytes);
+    return status;
+}
+
+int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step,
+                const struct model_step_result *result) {
+    struct stream *stream = model->rank->exec.stream;
+    struct hook_segment bare = {.slot = -1, .rows = step->rows};
+    int status = upload_step(model, step);
+    if (!status)
+        status = run(model, kv, step->rows, step->logit_rows, step->max_pages, step->segments ? step->segment : &bare,
+                     step->segments ? (int)step->segments : 1);
+    if (!status && step->labels && step->logit_rows)
+        status = label_logprobs(model, step, result->label_logprob);
+    if (!status && step->sample && step->logit_rows)
+        status = draw(model, step, result);
+    for (int64_t i = 0; i < step->logit_rows && result->logits && !status; i++)
+        status = stream_copy_to_host(stream, result->logits + i * model->options.config.vocab_size,
+                                     model->step.logits + i * model->vocab_stride,
+                                     (size_t)model->options.config.vocab_size * sizeof(float));
+    return status ? status : stream_wait(stream);
+}

@@ -1,0 +1,74 @@
+/* What blocks, embedding and head share: norms and dropout, keyed and typed as this model's. */
+#include "model-internal.h"
+
+int norm_forward(struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y, float *mean,
+                 float *rstd) {
+    struct weight_view gain = param_borrow(&model->store, norm->gain), bias = param_borrow(&model->store, norm->bias);
+    struct layernorm call = {
+        .rows = rows,
+        .cols = model->options.config.hidden_size,
+        .type = model->options.dtype,
+        .x = x,
+        .gain = gain.data,
+        .bias = bias.data,
+        .epsilon = (float)model->options.config.layernorm_epsilon,
+        .y = y,
+        .mean = mean,
+        .rstd = rstd,
+    };
+    int status = rank_run(model->rank, PHASE_NORM, layernorm_forward, &call);
+    param_return(&model->store, norm->gain, gain);
+    param_return(&model->store, norm->bias, bias);
+    return status;
+}
+
+int norm_backward(struct model *model, const struct norm_params *norm, int64_t rows, const void *x, const float *mean,
+                  const float *rstd, const void *dy, const void *dx_add, void *dx) {
+    struct weight_view gain = param_borrow(&model->store, norm->gain);
+    struct layernorm call = {
+        .rows = rows,
+        .cols = model->options.config.hidden_size,
+        .type = model->options.dtype,
+        .x = x,
+        .gain = gain.data,
+        .epsilon = (float)model->options.config.layernorm_epsilon,
+        .mean = (float *)mean,
+        .rstd = (float *)rstd,
+        .dy = dy,
+        .dx = dx,
+        .dx_add = dx_add,
+        .dgain = param_gradient(&model->store, norm->gain),
+        .dbias = param_gradient(&model->store, norm->bias),
+    };
+    int status = rank_run_scratch(model->rank, PHASE_NORM, layernorm_backward, &call);
+    param_return(&model->store, norm->gain, gain);
+    return status;
+}
+
+static struct residual_dropout dropout_call(struct model *model, int64_t rows, double p, uint32_t site) {
+    return (struct residual_dropout){
+        .rows = rows,
+        .cols = model->options.config.hidden_size,
+        .type = model->options.dtype,
+        .dropout = {.p = (float)p,
+                    .seed = model->rank->seed,
+                    .site = site,
+                    .keys = {.sample = model->batch.sample, .token = model->batch.token}},
+    };
+}
+
+int dropout_forward(struct model *model, int64_t rows, double p, uint32_t site, const void *residual, const void *x,
+                    void *y) {
+    struct residual_dropout call = dropout_call(model, rows, p, site);
+    call.residual = residual;
+    call.x = x;
+    call.y = y;
+    return rank_run(model->rank, PHASE_NORM, residual_dropout_forward, &call);
+}
+
+int dropout_backward(struct model *model, int64_t rows, double p, uint32_t site, const void *dy, void *dx) {
+    struct residual_dropout call = dropout_call(model, rows, p, site);
+    call.dy = dy;
+    call.dx = dx;
+    return rank_run(model->rank, PHASE_NORM, residual_dropout_backward, &call);
+}

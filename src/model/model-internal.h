@@ -1,0 +1,125 @@
+/* The model inside: where the activations of a batch stand, and the pieces of the forward and backward pass. */
+#ifndef CAMBIUM_MODEL_INTERNAL_H
+#define CAMBIUM_MODEL_INTERNAL_H
+
+#include "model/model.h"
+
+/* Logits are made for so many rows at a time: the whole [N, V] never exists. */
+enum { HEAD_CHUNK_ROWS = 512 };
+
+struct norm_params {
+    int gain, bias;
+};
+
+struct block_params {
+    struct norm_params norm1, norm2;
+    struct linear qkv, projection, fc1, fc2;
+};
+
+/* What the forward of one block keeps for its backward. */
+struct block_saved {
+    void *x;                              /* [N, C] the block's input */
+    void *norm1;                          /* [N, C] */
+    void *qkv;                            /* [N, 3C] */
+    void *attention;                      /* [N, C] heads side by side */
+    void *middle;                         /* [N, C] behind the attention's residual */
+    void *norm2;                          /* [N, C] */
+    void *fc1;                            /* [N, F] the activation's input */
+    void *gelu;                           /* [N, F] its output */
+    float *mean1, *rstd1, *mean2, *rstd2; /* [N] */
+    float *lse;                           /* [H, N] */
+    void *hooks[ATTACH_PLACE_COUNT];      /* what the methods keep */
+};
+
+/* The batch on the device. */
+struct device_batch {
+    int64_t rows, segments;
+    const int64_t *segment_start; /* host */
+    int32_t *tokens, *positions, *labels;
+    uint32_t *sample, *token;
+    float *loss_weight;
+};
+
+/* Device arrays of an inference step. */
+struct device_step {
+    int32_t *sequence, *cached, *slot, *page_table, *logit_row, *drawn;
+    float *logprob;
+    struct sample_row *sample;
+    float *logits; /* [max_logit_rows, vocab_stride] */
+    void *rows;    /* [max_logit_rows, C] gathered */
+};
+
+struct model {
+    struct model_options options;
+    struct param_table table;
+    struct param_store store;
+    struct rank *rank;
+    int token_table, position_table;
+    struct block_params *blocks; /* [L] */
+    struct norm_params final_norm;
+    struct linear head;
+    int64_t vocab_stride; /* V rounded up, the row stride of logits */
+    void *activations;    /* the block that everything below stands in */
+
+    struct device_batch batch;
+    struct block_saved *saved;               /* [L]; without training all share two sets */
+    void *x_last;                            /* [N, C] output of the last block */
+    void *final;                             /* [N, C] normalised */
+    float *final_mean, *final_rstd, *losses; /* [N] */
+    double *loss_sum;
+    void *logits;       /* [HEAD_CHUNK_ROWS, vocab_stride] */
+    void *branch;       /* [N, C] result of attention or MLP before its residual; gradients */
+    void *d, *d_norm;   /* [N, C] gradient of the residual stream; of a norm's output */
+    void *d_qkv, *d_fc; /* [N, 3C], [N, F] */
+    struct device_step step;
+};
+
+/* One pass over a block: what it works on. */
+struct block_pass {
+    struct model *model;
+    int64_t layer;
+    const struct block_saved *saved;
+    void *out; /* [N, C] */
+    int64_t rows;
+    bool has_dropout, overwrite_gradients;
+    const struct hook_segment *segments;
+    int segment_count;
+    const struct model_kv *kv; /* inference: keys and values go to and come from here */
+    int64_t max_pages;
+};
+
+/* sizes.c */
+void model_place_activations(struct model *model, struct arena *arena);
+
+/* block.c */
+int block_forward(const struct block_pass *pass);
+/* model->d holds the gradient of the block's output, then of its input. */
+int block_backward(const struct block_pass *pass);
+size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum attach_place place);
+
+/* layers.c: the pieces that blocks, embedding and head share. */
+int norm_forward(struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y, float *mean,
+                 float *rstd);
+/* dx = gradient of x through the norm + dx_add. */
+int norm_backward(struct model *model, const struct norm_params *norm, int64_t rows, const void *x, const float *mean,
+                  const float *rstd, const void *dy, const void *dx_add, void *dx);
+/* y = residual + dropout(x), residual may be NULL; `site` as in model_dropout_site. */
+int dropout_forward(struct model *model, int64_t rows, double p, uint32_t site, const void *residual, const void *x,
+                    void *y);
+int dropout_backward(struct model *model, int64_t rows, double p, uint32_t site, const void *dy, void *dx);
+static inline uint32_t model_dropout_site(int64_t layer, int is_mlp) {
+    return (uint32_t)(1 + 2 * layer + is_mlp); /* 0 is the embedding */
+}
+
+/* ends.c: embedding and head. */
+int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x);
+int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout, void *dx);
+/* Losses of all rows added to loss_sum; with `train` also model->d and the head's gradients, logits chunk by chunk. */
+int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients);
+/* Logits of rows [first, first + count) of model->final into model->logits. */
+int head_logits(struct model *model, int64_t first, int64_t count);
+
+/* infer.c: an inference step of `rows` rows while planning. */
+int model_plan_step(struct model *model, int64_t rows);
+
+#endif

@@ -1,0 +1,115 @@
+/* Where the activations of a batch stand. The same code counts the bytes (on a planning arena) and places them, so the
+ * printed plan is the allocation. */
+#include "model-internal.h"
+
+static void place_batch(struct model *model, struct arena *arena) {
+    struct device_batch *batch = &model->batch;
+    size_t bytes = (size_t)model->options.max_rows * 4;
+    batch->tokens = arena_take(arena, bytes);
+    batch->positions = arena_take(arena, bytes);
+    batch->sample = arena_take(arena, bytes);
+    batch->token = arena_take(arena, bytes);
+    batch->labels = arena_take(arena, bytes);
+    batch->loss_weight = arena_take(arena, bytes);
+}
+
+/* What the forward of a block keeps, but for its input. Without a backward the activation's input is not needed. */
+static void place_saved(struct model *model, struct arena *arena, struct block_saved *saved) {
+    const struct model_options *o = &model->options;
+    size_t N = (size_t)o->max_rows, row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
+    size_t wide = (size_t)o->config.ffn_hidden_size * dtype_bytes(o->dtype);
+    saved->norm1 = arena_take(arena, N * row);
+    saved->qkv = arena_take(arena, 3 * N * row);
+    saved->attention = arena_take(arena, N * row);
+    saved->middle = arena_take(arena, N * row);
+    saved->norm2 = arena_take(arena, N * row);
+    saved->fc1 = arena_take(arena, N * wide);
+    saved->gelu = arena_take(arena, N * wide);
+    saved->mean1 = arena_take(arena, N * sizeof(float));
+    saved->rstd1 = arena_take(arena, N * sizeof(float));
+    saved->mean2 = arena_take(arena, N * sizeof(float));
+    saved->rstd2 = arena_take(arena, N * sizeof(float));
+    saved->lse = arena_take(arena, N * (size_t)o->config.num_attention_heads * sizeof(float));
+}
+
+static void place_hooks(struct model *model, struct arena *arena, int64_t layer) {
+    for (int place = 0; place < ATTACH_PLACE_COUNT; place++) {
+        size_t bytes = block_hook_saved_bytes(model, layer, (enum attach_place)place);
+        model->saved[layer].hooks[place] = bytes ? arena_take(arena, bytes) : NULL;
+    }
+}
+
+static void place_blocks(struct model *model, struct arena *arena) {
+    const struct model_options *o = &model->options;
+    size_t stream_bytes = (size_t)o->max_rows * (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
+    bool is_kept = o->use == MODEL_TRAIN;
+    struct block_saved shared = {0};
+    void *x[2];
+    if (!is_kept) {
+        place_saved(model, arena, &shared);
+        x[0] = arena_take(arena, stream_bytes);
+        x[1] = arena_take(arena, stream_bytes);
+    }
+    for (int64_t layer = 0; layer < o->config.num_layers; layer++) {
+        struct block_saved *saved = &model->saved[layer];
+        if (is_kept) {
+            place_saved(model, arena, saved);
+            saved->x = arena_take(arena, stream_bytes);
+        } else {
+            *saved = shared;
+            saved->x = x[layer % 2];
+        }
+        place_hooks(model, arena, layer);
+    }
+    model->x_last = is_kept ? arena_take(arena, stream_bytes) : x[o->config.num_layers % 2];
+}
+
+static void place_head(struct model *model, struct arena *arena) {
+    const struct model_options *o = &model->options;
+    size_t N = (size_t)o->max_rows, row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
+    size_t chunk = o->max_rows < HEAD_CHUNK_ROWS ? N : HEAD_CHUNK_ROWS;
+    model->final = arena_take(arena, N * row);
+    model->final_mean = arena_take(arena, N * sizeof(float));
+    model->final_rstd = arena_take(arena, N * sizeof(float));
+    model->losses = arena_take(arena, N * sizeof(float));
+    model->loss_sum = arena_take(arena, sizeof(double));
+    model->logits = arena_take(arena, chunk * (size_t)model->vocab_stride * dtype_bytes(o->dtype));
+}
+
+static void place_gradients(struct model *model, struct arena *arena) {
+    const struct model_options *o = &model->options;
+    size_t N = (size_t)o->max_rows, row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
+    model->d = arena_take(arena, N * row);
+    model->d_norm = arena_take(arena, N * row);
+    model->d_qkv = arena_take(arena, 3 * N * row);
+    model->d_fc = arena_take(arena, N * (size_t)o->config.ffn_hidden_size * dtype_bytes(o->dtype));
+}
+
+static void place_step(struct model *model, struct arena *arena) {
+    const struct model_options *o = &model->options;
+    struct device_step *step = &model->step;
+    size_t rows = (size_t)o->max_rows, wanted = (size_t)o->max_logit_rows;
+    step->sequence = arena_take(arena, rows * sizeof(int32_t));
+    step->cached = arena_take(arena, rows * sizeof(int32_t));
+    step->slot = arena_take(arena, rows * sizeof(int32_t));
+    step->page_table = arena_take(arena, (size_t)(o->max_sequences * o->max_pages) * sizeof(int32_t));
+    step->logit_row = arena_take(arena, wanted * sizeof(int32_t));
+    step->drawn = arena_take(arena, wanted * sizeof(int32_t));
+    step->logprob = arena_take(arena, wanted * sizeof(float));
+    step->sample = arena_take(arena, wanted * sizeof(struct sample_row));
+    step->logits = arena_take(arena, wanted * (size_t)model->vocab_stride * sizeof(float));
+    step->rows = arena_take(arena, wanted * (size_t)o->config.hidden_size * dtype_bytes(o->dtype));
+}
+
+void model_place_activations(struct model *model, struct arena *arena) {
+    const struct model_options *o = &model->options;
+    place_batch(model, arena);
+    place_blocks(model, arena);
+    model->branch = arena_take(arena, (size_t)(o->max_rows * o->config.hidden_size) * dtype_bytes(o->dtype));
+    if (o->use == MODEL_INFER)
+        place_step(model, arena);
+    else
+        place_head(model, arena);
+    if (o->use == MODEL_TRAIN)
+        place_gradients(model, arena);
+}
