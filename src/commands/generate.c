@@ -1,0 +1,327 @@
+/* cambium generate: writes text with a trained model. */
+#include "commands.h"
+
+#include "config/run.h"
+#include "infer/infer.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PREFILL_ROWS = 512 };
+
+struct generate_command {
+    const char *model, *prompt, *tokenizer;
+    struct config_list prompt_tokens, stop;
+    int64_t max_new_tokens, top_k, num_samples, seed, threads;
+    double temperature, top_p, repetition_penalty;
+    int precision; /* 0: the files' */
+    bool stream, echo, json, ignore_eos;
+};
+
+static const char *const precisions[] = {"auto", "fp32", "bf16", NULL};
+#define AT(field) offsetof(struct generate_command, field)
+static const struct config_row rows[] = {
+    {.path = "model",
+     .type = CONFIG_STRING,
+     .offset = AT(model),
+     .metavar = "DIR",
+     .is_required = true,
+     .help = "model directory, or a directory of checkpoints (the newest is taken)"},
+    {.path = "prompt",
+     .type = CONFIG_STRING,
+     .offset = AT(prompt),
+     .metavar = "TEXT",
+     .help = "text to go on from; - reads standard input"},
+    {.path = "prompt-tokens",
+     .type = CONFIG_LIST,
+     .offset = AT(prompt_tokens),
+     .metavar = "ID...",
+     .help = "token ids to go on from, instead of a text"},
+    {.path = "tokenizer",
+     .type = CONFIG_STRING,
+     .offset = AT(tokenizer),
+     .metavar = "DIR",
+     .help = "tokenizer, when it is not in the model directory"},
+    {.path = "max-new-tokens",
+     .type = CONFIG_INT,
+     .offset = AT(max_new_tokens),
+     .default_text = "128",
+     .minimum = 1,
+     .maximum = 1e9,
+     .help = "tokens to write at most"},
+    {.path = "temperature",
+     .type = CONFIG_FLOAT,
+     .offset = AT(temperature),
+     .default_text = "0.8",
+     .minimum = 0,
+     .maximum = 100,
+     .help = "0 takes the likeliest token"},
+    {.path = "top-k",
+     .type = CONFIG_INT,
+     .offset = AT(top_k),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 1e9,
+     .help = "draw from the k likeliest tokens; 0 is off"},
+    {.path = "top-p",
+     .type = CONFIG_FLOAT,
+     .offset = AT(top_p),
+     .default_text = "1",
+     .minimum = 1e-6,
+     .maximum = 1,
+     .help = "draw from the likeliest tokens whose probabilities reach p"},
+    {.path = "repetition-penalty",
+     .type = CONFIG_FLOAT,
+     .offset = AT(repetition_penalty),
+     .default_text = "1",
+     .minimum = 0.01,
+     .maximum = 100,
+     .help = "divides the logits of tokens that the text has; 1 is off"},
+    {.path = "stop",
+     .type = CONFIG_LIST,
+     .offset = AT(stop),
+     .metavar = "TEXT...",
+     .help = "end before any of these strings"},
+    {.path = "seed",
+     .type = CONFIG_INT,
+     .offset = AT(seed),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 9e18,
+     .help = "of the random draws"},
+    {.path = "num-samples",
+     .type = CONFIG_INT,
+     .offset = AT(num_samples),
+     .default_text = "1",
+     .minimum = 1,
+     .maximum = 256,
+     .help = "texts to write"},
+    {.path = "ignore-eos", .type = CONFIG_BOOL, .offset = AT(ignore_eos), .help = "go on after an end-of-text"},
+    {.path = "stream",
+     .type = CONFIG_BOOL,
+     .offset = AT(stream),
+     .help = "print the text while it is written (one sample)"},
+    {.path = "echo", .type = CONFIG_BOOL, .offset = AT(echo), .help = "print the prompt before each text"},
+    {.path = "json",
+     .type = CONFIG_BOOL,
+     .offset = AT(json),
+     .help = "one JSON object a text: index, text, tokens, finish_reason"},
+    {.path = "precision",
+     .type = CONFIG_CHOICE,
+     .offset = AT(precision),
+     .default_text = "auto",
+     .choices = precisions,
+     .help = "to compute in; auto is the files' type"},
+    {.path = "threads",
+     .type = CONFIG_INT,
+     .offset = AT(threads),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 4096,
+     .help = "to compute with; 0 is all cores"},
+};
+
+static const struct config_command command = {
+    .name = "generate",
+    .synopsis = "cambium generate --model DIR --prompt TEXT [OPTIONS]",
+    .description = "Writes text with a trained model, to standard output. Equal seeds give equal texts.",
+    .examples = "  cambium generate --model out/gpt --prompt 'The meaning of life' --stream\n"
+                "  cambium generate --model out/gpt --prompt 'Once' --temperature 0 --max-new-tokens 20\n"
+                "  echo 'Once upon' | cambium generate --model out/gpt --prompt - --num-samples 3 --json\n",
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .positional_offset = SIZE_MAX,
+};
+
+/* ---- the prompt
+ * ----------------------------------------------------------------------------------------------------------- */
+
+static int read_input(struct strbuf *text) {
+    char buffer[1 << 16];
+    for (size_t n; (n = fread(buffer, 1, sizeof buffer, stdin)) > 0;)
+        strbuf_add(text, buffer, n);
+    if (ferror(stdin))
+        return status_fail_errno("cannot read standard input");
+    if (text->length && text->data[text->length - 1] == '\n')
+        text->data[--text->length] = 0;
+    return strbuf_status(text);
+}
+
+static int parse_ids(const struct config_list *words, struct token_buffer *ids) {
+    int status = STATUS_OK;
+    for (size_t i = 0; i < words->count && !status; i++) {
+        char *end;
+        long id = strtol(words->items[i], &end, 10);
+        if (*end || end == words->items[i] || id < 0 || id > INT32_MAX)
+            return status_fail(STATUS_USAGE, "--prompt-tokens: '%s' is not a token id", words->items[i]);
+        status = token_buffer_add(ids, (int32_t)id);
+    }
+    return status;
+}
+
+static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf *text, struct token_buffer *ids) {
+    struct tokenizer_encoder *encoder;
+    int status = tokenizer_encoder_new(tokenizer, &encoder);
+    if (!status)
+        status = tokenizer_encode(encoder, strbuf_text(text), text->length, TOKENIZER_PLAIN, ids);
+    tokenizer_encoder_free(encoder);
+    int32_t eos = tokenizer_eos_id(tokenizer);
+    if (!status && ids->count == 0 && eos >= 0) /* nothing to go on from: the beginning of a document */
+        status = token_buffer_add(ids, eos);
+    return status;
+}
+
+/* ---- the output
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static int print_part(void *context, int64_t sample, const char *bytes, size_t length) {
+    (void)sample;
+    (void)context;
+    if (fwrite(bytes, 1, length, stdout) != length || fflush(stdout))
+        return status_fail_errno("cannot write to standard output");
+    return STATUS_OK;
+}
+
+static int print_json(const struct generated *text, int64_t index, const struct strbuf *prompt) {
+    struct strbuf whole = STRBUF_INIT;
+    if (prompt)
+        strbuf_add(&whole, strbuf_text(prompt), prompt->length);
+    strbuf_add(&whole, strbuf_text(&text->text), text->text.length);
+    json_t *tokens = json_array();
+    for (size_t i = 0; i < text->tokens.count; i++)
+        json_array_append_new(tokens, json_integer(text->tokens.ids[i]));
+    /* Bytes that are no UTF-8 cannot stand in JSON: then the tokens alone say what was written. */
+    json_t *string = json_stringn(strbuf_text(&whole), whole.length);
+    json_t *object =
+        json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)index, "text", string ? string : json_null(), "tokens",
+                  tokens, "finish_reason", text->reason == FINISH_STOP ? "stop" : "length");
+    char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    int status = strbuf_status(&whole);
+    strbuf_free(&whole);
+    if (!line)
+        return status ? status : status_fail(STATUS_MEMORY, "out of memory");
+    bool failed = printf("%s\n", line) < 0;
+    free(line);
+    return failed ? status_fail_errno("cannot write to standard output") : STATUS_OK;
+}
+
+static int print_texts(const struct generate_command *c, const struct generated *texts, const struct strbuf *prompt,
+                       bool has_tokenizer) {
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < c->num_samples && !status; i++) {
+        if (c->json) {
+            status = print_json(&texts[i], i, c->echo ? prompt : NULL);
+            continue;
+        }
+        if (c->stream) {
+            printf("\n");
+            continue;
+        }
+        if (i > 0)
+            printf("----\n");
+        if (c->echo)
+            fwrite(strbuf_text(prompt), 1, prompt->length, stdout);
+        for (size_t t = 0; t < texts[i].tokens.count && !has_tokenizer; t++)
+            printf(t ? " %d" : "%d", texts[i].tokens.ids[t]);
+        fwrite(strbuf_text(&texts[i].text), 1, texts[i].text.length, stdout);
+        printf("\n");
+    }
+    if (!status && fflush(stdout))
+        status = status_fail_errno("cannot write to standard output");
+    return status;
+}
+
+/* ---- the run
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+static int write_texts(const struct generate_command *c, struct engine *engine, const struct tokenizer *tokenizer,
+                       const struct strbuf *prompt, const struct token_buffer *ids) {
+    struct generated *texts = calloc((size_t)c->num_samples, sizeof *texts);
+    if (!texts)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int32_t eos = tokenizer && tokenizer_eos_id(tokenizer) >= 0 ? tokenizer_eos_id(tokenizer) : engine_eos_id(engine);
+    struct generate_options options = {
+        .prompt = ids->ids,
+        .prompt_length = (int64_t)ids->count,
+        .max_new_tokens = c->max_new_tokens,
+        .samples = c->num_samples,
+        .sampling = {.temperature = c->temperature,
+                     .top_p = c->top_p,
+                     .repetition_penalty = c->repetition_penalty,
+                     .top_k = c->top_k,
+                     .seed = (uint64_t)c->seed},
+        .stop = c->stop.items,
+        .stop_count = c->stop.count,
+        .eos_id = c->ignore_eos ? -1 : eos,
+        .on_text = c->stream ? print_part : NULL,
+    };
+    int status = STATUS_OK;
+    if (c->stream && c->echo)
+        status = print_part(NULL, 0, strbuf_text(prompt), prompt->length);
+    if (!status)
+        status = generate(engine, tokenizer, &options, texts);
+    if (!status)
+        status = print_texts(c, texts, prompt, tokenizer != NULL);
+    for (int64_t i = 0; i < c->num_samples; i++)
+        generated_free(&texts[i]);
+    free(texts);
+    return status;
+}
+
+static int check(const struct generate_command *c, const struct config *config) {
+    if ((c->prompt != NULL) == config_is_given(config, "prompt-tokens"))
+        return status_fail(STATUS_USAGE, "generate wants --prompt TEXT or --prompt-tokens ID...");
+    if (c->stream && (c->json || c->num_samples > 1))
+        return status_fail(STATUS_USAGE,
+                           "--stream prints one text as it is written: it cannot go with --json or --num-samples");
+    if (!c->prompt && c->stop.count)
+        return status_fail(STATUS_USAGE, "--stop works on text: it needs --prompt, not --prompt-tokens");
+    return STATUS_OK;
+}
+
+static int run(const struct generate_command *c) {
+    struct engine_options options = {
+        .model = c->model,
+        .precision = c->precision - 1,
+        .threads = (int)c->threads,
+        .max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
+        .max_logit_rows = c->num_samples,
+        .max_sequences = c->num_samples,
+    };
+    struct engine *engine = NULL;
+    struct tokenizer *tokenizer = NULL;
+    struct strbuf prompt = STRBUF_INIT;
+    struct token_buffer ids = TOKEN_BUFFER_INIT;
+    int status = engine_open(&options, &engine);
+    const char *directory = c->tokenizer || !engine ? c->tokenizer : engine_directory(engine);
+    if (!status && c->prompt)
+        status = tokenizer_open(directory, &tokenizer);
+    if (!status && c->prompt && !strcmp(c->prompt, "-"))
+        status = read_input(&prompt);
+    else if (!status && c->prompt)
+        strbuf_add_text(&prompt, c->prompt);
+    if (!status)
+        status = c->prompt ? encode_prompt(tokenizer, &prompt, &ids) : parse_ids(&c->prompt_tokens, &ids);
+    if (!status)
+        status = write_texts(c, engine, tokenizer, &prompt, &ids);
+    token_buffer_free(&ids);
+    strbuf_free(&prompt);
+    tokenizer_close(tokenizer);
+    engine_close(engine);
+    return status;
+}
+
+int command_generate(int argc, char **argv) {
+    struct generate_command values = {0};
+    struct config *config = NULL;
+    bool is_help = false;
+    int status = config_parse(&command, argc, argv, &values, &config, &is_help);
+    if (!status && !is_help)
+        status = check(&values, config);
+    if (!status && !is_help)
+        status = run(&values);
+    config_free(config);
+    return command_exit_status(status);
+}

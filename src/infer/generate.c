@@ -1,0 +1,205 @@
+/* Generation: a prompt once, then all samples forward together, a token a step. */
+#include "infer/infer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One text being written. */
+struct writing {
+    int sequence; /* -1 once it ended */
+    int32_t next; /* the token that the next step runs */
+    size_t given; /* bytes of the text that on_text has had */
+};
+
+struct generation {
+    struct engine *engine;
+    const struct tokenizer *tokenizer;
+    const struct generate_options *options;
+    struct generated *out;
+    struct writing *writing;          /* [samples] */
+    struct engine_sampling *sampling; /* [samples] */
+    struct engine_row *rows;
+    struct engine_result *results;
+};
+
+/* Bytes at the end of a text that may be the beginning of a character of which the rest has yet to come. */
+static size_t unfinished_bytes(const char *text, size_t length) {
+    for (size_t back = 1; back <= 3 && back <= length; back++) {
+        unsigned char c = (unsigned char)text[length - back];
+        if (c >= 0xc0)
+            return (c >= 0xf0 ? 4u : c >= 0xe0 ? 3u : 2u) > back ? back : 0;
+        if (c < 0x80)
+            return 0;
+    }
+    return 0;
+}
+
+/* The place of the first stop string in the text, or its length; *held: bytes at the end that may begin one. */
+static size_t find_stop(const struct generation *g, const struct strbuf *text, size_t from, size_t *held) {
+    size_t first = text->length;
+    *held = 0;
+    for (size_t i = 0; i < g->options->stop_count; i++) {
+        const char *stop = g->options->stop[i];
+        size_t length = strlen(stop);
+        size_t start = from > length ? from - length : 0;
+        const char *hit = length ? memmem(text->data + start, text->length - start, stop, length) : NULL;
+        if (hit && (size_t)(hit - text->data) < first)
+            first = (size_t)(hit - text->data);
+        for (size_t part = 1; part < length && part <= text->length; part++)
+            if (part > *held && !memcmp(text->data + text->length - part, stop, part))
+                *held = part;
+    }
+    return first;
+}
+
+static int give_text(const struct generation *g, int64_t sample, size_t end) {
+    struct writing *writing = &g->writing[sample];
+    if (end <= writing->given)
+        return STATUS_OK;
+    size_t from = writing->given;
+    writing->given = end;
+    return g->options->on_text
+               ? g->options->on_text(g->options->context, sample, g->out[sample].text.data + from, end - from)
+               : STATUS_OK;
+}
+
+static int finish(struct generation *g, int64_t sample, enum finish_reason reason) {
+    struct writing *writing = &g->writing[sample];
+    g->out[sample].reason = reason;
+    engine_sequence_free(g->engine, writing->sequence);
+    writing->sequence = -1;
+    return give_text(g, sample, g->out[sample].text.length);
+}
+
+/* Takes one drawn token into a text; ends the text where it has to end. */
+static int accept(struct generation *g, int64_t sample, int32_t token) {
+    struct generated *out = &g->out[sample];
+    const struct generate_options *options = g->options;
+    if (token == options->eos_id)
+        return finish(g, sample, FINISH_STOP);
+    int status = token_buffer_add(&out->tokens, token);
+    size_t before = out->text.length, held = 0;
+    if (!status && g->tokenizer)
+        status = tokenizer_decode(g->tokenizer, &token, 1, &out->text);
+    if (status)
+        return status;
+    if (out->text.length) {
+        size_t stop = find_stop(g, &out->text, before, &held);
+        if (stop < out->text.length) {
+            out->text.length = stop;
+            out->text.data[stop] = 0;
+            return finish(g, sample, FINISH_STOP);
+        }
+        size_t unfinished = unfinished_bytes(out->text.data, out->text.length);
+        status = give_text(g, sample, out->text.length - (held > unfinished ? held : unfinished));
+    }
+    g->writing[sample].next = token;
+    int64_t length = engine_sequence_length(g->engine, g->writing[sample].sequence);
+    bool is_full = length >= engine_config(g->engine)->max_position_embeddings;
+    if (!status && ((int64_t)out->tokens.count >= options->max_new_tokens || is_full))
+        status = finish(g, sample, FINISH_LENGTH);
+    return status;
+}
+
+/* All of the prompt but its last token, into one sequence; every sample becomes a fork of it. */
+static int run_prompt(struct generation *g) {
+    const struct generate_options *options = g->options;
+    int first = engine_sequence_new(g->engine);
+    if (first < 0)
+        return first;
+    g->writing[0].sequence = first;
+    int64_t chunk = engine_max_rows(g->engine);
+    int status = STATUS_OK;
+    for (int64_t done = 0; done < options->prompt_length - 1 && !status; done += chunk) {
+        int64_t count = options->prompt_length - 1 - done < chunk ? options->prompt_length - 1 - done : chunk;
+        for (int64_t i = 0; i < count; i++)
+            g->rows[i] =
+                (struct engine_row){.token = options->prompt[done + i], .sequence = first, .slot = -1, .label = -1};
+        status = engine_step(g->engine, g->rows, count, g->results);
+    }
+    for (int64_t i = 0; i < options->samples && !status; i++) {
+        if (i > 0) {
+            int sequence = engine_sequence_fork(g->engine, first);
+            status = sequence < 0 ? sequence : STATUS_OK;
+            g->writing[i].sequence = sequence < 0 ? -1 : sequence;
+        }
+        g->writing[i].next = options->prompt[options->prompt_length - 1];
+    }
+    return status;
+}
+
+/* One step of all texts that have not ended; *live counts them. */
+static int run_decode(struct generation *g, int64_t *live) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < g->options->samples; i++) {
+        if (g->writing[i].sequence < 0)
+            continue;
+        g->rows[count++] = (struct engine_row){.token = g->writing[i].next,
+                                               .sequence = g->writing[i].sequence,
+                                               .slot = -1,
+                                               .wants_logits = true,
+                                               .label = -1,
+                                               .sampling = &g->sampling[i]};
+    }
+    *live = count;
+    int status = count ? engine_step(g->engine, g->rows, count, g->results) : STATUS_OK;
+    for (int64_t i = 0, row = 0; i < g->options->samples && !status; i++)
+        if (g->writing[i].sequence >= 0)
+            status = accept(g, i, g->results[row++].token);
+    return status;
+}
+
+/* With everything allocated: the whole generation; no sequence stays behind. */
+static int write_texts(struct generation *g) {
+    for (int64_t i = 0; i < g->options->samples; i++) {
+        g->writing[i].sequence = -1;
+        g->sampling[i] = g->options->sampling;
+        g->sampling[i].choice = (uint32_t)i;
+    }
+    int status = run_prompt(g);
+    for (int64_t live = 1; live && !status;)
+        status = run_decode(g, &live);
+    for (int64_t i = 0; i < g->options->samples; i++)
+        if (g->writing[i].sequence >= 0)
+            engine_sequence_free(g->engine, g->writing[i].sequence);
+    return status;
+}
+
+static int check(const struct engine *engine, const struct generate_options *options) {
+    int64_t positions = engine_config(engine)->max_position_embeddings;
+    if (options->prompt_length < 1)
+        return status_fail(STATUS_INVALID, "the prompt has no tokens");
+    if (options->prompt_length > positions)
+        return status_fail(STATUS_INVALID, "the prompt has %lld tokens, more than the model's %lld positions",
+                           (long long)options->prompt_length, (long long)positions);
+    return STATUS_OK;
+}
+
+int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
+             struct generated *out) {
+    for (int64_t i = 0; i < options->samples; i++)
+        out[i] = (struct generated){.tokens = TOKEN_BUFFER_INIT, .text = STRBUF_INIT, .reason = FINISH_LENGTH};
+    int status = check(engine, options);
+    if (status || options->max_new_tokens < 1)
+        return status;
+    struct generation g = {.engine = engine, .tokenizer = tokenizer, .options = options, .out = out};
+    int64_t rows = engine_max_rows(engine);
+    g.writing = calloc((size_t)options->samples, sizeof *g.writing);
+    g.sampling = calloc((size_t)options->samples, sizeof *g.sampling);
+    g.rows = calloc((size_t)rows, sizeof *g.rows);
+    g.results = calloc((size_t)rows, sizeof *g.results);
+    if (!g.writing || !g.sampling || !g.rows || !g.results)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    else
+        status = write_texts(&g);
+    free(g.results);
+    free(g.rows);
+    free(g.sampling);
+    free(g.writing);
+    return status;
+}
+
+void generated_free(struct generated *generated) {
+    token_buffer_free(&generated->tokens);
+    strbuf_free(&generated->text);
+}

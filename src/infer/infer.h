@@ -1,0 +1,135 @@
+/* Inference: the engine step, sequences over a paged cache, generation and scoring.
+ *
+ * An engine owns a model opened from a directory, its packed weights, a pool of reference-counted KV pages and the
+ * sequences that hold them. A caller (the commands; one day a server's scheduler) makes sequences, and drives steps: a
+ * flat list of rows, prefill and decode of any sequences mixed. Nothing is allocated in a step, and the bits of a row
+ * do not depend on the other rows of its step. One thread at a time. */
+#ifndef CAMBIUM_INFER_INFER_H
+#define CAMBIUM_INFER_INFER_H
+
+#include "ckpt/ckpt.h"
+#include "model/model.h"
+#include "text/text.h"
+
+/* ---- pages: kv_pool.c
+ * -------------------------------------------------------------------------------------------------- */
+
+/* Page numbers 0 .. count-1, each free or held by one or more sequences. */
+struct kv_pool {
+    int64_t count, free_count;
+    int32_t *free_list;  /* [count] a stack */
+    int32_t *references; /* [count] */
+};
+int kv_pool_open(struct kv_pool *pool, int64_t count);
+void kv_pool_close(struct kv_pool *pool);
+/* A page with one reference, or -1 when none is free. */
+int32_t kv_pool_take(struct kv_pool *pool);
+void kv_pool_share(struct kv_pool *pool, int32_t page);
+/* Gives one reference back; the last one frees the page. */
+void kv_pool_release(struct kv_pool *pool, int32_t page);
+
+/* ---- the engine: engine.c
+ * ---------------------------------------------------------------------------------------------- */
+
+struct engine;
+
+struct engine_options {
+    const char *model;                 /* a model directory, or a directory of checkpoints: the newest */
+    const struct model_config *random; /* instead of `model`: random weights of this shape, for benchmarks */
+    int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
+    int threads;                       /* 0: all cores */
+    int64_t max_rows;                  /* of a step */
+    int64_t max_logit_rows;            /* of a step */
+    int64_t max_sequences;
+    int64_t cache_tokens; /* 0: max_sequences times the model's positions */
+};
+
+int engine_open(const struct engine_options *options, struct engine **engine);
+void engine_close(struct engine *engine);
+const struct model_config *engine_config(const struct engine *engine);
+enum dtype engine_dtype(const struct engine *engine);
+int64_t engine_max_rows(const struct engine *engine);
+int64_t engine_max_logit_rows(const struct engine *engine);
+/* The directory that was opened, and the end-of-text id of its config.json (-1: none). */
+const char *engine_directory(const struct engine *engine);
+int32_t engine_eos_id(const struct engine *engine);
+struct rank *engine_rank(struct engine *engine);
+/* Bytes: packed weights, cache, activations and workspace. */
+size_t engine_planned_bytes(const struct engine *engine);
+size_t engine_weight_bytes(const struct engine *engine);
+
+/* A new empty sequence (its number), or STATUS_MEMORY when all are in use. */
+int engine_sequence_new(struct engine *engine);
+/* A copy that shares the full pages of `sequence`; the last, partial page is copied. Number or negative status. */
+int engine_sequence_fork(struct engine *engine, int sequence);
+void engine_sequence_free(struct engine *engine, int sequence);
+int64_t engine_sequence_length(const struct engine *engine, int sequence);
+
+struct engine_sampling {
+    double temperature, top_p, repetition_penalty;
+    int64_t top_k;
+    uint64_t seed;
+    uint32_t choice; /* which of several samples of one prompt */
+};
+
+/* One row of a step: the next token of a sequence. Rows of one sequence stand in their order. */
+struct engine_row {
+    int32_t token;
+    int32_t sequence;
+    int32_t slot; /* of the adapter; -1: the base */
+    bool wants_logits;
+    int32_t label;                          /* with wants_logits: also log p(label); -1: none */
+    const struct engine_sampling *sampling; /* with wants_logits: draw the next token; NULL: none */
+};
+
+/* What a row that wants logits gets. */
+struct engine_result {
+    int32_t token; /* drawn, or -1 */
+    float logprob; /* of the drawn token, before temperature and cuts */
+    float label_logprob;
+};
+
+/* Runs the rows; results[i] belongs to row i. When the rows do not fit (rows, logits, positions or pages) nothing has
+ * happened and STATUS_INVALID says which limit. */
+int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results);
+
+/* ---- generation: generate.c
+ * ---------------------------------------------------------------------------------------------- */
+
+enum finish_reason { FINISH_STOP, FINISH_LENGTH };
+
+struct generate_options {
+    const int32_t *prompt; /* ids, at least one */
+    int64_t prompt_length;
+    int64_t max_new_tokens;
+    int64_t samples; /* texts to write, choices 0 .. samples-1 */
+    struct engine_sampling sampling;
+    const char *const *stop; /* strings; the text ends before the first of them */
+    size_t stop_count;
+    int32_t eos_id; /* ends a text; -1: nothing does */
+    /* New text of a sample, as soon as no stop string and no half character can be in it; `context` is the caller's.
+     * A status other than 0 ends the generation. May be NULL. */
+    int (*on_text)(void *context, int64_t sample, const char *bytes, size_t length);
+    void *context;
+};
+
+struct generated {
+    struct token_buffer tokens; /* the new ids; an end-of-text is not among them */
+    struct strbuf text;
+    enum finish_reason reason;
+};
+
+/* Writes `samples` texts into `out` [samples] (the caller frees each with generated_free). All samples share the pages
+ * of the prompt and advance together. */
+int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
+             struct generated *out);
+void generated_free(struct generated *generated);
+
+/* ---- scoring: score.c
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* logprobs[i] = log p(tokens[i] | tokens[0 .. i-1]) for i >= 1; logprobs[0] is not touched. STATUS_INVALID when there
+ * are more tokens than positions, or one that is not in the vocabulary. */
+int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, float *logprobs);
+
+#endif

@@ -1,0 +1,38 @@
+/* Log-probabilities of given tokens: a prefill in chunks whose labels are the next tokens. */
+#include "infer/infer.h"
+
+#include <stdlib.h>
+
+int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, float *logprobs) {
+    int64_t positions = engine_config(engine)->max_position_embeddings;
+    if (count > positions)
+        return status_fail(STATUS_INVALID, "%lld tokens, more than the model's %lld positions", (long long)count,
+                           (long long)positions);
+    int64_t limit = engine_max_rows(engine), wanted = engine_max_logit_rows(engine);
+    int64_t chunk = limit < wanted ? limit : wanted;
+    struct engine_row *rows = malloc((size_t)chunk * sizeof *rows);
+    struct engine_result *results = malloc((size_t)chunk * sizeof *results);
+    int status = rows && results ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int sequence = status ? status : engine_sequence_new(engine);
+    if (sequence < 0)
+        status = sequence;
+    for (int64_t first = 0; first < count && !status; first += chunk) {
+        int64_t part = count - first < chunk ? count - first : chunk;
+        for (int64_t i = 0; i < part; i++) {
+            bool has_next = first + i + 1 < count;
+            rows[i] = (struct engine_row){.token = tokens[first + i],
+                                          .sequence = sequence,
+                                          .slot = -1,
+                                          .wants_logits = has_next,
+                                          .label = has_next ? tokens[first + i + 1] : -1};
+        }
+        status = engine_step(engine, rows, part, results);
+        for (int64_t i = 0; i < part && first + i + 1 < count && !status; i++)
+            logprobs[first + i + 1] = results[i].label_logprob;
+    }
+    if (sequence >= 0)
+        engine_sequence_free(engine, sequence);
+    free(results);
+    free(rows);
+    return status;
+}
