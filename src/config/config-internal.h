@@ -42,10 +42,13 @@ const char *config_copy_text(struct config *config, const char *text);
 
 /* Sets the field of row `index` from the text as typed; the error text says what is wrong with the value, not where. */
 int config_set_text(struct config *config, size_t index, const char *text);
-/* Sets or extends the list of row `index`. */
-int config_set_list(struct config *config, size_t index, const char *const *items, size_t count, bool is_extended);
-/* The same from one text, split at white space and commas. */
-int config_set_list_text(struct config *config, size_t index, const char *text);
+/* The list of row `index`: empties it, adds a copy of `text`, or fills it from one text split at white space and
+ * commas. */
+void config_clear_list(struct config *config, size_t index);
+int config_add_item(struct config *config, size_t index, const char *text);
+int config_split_list(struct config *config, size_t index, const char *text);
+/* Adds a copy of `text` to a list that only this function has filled. */
+int config_push(struct config *config, struct config_list *list, const char *text);
 /* Sets the field of row `index` to its default. */
 int config_set_default(struct config *config, size_t index);
 /* Whether a number lies in the range of its row. */

@@ -11,7 +11,6 @@ struct option {
     const char *value; /* behind "=" or the next word; NULL: a bare flag, or the words of a list */
     char **words;      /* of a list given as words */
     int word_count;
-    bool has_equals;
 };
 
 bool config_row_is_section(const struct config_command *command, size_t index) {
@@ -21,7 +20,9 @@ bool config_row_is_section(const struct config_command *command, size_t index) {
 static int fail_unknown(const struct config_command *command, const char *name, size_t length) {
     char word[128];
     snprintf(word, sizeof word, "%.*s", length < 100 ? (int)length : 100, name);
-    const char *nearest = !strncmp(word, "hel", 3) ? "help" : config_suggest(command, word, false);
+    const char *nearest = config_suggest(command, word, false);
+    if (!nearest)
+        nearest = config_nearest(word, (const char *const[]){"help"}, 1);
     return status_fail(STATUS_USAGE, "unknown option --%s%s%s%s; 'cambium %s --help' lists them", word,
                        nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "", command->name);
 }
@@ -44,8 +45,7 @@ static int read_option(const struct config_command *command, int argc, char **ar
         return fail_unknown(command, name, length);
     const struct config_row *row = config_row_at(command, option->index);
     char *next = ++*at < argc ? argv[*at] : NULL;
-    option->has_equals = name[length] == '=';
-    if (option->has_equals) {
+    if (name[length] == '=') {
         option->value = name + length + 1;
     } else if (row->type == CONFIG_BOOL) {
         if (next && (!strcmp(next, "true") || !strcmp(next, "false")))
@@ -66,42 +66,39 @@ static int read_option(const struct config_command *command, int argc, char **ar
     return STATUS_OK;
 }
 
+static int set_list_option(struct config *config, const struct option *option, bool is_repeated) {
+    const char *value = option->value;
+    size_t length = value ? strlen(value) : 0;
+    if (length > 1 && value[0] == '[' && value[length - 1] == ']')
+        return config_read_flow_list(config, option->index, value);
+    if (value && config_row_is_section(&config->command, option->index))
+        return config_split_list(config, option->index, value);
+    if (!is_repeated) /* what stands there is the default's or the file's */
+        config_clear_list(config, option->index);
+    if (value)
+        return config_add_item(config, option->index, value);
+    int status = STATUS_OK;
+    for (int i = 0; i < option->word_count && !status; i++)
+        status = config_add_item(config, option->index, option->words[i]);
+    return status;
+}
+
 static int set_option(struct config *config, const struct option *option) {
     const struct config_row *row = config_row_at(&config->command, option->index);
     bool is_repeated = config->sources[option->index] == CONFIG_SOURCE_FLAG;
     config->sources[option->index] = CONFIG_SOURCE_FLAG;
-    const char *value = option->value;
-    size_t length = value ? strlen(value) : 0;
-    int status;
-    if (row->type == CONFIG_LIST && !value)
-        status = config_set_list(config, option->index, (const char *const *)option->words, (size_t)option->word_count,
-                                 is_repeated);
-    else if (row->type == CONFIG_LIST && length > 1 && value[0] == '[' && value[length - 1] == ']')
-        status = config_read_flow_list(config, option->index, value);
-    else if (row->type == CONFIG_LIST && config_row_is_section(&config->command, option->index))
-        status = config_set_list_text(config, option->index, value);
-    else if (row->type == CONFIG_LIST)
-        status = config_set_list(config, option->index, &value, 1, is_repeated);
-    else
-        status = config_set_text(config, option->index, value ? value : "true");
+    int status = row->type == CONFIG_LIST
+                     ? set_list_option(config, option, is_repeated)
+                     : config_set_text(config, option->index, option->value ? option->value : "true");
     return status == STATUS_USAGE ? status_wrap(status, "option --%s", row->path) : status;
 }
 
-static int add_positional(struct config *config, char *word) {
+static int add_positional(struct config *config, const char *word) {
     const struct config_command *command = &config->command;
     if (command->positional_offset == SIZE_MAX)
         return status_fail(STATUS_USAGE, "unexpected word '%s'; 'cambium %s --help' shows the usage", word,
                            command->name);
-    struct config_list *list = (struct config_list *)((char *)config->values + command->positional_offset);
-    const char **all = config_allocate(config, (list->count + 2) * sizeof *all);
-    if (!all)
-        return STATUS_MEMORY;
-    if (list->count)
-        memcpy(all, list->items, list->count * sizeof *all);
-    all[list->count] = word;
-    all[list->count + 1] = NULL;
-    *list = (struct config_list){all, list->count + 1};
-    return STATUS_OK;
+    return config_push(config, (struct config_list *)((char *)config->values + command->positional_offset), word);
 }
 
 static int walk(struct config *config, int argc, char **argv, bool is_first, const char **file, bool *is_help) {

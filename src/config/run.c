@@ -91,7 +91,7 @@ const struct config_row run_rows[] = {
            "data type of the computation; bf16 keeps fp32 master weights and gradients"),
     INT("train.seed", train.seed, "1234", 0, 4294967295.0, "seed of the initial weights and of dropout"),
     INT("train.eval_interval", train.eval_interval, "0", 0, 1e9, "iterations between validations; 0: none"),
-    INT("train.eval_iters", train.eval_iters, "100", 1, 1e9, "global batches of one validation"),
+    INT("train.eval_iters", train.eval_iters, "100", 0, 1e9, "global batches of one validation; 0: none"),
 
     FLOAT("optim.lr", optim.lr, "-1", 0, 1e6, "highest learning rate; must be given"),
     FLOAT("optim.min_lr", optim.min_lr, "0", 0, 1e6, "learning rate at the end of the decay"),

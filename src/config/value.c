@@ -138,37 +138,51 @@ int config_set_text(struct config *config, size_t index, const char *text) {
         return STATUS_OK;
     }
     case CONFIG_LIST:
-        return config_set_list(config, index, &text, 1, false);
+        config_clear_list(config, index);
+        return config_add_item(config, index, text);
     }
     return status_fail(STATUS_USAGE, "%s: unknown type of row", row->path);
 }
 
-int config_set_list(struct config *config, size_t index, const char *const *items, size_t count, bool is_extended) {
-    struct config_list *list =
-        (struct config_list *)((char *)config->values + config_field_offset(&config->command, index));
-    size_t kept = is_extended ? list->count : 0;
-    const char **all = config_allocate(config, (kept + count + 1) * sizeof *all);
-    if (!all)
+static struct config_list *list_of(struct config *config, size_t index) {
+    return (struct config_list *)((char *)config->values + config_field_offset(&config->command, index));
+}
+
+void config_clear_list(struct config *config, size_t index) {
+    *list_of(config, index) = (struct config_list){0};
+}
+
+/* The room of a list is the power of two above its count, so that n items cost n steps and not n * n. */
+int config_push(struct config *config, struct config_list *list, const char *text) {
+    bool is_full = (list->count & (list->count + 1)) == 0;
+    const char **items = list->items;
+    if (is_full) {
+        items = config_allocate(config, 2 * (list->count + 1) * sizeof *items);
+        if (items && list->count)
+            memcpy(items, list->items, list->count * sizeof *items);
+    }
+    const char *copy = items ? config_copy_text(config, text) : NULL;
+    if (!copy)
         return STATUS_MEMORY;
-    for (size_t i = 0; i < kept; i++)
-        all[i] = list->items[i];
-    for (size_t i = 0; i < count; i++)
-        if (!(all[kept + i] = config_copy_text(config, items[i])))
-            return STATUS_MEMORY;
-    all[kept + count] = NULL;
-    *list = (struct config_list){all, kept + count};
+    items[list->count] = copy;
+    *list = (struct config_list){items, list->count + 1};
     return STATUS_OK;
 }
 
-int config_set_list_text(struct config *config, size_t index, const char *text) {
+int config_add_item(struct config *config, size_t index, const char *text) {
+    return config_push(config, list_of(config, index), text);
+}
+
+int config_split_list(struct config *config, size_t index, const char *text) {
     static const char separators[] = " \t\r\n,";
-    int status = config_set_list(config, index, NULL, 0, false);
+    int status = STATUS_OK;
+    config_clear_list(config, index);
     while (!status && *(text += strspn(text, separators))) {
         size_t length = strcspn(text, separators);
         char *item = strndup(text, length);
         if (!item)
             return status_fail(STATUS_MEMORY, "out of memory");
-        status = config_set_list(config, index, (const char *const[]){item}, 1, true);
+        status = config_add_item(config, index, item);
         free(item);
         text += length;
     }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <yaml.h>
 
-enum { MAX_FILE_BYTES = 1 << 20, MAX_LIST_ITEMS = 65536 };
+enum { MAX_FILE_BYTES = 1 << 20 };
 
 struct reader {
     struct config *config;
@@ -83,23 +83,22 @@ static int scalar_text(struct reader *reader, const char *what, const char **tex
 }
 
 static int read_list(struct reader *reader, size_t index, const char *path) {
-    int status = config_set_list(reader->config, index, NULL, 0, false);
-    for (size_t count = 0; !status; count++) {
-        status = advance(reader);
+    config_clear_list(reader->config, index);
+    for (;;) {
+        int status = advance(reader);
         if (status || reader->event.type == YAML_SEQUENCE_END_EVENT)
-            break;
+            return status;
         if (reader->event.type != YAML_SCALAR_EVENT)
-            return fail_at(reader, reader->event.start_mark, "%s: a list within the list; expected texts or numbers",
-                           path);
-        if (count == MAX_LIST_ITEMS)
-            return fail_at(reader, reader->event.start_mark, "%s: more than %d items", path, MAX_LIST_ITEMS);
+            return fail_at(reader, reader->event.start_mark, "%s: a %s within the list; expected texts or numbers",
+                           path, reader->event.type == YAML_SEQUENCE_START_EVENT ? "list" : "mapping");
         const char *text;
         bool is_quoted;
         status = scalar_text(reader, path, &text, &is_quoted);
         if (!status)
-            status = config_set_list(reader->config, index, &text, 1, true);
+            status = config_add_item(reader->config, index, text);
+        if (status)
+            return status;
     }
-    return status;
 }
 
 /* The value of the key of row `index`; the current event is its first one. */
@@ -121,7 +120,7 @@ static int read_value(struct reader *reader, size_t index, yaml_mark_t key_mark)
     int status = scalar_text(reader, row->path, &text, &is_quoted);
     if (status)
         return status;
-    status = row->type == CONFIG_LIST && !is_quoted ? config_set_list_text(config, index, text)
+    status = row->type == CONFIG_LIST && !is_quoted ? config_split_list(config, index, text)
                                                     : config_set_text(config, index, text);
     if (status == STATUS_USAGE) {
         char problem[1024];

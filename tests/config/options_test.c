@@ -1,0 +1,267 @@
+/* config: the command line. What is given is what the struct holds; what is wrong is named with what was expected. */
+#include "config/run.h"
+
+#include "base/base.h"
+#include "support/test.h"
+
+struct options {
+    const char *config, *output;
+    bool dry_run, is_loud;
+    struct config_list input, words;
+    int64_t vocab_size;
+    double share;
+    int kind;
+    struct run_config run;
+};
+
+static const char *const kinds[] = {"plain", "packed", NULL};
+static const struct config_row rows[] = {
+    {.path = "config", .type = CONFIG_STRING, .offset = offsetof(struct options, config), .help = "YAML file"},
+    {.path = "output",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, output),
+     .help = "where to write",
+     .is_required = true},
+    {.path = "dry-run", .type = CONFIG_BOOL, .offset = offsetof(struct options, dry_run), .help = "only print"},
+    {.path = "loud",
+     .type = CONFIG_BOOL,
+     .offset = offsetof(struct options, is_loud),
+     .default_text = "true",
+     .help = "say much"},
+    {.path = "input", .type = CONFIG_LIST, .offset = offsetof(struct options, input), .help = "text files"},
+    {.path = "vocab-size",
+     .type = CONFIG_INT,
+     .offset = offsetof(struct options, vocab_size),
+     .default_text = "8192",
+     .minimum = 257,
+     .maximum = 1e6,
+     .help = "tokens"},
+    {.path = "share",
+     .type = CONFIG_FLOAT,
+     .offset = offsetof(struct options, share),
+     .default_text = "0.5",
+     .help = "a share"},
+    {.path = "kind",
+     .type = CONFIG_CHOICE,
+     .offset = offsetof(struct options, kind),
+     .choices = kinds,
+     .default_text = "packed",
+     .help = "a kind"},
+};
+
+static struct config_command make_command(bool takes_words) {
+    return (struct config_command){
+        .name = "try",
+        .synopsis = "cambium try --output DIR [OPTIONS]",
+        .description = "Tries.",
+        .examples = "  cambium try --output a",
+        .rows = rows,
+        .row_count = sizeof rows / sizeof *rows,
+        .section_rows = run_rows,
+        .section_row_count = run_row_count,
+        .section_offset = offsetof(struct options, run),
+        .config_flag = "config",
+        .positional_offset = takes_words ? offsetof(struct options, words) : SIZE_MAX,
+    };
+}
+
+/* Parses the words behind `options`, a NULL-terminated list. */
+static int parse(struct options *options, struct config **config, bool takes_words, const char *const *words) {
+    struct config_command command = make_command(takes_words);
+    char *argv[32];
+    int argc = 0;
+    while (words[argc]) {
+        argv[argc] = (char *)words[argc];
+        argc++;
+    }
+    bool is_help;
+    memset(options, 0xa5, sizeof *options); /* nothing may stay as it was */
+    return config_parse(&command, argc, argv, options, config, &is_help);
+}
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void refuses(const char *const *words, const char *part) {
+    struct options options;
+    struct config *config;
+    test_fails(parse(&options, &config, false, words), STATUS_USAGE, part);
+    assert_null(config);
+}
+
+static void every_form_of_a_value_is_read(void **state) {
+    (void)state;
+    struct options o;
+    struct config *config;
+    test_ok(parse(&o, &config, true,
+                  WORDS("--output=a=b", "--vocab-size", "300", "--share", "-1e-3", "--kind=plain", "--dry-run", "x",
+                        "--input", "one file", "two,too", "--loud=false", "--input=three", "--", "--y")));
+    assert_string_equal(o.output, "a=b");
+    assert_int_equal(o.vocab_size, 300);
+    assert_true(o.share == -1e-3);
+    assert_int_equal(o.kind, 0);
+    assert_true(o.dry_run);
+    assert_false(o.is_loud);
+    assert_int_equal(o.input.count, 3);
+    assert_string_equal(o.input.items[0], "one file");
+    assert_string_equal(o.input.items[1], "two,too");
+    assert_string_equal(o.input.items[2], "three");
+    assert_int_equal(o.words.count, 2);
+    assert_string_equal(o.words.items[0], "x");
+    assert_string_equal(o.words.items[1], "--y");
+    assert_true(config_is_given(config, "share"));
+    assert_false(config_is_given(config, "config"));
+    assert_false(config_is_given(config, "optim.lr"));
+    config_free(config);
+}
+
+static void what_is_not_given_has_its_default(void **state) {
+    (void)state;
+    struct options o;
+    struct config *config;
+    test_ok(parse(&o, &config, true, WORDS("--output", "-")));
+    assert_string_equal(o.output, "-");
+    assert_null(o.config);
+    assert_false(o.dry_run);
+    assert_true(o.is_loud);
+    assert_int_equal(o.input.count + o.words.count, 0);
+    assert_int_equal(o.vocab_size, 8192);
+    assert_true(o.share == 0.5);
+    assert_int_equal(o.kind, 1);
+    assert_true(o.run.model.hidden_dropout == 0.1);
+    assert_string_equal(o.run.data.split, "969, 30, 1");
+    config_free(config);
+}
+
+static void the_last_flag_counts_and_lists_split_as_promised(void **state) {
+    (void)state;
+    struct options o;
+    struct config *config;
+    test_ok(parse(&o, &config, false,
+                  WORDS("--output", "a", "--output", "b", "--data.data_path=0.3 P1,0.7 P2", "--dry-run", "false",
+                        "--tokenizer", "t", "--input=[a b, 'c, d']")));
+    assert_string_equal(o.output, "b");
+    assert_false(o.dry_run);
+    assert_string_equal(o.run.tokenizer.path, "t");
+    assert_int_equal(o.run.data.data_path.count, 4);
+    assert_string_equal(o.run.data.data_path.items[3], "P2");
+    assert_int_equal(o.input.count, 2);
+    assert_string_equal(o.input.items[0], "a b");
+    assert_string_equal(o.input.items[1], "c, d");
+    config_free(config);
+    test_ok(parse(&o, &config, false, WORDS("--output", "a", "--data.data_path", "0.3", "my prefix", "0.7", "P2")));
+    assert_int_equal(o.run.data.data_path.count, 4);
+    assert_string_equal(o.run.data.data_path.items[1], "my prefix");
+    config_free(config);
+}
+
+static void wrong_options_are_named_with_the_nearest(void **state) {
+    (void)state;
+    refuses(WORDS("--outptu", "a"), "unknown option --outptu (did you mean --output?)");
+    refuses(WORDS("--lr=1"), "unknown option --lr (did you mean --optim.lr?)");
+    refuses(WORDS("--train.lr=1"), "did you mean --optim.lr?");
+    refuses(WORDS("--model.num-layers=1"), "did you mean --model.num_layers?");
+    refuses(WORDS("--hlep"), "unknown option --hlep (did you mean --help?)");
+    refuses(WORDS("--qqqqqqqqqq=1"), "unknown option --qqqqqqqqqq; 'cambium try --help' lists them");
+    refuses(WORDS("-o", "a"), "unknown option -o");
+    refuses(WORDS("word"), "unexpected word 'word'");
+    refuses(WORDS("--dry-run"), "--output is required (where to write)");
+}
+
+static void wrong_values_say_what_was_expected(void **state) {
+    (void)state;
+    refuses(WORDS("--output"), "option --output needs a value");
+    refuses(WORDS("--output", "--dry-run"), "--output=VALUE");
+    refuses(WORDS("--input", "--dry-run"), "option --input needs a value");
+    refuses(WORDS("--vocab-size=256"), "option --vocab-size: 256 is out of range: expected 257 to 1000000");
+    refuses(WORDS("--vocab-size=1e6"), "'1e6' is not an integer");
+    refuses(WORDS("--vocab-size=300 "), "'300 ' is not an integer");
+    refuses(WORDS("--vocab-size="), "'' is not an integer");
+    refuses(WORDS("--vocab-size=0300"), "leading zero");
+    refuses(WORDS("--vocab-size=99999999999999999999"), "does not fit into 64 bits");
+    refuses(WORDS("--share=0x1p3"), "'0x1p3' is not a number");
+    refuses(WORDS("--share=nan"), "'nan' is not a number");
+    refuses(WORDS("--share=1e999"), "1e999 is too large");
+    refuses(WORDS("--share=1.0.0"), "'1.0.0' is not a number");
+    refuses(WORDS("--share="), "'' is not a number");
+    refuses(WORDS("--kind=pakced"), "'pakced' is none of plain, packed (did you mean packed?)");
+    refuses(WORDS("--dry-run=yes"), "'yes' is not a truth value here: write true");
+    refuses(WORDS("--dry-run=Off"), "write false");
+    refuses(WORDS("--input=[a, [b]]"), "a list within the list");
+}
+
+static void flags_go_over_the_file(void **state) {
+    (void)state;
+    char *directory = test_directory(), path[256];
+    snprintf(path, sizeof path, "%s/run.yaml", directory);
+    const char text[] = "optim: {lr: 1e-3, min_lr: 1e-4}\ndata:\n  data_path: [a, b]\n";
+    test_ok(file_write_atomic(path, text, strlen(text)));
+    struct options o;
+    struct config *config;
+    test_ok(parse(&o, &config, false,
+                  WORDS("--optim.lr=2e-3", "--output", "a", "--data.data_path", "c", "--config", path)));
+    assert_true(o.run.optim.lr == 2e-3);
+    assert_true(o.run.optim.min_lr == 1e-4);
+    assert_int_equal(o.run.data.data_path.count, 1);
+    assert_string_equal(o.run.data.data_path.items[0], "c");
+    assert_true(config_is_given(config, "optim.min_lr"));
+    config_free(config);
+    test_fails(parse(&o, &config, false, WORDS("--output", "a", "--config", "/nowhere/a.yaml")), STATUS_NOT_FOUND,
+               "/nowhere/a.yaml");
+    free(directory);
+}
+
+static void help_is_complete_and_fits_the_screen(void **state) {
+    (void)state;
+    struct config_command command = make_command(false);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    config_help(&command, out);
+    fclose(out);
+    for (size_t i = 0; i < command.row_count + command.section_row_count; i++) {
+        const struct config_row *row = i < command.row_count ? &rows[i] : &run_rows[i - command.row_count];
+        char flag[128];
+        snprintf(flag, sizeof flag, "--%s", row->path);
+        if (!strstr(text, flag))
+            fail_msg("%s is not in the help", flag);
+    }
+    assert_non_null(strstr(text, "--kind NAME"));
+    assert_non_null(strstr(text, "(one of plain, packed; default packed)"));
+    assert_non_null(strstr(text, "--loud=false"));
+    assert_non_null(strstr(text, "(257 to 1000000; default 8192)"));
+    assert_non_null(strstr(text, "(required)"));
+    assert_non_null(strstr(text, "examples:\n  cambium try --output a\n"));
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
+        size_t length = strcspn(line, "\n");
+        if (length > 100 || (length && line[length - 1] == ' '))
+            fail_msg("a line of %zu columns or with a blank at its end: %.*s", length, (int)length, line);
+    }
+    free(text);
+}
+
+static void the_nearest_name_is_near(void **state) {
+    (void)state;
+    const char *const names[] = {"generate", "score", "pretrain"};
+    assert_string_equal(config_nearest("genrate", names, 3), "generate");
+    assert_string_equal(config_nearest("socre", names, 3), "score");
+    assert_null(config_nearest("xyzzy", names, 3));
+    assert_null(config_nearest("", names, 3));
+    assert_null(config_nearest("score", names, 0));
+    char word[400];
+    memset(word, 'a', sizeof word - 1);
+    word[sizeof word - 1] = 0;
+    assert_null(config_nearest(word, names, 3));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_form_of_a_value_is_read),
+        cmocka_unit_test(what_is_not_given_has_its_default),
+        cmocka_unit_test(the_last_flag_counts_and_lists_split_as_promised),
+        cmocka_unit_test(wrong_options_are_named_with_the_nearest),
+        cmocka_unit_test(wrong_values_say_what_was_expected),
+        cmocka_unit_test(flags_go_over_the_file),
+        cmocka_unit_test(help_is_complete_and_fits_the_screen),
+        cmocka_unit_test(the_nearest_name_is_near),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
