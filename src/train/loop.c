@@ -1,0 +1,132 @@
+/* The run: iterations, what is told of them, validation, checkpoints, and the three ways to end. */
+#include "train-internal.h"
+
+#include <signal.h>
+#include <string.h>
+
+/* What a run writes to while it goes. */
+struct outputs {
+    struct metrics_file metrics;
+    struct event_file events;
+    struct report report;
+    bool has_metrics, has_events;
+};
+
+static int open_outputs(struct outputs *outputs, const struct trainer *trainer) {
+    const struct run_config *run = &trainer->run.config;
+    int status = STATUS_OK;
+    if (run->checkpoint.save) /* that it cannot be written must not show only at the first save */
+        status = file_make_directories(run->checkpoint.save);
+    if (!status && run->log.metrics_file) {
+        status = metrics_open(&outputs->metrics, run->log.metrics_file, trainer->iteration);
+        outputs->has_metrics = !status;
+    }
+    if (!status && run->log.tensorboard_dir) {
+        status = events_open(&outputs->events, run->log.tensorboard_dir, trainer->iteration + 1);
+        outputs->has_events = !status;
+    }
+    return status;
+}
+
+static void close_outputs(struct outputs *outputs) {
+    if (outputs->has_metrics)
+        metrics_close(&outputs->metrics);
+    if (outputs->has_events)
+        events_close(&outputs->events);
+}
+
+static int tell_step(struct outputs *outputs, const struct train_record *record) {
+    int status = STATUS_OK;
+    if (outputs->has_metrics)
+        status = metrics_write_train(&outputs->metrics, record);
+    const struct event_scalar scalars[] = {
+        {"lm loss", record->lm_loss},           {"learning-rate", record->lr},
+        {"grad-norm", record->grad_norm},       {"tokens-per-second", record->tokens_per_s},
+        {"model-tflops", record->model_tflops},
+    };
+    if (!status && outputs->has_events)
+        status = events_write(&outputs->events, record->iteration, scalars, sizeof scalars / sizeof *scalars);
+    report_step(&outputs->report, record);
+    return status;
+}
+
+static int evaluate(struct trainer *trainer, struct outputs *outputs) {
+    struct validation_record record;
+    bool is_done;
+    int status = trainer_evaluate(trainer, &record, &is_done);
+    if (status || !is_done)
+        return status;
+    const struct event_scalar scalar = {"lm loss validation", record.valid_loss};
+    if (outputs->has_metrics)
+        status = metrics_write_validation(&outputs->metrics, &record);
+    if (!status && outputs->has_events)
+        status = events_write(&outputs->events, record.iteration, &scalar, 1);
+    report_validation(&outputs->report, &record);
+    return status;
+}
+
+static int save(struct trainer *trainer, struct outputs *outputs) {
+    double start = clock_seconds();
+    report_pause(&outputs->report);
+    int status = trainer_save(trainer);
+    if (!status)
+        log_info("saved %s/iter_%07lld (%.1f s)", trainer->run.config.checkpoint.save, (long long)trainer->iteration,
+                 clock_seconds() - start);
+    return status;
+}
+
+static bool divides(int64_t interval, int64_t iteration) {
+    return interval > 0 && iteration % interval == 0;
+}
+
+static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
+    const struct run_config *run = &trainer->run.config;
+    int status = STATUS_OK, stop = 0;
+    bool is_exit = false;
+    while (!status && !stop && !is_exit && trainer->iteration < run->train.train_iters) {
+        struct train_record record;
+        status = trainer_step(trainer, &record);
+        if (!status)
+            status = tell_step(outputs, &record);
+        if (!status && divides(run->train.eval_interval, trainer->iteration) && !stop_requested())
+            status = evaluate(trainer, outputs);
+        stop = stop_requested();
+        is_exit = divides(run->train.exit_interval, trainer->iteration);
+        bool is_end = trainer->iteration == run->train.train_iters;
+        bool wants_save = stop || is_exit || is_end || divides(run->checkpoint.save_interval, trainer->iteration);
+        if (!status && wants_save && run->checkpoint.save)
+            status = save(trainer, outputs);
+    }
+    if (status)
+        return status;
+    if (stop)
+        log_info("stopped by %s after iteration %lld%s", stop == SIGINT ? "SIGINT" : "SIGTERM",
+                 (long long)trainer->iteration,
+                 run->checkpoint.save ? "" : "; checkpoint.save is not given, so nothing is saved");
+    else if (is_exit && trainer->iteration < run->train.train_iters)
+        log_info("exit at iteration %lld, which train.exit_interval %lld divides", (long long)trainer->iteration,
+                 (long long)run->train.exit_interval);
+    return status;
+}
+
+int trainer_run(struct trainer *trainer) {
+    const struct run_config *run = &trainer->run.config;
+    struct outputs outputs = {0};
+    if (*trainer->run.checkpoint)
+        log_info("going on from %s at iteration %lld of %lld", trainer->run.checkpoint, (long long)trainer->iteration,
+                 (long long)run->train.train_iters);
+    if (trainer->iteration >= run->train.train_iters) {
+        log_info("all %lld iterations are done", (long long)run->train.train_iters);
+        return STATUS_OK;
+    }
+    int status = open_outputs(&outputs, trainer);
+    if (!status) {
+        stop_watch_begin();
+        report_begin(&outputs.report, trainer, 0);
+        status = run_iterations(trainer, &outputs);
+        report_end(&outputs.report);
+        stop_watch_end();
+    }
+    close_outputs(&outputs);
+    return status;
+}

@@ -1,0 +1,108 @@
+/* The memory plan, and the shapes that it follows from. */
+#include "train-internal.h"
+
+struct model_options train_model_options(const struct train_run *run) {
+    return (struct model_options){
+        .config = run->config.model,
+        .dtype = run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+        .use = MODEL_TRAIN,
+        .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
+    };
+}
+
+struct gpt_data_options train_data_options(const struct train_run *run) {
+    struct gpt_data_options options = gpt_data_options_of_run(&run->config);
+    options.rules.eod_id = run->eos_id;
+    options.rules.vocab_size = run->config.model.vocab_size;
+    /* What the iterations so far took is known; with an unchanged batch size this is train_iters * global_batch_size.
+     */
+    int64_t left = run->config.train.train_iters - run->iteration;
+    options.samples[SPLIT_TRAIN] = run->consumed_samples + (left > 0 ? left : 1) * run->config.train.global_batch_size;
+    if (!run->config.train.eval_iters)
+        options.samples[SPLIT_VALID] = GPT_NOT_WANTED;
+    return options;
+}
+
+/* The batches, where each sequence starts, and the index maps: documents and samples of as many epochs as the run
+ * needs. */
+static size_t data_bytes(const struct train_run *run, const struct gpt_data *data) {
+    const struct gpt_data_options options = train_data_options(run);
+    int64_t S = run->config.data.seq_length, rows = run->config.train.global_batch_size * S;
+    double bytes = (double)rows * (6 * sizeof(int32_t) + sizeof(int64_t)), sequences = 0, tokens = 0;
+    for (int64_t k = 0; k < data->file_count; k++) {
+        sequences += (double)data->files[k]->sequences;
+        tokens += (double)data->files[k]->tokens;
+    }
+    bytes += sequences * sizeof(int64_t);
+    for (int split = 0; split <= SPLIT_VALID; split++) {
+        double samples = options.samples[split] > 0 ? (double)options.samples[split] : 0;
+        double epochs = tokens > 0 ? samples * (double)S / tokens : 0;
+        double held = samples > 0 && epochs < 1 ? tokens / (double)S : samples;
+        bytes += held * (sizeof(struct gpt_position) + sizeof(uint32_t));
+        bytes += (samples > 0 && epochs < 1 ? 1 : epochs) * sequences * sizeof(int32_t);
+        if (data->file_count > 1)
+            bytes += samples * (sizeof(int16_t) + sizeof(int64_t));
+    }
+    return (size_t)bytes;
+}
+
+int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
+                    struct train_plan *plan) {
+    struct model_options options = train_model_options(run);
+    struct model_plan of_model;
+    struct model *none;
+    int status = model_open(&options, rank, true, &of_model, &none);
+    if (status)
+        return status;
+    optimizer_plan(rank, of_model.flat_elements);
+    *plan = (struct train_plan){
+        .weights = of_model.weights,
+        .gradients = of_model.gradients,
+        .optimizer = optimizer_bytes(of_model.flat_elements, options.dtype),
+        .activations = of_model.activations,
+        .workspace = rank->workspace_needed,
+        .data = data_bytes(run, data),
+        .parameters = of_model.parameters,
+        .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length),
+    };
+    return STATUS_OK;
+}
+
+int train_plan_make(const struct train_run *run, struct train_plan *plan) {
+    struct gpt_data data = {0};
+    struct device *device = NULL;
+    struct rank rank = {0};
+    struct gpt_data_options options = train_data_options(run);
+    for (int split = 0; split < SPLIT_COUNT; split++)
+        options.samples[split] = GPT_NOT_WANTED; /* the files are opened and checked, nothing is built */
+    int status = gpt_data_open(&data, &options);
+    if (!status)
+        status = device_open("cpu", 0, 0, &device);
+    if (!status)
+        status = rank_open_single(&rank, device, (uint64_t)run->config.train.seed);
+    if (!status)
+        status = train_plan_fill(run, &rank, &data, plan);
+    rank_close(&rank);
+    if (device)
+        device_close(device);
+    gpt_data_close(&data);
+    return status;
+}
+
+size_t train_plan_total(const struct train_plan *plan) {
+    return plan->weights + plan->gradients + plan->optimizer + plan->activations + plan->workspace + plan->data;
+}
+
+void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out) {
+    const struct {
+        const char *name;
+        size_t bytes;
+    } parts[] = {
+        {"weights", plan->weights},         {"gradients", plan->gradients}, {"optimizer", plan->optimizer},
+        {"activations", plan->activations}, {"workspace", plan->workspace}, {"data", plan->data},
+        {"total", train_plan_total(plan)},
+    };
+    fprintf(out, "%smemory plan of %lld parameters:\n", prefix, (long long)plan->parameters);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, parts[i].name, (double)parts[i].bytes / 1048576);
+}

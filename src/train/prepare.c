@@ -1,0 +1,154 @@
+/* A run's configuration, completed from the files that it names. */
+#include "train-internal.h"
+
+#include "text/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { VALUE_BYTES = 256 };
+
+static bool is_model_row(const struct config_row *row) {
+    return !strncmp(row->path, "model.", 6);
+}
+
+/* The next row of the `model` section, from *index on, whose values differ; NULL when there is none. */
+static const struct config_row *next_difference(const struct run_config *a, const struct run_config *b, size_t *index,
+                                                char text_a[VALUE_BYTES], char text_b[VALUE_BYTES]) {
+    while (*index < run_row_count) {
+        const struct config_row *row = &run_rows[(*index)++];
+        if (!is_model_row(row))
+            continue;
+        train_row_text(row, a, text_a, VALUE_BYTES);
+        train_row_text(row, b, text_b, VALUE_BYTES);
+        if (strcmp(text_a, text_b))
+            return row;
+    }
+    return NULL;
+}
+
+static int read_model_config(const char *directory, struct model_config *config, int32_t *eos_id) {
+    char path[PATH_MAX];
+    struct strbuf text = STRBUF_INIT;
+    enum dtype dtype;
+    int status = ckpt_read_config(directory, &text);
+    if (!status)
+        status = file_join(path, sizeof path, directory, "config.json");
+    if (!status)
+        status = gpt2_read_config(strbuf_text(&text), path, config, &dtype, eos_id);
+    strbuf_free(&text);
+    return status;
+}
+
+/* The model section, whole, from --init-from. */
+static int take_model(struct train_run *run, const char *init_from, const struct config *given) {
+    struct run_config typed = run->config;
+    struct ckpt_tensors *tensors = NULL;
+    bool differs = false;
+    int status = ckpt_resolve_model(init_from, run->model_directory, sizeof run->model_directory);
+    if (!status)
+        status = read_model_config(run->model_directory, &run->config.model, &run->eos_id);
+    if (!status)
+        status = ckpt_open_model(run->model_directory, &tensors);
+    if (!status)
+        status = ckpt_head_differs(tensors, &differs);
+    ckpt_close(tensors);
+    if (status)
+        return status_wrap(status, "--init-from");
+    if (differs)
+        run->config.model.untie_embeddings_and_output_weights = true;
+    char was[VALUE_BYTES], is[VALUE_BYTES];
+    const struct config_row *row;
+    for (size_t i = 0; given && (row = next_difference(&typed, &run->config, &i, was, is));)
+        if (config_is_given(given, row->path))
+            log_warning("%s %s gives way to %s of %s", row->path, was, is, run->model_directory);
+    return STATUS_OK;
+}
+
+static int take_tokenizer(struct train_run *run) {
+    const char *directory = run->config.tokenizer.path;
+    if (!directory && *run->model_directory && tokenizer_is_present(run->model_directory))
+        directory = run->model_directory;
+    run->tokenizer_directory = directory;
+    if (!directory)
+        return STATUS_OK;
+    struct tokenizer *tokenizer;
+    int status = tokenizer_open(directory, &tokenizer);
+    if (status)
+        return status_wrap(status, "tokenizer");
+    int64_t size = tokenizer_vocab_size(tokenizer);
+    int32_t eos_id = tokenizer_eos_id(tokenizer);
+    tokenizer_close(tokenizer);
+    if (!run->config.model.vocab_size)
+        run->config.model.vocab_size = size;
+    if (run->config.model.vocab_size < size)
+        return status_fail(STATUS_USAGE, "model.vocab_size %lld is less than the %lld tokens of the tokenizer %s",
+                           (long long)run->config.model.vocab_size, (long long)size, directory);
+    if (eos_id >= 0)
+        run->eos_id = eos_id;
+    return STATUS_OK;
+}
+
+/* Whether the checkpoint is one of this model. */
+static int check_checkpoint_model(const struct train_run *run) {
+    struct run_config saved = run->config;
+    int32_t eos_id;
+    int status = read_model_config(run->checkpoint, &saved.model, &eos_id);
+    if (status)
+        return status;
+    char theirs[VALUE_BYTES], ours[VALUE_BYTES];
+    size_t i = 0;
+    const struct config_row *row = next_difference(&saved, &run->config, &i, theirs, ours);
+    if (row)
+        return status_fail(STATUS_USAGE,
+                           "%s is %s in the checkpoint %s, but %s in this run: a resumed run has the same model "
+                           "(--init-from starts a new one from its weights)",
+                           row->path, theirs, run->checkpoint, ours);
+    return STATUS_OK;
+}
+
+static void warn_of_older_run(const struct run_config *config) {
+    char newest[PATH_MAX];
+    if (config->checkpoint.save && !ckpt_latest(config->checkpoint.save, newest, sizeof newest, NULL))
+        log_warning("%s is already there and this run does not go on from it (checkpoint.load does that)", newest);
+}
+
+static int take_checkpoint(struct train_run *run) {
+    const char *load = run->config.checkpoint.load;
+    int status = STATUS_NOT_FOUND;
+    if (load)
+        status = ckpt_resolve_checkpoint(load, run->checkpoint, sizeof run->checkpoint);
+    if (status == STATUS_NOT_FOUND) {
+        run->checkpoint[0] = 0;
+        if (load)
+            log_info("no checkpoint in %s yet: starting afresh", load);
+        warn_of_older_run(&run->config);
+        return STATUS_OK;
+    }
+    struct strbuf text = STRBUF_INIT;
+    char path[PATH_MAX];
+    if (!status)
+        status = check_checkpoint_model(run);
+    if (!status)
+        status = ckpt_read_state(run->checkpoint, &text);
+    if (!status)
+        status = file_join(path, sizeof path, run->checkpoint, "trainer_state.json");
+    if (!status)
+        status = train_state_read(run, strbuf_text(&text), path);
+    strbuf_free(&text);
+    return status ? status_wrap(status, "checkpoint.load") : STATUS_OK;
+}
+
+int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,
+                  const struct config *given) {
+    *run = (struct train_run){.config = *config, .eos_id = -1};
+    int status = init_from ? take_model(run, init_from, given) : STATUS_OK;
+    if (!status)
+        status = take_tokenizer(run);
+    if (!status)
+        status = run_config_resolve(&run->config);
+    if (!status && !run->config.data.data_path.count)
+        status = status_fail(STATUS_USAGE, "data.data_path is not given: name the prefix of a dataset that "
+                                           "'cambium preprocess' wrote");
+    return status ? status : take_checkpoint(run);
+}

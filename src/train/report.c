@@ -1,0 +1,99 @@
+/* What people see of a run on standard error: a line each log_interval iterations, a bar on a terminal, the end. */
+#include "train-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE_BYTES = 256 };
+
+/* Whole numbers of tokens read better with a comma at the thousands; a run has fewer than 10^9 a second. */
+static void format_rate(char *out, size_t bytes, double tokens_per_s) {
+    long rate = (long)(tokens_per_s + 0.5);
+    if (rate >= 1000000)
+        snprintf(out, bytes, "%ld,%03ld,%03ld", rate / 1000000, rate / 1000 % 1000, rate % 1000);
+    else if (rate >= 1000)
+        snprintf(out, bytes, "%ld,%03ld", rate / 1000, rate % 1000);
+    else
+        snprintf(out, bytes, "%.3g", tokens_per_s);
+}
+
+static void format_left(char *out, size_t bytes, double seconds) {
+    long left = (long)(seconds + 0.5);
+    if (left >= 3600)
+        snprintf(out, bytes, "%ldh %02ldm left", left / 3600, left / 60 % 60);
+    else if (left >= 60)
+        snprintf(out, bytes, "%ldm %02lds left", left / 60, left % 60);
+    else
+        snprintf(out, bytes, "%lds left", left);
+}
+
+void report_begin(struct report *report, const struct trainer *trainer, double ceiling_tflops) {
+    *report = (struct report){.trainer = trainer,
+                              .first_iteration = trainer->iteration,
+                              .start = clock_seconds(),
+                              .ceiling_tflops = ceiling_tflops};
+    progress_begin(&report->progress, "training", trainer->run.config.train.train_iters);
+}
+
+void report_step(struct report *report, const struct train_record *record) {
+    const struct run_config *run = &report->trainer->run.config;
+    char detail[LINE_BYTES], rate[32], left[32], share[48] = "";
+    int64_t done = record->iteration, total = run->train.train_iters;
+    double mean = (clock_seconds() - report->start) / (double)(done - report->first_iteration);
+    format_rate(rate, sizeof rate, record->tokens_per_s);
+    format_left(left, sizeof left, mean * (double)(total - done));
+    if (report->ceiling_tflops > 0)
+        snprintf(share, sizeof share, " (%.0f%% of the GEMM ceiling)",
+                 100 * record->model_tflops / report->ceiling_tflops);
+    snprintf(detail, sizeof detail, "loss %.4f  lr %.3e  grad norm %.3f  %s tokens/s  %.3f model TFLOP/s%s",
+             record->lm_loss, record->lr, record->grad_norm, rate, record->model_tflops, share);
+    bool is_first = done == report->first_iteration + 1;
+    if (is_first || done == total || done % run->log.log_interval == 0) {
+        progress_clear(&report->progress);
+        log_info("iteration %*lld/%lld  %s  %s", (int)snprintf(NULL, 0, "%lld", (long long)total), (long long)done,
+                 (long long)total, detail, left);
+    }
+    if (log_is_terminal()) {
+        /* As if all iterations had gone at the mean pace of this process: what is left is then right after a resume. */
+        report->progress.start = clock_seconds() - mean * (double)done;
+        progress_update(&report->progress, done, "%lld/%lld  loss %.4f  %s tokens/s", (long long)done, (long long)total,
+                        record->lm_loss, rate);
+    }
+}
+
+void report_validation(struct report *report, const struct validation_record *record) {
+    progress_clear(&report->progress);
+    log_info("iteration %lld  validation loss %.4f  (%.1f s)", (long long)record->iteration, record->valid_loss,
+             record->seconds);
+}
+
+void report_pause(struct report *report) {
+    progress_clear(&report->progress);
+}
+
+/* VmHWM of this process in bytes; 0 where the system does not tell. */
+static size_t peak_memory(void) {
+    struct strbuf text = STRBUF_INIT;
+    size_t kibibytes = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[LINE_BYTES];
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "VmHWM: %zu", &kibibytes) == 1)
+            break;
+    if (file)
+        fclose(file);
+    strbuf_free(&text);
+    return kibibytes * 1024;
+}
+
+void report_end(struct report *report) {
+    const struct trainer *trainer = report->trainer;
+    const struct run_config *run = &trainer->run.config;
+    double seconds = clock_seconds() - report->start;
+    int64_t iterations = trainer->iteration - report->first_iteration;
+    double tokens = (double)(iterations * run->train.global_batch_size * run->data.seq_length);
+    progress_clear(&report->progress);
+    log_info("%lld iterations, %.4g tokens in %.1f s", (long long)iterations, tokens, seconds);
+    log_info("peak memory %.1f MiB, planned %.1f MiB", (double)peak_memory() / 1048576,
+             (double)train_plan_total(&trainer->plan) / 1048576);
+}

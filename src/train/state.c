@@ -1,0 +1,113 @@
+/* trainer_state.json: how far a run is, and with which keys it was saved. */
+#include "train-internal.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VALUE_BYTES = 4096 };
+
+/* Keys of which the order of the samples, their meaning or the random numbers follow: a run that goes on with others is
+ * allowed, and is not the run that was interrupted. */
+static const char *const kept_keys[] = {
+    "data.data_path",
+    "data.split",
+    "data.seq_length",
+    "data.seed",
+    "data.eod_mask_loss",
+    "data.reset_position_ids",
+    "data.reset_attention_mask",
+    "train.train_iters",
+    "train.seed",
+    "train.global_batch_size",
+    "train.precision",
+};
+enum { KEPT_KEYS = sizeof kept_keys / sizeof *kept_keys };
+
+static const struct config_row *find_row(const char *path) {
+    for (size_t i = 0; i < run_row_count; i++)
+        if (!strcmp(run_rows[i].path, path))
+            return &run_rows[i];
+    return NULL;
+}
+
+void train_row_text(const struct config_row *row, const struct run_config *run, char *out, size_t bytes) {
+    const void *field = (const char *)run + row->offset;
+    size_t used = 0;
+    *out = 0;
+    switch (row->type) {
+    case CONFIG_INT:
+        snprintf(out, bytes, "%lld", (long long)*(const int64_t *)field);
+        break;
+    case CONFIG_FLOAT:
+        snprintf(out, bytes, "%.15g", *(const double *)field);
+        break;
+    case CONFIG_BOOL:
+        snprintf(out, bytes, "%s", *(const bool *)field ? "true" : "false");
+        break;
+    case CONFIG_STRING:
+        snprintf(out, bytes, "%s", *(const char *const *)field ? *(const char *const *)field : "");
+        break;
+    case CONFIG_CHOICE:
+        snprintf(out, bytes, "%s", row->choices[*(const int *)field]);
+        break;
+    case CONFIG_LIST:
+        for (size_t i = 0; i < ((const struct config_list *)field)->count && used < bytes; i++) {
+            const char *item = ((const struct config_list *)field)->items[i];
+            used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? " " : "", item);
+        }
+        break;
+    }
+}
+
+int train_state_write(const struct trainer *trainer, char **text) {
+    const struct run_config *run = &trainer->run.config;
+    json_t *keys = json_object();
+    for (size_t i = 0; i < KEPT_KEYS; i++) {
+        char value[VALUE_BYTES];
+        train_row_text(find_row(kept_keys[i]), run, value, sizeof value);
+        json_object_set_new(keys, kept_keys[i], json_string(value));
+    }
+    json_t *root = json_pack("{s:I, s:I, s:I, s:I, s:o}", "iteration", (json_int_t)trainer->iteration,
+                             "consumed_samples", (json_int_t)trainer->consumed_samples, "consumed_tokens",
+                             (json_int_t)(trainer->consumed_samples * run->data.seq_length), "optimizer_step",
+                             (json_int_t)trainer->optimizer.step, "run", keys);
+    *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    return *text ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+static int read_count(const json_t *root, const char *key, const char *where, int64_t *out) {
+    const json_t *value = json_object_get(root, key);
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > INT64_MAX / 4)
+        return status_fail(STATUS_INVALID, "%s: '%s' must be a number of at least 0", where, key);
+    *out = json_integer_value(value);
+    return STATUS_OK;
+}
+
+static void compare_keys(const struct train_run *run, const json_t *keys) {
+    for (size_t i = 0; i < KEPT_KEYS; i++) {
+        char value[VALUE_BYTES];
+        const char *saved = json_string_value(json_object_get(keys, kept_keys[i]));
+        train_row_text(find_row(kept_keys[i]), &run->config, value, sizeof value);
+        if (saved && strcmp(saved, value))
+            log_warning("%s was '%s' and is '%s': the run goes on, but not as it would have", kept_keys[i], saved,
+                        value);
+    }
+}
+
+int train_state_read(struct train_run *run, const char *text, const char *where) {
+    json_error_t error;
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (!root)
+        return status_fail(STATUS_INVALID, "%s:%d:%d: %s", where, error.line, error.column, error.text);
+    int status = read_count(root, "iteration", where, &run->iteration);
+    if (!status)
+        status = read_count(root, "consumed_samples", where, &run->consumed_samples);
+    if (!status)
+        status = read_count(root, "optimizer_step", where, &run->optimizer_step);
+    if (!status)
+        compare_keys(run, json_object_get(root, "run"));
+    json_decref(root);
+    return status;
+}

@@ -1,0 +1,69 @@
+/* The trainer inside. */
+#ifndef CAMBIUM_TRAIN_INTERNAL_H
+#define CAMBIUM_TRAIN_INTERNAL_H
+
+#include "train/train.h"
+
+#include "ckpt/ckpt.h"
+#include "data/data.h"
+#include "model/model.h"
+#include "optim/optim.h"
+
+struct trainer {
+    struct train_run run;
+    struct train_plan plan;
+    struct device *device;
+    struct rank rank;
+    struct gpt_data data;
+    int64_t micro_count; /* micro batches of a global batch */
+    struct gpt_batch
+        *micros; /* [micro_count]: all of them at once, since a row's loss weight needs the labels of all */
+    struct model *model;
+    struct optimizer optimizer;
+    struct schedule schedule;
+    int64_t iteration; /* done */
+    int64_t consumed_samples;
+};
+
+/* plan.c */
+struct model_options train_model_options(const struct train_run *run);
+struct gpt_data_options train_data_options(const struct train_run *run);
+/* Fills `plan`; `rank` is left planning, with the needs of model and optimizer noted. `data` holds the open files. */
+int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
+                    struct train_plan *plan);
+
+/* state.c: trainer_state.json */
+/* Allocates *text. */
+int train_state_write(const struct trainer *trainer, char **text);
+/* Sets the counters of `run` from the text; warns of keys of the run that differ from those it was saved with. */
+int train_state_read(struct train_run *run, const char *text, const char *where);
+/* The value of a row of a run as text, for messages and comparisons. */
+void train_row_text(const struct config_row *row, const struct run_config *run, char *out, size_t bytes);
+
+/* resume.c */
+/* Weights, and with a checkpoint the optimizer, from the files that the run names; or initial values. */
+int train_load(struct trainer *trainer);
+
+/* stop.c */
+void stop_watch_begin(void);
+void stop_watch_end(void);
+/* The number of the signal that asked to stop, 0 when none did. */
+int stop_requested(void);
+
+/* report.c: what people see on standard error. */
+struct report {
+    struct progress progress;
+    const struct trainer *trainer;
+    int64_t first_iteration;
+    double start;
+    double ceiling_tflops; /* 0: not measured */
+};
+void report_begin(struct report *report, const struct trainer *trainer, double ceiling_tflops);
+void report_step(struct report *report, const struct train_record *record);
+void report_validation(struct report *report, const struct validation_record *record);
+/* Clears the bar: a line of somebody else's follows. */
+void report_pause(struct report *report);
+/* The last line: iterations, time, peak memory beside the plan. */
+void report_end(struct report *report);
+
+#endif

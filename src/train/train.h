@@ -1,0 +1,71 @@
+/* Pretraining: from a run's configuration to checkpoints.
+ *
+ * A run is prepared (the files that it names are read: tokenizer, model directory, checkpoint to go on from; its
+ * configuration is resolved), planned, opened and run. One iteration is a global batch: micro batches forward and
+ * backward, clipping, one update. Seeds are train.seed (initial weights, dropout) and data.seed (order of the samples);
+ * with both, every number of a run is determined, and a run that was interrupted and went on gives the same bits as one
+ * that was not.
+ *
+ * A trainer is used by one thread. Nothing here ends the process. Signals: trainer_run alone, while it runs, takes
+ * SIGTERM and SIGINT as a wish to stop; a second one has its usual effect. */
+#ifndef CAMBIUM_TRAIN_TRAIN_H
+#define CAMBIUM_TRAIN_TRAIN_H
+
+#include "config/run.h"
+#include "train/events.h"
+#include "train/metrics.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* A run that is ready to be planned and opened. */
+struct train_run {
+    struct run_config config;        /* resolved; its strings are the caller's */
+    const char *tokenizer_directory; /* tokenizer files that go into checkpoints; NULL: none */
+    int32_t eos_id;                  /* -1: unknown */
+    char model_directory[PATH_MAX];  /* where the weights come from; "": initialised */
+    char checkpoint[PATH_MAX];       /* where the run goes on; "": it starts afresh */
+    int64_t iteration;               /* done before */
+    int64_t consumed_samples;
+    int64_t optimizer_step;
+};
+
+/* Prepares `run` from a parsed configuration. `init_from`: a model directory (or one of checkpoints) whose config.json
+ * supplies the whole `model` section, or NULL; keys of it that `given` says were typed and that differ are warned of
+ * (`given` may be NULL). STATUS_USAGE for what cannot be, else as the files are. Writes nothing. */
+int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,
+                  const struct config *given);
+
+/* Bytes of memory that a run takes, by purpose. */
+struct train_plan {
+    size_t weights, gradients, optimizer, activations, workspace, data;
+    int64_t parameters;
+    double flops_per_token;
+};
+size_t train_plan_total(const struct train_plan *plan);
+/* A line each, behind `prefix`. */
+void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out);
+
+struct trainer;
+
+/* Plans the run; opens the datasets' files to see that they are there, and writes nothing. */
+int train_plan_make(const struct train_run *run, struct train_plan *plan);
+/* Opens device, data and model, and loads or initialises the weights. `run` is copied. */
+int trainer_open(const struct train_run *run, struct trainer **trainer);
+void trainer_close(struct trainer *trainer);
+
+/* One iteration. Allocates nothing once the first one is through. A loss or a gradient norm that is not finite is
+ * STATUS_INVALID, with the iteration and the sample numbers; the weights are then those before it. */
+int trainer_step(struct trainer *trainer, struct train_record *record);
+/* The loss on eval_iters global batches of the validation split; which ones follows from the iteration. Where there are
+ * no such samples, or somebody asked to stop, *is_done is false. */
+int trainer_evaluate(struct trainer *trainer, struct validation_record *record, bool *is_done);
+/* Writes checkpoint.save/iter_%07d. */
+int trainer_save(struct trainer *trainer);
+
+/* The whole run: iterations, metrics, validation, checkpoints, until the end, exit_interval or a signal. */
+int trainer_run(struct trainer *trainer);
+
+#endif

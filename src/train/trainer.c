@@ -1,0 +1,240 @@
+/* One iteration: a global batch in micro batches, the update, and the loss on validation batches. */
+#include "train-internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening
+ * --------------------------------------------------------------------------------------------------------- */
+
+static struct schedule schedule_of_run(const struct run_config *run) {
+    static const enum schedule_decay decays[] = {
+        [LR_CONSTANT] = SCHEDULE_CONSTANT, [LR_LINEAR] = SCHEDULE_LINEAR,
+        [LR_COSINE] = SCHEDULE_COSINE,     [LR_INVERSE_SQUARE_ROOT] = SCHEDULE_INVERSE_SQUARE_ROOT,
+        [LR_WSD] = SCHEDULE_WSD,
+    };
+    static const enum schedule_wsd wsd_decays[] = {
+        [LR_WSD_LINEAR] = SCHEDULE_WSD_LINEAR,
+        [LR_WSD_COSINE] = SCHEDULE_WSD_COSINE,
+        [LR_WSD_EXPONENTIAL] = SCHEDULE_WSD_EXPONENTIAL,
+        [LR_WSD_MINUS_SQRT] = SCHEDULE_WSD_MINUS_SQRT,
+    };
+    return (struct schedule){
+        .decay = decays[run->optim.lr_decay_style],
+        .wsd_decay = wsd_decays[run->optim.lr_wsd_decay_style],
+        .lr = run->optim.lr,
+        .min_lr = run->optim.min_lr,
+        .warmup_init = run->optim.lr_warmup_init,
+        .warmup_iters = run->optim.lr_warmup_iters,
+        .decay_iters = run->optim.lr_decay_iters,
+        .wsd_decay_iters = run->optim.lr_wsd_decay_iters,
+        .global_batch_size = run->train.global_batch_size,
+    };
+}
+
+static int open_batches(struct trainer *trainer) {
+    const struct run_config *run = &trainer->run.config;
+    int64_t count = run->train.global_batch_size / run->train.micro_batch_size;
+    trainer->micros = calloc((size_t)count, sizeof *trainer->micros);
+    if (!trainer->micros)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (; trainer->micro_count < count; trainer->micro_count++) {
+        int status =
+            gpt_batch_init(&trainer->micros[trainer->micro_count], run->train.micro_batch_size, run->data.seq_length);
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static int open_model(struct trainer *trainer) {
+    const struct run_config *run = &trainer->run.config;
+    struct model_options options = train_model_options(&trainer->run);
+    struct optimizer_options adamw = {
+        .beta1 = run->optim.adam_beta1,
+        .beta2 = run->optim.adam_beta2,
+        .epsilon = run->optim.adam_eps,
+        .weight_decay = run->optim.weight_decay,
+        .clip_grad = run->optim.clip_grad,
+    };
+    int status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
+    if (!status)
+        status = optimizer_open(&trainer->optimizer, &adamw, &trainer->rank, model_store(trainer->model));
+    return status ? status : train_load(trainer);
+}
+
+int trainer_open(const struct train_run *run, struct trainer **out) {
+    *out = NULL;
+    struct trainer *trainer = calloc(1, sizeof *trainer);
+    if (!trainer)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    trainer->run = *run;
+    trainer->iteration = run->iteration;
+    trainer->consumed_samples = run->consumed_samples;
+    trainer->schedule = schedule_of_run(&run->config);
+    struct gpt_data_options data = train_data_options(run);
+    int status = gpt_data_open(&trainer->data, &data);
+    if (!status)
+        status = device_open("cpu", 0, 0, &trainer->device);
+    if (!status)
+        status = rank_open_single(&trainer->rank, trainer->device, (uint64_t)run->config.train.seed);
+    if (!status)
+        status = train_plan_fill(run, &trainer->rank, &trainer->data, &trainer->plan);
+    if (!status)
+        status = open_batches(trainer);
+    if (!status)
+        status = open_model(trainer);
+    if (status)
+        trainer_close(trainer);
+    else
+        *out = trainer;
+    return status;
+}
+
+void trainer_close(struct trainer *trainer) {
+    if (!trainer)
+        return;
+    optimizer_close(&trainer->optimizer);
+    model_close(trainer->model);
+    rank_close(&trainer->rank);
+    if (trainer->device)
+        device_close(trainer->device);
+    for (int64_t m = 0; m < trainer->micro_count; m++)
+        gpt_batch_free(&trainer->micros[m]);
+    free(trainer->micros);
+    gpt_data_close(&trainer->data);
+    free(trainer);
+}
+
+/* ---- batches
+ * --------------------------------------------------------------------------------------------------------- */
+
+/* Reads the global batch of samples from `first` on; *labels is the number of its rows that count. */
+static int read_global_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels) {
+    *labels = 0;
+    for (int64_t m = 0; m < trainer->micro_count; m++) {
+        struct gpt_batch *batch = &trainer->micros[m];
+        int64_t sample = gpt_batch_first(first, m, trainer->run.config.train.micro_batch_size, 0, 1);
+        int status = gpt_batch_read(batch, split, sample);
+        if (status)
+            return status;
+        for (int64_t i = 0; i < batch->samples * batch->seq_length; i++)
+            *labels += batch->loss_mask[i] != 0;
+    }
+    return STATUS_OK;
+}
+
+/* Turns masks into what each row's loss counts in the mean. */
+static void weigh_rows(struct trainer *trainer, int64_t labels) {
+    float weight = labels > 0 ? (float)(1.0 / (double)labels) : 0;
+    for (int64_t m = 0; m < trainer->micro_count; m++) {
+        struct gpt_batch *batch = &trainer->micros[m];
+        for (int64_t i = 0; i < batch->samples * batch->seq_length; i++)
+            batch->loss_mask[i] *= weight;
+    }
+}
+
+static struct model_batch view_batch(const struct gpt_batch *batch) {
+    return (struct model_batch){
+        .rows = batch->samples * batch->seq_length,
+        .tokens = batch->tokens,
+        .positions = batch->positions,
+        .sample = batch->sample,
+        .token = batch->token,
+        .segments = batch->segments,
+        .segment_start = batch->segment_start,
+        .labels = batch->labels,
+        .loss_weight = batch->loss_mask,
+    };
+}
+
+/* ---- an iteration
+ * ---------------------------------------------------------------------------------------------------- */
+
+static int fail_not_finite(const struct trainer *trainer, const char *what, double value) {
+    int64_t first = trainer->consumed_samples, count = trainer->run.config.train.global_batch_size;
+    return status_fail(
+        STATUS_INVALID,
+        "iteration %lld: the %s is %g; its samples are %lld to %lld of the training split; stopped, with "
+        "nothing saved (a lower optim.lr may help)",
+        (long long)trainer->iteration + 1, what, value, (long long)first, (long long)(first + count - 1));
+}
+
+static int forward_backward(struct trainer *trainer, double *loss) {
+    int64_t labels;
+    int status = read_global_batch(trainer, &trainer->data.splits[SPLIT_TRAIN], trainer->consumed_samples, &labels);
+    if (status)
+        return status;
+    weigh_rows(trainer, labels);
+    for (int64_t m = 0; m < trainer->micro_count && !status; m++) {
+        struct model_batch batch = view_batch(&trainer->micros[m]);
+        struct model_pass pass = {.is_first_micro_batch = m == 0, .has_dropout = true};
+        status = model_train_step(trainer->model, &batch, &pass);
+    }
+    return status ? status : model_loss(trainer->model, loss);
+}
+
+int trainer_step(struct trainer *trainer, struct train_record *record) {
+    const struct run_config *run = &trainer->run.config;
+    double start = clock_seconds(), loss, norm = 0;
+    double lr = schedule_lr(&trainer->schedule, trainer->iteration + 1);
+    int status = forward_backward(trainer, &loss);
+    if (status)
+        return status;
+    if (!isfinite(loss))
+        return fail_not_finite(trainer, "loss", loss);
+    status = optimizer_step(&trainer->optimizer, lr, &norm);
+    if (status && !isfinite(norm))
+        return fail_not_finite(trainer, "gradient norm", norm);
+    if (!status)
+        status = stream_wait(trainer->rank.exec.stream);
+    if (status)
+        return status;
+    trainer->iteration++;
+    trainer->consumed_samples += run->train.global_batch_size;
+    double seconds = clock_seconds() - start;
+    double tokens_per_s = (double)(run->train.global_batch_size * run->data.seq_length) / seconds;
+    *record = (struct train_record){
+        .iteration = trainer->iteration,
+        .lm_loss = loss,
+        .lr = lr,
+        .grad_norm = norm,
+        .tokens_per_s = tokens_per_s,
+        .model_tflops = tokens_per_s * trainer->plan.flops_per_token / 1e12,
+        .seconds = seconds,
+    };
+    return STATUS_OK;
+}
+
+int trainer_evaluate(struct trainer *trainer, struct validation_record *record, bool *is_done) {
+    const struct run_config *run = &trainer->run.config;
+    const struct gpt_split *split = &trainer->data.splits[SPLIT_VALID];
+    double start = clock_seconds(), loss = 0;
+    int64_t labels = 0, more, batch_size = run->train.global_batch_size;
+    *is_done = false;
+    if (!run->train.eval_interval || split->length == 0)
+        return STATUS_OK;
+    /* As Megatron counts: each validation goes on where the one before it ended. */
+    int64_t first = (trainer->iteration / run->train.eval_interval - 1) * run->train.eval_iters * batch_size;
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < run->train.eval_iters && !status && !stop_requested(); i++) {
+        status = read_global_batch(trainer, split, first + i * batch_size, &more);
+        labels += more;
+        for (int64_t m = 0; m < trainer->micro_count && !status; m++) {
+            struct model_batch batch = view_batch(&trainer->micros[m]);
+            status = model_evaluate(trainer->model, &batch);
+        }
+    }
+    if (!status)
+        status = model_loss(trainer->model, &loss);
+    if (status)
+        return status;
+    *is_done = !stop_requested();
+    *record = (struct validation_record){
+        .iteration = trainer->iteration,
+        .valid_loss = labels > 0 ? loss / (double)labels : 0,
+        .seconds = clock_seconds() - start,
+    };
+    return STATUS_OK;
+}
