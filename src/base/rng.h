@@ -51,6 +51,11 @@ static inline uint32_t rng_dropout_threshold(float p) {
     return (uint32_t)((double)p * 4294967296.0);
 }
 
+/* The draw of the token at `position` of the `choice`-th sample of a prompt. */
+static inline uint32_t rng_sample_word(uint64_t seed, uint32_t choice, uint32_t position) {
+    return philox(seed, choice, position, 0, (uint32_t)RNG_SAMPLE << 24).word[0];
+}
+
 /* A word as a number in (0, 1), never 0 or 1. */
 static inline double rng_unit(uint32_t word) {
     return ((double)word + 0.5) * 0x1p-32;

@@ -1,0 +1,126 @@
+/* Softmax cross-entropy over a row of logits, forward and backward, in place: there is never a second copy. */
+#include "cpu/level/softmax.h"
+
+static void write_loss(const struct cross_entropy *a, int64_t i, struct softmax_sum s, float at_label) {
+    double log_sum = log(s.sum);
+    if (a->loss)
+        a->loss[i] = (float)(log_sum + ((double)s.max - (double)at_label));
+    if (a->lse)
+        a->lse[i] = (float)((double)s.max + log_sum);
+}
+
+TYPED_BODY void clear(void *x, int64_t first, int64_t end, enum dtype type) {
+    memset(at(x, first, type), 0, (size_t)(end - first) * dtype_bytes(type));
+}
+
+/* x = exp(x - reference) * scale, then the label's gradient, from its logit as it was. */
+TYPED_BODY void write_gradient(const struct cross_entropy *a, int64_t i, void *x, float reference, float scale,
+                               enum dtype type) {
+    int64_t vocab = a->vocab, label = a->labels[i];
+    float at_label = vexp(load(x, label, type) - reference) * scale - a->dloss[i];
+#pragma omp simd
+    for (int64_t j = 0; j < vocab; j++)
+        store(x, j, type, vexp(load(x, j, type) - reference) * scale);
+    store(x, label, type, at_label);
+    clear(x, vocab, a->stride, type);
+}
+
+TYPED_BODY void forward_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
+    const void *x = at_const(a->logits, i * a->stride, type);
+    write_loss(a, i, softmax_row(x, a->vocab, type), load(x, a->labels[i], type));
+}
+
+TYPED_BODY void backward_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
+    void *x = at(a->logits, i * a->stride, type);
+    if (a->dloss[i] == 0)
+        clear(x, 0, a->stride, type);
+    else
+        write_gradient(a, i, x, a->lse[i], a->dloss[i], type);
+}
+
+/* fp32: the exponentials of the sum are written over the logits, each chunk against the maximum known by then, and
+ * scaled afterwards. */
+static void fused_row_f32(const struct cross_entropy *a, int64_t i) {
+    float *x = (float *)a->logits + i * a->stride, reference[SOFTMAX_CHUNKS_MAX], at_label = x[a->labels[i]];
+    int64_t chunk = softmax_chunk(a->vocab);
+    struct softmax_sum s = {.max = -INFINITY};
+    for (int64_t first = 0, c = 0; first < a->vocab; first += chunk, c++) {
+        int64_t count = a->vocab - first < chunk ? a->vocab - first : chunk;
+        reference[c] = softmax_add(&s, x + first, count, x + first, DTYPE_F32);
+    }
+    write_loss(a, i, s, at_label);
+    for (int64_t first = 0, c = 0; first < a->vocab; first += chunk, c++) {
+        int64_t count = a->vocab - first < chunk ? a->vocab - first : chunk;
+        float scale = (float)(exp((double)reference[c] - (double)s.max) / s.sum * (double)a->dloss[i]);
+#pragma omp simd
+        for (int64_t j = first; j < first + count; j++)
+            x[j] *= scale;
+    }
+    x[a->labels[i]] -= a->dloss[i];
+    clear(x, a->vocab, a->stride, DTYPE_F32);
+}
+
+/* bf16: an exponential written over its logit would be rounded twice, so it is computed again. */
+static void fused_row_bf16(const struct cross_entropy *a, int64_t i) {
+    void *x = at(a->logits, i * a->stride, DTYPE_BF16);
+    struct softmax_sum s = softmax_row(x, a->vocab, DTYPE_BF16);
+    write_loss(a, i, s, load(x, a->labels[i], DTYPE_BF16));
+    write_gradient(a, i, x, s.max, (float)((double)a->dloss[i] / s.sum), DTYPE_BF16);
+}
+
+static void fused_row(const struct cross_entropy *a, int64_t i) {
+    if (a->dloss[i] == 0) {
+        if (a->type == DTYPE_F32) {
+            forward_row(a, i, DTYPE_F32);
+            clear(a->logits, i * a->stride, (i + 1) * a->stride, DTYPE_F32);
+        } else {
+            forward_row(a, i, DTYPE_BF16);
+            clear(a->logits, i * a->stride, (i + 1) * a->stride, DTYPE_BF16);
+        }
+    } else if (a->type == DTYPE_F32) {
+        fused_row_f32(a, i);
+    } else {
+        fused_row_bf16(a, i);
+    }
+}
+
+int LEVEL(cpu_cross_entropy_forward)(const struct exec *exec, const struct cross_entropy *a) {
+    int status = require_activation("cross_entropy_forward", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++) {
+        if (a->type == DTYPE_F32)
+            forward_row(a, i, DTYPE_F32);
+        else
+            forward_row(a, i, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
+int LEVEL(cpu_cross_entropy_backward)(const struct exec *exec, const struct cross_entropy *a) {
+    int status = require_activation("cross_entropy_backward", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++) {
+        if (a->type == DTYPE_F32)
+            backward_row(a, i, DTYPE_F32);
+        else
+            backward_row(a, i, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
+int LEVEL(cpu_cross_entropy_fused)(const struct exec *exec, const struct cross_entropy *a) {
+    int status = require_activation("cross_entropy_fused", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++)
+        fused_row(a, i);
+    return STATUS_OK;
+}

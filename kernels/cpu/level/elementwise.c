@@ -1,0 +1,127 @@
+/* Casts, addition and row gathers: memory traffic and little else. Casts round to nearest even at every level,
+ * subnormal numbers included; so bf16 is rounded in integers, because the processor's own instruction (vcvtneps2bf16)
+ * flushes subnormals to zero, and at these speeds of memory it is no faster. */
+#include "cpu/level/rows.h"
+
+enum { CHUNK = 8192 };
+
+/* f16_to_float and f16_from_float of base/dtype.h without branches. */
+static inline float half_to_float(uint16_t bits) {
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = (uint32_t)(bits & 0x7fff) << 13;
+    float small = (float)(int32_t)(bits & 0x7fff) * 0x1p-24f;
+    uint32_t wide = rest + (rest >= 0x0f800000u ? 0x70000000u : 0x38000000u);
+    wide = rest < 0x00800000u ? vfloat_to_bits(small) : wide;
+    return vbits_to_float(wide | sign);
+}
+
+static inline uint16_t half_from_float(float value) {
+    uint32_t bits = vfloat_to_bits(value), sign = bits >> 16 & 0x8000;
+    bits &= 0x7fffffff;
+    uint32_t small = vfloat_to_bits(vbits_to_float(bits) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (bits + 0xc8000fffu + (bits >> 13 & 1)) >> 13;
+    uint32_t half = bits < 0x38800000u ? small : normal;
+    half = bits >= 0x477ff000u ? 0x7c00u : half;
+    half = bits > 0x7f800000u ? 0x7e00u : half;
+    return (uint16_t)(half | sign);
+}
+
+TYPED_BODY float load_any(const void *x, int64_t i, enum dtype type) {
+    return type == DTYPE_F16 ? half_to_float(((const uint16_t *)x)[i]) : load(x, i, type);
+}
+
+TYPED_BODY void store_any(void *x, int64_t i, enum dtype type, float value) {
+    if (type == DTYPE_F16)
+        ((uint16_t *)x)[i] = half_from_float(value);
+    else
+        store(x, i, type, value);
+}
+
+TYPED_BODY void cast_chunk(const void *from, enum dtype from_type, void *to, enum dtype to_type, int64_t first,
+                           int64_t count) {
+    const void *x = at_const(from, first, from_type);
+    void *y = at(to, first, to_type);
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        store_any(y, i, to_type, load_any(x, i, from_type));
+}
+
+static void cast_from_f32(const void *from, void *to, enum dtype to_type, int64_t first, int64_t count) {
+    if (to_type == DTYPE_BF16)
+        cast_chunk(from, DTYPE_F32, to, DTYPE_BF16, first, count);
+    else
+        cast_chunk(from, DTYPE_F32, to, DTYPE_F16, first, count);
+}
+
+static void cast_from_bf16(const void *from, void *to, enum dtype to_type, int64_t first, int64_t count) {
+    if (to_type == DTYPE_F32)
+        cast_chunk(from, DTYPE_BF16, to, DTYPE_F32, first, count);
+    else
+        cast_chunk(from, DTYPE_BF16, to, DTYPE_F16, first, count);
+}
+
+static void cast_from_f16(const void *from, void *to, enum dtype to_type, int64_t first, int64_t count) {
+    if (to_type == DTYPE_F32)
+        cast_chunk(from, DTYPE_F16, to, DTYPE_F32, first, count);
+    else
+        cast_chunk(from, DTYPE_F16, to, DTYPE_BF16, first, count);
+}
+
+static bool is_float(enum dtype type) {
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
+}
+
+int LEVEL(cpu_cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
+                    void *to) {
+    if (!is_float(from_type) || !is_float(to_type))
+        return status_fail(STATUS_UNSUPPORTED, "cast: no %s to %s on the cpu (fp32, bf16 and fp16 only)",
+                           dtype_name(from_type), dtype_name(to_type));
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        int64_t n = count - first < CHUNK ? count - first : CHUNK;
+        size_t size = dtype_bytes(from_type);
+        if (from_type == to_type)
+            memcpy((char *)to + (size_t)first * size, (const char *)from + (size_t)first * size, (size_t)n * size);
+        else if (from_type == DTYPE_F32)
+            cast_from_f32(from, to, to_type, first, n);
+        else if (from_type == DTYPE_BF16)
+            cast_from_bf16(from, to, to_type, first, n);
+        else
+            cast_from_f16(from, to, to_type, first, n);
+    }
+    return STATUS_OK;
+}
+
+TYPED_BODY void add_chunk(const void *x, void *y, int64_t first, int64_t count, enum dtype type) {
+    const void *from = at_const(x, first, type);
+    void *to = at(y, first, type);
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        store(to, i, type, load(to, i, type) + load(from, i, type));
+}
+
+int LEVEL(cpu_add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y) {
+    int status = require_activation("add", type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        int64_t n = count - first < CHUNK ? count - first : CHUNK;
+        if (type == DTYPE_F32)
+            add_chunk(x, y, first, n, DTYPE_F32);
+        else
+            add_chunk(x, y, first, n, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
+int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
+                           const int32_t *index, void *out) {
+    size_t bytes = (size_t)cols * dtype_bytes(type);
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, rows *cols)) schedule(static)
+    for (int64_t i = 0; i < rows; i++)
+        memcpy((char *)out + (size_t)i * bytes, (const char *)x + (size_t)index[i] * bytes, bytes);
+    return STATUS_OK;
+}

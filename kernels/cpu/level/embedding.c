@@ -1,0 +1,78 @@
+/* Embedding: rows of the tables gathered and added; backward scattered. The backward divides the columns among the
+ * threads, so that each element of a table is summed by one thread in row order, and only rows that occur are touched.
+ */
+#include "cpu/level/rows.h"
+
+TYPED_BODY void gather_row(const struct embedding *a, int64_t i, enum dtype type) {
+    int64_t cols = a->cols;
+    const void *token = at_const(a->token_table, a->tokens[i] * cols, type);
+    void *x = at(a->x, i * cols, type);
+    if (a->position_table) {
+        const void *position = at_const(a->position_table, a->positions[i] * cols, type);
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++)
+            store(x, j, type, load(token, j, type) + load(position, j, type));
+    } else {
+        memcpy(x, token, (size_t)cols * dtype_bytes(type));
+    }
+}
+
+int LEVEL(cpu_embedding_forward)(const struct exec *exec, const struct embedding *a) {
+    int status = require_activation("embedding_forward", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++) {
+        if (a->type == DTYPE_F32)
+            gather_row(a, i, DTYPE_F32);
+        else
+            gather_row(a, i, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
+size_t LEVEL(cpu_embedding_backward_workspace)(struct device *device, const struct embedding *a) {
+    (void)device;
+    (void)a;
+    return 0;
+}
+
+TYPED_BODY void scatter_columns(const struct embedding *a, const int32_t *index, float *table, int64_t first,
+                                int64_t count, enum dtype type) {
+    enum { AHEAD = 4 }; /* rows lie anywhere: their first lines are asked for early, the processor then follows */
+    for (int64_t i = 0; i < a->rows; i++) {
+        if (i + AHEAD < a->rows)
+            for (int64_t j = 0; j < count; j += 64)
+                __builtin_prefetch(table + index[i + AHEAD] * a->cols + first + j, 1);
+        float *to = table + index[i] * a->cols + first;
+        const void *dx = at_const(a->dx, i * a->cols + first, type);
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            to[j] += load(dx, j, type);
+    }
+}
+
+int LEVEL(cpu_embedding_backward)(const struct exec *exec, const struct embedding *a) {
+    int status = require_activation("embedding_backward", a->type);
+    if (status)
+        return status;
+    int threads = threads_for(exec, a->rows * a->cols);
+    /* Whole cache lines of the tables (16 floats), or two threads would share one. */
+    int64_t lines = (a->cols + 15) / 16, share = (lines + threads - 1) / threads * 16;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t first = 0; first < a->cols; first += share) {
+        int64_t count = a->cols - first < share ? a->cols - first : share;
+        for (int t = 0; t < 2; t++) {
+            float *table = t ? a->dposition_table : a->dtoken_table;
+            const int32_t *index = t ? a->positions : a->tokens;
+            if (!table)
+                continue;
+            if (a->type == DTYPE_F32)
+                scatter_columns(a, index, table, first, count, DTYPE_F32);
+            else
+                scatter_columns(a, index, table, first, count, DTYPE_BF16);
+        }
+    }
+    return STATUS_OK;
+}

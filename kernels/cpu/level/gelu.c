@@ -1,0 +1,83 @@
+/* GELU (Hendrycks, Gimpel 2016): x Phi(x), exact or by its tanh form. 1 + tanh(u) is 2 / (1 + exp(-2u)), which loses
+ * nothing where tanh is near -1. */
+#include "cpu/level/rows.h"
+
+enum { CHUNK = 4096 }; /* elements of one unit of work */
+
+static inline float tanh_form(float x) {
+    return x * vsigmoid(1.5957691216f * x * (1.0f + 0.044715f * x * x));
+}
+
+static inline float tanh_form_slope(float x) {
+    float s = vsigmoid(1.5957691216f * x * (1.0f + 0.044715f * x * x));
+    return s + x * s * (1.0f - s) * 1.5957691216f * (1.0f + 3.0f * 0.044715f * x * x);
+}
+
+static inline float exact_form(float x) {
+    return x * vnormal(x).cumulative;
+}
+
+static inline float exact_form_slope(float x) {
+    struct vnormal n = vnormal(x);
+    return n.cumulative + x * n.density;
+}
+
+TYPED_BODY void forward_chunk(const struct gelu *a, int64_t first, int64_t count, enum dtype type) {
+    const void *x = at_const(a->x, first, type);
+    void *y = at(a->y, first, type);
+    if (a->is_tanh) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            store(y, i, type, tanh_form(load(x, i, type)));
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            store(y, i, type, exact_form(load(x, i, type)));
+    }
+}
+
+TYPED_BODY void backward_chunk(const struct gelu *a, int64_t first, int64_t count, enum dtype type) {
+    const void *x = at_const(a->x, first, type), *dy = at_const(a->dy, first, type);
+    void *dx = at(a->dx, first, type);
+    if (a->is_tanh) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            store(dx, i, type, load(dy, i, type) * tanh_form_slope(load(x, i, type)));
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            store(dx, i, type, load(dy, i, type) * exact_form_slope(load(x, i, type)));
+    }
+}
+
+int LEVEL(cpu_gelu_forward)(const struct exec *exec, const struct gelu *a) {
+    int status = require_activation("gelu_forward", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
+    for (int64_t first = 0; first < a->count; first += CHUNK) {
+        int64_t count = a->count - first < CHUNK ? a->count - first : CHUNK;
+        if (a->type == DTYPE_F32)
+            forward_chunk(a, first, count, DTYPE_F32);
+        else
+            forward_chunk(a, first, count, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
+int LEVEL(cpu_gelu_backward)(const struct exec *exec, const struct gelu *a) {
+    int status = require_activation("gelu_backward", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
+    for (int64_t first = 0; first < a->count; first += CHUNK) {
+        int64_t count = a->count - first < CHUNK ? a->count - first : CHUNK;
+        if (a->type == DTYPE_F32)
+            backward_chunk(a, first, count, DTYPE_F32);
+        else
+            backward_chunk(a, first, count, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,127 @@
+/* Layer normalisation (Ba, Kiros, Hinton 2016): y = (x - mean) / sqrt(variance + epsilon) * gain + bias for each row.
+ * The variance is that of the deviations from the computed mean, less the square of what that mean is off by, so that a
+ * mean much larger than the deviation does no harm. */
+#include "cpu/level/rows.h"
+
+#include <math.h>
+
+struct row_statistics {
+    float mean, rstd;
+};
+
+TYPED_BODY struct row_statistics measure_row(const void *x, int64_t cols, float epsilon, enum dtype type) {
+    float sum = 0, rest = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < cols; j++)
+        sum += load(x, j, type);
+    float mean = sum / (float)cols;
+#pragma omp simd reduction(+ : rest, squares)
+    for (int64_t j = 0; j < cols; j++) {
+        float d = load(x, j, type) - mean;
+        rest += d;
+        squares += d * d;
+    }
+    float off = rest / (float)cols;
+    float variance = squares / (float)cols - off * off;
+    return (struct row_statistics){mean + off, 1.0f / sqrtf((variance > 0 ? variance : 0) + epsilon)};
+}
+
+TYPED_BODY void forward_row(const struct layernorm *a, int64_t i, enum dtype type) {
+    const void *x = at_const(a->x, i * a->cols, type), *gain = a->gain, *bias = a->bias;
+    void *y = at(a->y, i * a->cols, type);
+    int64_t cols = a->cols;
+    struct row_statistics s = measure_row(x, cols, a->epsilon, type);
+#pragma omp simd
+    for (int64_t j = 0; j < cols; j++)
+        store(y, j, type, (load(x, j, type) - s.mean) * s.rstd * load(gain, j, type) + load(bias, j, type));
+    if (a->mean) {
+        a->mean[i] = s.mean;
+        a->rstd[i] = s.rstd;
+    }
+}
+
+int LEVEL(cpu_layernorm_forward)(const struct exec *exec, const struct layernorm *a) {
+    int status = require_activation("layernorm_forward", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++) {
+        if (a->type == DTYPE_F32)
+            forward_row(a, i, DTYPE_F32);
+        else
+            forward_row(a, i, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
+/* With h = (x - mean) rstd and g = dy gain: dx = rstd (g - mean(g) - h mean(g h)). */
+TYPED_BODY void backward_row(const struct layernorm *a, int64_t i, float *dgain, float *dbias, enum dtype type) {
+    const void *x = at_const(a->x, i * a->cols, type), *dy = at_const(a->dy, i * a->cols, type), *gain = a->gain;
+    const void *dx_add = a->dx_add ? at_const(a->dx_add, i * a->cols, type) : NULL;
+    void *dx = at(a->dx, i * a->cols, type);
+    int64_t cols = a->cols;
+    float mean = a->mean[i], rstd = a->rstd[i], sum = 0, product = 0;
+    if (dgain) {
+#pragma omp simd reduction(+ : sum, product)
+        for (int64_t j = 0; j < cols; j++) {
+            float d = load(dy, j, type), h = (load(x, j, type) - mean) * rstd, g = d * load(gain, j, type);
+            dgain[j] += d * h;
+            dbias[j] += d;
+            sum += g;
+            product += g * h;
+        }
+    } else {
+#pragma omp simd reduction(+ : sum, product)
+        for (int64_t j = 0; j < cols; j++) {
+            float h = (load(x, j, type) - mean) * rstd, g = load(dy, j, type) * load(gain, j, type);
+            sum += g;
+            product += g * h;
+        }
+    }
+    float mean_g = sum / (float)cols, mean_gh = product / (float)cols;
+    if (dx_add) {
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++) {
+            float h = (load(x, j, type) - mean) * rstd, g = load(dy, j, type) * load(gain, j, type);
+            store(dx, j, type, rstd * (g - mean_g - h * mean_gh) + load(dx_add, j, type));
+        }
+    } else {
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++) {
+            float h = (load(x, j, type) - mean) * rstd, g = load(dy, j, type) * load(gain, j, type);
+            store(dx, j, type, rstd * (g - mean_g - h * mean_gh));
+        }
+    }
+}
+
+size_t LEVEL(cpu_layernorm_backward_workspace)(struct device *device, const struct layernorm *a) {
+    (void)device;
+    return a->dgain ? (size_t)(row_blocks(a->rows) * 2 * a->cols) * sizeof(float) : 0;
+}
+
+int LEVEL(cpu_layernorm_backward)(const struct exec *exec, const struct layernorm *a) {
+    int status = require_activation("layernorm_backward", a->type);
+    if (status)
+        return status;
+    int64_t step = row_block(a->rows), blocks = row_blocks(a->rows), cols = a->cols;
+    float *partial = a->dgain ? exec->workspace : NULL;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows *cols)) schedule(static)
+    for (int64_t b = 0; b < blocks; b++) {
+        float *dgain = partial ? partial + b * 2 * cols : NULL, *dbias = partial ? dgain + cols : NULL;
+        int64_t end = (b + 1) * step < a->rows ? (b + 1) * step : a->rows;
+        if (partial)
+            memset(dgain, 0, (size_t)(2 * cols) * sizeof *dgain);
+        for (int64_t i = b * step; i < end; i++) {
+            if (a->type == DTYPE_F32)
+                backward_row(a, i, dgain, dbias, DTYPE_F32);
+            else
+                backward_row(a, i, dgain, dbias, DTYPE_BF16);
+        }
+    }
+    if (partial) {
+        add_partials(exec, blocks, cols, partial, 2 * cols, a->dgain);
+        add_partials(exec, blocks, cols, partial + cols, 2 * cols, a->dbias);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,77 @@
+/* Residual addition with dropout. The mask is never stored: forward and backward draw the same words (base/rng.h), 64
+ * global columns at a time. */
+#include "cpu/level/philox_lanes.h"
+#include "cpu/level/rows.h"
+
+/* One row in pieces that share a block of random words. keep(j) is whether the word of column j reaches the threshold.
+ */
+TYPED_BODY void drop_row(const struct residual_dropout *a, int64_t i, const void *from, const void *residual, void *to,
+                         enum dtype type) {
+    const struct dropout *d = &a->dropout;
+    uint32_t threshold = rng_dropout_threshold(d->p), word[PHILOX_BLOCK];
+    float scale = 1.0f / (1.0f - d->p);
+    for (int64_t j = 0; j < a->cols;) {
+        uint32_t element = (uint32_t)(a->first_col + j), inside = element % PHILOX_BLOCK;
+        int64_t count = PHILOX_BLOCK - (int64_t)inside < a->cols - j ? PHILOX_BLOCK - (int64_t)inside : a->cols - j;
+        philox_block(d->seed, element / PHILOX_BLOCK, d->keys.token[i], d->keys.sample[i],
+                     (uint32_t)RNG_DROPOUT << 24 | d->site, word);
+        const uint32_t *w = word + inside;
+        const void *x = at_const(from, j, type), *r = residual ? at_const(residual, j, type) : NULL;
+        void *y = at(to, j, type);
+        if (r) {
+#pragma omp simd
+            for (int64_t l = 0; l < count; l++)
+                store(y, l, type, load(r, l, type) + (w[l] >= threshold ? load(x, l, type) * scale : 0.0f));
+        } else {
+#pragma omp simd
+            for (int64_t l = 0; l < count; l++)
+                store(y, l, type, w[l] >= threshold ? load(x, l, type) * scale : 0.0f);
+        }
+        j += count;
+    }
+}
+
+/* p = 0: an addition or a copy. */
+TYPED_BODY void keep_row(int64_t cols, const void *x, const void *residual, void *y, enum dtype type) {
+    if (residual) {
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++)
+            store(y, j, type, load(residual, j, type) + load(x, j, type));
+    } else if (y != x) {
+        memcpy(y, x, (size_t)cols * dtype_bytes(type));
+    }
+}
+
+TYPED_BODY void one_row(const struct residual_dropout *a, int64_t i, bool is_backward, enum dtype type) {
+    int64_t start = i * a->cols;
+    const void *from = at_const(is_backward ? a->dy : a->x, start, type);
+    const void *residual = is_backward || !a->residual ? NULL : at_const(a->residual, start, type);
+    void *to = at(is_backward ? a->dx : a->y, start, type);
+    if (a->dropout.p > 0)
+        drop_row(a, i, from, residual, to, type);
+    else
+        keep_row(a->cols, from, residual, to, type);
+}
+
+static int every_row(const struct exec *exec, const struct residual_dropout *a, bool is_backward) {
+    int status = require_activation("residual_dropout", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++) {
+        if (a->type == DTYPE_F32)
+            one_row(a, i, is_backward, DTYPE_F32);
+        else
+            one_row(a, i, is_backward, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
+int LEVEL(cpu_residual_dropout_forward)(const struct exec *exec, const struct residual_dropout *a) {
+    return every_row(exec, a, false);
+}
+
+int LEVEL(cpu_residual_dropout_backward)(const struct exec *exec, const struct residual_dropout *a) {
+    return every_row(exec, a, true);
+}

@@ -1,0 +1,65 @@
+/* What the row operations share: how many threads, where a row starts, sums over fixed blocks of rows. */
+#ifndef CAMBIUM_KERNELS_CPU_ROWS_H
+#define CAMBIUM_KERNELS_CPU_ROWS_H
+
+#include "cpu/level/level.h"
+#include "cpu/level/vector_math.h"
+
+/* For a body that is compiled once for each element type, so that `type` is a constant inside. */
+#define TYPED_BODY static inline __attribute__((always_inline))
+
+/* One thread for what is over before a second one woke up. */
+static inline int threads_for(const struct exec *exec, int64_t elements) {
+    return elements < 16384 ? 1 : exec_threads(exec);
+}
+
+static inline int require_activation(const char *op, enum dtype type) {
+    return type == DTYPE_F32 || type == DTYPE_BF16
+               ? STATUS_OK
+               : status_fail(STATUS_UNSUPPORTED, "%s: no %s activations on the cpu (fp32, bf16)", op, dtype_name(type));
+}
+
+TYPED_BODY const void *at_const(const void *x, int64_t element, enum dtype type) {
+    return (const char *)x + element * (int64_t)(type == DTYPE_F32 ? 4 : 2);
+}
+
+TYPED_BODY void *at(void *x, int64_t element, enum dtype type) {
+    return (char *)x + element * (int64_t)(type == DTYPE_F32 ? 4 : 2);
+}
+
+/* Sums over rows go block by block and then over the blocks in order. A block is a number of rows that depends on the
+ * shape alone, or the sum would depend on the number of threads. */
+enum { ROW_BLOCKS_MAX = 64, ROW_BLOCK_MIN = 8 };
+
+static inline int64_t row_block(int64_t rows) {
+    int64_t share = (rows + ROW_BLOCKS_MAX - 1) / ROW_BLOCKS_MAX;
+    return share > ROW_BLOCK_MIN ? share : ROW_BLOCK_MIN;
+}
+
+static inline int64_t row_blocks(int64_t rows) {
+    return (rows + row_block(rows) - 1) / row_block(rows);
+}
+
+/* out[j] += sum over b of partial[b * stride + j]. */
+static inline void add_partials(const struct exec *exec, int64_t blocks, int64_t cols, const float *partial,
+                                int64_t stride, float *out) {
+    const int64_t chunk = 256;
+    int64_t chunks = (cols + chunk - 1) / chunk;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, blocks *cols)) schedule(static)
+    for (int64_t c = 0; c < chunks; c++) {
+        int64_t first = c * chunk, count = cols - first < chunk ? cols - first : chunk;
+        float sum[256] = {0};
+        for (int64_t b = 0; b < blocks; b++) {
+            const float *row = partial + b * stride + first;
+#pragma omp simd
+            for (int64_t j = 0; j < count; j++)
+                sum[j] += row[j];
+        }
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            out[first + j] += sum[j];
+    }
+}
+
+#endif

@@ -1,0 +1,281 @@
+/* The next token of each row of logits: repetition penalty, then temperature, top-k and top-p, in the order and with
+ * the meaning of transformers' logits processors, except that ties never widen a choice: of equal logits the lowest ids
+ * come first, so that top_k tokens are kept and no more.
+ *
+ * Nothing is sorted. A filter finds the distance from the largest logit at which it cuts, by histograms of the digits
+ * of that distance (a positive float orders like its bits), over those tokens that can be kept at all: for top-k the
+ * groups of 64 whose largest logit is among the k largest such, for top-p the tokens that are not too rare for any
+ * number of them to reach the rest 1 - p. A logit that is not a number is never drawn; positive infinity counts as the
+ * largest float; where no logit is finite the token is 0. */
+#include "cpu/level/softmax.h"
+
+#include <float.h>
+
+enum { GROUP = 64, DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
+
+struct scratch {
+    float *distance;     /* [V] scores at first, then (largest - score) / temperature */
+    float *weight;       /* [V] exp(-distance) */
+    uint32_t *candidate; /* [V] ids, ascending */
+    float *group_best;   /* [groups] largest score, then smallest distance */
+    double *group_mass;  /* [groups] sum of weights */
+    int64_t groups;
+};
+
+static size_t scratch_bytes(int64_t vocab) {
+    size_t groups = (size_t)(vocab + GROUP - 1) / GROUP;
+    return groups * (GROUP * (2 * sizeof(float) + sizeof(uint32_t)) + sizeof(float) + sizeof(double)) + 64;
+}
+
+static struct scratch scratch_at(char *memory, int64_t vocab) {
+    struct scratch s = {.groups = (vocab + GROUP - 1) / GROUP};
+    size_t padded = (size_t)s.groups * GROUP;
+    s.group_mass = (double *)memory;
+    s.distance = (float *)(s.group_mass + s.groups);
+    s.weight = s.distance + padded;
+    s.candidate = (uint32_t *)(s.weight + padded);
+    s.group_best = (float *)(s.candidate + padded);
+    return s;
+}
+
+size_t LEVEL(cpu_sample_workspace)(struct device *device, const struct sample *a) {
+    int64_t workers = a->rows < device->threads ? a->rows : device->threads;
+    return (size_t)workers * ((scratch_bytes(a->vocab) + 63) / 64 * 64);
+}
+
+/* Seen tokens become less likely: a positive score is divided, a negative one multiplied. */
+static void penalise(float *score, uint64_t seen, int64_t count, float penalty) {
+    for (; seen; seen &= seen - 1) {
+        int bit = __builtin_ctzll(seen);
+        if (bit < count)
+            score[bit] = score[bit] < 0 ? score[bit] * penalty : score[bit] / penalty;
+    }
+}
+
+/* Fills score and group_best; returns the largest score. */
+TYPED_BODY float score_row(const void *x, int64_t vocab, const struct sample_row *row, struct scratch *s,
+                           enum dtype type) {
+    bool has_penalty = row->seen && row->repetition_penalty != 1;
+    float largest = -INFINITY;
+    for (int64_t g = 0; g < s->groups; g++) {
+        int64_t first = g * GROUP, count = vocab - first < GROUP ? vocab - first : GROUP;
+        const void *from = at_const(x, first, type);
+        float *score = s->distance + first;
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            score[j] = load(from, j, type);
+        if (has_penalty)
+            penalise(score, row->seen[g], count, row->repetition_penalty);
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++) {
+            float value = score[j] > FLT_MAX ? FLT_MAX : score[j];
+            score[j] = value == value ? value : -INFINITY;
+        }
+        s->group_best[g] = row_max(score, count, DTYPE_F32);
+        largest = s->group_best[g] > largest ? s->group_best[g] : largest;
+    }
+    return largest;
+}
+
+static int32_t first_with_score(const struct scratch *s, int64_t vocab, float score) {
+    int64_t g = 0;
+    while (g + 1 < s->groups && s->group_best[g] != score)
+        g++;
+    for (int64_t j = g * GROUP; j < vocab && j < (g + 1) * GROUP; j++)
+        if (s->distance[j] == score)
+            return (int32_t)j;
+    return 0;
+}
+
+/* Scores become distances and weights; returns the sum of the weights. */
+static double weigh(struct scratch *s, int64_t vocab, float largest, float temperature) {
+    double total = 0;
+    for (int64_t g = 0; g < s->groups; g++) {
+        int64_t first = g * GROUP, count = vocab - first < GROUP ? vocab - first : GROUP;
+        float *distance = s->distance + first, *weight = s->weight + first, mass = 0;
+#pragma omp simd reduction(+ : mass)
+        for (int64_t j = 0; j < count; j++) {
+            distance[j] = (largest - distance[j]) / temperature;
+            weight[j] = vexp(-distance[j]);
+            mass += weight[j];
+        }
+        s->group_best[g] = (largest - s->group_best[g]) / temperature;
+        s->group_mass[g] = (double)mass;
+        total += (double)mass;
+    }
+    return total;
+}
+
+static inline uint32_t distance_bits(float distance) {
+    return vfloat_to_bits(distance) & 0x7fffffffu; /* zero has one sign here */
+}
+
+struct cut {
+    uint32_t distance; /* its bits: all nearer ones are kept */
+    int64_t ties;      /* and so many of those at this distance */
+};
+
+/* Where the nearest of n distances reach `target`, each counting its weight, or 1 without weights. id: NULL for 0, 1,
+ * .. */
+static struct cut find_cut(const float *distance, const float *weight, const uint32_t *id, int64_t n, double target) {
+    uint32_t prefix = 0;
+    double before = 0, mass[DIGITS], unit = 1;
+    int64_t number[DIGITS], last_number = 1;
+    static const int shifts[] = {20, 10, 0}, bits[] = {11, 10, 10};
+    for (int level = 0; level < 3; level++) {
+        uint32_t digits = 1u << bits[level], chosen = 0;
+        memset(mass, 0, digits * sizeof *mass);
+        memset(number, 0, digits * sizeof *number);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t j = id ? id[i] : i;
+            uint32_t key = distance_bits(distance[j]) >> shifts[level];
+            if (level && key >> bits[level] != prefix)
+                continue;
+            key &= digits - 1;
+            mass[key] += weight ? (double)weight[j] : 1.0;
+            number[key]++;
+        }
+        /* Rounding may leave the target just out of reach: then the last one that holds anything. */
+        double reached = before;
+        for (uint32_t d = 0; d < digits; d++) {
+            if (!number[d])
+                continue;
+            chosen = d;
+            before = reached;
+            reached += mass[d];
+            if (reached >= target)
+                break;
+        }
+        prefix = prefix << bits[level] | chosen;
+        unit = mass[chosen] / (double)number[chosen];
+        last_number = number[chosen];
+    }
+    double ties = unit > 0 ? ceil((target - before) / unit) : (double)last_number;
+    ties = ties < 1 ? 1 : ties;
+    return (struct cut){prefix, ties < (double)last_number ? (int64_t)ties : last_number};
+}
+
+/* Leaves those of n candidates that are inside the cut, in order; returns how many. */
+static int64_t apply_cut(const struct scratch *s, int64_t n, struct cut cut) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = distance_bits(s->distance[s->candidate[i]]);
+        bool is_tie = bits == cut.distance && cut.ties > 0;
+        cut.ties -= is_tie;
+        s->candidate[kept] = s->candidate[i];
+        kept += bits < cut.distance || is_tie;
+    }
+    return kept;
+}
+
+/* Candidates are all tokens within `reach`; returns how many. */
+static int64_t collect(const struct scratch *s, int64_t vocab, float reach) {
+    int64_t n = 0;
+    for (int64_t g = 0; g < s->groups; g++) {
+        if (!(s->group_best[g] <= reach))
+            continue;
+        int64_t end = (g + 1) * GROUP < vocab ? (g + 1) * GROUP : vocab;
+        for (int64_t j = g * GROUP; j < end; j++) {
+            s->candidate[n] = (uint32_t)j;
+            n += s->distance[j] <= reach;
+        }
+    }
+    return n;
+}
+
+static int64_t keep_top_k(const struct scratch *s, int64_t vocab, int64_t k) {
+    float reach = INFINITY;
+    if (k <= s->groups)
+        reach = vbits_to_float(find_cut(s->group_best, NULL, NULL, s->groups, (double)k).distance);
+    int64_t n = collect(s, vocab, reach);
+    return apply_cut(s, n, find_cut(s->distance, NULL, s->candidate, n, (double)k));
+}
+
+static double mass_of(const struct scratch *s, int64_t n) {
+    double mass = 0;
+    for (int64_t i = 0; i < n; i++)
+        mass += (double)s->weight[s->candidate[i]];
+    return mass;
+}
+
+/* A token stays while those before it hold less than p of the mass. n < 0: no filter came before. */
+static int64_t keep_top_p(const struct scratch *s, int64_t vocab, int64_t n, double p, double total) {
+    if (n >= 0) {
+        total = mass_of(s, n);
+    } else {
+        /* V tokens of weight w hold at most V w: below (1 - p) of the mass none of them stays. */
+        double rare = 0.999 * (1 - p) * total / (double)vocab;
+        n = collect(s, vocab, (float)fmax(-log(rare) * 1.0001 + 1e-3, 0));
+    }
+    return apply_cut(s, n, find_cut(s->distance, s->weight, s->candidate, n, p * total));
+}
+
+static int32_t draw_candidate(const struct scratch *s, int64_t n, double unit) {
+    double target = unit * mass_of(s, n), sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)s->weight[s->candidate[i]];
+        if (sum > target)
+            return (int32_t)s->candidate[i];
+    }
+    return (int32_t)s->candidate[n - 1];
+}
+
+static int32_t draw_any(const struct scratch *s, int64_t vocab, double target) {
+    int32_t last = 0;
+    for (int64_t g = 0; g < s->groups; g++) {
+        if (s->group_mass[g] <= target && g + 1 < s->groups) {
+            target -= s->group_mass[g];
+            continue;
+        }
+        for (int64_t j = g * GROUP; j < vocab && j < (g + 1) * GROUP; j++) {
+            last = s->weight[j] > 0 ? (int32_t)j : last;
+            target -= (double)s->weight[j];
+            if (target < 0)
+                return last;
+        }
+    }
+    return last;
+}
+
+static int32_t draw(struct scratch *s, int64_t vocab, const struct sample_row *row, float largest) {
+    if (row->temperature == 0 || !(largest > -INFINITY))
+        return first_with_score(s, vocab, largest);
+    double total = weigh(s, vocab, largest, row->temperature);
+    double unit = rng_unit(rng_sample_word(row->seed, row->choice, row->position));
+    int64_t kept = -1;
+    if (row->top_k > 0 && row->top_k < vocab)
+        kept = keep_top_k(s, vocab, row->top_k);
+    if (row->top_p < 1)
+        kept = keep_top_p(s, vocab, kept, (double)row->top_p, total);
+    return kept < 0 ? draw_any(s, vocab, unit * total) : draw_candidate(s, kept, unit);
+}
+
+TYPED_BODY void sample_row(const struct sample *a, int64_t i, char *memory, enum dtype type) {
+    struct scratch s = scratch_at(memory, a->vocab);
+    const void *x = at_const(a->logits, i * a->stride, type);
+    float largest = score_row(x, a->vocab, &a->row[i], &s, type);
+    int32_t token = draw(&s, a->vocab, &a->row[i], largest);
+    a->token[i] = token;
+    if (a->logprob) {
+        struct softmax_sum all = softmax_row(x, a->vocab, type);
+        a->logprob[i] = (float)((double)load(x, token, type) - (double)all.max - log(all.sum));
+    }
+}
+
+int LEVEL(cpu_sample)(const struct exec *exec, const struct sample *a) {
+    int status = require_activation("sample", a->type);
+    if (status)
+        return status;
+    size_t each = (scratch_bytes(a->vocab) + 63) / 64 * 64;
+    int64_t workers = a->rows < exec_threads(exec) ? a->rows : exec_threads(exec);
+#pragma omp parallel for num_threads(workers > 1 ? exec_threads(exec) : 1) schedule(static)
+    for (int64_t w = 0; w < workers; w++)
+        for (int64_t i = w; i < a->rows; i += workers) {
+            char *memory = (char *)exec->workspace + (size_t)w * each;
+            if (a->type == DTYPE_F32)
+                sample_row(a, i, memory, DTYPE_F32);
+            else
+                sample_row(a, i, memory, DTYPE_BF16);
+        }
+    return STATUS_OK;
+}

@@ -1,0 +1,77 @@
+/* Maximum and sum of exponentials of one row of logits, in one walk from memory: a chunk at a time, so that its second
+ * reading comes from the first-level cache. */
+#ifndef CAMBIUM_KERNELS_CPU_SOFTMAX_H
+#define CAMBIUM_KERNELS_CPU_SOFTMAX_H
+
+#include "cpu/level/rows.h"
+
+#include <math.h>
+
+enum { SOFTMAX_CHUNKS_MAX = 64, SOFTMAX_CHUNK_MIN = 1024 };
+
+/* The same for every row of this length; at most SOFTMAX_CHUNKS_MAX chunks. */
+static inline int64_t softmax_chunk(int64_t count) {
+    int64_t share = (count + SOFTMAX_CHUNKS_MAX - 1) / SOFTMAX_CHUNKS_MAX;
+    return share > SOFTMAX_CHUNK_MIN ? (share + 63) / 64 * 64 : SOFTMAX_CHUNK_MIN;
+}
+
+/* The largest of count numbers; NaN is passed over, -infinity for none. */
+TYPED_BODY float row_max(const void *x, int64_t count, enum dtype type) {
+    enum { LANES = 64 };
+    float lane[LANES], largest = -INFINITY;
+    for (int l = 0; l < LANES; l++)
+        lane[l] = -INFINITY;
+    int64_t whole = count / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            float value = load(x, i + l, type);
+            lane[l] = value > lane[l] ? value : lane[l];
+        }
+    }
+    for (int64_t i = whole; i < count; i++)
+        lane[i - whole] = load(x, i, type) > lane[i - whole] ? load(x, i, type) : lane[i - whole];
+    for (int l = 0; l < LANES; l++)
+        largest = lane[l] > largest ? lane[l] : largest;
+    return largest;
+}
+
+struct softmax_sum {
+    float max;
+    double sum; /* of exp(x - max) */
+};
+
+/* Takes a further chunk in. With `exps`, exp(x - reference) of the chunk is written there (it may be x) and the return
+ * value is the reference. */
+TYPED_BODY float softmax_add(struct softmax_sum *s, const void *x, int64_t count, float *exps, enum dtype type) {
+    float largest = row_max(x, count, type);
+    if (largest > s->max) {
+        s->sum *= exp((double)s->max - (double)largest);
+        s->max = largest;
+    }
+    float reference = s->max, sum = 0;
+    if (exps) {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < count; i++) {
+            float e = vexp(load(x, i, type) - reference);
+            exps[i] = e;
+            sum += e;
+        }
+    } else {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < count; i++)
+            sum += vexp(load(x, i, type) - reference);
+    }
+    s->sum += (double)sum;
+    return reference;
+}
+
+TYPED_BODY struct softmax_sum softmax_row(const void *x, int64_t count, enum dtype type) {
+    struct softmax_sum s = {.max = -INFINITY};
+    int64_t chunk = softmax_chunk(count);
+    for (int64_t i = 0; i < count; i += chunk)
+        softmax_add(&s, at_const(x, i, type), count - i < chunk ? count - i : chunk, NULL, type);
+    return s;
+}
+
+#endif

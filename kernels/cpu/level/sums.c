@@ -1,0 +1,115 @@
+/* Sums: of squares, weighted, and of columns; and the clip factor that comes out of one. The order of additions depends
+ * on sizes alone, never on the number of threads. */
+#include "cpu/level/rows.h"
+
+#include <math.h>
+
+enum { SQUARES_BLOCK = 65536, COLUMN_STRIPE = 256 };
+
+static int64_t squares_blocks(int64_t count) {
+    return (count + SQUARES_BLOCK - 1) / SQUARES_BLOCK;
+}
+
+/* Four streams of a block at once: one would wait for its own additions. */
+static double block_squares(const float *x, int64_t count) {
+    int64_t q = count / 4;
+    const float *x1 = x + q, *x2 = x1 + q, *x3 = x2 + q;
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+    for (int64_t i = 0; i < q; i++) {
+        s0 += (double)x[i] * (double)x[i];
+        s1 += (double)x1[i] * (double)x1[i];
+        s2 += (double)x2[i] * (double)x2[i];
+        s3 += (double)x3[i] * (double)x3[i];
+    }
+    for (int64_t i = 4 * q; i < count; i++)
+        s0 += (double)x[i] * (double)x[i];
+    return (s0 + s1) + (s2 + s3);
+}
+
+size_t LEVEL(cpu_sum_of_squares_workspace)(struct device *device, int64_t count) {
+    (void)device;
+    return (size_t)squares_blocks(count) * sizeof(double);
+}
+
+int LEVEL(cpu_sum_of_squares)(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum) {
+    double *partial = exec->workspace, total = accumulate ? *sum : 0;
+    int64_t blocks = squares_blocks(count);
+#pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t first = b * SQUARES_BLOCK, left = count - first;
+        partial[b] = block_squares(x + first, left < SQUARES_BLOCK ? left : SQUARES_BLOCK);
+    }
+    for (int64_t b = 0; b < blocks; b++)
+        total += partial[b];
+    *sum = total;
+    return STATUS_OK;
+}
+
+/* A norm that is not a number makes the factor one too: what follows should not look healthy. */
+int LEVEL(cpu_clip_factor)(const struct exec *exec, const struct clip_factor *a) {
+    (void)exec;
+    double norm = sqrt(*a->sum_of_squares), factor = (double)a->max_norm / (norm + 1e-6);
+    *a->norm = (float)norm;
+    *a->factor = a->max_norm == 0 || factor > 1 ? 1.0f : (float)factor;
+    return STATUS_OK;
+}
+
+int LEVEL(cpu_weighted_sum)(const struct exec *exec, int64_t count, const float *x, const float *weight,
+                            bool accumulate, double *sum) {
+    (void)exec;
+    double total = 0;
+    for (int64_t i = 0; i < count; i++)
+        total += (double)x[i] * (double)weight[i];
+    *sum = (accumulate ? *sum : 0) + total;
+    return STATUS_OK;
+}
+
+size_t LEVEL(cpu_column_sum_workspace)(struct device *device, int64_t rows, int64_t cols) {
+    (void)device;
+    return (size_t)(row_blocks(rows) * cols) * sizeof(float);
+}
+
+/* Sums a block's rows into partial[cols], a stripe of columns at a time, so that the sums stay in the nearest cache. */
+TYPED_BODY void block_columns(int64_t rows, int64_t cols, const void *x, int64_t stride, float *partial,
+                              enum dtype type) {
+    for (int64_t first = 0; first < cols; first += COLUMN_STRIPE) {
+        int64_t count = cols - first < COLUMN_STRIPE ? cols - first : COLUMN_STRIPE, i = 0;
+        float *sum = partial + first;
+        memset(sum, 0, (size_t)count * sizeof *sum);
+        for (; i + 4 <= rows; i += 4) {
+            const void *r0 = at_const(x, i * stride + first, type), *r1 = at_const(r0, stride, type);
+            const void *r2 = at_const(r1, stride, type), *r3 = at_const(r2, stride, type);
+#pragma omp simd
+            for (int64_t j = 0; j < count; j++)
+                sum[j] += (load(r0, j, type) + load(r1, j, type)) + (load(r2, j, type) + load(r3, j, type));
+        }
+        for (; i < rows; i++) {
+            const void *row = at_const(x, i * stride + first, type);
+#pragma omp simd
+            for (int64_t j = 0; j < count; j++)
+                sum[j] += load(row, j, type);
+        }
+    }
+}
+
+int LEVEL(cpu_column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
+                          int64_t stride, float *out) {
+    int status = require_activation("column_sum", type);
+    if (status)
+        return status;
+    int64_t step = row_block(rows), blocks = row_blocks(rows);
+    float *partial = exec->workspace;
+#pragma omp parallel for num_threads(threads_for(exec, rows *cols)) schedule(static)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t count = rows - b * step < step ? rows - b * step : step;
+        if (type == DTYPE_F32)
+            block_columns(count, cols, at_const(x, b * step * stride, DTYPE_F32), stride, partial + b * cols,
+                          DTYPE_F32);
+        else
+            block_columns(count, cols, at_const(x, b * step * stride, DTYPE_BF16), stride, partial + b * cols,
+                          DTYPE_BF16);
+    }
+    add_partials(exec, blocks, cols, partial, cols, out);
+    return STATUS_OK;
+}
