@@ -1,0 +1,350 @@
+/* The engine: the cached path against the uncached one, rows that do not know their neighbours, shared pages, limits,
+ * generation. */
+#include "infer/infer.h"
+#include "support/test.h"
+
+#include <math.h>
+
+enum { T = 24, V = 29 }; /* of the d8_deep golden model */
+
+static const char *model_directory(void) {
+    return TEST_DATA "/model/golden/d8_deep";
+}
+
+static struct engine *open_engine(int precision, int threads) {
+    struct engine_options options = {.model = model_directory(),
+                                     .precision = precision,
+                                     .threads = threads,
+                                     .max_rows = 64,
+                                     .max_logit_rows = 64,
+                                     .max_sequences = 4};
+    struct engine *engine;
+    test_ok(engine_open(&options, &engine));
+    return engine;
+}
+
+static int32_t token_at(int text, int i) {
+    return (int32_t)((unsigned)(i * (7 + 4 * text) + text) % V);
+}
+
+/* log p of each next token of `text` by the training forward over the whole text. */
+static void uncached(int text, int64_t count, float *logprobs) {
+    struct strbuf config_text = STRBUF_INIT;
+    struct model_config config;
+    enum dtype dtype;
+    int32_t eos, tokens[T], positions[T], labels[T];
+    uint32_t zero[T] = {0};
+    float weight[T] = {0};
+    test_ok(ckpt_read_config(model_directory(), &config_text));
+    test_ok(gpt2_read_config(strbuf_text(&config_text), "config", &config, &dtype, &eos));
+    strbuf_free(&config_text);
+    struct device *device;
+    struct rank rank;
+    struct model *model;
+    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(rank_open_single(&rank, device, 1));
+    struct model_options options = {.config = config, .dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = T};
+    test_ok(model_open(&options, &rank, false, NULL, &model));
+    struct param_store *store = model_store(model);
+    struct ckpt_tensors *tensors;
+    test_ok(ckpt_open_model(model_directory(), &tensors));
+    struct ckpt_flat flat = {store->table, store->offset, rank.exec.stream, store->weights, DTYPE_F32};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    test_ok(ckpt_read(tensors, store->table, &array, 1));
+    ckpt_close(tensors);
+    for (int i = 0; i < count; i++) {
+        tokens[i] = token_at(text, i);
+        labels[i] = token_at(text, i + 1);
+        positions[i] = i;
+    }
+    struct model_batch batch = {.rows = count,
+                                .tokens = tokens,
+                                .positions = positions,
+                                .sample = zero,
+                                .token = zero,
+                                .segments = 1,
+                                .segment_start = (int64_t[]){0, count},
+                                .labels = labels,
+                                .loss_weight = weight};
+    test_ok(model_evaluate(model, &batch));
+    test_ok(model_row_losses(model, logprobs));
+    for (int i = 0; i < count; i++)
+        logprobs[i] = -logprobs[i];
+    model_close(model);
+    rank_close(&rank);
+    device_close(device);
+}
+
+static struct engine_row row_of(int sequence, int text, int i) {
+    return (struct engine_row){.token = token_at(text, i),
+                               .sequence = sequence,
+                               .slot = -1,
+                               .wants_logits = true,
+                               .label = token_at(text, i + 1)};
+}
+
+/* All rows of a text in one step. */
+static void prefill(struct engine *engine, int text, int count, float *logprobs) {
+    struct engine_row rows[T];
+    struct engine_result results[T];
+    int sequence = engine_sequence_new(engine);
+    assert_true(sequence >= 0);
+    for (int i = 0; i < count; i++)
+        rows[i] = row_of(sequence, text, i);
+    test_ok(engine_step(engine, rows, count, results));
+    for (int i = 0; i < count; i++)
+        logprobs[i] = results[i].label_logprob;
+    engine_sequence_free(engine, sequence);
+}
+
+static void cached_equals_uncached(void **state) {
+    (void)state;
+    struct engine *engine = open_engine(PRECISION_FP32, 2);
+    for (int text = 0; text < 3; text++) {
+        float ours[T], expected[T];
+        uncached(text, T, expected);
+        prefill(engine, text, T, ours);
+        for (int i = 0; i < T; i++)
+            if (!(fabsf(ours[i] - expected[i]) <= 1e-5f * (1 + fabsf(expected[i]))))
+                fail_msg("text %d, token %d: %.9g cached, %.9g uncached", text, i, ours[i], expected[i]);
+    }
+    engine_close(engine);
+}
+
+/* The same text in one step, a token a step, and mixed with two other texts in uneven pieces: identical bits. */
+static void a_rows_bits_do_not_depend_on_other_rows(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        struct engine *engine = open_engine(precision, 2), *single = open_engine(precision, 1);
+        float whole[3][T];
+        for (int text = 0; text < 3; text++) {
+            prefill(engine, text, T, whole[text]);
+            float one_thread[T];
+            prefill(single, text, T, one_thread);
+            assert_memory_equal(whole[text], one_thread, sizeof one_thread);
+        }
+        int sequence = engine_sequence_new(engine);
+        for (int i = 0; i < T; i++) {
+            struct engine_row row = row_of(sequence, 0, i);
+            struct engine_result result;
+            test_ok(engine_step(engine, &row, 1, &result));
+            assert_memory_equal(&result.label_logprob, &whole[0][i], sizeof(float));
+        }
+        engine_sequence_free(engine, sequence);
+        int sequences[3], done[3] = {0};
+        for (int text = 0; text < 3; text++)
+            sequences[text] = engine_sequence_new(engine);
+        for (uint32_t step = 0; done[0] + done[1] + done[2] < 3 * T; step++) {
+            struct engine_row rows[64];
+            struct engine_result results[64];
+            int count = 0, from[3];
+            for (int text = 0; text < 3; text++) {
+                from[text] = done[text];
+                int part = (int)(philox(1, step, (uint32_t)text, 0, 0).word[0] % 7);
+                for (int i = 0; i < part && done[text] < T; i++)
+                    rows[count++] = row_of(sequences[text], text, done[text]++);
+            }
+            if (count)
+                test_ok(engine_step(engine, rows, count, results));
+            for (int text = 0, row = 0; text < 3; text++)
+                for (int i = from[text]; i < done[text]; i++)
+                    assert_memory_equal(&results[row++].label_logprob, &whole[text][i], sizeof(float));
+        }
+        for (int text = 0; text < 3; text++)
+            engine_sequence_free(engine, sequences[text]);
+        engine_close(engine);
+        engine_close(single);
+    }
+}
+
+static void a_fork_goes_on_like_its_parent(void **state) {
+    (void)state;
+    struct engine *engine = open_engine(PRECISION_FP32, 2);
+    float whole[T];
+    prefill(engine, 1, T, whole);
+    for (int at = 1; at < T; at += 5) {
+        struct engine_row rows[T];
+        struct engine_result results[T];
+        int parent = engine_sequence_new(engine);
+        for (int i = 0; i < at; i++)
+            rows[i] = row_of(parent, 1, i);
+        test_ok(engine_step(engine, rows, at, results));
+        int child = engine_sequence_fork(engine, parent);
+        assert_true(child >= 0);
+        assert_int_equal(engine_sequence_length(engine, child), at);
+        struct engine_row other = row_of(parent, 2, at); /* the parent takes another way: the child must not see it */
+        test_ok(engine_step(engine, &other, 1, results));
+        engine_sequence_free(engine, parent);
+        for (int i = at; i < T; i++)
+            rows[i - at] = row_of(child, 1, i);
+        test_ok(engine_step(engine, rows, T - at, results));
+        for (int i = at; i < T; i++)
+            assert_memory_equal(&results[i - at].label_logprob, &whole[i], sizeof(float));
+        engine_sequence_free(engine, child);
+    }
+    engine_close(engine);
+}
+
+static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
+    (void)state;
+    struct engine_options options = {.model = model_directory(),
+                                     .precision = -1,
+                                     .max_rows = 40,
+                                     .max_logit_rows = 4,
+                                     .max_sequences = 3,
+                                     .cache_tokens = 32};
+    struct engine *engine;
+    test_ok(engine_open(&options, &engine));
+    struct engine_row rows[48];
+    struct engine_result results[48];
+    int a = engine_sequence_new(engine), b = engine_sequence_new(engine), c = engine_sequence_new(engine);
+    test_fails(engine_sequence_new(engine), STATUS_MEMORY, "3 sequences");
+    for (int i = 0; i < 48; i++)
+        rows[i] = (struct engine_row){.token = 1, .sequence = a, .slot = -1, .label = -1};
+    test_fails(engine_step(engine, rows, 41, results), STATUS_INVALID, "41 rows");
+    test_fails(engine_step(engine, rows, 25, results), STATUS_INVALID, "24 positions");
+    assert_int_equal(engine_sequence_length(engine, a), 0);
+    rows[0].token = V;
+    test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "vocabulary");
+    rows[0].token = 1;
+    for (int i = 0; i < 5; i++)
+        rows[i].wants_logits = true;
+    test_fails(engine_step(engine, rows, 5, results), STATUS_INVALID, "logits of 5 rows");
+    for (int i = 0; i < 5; i++)
+        rows[i].wants_logits = false;
+    rows[1].sequence = b;
+    rows[2].sequence = c;
+    test_fails(engine_step(engine, rows, 3, results), STATUS_INVALID, "2 free pages");
+    assert_int_equal(engine_sequence_length(engine, b), 0);
+    test_ok(engine_step(engine, rows, 2, results));
+    test_fails(engine_sequence_fork(engine, a), STATUS_MEMORY, "in use");
+    engine_sequence_free(engine, c);
+    test_fails(engine_sequence_fork(engine, a), STATUS_MEMORY, "cache");
+    engine_sequence_free(engine, b);
+    test_ok(engine_sequence_fork(engine, a) < 0);
+    engine_close(engine);
+}
+
+static void scores_equal_the_uncached_path(void **state) {
+    (void)state;
+    struct engine_options options = {
+        .model = model_directory(), .precision = -1, .max_rows = 7, .max_logit_rows = 5, .max_sequences = 1};
+    struct engine *engine;
+    test_ok(engine_open(&options, &engine));
+    int32_t tokens[T + 1];
+    float ours[T + 1], expected[T];
+    for (int i = 0; i <= T; i++)
+        tokens[i] = token_at(1, i);
+    uncached(1, T - 1, expected);
+    test_ok(score_tokens(engine, tokens, T, ours));
+    for (int i = 1; i < T; i++)
+        assert_true(fabsf(ours[i] - expected[i - 1]) <= 1e-5f * (1 + fabsf(expected[i - 1])));
+    test_fails(score_tokens(engine, tokens, T + 1, ours), STATUS_INVALID, "25 tokens");
+    tokens[3] = -1;
+    test_fails(score_tokens(engine, tokens, T, ours), STATUS_INVALID, "vocabulary");
+    test_ok(score_tokens(engine, tokens, 0, ours)); /* nothing to say about nothing */
+    engine_close(engine);
+}
+
+static void run_generate(struct engine *engine, double temperature, uint64_t seed, int64_t samples,
+                         struct generated *out) {
+    struct generate_options options = {
+        .prompt = (int32_t[]){3, 1, 4},
+        .prompt_length = 3,
+        .max_new_tokens = 12,
+        .samples = samples,
+        .eos_id = -1,
+        .sampling = {.temperature = temperature, .top_p = 1, .repetition_penalty = 1, .seed = seed}};
+    test_ok(generate(engine, NULL, &options, out));
+}
+
+static void equal_seeds_give_equal_texts(void **state) {
+    (void)state;
+    struct engine *engine = open_engine(-1, 2);
+    struct generated one[4], two[4], greedy[4];
+    run_generate(engine, 1, 5, 3, one);
+    run_generate(engine, 1, 5, 1, two); /* a choice does not depend on how many there are */
+    run_generate(engine, 0, 1, 2, greedy);
+    assert_int_equal(one[0].tokens.count, 12);
+    assert_memory_equal(one[0].tokens.ids, two[0].tokens.ids, 12 * sizeof(int32_t));
+    assert_memory_not_equal(one[0].tokens.ids, one[1].tokens.ids, 12 * sizeof(int32_t));
+    assert_memory_equal(greedy[0].tokens.ids, greedy[1].tokens.ids, 12 * sizeof(int32_t));
+    for (int i = 0; i < 3; i++)
+        generated_free(&one[i]);
+    generated_free(&two[0]);
+    run_generate(engine, 1, 6, 1, two);
+    run_generate(engine, 1, 5, 1, one);
+    assert_memory_not_equal(one[0].tokens.ids, two[0].tokens.ids, 12 * sizeof(int32_t));
+    generated_free(&one[0]);
+    generated_free(&two[0]);
+    for (int i = 0; i < 2; i++)
+        generated_free(&greedy[i]);
+    /* All sequences went back: the engine can be filled again. */
+    for (int i = 0; i < 4; i++)
+        assert_true(engine_sequence_new(engine) >= 0);
+    engine_close(engine);
+}
+
+static void a_text_ends_at_the_last_position_or_at_its_end_token(void **state) {
+    (void)state;
+    struct engine *engine = open_engine(-1, 2);
+    struct generate_options options = {.prompt = (int32_t[]){3, 1, 4},
+                                       .prompt_length = 3,
+                                       .max_new_tokens = 100,
+                                       .samples = 1,
+                                       .eos_id = -1,
+                                       .sampling = {.top_p = 1, .repetition_penalty = 1}};
+    struct generated out;
+    test_ok(generate(engine, NULL, &options, &out));
+    assert_int_equal(out.tokens.count, T - 3 + 1); /* the token behind the last position is drawn, and not run */
+    assert_int_equal(out.reason, FINISH_LENGTH);
+    options.eos_id = out.tokens.ids[4];
+    size_t first = 0;
+    while (out.tokens.ids[first] != options.eos_id)
+        first++;
+    generated_free(&out);
+    test_ok(generate(engine, NULL, &options, &out));
+    assert_int_equal(out.tokens.count, first);
+    assert_int_equal(out.reason, FINISH_STOP);
+    generated_free(&out);
+    int32_t prompt[T + 1] = {0};
+    options.prompt = prompt;
+    options.prompt_length = T + 1;
+    test_fails(generate(engine, NULL, &options, &out), STATUS_INVALID, "24 positions");
+    engine_close(engine);
+}
+
+/* With a penalty no greedy text of this small model repeats a token that is not far ahead of the others. */
+static void a_penalty_changes_what_was_seen(void **state) {
+    (void)state;
+    struct engine *engine = open_engine(-1, 1);
+    struct generate_options options = {.prompt = (int32_t[]){3, 1, 4},
+                                       .prompt_length = 3,
+                                       .max_new_tokens = 15,
+                                       .samples = 1,
+                                       .eos_id = -1,
+                                       .sampling = {.top_p = 1, .repetition_penalty = 100}};
+    struct generated out;
+    test_ok(generate(engine, NULL, &options, &out));
+    bool seen[V] = {[1] = true, [3] = true, [4] = true};
+    for (size_t i = 0; i < out.tokens.count; i++) {
+        assert_false(seen[out.tokens.ids[i]]);
+        seen[out.tokens.ids[i]] = true;
+    }
+    generated_free(&out);
+    engine_close(engine);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cached_equals_uncached),
+        cmocka_unit_test(a_rows_bits_do_not_depend_on_other_rows),
+        cmocka_unit_test(a_fork_goes_on_like_its_parent),
+        cmocka_unit_test(what_does_not_fit_is_refused_and_changes_nothing),
+        cmocka_unit_test(scores_equal_the_uncached_path),
+        cmocka_unit_test(equal_seeds_give_equal_texts),
+        cmocka_unit_test(a_text_ends_at_the_last_position_or_at_its_end_token),
+        cmocka_unit_test(a_penalty_changes_what_was_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

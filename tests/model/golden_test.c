@@ -1,0 +1,268 @@
+/* The model against `transformers` in fp64 (tools/golden/gpt2_vectors.py): logits, loss and every gradient. */
+#include "model/support.h"
+
+#include <jansson.h>
+#include <math.h>
+
+static const char *const cases[] = {"d5_tied", "d33_exact", "d64_untied", "d8_deep"};
+enum { CASE_COUNT = sizeof cases / sizeof *cases };
+
+struct golden {
+    char directory[512];
+    struct model_config config;
+    int64_t B, T, N;
+    int32_t *tokens, *positions, *labels;
+    uint32_t *sample, *token;
+    float *weight;
+    int64_t *starts;
+    struct safetensors *expected;
+};
+
+static void golden_open(struct golden *g, const char *name) {
+    snprintf(g->directory, sizeof g->directory, "%s/model/golden/%s", TEST_DATA, name);
+    g->config = test_read_config(g->directory);
+    char path[600];
+    snprintf(path, sizeof path, "%s/batch.json", g->directory);
+    json_t *batch = json_load_file(path, 0, NULL);
+    assert_non_null(batch);
+    json_t *tokens = json_object_get(batch, "tokens"), *labels = json_object_get(batch, "labels");
+    g->B = (int64_t)json_array_size(tokens);
+    g->T = (int64_t)json_array_size(json_array_get(tokens, 0));
+    g->N = g->B * g->T;
+    g->tokens = calloc((size_t)g->N, 4);
+    g->positions = calloc((size_t)g->N, 4);
+    g->labels = calloc((size_t)g->N, 4);
+    g->sample = calloc((size_t)g->N, 4);
+    g->token = calloc((size_t)g->N, 4);
+    g->weight = calloc((size_t)g->N, 4);
+    g->starts = calloc((size_t)g->B + 1, 8);
+    int64_t counted = 0;
+    for (int64_t i = 0; i < g->N; i++) {
+        json_int_t label =
+            json_integer_value(json_array_get(json_array_get(labels, (size_t)(i / g->T)), (size_t)(i % g->T)));
+        g->tokens[i] =
+            (int32_t)json_integer_value(json_array_get(json_array_get(tokens, (size_t)(i / g->T)), (size_t)(i % g->T)));
+        g->positions[i] = (int32_t)(i % g->T);
+        g->labels[i] = label < 0 ? 0 : (int32_t)label;
+        g->weight[i] = label < 0 ? 0 : 1;
+        counted += label >= 0;
+    }
+    for (int64_t i = 0; i < g->N; i++)
+        g->weight[i] /= (float)counted;
+    for (int64_t i = 0; i <= g->B; i++)
+        g->starts[i] = i * g->T;
+    json_decref(batch);
+    snprintf(path, sizeof path, "%s/expected.safetensors", g->directory);
+    test_ok(safetensors_open(path, &g->expected));
+}
+
+static void golden_close(struct golden *g) {
+    safetensors_close(g->expected);
+    free(g->tokens);
+    free(g->positions);
+    free(g->labels);
+    free(g->sample);
+    free(g->token);
+    free(g->weight);
+    free(g->starts);
+}
+
+/* Samples [first, first + count) as a batch. */
+static struct model_batch golden_batch(const struct golden *g, int64_t first, int64_t count) {
+    int64_t at = first * g->T;
+    return (struct model_batch){.rows = count * g->T,
+                                .tokens = g->tokens + at,
+                                .positions = g->positions + at,
+                                .sample = g->sample + at,
+                                .token = g->token + at,
+                                .segments = count,
+                                .segment_start = g->starts,
+                                .labels = g->labels + at,
+                                .loss_weight = g->weight + at};
+}
+
+static double *expected_values(const struct golden *g, const char *name, int64_t *count) {
+    const struct safetensor *tensor = safetensors_find(g->expected, name);
+    assert_non_null(tensor);
+    float *values = malloc((size_t)tensor->elements * sizeof *values);
+    double *wide = malloc((size_t)tensor->elements * sizeof *wide);
+    test_ok(safetensors_read(g->expected, tensor, 0, tensor->elements, DTYPE_F32, values));
+    for (int64_t i = 0; i < tensor->elements; i++)
+        wide[i] = values[i];
+    *count = tensor->elements;
+    free(values);
+    return wide;
+}
+
+/* A gradient's largest error over the tensor's largest entry; the file's orientation is that of its slices. */
+static double gradient_error(struct test_model *t, const struct golden *g, int id) {
+    const struct param *row = &model_table(t->model)->rows[id];
+    char name[128];
+    snprintf(name, sizeof name, "grad.%s", row->slices[0].name);
+    int64_t count;
+    double *expected = expected_values(g, name, &count), *ours = malloc((size_t)count * sizeof *ours);
+    const float *gradient = param_gradient(model_store(t->model), id);
+    bool is_transposed = row->slices[0].is_transposed;
+    int64_t rows = row->shape[0], cols = row->shape[1];
+    double error = 0, scale = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            double e = expected[is_transposed ? c * rows + r : r * cols + c];
+            error = fmax(error, fabs(gradient[r * cols + c] - e));
+            scale = fmax(scale, fabs(e));
+        }
+    free(ours);
+    free(expected);
+    return error / scale;
+}
+
+static void compare(const char *name, enum dtype dtype, double loss_bound, double logit_bound, double gradient_bound) {
+    struct golden g;
+    golden_open(&g, name);
+    struct test_model t;
+    test_model_open(&t,
+                    (struct model_options){.config = g.config, .dtype = dtype, .use = MODEL_TRAIN, .max_rows = g.N});
+    test_model_load(&t, g.directory);
+    struct model_batch batch = golden_batch(&g, 0, g.B);
+    float *logits = malloc((size_t)(g.N * g.config.vocab_size) * sizeof *logits);
+    test_ok(model_logits(t.model, &batch, logits));
+    int64_t count;
+    double *expected = expected_values(&g, "logits", &count), loss;
+    double error = test_max_error(logits, expected, (size_t)count);
+    if (!(error <= logit_bound))
+        fail_msg("%s: logits are off by %g of the largest", name, error);
+    free(expected);
+    free(logits);
+    expected = expected_values(&g, "loss", &count);
+    /* Sample by sample with accumulated gradients, which must be the same as all at once. */
+    for (int64_t split = 0; split < 2; split++) {
+        for (int64_t b = 0; b < (split ? g.B : 1); b++) {
+            batch = golden_batch(&g, b, split ? 1 : g.B);
+            test_ok(model_train_step(t.model, &batch, &(struct model_pass){.is_first_micro_batch = b == 0}));
+        }
+        test_ok(model_loss(t.model, &loss));
+        if (!(fabs(loss - expected[0]) <= loss_bound * expected[0]))
+            fail_msg("%s: loss %.9g, expected %.9g", name, loss, expected[0]);
+        for (int id = 0; id < model_table(t.model)->count; id++) {
+            error = gradient_error(&t, &g, id);
+            if (!(error <= gradient_bound))
+                fail_msg("%s: gradient of %s is off by %g of its largest", name, model_table(t.model)->rows[id].name,
+                         error);
+        }
+    }
+    free(expected);
+    test_model_close(&t);
+    golden_close(&g);
+}
+
+/* fp32 against fp64: 1e-5 of a tensor's largest entry. */
+static void fp32_equals_transformers(void **state) {
+    (void)state;
+    for (int i = 0; i < CASE_COUNT; i++)
+        compare(cases[i], DTYPE_F32, 1e-6, 1e-5, 1e-5);
+}
+
+/* bf16 keeps 8 bits: weights and each stored activation are off by up to 2^-9 of themselves. A logit is a sum over a
+ * path of about 4 rounded tensors a layer and as many rounded weights; errors of independent roundings add as squares,
+ * so with L layers the typical error is 2^-9 * sqrt(8 L + 4) of the sum's size, and the largest of some thousand
+ * entries about four times that. A gradient passes through the network twice. */
+static void bf16_is_within_its_roundings(void **state) {
+    (void)state;
+    for (int i = 0; i < CASE_COUNT; i++) {
+        char directory[512];
+        snprintf(directory, sizeof directory, "%s/model/golden/%s", TEST_DATA, cases[i]);
+        double typical = 0x1p-9 * sqrt(8.0 * (double)test_read_config(directory).num_layers + 4);
+        compare(cases[i], DTYPE_BF16, 2 * typical, 4 * typical, 8 * typical);
+    }
+}
+
+static void a_plan_is_what_opening_allocates(void **state) {
+    (void)state;
+    struct model_config config = {.num_layers = 2,
+                                  .hidden_size = 48,
+                                  .num_attention_heads = 3,
+                                  .num_query_groups = 3,
+                                  .ffn_hidden_size = 100,
+                                  .max_position_embeddings = 32,
+                                  .vocab_size = 77,
+                                  .init_method_std = 0.02,
+                                  .layernorm_epsilon = 1e-5,
+                                  .add_bias_linear = true};
+    struct model_options options = {.config = config, .dtype = DTYPE_BF16, .use = MODEL_TRAIN, .max_rows = 64};
+    struct device *device;
+    struct rank rank;
+    struct model *model;
+    struct model_plan plan, again;
+    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(rank_open_single(&rank, device, 1));
+    test_ok(model_open(&options, &rank, true, &plan, &model));
+    assert_null(model);
+    test_ok(model_open(&options, &rank, false, &again, &model));
+    assert_memory_equal(&plan, &again, sizeof plan);
+    assert_int_equal(rank.exec.workspace_bytes, plan.workspace);
+    int64_t block = 4 * 48 * 48 + 4 * 48 + 2 * 48 * 100 + 100 + 48 + 4 * 48;
+    assert_int_equal(plan.parameters, (77 + 32) * 48 + 2 * block + 2 * 48);
+    model_close(model);
+    rank_close(&rank);
+    device_close(device);
+}
+
+static void config_json_round_trips(void **state) {
+    (void)state;
+    struct model_config config, again;
+    enum dtype dtype;
+    int32_t eos;
+    for (int i = 0; i < CASE_COUNT; i++) {
+        char directory[512], *text;
+        snprintf(directory, sizeof directory, "%s/model/golden/%s", TEST_DATA, cases[i]);
+        config = test_read_config(directory);
+        config.add_bias_linear = i % 2;
+        test_ok(gpt2_write_config(&config, DTYPE_BF16, 7, &text));
+        test_ok(gpt2_read_config(text, "text", &again, &dtype, &eos));
+        assert_memory_equal(&config, &again, sizeof config);
+        assert_int_equal(dtype, DTYPE_BF16);
+        assert_int_equal(eos, 7);
+        free(text);
+    }
+}
+
+static void what_is_not_built_is_refused_by_name(void **state) {
+    (void)state;
+    static const char base[] =
+        "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":4,\"vocab_size\":9%s}";
+    static const struct {
+        const char *more, *error;
+        int status;
+    } bad[] = {
+        {",\"scale_attn_by_inverse_layer_idx\":true", "scale_attn_by_inverse_layer_idx", STATUS_UNSUPPORTED},
+        {",\"reorder_and_upcast_attn\":true", "reorder_and_upcast_attn", STATUS_UNSUPPORTED},
+        {",\"add_cross_attention\":true", "add_cross_attention", STATUS_UNSUPPORTED},
+        {",\"scale_attn_weights\":false", "scale_attn_weights", STATUS_UNSUPPORTED},
+        {",\"activation_function\":\"relu\"", "activation_function", STATUS_UNSUPPORTED},
+        {",\"dtype\":\"int8\"", "dtype", STATUS_UNSUPPORTED},
+        {",\"n_inner\":-4", "n_inner", STATUS_INVALID},
+        {",\"n_inner\":\"many\"", "n_inner", STATUS_INVALID},
+        {",\"attn_pdrop\":1.5", "attn_pdrop", STATUS_INVALID},
+        {",\"n_layer\":2", "duplicate", STATUS_INVALID},
+        {",", "f:1:", STATUS_INVALID},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[512];
+        struct model_config config;
+        enum dtype dtype;
+        int32_t eos;
+        snprintf(text, sizeof text, base, bad[i].more);
+        test_fails(gpt2_read_config(text, "f", &config, &dtype, &eos), bad[i].status, bad[i].error);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fp32_equals_transformers),
+        cmocka_unit_test(bf16_is_within_its_roundings),
+        cmocka_unit_test(a_plan_is_what_opening_allocates),
+        cmocka_unit_test(config_json_round_trips),
+        cmocka_unit_test(what_is_not_built_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,298 @@
+/* Attach points: a scale and a rank-1 addition as hooks equal the same change folded into the weights, in loss, in
+ * every gradient of the base, and in the gradients of the hook itself. */
+#include "model/support.h"
+
+#include <math.h>
+
+enum { LAYERS = 2, C = 12, F = 20, V = 31, ROWS = 14, LAYER = 1 };
+
+/* y = y * l + (x . a) b, a hook that needs both halves of the backward. */
+struct test_hook {
+    int64_t in, out;
+    float scale[3 * C + F], a[C + F], b[3 * C + F];
+    float dscale[3 * C + F], da[C + F], db[3 * C + F];
+    bool has_addition;
+};
+
+static size_t hook_saved_bytes(void *self, const struct hook_call *call) {
+    (void)self;
+    return (size_t)(call->rows * (call->out + 1)) * sizeof(float);
+}
+
+static int hook_forward(void *self, const struct hook_call *call) {
+    struct test_hook *h = self;
+    float *y = call->y, *saved = call->saved;
+    const float *x = call->x;
+    for (int64_t i = 0; i < call->rows; i++) {
+        float dot = 0;
+        for (int64_t j = 0; j < h->in && h->has_addition; j++)
+            dot += x[i * h->in + j] * h->a[j];
+        saved[call->rows * call->out + i] = dot;
+        for (int64_t j = 0; j < call->out; j++) {
+            saved[i * call->out + j] = y[i * call->out + j];
+            y[i * call->out + j] = y[i * call->out + j] * h->scale[j] + dot * h->b[j];
+        }
+    }
+    return STATUS_OK;
+}
+
+/* The rank-1 part needs dy before it is scaled: it keeps (dy . b) in place of the saved dot products. */
+static int hook_backward_output(void *self, const struct hook_call *call) {
+    struct test_hook *h = self;
+    float *dy = call->dy, *saved = call->saved;
+    for (int64_t i = 0; i < call->rows; i++) {
+        float *dot = &saved[call->rows * call->out + i], back = 0;
+        for (int64_t j = 0; j < call->out; j++) {
+            float d = dy[i * call->out + j];
+            h->dscale[j] += d * saved[i * call->out + j];
+            h->db[j] += d * *dot;
+            back += d * h->b[j];
+            dy[i * call->out + j] = d * h->scale[j];
+        }
+        *dot = back;
+    }
+    return STATUS_OK;
+}
+
+static int hook_backward_input(void *self, const struct hook_call *call) {
+    struct test_hook *h = self;
+    const float *x = call->x, *back = (float *)call->saved + call->rows * call->out;
+    float *dx = call->dx;
+    for (int64_t i = 0; i < call->rows && h->has_addition; i++)
+        for (int64_t j = 0; j < h->in; j++) {
+            h->da[j] += back[i] * x[i * h->in + j];
+            dx[i * h->in + j] += back[i] * h->a[j];
+        }
+    return STATUS_OK;
+}
+
+static float draw(uint32_t i) {
+    return (float)rng_unit(philox(7, i, 0, 0, 0).word[0]) - 0.5f;
+}
+
+static struct model_config small_config(void) {
+    return (struct model_config){.num_layers = LAYERS,
+                                 .hidden_size = C,
+                                 .num_attention_heads = 3,
+                                 .num_query_groups = 3,
+                                 .ffn_hidden_size = F,
+                                 .max_position_embeddings = ROWS,
+                                 .vocab_size = V,
+                                 .init_method_std = 0.4,
+                                 .layernorm_epsilon = 1e-5,
+                                 .add_bias_linear = true,
+                                 .untie_embeddings_and_output_weights = true};
+}
+
+static void run(struct test_model *t, double *loss) {
+    int32_t tokens[ROWS], positions[ROWS], labels[ROWS];
+    uint32_t zero[ROWS] = {0}, place[ROWS];
+    float weight[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        tokens[i] = (i * 7) % V;
+        labels[i] = (i * 5 + 3) % V;
+        positions[i] = i;
+        place[i] = (uint32_t)i;
+        weight[i] = 1.0f / ROWS;
+    }
+    struct model_batch batch = {.rows = ROWS,
+                                .tokens = tokens,
+                                .positions = positions,
+                                .sample = zero,
+                                .token = place,
+                                .segments = 1,
+                                .segment_start = (int64_t[]){0, ROWS},
+                                .labels = labels,
+                                .loss_weight = weight};
+    test_ok(model_train_step(t->model, &batch, &(struct model_pass){.is_first_micro_batch = true}));
+    test_ok(model_loss(t->model, loss));
+}
+
+struct place_case {
+    const char *name;
+    enum attach_place place;
+    enum hook_stage stage;
+    const char *weight, *bias; /* of the linear that the change folds into */
+    bool scales_columns;       /* behind an activation: the scale folds into the next linear's inputs */
+    bool has_addition;
+    int64_t in, out;
+};
+
+static const struct place_case places[] = {
+    {"qkv", ATTACH_QKV, HOOK_BEFORE_ACTIVATION, "attention.qkv.weight", "attention.qkv.bias", false, true, C, 3 * C},
+    {"projection", ATTACH_PROJECTION, HOOK_BEFORE_ACTIVATION, "attention.projection.weight",
+     "attention.projection.bias", false, true, C, C},
+    {"fc1", ATTACH_FC1, HOOK_BEFORE_ACTIVATION, "mlp.fc1.weight", "mlp.fc1.bias", false, true, C, F},
+    {"fc2", ATTACH_FC2, HOOK_BEFORE_ACTIVATION, "mlp.fc2.weight", "mlp.fc2.bias", false, true, F, C},
+    {"activated fc1", ATTACH_FC1, HOOK_AFTER_ACTIVATION, "mlp.fc2.weight", NULL, true, false, F, F},
+    {"after attention", ATTACH_AFTER_ATTENTION, HOOK_BEFORE_ACTIVATION, "attention.projection.weight",
+     "attention.projection.bias", false, false, C, C},
+    {"after mlp", ATTACH_AFTER_MLP, HOOK_BEFORE_ACTIVATION, "mlp.fc2.weight", "mlp.fc2.bias", false, false, C, C},
+};
+
+static const char *layer_name(const char *text) {
+    static char name[96];
+    snprintf(name, sizeof name, "layers.%d.%s", LAYER, text);
+    return name;
+}
+
+static void check_close(const char *what, const float *a, const float *b, int64_t n) {
+    double scale = 1e-6, error = 0;
+    for (int64_t i = 0; i < n; i++) {
+        scale = fmax(scale, fabs(b[i]));
+        error = fmax(error, fabs((double)a[i] - b[i]));
+    }
+    if (!(error <= 2e-5 * scale))
+        fail_msg("%s: off by %g of the largest", what, error / scale);
+}
+
+/* Folds the hook into the plain model's weights: W' = diag(l) W + b a', or W' = W diag(l) behind an activation. */
+static void fold(struct test_model *plain, const struct place_case *p, const struct test_hook *h, float *kept) {
+    float *w = test_weight(plain, layer_name(p->weight));
+    int64_t rows = p->scales_columns ? C : p->out, cols = p->scales_columns ? p->out : p->in;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            kept[r * cols + c] = w[r * cols + c];
+            w[r * cols + c] =
+                w[r * cols + c] * h->scale[p->scales_columns ? c : r] + (h->has_addition ? h->b[r] * h->a[c] : 0);
+        }
+    for (int64_t r = 0; r < rows && p->bias; r++)
+        test_weight(plain, layer_name(p->bias))[r] *= h->scale[r];
+}
+
+static void check_hook_gradients(struct test_model *plain, struct test_model *hooked, const struct place_case *p,
+                                 const struct test_hook *h, const float *kept) {
+    const float *g = test_gradient(plain, layer_name(p->weight));
+    int64_t rows = p->scales_columns ? C : p->out, cols = p->scales_columns ? p->out : p->in;
+    float dscale[3 * C + F] = {0}, da[C + F] = {0}, db[3 * C + F] = {0};
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            dscale[p->scales_columns ? c : r] += g[r * cols + c] * kept[r * cols + c];
+            if (h->has_addition) {
+                da[c] += g[r * cols + c] * h->b[r];
+                db[r] += g[r * cols + c] * h->a[c];
+            }
+        }
+    for (int64_t r = 0; r < rows && p->bias; r++)
+        dscale[r] += test_gradient(plain, layer_name(p->bias))[r] * test_weight(hooked, layer_name(p->bias))[r];
+    check_close("scale gradient", h->dscale, dscale, p->out);
+    if (h->has_addition) {
+        check_close("a gradient", h->da, da, p->in);
+        check_close("b gradient", h->db, db, p->out);
+    }
+}
+
+static void a_hook_equals_folded_weights(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const struct place_case *p = &places[i];
+        struct test_hook h = {.in = p->in, .out = p->out, .has_addition = p->has_addition};
+        for (uint32_t j = 0; j < 3 * C + F; j++) {
+            h.scale[j] = 1 + draw(j);
+            h.b[j] = draw(1000 + j);
+        }
+        for (uint32_t j = 0; j < C + F; j++)
+            h.a[j] = draw(2000 + j);
+        struct hook_table table;
+        test_ok(hook_table_init(&table, LAYERS));
+        struct hook hook = {.self = &h,
+                            .stage = p->stage,
+                            .saved_bytes = hook_saved_bytes,
+                            .forward = hook_forward,
+                            .backward_output = hook_backward_output,
+                            .backward_input = hook_backward_input};
+        test_ok(hook_table_add(&table, LAYER, p->place, &hook));
+        struct model_options options = {
+            .config = small_config(), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+        struct test_model plain, hooked;
+        test_model_open(&plain, options);
+        options.hooks = &table;
+        test_model_open(&hooked, options);
+        test_ok(model_initialise(plain.model, 3));
+        test_ok(model_initialise(hooked.model, 3));
+        for (struct test_model *t = &plain; t; t = t == &plain ? &hooked : NULL)
+            for (int64_t r = 0; r < p->out && p->bias; r++)
+                test_weight(t, layer_name(p->bias))[r] = draw(3000 + (uint32_t)r);
+        float kept[3 * C * F];
+        double loss, expected;
+        fold(&plain, p, &h, kept);
+        run(&plain, &expected);
+        run(&hooked, &loss);
+        if (!(fabs(loss - expected) <= 2e-6 * expected))
+            fail_msg("%s: loss %.9g, folded %.9g", p->name, loss, expected);
+        check_hook_gradients(&plain, &hooked, p, &h, kept);
+        /* What lies below the hook sees it only through dx. */
+        check_close("token embedding", test_gradient(&hooked, "embedding.token.weight"),
+                    test_gradient(&plain, "embedding.token.weight"), V * C);
+        check_close("lower block", test_gradient(&hooked, "layers.0.attention.qkv.weight"),
+                    test_gradient(&plain, "layers.0.attention.qkv.weight"), 3 * C * C);
+        test_model_close(&plain);
+        test_model_close(&hooked);
+        hook_table_free(&table);
+    }
+}
+
+/* Prefix keys and values of the KV place, with their gradients by central differences. */
+struct test_prefix {
+    float k[3 * C], v[3 * C], dk[3 * C], dv[3 * C];
+};
+
+static int give_prefix(void *self, int layer, struct hook_prefix *prefix) {
+    struct test_prefix *p = self;
+    (void)layer;
+    *prefix = (struct hook_prefix){.tokens = 3, .k = p->k, .v = p->v, .dk = p->dk, .dv = p->dv};
+    return STATUS_OK;
+}
+
+static void prefix_gradients_equal_differences(void **state) {
+    (void)state;
+    struct test_prefix prefix = {{0}};
+    for (uint32_t i = 0; i < 3 * C; i++) {
+        prefix.k[i] = 2 * draw(i);
+        prefix.v[i] = 2 * draw(500 + i);
+    }
+    struct hook_table table;
+    test_ok(hook_table_init(&table, LAYERS));
+    test_ok(hook_table_add(&table, LAYER, ATTACH_KV, &(struct hook){.self = &prefix, .prefix = give_prefix}));
+    struct test_model t;
+    test_model_open(
+        &t, (struct model_options){
+                .config = small_config(), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS, .hooks = &table});
+    test_ok(model_initialise(t.model, 3));
+    double loss, plus, minus;
+    run(&t, &loss);
+    struct test_prefix gradients = prefix;
+    for (int i = 0; i < 6 * C; i += 5) {
+        float *value = i < 3 * C ? &prefix.k[i] : &prefix.v[i - 3 * C], kept = *value, h = 0.02f;
+        *value = kept + h;
+        run(&t, &plus);
+        *value = kept - h;
+        run(&t, &minus);
+        *value = kept;
+        double numeric = (plus - minus) / (2 * h), ours = i < 3 * C ? gradients.dk[i] : gradients.dv[i - 3 * C];
+        /* fp32 losses around 3 carry 2e-7: the difference quotient is good to about 2e-5. */
+        if (!(fabs(numeric - ours) <= 5e-5 + 2e-3 * fabs(ours)))
+            fail_msg("prefix value %d: %g, numeric %g", i, ours, numeric);
+    }
+    test_model_close(&t);
+    hook_table_free(&table);
+}
+
+static void methods_beyond_the_limit_are_refused(void **state) {
+    (void)state;
+    struct hook_table table;
+    test_ok(hook_table_init(&table, 1));
+    for (int i = 0; i < HOOKS_PER_PLACE; i++)
+        test_ok(hook_table_add(&table, 0, ATTACH_QKV, &(struct hook){0}));
+    test_fails(hook_table_add(&table, 0, ATTACH_QKV, &(struct hook){0}), STATUS_INVALID, "layer 0");
+    hook_table_free(&table);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hook_equals_folded_weights),
+        cmocka_unit_test(prefix_gradients_equal_differences),
+        cmocka_unit_test(methods_beyond_the_limit_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
