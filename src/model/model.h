@@ -50,8 +50,9 @@ struct model_plan {
     int64_t flat_elements; /* length of the store's flat arrays: what an optimizer plans by */
 };
 
-/* `rank` must be planning (fresh); its workspace is allocated here. With `only_plan` nothing is allocated and *model
- * stays NULL. Weights are zero until they are loaded or initialised. */
+/* `rank` must be planning (fresh); its workspace is allocated here, so whoever else uses it (the optimizer) notes its
+ * needs before. With `only_plan` nothing is allocated and *model stays NULL. Weights are zero until they are loaded or
+ * initialised. */
 int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
                struct model **model);
 void model_close(struct model *model);

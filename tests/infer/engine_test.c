@@ -221,7 +221,7 @@ static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
     engine_sequence_free(engine, c);
     test_fails(engine_sequence_fork(engine, a), STATUS_MEMORY, "cache");
     engine_sequence_free(engine, b);
-    test_ok(engine_sequence_fork(engine, a) < 0);
+    assert_true(engine_sequence_fork(engine, a) >= 0); /* one page was free again */
     engine_close(engine);
 }
 
@@ -320,7 +320,7 @@ static void a_penalty_changes_what_was_seen(void **state) {
     struct engine *engine = open_engine(-1, 1);
     struct generate_options options = {.prompt = (int32_t[]){3, 1, 4},
                                        .prompt_length = 3,
-                                       .max_new_tokens = 15,
+                                       .max_new_tokens = 8,
                                        .samples = 1,
                                        .eos_id = -1,
                                        .sampling = {.top_p = 1, .repetition_penalty = 100}};
