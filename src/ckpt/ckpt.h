@@ -1,0 +1,124 @@
+/* Model directories and training checkpoints.
+ *
+ * A model directory is Hugging Face's: config.json, tokenizer files, model*.safetensors. A training checkpoint
+ * SAVE/iter_0000100/ is a model directory with optimizer.safetensors and trainer_state.json beside. Nothing in either knows
+ * a layout of ranks: files hold global tensors under their Hugging Face names, in Hugging Face's orientation, and the
+ * slices of the parameter table say which rectangle of a parameter stands where. The optimizer's tensors have the same
+ * names and shapes behind a prefix ("exp_avg.transformer.wte.weight").
+ *
+ * A directory appears whole, by a rename, or not at all; what a killed writer left is removed by the next one. Paths are
+ * plain directories; every error names the file. Calls may be made from any thread, one writer a directory at a time. */
+#ifndef CAMBIUM_CKPT_CKPT_H
+#define CAMBIUM_CKPT_CKPT_H
+
+#include "base/base.h"
+#include "ckpt/safetensors.h"
+#include "tensor/tensor.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- values of a table, as rectangles in and out of memory ---- */
+
+/* Rows [row, row + rows) and columns [column, column + columns) of a parameter, in its own [out, in] orientation. Values of
+ * a block are dense and row-major. At most CKPT_BLOCK_ELEMENTS of them. */
+struct ckpt_block {
+    int param; /* row of the table */
+    int64_t row, rows, column, columns;
+};
+enum { CKPT_BLOCK_ELEMENTS = 1 << 21 };
+
+/* One number for each element of a table's parameters: the weights, or a moment of the optimizer. */
+struct ckpt_array {
+    const char *prefix;  /* before each tensor's name in the files: "" for weights, "exp_avg." */
+    enum dtype dtype;    /* DTYPE_F32 or DTYPE_BF16: of the values in the calls below, and of files that are written */
+    bool only_trainable; /* frozen parameters have no such numbers */
+    int (*get)(void *context, const struct ckpt_block *block, void *values);       /* memory to file; for writing */
+    int (*put)(void *context, const struct ckpt_block *block, const void *values); /* file to memory; for reading */
+    void *context;
+};
+
+/* A flat array on a device, parameter i from element offset[i] on: a param_store's weights, an optimizer's moments. */
+struct ckpt_flat {
+    const struct param_table *table;
+    const int64_t *offset; /* [table->count] elements */
+    struct stream *stream;
+    void *memory; /* of `dtype` */
+    enum dtype dtype;
+};
+/* The array over `flat`, which must stay alive and in place. Each call waits for the stream. */
+struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);
+
+/* ---- reading ---- */
+
+/* Which directory `path` means: a model directory itself, or the newest checkpoint in it. STATUS_NOT_FOUND when it is
+ * neither. */
+int ckpt_resolve_model(const char *path, char *out, size_t bytes);
+/* The same for resuming: a training checkpoint itself, or the newest one in `path`. STATUS_NOT_FOUND when `path` does not
+ * exist or holds no checkpoint yet; STATUS_INVALID when it is a model directory without training state. */
+int ckpt_resolve_checkpoint(const char *path, char *out, size_t bytes);
+/* The newest whole iter_* directory of `root`, by number; `iteration` may be NULL. */
+int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration);
+
+/* The text of config.json, or of trainer_state.json. */
+int ckpt_read_config(const char *directory, struct strbuf *text);
+int ckpt_read_state(const char *directory, struct strbuf *text);
+
+struct ckpt_tensors; /* the open tensor files of a directory */
+
+/* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count with
+ * or without "transformer.". Pickles are refused by name. */
+int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors);
+/* optimizer.safetensors. */
+int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors);
+void ckpt_close(struct ckpt_tensors *tensors);
+/* The type of the largest floating-point tensor. */
+enum dtype ckpt_dtype(const struct ckpt_tensors *tensors);
+/* Whether any tensor's name begins so: "master." is there only after a bf16 run. */
+bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix);
+/* Whether the files hold an lm_head.weight with other values than wte.weight (*differs): such a head is not tied,
+ * whatever config.json says. */
+int ckpt_head_differs(const struct ckpt_tensors *tensors, bool *differs);
+/* Checks that every tensor of the arrays is there with the right type and shape (one error names what is not), warns of
+ * tensors that nobody asked for, and then delivers everything through `put`. GPT-2's attn.bias and attn.masked_bias buffers
+ * and an lm_head.weight equal to wte.weight are passed over in silence; another lm_head.weight that the table has no row
+ * for is an error. */
+int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
+              int array_count);
+/* One rectangle of one parameter, at most CKPT_BLOCK_ELEMENTS, as array->dtype: what a rank of a layout reads. The tensors
+ * must have passed ckpt_check. */
+int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
+               int array_count);
+int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
+                    const struct ckpt_block *block, void *values);
+
+/* ---- writing ---- */
+
+/* What a model directory is made of. */
+struct ckpt_model {
+    const struct param_table *table;
+    const struct ckpt_array *weights;
+    const char *config_text;         /* config.json */
+    const char *tokenizer_directory; /* its tokenizer files and generation_config.json are copied; NULL: none */
+    int64_t max_shard_bytes;         /* 0: transformers' 50 GB */
+};
+
+/* Writes a model directory. Whatever model directory stood there is replaced; any other directory that is not empty is
+ * refused. */
+int ckpt_write_model(const char *directory, const struct ckpt_model *model);
+
+struct ckpt_save {
+    const char *root; /* SAVE; made when it does not exist */
+    int64_t iteration;
+    struct ckpt_model model;
+    const struct ckpt_array *optimizer;
+    int optimizer_count;
+    const char *state_text; /* trainer_state.json: a JSON object of the trainer's */
+    int64_t keep_last;      /* newest checkpoints to keep, 0: all; the one just saved always stays */
+};
+
+/* Writes root/iter_%07d, replacing an older one of that iteration. When it fails, nothing of it stays and the other
+ * checkpoints are untouched. A checkpoint that cannot be pruned is a warning: the new one is already whole. */
+int ckpt_save(const struct ckpt_save *save);
+
+#endif

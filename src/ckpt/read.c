@@ -1,0 +1,251 @@
+/* From the tensors of files to the parameters of a table: first everything is checked, then values flow in bounded blocks. */
+#include "ckpt-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROBLEMS_NAMED = 8, COMPARE_ELEMENTS = 1 << 14 };
+
+/* Problems of one kind on one line: the first few named, the rest counted. */
+struct problems {
+    struct strbuf text;
+    int count;
+};
+
+static void problem_add(struct problems *problems, const char *text) {
+    if (problems->count++ < PROBLEMS_NAMED)
+        strbuf_format(&problems->text, "%s%s", problems->count > 1 ? ", " : "", text);
+}
+
+static void problems_end(struct problems *problems) {
+    if (problems->count > PROBLEMS_NAMED)
+        strbuf_format(&problems->text, " and %d more", problems->count - PROBLEMS_NAMED);
+}
+
+static void shape_text(char *out, size_t bytes, int dims, const int64_t *shape) {
+    size_t n = (size_t)snprintf(out, bytes, "[");
+    for (int i = 0; i < dims && n < bytes; i++)
+        n += (size_t)snprintf(out + n, bytes - n, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    if (n < bytes)
+        snprintf(out + n, bytes - n, "]");
+}
+
+static bool is_readable(enum dtype type) {
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
+}
+
+/* Adds what is wrong with the tensor of a slice to `wrong`. */
+static void check_entry(const struct tensor_entry *entry, const struct param *param, const struct param_slice *slice,
+                        struct problems *wrong) {
+    const struct safetensor *tensor = entry->tensor;
+    int64_t shape[2];
+    char text[3 * SHOWN_BYTES], expected[SHOWN_BYTES], found[SHOWN_BYTES], word[SHOWN_BYTES];
+    int dims = slice_file_shape(param, slice, shape);
+    bool has_shape = tensor->dims == dims && !memcmp(tensor->shape, shape, (size_t)dims * sizeof *shape);
+    if (has_shape && is_readable(tensor->dtype))
+        return;
+    shape_text(expected, sizeof expected, dims, shape);
+    shape_text(found, sizeof found, tensor->dims, tensor->shape);
+    if (!has_shape)
+        snprintf(text, sizeof text, "%s has shape %s (expected %s)", shown(tensor->name, word), found, expected);
+    else
+        snprintf(text, sizeof text, "%s has dtype %s (expected F32, BF16, F16 or F64)", shown(tensor->name, word),
+                 tensor->type);
+    problem_add(wrong, text);
+}
+
+static bool is_wanted(const struct ckpt_array *array, const struct param *param) {
+    return param->is_trainable || !array->only_trainable;
+}
+
+/* Marks the tensors that the array uses in is_used[] and lists what is missing or wrong. */
+static int check_array(const struct ckpt_tensors *tensors, const struct param_table *table,
+                       const struct ckpt_array *array, bool *is_used, struct problems *missing, struct problems *wrong) {
+    bool is_tied = table_is_tied(table);
+    for (int i = 0; i < table->count; i++) {
+        const struct param *param = &table->rows[i];
+        const char *last = "";
+        int status = slices_check(param);
+        if (status)
+            return status;
+        for (int s = 0; s < param->slice_count && is_wanted(array, param); s++) {
+            const struct param_slice *slice = &param->slices[s];
+            const struct tensor_entry *entry = tensors_find(tensors, array->prefix, slice->name, is_tied);
+            char name[TENSOR_NAME_BYTES], bare[TENSOR_NAME_BYTES];
+            tensor_file_name(array->prefix, slice->name, name);
+            snprintf(bare, sizeof bare, "%s%s", array->prefix, slice->name);
+            if (!entry) {
+                if (strcmp(last, slice->name)) /* q, k and v are slices of one tensor */
+                    problem_add(missing, name);
+            } else if (!is_used[entry - tensors->entries]) {
+                is_used[entry - tensors->entries] = true;
+                check_entry(entry, param, slice, wrong);
+            }
+            last = slice->name;
+        }
+    }
+    return STATUS_OK;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/* The causal masks that old files of GPT-2 hold, and the head of a tied model. */
+static bool is_silent(const char *name, bool is_tied) {
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+           (is_tied && !strcmp(name, HEAD_NAME));
+}
+
+static void warn_of_unknown(const struct ckpt_tensors *tensors, const bool *is_used, bool is_tied) {
+    struct problems unknown = {0};
+    for (size_t i = 0; i < tensors->count; i++) {
+        char word[SHOWN_BYTES];
+        const char *name = tensors->entries[i].tensor->name;
+        if (!is_used[i] && !is_silent(name, is_tied))
+            problem_add(&unknown, shown(name, word));
+    }
+    problems_end(&unknown);
+    if (unknown.count)
+        log_warning("%s: %d unknown tensor%s ignored: %s", tensors->directory, unknown.count,
+                    unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
+    strbuf_free(&unknown.text);
+}
+
+static int compare_values(const struct tensor_entry *a, const struct tensor_entry *b, bool *differs) {
+    float x[COMPARE_ELEMENTS], y[COMPARE_ELEMENTS];
+    int64_t elements = a->tensor->elements;
+    for (int64_t at = 0; at < elements && !*differs; at += COMPARE_ELEMENTS) {
+        int64_t n = elements - at < COMPARE_ELEMENTS ? elements - at : COMPARE_ELEMENTS;
+        int status = safetensors_read(a->file, a->tensor, at, n, DTYPE_F32, x);
+        if (!status)
+            status = safetensors_read(b->file, b->tensor, at, n, DTYPE_F32, y);
+        if (status)
+            return status;
+        *differs = memcmp(x, y, (size_t)n * sizeof *x) != 0;
+    }
+    return STATUS_OK;
+}
+
+int ckpt_head_differs(const struct ckpt_tensors *tensors, bool *differs) {
+    *differs = false;
+    const struct tensor_entry *head = tensors_find(tensors, "", HEAD_NAME, false);
+    const struct tensor_entry *embedding = tensors_find(tensors, "", EMBEDDING_NAME, false);
+    if (!head || !embedding)
+        return STATUS_OK;
+    size_t bytes = sizeof *head->tensor->shape * (size_t)head->tensor->dims;
+    *differs = head->tensor->dims != embedding->tensor->dims ||
+               memcmp(head->tensor->shape, embedding->tensor->shape, bytes) != 0;
+    return compare_values(head, embedding, differs);
+}
+
+static int check_head(const struct ckpt_tensors *tensors) {
+    bool differs;
+    int status = ckpt_head_differs(tensors, &differs);
+    if (!status && differs)
+        status = status_fail(STATUS_INVALID,
+                             "%s: %s differs from %s, but the model ties them (expected \"tie_word_embeddings\": false "
+                             "in config.json)",
+                             tensors->directory, HEAD_NAME, EMBEDDING_NAME);
+    return status;
+}
+
+int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
+               int array_count) {
+    struct problems missing = {0}, wrong = {0};
+    bool is_tied = table_is_tied(table), *is_used = calloc(tensors->count + 1, sizeof *is_used);
+    int status = is_used ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int a = 0; a < array_count && !status; a++)
+        status = check_array(tensors, table, &arrays[a], is_used, &missing, &wrong);
+    problems_end(&missing);
+    problems_end(&wrong);
+    if (!status && (missing.count || wrong.count))
+        status = status_fail(STATUS_INVALID, "%s: %s%s%s%s", tensors->directory, missing.count ? "missing tensors: " : "",
+                             strbuf_text(&missing.text), missing.count && wrong.count ? "; " : "",
+                             strbuf_text(&wrong.text));
+    if (!status && is_tied)
+        status = check_head(tensors);
+    if (!status)
+        warn_of_unknown(tensors, is_used, is_tied);
+    strbuf_free(&missing.text);
+    strbuf_free(&wrong.text);
+    free(is_used);
+    return status;
+}
+
+/* The rectangle `part` of one slice, dense into `out`; `scratch` has its size too. */
+static int read_part(const struct tensor_entry *entry, const struct param *param, const struct param_slice *slice,
+                     const struct ckpt_block *part, enum dtype dtype, char *scratch, char *out) {
+    int64_t width = (int64_t)dtype_bytes(dtype);
+    int64_t file_row = slice->file_start + part->row - slice->row;
+    /* runs in the file: rows of the tensor, or of its transposition */
+    int64_t stride = slice->is_transposed ? slice->file_rows : param->shape[1];
+    int64_t runs = slice->is_transposed ? part->columns : part->rows;
+    int64_t run = slice->is_transposed ? part->rows : part->columns;
+    int64_t at = slice->is_transposed ? part->column * stride + file_row : file_row * stride + part->column;
+    char *to = slice->is_transposed ? scratch : out;
+    if (run == stride) { /* one run after the other */
+        run *= runs;
+        runs = 1;
+    }
+    for (int64_t i = 0; i < runs; i++) {
+        int status = safetensors_read(entry->file, entry->tensor, at + i * stride, run, dtype, to + i * run * width);
+        if (status)
+            return status;
+    }
+    if (slice->is_transposed)
+        transpose(scratch, part->columns, part->rows, (size_t)width, out);
+    return STATUS_OK;
+}
+
+static int read_block(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
+                      const struct ckpt_block *block, bool is_tied, char *scratch, char *out) {
+    const struct param *param = &table->rows[block->param];
+    for (int s = 0; s < param->slice_count; s++) {
+        const struct param_slice *slice = &param->slices[s];
+        struct ckpt_block part;
+        if (!slice_cut(slice, block, &part))
+            continue;
+        const struct tensor_entry *entry = tensors_find(tensors, array->prefix, slice->name, is_tied);
+        if (!entry)
+            return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", tensors->directory, array->prefix, slice->name);
+        int64_t before = (part.row - block->row) * block->columns * (int64_t)dtype_bytes(array->dtype);
+        int status = read_part(entry, param, slice, &part, array->dtype, scratch, out + before);
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
+                    const struct ckpt_block *block, void *values) {
+    char *scratch = malloc((size_t)(block->rows * block->columns) * dtype_bytes(array->dtype) + 1);
+    if (!scratch)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = read_block(tensors, table, array, block, table_is_tied(table), scratch, values);
+    free(scratch);
+    return status;
+}
+
+int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
+              int array_count) {
+    size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);
+    char *values = malloc(2 * bytes);
+    int status = values ? ckpt_check(tensors, table, arrays, array_count) : status_fail(STATUS_MEMORY, "out of memory");
+    bool is_tied = table_is_tied(table);
+    for (int a = 0; a < array_count && !status; a++)
+        for (int i = 0; i < table->count && !status; i++) {
+            const struct param *param = &table->rows[i];
+            for (int s = 0; s < param->slice_count && !status && is_wanted(&arrays[a], param); s++) {
+                struct ckpt_block block = {0};
+                while (!status && slice_next_block(param, &param->slices[s], i, &block)) {
+                    status = read_block(tensors, table, &arrays[a], &block, is_tied, values + bytes, values);
+                    if (!status)
+                        status = arrays[a].put(arrays[a].context, &block, values);
+                }
+            }
+        }
+    free(values);
+    return status;
+}

@@ -1,0 +1,335 @@
+/* Reading safetensors: the whole header is checked before anything in it is believed. The rules are those of the reference
+ * implementation (safetensors 0.8, tensor.rs): at most 100 MB of header, no duplicate keys, tensors side by side from the
+ * first byte of the data to the last. */
+#include "ckpt-internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HEADER_LIMIT = 100000000, LENGTH_BYTES = 8 };
+
+/* The types of the format in the reference's order (its enum, by width), which is the order of data in a file. */
+static const struct {
+    const char *name;
+    int bytes;
+    enum dtype dtype;
+} types[] = {
+    {"BOOL", 1, DTYPE_COUNT}, {"U8", 1, DTYPE_U8},          {"I8", 1, DTYPE_COUNT},      {"F8_E5M2", 1, DTYPE_COUNT},
+    {"F8_E4M3", 1, DTYPE_COUNT}, {"F8_E8M0", 1, DTYPE_COUNT}, {"I16", 2, DTYPE_COUNT}, {"U16", 2, DTYPE_U16},
+    {"F16", 2, DTYPE_F16},    {"BF16", 2, DTYPE_BF16},      {"I32", 4, DTYPE_I32},       {"U32", 4, DTYPE_COUNT},
+    {"F32", 4, DTYPE_F32},    {"C64", 8, DTYPE_COUNT},      {"F64", 8, DTYPE_F64},       {"I64", 8, DTYPE_I64},
+    {"U64", 8, DTYPE_COUNT},
+};
+enum { TYPE_COUNT = sizeof types / sizeof *types };
+
+int safetensors_type_rank(enum dtype dtype) {
+    int rank = 0;
+    while (types[rank].dtype != dtype)
+        rank++;
+    return rank;
+}
+
+const char *safetensors_type_name(enum dtype dtype) {
+    return types[safetensors_type_rank(dtype)].name;
+}
+
+const char *shown(const char *text, char out[SHOWN_BYTES]) {
+    size_t n = 0;
+    for (; text[n] && n < SHOWN_BYTES - 1; n++)
+        out[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
+    out[n] = 0;
+    return out;
+}
+
+int json_object_parse(const char *path, int64_t position, const char *text, size_t length, json_t **object) {
+    json_error_t error;
+    char word[SHOWN_BYTES];
+    *object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    if (!*object)
+        return status_fail(STATUS_INVALID, "%s: damaged JSON at byte %lld (line %d): %s", path,
+                           (long long)position + error.position, error.line, shown(error.text, word));
+    if (json_is_object(*object))
+        return STATUS_OK;
+    json_decref(*object);
+    *object = NULL;
+    return status_fail(STATUS_INVALID, "%s: expected a JSON object at byte %lld", path, (long long)position);
+}
+
+/* A message about a tensor of the header: "FILE: tensor 'NAME': ...". */
+#define tensor_fail(file, tensor, format, ...)                                                                         \
+    status_fail(STATUS_INVALID, "%s: tensor '%s': " format, (file)->path, shown((tensor)->name, (char[SHOWN_BYTES]){0}), \
+                __VA_ARGS__)
+
+static int check_type(const struct safetensors *file, struct safetensor *tensor, json_t *value, int64_t *width) {
+    const char *name = json_string_value(value);
+    char word[SHOWN_BYTES];
+    for (int i = 0; name && i < TYPE_COUNT; i++)
+        if (!strcmp(types[i].name, name)) {
+            tensor->type = types[i].name;
+            tensor->dtype = types[i].dtype;
+            *width = types[i].bytes;
+            return STATUS_OK;
+        }
+    return tensor_fail(file, tensor, "unknown dtype '%s' (expected F32, F16, BF16, F64, I64, ...)",
+                       name ? shown(name, word) : "(no text)");
+}
+
+static int check_shape(const struct safetensors *file, struct safetensor *tensor, json_t *value, int64_t width) {
+    if (!json_is_array(value) || json_array_size(value) > SAFETENSORS_MAX_DIMS)
+        return tensor_fail(file, tensor, "shape must be a list of at most %d sizes", SAFETENSORS_MAX_DIMS);
+    tensor->dims = (int)json_array_size(value);
+    tensor->elements = 1;
+    for (int i = 0; i < tensor->dims; i++) {
+        json_t *size = json_array_get(value, (size_t)i);
+        if (!json_is_integer(size) || json_integer_value(size) < 0)
+            return tensor_fail(file, tensor, "size %d of the shape must be an integer of at least 0", i);
+        tensor->shape[i] = json_integer_value(size);
+        if (__builtin_mul_overflow(tensor->elements, tensor->shape[i], &tensor->elements))
+            return tensor_fail(file, tensor, "the shape has more elements than fit 64 bits (size %d is %lld)", i,
+                               (long long)tensor->shape[i]);
+    }
+    if (__builtin_mul_overflow(tensor->elements, width, &tensor->bytes))
+        return tensor_fail(file, tensor, "%lld elements are more bytes than fit 64 bits", (long long)tensor->elements);
+    return STATUS_OK;
+}
+
+static int check_offsets(const struct safetensors *file, struct safetensor *tensor, json_t *value, int64_t data_start,
+                         int64_t data_bytes) {
+    json_t *first = json_array_get(value, 0), *second = json_array_get(value, 1);
+    if (json_array_size(value) != 2 || !json_is_integer(first) || !json_is_integer(second))
+        return tensor_fail(file, tensor, "data_offsets must be %s", "two integers [begin, end]");
+    int64_t begin = json_integer_value(first), end = json_integer_value(second);
+    if (begin < 0 || end < begin || end > data_bytes)
+        return tensor_fail(file, tensor, "data_offsets [%lld, %lld] are outside the %lld bytes of data from byte %lld on",
+                           (long long)begin, (long long)end, (long long)data_bytes, (long long)data_start);
+    if (end - begin != tensor->bytes)
+        return tensor_fail(file, tensor, "%lld bytes at byte %lld, but its dtype and shape make %lld",
+                           (long long)(end - begin), (long long)(data_start + begin), (long long)tensor->bytes);
+    tensor->start = data_start + begin;
+    return STATUS_OK;
+}
+
+static int check_metadata(const struct safetensors *file, json_t *metadata) {
+    const char *key;
+    json_t *value;
+    if (!json_is_object(metadata))
+        return status_fail(STATUS_INVALID, "%s: __metadata__ must be an object", file->path);
+    json_object_foreach(metadata, key, value) {
+        char word[SHOWN_BYTES];
+        if (!json_is_string(value))
+            return status_fail(STATUS_INVALID, "%s: value of '%s' in __metadata__ must be a string", file->path,
+                               shown(key, word));
+    }
+    return STATUS_OK;
+}
+
+static int check_tensor(const struct safetensors *file, struct safetensor *tensor, json_t *value, int64_t data_start,
+                        int64_t data_bytes) {
+    int64_t width = 0;
+    for (const char *c = tensor->name; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return tensor_fail(file, tensor, "control character 0x%02x in its name", (unsigned char)*c);
+    if (!json_is_object(value))
+        return tensor_fail(file, tensor, "must be %s", "an object with dtype, shape and data_offsets");
+    int status = check_type(file, tensor, json_object_get(value, "dtype"), &width);
+    if (!status)
+        status = check_shape(file, tensor, json_object_get(value, "shape"), width);
+    if (!status)
+        status = check_offsets(file, tensor, json_object_get(value, "data_offsets"), data_start, data_bytes);
+    return status;
+}
+
+static int compare_places(const void *a, const void *b) {
+    const struct safetensor *x = a, *y = b;
+    int64_t order = x->start != y->start ? x->start - y->start : x->bytes - y->bytes;
+    return (order > 0) - (order < 0);
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(((const struct safetensor *)a)->name, ((const struct safetensor *)b)->name);
+}
+
+/* Every byte of the data belongs to exactly one tensor. */
+static int check_cover(struct safetensors *file, int64_t data_start, int64_t file_bytes) {
+    if (file->count)
+        qsort(file->tensors, file->count, sizeof *file->tensors, compare_places);
+    int64_t end = data_start;
+    for (size_t i = 0; i < file->count; i++) {
+        const struct safetensor *tensor = &file->tensors[i];
+        if (tensor->start < end)
+            return tensor_fail(file, tensor, "starts at byte %lld inside tensor '%s', which ends at byte %lld",
+                               (long long)tensor->start, shown(file->tensors[i - 1].name, (char[SHOWN_BYTES]){0}),
+                               (long long)end);
+        if (tensor->start > end)
+            return tensor_fail(file, tensor, "starts at byte %lld, %lld bytes behind the end of the data before it",
+                               (long long)tensor->start, (long long)(tensor->start - end));
+        end = tensor->start + tensor->bytes;
+    }
+    if (end != file_bytes)
+        return status_fail(STATUS_INVALID, "%s: %lld bytes behind the last tensor, which ends at byte %lld", file->path,
+                           (long long)(file_bytes - end), (long long)end);
+    return STATUS_OK;
+}
+
+static int check_header(struct safetensors *file, int64_t data_start, int64_t file_bytes) {
+    const char *key;
+    json_t *value;
+    size_t entries = json_object_size(file->header);
+    file->tensors = calloc(entries + 1, sizeof *file->tensors);
+    if (!file->tensors)
+        return status_fail(STATUS_MEMORY, "out of memory for %zu tensors of %s", entries, file->path);
+    json_object_foreach(file->header, key, value) {
+        int status;
+        if (!strcmp(key, "__metadata__")) {
+            status = check_metadata(file, value);
+        } else {
+            file->tensors[file->count].name = key;
+            status = check_tensor(file, &file->tensors[file->count++], value, data_start, file_bytes - data_start);
+        }
+        if (status)
+            return status;
+    }
+    int status = check_cover(file, data_start, file_bytes);
+    if (!status && file->count)
+        qsort(file->tensors, file->count, sizeof *file->tensors, compare_names);
+    return status;
+}
+
+static int read_header(struct safetensors *file) {
+    struct stat info;
+    if (fstat(file->descriptor, &info))
+        return status_fail_errno("cannot stat %s", file->path);
+    if (!S_ISREG(info.st_mode))
+        return status_fail(STATUS_INVALID, "%s is not a regular file", file->path);
+    if (info.st_size < LENGTH_BYTES)
+        return status_fail(STATUS_INVALID, "%s: %lld bytes, but the length of the header alone takes %d", file->path,
+                           (long long)info.st_size, LENGTH_BYTES);
+    uint64_t length;
+    int status = file_pread_all(file->descriptor, &length, LENGTH_BYTES, 0, file->path);
+    if (status)
+        return status;
+    if (length > HEADER_LIMIT)
+        return status_fail(STATUS_INVALID, "%s: header of %llu bytes (byte 0), more than the %d allowed", file->path,
+                           (unsigned long long)length, HEADER_LIMIT);
+    if (length > (uint64_t)info.st_size - LENGTH_BYTES)
+        return status_fail(STATUS_INVALID, "%s: header of %llu bytes (byte 0), but the file ends %lld bytes behind it",
+                           file->path, (unsigned long long)length, (long long)info.st_size - LENGTH_BYTES);
+    char *text = malloc(length + 1);
+    if (!text)
+        return status_fail(STATUS_MEMORY, "out of memory for the header of %s", file->path);
+    status = file_pread_all(file->descriptor, text, length, LENGTH_BYTES, file->path);
+    if (!status)
+        status = json_object_parse(file->path, LENGTH_BYTES, text, length, &file->header);
+    free(text);
+    return status ? status : check_header(file, LENGTH_BYTES + (int64_t)length, info.st_size);
+}
+
+int safetensors_open(const char *path, struct safetensors **out) {
+    *out = NULL;
+    struct safetensors *file = calloc(1, sizeof *file);
+    if (!file || !(file->path = strdup(path))) {
+        free(file);
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    /* without O_NONBLOCK a pipe of that name would wait for a writer */
+    file->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int status = STATUS_OK;
+    if (file->descriptor < 0) {
+        status = errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO;
+        status_fail_errno("cannot open %s", path);
+    } else {
+        status = read_header(file);
+    }
+    if (status)
+        safetensors_close(file);
+    else
+        *out = file;
+    return status;
+}
+
+void safetensors_close(struct safetensors *file) {
+    if (!file)
+        return;
+    if (file->descriptor >= 0)
+        close(file->descriptor);
+    json_decref(file->header);
+    free(file->tensors);
+    free(file->path);
+    free(file);
+}
+
+const char *safetensors_path(const struct safetensors *file) {
+    return file->path;
+}
+
+size_t safetensors_count(const struct safetensors *file) {
+    return file->count;
+}
+
+const struct safetensor *safetensors_at(const struct safetensors *file, size_t index) {
+    return &file->tensors[index];
+}
+
+const struct safetensor *safetensors_find(const struct safetensors *file, const char *name) {
+    struct safetensor key = {.name = name};
+    return file->count ? bsearch(&key, file->tensors, file->count, sizeof key, compare_names) : NULL;
+}
+
+const char *safetensors_metadata(const struct safetensors *file, const char *key) {
+    return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
+}
+
+static float element_as_float(enum dtype from, const char *in, int64_t i) {
+    switch (from) {
+    case DTYPE_F32:
+        return ((const float *)in)[i];
+    case DTYPE_F64:
+        return (float)((const double *)in)[i];
+    case DTYPE_F16:
+        return f16_to_float(((const uint16_t *)in)[i]);
+    default:
+        return bf16_to_float(((const uint16_t *)in)[i]);
+    }
+}
+
+static void convert(enum dtype from, const char *in, int64_t count, enum dtype to, char *out) {
+    if (to == DTYPE_F32)
+        for (int64_t i = 0; i < count; i++)
+            ((float *)out)[i] = element_as_float(from, in, i);
+    else
+        for (int64_t i = 0; i < count; i++)
+            ((uint16_t *)out)[i] = bf16_from_float(element_as_float(from, in, i));
+}
+
+static bool is_float(enum dtype type) {
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
+}
+
+int safetensors_read(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
+                     enum dtype dtype, void *out) {
+    if (first < 0 || count < 0 || first > tensor->elements || count > tensor->elements - first)
+        return tensor_fail(file, tensor, "elements [%lld, +%lld) asked for, it has %lld", (long long)first,
+                           (long long)count, (long long)tensor->elements);
+    if (tensor->dtype == dtype && dtype != DTYPE_COUNT)
+        return file_pread_all(file->descriptor, out, (size_t)count * dtype_bytes(dtype),
+                              tensor->start + first * (int64_t)dtype_bytes(dtype), file->path);
+    if (!is_float(tensor->dtype) || (dtype != DTYPE_F32 && dtype != DTYPE_BF16))
+        return status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be read as %s", file->path,
+                           tensor->name, tensor->type, dtype < DTYPE_COUNT ? dtype_name(dtype) : "that");
+    _Alignas(64) char piece[1 << 15];
+    int64_t width = (int64_t)dtype_bytes(tensor->dtype), at_once = (int64_t)sizeof piece / width;
+    for (int64_t done = 0; done < count;) {
+        int64_t n = count - done < at_once ? count - done : at_once;
+        int status = file_pread_all(file->descriptor, piece, (size_t)(n * width), tensor->start + (first + done) * width,
+                                    file->path);
+        if (status)
+            return status;
+        convert(tensor->dtype, piece, n, dtype, (char *)out + done * (int64_t)dtype_bytes(dtype));
+        done += n;
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,87 @@
+/* The geometry between a parameter and the tensors of files that its slices name, and the transposition between them. */
+#include "ckpt-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TILE = 32, SHORTEST_RUN = 1024 /* elements in a row of a transposed tensor that one read or write is worth */ };
+
+int slice_file_shape(const struct param *param, const struct param_slice *slice, int64_t shape[2]) {
+    shape[0] = slice->is_transposed ? param->shape[1] : slice->file_rows;
+    shape[1] = slice->is_transposed ? slice->file_rows : param->shape[1];
+    return param->dims;
+}
+
+int slices_check(const struct param *param) {
+    int64_t row = 0;
+    for (int i = 0; i < param->slice_count; i++) {
+        const struct param_slice *slice = &param->slices[i];
+        if (slice->row != row || slice->rows < 0 || slice->file_start < 0 ||
+            slice->rows > slice->file_rows - slice->file_start || (slice->is_transposed && param->dims != 2))
+            return status_fail(STATUS_INVALID, "parameter %s: slice %d does not fit", param->name, i);
+        row += slice->rows;
+    }
+    if (row != param->shape[0])
+        return status_fail(STATUS_INVALID, "parameter %s: slices cover %lld of %lld rows", param->name, (long long)row,
+                           (long long)param->shape[0]);
+    return STATUS_OK;
+}
+
+bool slice_cut(const struct param_slice *slice, const struct ckpt_block *block, struct ckpt_block *part) {
+    int64_t end = block->row + block->rows, slice_end = slice->row + slice->rows;
+    *part = *block;
+    part->row = block->row > slice->row ? block->row : slice->row;
+    part->rows = (end < slice_end ? end : slice_end) - part->row;
+    return part->rows > 0;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+bool slice_next_block(const struct param *param, const struct param_slice *slice, int index, struct ckpt_block *block) {
+    int64_t limit = CKPT_BLOCK_ELEMENTS, all_columns = param->shape[1], rows, columns;
+    if (all_columns == 0 || slice->rows == 0)
+        return false;
+    if (slice->is_transposed) { /* rows of the block are the runs in the file */
+        rows = limit / all_columns > SHORTEST_RUN ? limit / all_columns : SHORTEST_RUN;
+        rows = smaller(rows, slice->rows);
+        columns = smaller(all_columns, limit / rows);
+    } else {
+        columns = smaller(all_columns, limit);
+        rows = smaller(limit / columns, slice->rows);
+    }
+    if (block->rows == 0) {
+        *block = (struct ckpt_block){.param = index, .row = slice->row};
+    } else {
+        block->column += block->columns;
+        if (block->column == all_columns) {
+            block->column = 0;
+            block->row += block->rows;
+        }
+        if (block->row == slice->row + slice->rows)
+            return false;
+    }
+    block->rows = smaller(rows, slice->row + slice->rows - block->row);
+    block->columns = smaller(columns, all_columns - block->column);
+    return true;
+}
+
+/* Tiles keep both sides in the first cache; bits are moved, never numbers, so that a NaN arrives as it left. */
+#define DEFINE_TRANSPOSE(name, type)                                                                                   \
+    static void name(const type *in, int64_t rows, int64_t columns, type *out) {                                       \
+        for (int64_t r0 = 0; r0 < rows; r0 += TILE)                                                                    \
+            for (int64_t c0 = 0; c0 < columns; c0 += TILE)                                                             \
+                for (int64_t c = c0; c < columns && c < c0 + TILE; c++)                                                \
+                    for (int64_t r = r0; r < rows && r < r0 + TILE; r++)                                               \
+                        out[c * rows + r] = in[r * columns + c];                                                       \
+    }
+DEFINE_TRANSPOSE(transpose_2_bytes, uint16_t)
+DEFINE_TRANSPOSE(transpose_4_bytes, uint32_t)
+
+void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out) {
+    if (element_bytes == 2)
+        transpose_2_bytes(in, rows, columns, out);
+    else
+        transpose_4_bytes(in, rows, columns, out);
+}

@@ -1,0 +1,217 @@
+/* The tensor files of a directory: one file or shards behind an index, and their tensors under one list of names. */
+#include "ckpt-internal.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int no_memory(const char *directory) {
+    return status_fail(STATUS_MEMORY, "out of memory for the tensors of %s", directory);
+}
+
+static int compare_entries(const void *a, const void *b) {
+    return strcmp(((const struct tensor_entry *)a)->tensor->name, ((const struct tensor_entry *)b)->tensor->name);
+}
+
+static int add_file(struct ckpt_tensors *tensors, const char *name) {
+    char path[PATH_MAX];
+    struct safetensors **more = realloc(tensors->files, (tensors->file_count + 1) * sizeof *more);
+    if (!more)
+        return no_memory(tensors->directory);
+    tensors->files = more;
+    int status = file_join(path, sizeof path, tensors->directory, name);
+    if (!status)
+        status = safetensors_open(path, &tensors->files[tensors->file_count]);
+    tensors->file_count += !status;
+    return status;
+}
+
+static int list_single_file(struct ckpt_tensors *tensors, const char *name) {
+    int status = add_file(tensors, name);
+    if (status)
+        return status;
+    const struct safetensors *file = tensors->files[0];
+    tensors->entries = calloc(file->count + 1, sizeof *tensors->entries);
+    if (!tensors->entries)
+        return no_memory(tensors->directory);
+    for (size_t i = 0; i < file->count; i++)
+        tensors->entries[tensors->count++] = (struct tensor_entry){.file = file, .tensor = &file->tensors[i]};
+    return STATUS_OK;
+}
+
+/* The open file of a shard's name; `numbers` maps names to places in tensors->files. */
+static int open_shard(struct ckpt_tensors *tensors, json_t *numbers, const char *index_path, const char *shard,
+                      const struct safetensors **file) {
+    char word[SHOWN_BYTES];
+    json_t *number = json_object_get(numbers, shard);
+    if (!number) {
+        if (!*shard || strchr(shard, '/') || !strcmp(shard, "..") || !strcmp(shard, "."))
+            return status_fail(STATUS_INVALID, "%s: '%s' is not the name of a file in the same directory", index_path,
+                               shown(shard, word));
+        int status = add_file(tensors, shard);
+        if (status)
+            return status == STATUS_NOT_FOUND ? status_wrap(STATUS_INVALID, "%s names a missing shard", index_path)
+                                              : status;
+        number = json_integer((json_int_t)tensors->file_count - 1);
+        if (json_object_set_new(numbers, shard, number))
+            return no_memory(tensors->directory);
+    }
+    *file = tensors->files[json_integer_value(number)];
+    return STATUS_OK;
+}
+
+static int list_shards(struct ckpt_tensors *tensors, const char *path, json_t *map, json_t *numbers) {
+    const char *name;
+    json_t *shard;
+    json_object_foreach(map, name, shard) {
+        char word[SHOWN_BYTES];
+        struct tensor_entry *entry = &tensors->entries[tensors->count];
+        if (!json_is_string(shard))
+            return status_fail(STATUS_INVALID, "%s: weight_map of '%s' must be the name of a file", path,
+                               shown(name, word));
+        int status = open_shard(tensors, numbers, path, json_string_value(shard), &entry->file);
+        if (status)
+            return status;
+        if (!(entry->tensor = safetensors_find(entry->file, name)))
+            return status_fail(STATUS_INVALID, "%s: tensor '%s' is not in %s, where weight_map expects it", path,
+                               shown(name, word), entry->file->path);
+        tensors->count++;
+    }
+    return STATUS_OK;
+}
+
+static int list_indexed_files(struct ckpt_tensors *tensors, const char *path) {
+    struct strbuf text = STRBUF_INIT;
+    json_t *index = NULL, *numbers = json_object();
+    int status = numbers ? file_read(path, JSON_FILE_LIMIT, &text) : no_memory(tensors->directory);
+    if (!status)
+        status = json_object_parse(path, 0, strbuf_text(&text), text.length, &index);
+    strbuf_free(&text);
+    json_t *map = json_object_get(index, "weight_map");
+    if (!status && !json_is_object(map))
+        status = status_fail(STATUS_INVALID, "%s: expected an object \"weight_map\"", path);
+    if (!status && !(tensors->entries = calloc(json_object_size(map) + 1, sizeof *tensors->entries)))
+        status = no_memory(tensors->directory);
+    if (!status)
+        status = list_shards(tensors, path, map, numbers);
+    json_decref(index);
+    json_decref(numbers);
+    return status;
+}
+
+static int list_model(struct ckpt_tensors *tensors) {
+    char single[PATH_MAX], index[PATH_MAX], pickle[PATH_MAX], pickle_index[PATH_MAX];
+    const char *directory = tensors->directory;
+    int status = file_join(single, sizeof single, directory, MODEL_FILE);
+    if (!status)
+        status = file_join(index, sizeof index, directory, MODEL_INDEX_FILE);
+    if (!status)
+        status = file_join(pickle, sizeof pickle, directory, "pytorch_model.bin");
+    if (!status)
+        status = file_join(pickle_index, sizeof pickle_index, directory, "pytorch_model.bin.index.json");
+    if (status)
+        return status;
+    if (file_exists(single))
+        return list_single_file(tensors, MODEL_FILE);
+    if (file_exists(index))
+        return list_indexed_files(tensors, index);
+    if (file_exists(pickle) || file_exists(pickle_index))
+        return status_fail(STATUS_UNSUPPORTED,
+                           "%s holds only pytorch_model.bin, a pickle, which can run code and is never read: save the "
+                           "model again as safetensors",
+                           directory);
+    return status_fail(STATUS_NOT_FOUND, "%s holds no %s and no %s", directory, MODEL_FILE, MODEL_INDEX_FILE);
+}
+
+static int open_tensors(const char *directory, const char *single_file, struct ckpt_tensors **out) {
+    *out = NULL;
+    struct ckpt_tensors *tensors = calloc(1, sizeof *tensors);
+    if (!tensors || !(tensors->directory = strdup(directory))) {
+        free(tensors);
+        return no_memory(directory);
+    }
+    int status = single_file ? list_single_file(tensors, single_file) : list_model(tensors);
+    if (!status && tensors->count)
+        qsort(tensors->entries, tensors->count, sizeof *tensors->entries, compare_entries);
+    if (status)
+        ckpt_close(tensors);
+    else
+        *out = tensors;
+    return status;
+}
+
+int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors) {
+    return open_tensors(directory, NULL, tensors);
+}
+
+int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors) {
+    return open_tensors(directory, OPTIMIZER_FILE, tensors);
+}
+
+void ckpt_close(struct ckpt_tensors *tensors) {
+    if (!tensors)
+        return;
+    for (size_t i = 0; i < tensors->file_count; i++)
+        safetensors_close(tensors->files[i]);
+    free(tensors->files);
+    free(tensors->entries);
+    free(tensors->directory);
+    free(tensors);
+}
+
+enum dtype ckpt_dtype(const struct ckpt_tensors *tensors) {
+    enum dtype type = DTYPE_F32;
+    int64_t most = -1;
+    for (size_t i = 0; i < tensors->count; i++) {
+        const struct safetensor *tensor = tensors->entries[i].tensor;
+        bool is_float = tensor->dtype == DTYPE_F32 || tensor->dtype == DTYPE_BF16 || tensor->dtype == DTYPE_F16 ||
+                        tensor->dtype == DTYPE_F64;
+        if (is_float && tensor->elements > most) {
+            most = tensor->elements;
+            type = tensor->dtype;
+        }
+    }
+    return type;
+}
+
+bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix) {
+    for (size_t i = 0; i < tensors->count; i++)
+        if (!strncmp(tensors->entries[i].tensor->name, prefix, strlen(prefix)))
+            return true;
+    return false;
+}
+
+void tensor_file_name(const char *prefix, const char *name, char out[TENSOR_NAME_BYTES]) {
+    bool is_head = !strcmp(name, HEAD_NAME);
+    snprintf(out, TENSOR_NAME_BYTES, "%s%s%s", prefix, is_head ? "" : MODEL_PREFIX, name);
+}
+
+static const struct tensor_entry *find_exactly(const struct ckpt_tensors *tensors, const char *name) {
+    struct safetensor key = {.name = name};
+    struct tensor_entry entry = {.tensor = &key};
+    return tensors->count ? bsearch(&entry, tensors->entries, tensors->count, sizeof entry, compare_entries) : NULL;
+}
+
+const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, const char *prefix, const char *name,
+                                        bool is_tied) {
+    char full[TENSOR_NAME_BYTES];
+    tensor_file_name(prefix, name, full);
+    const struct tensor_entry *entry = find_exactly(tensors, full);
+    if (entry)
+        return entry;
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    entry = find_exactly(tensors, full);
+    if (!entry && is_tied && !strcmp(name, EMBEDDING_NAME)) {
+        snprintf(full, sizeof full, "%s%s", prefix, HEAD_NAME);
+        entry = find_exactly(tensors, full);
+    }
+    return entry;
+}
+
+bool table_is_tied(const struct param_table *table) {
+    for (int i = table->count - 1; i >= 0; i--)
+        for (int s = 0; s < table->rows[i].slice_count; s++)
+            if (!strcmp(table->rows[i].slices[s].name, HEAD_NAME))
+                return false;
+    return true;
+}

@@ -1,0 +1,50 @@
+/* numpy.random.RandomState: MT19937 (Matsumoto and Nishimura, 1998) seeded by init_genrand, and its shuffle. The stream is
+ * frozen by numpy's compatibility promise, and with it Megatron's order of samples. */
+#include "data-internal.h"
+
+enum { STATE_WORDS = 624, SHIFT_WORDS = 397 };
+
+void random_state_seed(struct random_state *state, uint32_t seed) {
+    for (int i = 0; i < STATE_WORDS; i++) {
+        state->word[i] = seed;
+        seed = 1812433253u * (seed ^ (seed >> 30)) + (uint32_t)i + 1;
+    }
+    state->next = STATE_WORDS;
+}
+
+static uint32_t twist(uint32_t upper, uint32_t lower) {
+    uint32_t y = (upper & 0x80000000u) | (lower & 0x7fffffffu);
+    return (y >> 1) ^ (-(y & 1) & 0x9908b0dfu);
+}
+
+static void refill(struct random_state *state) {
+    uint32_t *w = state->word;
+    int i = 0;
+    for (; i < STATE_WORDS - SHIFT_WORDS; i++)
+        w[i] = w[i + SHIFT_WORDS] ^ twist(w[i], w[i + 1]);
+    for (; i < STATE_WORDS - 1; i++)
+        w[i] = w[i + SHIFT_WORDS - STATE_WORDS] ^ twist(w[i], w[i + 1]);
+    w[i] = w[SHIFT_WORDS - 1] ^ twist(w[i], w[0]);
+    state->next = 0;
+}
+
+uint32_t random_state_next(struct random_state *state) {
+    if (state->next == STATE_WORDS)
+        refill(state);
+    uint32_t y = state->word[state->next++];
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    return y ^ (y >> 18);
+}
+
+void random_state_shuffle(struct random_state *state, uint32_t *values, int64_t count) {
+    for (int64_t i = count - 1; i > 0; i--) {
+        uint32_t mask = UINT32_MAX >> __builtin_clz((uint32_t)i), j;
+        while ((j = random_state_next(state) & mask) > (uint32_t)i)
+            ;
+        uint32_t value = values[i];
+        values[i] = values[j];
+        values[j] = value;
+    }
+}
