@@ -4,7 +4,7 @@
 
 #include "kernels/ops.h"
 
-struct gemm_cache; /* oneDNN primitives by shape and thread count (gemm.c) */
+struct gemm_cache; /* oneDNN primitives by shape and thread count (gemm_cache.c) */
 
 struct device {
     int threads;
@@ -22,14 +22,10 @@ static inline int exec_threads(const struct exec *exec) {
     return exec->stream->device->threads;
 }
 
-/* gemm.c, the same at every level. */
+/* gemm_cache.c and gemm.c. */
 int gemm_cache_open(struct device *device);
 void gemm_cache_close(struct device *device);
 bool cpu_gemm_supports(struct device *device, const struct gemm *gemm);
-size_t cpu_gemm_workspace(struct device *device, const struct gemm *gemm);
-int cpu_gemm(const struct exec *exec, const struct gemm *gemm);
-size_t cpu_packed_bytes(struct device *device, const struct weight_view *plain);
-int cpu_pack(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed);
 
 extern const struct ops cpu_ops_v2, cpu_ops_v3, cpu_ops_v4, cpu_ops_v4bf16;
 

@@ -202,8 +202,64 @@ static const struct op_kind gemm_kind = {
         }                                                                                                              \
     }
 
+/* The weights of a decode step. */
+#define PACKED_ROWS(rows)                                                                                              \
+    BOTH_TYPES(OP_BENCH, "packed gpt2 qkv", PACKED | BIAS, rows, 2304, 768),                                           \
+        BOTH_TYPES(OP_BENCH, "packed gpt2 attention output", PACKED | BIAS, rows, 768, 768),                           \
+        BOTH_TYPES(OP_BENCH, "packed gpt2 fc1", PACKED | BIAS | GELU_TANH, rows, 3072, 768),                           \
+        BOTH_TYPES(OP_BENCH, "packed gpt2 fc2", PACKED | BIAS, rows, 768, 3072),                                       \
+        BOTH_TYPES(OP_BENCH, "packed gpt2 head", PACKED | C_FP32, rows, 50257, 768)
+
 static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "plain", 0, 5, 7, 3),
+    BOTH_TYPES(OP_TEST, "one row", B_TRANSPOSED, 1, 33, 65),
+    BOTH_TYPES(OP_TEST, "one column", FORWARD, 17, 1, 31),
+    BOTH_TYPES(OP_TEST, "k 1", FORWARD, 9, 18, 1),
+    BOTH_TYPES(OP_TEST, "forward", FORWARD, 64, 96, 128),
+    BOTH_TYPES(OP_TEST, "forward, odd", FORWARD | STRIDED, 37, 51, 129),
+    BOTH_TYPES(OP_TEST, "forward to fp32", FORWARD | C_FP32, 33, 47, 65),
+    BOTH_TYPES(OP_TEST, "input gradient", 0, 64, 128, 96),
+    BOTH_TYPES(OP_TEST, "input gradient, odd", STRIDED, 35, 129, 51),
+    BOTH_TYPES(OP_TEST, "both transposed", A_TRANSPOSED | B_TRANSPOSED | STRIDED, 29, 43, 57),
+    BOTH_TYPES(OP_TEST, "weight gradient", WEIGHT_GRADIENT, 96, 64, 130),
+    BOTH_TYPES(OP_TEST, "weight gradient, odd", WEIGHT_GRADIENT | STRIDED, 51, 129, 37),
+    BOTH_TYPES(OP_TEST, "weight gradient, many rows", A_TRANSPOSED | ACCUMULATE | C_FP32, 24, 40, 3000),
+    BOTH_TYPES(OP_TEST, "gelu", FORWARD | GELU_TANH, 33, 65, 64),
+    BOTH_TYPES(OP_TEST, "gelu saving", FORWARD | GELU_TANH | AUX | STRIDED, 33, 65, 64),
+    BOTH_TYPES(OP_TEST, "exact gelu saving", FORWARD | GELU_EXACT | AUX, 33, 65, 64),
+    BOTH_TYPES(OP_TEST, "gelu saving, no bias, to fp32", B_TRANSPOSED | GELU_TANH | AUX | C_FP32, 33, 65, 64),
+    BOTH_TYPES(OP_TEST, "gelu saving, pieces", FORWARD | GELU_TANH | AUX, 1030, 800, 9),
+    BOTH_TYPES(OP_TEST, "gelu backward", DGELU_TANH, 33, 65, 64),
+    BOTH_TYPES(OP_TEST, "exact gelu backward", DGELU_EXACT | STRIDED, 31, 67, 64),
+    BOTH_TYPES(OP_TEST, "gelu backward, pieces", DGELU_TANH | STRIDED, 1030, 800, 9),
+    BOTH_TYPES(OP_TEST, "packed, one row", PACKED, 1, 32, 64),
+    BOTH_TYPES(OP_TEST, "packed, odd", PACKED | BIAS | STRIDED, 3, 33, 65),
+    BOTH_TYPES(OP_TEST, "packed, 1 x 1 x 1", PACKED | BIAS, 1, 1, 1),
+    BOTH_TYPES(OP_TEST, "packed, fills tiles", PACKED | BIAS, 29, 97, 37),
+    BOTH_TYPES(OP_TEST, "packed, to fp32", PACKED | BIAS | C_FP32, 14, 50, 66),
+    BOTH_TYPES(OP_TEST, "packed, accumulating", PACKED | ACCUMULATE | C_FP32, 15, 50, 67),
+    BOTH_TYPES(OP_TEST, "packed, gelu", PACKED | BIAS | GELU_TANH, 7, 70, 40),
+    BOTH_TYPES(OP_TEST, "packed, exact gelu saving", PACKED | BIAS | GELU_EXACT | AUX | STRIDED, 40, 70, 41),
+    BOTH_TYPES(OP_TEST, "packed, several passes", PACKED | BIAS, 200, 34, 6000),
+
+    BOTH_TYPES(OP_BENCH, "gpt2 qkv forward", FORWARD, 1024, 2304, 768),
+    BOTH_TYPES(OP_BENCH, "gpt2 attention output", FORWARD, 1024, 768, 768),
+    BOTH_TYPES(OP_BENCH, "gpt2 fc1 forward, bare", B_TRANSPOSED, 1024, 3072, 768),
+    BOTH_TYPES(OP_BENCH, "gpt2 fc1 forward, gelu saving", FORWARD | GELU_TANH | AUX, 1024, 3072, 768),
+    BOTH_TYPES(OP_BENCH, "gpt2 fc2 forward", FORWARD, 1024, 768, 3072),
+    BOTH_TYPES(OP_BENCH, "gpt2 fc2 input gradient, bare", 0, 1024, 3072, 768),
+    BOTH_TYPES(OP_BENCH, "gpt2 fc2 input gradient, gelu backward", DGELU_TANH, 1024, 3072, 768),
+    BOTH_TYPES(OP_BENCH, "gpt2 fc1 input gradient", 0, 1024, 768, 3072),
+    BOTH_TYPES(OP_BENCH, "gpt2 fc1 weight gradient", WEIGHT_GRADIENT, 3072, 768, 1024),
+    BOTH_TYPES(OP_BENCH, "gpt2 fc2 weight gradient", WEIGHT_GRADIENT, 768, 3072, 1024),
+    BOTH_TYPES(OP_BENCH, "gpt2 head forward", B_TRANSPOSED, 256, 50304, 768),
+    BOTH_TYPES(OP_BENCH, "gpt2 head input gradient", 0, 256, 768, 50304),
+    BOTH_TYPES(OP_BENCH, "gpt2 head weight gradient", A_TRANSPOSED | ACCUMULATE | C_FP32, 50304, 768, 256),
+    PACKED_ROWS(1),
+    PACKED_ROWS(4),
+    PACKED_ROWS(16),
+    PACKED_ROWS(32),
+    PACKED_ROWS(1024),
 };
 
 const struct op_family gemm_family = {"gemm", cases, sizeof cases / sizeof *cases};

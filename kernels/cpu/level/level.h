@@ -14,6 +14,10 @@
 #define LEVEL_OP(op, type) int LEVEL(cpu_##op)(const struct exec *exec, const struct type *a)
 #define LEVEL_WORKSPACE(op, type) size_t LEVEL(cpu_##op##_workspace)(struct device *device, const struct type *a)
 
+size_t LEVEL(cpu_gemm_workspace)(struct device *device, const struct gemm *gemm);
+int LEVEL(cpu_gemm)(const struct exec *exec, const struct gemm *gemm);
+size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct weight_view *plain);
+int LEVEL(cpu_pack)(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed);
 LEVEL_OP(layernorm_forward, layernorm);
 LEVEL_WORKSPACE(layernorm_backward, layernorm);
 LEVEL_OP(layernorm_backward, layernorm);

@@ -1,0 +1,58 @@
+/* Products on the CPU: who does what.
+ *
+ *   gemm.c               plain matrices: pieces, epilogues, bias gradients
+ *   gemm_cache.c         oneDNN's primitives, made once per form
+ *   level/epilogue.c     what follows a product, in fp32, for each instruction-set level
+ *   level/packed.c       packed weights: the layout, and the one kernel that multiplies any number of rows */
+#ifndef CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
+#define CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
+
+#include "cpu/cpu-internal.h"
+
+/* ---- oneDNN (gemm_cache.c) ------------------------------------------------------------------------------------------
+ */
+
+/* A product as oneDNN sees it: everything that a primitive depends on, and nothing else. Compared as bytes. */
+struct gemm_form {
+    int64_t m, n, k, lda, ldb, ldc;
+    uint8_t a_transposed, b_transposed, has_bias, accumulate;
+    uint8_t type, c_type, unused[2];
+};
+
+struct gemm_pointers {
+    const void *a, *b, *bias;
+    void *c, *scratchpad;
+};
+
+/* Whether oneDNN has the form on this processor. */
+bool gemm_cache_has(struct device *device, const struct gemm_form *form);
+/* Bytes of scratchpad; 0 for a form that it does not have. */
+size_t gemm_cache_scratchpad(struct device *device, const struct gemm_form *form);
+int gemm_cache_run(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers);
+
+/* ---- what each level adds
+ * -------------------------------------------------------------------------------------------- */
+
+/* A block of products in fp32 that stands at (row, col) of C. */
+struct gemm_block {
+    float *ab; /* [rows, cols]; overwritten */
+    int64_t stride;
+    int64_t row, col, rows, cols;
+    bool needs_bias;
+};
+
+struct gemm_level {
+    /* Bias where needed, aux, the epilogue and the store to C. `ab` may be the block's place in C or in aux itself. */
+    void (*epilogue)(const struct gemm *gemm, const struct gemm_block *block);
+    int (*column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
+                      int64_t stride, float *out);
+    size_t (*column_sum_workspace)(struct device *device, int64_t rows, int64_t cols);
+    size_t (*packed_workspace)(const struct gemm *gemm);
+    void (*packed_gemm)(const struct exec *exec, const struct gemm *gemm);
+};
+
+/* The operation with a level's parts (gemm.c). */
+size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *gemm);
+int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *gemm);
+
+#endif

@@ -1,0 +1,211 @@
+/* Products of plain matrices: oneDNN multiplies; an epilogue that it cannot do follows in pieces of columns, while they
+ * are still in the cache. */
+#include "cpu/gemm-internal.h"
+
+enum {
+    PIECE_COLS = 768, /* of a product that an epilogue follows */
+    PIECE_ROWS = 1024,
+    PASS_FLOATS = 16384, /* one thread's unit of an epilogue */
+};
+
+static size_t align(size_t bytes) {
+    return (bytes + 63) & ~(size_t)63;
+}
+
+static bool is_dgelu(const struct gemm *g) {
+    return g->epilogue == EPILOGUE_DGELU_TANH || g->epilogue == EPILOGUE_DGELU_EXACT;
+}
+
+/* Why `g` is not a product that this backend has, or NULL. What oneDNN lacks on this processor shows later. */
+static const char *refusal(const struct gemm *g) {
+    if (g->type != DTYPE_F32 && g->type != DTYPE_BF16)
+        return "A and B are fp32 or bf16";
+    if (g->c_type != g->type && g->c_type != DTYPE_F32)
+        return "C has A's type or is fp32";
+    if (g->accumulate && (g->c_type != DTYPE_F32 || g->epilogue != EPILOGUE_NONE || g->bias))
+        return "accumulation is into fp32, with neither bias nor epilogue";
+    if (is_dgelu(g) && (!g->aux || g->bias))
+        return "the GELU's backward reads aux, and has no bias";
+    if (g->bias_gradient && !g->a_transposed)
+        return "a bias gradient comes with the transposed A of a weight gradient";
+    if (g->packed && (g->a_transposed || is_dgelu(g)))
+        return "a packed weight multiplies plain rows, forward";
+    return NULL;
+}
+
+static struct gemm_form form_of(const struct gemm *g) {
+    return (struct gemm_form){.m = g->m,
+                              .n = g->n,
+                              .k = g->k,
+                              .lda = g->lda,
+                              .ldb = g->ldb,
+                              .ldc = g->ldc,
+                              .a_transposed = g->a_transposed,
+                              .b_transposed = g->b_transposed,
+                              .has_bias = g->bias != NULL,
+                              .accumulate = g->accumulate,
+                              .type = (uint8_t)g->type,
+                              .c_type = (uint8_t)g->c_type};
+}
+
+/* ---- products with an epilogue
+ * ----------------------------------------------------------------------------------------- */
+
+/* Where the products of a piece stand before the epilogue: in C or aux when those are fp32, else in the workspace. */
+enum stage { STAGE_C, STAGE_AUX, STAGE_WORKSPACE };
+
+static enum stage stage_of(const struct gemm *g) {
+    if (!is_dgelu(g) && g->aux && g->type == DTYPE_F32)
+        return STAGE_AUX;
+    return g->c_type == DTYPE_F32 ? STAGE_C : STAGE_WORKSPACE;
+}
+
+struct piece {
+    int64_t row, col, rows, cols;
+};
+
+/* The plain product of a piece, into fp32. */
+static struct gemm_form piece_form(const struct gemm *g, const struct piece *p) {
+    struct gemm_form form = form_of(g);
+    form.m = p->rows;
+    form.n = p->cols;
+    form.c_type = DTYPE_F32;
+    if (stage_of(g) == STAGE_WORKSPACE)
+        form.ldc = p->cols;
+    return form;
+}
+
+static int64_t piece_count(int64_t size, int64_t most) {
+    return (size + most - 1) / most;
+}
+
+/* Piece i of the product, by rows of pieces. */
+static struct piece piece_at(const struct gemm *g, int64_t i) {
+    int64_t across = piece_count(g->n, PIECE_COLS);
+    struct piece p = {.row = i / across * PIECE_ROWS, .col = i % across * PIECE_COLS};
+    p.rows = g->m - p.row < PIECE_ROWS ? g->m - p.row : PIECE_ROWS;
+    p.cols = g->n - p.col < PIECE_COLS ? g->n - p.col : PIECE_COLS;
+    return p;
+}
+
+static size_t stage_bytes(const struct gemm *g) {
+    struct piece largest = piece_at(g, 0);
+    return stage_of(g) == STAGE_WORKSPACE ? align((size_t)(largest.rows * largest.cols) * sizeof(float)) : 0;
+}
+
+/* oneDNN's scratchpad for all pieces: there are at most four forms, at the corners. */
+static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
+    if (g->epilogue == EPILOGUE_NONE) {
+        struct gemm_form form = form_of(g);
+        return align(gemm_cache_scratchpad(device, &form));
+    }
+    int64_t across = piece_count(g->n, PIECE_COLS), down = piece_count(g->m, PIECE_ROWS);
+    int64_t corner[] = {0, across - 1, (down - 1) * across, down * across - 1};
+    size_t most = 0;
+    for (int i = 0; i < 4; i++) {
+        struct piece p = piece_at(g, corner[i]);
+        struct gemm_form form = piece_form(g, &p);
+        size_t bytes = align(gemm_cache_scratchpad(device, &form));
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static void finish_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g,
+                         const struct gemm_block *whole) {
+    int64_t rows = PASS_FLOATS / whole->cols > 0 ? PASS_FLOATS / whole->cols : 1;
+    (void)exec;
+#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
+    for (int64_t first = 0; first < whole->rows; first += rows) {
+        struct gemm_block part = *whole;
+        part.ab += first * whole->stride;
+        part.row += first;
+        part.rows = whole->rows - first < rows ? whole->rows - first : rows;
+        level->epilogue(g, &part);
+    }
+}
+
+static int run_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g, int64_t index) {
+    struct piece p = piece_at(g, index);
+    struct gemm_form form = piece_form(g, &p);
+    size_t size = dtype_bytes(g->type);
+    enum stage stage = stage_of(g);
+    float *ab = stage == STAGE_C ? (float *)g->c : stage == STAGE_AUX ? (float *)g->aux : (float *)exec->workspace;
+    if (stage != STAGE_WORKSPACE)
+        ab += p.row * g->ldc + p.col;
+    struct gemm_pointers pointers = {
+        .a = (const char *)g->a + (size_t)(g->a_transposed ? p.row : p.row * g->lda) * size,
+        .b = (const char *)g->b + (size_t)(g->b_transposed ? p.col * g->ldb : p.col) * size,
+        .bias = g->bias ? (const char *)g->bias + (size_t)p.col * size : NULL,
+        .c = ab,
+        .scratchpad = (char *)exec->workspace + stage_bytes(g)};
+    int status = gemm_cache_run(exec->stream->device, &form, &pointers);
+    if (status)
+        return status;
+    struct gemm_block block = {
+        .ab = ab, .stride = form.ldc, .row = p.row, .col = p.col, .rows = p.rows, .cols = p.cols};
+    finish_piece(level, exec, g, &block);
+    return STATUS_OK;
+}
+
+/* ---- the operation
+ * ------------------------------------------------------------------------------------------------------ */
+
+bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
+    if (refusal(g))
+        return false;
+    struct gemm_form form = form_of(g);
+    return g->packed || g->m == 0 || g->n == 0 || gemm_cache_has(device, &form);
+}
+
+size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
+    if (refusal(g) || g->m == 0 || g->n == 0)
+        return 0;
+    if (g->packed)
+        return level->packed_workspace(g);
+    size_t bytes = scratchpad_bytes(device, g);
+    if (g->epilogue != EPILOGUE_NONE)
+        bytes += stage_bytes(g);
+    size_t sums = g->bias_gradient ? level->column_sum_workspace(device, g->k, g->m) : 0;
+    return bytes > sums ? bytes : sums;
+}
+
+static int run_plain(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
+    struct device *device = exec->stream->device;
+    int status = STATUS_OK;
+    if (g->bias_gradient)
+        status = level->column_sum(exec, g->k, g->m, g->type, g->a, g->lda, g->bias_gradient);
+    if (g->epilogue == EPILOGUE_NONE && !status) {
+        struct gemm_form form = form_of(g);
+        struct gemm_pointers pointers = {
+            .a = g->a, .b = g->b, .bias = g->bias, .c = g->c, .scratchpad = exec->workspace};
+        return gemm_cache_run(device, &form, &pointers);
+    }
+    int64_t pieces = piece_count(g->m, PIECE_ROWS) * piece_count(g->n, PIECE_COLS);
+    for (int64_t i = 0; i < pieces && !status; i++)
+        status = run_piece(level, exec, g, i);
+    return status;
+}
+
+int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
+    const char *why = refusal(g);
+    if (why)
+        return status_fail(STATUS_UNSUPPORTED, "gemm: %s", why);
+    if (g->m < 0 || g->n < 0 || g->k <= 0)
+        return status_fail(STATUS_INVALID, "gemm: a product of %lld x %lld x %lld", (long long)g->m, (long long)g->n,
+                           (long long)g->k);
+    if (g->packed && (g->packed->layout != WEIGHT_PACKED || g->packed->type != g->type || g->packed->rows != g->n ||
+                      g->packed->cols != g->k))
+        return status_fail(STATUS_INVALID, "gemm: the packed weight is %s [%lld, %lld], expected %s [%lld, %lld]",
+                           dtype_name(g->packed->type), (long long)g->packed->rows, (long long)g->packed->cols,
+                           dtype_name(g->type), (long long)g->n, (long long)g->k);
+    if (g->m == 0 || g->n == 0)
+        return STATUS_OK;
+    size_t needed = gemm_workspace(level, exec->stream->device, g);
+    if (exec->workspace_bytes < needed)
+        return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
+    if (!g->packed)
+        return run_plain(level, exec, g);
+    level->packed_gemm(exec, g);
+    return STATUS_OK;
+}

@@ -1,0 +1,26 @@
+/* GELU (Hendrycks, Gimpel 2016): x Phi(x), exact or by its tanh form, and their slopes. 1 + tanh(u) is
+ * 2 / (1 + exp(-2u)), which loses nothing where tanh is near -1. */
+#ifndef CAMBIUM_KERNELS_CPU_GELU_FORMS_H
+#define CAMBIUM_KERNELS_CPU_GELU_FORMS_H
+
+#include "cpu/level/vector_math.h"
+
+static inline float gelu_tanh(float x) {
+    return x * vsigmoid(1.5957691216f * x * (1.0f + 0.044715f * x * x));
+}
+
+static inline float gelu_tanh_slope(float x) {
+    float s = vsigmoid(1.5957691216f * x * (1.0f + 0.044715f * x * x));
+    return s + x * s * (1.0f - s) * 1.5957691216f * (1.0f + 3.0f * 0.044715f * x * x);
+}
+
+static inline float gelu_exact(float x) {
+    return x * vnormal(x).cumulative;
+}
+
+static inline float gelu_exact_slope(float x) {
+    struct vnormal n = vnormal(x);
+    return n.cumulative + x * n.density;
+}
+
+#endif

@@ -1,0 +1,12 @@
+/* The parts of a level's gemm that its files share. */
+#ifndef CAMBIUM_KERNELS_CPU_GEMM_LEVEL_H
+#define CAMBIUM_KERNELS_CPU_GEMM_LEVEL_H
+
+#include "cpu/gemm-internal.h"
+#include "cpu/level/level.h"
+
+void LEVEL(gemm_epilogue)(const struct gemm *gemm, const struct gemm_block *block);
+size_t LEVEL(gemm_packed_workspace)(const struct gemm *gemm);
+void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm);
+
+#endif

@@ -1,0 +1,312 @@
+/* Packed weights: a [n, k] weight in panels of PANEL outputs, each panel a stream [steps][PANEL] of units (a float, or
+ * two neighbours along k in bf16), padded with zeros. A product reads each panel once, in order: at few rows that is
+ * the bandwidth of the memory, at many the registers hold TILE_ROWS x PANEL sums and it is the multipliers.
+ *
+ * Each output is one chain of multiply-adds along k whatever the number of rows, so that a row's bits do not depend on
+ * the others. That promise is why no library stands here: a library may choose another order for every shape. */
+#include "cpu/gemm-internal.h"
+#include "cpu/level/gemm_level.h"
+#include "simd.h"
+
+enum {
+    VECTORS = 2,
+    PANEL = VECTORS * SIMD_LANES,
+    TILE_ROWS = SIMD_LANES == 16  ? 14
+                : SIMD_LANES == 8 ? 6
+                                  : 5, /* what the registers hold */
+    UNROLL = 4,                        /* steps; panels are padded to it */
+    LINES = UNROLL * PANEL / 16,       /* cache lines of an unrolled step */
+    A_BYTES = 1 << 20,                 /* of packed rows at a time: half of a second-level cache or less */
+    PREFETCH_BYTES = 8192,             /* ahead in the panel's own stream */
+    PREFETCH_ROWS = 8,                 /* beyond this many rows the multipliers hide the processor's own prefetching */
+};
+/* Units of a row's element in the packed rows: bf16 is widened where there is no arithmetic on pairs. */
+enum { PAIR_UNITS = SIMD_PAIRS ? 1 : 2 };
+
+static int64_t steps_of(enum dtype type, int64_t k) {
+    int64_t units = type == DTYPE_BF16 ? (k + 1) / 2 : k;
+    return (units + UNROLL - 1) / UNROLL * UNROLL;
+}
+
+static int64_t panels_of(int64_t n) {
+    return (n + PANEL - 1) / PANEL;
+}
+
+/* ---- packing a weight
+ * ------------------------------------------------------------------------------------------------ */
+
+size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct weight_view *plain) {
+    (void)device;
+    if (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16)
+        return 0;
+    return (size_t)(panels_of(plain->rows) * steps_of(plain->type, plain->cols)) * PANEL * sizeof(float);
+}
+
+/* Unit `step` of a row of k elements. */
+static inline uint32_t unit_at(enum dtype type, const void *row, int64_t k, int64_t step) {
+    if (type == DTYPE_F32) {
+        uint32_t bits = 0;
+        if (step < k)
+            memcpy(&bits, (const float *)row + step, sizeof bits);
+        return bits;
+    }
+    const uint16_t *half = row;
+    uint32_t even = 2 * step < k ? half[2 * step] : 0, odd = 2 * step + 1 < k ? half[2 * step + 1] : 0;
+    return odd << 16 | even;
+}
+
+int LEVEL(cpu_pack)(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed) {
+    if (plain->layout != WEIGHT_PLAIN || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
+        return status_fail(STATUS_UNSUPPORTED, "pack: needs a plain fp32 or bf16 weight, not %s",
+                           dtype_name(plain->type));
+    int64_t steps = steps_of(plain->type, plain->cols), panels = panels_of(plain->rows);
+    size_t row_bytes = (size_t)plain->cols * dtype_bytes(plain->type);
+    (void)exec;
+#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
+    for (int64_t p = 0; p < panels; p++) {
+        uint32_t *panel = (uint32_t *)out + p * steps * PANEL;
+        for (int64_t j = 0; j < PANEL; j++) {
+            bool is_row = p * PANEL + j < plain->rows;
+            const char *row = (const char *)plain->data + (is_row ? (size_t)(p * PANEL + j) * row_bytes : 0);
+            for (int64_t s = 0; s < steps; s++)
+                panel[s * PANEL + j] = is_row ? unit_at(plain->type, row, plain->cols, s) : 0;
+        }
+    }
+    *packed = *plain;
+    packed->layout = WEIGHT_PACKED;
+    packed->data = out;
+    return STATUS_OK;
+}
+
+/* ---- multiplying
+ * ----------------------------------------------------------------------------------------------------- */
+
+#define TILE_INLINE static inline __attribute__((always_inline))
+
+/* Where a tile fetches memory ahead of its use: `lines` cache lines an unrolled step. */
+struct ahead {
+    const char *at;
+    int lines;
+};
+
+struct tile {
+    int64_t steps;
+    const float *a; /* [steps][rows] units */
+    const float *b; /* [steps][PANEL] units */
+    struct ahead ahead;
+    float *out; /* [rows][PANEL] */
+};
+
+TILE_INLINE void add_products(bool is_bf16, int rows, const float *a, const float *b, vfloat sum[][VECTORS]) {
+    vfloat w[VECTORS];
+#pragma GCC unroll 2
+    for (int v = 0; v < VECTORS; v++)
+        w[v] = simd_load(b + v * SIMD_LANES);
+    if (!is_bf16 || SIMD_PAIRS) {
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            vfloat x = simd_set(a[r]);
+#pragma GCC unroll 2
+            for (int v = 0; v < VECTORS; v++)
+                sum[r][v] = simd_dot(is_bf16, x, w[v], sum[r][v]);
+        }
+        return;
+    }
+    vfloat odd[VECTORS];
+#pragma GCC unroll 2
+    for (int v = 0; v < VECTORS; v++) {
+        odd[v] = (vfloat)((vword)w[v] & simd_words(0xffff0000u));
+        w[v] = (vfloat)simd_upper_halves((vword)w[v]);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++) {
+        vfloat x = simd_set(a[r]), y = simd_set(a[rows + r]);
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++)
+            sum[r][v] = simd_fma(y, odd[v], simd_fma(x, w[v], sum[r][v]));
+    }
+}
+
+TILE_INLINE void multiply_tile(bool is_bf16, int rows, const struct tile *tile) {
+    const float *a = tile->a, *b = tile->b;
+    const char *ahead = tile->ahead.at;
+    vfloat sum[TILE_ROWS][VECTORS];
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++)
+            sum[r][v] = simd_set(0.0f);
+    for (int64_t s = 0; s < tile->steps; s += UNROLL) {
+        for (int i = 0; i < tile->ahead.lines; i++)
+            __builtin_prefetch(ahead + 64 * i, 0, 2);
+        ahead += 64 * tile->ahead.lines;
+#pragma GCC unroll 4
+        for (int u = 0; u < UNROLL; u++) {
+            add_products(is_bf16, rows, a, b, sum);
+            a += rows * (is_bf16 ? PAIR_UNITS : 1);
+            b += PANEL;
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++)
+            simd_store(tile->out + r * PANEL + v * SIMD_LANES, sum[r][v]);
+}
+
+/* The body for each number of rows, so that sums stay in registers; rows beyond TILE_ROWS compile to nothing. */
+#define TILE_CASE(number)                                                                                              \
+    case number:                                                                                                       \
+        if (number <= TILE_ROWS)                                                                                       \
+            multiply_tile(is_bf16, number <= TILE_ROWS ? number : 1, tile);                                            \
+        break;
+
+TILE_INLINE void multiply_rows(bool is_bf16, int rows, const struct tile *tile) {
+    switch (rows) {
+        TILE_CASE(1)
+        TILE_CASE(2)
+        TILE_CASE(3)
+        TILE_CASE(4)
+        TILE_CASE(5)
+        TILE_CASE(6)
+        TILE_CASE(7)
+        TILE_CASE(8)
+        TILE_CASE(9)
+        TILE_CASE(10)
+        TILE_CASE(11)
+        TILE_CASE(12)
+        TILE_CASE(13)
+        TILE_CASE(14)
+    }
+}
+
+static void multiply_rows_f32(int rows, const struct tile *tile) {
+    multiply_rows(false, rows, tile);
+}
+
+static void multiply_rows_bf16(int rows, const struct tile *tile) {
+    multiply_rows(true, rows, tile);
+}
+
+/* Rows first .. first + rows of A as [steps][rows] units. */
+static void pack_rows(const struct gemm *gemm, int64_t first, int rows, int64_t steps, float *out) {
+    if (gemm->type == DTYPE_F32) {
+        for (int r = 0; r < rows; r++) {
+            const float *row = (const float *)gemm->a + (first + r) * gemm->lda;
+            for (int64_t s = 0; s < gemm->k; s++)
+                out[s * rows + r] = row[s];
+        }
+        memset(out + gemm->k * rows, 0, (size_t)((steps - gemm->k) * rows) * sizeof *out);
+        return;
+    }
+    for (int r = 0; r < rows; r++) {
+        const uint16_t *row = (const uint16_t *)gemm->a + (first + r) * gemm->lda;
+        for (int64_t s = 0; s < steps; s++) {
+            uint32_t unit = unit_at(DTYPE_BF16, row, gemm->k, s), even = unit << 16, odd = unit & 0xffff0000u;
+            if (SIMD_PAIRS) {
+                memcpy(out + s * rows + r, &unit, sizeof unit);
+            } else {
+                memcpy(out + 2 * s * rows + r, &even, sizeof even);
+                memcpy(out + (2 * s + 1) * rows + r, &odd, sizeof odd);
+            }
+        }
+    }
+}
+
+/* One pass over the panels: rows first .. first + rows of C in `blocks` tiles, nearly equal. */
+struct pass {
+    const struct gemm *gemm;
+    int64_t first, rows;
+    int64_t steps, panels, blocks;
+    int64_t row_floats; /* of a packed row */
+    float *a;
+};
+
+static int64_t block_start(const struct pass *pass, int64_t block) {
+    return pass->rows * block / pass->blocks;
+}
+
+/* A single block reads its panel from memory and fetches a little ahead; several read it from the cache but for the
+ * first, so each fetches its share of the next panel. */
+static struct ahead look_ahead(const struct pass *pass, const float *panel, int64_t block) {
+    if (pass->blocks == 1)
+        return (struct ahead){(const char *)panel + PREFETCH_BYTES, pass->rows > PREFETCH_ROWS ? LINES : 0};
+    int64_t lines = (LINES + pass->blocks - 1) / pass->blocks, share = pass->steps / UNROLL * lines * 64;
+    int64_t bytes = pass->steps * PANEL * (int64_t)sizeof(float);
+    return (struct ahead){(const char *)panel + bytes + share * block, share * block < bytes ? (int)lines : 0};
+}
+
+static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
+    const struct gemm *gemm = pass->gemm;
+    const float *b = (const float *)gemm->packed->data + panel * pass->steps * PANEL;
+    int64_t start = block_start(pass, block);
+    int rows = (int)(block_start(pass, block + 1) - start);
+    _Alignas(64) float out[TILE_ROWS * PANEL];
+    struct tile tile = {.steps = pass->steps,
+                        .a = pass->a + start * pass->row_floats,
+                        .b = b,
+                        .ahead = look_ahead(pass, b, block),
+                        .out = out};
+    if (gemm->type == DTYPE_BF16)
+        multiply_rows_bf16(rows, &tile);
+    else
+        multiply_rows_f32(rows, &tile);
+    int64_t col = panel * PANEL, left = gemm->n - col;
+    struct gemm_block done = {.ab = out,
+                              .stride = PANEL,
+                              .row = pass->first + start,
+                              .col = col,
+                              .rows = rows,
+                              .cols = left < PANEL ? left : PANEL,
+                              .needs_bias = gemm->bias};
+    LEVEL(gemm_epilogue)(gemm, &done);
+}
+
+static int64_t row_floats(const struct gemm *gemm) {
+    return steps_of(gemm->type, gemm->k) * (gemm->type == DTYPE_BF16 ? PAIR_UNITS : 1);
+}
+
+/* Rows of a pass: as many as A_BYTES hold, and at least a few tiles. */
+static int64_t pass_rows(const struct gemm *gemm) {
+    int64_t rows = A_BYTES / (row_floats(gemm) * (int64_t)sizeof(float)) / TILE_ROWS * TILE_ROWS;
+    return rows > 4 * TILE_ROWS ? rows : 4 * TILE_ROWS;
+}
+
+size_t LEVEL(gemm_packed_workspace)(const struct gemm *gemm) {
+    int64_t rows = gemm->m < pass_rows(gemm) ? gemm->m : pass_rows(gemm);
+    return (size_t)(rows * row_floats(gemm)) * sizeof(float);
+}
+
+void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
+    int threads = exec_threads(exec);
+    int64_t most = pass_rows(gemm), passes = (gemm->m + most - 1) / most;
+    for (int64_t i = 0; i < passes; i++) {
+        struct pass pass = {.gemm = gemm,
+                            .first = gemm->m * i / passes,
+                            .steps = steps_of(gemm->type, gemm->k),
+                            .panels = panels_of(gemm->n),
+                            .row_floats = row_floats(gemm),
+                            .a = exec->workspace};
+        pass.rows = gemm->m * (i + 1) / passes - pass.first;
+        pass.blocks = (pass.rows + TILE_ROWS - 1) / TILE_ROWS;
+        /* Many threads share a panel's blocks where there are few panels. */
+        int64_t shares = 1;
+        while (pass.panels * shares < 4 * threads && 2 * shares <= pass.blocks)
+            shares *= 2;
+#pragma omp parallel num_threads(threads)
+        {
+#pragma omp for schedule(static)
+            for (int64_t block = 0; block < pass.blocks; block++) {
+                int64_t start = block_start(&pass, block);
+                pack_rows(gemm, pass.first + start, (int)(block_start(&pass, block + 1) - start), pass.steps,
+                          pass.a + start * pass.row_floats);
+            }
+#pragma omp for schedule(static)
+            for (int64_t item = 0; item < pass.panels * shares; item++) {
+                int64_t panel = item / shares, share = item % shares;
+                for (int64_t block = pass.blocks * share / shares; block < pass.blocks * (share + 1) / shares; block++)
+                    run_tile(&pass, panel, block);
+            }
+        }
+    }
+}
