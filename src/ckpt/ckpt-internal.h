@@ -1,5 +1,5 @@
-/* What the files of this room share: how the header of a file is named, how a table's slices become tensors of files, and
- * the open files of a directory. */
+/* What the files of this room share: how the header of a file is named, how a table's slices become tensors of files,
+ * and the open files of a directory. */
 #ifndef CAMBIUM_CKPT_INTERNAL_H
 #define CAMBIUM_CKPT_INTERNAL_H
 
@@ -9,26 +9,26 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
 
-#define MODEL_FILE "model.safetensors"
+#define MODEL_FILE       "model.safetensors"
 #define MODEL_INDEX_FILE "model.safetensors.index.json"
-#define OPTIMIZER_FILE "optimizer.safetensors"
-#define CONFIG_FILE "config.json"
-#define STATE_FILE "trainer_state.json"
-#define MODEL_PREFIX "transformer."
-#define HEAD_NAME "lm_head.weight"
-#define EMBEDDING_NAME "wte.weight"
+#define OPTIMIZER_FILE   "optimizer.safetensors"
+#define CONFIG_FILE      "config.json"
+#define STATE_FILE       "trainer_state.json"
+#define MODEL_PREFIX     "transformer."
+#define HEAD_NAME        "lm_head.weight"
+#define EMBEDDING_NAME   "wte.weight"
 
 enum {
-    JSON_FILE_LIMIT = 64 << 20,                         /* bytes of config.json, an index, a trainer's state */
-    TENSOR_NAME_BYTES = PARAM_NAME_BYTES + 64,          /* with the array's and the model's prefix */
-    SHOWN_BYTES = 121,                                  /* of a file's own words in a message */
+    JSON_FILE_LIMIT = 64 << 20,                /* bytes of config.json, an index, a trainer's state */
+    TENSOR_NAME_BYTES = PARAM_NAME_BYTES + 64, /* with the array's and the model's prefix */
+    SHOWN_BYTES = 121,                         /* of a file's own words in a message */
 };
 
 /* The first 120 bytes of `text` on one line: a file's own words must not break a message into lines. */
 const char *shown(const char *text, char out[SHOWN_BYTES]);
 
-/* Parses JSON text of file `path` into an object; duplicate keys are refused. `position` is the file's byte where the text
- * starts, for the message. */
+/* Parses JSON text of file `path` into an object; duplicate keys are refused. `position` is the file's byte where the
+ * text starts, for the message. */
 int json_object_parse(const char *path, int64_t position, const char *text, size_t length, json_t **object);
 
 /* A checked header: the tensors by name, and the strings that they point to. */
@@ -59,8 +59,8 @@ struct ckpt_tensors {
 
 /* The name in files that are written: prefix, MODEL_PREFIX (the head has none), name. */
 void tensor_file_name(const char *prefix, const char *name, char out[TENSOR_NAME_BYTES]);
-/* The entry of that name with or without MODEL_PREFIX; NULL when absent. A tied model's wte may stand under the head's name
- * alone. */
+/* The entry of that name with or without MODEL_PREFIX; NULL when absent. A tied model's wte may stand under the head's
+ * name alone. */
 const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, const char *prefix, const char *name,
                                         bool is_tied);
 /* Whether no row of the table is the head: it shares the embedding's weight. */
@@ -80,8 +80,8 @@ bool slice_next_block(const struct param *param, const struct param_slice *slice
 /* out[columns, rows] = in[rows, columns] of 2- or 4-byte elements. */
 void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out);
 
-/* Writes the files of arrays into `directory`: one file `NAME.safetensors`, or shards and an index when they are more than
- * max_shard_bytes (0: never). Each file is synced. */
+/* Writes the files of arrays into `directory`: one file `NAME.safetensors`, or shards and an index when they are more
+ * than max_shard_bytes (0: never). Each file is synced. */
 struct write_request {
     const char *directory;
     const char *name; /* "model" */
@@ -97,7 +97,8 @@ struct staging {
     char *target, *temporary;
     int lock;
 };
-/* Removes what dead writers of this target left (for `is_checkpoint` of any iter_* beside it), then makes the directory. */
+/* Removes what dead writers of this target left (for `is_checkpoint` of any iter_* beside it), then makes the
+ * directory. */
 int staging_begin(struct staging *staging, const char *target, bool is_checkpoint);
 /* Syncs the directory and moves it to its target, in place of what stands there. */
 int staging_commit(struct staging *staging);
@@ -107,5 +108,7 @@ void staging_abort(struct staging *staging);
 int staging_remove(const char *target);
 /* "iter_0000100" -> 100; -1 when the name is none. */
 int64_t checkpoint_iteration(const char *name);
+/* Whether the name is iter_N.old-PID: a checkpoint displaced by a newer one of its iteration that has not come yet. */
+bool checkpoint_is_displaced(const char *name, int64_t *iteration);
 
 #endif

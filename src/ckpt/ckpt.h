@@ -1,13 +1,14 @@
 /* Model directories and training checkpoints.
  *
  * A model directory is Hugging Face's: config.json, tokenizer files, model*.safetensors. A training checkpoint
- * SAVE/iter_0000100/ is a model directory with optimizer.safetensors and trainer_state.json beside. Nothing in either knows
- * a layout of ranks: files hold global tensors under their Hugging Face names, in Hugging Face's orientation, and the
- * slices of the parameter table say which rectangle of a parameter stands where. The optimizer's tensors have the same
- * names and shapes behind a prefix ("exp_avg.transformer.wte.weight").
+ * SAVE/iter_0000100/ is a model directory with optimizer.safetensors and trainer_state.json beside. Nothing in either
+ * knows a layout of ranks: files hold global tensors under their Hugging Face names, in Hugging Face's orientation, and
+ * the slices of the parameter table say which rectangle of a parameter stands where. The optimizer's tensors have the
+ * same names and shapes behind a prefix ("exp_avg.transformer.wte.weight").
  *
- * A directory appears whole, by a rename, or not at all; what a killed writer left is removed by the next one. Paths are
- * plain directories; every error names the file. Calls may be made from any thread, one writer a directory at a time. */
+ * A directory appears whole, by a rename, or not at all; what a killed writer left is removed by the next one. Paths
+ * are plain directories; every error names the file. Calls may be made from any thread, one writer a directory at a
+ * time. */
 #ifndef CAMBIUM_CKPT_CKPT_H
 #define CAMBIUM_CKPT_CKPT_H
 
@@ -20,13 +21,13 @@
 
 /* ---- values of a table, as rectangles in and out of memory ---- */
 
-/* Rows [row, row + rows) and columns [column, column + columns) of a parameter, in its own [out, in] orientation. Values of
- * a block are dense and row-major. At most CKPT_BLOCK_ELEMENTS of them. */
+/* Rows [row, row + rows) and columns [column, column + columns) of a parameter, in its own [out, in] orientation.
+ * Values of a block are dense and row-major. At most CKPT_BLOCK_ELEMENTS of them. */
 struct ckpt_block {
     int param; /* row of the table */
     int64_t row, rows, column, columns;
 };
-enum { CKPT_BLOCK_ELEMENTS = 1 << 21 };
+enum { CKPT_BLOCK_ELEMENTS = 1 << 20 };
 
 /* One number for each element of a table's parameters: the weights, or a moment of the optimizer. */
 struct ckpt_array {
@@ -54,8 +55,8 @@ struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bo
 /* Which directory `path` means: a model directory itself, or the newest checkpoint in it. STATUS_NOT_FOUND when it is
  * neither. */
 int ckpt_resolve_model(const char *path, char *out, size_t bytes);
-/* The same for resuming: a training checkpoint itself, or the newest one in `path`. STATUS_NOT_FOUND when `path` does not
- * exist or holds no checkpoint yet; STATUS_INVALID when it is a model directory without training state. */
+/* The same for resuming: a training checkpoint itself, or the newest one in `path`. STATUS_NOT_FOUND when `path` does
+ * not exist or holds no checkpoint yet; STATUS_INVALID when it is a model directory without training state. */
 int ckpt_resolve_checkpoint(const char *path, char *out, size_t bytes);
 /* The newest whole iter_* directory of `root`, by number; `iteration` may be NULL. */
 int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration);
@@ -66,8 +67,8 @@ int ckpt_read_state(const char *directory, struct strbuf *text);
 
 struct ckpt_tensors; /* the open tensor files of a directory */
 
-/* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count with
- * or without "transformer.". Pickles are refused by name. */
+/* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count
+ * with or without "transformer.". Pickles are refused by name. */
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors);
 /* optimizer.safetensors. */
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors);
@@ -80,13 +81,13 @@ bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix);
  * whatever config.json says. */
 int ckpt_head_differs(const struct ckpt_tensors *tensors, bool *differs);
 /* Checks that every tensor of the arrays is there with the right type and shape (one error names what is not), warns of
- * tensors that nobody asked for, and then delivers everything through `put`. GPT-2's attn.bias and attn.masked_bias buffers
- * and an lm_head.weight equal to wte.weight are passed over in silence; another lm_head.weight that the table has no row
- * for is an error. */
+ * tensors that nobody asked for, and then delivers everything through `put`. GPT-2's attn.bias and attn.masked_bias
+ * buffers and an lm_head.weight equal to wte.weight are passed over in silence; another lm_head.weight that the table
+ * has no row for is an error. */
 int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
               int array_count);
-/* One rectangle of one parameter, at most CKPT_BLOCK_ELEMENTS, as array->dtype: what a rank of a layout reads. The tensors
- * must have passed ckpt_check. */
+/* One rectangle of one parameter, at most CKPT_BLOCK_ELEMENTS, as array->dtype: what a rank of a layout reads. The
+ * tensors must have passed ckpt_check. */
 int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
                int array_count);
 int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,

@@ -1,4 +1,5 @@
-/* From the tensors of files to the parameters of a table: first everything is checked, then values flow in bounded blocks. */
+/* From the tensors of files to the parameters of a table: first everything is checked, then values flow in bounded
+ * blocks. */
 #include "ckpt-internal.h"
 
 #include <stdlib.h>
@@ -60,7 +61,8 @@ static bool is_wanted(const struct ckpt_array *array, const struct param *param)
 
 /* Marks the tensors that the array uses in is_used[] and lists what is missing or wrong. */
 static int check_array(const struct ckpt_tensors *tensors, const struct param_table *table,
-                       const struct ckpt_array *array, bool *is_used, struct problems *missing, struct problems *wrong) {
+                       const struct ckpt_array *array, bool *is_used, struct problems *missing,
+                       struct problems *wrong) {
     bool is_tied = table_is_tied(table);
     for (int i = 0; i < table->count; i++) {
         const struct param *param = &table->rows[i];
@@ -71,17 +73,17 @@ static int check_array(const struct ckpt_tensors *tensors, const struct param_ta
         for (int s = 0; s < param->slice_count && is_wanted(array, param); s++) {
             const struct param_slice *slice = &param->slices[s];
             const struct tensor_entry *entry = tensors_find(tensors, array->prefix, slice->name, is_tied);
-            char name[TENSOR_NAME_BYTES], bare[TENSOR_NAME_BYTES];
-            tensor_file_name(array->prefix, slice->name, name);
-            snprintf(bare, sizeof bare, "%s%s", array->prefix, slice->name);
-            if (!entry) {
-                if (strcmp(last, slice->name)) /* q, k and v are slices of one tensor */
-                    problem_add(missing, name);
-            } else if (!is_used[entry - tensors->entries]) {
+            char name[TENSOR_NAME_BYTES];
+            if (entry)
                 is_used[entry - tensors->entries] = true;
-                check_entry(entry, param, slice, wrong);
-            }
+            if (!strcmp(last, slice->name)) /* q, k and v are slices of one tensor */
+                continue;
             last = slice->name;
+            tensor_file_name(array->prefix, slice->name, name);
+            if (entry)
+                check_entry(entry, param, slice, wrong);
+            else
+                problem_add(missing, name);
         }
     }
     return STATUS_OK;
@@ -161,9 +163,9 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
     problems_end(&missing);
     problems_end(&wrong);
     if (!status && (missing.count || wrong.count))
-        status = status_fail(STATUS_INVALID, "%s: %s%s%s%s", tensors->directory, missing.count ? "missing tensors: " : "",
-                             strbuf_text(&missing.text), missing.count && wrong.count ? "; " : "",
-                             strbuf_text(&wrong.text));
+        status =
+            status_fail(STATUS_INVALID, "%s: %s%s%s%s", tensors->directory, missing.count ? "missing tensors: " : "",
+                        strbuf_text(&missing.text), missing.count && wrong.count ? "; " : "", strbuf_text(&wrong.text));
     if (!status && is_tied)
         status = check_head(tensors);
     if (!status)
@@ -199,8 +201,9 @@ static int read_part(const struct tensor_entry *entry, const struct param *param
     return STATUS_OK;
 }
 
-static int read_block(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
-                      const struct ckpt_block *block, bool is_tied, char *scratch, char *out) {
+static int read_block(const struct ckpt_tensors *tensors, const struct param_table *table,
+                      const struct ckpt_array *array, const struct ckpt_block *block, bool is_tied, char *scratch,
+                      char *out) {
     const struct param *param = &table->rows[block->param];
     for (int s = 0; s < param->slice_count; s++) {
         const struct param_slice *slice = &param->slices[s];
@@ -209,7 +212,8 @@ static int read_block(const struct ckpt_tensors *tensors, const struct param_tab
             continue;
         const struct tensor_entry *entry = tensors_find(tensors, array->prefix, slice->name, is_tied);
         if (!entry)
-            return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", tensors->directory, array->prefix, slice->name);
+            return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", tensors->directory, array->prefix,
+                               slice->name);
         int64_t before = (part.row - block->row) * block->columns * (int64_t)dtype_bytes(array->dtype);
         int status = read_part(entry, param, slice, &part, array->dtype, scratch, out + before);
         if (status)

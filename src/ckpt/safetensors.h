@@ -1,9 +1,9 @@
 /* The safetensors file format: u64 length of the header, the header (JSON, padded with spaces to 8 bytes), the data.
  *
- * A reader trusts nothing: opening checks the whole header (size, JSON without duplicate keys, types, shapes, every byte of
- * the data in exactly one tensor), so that later reads cannot leave the file's bounds. An open reader does not change:
- * any number of threads may read from it. A writer plans the whole header first and then takes the data in any order.
- * Everything is little-endian, as the format and the machines that this runs on. */
+ * A reader trusts nothing: opening checks the whole header (size, JSON without duplicate keys, types, shapes, every
+ * byte of the data in exactly one tensor), so that later reads cannot leave the file's bounds. An open reader does not
+ * change: any number of threads may read from it. A writer plans the whole header first and then takes the data in any
+ * order. Everything is little-endian, as the format and the machines that this runs on. */
 #ifndef CAMBIUM_CKPT_SAFETENSORS_H
 #define CAMBIUM_CKPT_SAFETENSORS_H
 
@@ -17,9 +17,9 @@ enum { SAFETENSORS_MAX_DIMS = 8 };
 
 struct safetensor {
     const char *name;
-    const char *type;     /* as the file names it: "F32", "BF16", "BOOL", ... */
-    enum dtype dtype;     /* DTYPE_COUNT for a type that is none of ours (BOOL, I8, ...) */
-    int dims;             /* 0: a scalar */
+    const char *type; /* as the file names it: "F32", "BF16", "BOOL", ... */
+    enum dtype dtype; /* DTYPE_COUNT for a type that is none of ours (BOOL, I8, ...) */
+    int dims;         /* 0: a scalar */
     int64_t shape[SAFETENSORS_MAX_DIMS];
     int64_t elements;
     int64_t start, bytes; /* place in the file, the header counted */
@@ -27,8 +27,8 @@ struct safetensor {
 
 struct safetensors;
 
-/* Opens and checks a file. STATUS_NOT_FOUND when there is none, STATUS_IO when it cannot be read, STATUS_INVALID with the
- * file, the tensor, the byte and what was expected there when it is damaged. */
+/* Opens and checks a file. STATUS_NOT_FOUND when there is none, STATUS_IO when it cannot be read, STATUS_INVALID with
+ * the file, the tensor, the byte and what was expected there when it is damaged. */
 int safetensors_open(const char *path, struct safetensors **file);
 void safetensors_close(struct safetensors *file);
 const char *safetensors_path(const struct safetensors *file);
@@ -40,8 +40,9 @@ const struct safetensor *safetensors_find(const struct safetensors *file, const 
 /* The value of a key of "__metadata__", NULL when absent. */
 const char *safetensors_metadata(const struct safetensors *file, const char *key);
 
-/* Reads elements [first, first + count) of a tensor, row-major, as `dtype`. Any type can be read as itself; F64, F32, F16
- * and BF16 also as DTYPE_F32 and DTYPE_BF16 (rounded to nearest even). STATUS_UNSUPPORTED for any other conversion. */
+/* Reads elements [first, first + count) of a tensor, row-major, as `dtype`. Any type can be read as itself; F64, F32,
+ * F16 and BF16 also as DTYPE_F32 and DTYPE_BF16 (rounded to nearest even). STATUS_UNSUPPORTED for any other conversion.
+ */
 int safetensors_read(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
                      enum dtype dtype, void *out);
 
@@ -52,8 +53,8 @@ int safetensors_writer_new(struct safetensors_writer **writer);
 /* Adds a tensor to the plan; returns its number, from 0 in order of the calls, or a negative status. */
 int safetensors_writer_add(struct safetensors_writer *writer, const char *name, enum dtype dtype, int dims,
                            const int64_t *shape);
-/* Creates the file: header written, space for all data reserved, so that a full disk is known at once. Data stand in the
- * order of the reference implementation (wider types first, then names), so that equal tensors give equal files. */
+/* Creates the file: header written, space for all data reserved, so that a full disk is known at once. Data stand in
+ * the order of the reference implementation (wider types first, then names), so that equal tensors give equal files. */
 int safetensors_writer_create(struct safetensors_writer *writer, const char *path);
 /* Writes elements [first, first + count) of tensor `number`, given in the tensor's own type. Different ranges may be
  * written by different threads at once. */

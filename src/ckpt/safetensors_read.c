@@ -1,6 +1,6 @@
-/* Reading safetensors: the whole header is checked before anything in it is believed. The rules are those of the reference
- * implementation (safetensors 0.8, tensor.rs): at most 100 MB of header, no duplicate keys, tensors side by side from the
- * first byte of the data to the last. */
+/* Reading safetensors: the whole header is checked before anything in it is believed. The rules are those of the
+ * reference implementation (safetensors 0.8, tensor.rs): at most 100 MB of header, no duplicate keys, tensors side by
+ * side from the first byte of the data to the last. */
 #include "ckpt-internal.h"
 
 #include <errno.h>
@@ -18,10 +18,10 @@ static const struct {
     int bytes;
     enum dtype dtype;
 } types[] = {
-    {"BOOL", 1, DTYPE_COUNT}, {"U8", 1, DTYPE_U8},          {"I8", 1, DTYPE_COUNT},      {"F8_E5M2", 1, DTYPE_COUNT},
+    {"BOOL", 1, DTYPE_COUNT},    {"U8", 1, DTYPE_U8},         {"I8", 1, DTYPE_COUNT},  {"F8_E5M2", 1, DTYPE_COUNT},
     {"F8_E4M3", 1, DTYPE_COUNT}, {"F8_E8M0", 1, DTYPE_COUNT}, {"I16", 2, DTYPE_COUNT}, {"U16", 2, DTYPE_U16},
-    {"F16", 2, DTYPE_F16},    {"BF16", 2, DTYPE_BF16},      {"I32", 4, DTYPE_I32},       {"U32", 4, DTYPE_COUNT},
-    {"F32", 4, DTYPE_F32},    {"C64", 8, DTYPE_COUNT},      {"F64", 8, DTYPE_F64},       {"I64", 8, DTYPE_I64},
+    {"F16", 2, DTYPE_F16},       {"BF16", 2, DTYPE_BF16},     {"I32", 4, DTYPE_I32},   {"U32", 4, DTYPE_COUNT},
+    {"F32", 4, DTYPE_F32},       {"C64", 8, DTYPE_COUNT},     {"F64", 8, DTYPE_F64},   {"I64", 8, DTYPE_I64},
     {"U64", 8, DTYPE_COUNT},
 };
 enum { TYPE_COUNT = sizeof types / sizeof *types };
@@ -61,8 +61,8 @@ int json_object_parse(const char *path, int64_t position, const char *text, size
 
 /* A message about a tensor of the header: "FILE: tensor 'NAME': ...". */
 #define tensor_fail(file, tensor, format, ...)                                                                         \
-    status_fail(STATUS_INVALID, "%s: tensor '%s': " format, (file)->path, shown((tensor)->name, (char[SHOWN_BYTES]){0}), \
-                __VA_ARGS__)
+    status_fail(STATUS_INVALID, "%s: tensor '%s': " format, (file)->path,                                              \
+                shown((tensor)->name, (char[SHOWN_BYTES]){0}), __VA_ARGS__)
 
 static int check_type(const struct safetensors *file, struct safetensor *tensor, json_t *value, int64_t *width) {
     const char *name = json_string_value(value);
@@ -104,7 +104,8 @@ static int check_offsets(const struct safetensors *file, struct safetensor *tens
         return tensor_fail(file, tensor, "data_offsets must be %s", "two integers [begin, end]");
     int64_t begin = json_integer_value(first), end = json_integer_value(second);
     if (begin < 0 || end < begin || end > data_bytes)
-        return tensor_fail(file, tensor, "data_offsets [%lld, %lld] are outside the %lld bytes of data from byte %lld on",
+        return tensor_fail(file, tensor,
+                           "data_offsets [%lld, %lld] are outside the %lld bytes of data from byte %lld on",
                            (long long)begin, (long long)end, (long long)data_bytes, (long long)data_start);
     if (end - begin != tensor->bytes)
         return tensor_fail(file, tensor, "%lld bytes at byte %lld, but its dtype and shape make %lld",
@@ -324,8 +325,8 @@ int safetensors_read(const struct safetensors *file, const struct safetensor *te
     int64_t width = (int64_t)dtype_bytes(tensor->dtype), at_once = (int64_t)sizeof piece / width;
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < at_once ? count - done : at_once;
-        int status = file_pread_all(file->descriptor, piece, (size_t)(n * width), tensor->start + (first + done) * width,
-                                    file->path);
+        int status = file_pread_all(file->descriptor, piece, (size_t)(n * width),
+                                    tensor->start + (first + done) * width, file->path);
         if (status)
             return status;
         convert(tensor->dtype, piece, n, dtype, (char *)out + done * (int64_t)dtype_bytes(dtype));

@@ -97,8 +97,7 @@ static int build_header(struct safetensors_writer *writer, struct planned **orde
     for (int i = 0; i < writer->count; i++) {
         int64_t end;
         bool is_double = json_object_get(header, order[i]->name) != NULL;
-        if (is_double ||
-            __builtin_add_overflow(at, order[i]->elements * (int64_t)dtype_bytes(order[i]->dtype), &end)) {
+        if (is_double || __builtin_add_overflow(at, order[i]->elements * (int64_t)dtype_bytes(order[i]->dtype), &end)) {
             json_decref(header);
             return status_fail(STATUS_INVALID, "%s: tensor '%s' %s", writer->path, order[i]->name,
                                is_double ? "is planned twice" : "makes more bytes than a file can have");
@@ -110,8 +109,9 @@ static int build_header(struct safetensors_writer *writer, struct planned **orde
     *data_bytes = at;
     *text = failures ? NULL : json_dumps(header, JSON_COMPACT);
     json_decref(header);
-    return *text ? STATUS_OK : status_fail(STATUS_MEMORY, "%s: cannot build the header (memory, or a name is no UTF-8)",
-                                           writer->path);
+    return *text ? STATUS_OK
+                 : status_fail(STATUS_MEMORY, "%s: cannot build the header (memory, or a name is no UTF-8)",
+                               writer->path);
 }
 
 /* Blocks for the whole file now, so that a full disk fails here and not in the middle. Not every file system can. */

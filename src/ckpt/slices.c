@@ -1,4 +1,5 @@
-/* The geometry between a parameter and the tensors of files that its slices name, and the transposition between them. */
+/* The geometry between a parameter and the tensors of files that its slices name, and the transposition between them.
+ */
 #include "ckpt-internal.h"
 
 #include <stdlib.h>
@@ -67,14 +68,20 @@ bool slice_next_block(const struct param *param, const struct param_slice *slice
     return true;
 }
 
-/* Tiles keep both sides in the first cache; bits are moved, never numbers, so that a NaN arrives as it left. */
+/* A tile goes through a small buffer, so that each cache line of either side is touched once: at a stride of some 4 KiB
+ * the lines of a tile would push each other out. Bits are moved, never numbers, so that a NaN arrives as it left. */
 #define DEFINE_TRANSPOSE(name, type)                                                                                   \
     static void name(const type *in, int64_t rows, int64_t columns, type *out) {                                       \
+        type tile[TILE][TILE + 1];                                                                                     \
         for (int64_t r0 = 0; r0 < rows; r0 += TILE)                                                                    \
-            for (int64_t c0 = 0; c0 < columns; c0 += TILE)                                                             \
-                for (int64_t c = c0; c < columns && c < c0 + TILE; c++)                                                \
-                    for (int64_t r = r0; r < rows && r < r0 + TILE; r++)                                               \
-                        out[c * rows + r] = in[r * columns + c];                                                       \
+            for (int64_t c0 = 0; c0 < columns; c0 += TILE) {                                                           \
+                int64_t height = smaller(TILE, rows - r0), width = smaller(TILE, columns - c0);                        \
+                for (int64_t r = 0; r < height; r++)                                                                   \
+                    for (int64_t c = 0; c < width; c++)                                                                \
+                        tile[c][r] = in[(r0 + r) * columns + c0 + c];                                                  \
+                for (int64_t c = 0; c < width; c++)                                                                    \
+                    memcpy(out + (c0 + c) * rows + r0, tile[c], (size_t)height * sizeof(type));                        \
+            }                                                                                                          \
     }
 DEFINE_TRANSPOSE(transpose_2_bytes, uint16_t)
 DEFINE_TRANSPOSE(transpose_4_bytes, uint32_t)
