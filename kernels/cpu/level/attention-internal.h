@@ -1,0 +1,224 @@
+/* What the files of attention share at one level.
+ *
+ * Attention walks tiles of TILE_ROWS query rows by chunks of CHUNK_KEYS keys (FlashAttention-2: Dao, 2023). Everything
+ * inside a tile is a product of units (see simd.h) or a pass over the 64 x 64 scores. The keys of a chunk lie in four
+ * panels of 16 keys, [depth][16] units, so that the scores of 16 keys are one product vector; values lie as
+ * [16 / group][width] units, where a group is the keys that one unit holds. A page of the KV cache is such panels.
+ *
+ * A query row's arithmetic is the same whatever rows it shares a tile with: each score and each output is one chain of
+ * multiply-adds in the order of features and of keys, and keys that the row does not see are never multiplied. Training
+ * and the paged cache use the same code, so their bits agree. */
+#ifndef CAMBIUM_KERNELS_CPU_ATTENTION_INTERNAL_H
+#define CAMBIUM_KERNELS_CPU_ATTENTION_INTERNAL_H
+
+#include "cpu/level/level.h"
+#include "simd.h"
+
+#include <math.h>
+
+enum {
+    TILE_ROWS = 64,
+    CHUNK_KEYS = 64,
+    PANEL_KEYS = 16,
+    CHUNK_PANELS = CHUNK_KEYS / PANEL_KEYS,
+    CHUNK_VECTORS = CHUNK_KEYS / SIMD_LANES
+};
+
+#define ATTENTION_INLINE static inline __attribute__((always_inline))
+#define LOG2_E           1.44269504088896341f
+
+struct head_shape {
+    enum dtype type;
+    int size;   /* D */
+    int depth;  /* units along D: D floats, or (D + 1) / 2 pairs */
+    int width;  /* D rounded up to whole vectors */
+    int group;  /* 2 when units are pairs of bf16, else 1 */
+    bool pairs; /* always false at a level without SIMD_PAIRS */
+};
+
+struct head_shape LEVEL(attention_shape)(enum dtype type, int head_size);
+
+/* Units in the four panels of a chunk's keys, and in its values. */
+static inline int64_t chunk_key_units(const struct head_shape *shape) {
+    return (int64_t)CHUNK_KEYS * shape->depth;
+}
+static inline int64_t chunk_value_units(const struct head_shape *shape) {
+    return (int64_t)CHUNK_KEYS / shape->group * shape->width;
+}
+
+/* ---- pieces of the workspace ---------------------------------------------------------------------------------------
+ */
+
+/* Cuts a block into aligned pieces; with a NULL base it only counts. */
+struct carver {
+    char *base;
+    size_t used;
+};
+
+static inline void *carve(struct carver *carver, int64_t count, size_t element) {
+    void *piece = carver->base ? carver->base + carver->used : NULL;
+    carver->used += ((size_t)count * element + 63) / 64 * 64;
+    return piece;
+}
+
+static inline float *carve_floats(struct carver *carver, int64_t count) {
+    return carve(carver, count, sizeof(float));
+}
+
+/* The caller's workspace, from its first aligned byte; counting it starts with the slack for that. */
+static inline struct carver carver_of(void *workspace) {
+    if (!workspace)
+        return (struct carver){.used = 64};
+    return (struct carver){.base = (char *)(((uintptr_t)workspace + 63) / 64 * 64)};
+}
+
+/* What both passes refuse. */
+int LEVEL(attention_check)(const struct attention *a);
+int LEVEL(attention_check_workspace)(const struct exec *exec, size_t needed, const char *operation);
+
+/* ---- products (attention_product.c)
+ * ---------------------------------------------------------------------------------- */
+
+/* One chunk of keys and values. Panels that no row sees need not exist. */
+struct chunk {
+    const float *key[CHUNK_PANELS];
+    const float *value[CHUNK_PANELS];
+    int64_t value_step; /* units from one group of keys to the next */
+};
+
+/* scores[r][j] = a's row r times key j, for rows 0 .. rows-1 (one, or a multiple of SIMD_ROWS) and at least the keys
+ * that the row sees (visible[r]). */
+struct score_product {
+    const struct head_shape *shape;
+    const float *a; /* [rows][a_row] units */
+    int64_t a_row;
+    const float *const *key; /* the chunk's panels */
+    float *scores;           /* [rows][CHUNK_KEYS] */
+    int rows;
+    const int *visible; /* [rows] 0 .. CHUNK_KEYS */
+};
+void LEVEL(attention_scores)(const struct score_product *p);
+
+/* sums[r] = sums[r] * rescale[r] + sum over the visible keys of weight[r][key] * value[key]. */
+struct value_product {
+    const struct head_shape *shape;
+    const float *weights; /* [rows][CHUNK_KEYS] units */
+    const struct chunk *chunk;
+    float *sums; /* [rows][width] */
+    const float *rescale;
+    int rows;
+    const int *visible;
+};
+void LEVEL(attention_values)(const struct value_product *p);
+
+/* c[r] += sum over steps k of a(r, k) * b[k], a(r, k) = a[r * a_row + k * a_step]; block i of SIMD_ROWS rows takes the
+ * steps from[i] .. to[i] - 1. */
+struct gradient_product {
+    const struct head_shape *shape;
+    const float *a;
+    int64_t a_row, a_step;
+    const float *b; /* [steps][width] */
+    float *c;       /* [rows][width] */
+    int rows;       /* a multiple of SIMD_ROWS */
+    const int *from, *to;
+};
+void LEVEL(attention_accumulate)(const struct gradient_product *p);
+
+/* ---- moving rows (attention_pack.c)
+ * ----------------------------------------------------------------------------------- */
+
+/* Rows of D elements as units: to[rows][to_row], zeros behind D. */
+void LEVEL(attention_load_rows)(const struct head_shape *shape, const void *from, int64_t stride, int rows, float *to,
+                                int64_t to_row);
+/* CHUNK_KEYS rows of `depth` units, row stride from_row, into the four panels of a chunk. */
+void LEVEL(attention_make_panels)(const struct head_shape *shape, const float *from, int64_t from_row, float *panels);
+/* Rows 2i and 2i+1 of bf16 into row i of pairs, to[rows / 2][width]. */
+void LEVEL(attention_pair_rows)(const struct head_shape *shape, const float *from, int64_t from_row, int rows,
+                                float *to);
+/* Rows of fp32 times factor[row], as D elements of the type. */
+void LEVEL(attention_store_rows)(const struct head_shape *shape, const float *from, const float *factor, int rows,
+                                 void *to, int64_t stride);
+
+/* The keys of a segment are the prefix's, then its own. Loads keys (or values) first .. first + CHUNK_KEYS - 1 of
+ * kv_head as units; zeros behind the last. */
+struct key_rows {
+    const struct attention *a;
+    int64_t segment;
+    int kv_head;
+    int64_t first;
+    bool is_value;
+};
+void LEVEL(attention_load_keys)(const struct head_shape *shape, const struct key_rows *keys, float *to, int64_t to_row);
+
+/* ---- dropout (attention_dropout.c)
+ * -------------------------------------------------------------------------------------- */
+
+/* Neighbouring keys of a chunk whose elements are neighbours. */
+struct key_run {
+    int lane, count;
+    uint32_t element;
+};
+
+/* The runs of keys first .. first + CHUNK_KEYS - 1 of a segment (prefix first); returns their number. */
+int LEVEL(attention_key_runs)(const struct attention *a, int64_t segment, int64_t first, struct key_run *runs);
+/* kept[r]: bit j is set when the probability of query row first_row + r for the chunk's key j is kept. */
+void LEVEL(attention_kept)(const struct attention *a, int head, int64_t first_row, int rows, const struct key_run *runs,
+                           int count, uint64_t *kept);
+
+/* ---- one tile of query rows (attention_tile.c)
+ * ---------------------------------------------------------------------------- */
+
+/* Rows with their own position against a row of chunks of one key/value head, in order. */
+struct query_tile {
+    const struct head_shape *shape;
+    float scale;
+    float keep_scale;         /* 1 / (1 - p) of dropout */
+    int rows;                 /* one, or a multiple of SIMD_ROWS */
+    float *queries;           /* [rows][depth] units */
+    float *scores;            /* [rows][CHUNK_KEYS] scratch */
+    float *sums;              /* [rows][width] */
+    float *total;             /* [rows][SIMD_LANES] parts of the sum of the exponentials */
+    float largest[TILE_ROWS]; /* unscaled score */
+    float rescale[TILE_ROWS];
+};
+
+/* Cuts the scratch of a tile; the caller sets the fields before them. */
+void LEVEL(attention_tile_carve)(struct query_tile *tile, const struct head_shape *shape, struct carver *carver);
+/* Rows as a multiple of SIMD_ROWS; one stays one. */
+int LEVEL(attention_tile_rows)(int rows);
+void LEVEL(attention_tile_begin)(struct query_tile *tile);
+/* visible[r] keys of the chunk are seen by row r; kept: a bit a key, or NULL. */
+void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *chunk, const int *visible,
+                                 const uint64_t *kept);
+/* Writes rows first .. first + rows - 1 as output; lse, if given, receives their log-sum-exp. */
+void LEVEL(attention_tile_end)(const struct query_tile *tile, int first, int rows, void *out, int64_t stride,
+                               float *lse);
+
+/* ---- small functions
+ * ----------------------------------------------------------------------------------------------------- */
+
+/* 2^x to 1e-7 relative for x <= 127; exactly 1 at 0; 0 below about -126; NaN stays NaN. */
+ATTENTION_INLINE vfloat exp2_vector(vfloat x) {
+    x = simd_max(simd_set(-200.0f), x);
+    vfloat n = simd_round(x);
+    vfloat f = x - n;
+    vfloat p = simd_set(1.535336189e-04f);
+    p = simd_fma(p, f, simd_set(1.339887442e-03f));
+    p = simd_fma(p, f, simd_set(9.618437358e-03f));
+    p = simd_fma(p, f, simd_set(5.550332471e-02f));
+    p = simd_fma(p, f, simd_set(2.402264791e-01f));
+    p = simd_fma(p, f, simd_set(6.931472029e-01f));
+    p = simd_fma(p, f, simd_set(1.0f));
+    return simd_scale(p, n);
+}
+
+/* The first n of 64 bits. */
+static inline uint64_t first_bits(int n) {
+    return n >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1;
+}
+
+static inline int clamp_int64(int64_t x, int low, int high) {
+    return x < low ? low : x > high ? high : (int)x;
+}
+
+#endif

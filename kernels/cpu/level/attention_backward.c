@@ -1,0 +1,434 @@
+/* Causal attention, backward (FlashAttention-2): the probabilities are made again from the scores and the saved
+ * log-sum-exp. One (segment, key/value head) is one piece of work of one thread: for each of its query heads, for each
+ * chunk of keys, for each tile of queries below the diagonal, in this order. So every sum has one owner and one order.
+ *
+ *   P = exp(scale q k - lse)   delta = sum(dout * out)   dS = P (dP - delta), dP = dout v
+ *   dv = P^T dout   dk = scale dS^T q   dq = scale dS k      (dropout: P and dP are masked and scaled, delta is not) */
+#include "cpu/level/attention-internal.h"
+
+/* Rows of a query head: as the left operand of products along D, and as the right operand of products along rows. The
+ * two are one where units are floats. */
+struct operand {
+    float *along_size; /* [rows][size_row] */
+    int64_t size_row;
+    float *along_rows; /* [rows / group][width] */
+};
+
+/* What one thread works in; rows are those of the longest segment, in whole tiles. */
+struct scratch {
+    struct operand q, dout;
+    float *dq;                        /* [rows][width] */
+    float *lse, *delta;               /* [rows] lse in base 2 */
+    float *dk, *dv;                   /* [keys][width], the sums over the query heads of a group */
+    float *key_panels, *value_panels; /* of one chunk */
+    float *key_rows;                  /* of one chunk, [CHUNK_KEYS / group][width] */
+    float *staging;                   /* [CHUNK_KEYS][size_row] */
+    float *scores, *dscores;          /* [TILE_ROWS][CHUNK_KEYS]; P and dS where units are floats */
+    float *p_pairs, *ds_pairs;        /* [TILE_ROWS / 2][CHUNK_KEYS] pairs along queries; else scores, dscores */
+};
+
+struct backward_plan {
+    const struct attention *a;
+    struct head_shape shape;
+    struct scratch *scratch;      /* [threads] */
+    float *dprefix_k, *dprefix_v; /* [S][P][G][D] parts of the prefix's gradients, or NULL */
+    size_t bytes;
+};
+
+static int64_t whole_tiles(int64_t rows) {
+    return (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+}
+
+static struct operand operand_carve(struct carver *carver, const struct head_shape *shape, int64_t rows) {
+    struct operand operand = {.size_row = shape->pairs ? shape->depth : shape->width};
+    operand.along_size = carve_floats(carver, rows * operand.size_row);
+    operand.along_rows = shape->pairs ? carve_floats(carver, rows / 2 * shape->width) : operand.along_size;
+    return operand;
+}
+
+static struct scratch scratch_carve(struct carver *carver, const struct head_shape *shape, int64_t rows, int64_t keys) {
+    struct scratch s = {.q = operand_carve(carver, shape, rows), .dout = operand_carve(carver, shape, rows)};
+    int64_t size_row = s.q.size_row;
+    s.dq = carve_floats(carver, rows * shape->width);
+    s.lse = carve_floats(carver, rows);
+    s.delta = carve_floats(carver, rows);
+    s.dk = carve_floats(carver, keys * shape->width);
+    s.dv = carve_floats(carver, keys * shape->width);
+    s.key_panels = carve_floats(carver, chunk_key_units(shape));
+    s.value_panels = carve_floats(carver, chunk_key_units(shape));
+    s.key_rows = carve_floats(carver, chunk_value_units(shape));
+    s.staging = shape->pairs ? carve_floats(carver, CHUNK_KEYS * size_row) : s.key_rows;
+    s.scores = carve_floats(carver, TILE_ROWS * CHUNK_KEYS);
+    s.dscores = carve_floats(carver, TILE_ROWS * CHUNK_KEYS);
+    s.p_pairs = shape->pairs ? carve_floats(carver, TILE_ROWS / 2 * CHUNK_KEYS) : s.scores;
+    s.ds_pairs = shape->pairs ? carve_floats(carver, TILE_ROWS / 2 * CHUNK_KEYS) : s.dscores;
+    return s;
+}
+
+static struct backward_plan backward_plan(const struct attention *a, int threads, void *workspace) {
+    struct carver carver = carver_of(workspace);
+    struct backward_plan plan = {.a = a, .shape = LEVEL(attention_shape)(a->type, a->head_size)};
+    int64_t longest = 0;
+    for (int64_t s = 0; s < a->segments; s++) {
+        int64_t rows = a->segment_start[s + 1] - a->segment_start[s];
+        longest = rows > longest ? rows : longest;
+    }
+    plan.scratch = carve(&carver, threads, sizeof *plan.scratch);
+    for (int t = 0; t < threads; t++) {
+        struct scratch scratch =
+            scratch_carve(&carver, &plan.shape, whole_tiles(longest), whole_tiles(a->prefix + longest));
+        if (workspace)
+            plan.scratch[t] = scratch;
+    }
+    int64_t prefix = a->segments * a->prefix * a->kv_heads * a->head_size;
+    if (a->dprefix_k)
+        plan.dprefix_k = carve_floats(&carver, prefix);
+    if (a->dprefix_v)
+        plan.dprefix_v = carve_floats(&carver, prefix);
+    plan.bytes = carver.used;
+    return plan;
+}
+
+/* ---- one tile of queries against one chunk of keys
+ * ---------------------------------------------------------------------- */
+
+struct tile_mask {
+    int visible[TILE_ROWS];
+    uint64_t kept[TILE_ROWS];
+    float keep_scale; /* 1 / (1 - p) */
+    float scale2;     /* of the scores, to base 2 */
+};
+
+/* P (masked by dropout, not yet scaled) and dS of SIMD_LANES keys of one row. */
+ATTENTION_INLINE void row_gradient(const struct scratch *s, const struct tile_mask *mask, int64_t first, int row,
+                                   int vector, vfloat *p, vfloat *ds) {
+    int lane = vector * SIMD_LANES;
+    uint64_t seen = first_bits(mask->visible[row]);
+    if (!(seen >> lane & 1)) {
+        *p = *ds = simd_set(0.0f);
+        return;
+    }
+    vfloat zero = simd_set(0.0f);
+    vfloat score = simd_load(s->scores + row * CHUNK_KEYS + lane), dp = simd_load(s->dscores + row * CHUNK_KEYS + lane);
+    vfloat weight = exp2_vector(simd_fma(score, simd_set(mask->scale2), simd_set(-s->lse[first + row])));
+    weight = simd_select((uint32_t)(seen >> lane), weight, zero);
+    dp = simd_select((uint32_t)((seen & mask->kept[row]) >> lane), dp * simd_set(mask->keep_scale), zero);
+    *p = simd_select((uint32_t)(mask->kept[row] >> lane), weight, zero);
+    *ds = weight * (dp - simd_set(s->delta[first + row]));
+}
+
+static void tile_gradient_floats(const struct scratch *s, const struct tile_mask *mask, int64_t first) {
+    for (int row = 0; row < TILE_ROWS; row++)
+        for (int v = 0; v < CHUNK_VECTORS; v++) {
+            vfloat p, ds;
+            row_gradient(s, mask, first, row, v, &p, &ds);
+            simd_store(s->scores + row * CHUNK_KEYS + v * SIMD_LANES, p);
+            simd_store(s->dscores + row * CHUNK_KEYS + v * SIMD_LANES, ds);
+        }
+}
+
+/* dS is wanted in pairs along the keys as well (for dq): they replace dP, whose place they are behind or at. */
+static void tile_gradient_pairs(const struct scratch *s, const struct tile_mask *mask, int64_t first) {
+    for (int row = 0; row < TILE_ROWS; row += 2)
+        for (int v = 0; v < CHUNK_VECTORS; v++) {
+            vfloat p[2], ds[2];
+            vword low, high;
+            for (int i = 0; i < 2; i++)
+                row_gradient(s, mask, first, row + i, v, &p[i], &ds[i]);
+            int at = row / 2 * CHUNK_KEYS + v * SIMD_LANES;
+            low = simd_round_bf16(p[0]);
+            high = simd_round_bf16(p[1]);
+            simd_store(s->p_pairs + at, (vfloat)(low | simd_upper_halves(high)));
+            low = simd_round_bf16(ds[0]);
+            high = simd_round_bf16(ds[1]);
+            simd_store(s->ds_pairs + at, (vfloat)(low | simd_upper_halves(high)));
+            simd_store_halves((uint16_t *)(void *)(s->dscores + row * CHUNK_KEYS) + v * SIMD_LANES, low);
+            simd_store_halves((uint16_t *)(void *)(s->dscores + (row + 1) * CHUNK_KEYS) + v * SIMD_LANES, high);
+        }
+}
+
+static void tile_products(const struct head_shape *shape, const struct scratch *s, int64_t first,
+                          const struct tile_mask *mask) {
+    const float *key[CHUNK_PANELS], *value[CHUNK_PANELS];
+    for (int p = 0; p < CHUNK_PANELS; p++) {
+        key[p] = s->key_panels + p * PANEL_KEYS * shape->depth;
+        value[p] = s->value_panels + p * PANEL_KEYS * shape->depth;
+    }
+    struct score_product product = {.shape = shape,
+                                    .a = s->q.along_size + first * s->q.size_row,
+                                    .a_row = s->q.size_row,
+                                    .key = key,
+                                    .scores = s->scores,
+                                    .rows = TILE_ROWS,
+                                    .visible = mask->visible};
+    LEVEL(attention_scores)(&product);
+    product.a = s->dout.along_size + first * s->dout.size_row;
+    product.key = value;
+    product.scores = s->dscores;
+    LEVEL(attention_scores)(&product);
+}
+
+/* dk, dv: the chunk's. Query row r of the tile sees mask->visible[r] keys, more and more. */
+static void tile_accumulate(const struct head_shape *shape, const struct scratch *s, int64_t first,
+                            const struct tile_mask *mask, float *dk, float *dv) {
+    const int group = shape->group;
+    int from[TILE_ROWS / SIMD_ROWS], to[TILE_ROWS / SIMD_ROWS];
+    for (int block = 0, row = 0; block < CHUNK_KEYS / SIMD_ROWS; block++) {
+        while (row < TILE_ROWS && mask->visible[row] <= block * SIMD_ROWS)
+            row++;
+        from[block] = row / group;
+        to[block] = TILE_ROWS / group;
+    }
+    struct gradient_product product = {.shape = shape,
+                                       .a = s->p_pairs,
+                                       .a_row = 1,
+                                       .a_step = CHUNK_KEYS,
+                                       .b = s->dout.along_rows + first / group * shape->width,
+                                       .c = dv,
+                                       .rows = CHUNK_KEYS,
+                                       .from = from,
+                                       .to = to};
+    LEVEL(attention_accumulate)(&product);
+    product.a = s->ds_pairs;
+    product.b = s->q.along_rows + first / group * shape->width;
+    product.c = dk;
+    LEVEL(attention_accumulate)(&product);
+    for (int block = 0; block < TILE_ROWS / SIMD_ROWS; block++) {
+        from[block] = 0;
+        to[block] = (mask->visible[(block + 1) * SIMD_ROWS - 1] + group - 1) / group;
+    }
+    product.a = s->dscores;
+    product.a_row = CHUNK_KEYS;
+    product.a_step = 1;
+    product.b = s->key_rows;
+    product.c = s->dq + first * shape->width;
+    product.rows = TILE_ROWS;
+    LEVEL(attention_accumulate)(&product);
+}
+
+/* ---- one head of one segment
+ * --------------------------------------------------------------------------------------------- */
+
+struct head_work {
+    const struct backward_plan *plan;
+    const struct scratch *s;
+    int64_t segment, start, rows; /* the segment's first row and its rows */
+    int head, kv_head;
+};
+
+static const void *element_at(const void *base, enum dtype type, int64_t index) {
+    return (const char *)base + (size_t)index * dtype_bytes(type);
+}
+
+static void load_operand(const struct head_shape *shape, struct operand operand, const void *from, int64_t stride,
+                         int64_t rows) {
+    int64_t whole = whole_tiles(rows);
+    LEVEL(attention_load_rows)(shape, from, stride, (int)rows, operand.along_size, operand.size_row);
+    memset(operand.along_size + rows * operand.size_row, 0,
+           (size_t)((whole - rows) * operand.size_row) * sizeof(float));
+    if (shape->pairs)
+        LEVEL(attention_pair_rows)(shape, operand.along_size, operand.size_row, (int)whole, operand.along_rows);
+}
+
+/* The sum of dout * out of a row, in fp32. */
+static float row_delta(const struct head_shape *shape, const void *dout, const void *out) {
+    vfloat sum = simd_set(0.0f);
+    int size = shape->size, d = 0;
+    float rest = 0.0f;
+    if (shape->type == DTYPE_F32) {
+        const float *x = dout, *y = out;
+        for (; d + SIMD_LANES <= size; d += SIMD_LANES)
+            sum = simd_fma(simd_load(x + d), simd_load(y + d), sum);
+        for (; d < size; d++)
+            rest += x[d] * y[d];
+    } else {
+        const uint16_t *x = dout, *y = out;
+        for (; d + SIMD_LANES <= size; d += SIMD_LANES)
+            sum = simd_fma(simd_load_bf16(x + d), simd_load_bf16(y + d), sum);
+        for (; d < size; d++)
+            rest += bf16_to_float(x[d]) * bf16_to_float(y[d]);
+    }
+    return simd_sum(sum) + rest;
+}
+
+/* Rows behind the segment's last get an infinite lse, which makes their probabilities 0. */
+static void load_head(const struct head_work *w) {
+    const struct attention *a = w->plan->a;
+    const struct head_shape *shape = &w->plan->shape;
+    int64_t at = (int64_t)w->head * shape->size, out_at = w->start * a->out_stride + at;
+    load_operand(shape, w->s->q, element_at(a->q, a->type, w->start * a->q_stride + at), a->q_stride, w->rows);
+    load_operand(shape, w->s->dout, element_at(a->dout, a->type, out_at), a->out_stride, w->rows);
+    for (int64_t r = 0; r < whole_tiles(w->rows); r++) {
+        int64_t index = out_at + r * a->out_stride;
+        bool exists = r < w->rows;
+        w->s->lse[r] = exists ? a->lse[w->head * a->rows + w->start + r] * LOG2_E : INFINITY;
+        w->s->delta[r] =
+            exists ? row_delta(shape, element_at(a->dout, a->type, index), element_at(a->out, a->type, index)) : 0.0f;
+    }
+    memset(w->s->dq, 0, (size_t)(whole_tiles(w->rows) * shape->width) * sizeof(float));
+}
+
+static void load_chunk(const struct head_work *w, int64_t first_key) {
+    const struct head_shape *shape = &w->plan->shape;
+    const struct scratch *s = w->s;
+    struct key_rows keys = {
+        .a = w->plan->a, .segment = w->segment, .kv_head = w->kv_head, .first = first_key, .is_value = true};
+    LEVEL(attention_load_keys)(shape, &keys, s->staging, s->q.size_row);
+    LEVEL(attention_make_panels)(shape, s->staging, s->q.size_row, s->value_panels);
+    keys.is_value = false;
+    LEVEL(attention_load_keys)(shape, &keys, s->staging, s->q.size_row);
+    LEVEL(attention_make_panels)(shape, s->staging, s->q.size_row, s->key_panels);
+    if (shape->pairs)
+        LEVEL(attention_pair_rows)(shape, s->staging, s->q.size_row, CHUNK_KEYS, s->key_rows);
+}
+
+/* Adds what query head w->head gives to dk, dv of the chunk and to dq. */
+static void chunk_gradient(const struct head_work *w, int64_t first_key, float *dk, float *dv) {
+    const struct attention *a = w->plan->a;
+    struct tile_mask mask = {.keep_scale = 1.0f / (1.0f - a->dropout.p), .scale2 = a->scale * LOG2_E};
+    struct key_run runs[CHUNK_KEYS];
+    int count = a->dropout.p > 0 ? LEVEL(attention_key_runs)(a, w->segment, first_key, runs) : 0;
+    memset(mask.kept, 0xff, sizeof mask.kept);
+    int64_t diagonal = first_key - a->prefix;
+    for (int64_t first = diagonal > 0 ? diagonal / TILE_ROWS * TILE_ROWS : 0; first < w->rows; first += TILE_ROWS) {
+        int rows = clamp_int64(w->rows - first, 0, TILE_ROWS);
+        for (int r = 0; r < TILE_ROWS; r++)
+            mask.visible[r] = clamp_int64(first + r + 1 - diagonal, 0, CHUNK_KEYS);
+        if (a->dropout.p > 0)
+            LEVEL(attention_kept)(a, w->head, w->start + first, rows, runs, count, mask.kept);
+        tile_products(&w->plan->shape, w->s, first, &mask);
+        if (SIMD_PAIRS && w->plan->shape.pairs)
+            tile_gradient_pairs(w->s, &mask, first);
+        else
+            tile_gradient_floats(w->s, &mask, first);
+        tile_accumulate(&w->plan->shape, w->s, first, &mask, dk, dv);
+    }
+}
+
+/* Writes dk or dv of a chunk: the prefix's keys to its parts, the others to the tensor. */
+struct key_gradient {
+    const float *from; /* [CHUNK_KEYS][width] */
+    float factor;
+    float *prefix; /* this segment's [P][G][D], or NULL */
+    void *to;
+    int64_t stride;
+};
+
+static void store_chunk(const struct head_work *w, int64_t first_key, const struct key_gradient *gradient) {
+    const struct attention *a = w->plan->a;
+    const struct head_shape *shape = &w->plan->shape;
+    float factor[CHUNK_KEYS];
+    for (int i = 0; i < CHUNK_KEYS; i++)
+        factor[i] = gradient->factor;
+    int64_t at = (int64_t)w->kv_head * shape->size, prefix_row = (int64_t)a->kv_heads * shape->size;
+    int before = clamp_int64(a->prefix - first_key, 0, CHUNK_KEYS);
+    if (before && gradient->prefix) {
+        struct head_shape floats = *shape;
+        floats.type = DTYPE_F32;
+        LEVEL(attention_store_rows)
+        (&floats, gradient->from, factor, before, gradient->prefix + first_key * prefix_row + at, prefix_row);
+    }
+    int64_t own = first_key + before - a->prefix;
+    int rows = clamp_int64(w->rows - own, 0, CHUNK_KEYS - before);
+    char *to = (char *)gradient->to + (size_t)((w->start + own) * gradient->stride + at) * dtype_bytes(a->type);
+    if (rows)
+        LEVEL(attention_store_rows)
+    (shape, gradient->from + (int64_t)before * shape->width, factor, rows, to, gradient->stride);
+}
+
+static void store_chunks(const struct head_work *w, int64_t first_key, const float *dk, const float *dv) {
+    const struct backward_plan *plan = w->plan;
+    const struct attention *a = plan->a;
+    int64_t part = w->segment * a->prefix * a->kv_heads * a->head_size;
+    struct key_gradient k = {.from = dk,
+                             .factor = a->scale,
+                             .prefix = plan->dprefix_k ? plan->dprefix_k + part : NULL,
+                             .to = a->dk,
+                             .stride = a->k_stride};
+    struct key_gradient v = {.from = dv,
+                             .factor = 1.0f / (1.0f - a->dropout.p),
+                             .prefix = plan->dprefix_v ? plan->dprefix_v + part : NULL,
+                             .to = a->dv,
+                             .stride = a->v_stride};
+    store_chunk(w, first_key, &k);
+    store_chunk(w, first_key, &v);
+}
+
+static void store_dq(const struct head_work *w) {
+    const struct attention *a = w->plan->a;
+    const struct head_shape *shape = &w->plan->shape;
+    float factor[TILE_ROWS];
+    for (int i = 0; i < TILE_ROWS; i++)
+        factor[i] = a->scale;
+    for (int64_t first = 0; first < w->rows; first += TILE_ROWS) {
+        int64_t at = (w->start + first) * a->q_stride + (int64_t)w->head * shape->size;
+        LEVEL(attention_store_rows)
+        (shape, w->s->dq + first * shape->width, factor, clamp_int64(w->rows - first, 0, TILE_ROWS),
+         (char *)a->dq + (size_t)at * dtype_bytes(a->type), a->q_stride);
+    }
+}
+
+static void group_backward(const struct backward_plan *plan, int64_t item, const struct scratch *s) {
+    const struct attention *a = plan->a;
+    int group = a->heads / a->kv_heads, width = plan->shape.width;
+    struct head_work w = {.plan = plan, .s = s, .segment = item / a->kv_heads, .kv_head = (int)(item % a->kv_heads)};
+    w.start = a->segment_start[w.segment];
+    w.rows = a->segment_start[w.segment + 1] - w.start;
+    for (int i = 0; i < group; i++) {
+        w.head = w.kv_head * group + i;
+        load_head(&w);
+        for (int64_t first = 0; first < a->prefix + w.rows; first += CHUNK_KEYS) {
+            float *dk = s->dk + first * width, *dv = s->dv + first * width;
+            if (i == 0) {
+                memset(dk, 0, (size_t)(CHUNK_KEYS * width) * sizeof(float));
+                memset(dv, 0, (size_t)(CHUNK_KEYS * width) * sizeof(float));
+            }
+            load_chunk(&w, first);
+            chunk_gradient(&w, first, dk, dv);
+            if (i == group - 1)
+                store_chunks(&w, first, dk, dv);
+        }
+        store_dq(&w);
+    }
+}
+
+/* to += the parts of the segments, in their order. */
+static void add_prefix_parts(const struct attention *a, const float *parts, float *to) {
+    int64_t count = a->prefix * a->kv_heads * a->head_size;
+    for (int64_t i = 0; i < count; i++) {
+        float sum = 0.0f;
+        for (int64_t s = 0; s < a->segments; s++)
+            sum += a->segment_start[s + 1] > a->segment_start[s] ? parts[s * count + i] : 0.0f;
+        to[i] += sum;
+    }
+}
+
+LEVEL_WORKSPACE(attention_backward, attention) {
+    return backward_plan(a, device->threads, NULL).bytes;
+}
+
+LEVEL_OP(attention_backward, attention) {
+    int status = LEVEL(attention_check)(a);
+    if (status)
+        return status;
+    int threads = exec_threads(exec);
+    status = LEVEL(attention_check_workspace)(exec, backward_plan(a, threads, NULL).bytes, "attention backward");
+    if (status)
+        return status;
+    struct backward_plan plan = backward_plan(a, threads, exec->workspace);
+    int slots = 0;
+#pragma omp parallel num_threads(threads)
+    {
+        int slot;
+#pragma omp atomic capture
+        slot = slots++;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < a->segments * a->kv_heads; i++)
+            group_backward(&plan, i, &plan.scratch[slot]);
+    }
+    if (plan.dprefix_k)
+        add_prefix_parts(a, plan.dprefix_k, a->dprefix_k);
+    if (plan.dprefix_v)
+        add_prefix_parts(a, plan.dprefix_v, a->dprefix_v);
+    return STATUS_OK;
+}

@@ -1,0 +1,22 @@
+/* 16 lanes, no bf16 arithmetic: bf16 is widened. */
+#ifndef CAMBIUM_KERNELS_CPU_SIMD_H
+#define CAMBIUM_KERNELS_CPU_SIMD_H
+
+#include "cpu/v4/simd512.h"
+
+enum { SIMD_PAIRS = 0 };
+
+static inline vfloat simd_dot(bool pairs, vfloat a, vfloat b, vfloat sum) {
+    (void)pairs;
+    return simd_fma(a, b, sum);
+}
+
+static inline vword simd_round_bf16(vfloat x) {
+    __m512i bits = (__m512i)x;
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    return _mm512_srli_epi32(_mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000)), 16);
+}
+
+#endif
