@@ -28,8 +28,7 @@ static inline enum unicode_kind scan_character(const unsigned char *at, const un
 }
 
 /* The end of the run of characters of one kind. */
-static inline const unsigned char *scan_run(const unsigned char *at, const unsigned char *end,
-                                            enum unicode_kind kind) {
+static inline const unsigned char *scan_run(const unsigned char *at, const unsigned char *end, enum unicode_kind kind) {
     while (at < end) {
         uint8_t found = scan_byte_kinds[*at];
         if (found == (uint8_t)kind) {

@@ -100,6 +100,10 @@ int32_t tokenizer_find_plain(const struct tokenizer *tokenizer, const void *byte
 
 uint64_t text_hash_bytes(const void *bytes, size_t length);
 
+/* An array with room for `needed` elements (at least one), doubled where it must grow; the old one while there is room.
+ * NULL, with the text set and the old array as it was, when there is no memory: STATUS_MEMORY. */
+void *text_grow(void *array, size_t *capacity, size_t needed, size_t element);
+
 /* Memory for merging long words; starts zeroed, ends with bpe_scratch_free. */
 struct bpe_scratch {
     void *block;

@@ -1,15 +1,15 @@
 /* Text to token ids and back: byte-level BPE with the pre-tokenizer of GPT-2.
  *
- * A `struct tokenizer` never changes after it was opened or trained, and any number of threads may share it. Each thread
- * encodes with a `struct tokenizer_encoder` of its own, which holds its word cache and scratch memory and borrows the
- * tokenizer.
+ * A `struct tokenizer` never changes after it was opened or trained, and any number of threads may share it. Each
+ * thread encodes with a `struct tokenizer_encoder` of its own, which holds its word cache and scratch memory and
+ * borrows the tokenizer.
  *
- * Ids are 0 to tokenizer_vocab_size() - 1 without holes, and every byte has a token of its own: any bytes can be encoded,
- * and decoding gives the same bytes back (unless the tokenizer asks for `add_prefix_space`). Ids equal those of Hugging
- * Face `tokenizers` (called with add_special_tokens=False; encode_special_tokens=True unless special tokens are allowed)
- * and of `tiktoken`. Where the bytes are not UTF-8, which only `tiktoken` defines, they equal its `_encode_bytes`: what
- * stands before the first invalid byte is encoded as a text of its own, and its last word and everything behind it are
- * one word without splits. docs/formats.md describes the files. */
+ * Ids are 0 to tokenizer_vocab_size() - 1 without holes, and every byte has a token of its own: any bytes can be
+ * encoded, and decoding gives the same bytes back (unless the tokenizer asks for `add_prefix_space`). Ids equal those
+ * of Hugging Face `tokenizers` (called with add_special_tokens=False; encode_special_tokens=True unless special tokens
+ * are allowed) and of `tiktoken`. Where the bytes are not UTF-8, which only `tiktoken` defines, they equal its
+ * `_encode_bytes`: what stands before the first invalid byte is encoded as a text of its own, and its last word and
+ * everything behind it are one word without splits. docs/formats.md describes the files. */
 #ifndef CAMBIUM_TEXT_TEXT_H
 #define CAMBIUM_TEXT_TEXT_H
 
@@ -32,7 +32,8 @@ void tokenizer_close(struct tokenizer *tokenizer);
 bool tokenizer_is_present(const char *directory);
 
 /* Writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json into `directory` (made when missing): what
- * `transformers` and `tokenizers` open with equal ids. Nothing is renamed into place before all four are on the disk. */
+ * `transformers` and `tokenizers` open with equal ids. Nothing is renamed into place before all four are on the disk.
+ */
 int tokenizer_save(const struct tokenizer *tokenizer, const char *directory);
 
 /* Number of ids, special tokens included. */

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* \p{L}, \p{N} and \s of the regular expressions, in the Unicode version of `tokenizers` and `tiktoken`. The numbers are
- * those of the generated table. */
+/* \p{L}, \p{N} and \s of the regular expressions, in the Unicode version of `tokenizers` and `tiktoken`. The numbers
+ * are those of the generated table. */
 enum unicode_kind { UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE };
 
 enum { UNICODE_BLOCK = 128, UNICODE_TABLE_END = 0x32400 };

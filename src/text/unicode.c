@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-#define O UNICODE_OTHER
-#define L UNICODE_LETTER
-#define N UNICODE_NUMBER
-#define S UNICODE_SPACE
-#define M SCAN_MULTIBYTE
+#define O   UNICODE_OTHER
+#define L   UNICODE_LETTER
+#define N   UNICODE_NUMBER
+#define S   UNICODE_SPACE
+#define M   SCAN_MULTIBYTE
 #define M16 M, M, M, M, M, M, M, M, M, M, M, M, M, M, M, M
 const uint8_t scan_byte_kinds[256] = {
     O,   O,   O,   O,   O,   O,   O,   O,   O, S, S, S, S, S, O, O, /* \t \n \v \f \r */

@@ -1,0 +1,62 @@
+/* GPT-2's alphabet of bytes: names of tokens in files are printable text, one character for each byte. Printable bytes
+ * of Latin-1 stand for themselves; the other 68 are the characters from 256 on, in order. */
+#include "text-internal.h"
+
+#include "unicode-internal.h"
+
+enum { PLAIN_BYTES = 188 }; /* 33-126, 161-172, 174-255 */
+
+static bool is_plain(uint32_t byte) {
+    return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || (byte >= 174 && byte <= 255);
+}
+
+unsigned char byte_alphabet_ranked(int rank) {
+    if (rank < 94)
+        return (unsigned char)(33 + rank);
+    if (rank < 106)
+        return (unsigned char)(161 + rank - 94);
+    if (rank < PLAIN_BYTES)
+        return (unsigned char)(174 + rank - 106);
+    rank -= PLAIN_BYTES;
+    if (rank < 33)
+        return (unsigned char)rank;
+    return (unsigned char)(rank < 67 ? 127 + rank - 33 : 173);
+}
+
+uint32_t byte_alphabet_character(unsigned char byte) {
+    if (is_plain(byte))
+        return byte;
+    if (byte < 33)
+        return 256u + byte;
+    return byte == 173 ? 256u + 67u : 256u + 33u + (byte - 127u);
+}
+
+int byte_alphabet_byte(uint32_t character) {
+    if (character < 256)
+        return is_plain(character) ? (int)character : -1;
+    return character < 256 + 68 ? byte_alphabet_ranked(PLAIN_BYTES + (int)character - 256) : -1;
+}
+
+bool byte_alphabet_decode(const char *name, size_t length, struct strbuf *out) {
+    const unsigned char *at = (const unsigned char *)name, *end = at + length;
+    size_t before = out->length;
+    while (at < end) {
+        uint32_t character = *at;
+        size_t bytes = character < 0x80 ? 1 : utf8_decode(at, end, &character);
+        int byte = bytes > 0 ? byte_alphabet_byte(character) : -1;
+        if (byte < 0) {
+            out->length = before;
+            return false;
+        }
+        strbuf_add_char(out, (char)byte);
+        at += bytes;
+    }
+    return true;
+}
+
+void byte_alphabet_encode(const unsigned char *bytes, size_t length, struct strbuf *out) {
+    for (size_t i = 0; i < length; i++) {
+        unsigned char utf8[4];
+        strbuf_add(out, utf8, utf8_encode(byte_alphabet_character(bytes[i]), utf8));
+    }
+}

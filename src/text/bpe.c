@@ -1,0 +1,176 @@
+/* The merges inside one word: again and again the pair with the lowest rank, of equals the leftmost.
+ *
+ * A short word is an array that shrinks. A long one is a linked list with a heap of (rank, position), so that a
+ * megabyte without a space takes n log n steps; entries whose pair has changed meanwhile are passed over when they come
+ * up. */
+#include "text-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHORT_WORD = 64 };
+
+void bpe_scratch_free(struct bpe_scratch *scratch) {
+    free(scratch->block);
+    *scratch = (struct bpe_scratch){0};
+}
+
+static size_t merge_short(const struct tokenizer *tokenizer, const unsigned char *word, size_t length, int32_t *ids) {
+    uint64_t values[SHORT_WORD]; /* values[i]: the merge of ids i and i + 1 */
+    for (size_t i = 0; i < length; i++)
+        ids[i] = tokenizer->byte_ids[word[i]];
+    for (size_t i = 0; i + 1 < length; i++)
+        values[i] = tokenizer_merge_of(tokenizer, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
+    while (length > 1) {
+        size_t at = 0;
+        uint64_t best = values[0];
+        for (size_t i = 1; i + 1 < length; i++) {
+            if (values[i] < best) {
+                best = values[i];
+                at = i;
+            }
+        }
+        if (best == MERGE_NONE)
+            break;
+        ids[at] = (int32_t)(uint32_t)best;
+        length--;
+        for (size_t i = at + 1; i < length; i++)
+            ids[i] = ids[i + 1];
+        for (size_t i = at + 1; i + 1 < length; i++)
+            values[i] = values[i + 1];
+        if (at > 0)
+            values[at - 1] = tokenizer_merge_of(tokenizer, (uint32_t)ids[at - 1], (uint32_t)ids[at]);
+        if (at + 1 < length)
+            values[at] = tokenizer_merge_of(tokenizer, (uint32_t)ids[at], (uint32_t)ids[at + 1]);
+    }
+    return length;
+}
+
+/* A long word while it is merged. A position is the first byte of its token; NO_POSITION ends the list. */
+struct long_word {
+    uint64_t *values;          /* of the pair that begins here; MERGE_NONE: it does not merge, or nothing begins here */
+    uint64_t *heap;            /* rank << 32 | position, the smallest first */
+    uint32_t *next, *previous; /* positions */
+    int32_t *ids;              /* the caller's array, by position */
+    size_t heap_count;
+};
+#define NO_POSITION UINT32_MAX
+
+static void heap_sift_down(uint64_t *heap, size_t count, size_t at) {
+    uint64_t moved = heap[at];
+    for (;;) {
+        size_t child = 2 * at + 1;
+        if (child >= count)
+            break;
+        if (child + 1 < count && heap[child + 1] < heap[child])
+            child++;
+        if (heap[child] >= moved)
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = moved;
+}
+
+static void heap_push(struct long_word *word, uint64_t entry) {
+    size_t at = word->heap_count++;
+    while (at > 0 && word->heap[(at - 1) / 2] > entry) {
+        word->heap[at] = word->heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    word->heap[at] = entry;
+}
+
+static uint64_t heap_pop(struct long_word *word) {
+    uint64_t top = word->heap[0];
+    word->heap[0] = word->heap[--word->heap_count];
+    if (word->heap_count > 0)
+        heap_sift_down(word->heap, word->heap_count, 0);
+    return top;
+}
+
+static uint64_t heap_entry(uint64_t value, uint32_t position) {
+    return (value & 0xffffffff00000000u) | position;
+}
+
+/* Looks up the pair that begins at `left` again. */
+static void update_pair(const struct tokenizer *tokenizer, struct long_word *word, uint32_t left) {
+    uint32_t right = word->next[left];
+    uint64_t value = MERGE_NONE;
+    if (right != NO_POSITION)
+        value = tokenizer_merge_of(tokenizer, (uint32_t)word->ids[left], (uint32_t)word->ids[right]);
+    word->values[left] = value;
+    if (value != MERGE_NONE)
+        heap_push(word, heap_entry(value, left));
+}
+
+static void merge_all(const struct tokenizer *tokenizer, struct long_word *word) {
+    while (word->heap_count > 0) {
+        uint64_t entry = heap_pop(word);
+        uint32_t left = (uint32_t)entry;
+        uint64_t value = word->values[left];
+        if (value == MERGE_NONE || heap_entry(value, left) != entry)
+            continue;
+        uint32_t right = word->next[left], after = word->next[right];
+        word->ids[left] = (int32_t)(uint32_t)value;
+        word->next[left] = after;
+        word->values[right] = MERGE_NONE;
+        if (after != NO_POSITION)
+            word->previous[after] = left;
+        update_pair(tokenizer, word, left);
+        if (word->previous[left] != NO_POSITION)
+            update_pair(tokenizer, word, word->previous[left]);
+    }
+}
+
+static int merge_long(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *bytes,
+                      size_t length, int32_t *ids, size_t *count) {
+    /* The heap starts with fewer than `length` entries; each merge pops one and pushes at most two. */
+    size_t needed = length * (3 * sizeof(uint64_t) + 2 * sizeof(uint32_t));
+    if (scratch->bytes < needed) {
+        bpe_scratch_free(scratch);
+        scratch->block = malloc(needed);
+        if (!scratch->block)
+            return status_fail(STATUS_MEMORY, "out of memory for a word of %zu bytes", length);
+        scratch->bytes = needed;
+    }
+    struct long_word word = {.values = scratch->block, .ids = ids};
+    word.heap = word.values + length;
+    word.next = (uint32_t *)(word.heap + 2 * length);
+    word.previous = word.next + length;
+    for (size_t i = 0; i < length; i++) {
+        ids[i] = tokenizer->byte_ids[bytes[i]];
+        word.next[i] = i + 1 < length ? (uint32_t)(i + 1) : NO_POSITION;
+        word.previous[i] = i > 0 ? (uint32_t)(i - 1) : NO_POSITION;
+    }
+    word.values[length - 1] = MERGE_NONE;
+    for (size_t i = 0; i + 1 < length; i++) {
+        word.values[i] = tokenizer_merge_of(tokenizer, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
+        if (word.values[i] != MERGE_NONE)
+            word.heap[word.heap_count++] = heap_entry(word.values[i], (uint32_t)i);
+    }
+    for (size_t i = word.heap_count / 2; i-- > 0;)
+        heap_sift_down(word.heap, word.heap_count, i);
+    merge_all(tokenizer, &word);
+    size_t written = 0;
+    for (uint32_t at = 0; at != NO_POSITION; at = word.next[at])
+        ids[written++] = ids[at];
+    *count = written;
+    return STATUS_OK;
+}
+
+int bpe_encode_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *word,
+                    size_t length, int32_t *ids, size_t *count) {
+    if (tokenizer->ignore_merges) {
+        int32_t id = tokenizer_find_plain(tokenizer, word, length);
+        if (id >= 0) {
+            ids[0] = id;
+            *count = 1;
+            return STATUS_OK;
+        }
+    }
+    if (length > SHORT_WORD)
+        return merge_long(tokenizer, scratch, word, length, ids, count);
+    *count = merge_short(tokenizer, word, length, ids);
+    return STATUS_OK;
+}

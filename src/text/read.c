@@ -1,0 +1,516 @@
+/* A directory's files into a tokenizer: tokenizer.json, or vocab.json and merges.txt with the small files beside them.
+ *
+ * The files are not trusted. A draft collects what they say by id, refusing what contradicts itself; then the tokens
+ * become a tokenizer, whose table of tokens resolves the names in the merges. */
+#include "read-internal.h"
+
+#include "text-internal.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_FILE = 1 << 28,
+    /* `transformers` writes a model_max_length of 10^30, which no 64-bit integer holds. */
+    CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL,
+};
+
+struct draft_token {
+    size_t start, length; /* in draft.bytes */
+    uint8_t kind;
+    bool is_set;
+};
+
+struct draft {
+    const char *directory;
+    struct strbuf bytes, name; /* of all tokens; scratch */
+    struct draft_token *tokens;
+    size_t capacity, size; /* ids below `size` are known; there can be no more than `capacity` */
+    struct tokenizer_settings settings;
+    char roles[ROLE_COUNT][256]; /* contents of the tokens that have a role; "" is none */
+};
+
+static void draft_free(struct draft *draft) {
+    strbuf_free(&draft->bytes);
+    strbuf_free(&draft->name);
+    free(draft->tokens);
+}
+
+/* Makes room for `more` tokens. */
+static int draft_reserve(struct draft *draft, size_t more) {
+    size_t capacity = draft->capacity + more;
+    if (capacity > TEXT_MAX_VOCAB)
+        return status_fail(STATUS_INVALID, "%zu tokens, more than the %d allowed", capacity, TEXT_MAX_VOCAB);
+    struct draft_token *tokens = realloc(draft->tokens, (capacity + 1) * sizeof *tokens);
+    if (!tokens)
+        return status_fail(STATUS_MEMORY, "out of memory for %zu tokens", capacity);
+    memset(tokens + draft->capacity, 0, more * sizeof *tokens);
+    draft->tokens = tokens;
+    draft->capacity = capacity;
+    return STATUS_OK;
+}
+
+static int draft_slot(struct draft *draft, const char *name, const json_t *id, struct draft_token **slot) {
+    if (!json_is_integer(id))
+        return status_fail(STATUS_INVALID, "the id of token '%s' is not an integer", name);
+    if (!*name)
+        return status_fail(STATUS_INVALID, "the token with the id %lld is empty", (long long)json_integer_value(id));
+    json_int_t value = json_integer_value(id);
+    if (value < 0 || (uint64_t)value >= draft->capacity)
+        return status_fail(STATUS_INVALID, "token '%s' has the id %lld: the ids of %zu tokens must be 0 to %zu", name,
+                           (long long)value, draft->capacity, draft->capacity - 1);
+    *slot = &draft->tokens[value];
+    if ((size_t)value >= draft->size)
+        draft->size = (size_t)value + 1;
+    return STATUS_OK;
+}
+
+static int draft_store(struct draft *draft, struct draft_token *slot, const void *bytes, size_t length, uint8_t kind) {
+    *slot = (struct draft_token){.start = draft->bytes.length, .length = length, .kind = kind, .is_set = true};
+    strbuf_add(&draft->bytes, bytes, length);
+    return strbuf_status(&draft->bytes);
+}
+
+/* The bytes that a name stands for, in draft->name; its own bytes and TOKEN_RAW when it is not in the alphabet. */
+static uint8_t draft_decode(struct draft *draft, const char *name) {
+    strbuf_clear(&draft->name);
+    if (byte_alphabet_decode(name, strlen(name), &draft->name))
+        return 0;
+    strbuf_add_text(&draft->name, name);
+    return TOKEN_RAW;
+}
+
+static int draft_add_vocab(struct draft *draft, json_t *vocab) {
+    const char *name;
+    json_t *id;
+    if (!json_is_object(vocab))
+        return status_fail(STATUS_INVALID, "the vocabulary is not an object of token names and ids");
+    int status = draft_reserve(draft, json_object_size(vocab));
+    if (status)
+        return status;
+    json_object_foreach(vocab, name, id) {
+        struct draft_token *slot = NULL;
+        status = draft_slot(draft, name, id, &slot);
+        if (status)
+            return status;
+        if (slot->is_set)
+            return status_fail(STATUS_INVALID, "token '%s' has the id %lld of another token", name,
+                               (long long)json_integer_value(id));
+        uint8_t kind = draft_decode(draft, name);
+        status = draft_store(draft, slot, strbuf_text(&draft->name), draft->name.length, kind);
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+/* An added token: new, or a token of the vocabulary that is also an added one. */
+static int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id,
+                           bool is_special) {
+    struct draft_token *slot = NULL;
+    int status = draft_slot(draft, content, id, &slot);
+    if (status)
+        return status;
+    json_int_t value = json_integer_value(id);
+    const json_t *known = json_object_get(vocab, content);
+    if (known && json_integer_value(known) != value)
+        return status_fail(STATUS_INVALID, "added token '%s' has the id %lld, and %lld in the vocabulary", content,
+                           (long long)value, (long long)json_integer_value(known));
+    size_t length = strlen(content);
+    bool is_same = slot->is_set && slot->length == length && !memcmp(draft->bytes.data + slot->start, content, length);
+    if (slot->is_set && !known && !is_same)
+        return status_fail(STATUS_INVALID, "added token '%s' has the id %lld of another token", content,
+                           (long long)value);
+    /* It stands for its content; where that is also what its name says in the alphabet, it stays in both tables. */
+    bool is_plain = draft_decode(draft, content) == 0 && draft->name.length == length &&
+                    !memcmp(strbuf_text(&draft->name), content, length);
+    uint8_t kind = (uint8_t)(TOKEN_ADDED | (is_special ? TOKEN_SPECIAL : 0) | (is_plain ? 0 : TOKEN_RAW));
+    if (!is_same)
+        return draft_store(draft, slot, content, length, kind);
+    slot->kind = kind;
+    return STATUS_OK;
+}
+
+static int draft_add_added_array(struct draft *draft, const json_t *vocab, const json_t *added) {
+    if (!added || json_is_null(added))
+        return STATUS_OK;
+    if (!json_is_array(added))
+        return status_fail(STATUS_INVALID, "'added_tokens' is not an array");
+    int status = draft_reserve(draft, json_array_size(added));
+    for (size_t i = 0; !status && i < json_array_size(added); i++) {
+        const json_t *token = json_array_get(added, i);
+        const char *content = json_is_object(token) ? tokenizer_json_token(token) : NULL;
+        if (!content)
+            return status_fail(STATUS_INVALID, "added token %zu has no 'content'", i + 1);
+        status = tokenizer_check_added_token(token);
+        if (!status)
+            status = draft_add_added(draft, vocab, content, json_object_get(token, "id"),
+                                     json_is_true(json_object_get(token, "special")));
+    }
+    return status;
+}
+
+/* Parses a whole file as JSON; an object, or STATUS_INVALID with line and column. */
+static int load_json(const char *path, size_t flags, json_t **root) {
+    struct strbuf text = STRBUF_INIT;
+    int status = file_read(path, MAX_FILE, &text);
+    if (!status) {
+        json_error_t error;
+        *root = json_loadb(strbuf_text(&text), text.length, JSON_REJECT_DUPLICATES | flags, &error);
+        if (!*root)
+            status =
+                status_fail(STATUS_INVALID, "%s: line %d, column %d: %s", path, error.line, error.column, error.text);
+        else if (!json_is_object(*root)) {
+            json_decref(*root);
+            *root = NULL;
+            status = status_fail(STATUS_INVALID, "%s: not a JSON object", path);
+        }
+    }
+    strbuf_free(&text);
+    return status;
+}
+
+/* The same for a file that need not exist: *root is NULL then. */
+static int load_optional_json(const struct draft *draft, const char *name, size_t flags, json_t **root,
+                              char path[PATH_MAX]) {
+    *root = NULL;
+    int status = file_join(path, PATH_MAX, draft->directory, name);
+    return status || !file_exists(path) ? status : load_json(path, flags, root);
+}
+
+/* Keeps the contents of the tokens that have a role; what came first stays. */
+static int draft_read_roles(struct draft *draft, const json_t *config) {
+    for (int role = 0; role < ROLE_COUNT; role++) {
+        const json_t *value = json_object_get(config, token_role_names[role]);
+        const char *content = tokenizer_json_token(value);
+        if (!value || json_is_null(value) || draft->roles[role][0])
+            continue;
+        if (!content)
+            return status_fail(STATUS_INVALID, "'%s' is neither a token nor null", token_role_names[role]);
+        if (strlen(content) >= sizeof draft->roles[role])
+            return status_fail(STATUS_INVALID, "'%s' has more than %zu bytes", token_role_names[role],
+                               sizeof draft->roles[role] - 1);
+        strcpy(draft->roles[role], content);
+    }
+    return STATUS_OK;
+}
+
+/* added_tokens_decoder of tokenizer_config.json: {"50257": {"content": ..., "special": ...}}. */
+static int draft_add_decoder(struct draft *draft, const json_t *vocab, json_t *decoder) {
+    if (!decoder || json_is_null(decoder))
+        return STATUS_OK;
+    int status = draft_reserve(draft, json_object_size(decoder));
+    const char *key;
+    json_t *token;
+    json_object_foreach(decoder, key, token) {
+        const char *content = json_is_object(token) ? tokenizer_json_token(token) : NULL;
+        char *end;
+        long long value = strtoll(key, &end, 10);
+        if (!content || end == key || *end)
+            return status_fail(STATUS_INVALID, "added_tokens_decoder: '%s' is not an id with a 'content'", key);
+        if (!status)
+            status = tokenizer_check_added_token(token);
+        json_t *id = json_integer(value);
+        if (!status)
+            status = draft_add_added(draft, vocab, content, id, json_is_true(json_object_get(token, "special")));
+        json_decref(id);
+        if (status)
+            return status;
+    }
+    return status;
+}
+
+/* What stands beside vocab.json and merges.txt: added tokens, roles, and which of the tokens are special. */
+static int draft_add_companions(struct draft *draft, const json_t *vocab) {
+    json_t *root;
+    char path[PATH_MAX];
+    int status = load_optional_json(draft, "added_tokens.json", 0, &root, path);
+    if (!status && root) {
+        const char *content;
+        json_t *id;
+        status = draft_reserve(draft, json_object_size(root));
+        json_object_foreach(root, content, id) {
+            if (!status)
+                status = draft_add_added(draft, vocab, content, id, false);
+        }
+        status = status ? status_wrap(status, "%s", path) : STATUS_OK;
+    }
+    json_decref(root);
+    if (!status)
+        status = load_optional_json(draft, "tokenizer_config.json", CONFIG_FLAGS, &root, path);
+    if (status)
+        return status;
+    if (root) {
+        draft->settings.add_prefix_space = json_is_true(json_object_get(root, "add_prefix_space"));
+        status = draft_add_decoder(draft, vocab, json_object_get(root, "added_tokens_decoder"));
+        status = status ? status_wrap(status, "%s", path) : STATUS_OK;
+    }
+    json_decref(root);
+    return status;
+}
+
+static int draft_read_role_files(struct draft *draft) {
+    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        json_t *root;
+        char path[PATH_MAX];
+        int status = load_optional_json(draft, names[i], CONFIG_FLAGS, &root, path);
+        if (!status && root) {
+            status = draft_read_roles(draft, root);
+            if (status)
+                status_wrap(status, "%s", path);
+        }
+        json_decref(root);
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+/* Without a tokenizer.json nothing says which tokens of the vocabulary are special: those with a role are. */
+static int draft_mark_roles(struct draft *draft, const json_t *vocab) {
+    for (int role = -1; role < ROLE_COUNT; role++) {
+        const char *content = role < 0 ? END_OF_TEXT : draft->roles[role];
+        const json_t *id = *content ? json_object_get(vocab, content) : NULL;
+        int status = id ? draft_add_added(draft, vocab, content, id, true) : STATUS_OK;
+        if (status)
+            return status;
+    }
+    for (size_t id = 0; id < draft->size; id++) {
+        struct draft_token *token = &draft->tokens[id];
+        for (int role = 0; role < ROLE_COUNT; role++)
+            if (token->kind & TOKEN_ADDED && strlen(draft->roles[role]) == token->length &&
+                !memcmp(draft->bytes.data + token->start, draft->roles[role], token->length))
+                token->kind |= TOKEN_SPECIAL;
+    }
+    return STATUS_OK;
+}
+
+static int draft_finish(struct draft *draft, struct tokenizer **tokenizer) {
+    struct token_source *tokens = calloc(draft->size + 1, sizeof *tokens);
+    if (!tokens)
+        return status_fail(STATUS_MEMORY, "out of memory for %zu tokens", draft->size);
+    for (size_t id = 0; id < draft->size; id++) {
+        const struct draft_token *token = &draft->tokens[id];
+        if (token->is_set)
+            tokens[id] = (struct token_source){draft->bytes.data + token->start, token->length, token->kind};
+    }
+    int status = tokenizer_new(tokens, (int32_t)draft->size, tokenizer);
+    free(tokens);
+    if (status)
+        return status;
+    (*tokenizer)->add_prefix_space = draft->settings.add_prefix_space;
+    (*tokenizer)->ignore_merges = draft->settings.ignore_merges;
+    return STATUS_OK;
+}
+
+static int set_roles(const struct draft *draft, struct tokenizer *tokenizer) {
+    for (int role = 0; role < ROLE_COUNT; role++)
+        if (draft->roles[role][0])
+            tokenizer->roles[role] = tokenizer_find(tokenizer, draft->roles[role], strlen(draft->roles[role]));
+    if (draft->roles[ROLE_EOS][0] && tokenizer->roles[ROLE_EOS] < 0)
+        return status_fail(STATUS_INVALID, "%s: eos_token '%s' is not a token of the vocabulary", draft->directory,
+                           draft->roles[ROLE_EOS]);
+    if (!draft->roles[ROLE_EOS][0])
+        tokenizer->roles[ROLE_EOS] = tokenizer_find(tokenizer, END_OF_TEXT, strlen(END_OF_TEXT));
+    return STATUS_OK;
+}
+
+/* The id of a name in the alphabet, appending its bytes to `joined`. */
+static int resolve_name(const struct tokenizer *tokenizer, const char *name, size_t length, struct strbuf *joined,
+                        int32_t *id) {
+    size_t before = joined->length;
+    *id = -1;
+    if (length > 0 && byte_alphabet_decode(name, length, joined) && !joined->failed)
+        *id = tokenizer_find_plain(tokenizer, joined->data + before, joined->length - before);
+    return *id >= 0 ? STATUS_OK
+                    : status_fail(STATUS_INVALID, "'%.*s' is not a token of the vocabulary", (int)length, name);
+}
+
+static int resolve_merge(const struct tokenizer *tokenizer, const char *left, size_t left_length, const char *right,
+                         size_t right_length, struct strbuf *joined, struct merge *merge) {
+    strbuf_clear(joined);
+    int status = resolve_name(tokenizer, left, left_length, joined, &merge->left);
+    if (!status)
+        status = resolve_name(tokenizer, right, right_length, joined, &merge->right);
+    if (status)
+        return status;
+    merge->result = tokenizer_find_plain(tokenizer, joined->data, joined->length);
+    return merge->result >= 0 ? STATUS_OK
+                              : status_fail(STATUS_INVALID, "'%.*s%.*s' is not a token of the vocabulary",
+                                            (int)left_length, left, (int)right_length, right);
+}
+
+/* "left right"; exactly one space. */
+static int resolve_line(const struct tokenizer *tokenizer, const char *line, size_t length, struct strbuf *joined,
+                        struct merge *merge) {
+    const char *space = memchr(line, ' ', length);
+    size_t left = space ? (size_t)(space - line) : 0;
+    if (!space || memchr(space + 1, ' ', length - left - 1))
+        return status_fail(STATUS_INVALID, "'%.*s' is not two tokens with a space between them",
+                           length < 200 ? (int)length : 200, line);
+    return resolve_merge(tokenizer, line, left, space + 1, length - left - 1, joined, merge);
+}
+
+static int resolve_json_merge(const struct tokenizer *tokenizer, const json_t *value, struct strbuf *joined,
+                              struct merge *merge) {
+    if (json_is_string(value))
+        return resolve_line(tokenizer, json_string_value(value), json_string_length(value), joined, merge);
+    const json_t *left = json_array_get(value, 0), *right = json_array_get(value, 1);
+    if (json_array_size(value) != 2 || !json_is_string(left) || !json_is_string(right))
+        return status_fail(STATUS_INVALID, "neither a string nor a pair of strings");
+    return resolve_merge(tokenizer, json_string_value(left), json_string_length(left), json_string_value(right),
+                         json_string_length(right), joined, merge);
+}
+
+static int read_json_merges(struct tokenizer *tokenizer, const json_t *values) {
+    if (!json_is_array(values))
+        return status_fail(STATUS_INVALID, "'model.merges' is not an array");
+    size_t count = json_array_size(values);
+    struct merge *merges = malloc((count + 1) * sizeof *merges);
+    struct strbuf joined = STRBUF_INIT;
+    int status = merges ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory for %zu merges", count);
+    for (size_t i = 0; !status && i < count; i++) {
+        status = resolve_json_merge(tokenizer, json_array_get(values, i), &joined, &merges[i]);
+        if (status)
+            status_wrap(status, "merge %zu", i + 1);
+    }
+    strbuf_free(&joined);
+    if (!status)
+        return tokenizer_set_merges(tokenizer, merges, count);
+    free(merges);
+    return status;
+}
+
+/* A "#version" line may come first; empty lines are passed over. */
+static int read_merge_lines(struct tokenizer *tokenizer, const struct strbuf *text) {
+    size_t capacity = 1, count = 0, line_number = 0;
+    const char *at = strbuf_text(text), *end = at + text->length;
+    for (const char *p = at; p < end; p++)
+        capacity += *p == '\n';
+    struct merge *merges = malloc(capacity * sizeof *merges);
+    struct strbuf joined = STRBUF_INIT;
+    int status = merges ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory for %zu merges", capacity);
+    while (!status && at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        const char *next = newline ? newline + 1 : end;
+        size_t length = (size_t)((newline ? newline : end) - at);
+        line_number++;
+        if (length > 0 && at[length - 1] == '\r')
+            length--;
+        bool is_version = line_number == 1 && length >= 8 && !memcmp(at, "#version", 8);
+        if (length > 0 && !is_version) {
+            status = resolve_line(tokenizer, at, length, &joined, &merges[count++]);
+            if (status)
+                status_wrap(status, "line %zu", line_number);
+        }
+        at = next;
+    }
+    strbuf_free(&joined);
+    if (!status)
+        return tokenizer_set_merges(tokenizer, merges, count);
+    free(merges);
+    return status;
+}
+
+static int open_tokenizer_json(struct draft *draft, const char *path, struct tokenizer **tokenizer) {
+    json_t *root = NULL;
+    int status = load_json(path, 0, &root);
+    if (status)
+        return status;
+    json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
+    if (!json_is_object(model))
+        status = status_fail(STATUS_INVALID, "no object 'model'");
+    if (!status)
+        status = tokenizer_check_settings(root, &draft->settings);
+    if (!status)
+        status = draft_add_vocab(draft, vocab);
+    if (!status)
+        status = draft_add_added_array(draft, vocab, json_object_get(root, "added_tokens"));
+    if (!status)
+        status = draft_finish(draft, tokenizer);
+    if (!status)
+        status = read_json_merges(*tokenizer, json_object_get(model, "merges"));
+    if (status)
+        status_wrap(status, "%s", path);
+    json_decref(root);
+    return status;
+}
+
+static int open_vocab_and_merges(struct draft *draft, const char *vocab_path, const char *merges_path,
+                                 struct tokenizer **tokenizer) {
+    json_t *vocab = NULL;
+    struct strbuf text = STRBUF_INIT;
+    int status = load_json(vocab_path, 0, &vocab);
+    if (status)
+        return status;
+    status = draft_add_vocab(draft, vocab);
+    if (status)
+        status_wrap(status, "%s", vocab_path);
+    if (!status)
+        status = draft_add_companions(draft, vocab);
+    if (!status)
+        status = draft_mark_roles(draft, vocab);
+    if (!status) {
+        status = draft_finish(draft, tokenizer);
+        if (status)
+            status_wrap(status, "%s", vocab_path);
+    }
+    json_decref(vocab);
+    if (!status)
+        status = file_read(merges_path, MAX_FILE, &text);
+    if (!status) {
+        status = read_merge_lines(*tokenizer, &text);
+        if (status)
+            status_wrap(status, "%s", merges_path);
+    }
+    strbuf_free(&text);
+    return status;
+}
+
+enum { FILE_JSON, FILE_VOCAB, FILE_MERGES, FILE_COUNT };
+static int join_paths(const char *directory, char paths[FILE_COUNT][PATH_MAX]) {
+    static const char *const names[FILE_COUNT] = {"tokenizer.json", "vocab.json", "merges.txt"};
+    for (int i = 0; i < FILE_COUNT; i++) {
+        int status = file_join(paths[i], PATH_MAX, directory, names[i]);
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+bool tokenizer_is_present(const char *directory) {
+    char paths[FILE_COUNT][PATH_MAX];
+    return !join_paths(directory, paths) &&
+           (file_exists(paths[FILE_JSON]) || (file_exists(paths[FILE_VOCAB]) && file_exists(paths[FILE_MERGES])));
+}
+
+int tokenizer_open(const char *directory, struct tokenizer **tokenizer) {
+    char paths[FILE_COUNT][PATH_MAX];
+    struct draft draft = {.directory = directory};
+    struct tokenizer *opened = NULL;
+    int status = join_paths(directory, paths);
+    if (status)
+        return status;
+    status = draft_read_role_files(&draft);
+    if (status) {
+        /* the text is set */
+    } else if (file_exists(paths[FILE_JSON])) {
+        status = open_tokenizer_json(&draft, paths[FILE_JSON], &opened);
+    } else if (file_exists(paths[FILE_VOCAB])) {
+        status = open_vocab_and_merges(&draft, paths[FILE_VOCAB], paths[FILE_MERGES], &opened);
+    } else {
+        status = status_fail(STATUS_NOT_FOUND, "%s: neither tokenizer.json nor vocab.json and merges.txt are there",
+                             directory);
+    }
+    if (!status)
+        status = set_roles(&draft, opened);
+    draft_free(&draft);
+    if (status) {
+        tokenizer_close(opened);
+        return status;
+    }
+    *tokenizer = opened;
+    return STATUS_OK;
+}

@@ -1,0 +1,163 @@
+/* A tokenizer as the four files that `transformers` and `tokenizers` open. */
+#include "text-internal.h"
+
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+static void add_json_string(struct strbuf *out, const void *bytes, size_t length) {
+    const unsigned char *at = bytes;
+    strbuf_add_char(out, '"');
+    for (size_t i = 0; i < length; i++) {
+        if (at[i] == '"' || at[i] == '\\')
+            strbuf_add_char(out, '\\');
+        if (at[i] < 0x20)
+            strbuf_format(out, "\\u%04x", at[i]);
+        else
+            strbuf_add_char(out, (char)at[i]);
+    }
+    strbuf_add_char(out, '"');
+}
+
+/* The name of a token in the files. */
+static void add_name(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
+    size_t length;
+    const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
+    if (tokenizer->kinds[id] & TOKEN_RAW)
+        strbuf_add(out, bytes, length);
+    else
+        byte_alphabet_encode(bytes, length, out);
+}
+
+static void add_json_name(const struct tokenizer *tokenizer, int32_t id, struct strbuf *scratch, struct strbuf *out) {
+    strbuf_clear(scratch);
+    add_name(tokenizer, id, scratch);
+    add_json_string(out, strbuf_text(scratch), scratch->length);
+}
+
+/* {"name": id, ...}, each entry behind `separator`. */
+static void add_vocab(const struct tokenizer *tokenizer, const char *separator, struct strbuf *scratch,
+                      struct strbuf *out) {
+    strbuf_add_char(out, '{');
+    for (int32_t id = 0; id < tokenizer->size; id++) {
+        strbuf_add_text(out, id > 0 ? "," : "");
+        strbuf_add_text(out, separator);
+        add_json_name(tokenizer, id, scratch, out);
+        strbuf_format(out, ": %d", id);
+    }
+}
+
+static void write_tokenizer_json(const struct tokenizer *tokenizer, struct strbuf *scratch, struct strbuf *out) {
+    const char *prefix = tokenizer->add_prefix_space ? "true" : "false";
+    strbuf_add_text(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
+                         "  \"added_tokens\": [");
+    bool is_first = true;
+    for (int32_t id = 0; id < tokenizer->size; id++) {
+        if (!(tokenizer->kinds[id] & TOKEN_ADDED))
+            continue;
+        size_t length;
+        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
+        strbuf_format(out, "%s\n    {\"id\": %d, \"content\": ", is_first ? "" : ",", id);
+        add_json_string(out, bytes, length);
+        strbuf_format(out,
+                      ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
+                      "\"special\": %s}",
+                      tokenizer->kinds[id] & TOKEN_SPECIAL ? "true" : "false");
+        is_first = false;
+    }
+    strbuf_format(out,
+                  "%s],\n  \"normalizer\": null,\n"
+                  "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, "
+                  "\"use_regex\": true},\n"
+                  "  \"post_processor\": null,\n"
+                  "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
+                  "\"use_regex\": true},\n"
+                  "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
+                  "    \"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\",\n"
+                  "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": %s,\n"
+                  "    \"vocab\": ",
+                  is_first ? "" : "\n  ", prefix, tokenizer->ignore_merges ? "true" : "false");
+    add_vocab(tokenizer, "\n      ", scratch, out);
+    strbuf_add_text(out, "\n    },\n    \"merges\": [");
+    for (size_t i = 0; i < tokenizer->merge_count; i++) {
+        strbuf_add_text(out, i > 0 ? ",\n      [" : "\n      [");
+        add_json_name(tokenizer, tokenizer->merges[i].left, scratch, out);
+        strbuf_add_text(out, ", ");
+        add_json_name(tokenizer, tokenizer->merges[i].right, scratch, out);
+        strbuf_add_char(out, ']');
+    }
+    strbuf_add_text(out, tokenizer->merge_count > 0 ? "\n    ]\n  }\n}\n" : "]\n  }\n}\n");
+}
+
+static void write_merges(const struct tokenizer *tokenizer, struct strbuf *out) {
+    strbuf_add_text(out, "#version: 0.2\n");
+    for (size_t i = 0; i < tokenizer->merge_count; i++) {
+        add_name(tokenizer, tokenizer->merges[i].left, out);
+        strbuf_add_char(out, ' ');
+        add_name(tokenizer, tokenizer->merges[i].right, out);
+        strbuf_add_char(out, '\n');
+    }
+}
+
+/* The class GPT2Tokenizer invents an end-of-text token where the vocabulary has none, and knows no ignore_merges; the
+ * generic class takes tokenizer.json as it is. */
+static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) {
+    bool is_gpt2 = tokenizer->roles[ROLE_EOS] >= 0 && !tokenizer->ignore_merges;
+    strbuf_format(out, "{\n  \"add_prefix_space\": %s,\n", tokenizer->add_prefix_space ? "true" : "false");
+    for (int role = 0; role < ROLE_COUNT; role++) {
+        int32_t id = tokenizer->roles[role];
+        if (id < 0 && (role == ROLE_BOS || role == ROLE_UNK) && is_gpt2)
+            id = tokenizer->roles[ROLE_EOS]; /* as in GPT-2; the class would invent them, too */
+        size_t length;
+        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
+        if (!bytes)
+            continue;
+        strbuf_format(out, "  \"%s\": ", token_role_names[role]);
+        add_json_string(out, bytes, length);
+        strbuf_add_text(out, ",\n");
+    }
+    strbuf_format(out, "  \"tokenizer_class\": \"%s\"\n}\n", is_gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
+}
+
+enum { FILE_TOKENIZER, FILE_VOCAB, FILE_MERGES, FILE_CONFIG, FILE_COUNT };
+static const char *const file_names[FILE_COUNT] = {"tokenizer.json", "vocab.json", "merges.txt",
+                                                   "tokenizer_config.json"};
+
+static int write_file(const struct tokenizer *tokenizer, int file, struct file_writer *writer) {
+    struct strbuf text = STRBUF_INIT, scratch = STRBUF_INIT;
+    if (file == FILE_TOKENIZER) {
+        write_tokenizer_json(tokenizer, &scratch, &text);
+    } else if (file == FILE_VOCAB) {
+        add_vocab(tokenizer, "", &scratch, &text);
+        strbuf_add_text(&text, "}\n");
+    } else if (file == FILE_MERGES) {
+        write_merges(tokenizer, &text);
+    } else {
+        write_config(tokenizer, &text);
+    }
+    int status = strbuf_status(&text) ? strbuf_status(&text) : strbuf_status(&scratch);
+    if (!status && (fwrite(strbuf_text(&text), 1, text.length, writer->stream) != text.length ||
+                    fflush(writer->stream) || fsync(fileno(writer->stream))))
+        status = status_fail_errno("cannot write %s", writer->path);
+    strbuf_free(&text);
+    strbuf_free(&scratch);
+    return status;
+}
+
+int tokenizer_save(const struct tokenizer *tokenizer, const char *directory) {
+    struct file_writer writers[FILE_COUNT] = {0};
+    int status = file_make_directories(directory);
+    for (int file = 0; !status && file < FILE_COUNT; file++) {
+        char path[PATH_MAX];
+        status = file_join(path, sizeof path, directory, file_names[file]);
+        if (!status)
+            status = file_writer_open(&writers[file], path);
+        if (!status)
+            status = write_file(tokenizer, file, &writers[file]);
+    }
+    for (int file = 0; !status && file < FILE_COUNT; file++)
+        status = file_writer_commit(&writers[file]);
+    for (int file = 0; file < FILE_COUNT; file++)
+        file_writer_abort(&writers[file]);
+    return status;
+}

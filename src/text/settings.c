@@ -1,0 +1,151 @@
+/* What a tokenizer.json asks for beside its vocabulary. Everything that would change the ids and is not built here is
+ * refused by its name, so that no text is ever encoded with silently wrong ids. */
+#include "read-internal.h"
+
+#include "text-internal.h"
+
+#include <string.h>
+
+/* The two ways in which the pattern of GPT-2 is written; scan-internal.h is what they mean. */
+static const char *const gpt2_patterns[] = {
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+};
+
+static int refuse(const char *key, const char *value) {
+    return status_fail(STATUS_UNSUPPORTED,
+                       "%s '%s' is not supported: only byte-level BPE with the pre-tokenizer of GPT-2 is", key, value);
+}
+
+static bool is_absent(const json_t *value) {
+    return !value || json_is_null(value);
+}
+
+static const char *type_of(const json_t *value) {
+    const char *type = json_string_value(json_object_get(value, "type"));
+    return type ? type : "without a type";
+}
+
+/* A boolean with a default where the key is absent; STATUS_INVALID where it is something else. */
+static int read_bool(const json_t *object, const char *key, bool fallback, bool *value) {
+    const json_t *found = json_object_get(object, key);
+    *value = found ? json_is_true(found) : fallback;
+    return !found || json_is_boolean(found) ? STATUS_OK
+                                            : status_fail(STATUS_INVALID, "'%s' is neither true nor false", key);
+}
+
+static int check_byte_level(const json_t *value, bool want_regex, bool *add_prefix_space) {
+    if (strcmp(type_of(value), "ByteLevel"))
+        return refuse("pre_tokenizer", type_of(value));
+    bool use_regex;
+    int status = read_bool(value, "use_regex", true, &use_regex);
+    if (!status)
+        status = read_bool(value, "add_prefix_space", true, add_prefix_space);
+    if (!status && use_regex != want_regex)
+        status = refuse("pre_tokenizer.use_regex", use_regex ? "true" : "false");
+    return status;
+}
+
+static int check_split(const json_t *value) {
+    if (strcmp(type_of(value), "Split"))
+        return refuse("pre_tokenizer", type_of(value));
+    const char *pattern = json_string_value(json_object_get(json_object_get(value, "pattern"), "Regex"));
+    const char *behavior = json_string_value(json_object_get(value, "behavior"));
+    bool is_known = false, invert;
+    for (size_t i = 0; i < sizeof gpt2_patterns / sizeof *gpt2_patterns; i++)
+        is_known |= pattern && !strcmp(pattern, gpt2_patterns[i]);
+    if (!is_known)
+        return refuse("pre_tokenizer.pattern", pattern ? pattern : "String");
+    if (!behavior || strcmp(behavior, "Isolated"))
+        return refuse("pre_tokenizer.behavior", behavior ? behavior : "null");
+    int status = read_bool(value, "invert", false, &invert);
+    return !status && invert ? refuse("pre_tokenizer.invert", "true") : status;
+}
+
+/* ByteLevel, or a sequence of Split by the same pattern and ByteLevel without one. */
+static int check_pre_tokenizer(const json_t *value, bool *add_prefix_space) {
+    if (is_absent(value))
+        return refuse("pre_tokenizer", "null");
+    if (strcmp(type_of(value), "Sequence"))
+        return check_byte_level(value, true, add_prefix_space);
+    const json_t *steps = json_object_get(value, "pretokenizers");
+    if (json_array_size(steps) == 1)
+        return check_byte_level(json_array_get(steps, 0), true, add_prefix_space);
+    if (json_array_size(steps) != 2)
+        return refuse("pre_tokenizer", "Sequence");
+    int status = check_split(json_array_get(steps, 0));
+    if (!status)
+        status = check_byte_level(json_array_get(steps, 1), false, add_prefix_space);
+    return !status && *add_prefix_space ? refuse("pre_tokenizer.add_prefix_space", "true behind Split") : status;
+}
+
+/* A post-processor may move offsets, but add no tokens. */
+static int check_post_processor(const json_t *value) {
+    if (is_absent(value) || !strcmp(type_of(value), "ByteLevel"))
+        return STATUS_OK;
+    if (strcmp(type_of(value), "TemplateProcessing"))
+        return refuse("post_processor", type_of(value));
+    const json_t *single = json_object_get(value, "single");
+    for (size_t i = 0; i < json_array_size(single); i++)
+        if (!json_object_get(json_array_get(single, i), "Sequence"))
+            return refuse("post_processor", "TemplateProcessing that adds tokens");
+    return STATUS_OK;
+}
+
+static int check_model(const json_t *model, bool *ignore_merges) {
+    static const char *const empty_keys[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const json_t *type = json_object_get(model, "type");
+    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE")))
+        return refuse("model.type", json_is_string(type) ? json_string_value(type) : "that is no string");
+    const json_t *dropout = json_object_get(model, "dropout");
+    if (!is_absent(dropout) && !(json_is_number(dropout) && json_number_value(dropout) == 0))
+        return refuse("model.dropout", "above 0");
+    for (size_t i = 0; i < sizeof empty_keys / sizeof *empty_keys; i++) {
+        const char *text = json_string_value(json_object_get(model, empty_keys[i]));
+        if (text && *text) {
+            char key[64];
+            snprintf(key, sizeof key, "model.%s", empty_keys[i]);
+            return refuse(key, text);
+        }
+    }
+    bool byte_fallback;
+    int status = read_bool(model, "byte_fallback", false, &byte_fallback);
+    if (!status && byte_fallback)
+        status = refuse("model.byte_fallback", "true");
+    /* unk_token and fuse_unk mean nothing: every byte has a token. */
+    return status ? status : read_bool(model, "ignore_merges", false, ignore_merges);
+}
+
+int tokenizer_check_settings(const json_t *root, struct tokenizer_settings *settings) {
+    static const char *const null_keys[] = {"normalizer", "truncation", "padding"};
+    for (size_t i = 0; i < sizeof null_keys / sizeof *null_keys; i++) {
+        const json_t *value = json_object_get(root, null_keys[i]);
+        if (!is_absent(value))
+            return refuse(null_keys[i], type_of(value));
+    }
+    const json_t *decoder = json_object_get(root, "decoder");
+    if (!is_absent(decoder) && strcmp(type_of(decoder), "ByteLevel"))
+        return refuse("decoder", type_of(decoder));
+    int status = check_model(json_object_get(root, "model"), &settings->ignore_merges);
+    if (!status)
+        status = check_pre_tokenizer(json_object_get(root, "pre_tokenizer"), &settings->add_prefix_space);
+    return status ? status : check_post_processor(json_object_get(root, "post_processor"));
+}
+
+int tokenizer_check_added_token(const json_t *token) {
+    static const char *const false_keys[] = {"single_word", "lstrip", "rstrip"};
+    for (size_t i = 0; i < sizeof false_keys / sizeof *false_keys; i++) {
+        bool value;
+        int status = read_bool(token, false_keys[i], false, &value);
+        if (!status && value)
+            status = status_fail(STATUS_UNSUPPORTED, "added token '%s' with '%s' is not supported",
+                                 tokenizer_json_token(token), false_keys[i]);
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+const char *tokenizer_json_token(const json_t *value) {
+    return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+}

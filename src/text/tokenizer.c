@@ -1,0 +1,263 @@
+/* The tokenizer object: its tables, lookups, decoding. */
+#include "text-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *const token_role_names[ROLE_COUNT] = {"eos_token", "bos_token", "unk_token", "pad_token"};
+
+uint64_t text_hash_bytes(const void *bytes, size_t length) {
+    const unsigned char *at = bytes;
+    uint64_t h = length * 0x9e3779b97f4a7c15u;
+    while (length > 0) {
+        uint64_t piece = 0;
+        size_t n = length < 8 ? length : 8;
+        memcpy(&piece, at, n);
+        h = (h ^ piece) * 0xd6e8feb86659fd93u;
+        h ^= h >> 32;
+        at += n;
+        length -= n;
+    }
+    return h * 0x9e3779b97f4a7c15u;
+}
+
+void *text_grow(void *array, size_t *capacity, size_t needed, size_t element) {
+    if (needed <= *capacity)
+        return array;
+    size_t wanted = *capacity * 2 > needed ? *capacity * 2 : needed < 64 ? 64 : needed;
+    void *grown = wanted <= SIZE_MAX / element ? realloc(array, wanted * element) : NULL;
+    if (grown)
+        *capacity = wanted;
+    else
+        status_fail(STATUS_MEMORY, "out of memory for %zu elements of %zu bytes", wanted, element);
+    return grown;
+}
+
+/* Bits of a table with at least twice as many places as entries. */
+static unsigned table_bits(size_t entries) {
+    unsigned bits = 4;
+    while (((size_t)1 << bits) < 2 * entries)
+        bits++;
+    return bits;
+}
+
+const unsigned char *tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *length) {
+    *length = 0;
+    if (id < 0 || id >= tokenizer->size)
+        return NULL;
+    *length = tokenizer->starts[id + 1] - tokenizer->starts[id];
+    return tokenizer->bytes + tokenizer->starts[id];
+}
+
+int32_t tokenizer_find_plain(const struct tokenizer *tokenizer, const void *bytes, size_t length) {
+    size_t mask = ((size_t)1 << tokenizer->by_bytes_bits) - 1;
+    size_t i = text_hash_bytes(bytes, length) >> (64 - tokenizer->by_bytes_bits);
+    for (;; i = (i + 1) & mask) {
+        int32_t id = tokenizer->by_bytes[i];
+        if (id < 0)
+            return -1;
+        size_t found;
+        const unsigned char *token = tokenizer_token_bytes(tokenizer, id, &found);
+        if (found == length && !memcmp(token, bytes, length))
+            return id;
+    }
+}
+
+int32_t tokenizer_find(const struct tokenizer *tokenizer, const void *bytes, size_t length) {
+    for (uint32_t i = 0; i < tokenizer->added_starts[256]; i++) {
+        size_t found;
+        const unsigned char *token = tokenizer_token_bytes(tokenizer, tokenizer->added[i], &found);
+        if (found == length && !memcmp(token, bytes, length))
+            return tokenizer->added[i];
+    }
+    return tokenizer_find_plain(tokenizer, bytes, length);
+}
+
+static int copy_tokens(struct tokenizer *t, const struct token_source *tokens) {
+    size_t total = 0;
+    for (int32_t id = 0; id < t->size; id++) {
+        if (!tokens[id].bytes)
+            return status_fail(STATUS_INVALID, "no token has the id %d: ids must be 0 to %d without holes", id,
+                               t->size - 1);
+        total += tokens[id].length;
+    }
+    if (total >= UINT32_MAX)
+        return status_fail(STATUS_INVALID, "the tokens have %zu bytes in all, more than 4 GiB", total);
+    t->bytes = malloc(total + 1);
+    t->starts = malloc(((size_t)t->size + 1) * sizeof *t->starts);
+    t->kinds = calloc((size_t)(uint32_t)t->size, 1);
+    if (!t->bytes || !t->starts || !t->kinds)
+        return status_fail(STATUS_MEMORY, "out of memory for %d tokens", t->size);
+    uint32_t at = 0;
+    for (int32_t id = 0; id < t->size; id++) {
+        memcpy(t->bytes + at, tokens[id].bytes, tokens[id].length);
+        t->starts[id] = at;
+        t->kinds[id] = tokens[id].kind;
+        at += (uint32_t)tokens[id].length;
+    }
+    t->starts[t->size] = at;
+    return STATUS_OK;
+}
+
+static int index_tokens(struct tokenizer *t) {
+    t->by_bytes_bits = table_bits((size_t)t->size);
+    size_t places = (size_t)1 << t->by_bytes_bits;
+    t->by_bytes = malloc(places * sizeof *t->by_bytes);
+    if (!t->by_bytes)
+        return status_fail(STATUS_MEMORY, "out of memory for %d tokens", t->size);
+    memset(t->by_bytes, 0xff, places * sizeof *t->by_bytes);
+    for (int32_t id = 0; id < t->size; id++) {
+        size_t length;
+        const unsigned char *bytes = tokenizer_token_bytes(t, id, &length);
+        if (t->kinds[id] & TOKEN_RAW)
+            continue;
+        int32_t other = tokenizer_find_plain(t, bytes, length);
+        if (other >= 0)
+            return status_fail(STATUS_INVALID, "the ids %d and %d are the same token", other, id);
+        size_t i = text_hash_bytes(bytes, length) >> (64 - t->by_bytes_bits);
+        while (t->by_bytes[i] >= 0)
+            i = (i + 1) & (places - 1);
+        t->by_bytes[i] = id;
+    }
+    for (int byte = 0; byte < 256; byte++) {
+        unsigned char one = (unsigned char)byte;
+        t->byte_ids[byte] = tokenizer_find_plain(t, &one, 1);
+        if (t->byte_ids[byte] < 0)
+            return status_fail(STATUS_INVALID, "no token is the single byte 0x%02x: byte-level BPE needs all 256",
+                               byte);
+    }
+    return STATUS_OK;
+}
+
+/* By first byte, then the longest first, then by id. */
+static int compare_added(const void *a, const void *b, void *context) {
+    const struct tokenizer *t = context;
+    const int32_t *ids[2] = {a, b};
+    size_t lengths[2];
+    const unsigned char *bytes[2];
+    for (int i = 0; i < 2; i++)
+        bytes[i] = tokenizer_token_bytes(t, *ids[i], &lengths[i]);
+    if (bytes[0][0] != bytes[1][0])
+        return bytes[0][0] < bytes[1][0] ? -1 : 1;
+    if (lengths[0] != lengths[1])
+        return lengths[0] > lengths[1] ? -1 : 1;
+    return *ids[0] < *ids[1] ? -1 : *ids[0] > *ids[1];
+}
+
+/* Sorts the added tokens so that the first that fits is the longest that fits. */
+static int index_added(struct tokenizer *t) {
+    size_t count = 0;
+    for (int32_t id = 0; id < t->size; id++)
+        count += (t->kinds[id] & TOKEN_ADDED) != 0;
+    t->added = malloc((count + 1) * sizeof *t->added);
+    if (!t->added)
+        return status_fail(STATUS_MEMORY, "out of memory for %zu added tokens", count);
+    count = 0;
+    for (int32_t id = 0; id < t->size; id++) {
+        if (!(t->kinds[id] & TOKEN_ADDED))
+            continue;
+        size_t length;
+        const unsigned char *bytes = tokenizer_token_bytes(t, id, &length);
+        if (length == 0)
+            return status_fail(STATUS_INVALID, "the added token with the id %d is empty", id);
+        if (!(t->kinds[id] & TOKEN_SPECIAL))
+            t->has_plain_added = true;
+        t->added_starts[bytes[0] + 1]++;
+        t->added[count++] = id;
+    }
+    qsort_r(t->added, count, sizeof *t->added, compare_added, t);
+    for (int byte = 0; byte < 256; byte++)
+        t->added_starts[byte + 1] += t->added_starts[byte];
+    return STATUS_OK;
+}
+
+int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokenizer **tokenizer) {
+    if (size < 1)
+        return status_fail(STATUS_INVALID, "the vocabulary is empty");
+    struct tokenizer *t = calloc(1, sizeof *t);
+    if (!t)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    t->size = size;
+    for (int role = 0; role < ROLE_COUNT; role++)
+        t->roles[role] = -1;
+    int status = copy_tokens(t, tokens);
+    if (!status)
+        status = index_tokens(t);
+    if (!status)
+        status = index_added(t);
+    if (!status)
+        status = tokenizer_set_merges(t, NULL, 0);
+    if (status) {
+        tokenizer_close(t);
+        return status;
+    }
+    *tokenizer = t;
+    return STATUS_OK;
+}
+
+int tokenizer_set_merges(struct tokenizer *t, struct merge *merges, size_t count) {
+    free(t->merges);
+    free(t->slots);
+    t->merges = merges;
+    t->merge_count = count;
+    t->slot_bits = table_bits(count);
+    size_t places = (size_t)1 << t->slot_bits;
+    t->slots = malloc(places * sizeof *t->slots);
+    if (!t->slots)
+        return status_fail(STATUS_MEMORY, "out of memory for %zu merges", count);
+    for (size_t i = 0; i < places; i++)
+        t->slots[i] = (struct merge_slot){MERGE_NONE, MERGE_NONE};
+    for (size_t rank = 0; rank < count; rank++) {
+        uint64_t pair = (uint64_t)(uint32_t)merges[rank].left << 32 | (uint32_t)merges[rank].right;
+        size_t i = text_hash_pair(pair, t->slot_bits);
+        for (; t->slots[i].pair != MERGE_NONE; i = (i + 1) & (places - 1))
+            if (t->slots[i].pair == pair)
+                return status_fail(STATUS_INVALID, "merge %zu repeats merge %zu", rank + 1,
+                                   (size_t)(t->slots[i].value >> 32) + 1);
+        t->slots[i] = (struct merge_slot){pair, (uint64_t)rank << 32 | (uint32_t)merges[rank].result};
+    }
+    return STATUS_OK;
+}
+
+void tokenizer_close(struct tokenizer *tokenizer) {
+    if (!tokenizer)
+        return;
+    free(tokenizer->bytes);
+    free(tokenizer->starts);
+    free(tokenizer->kinds);
+    free(tokenizer->merges);
+    free(tokenizer->slots);
+    free(tokenizer->by_bytes);
+    free(tokenizer->added);
+    free(tokenizer);
+}
+
+int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer) {
+    return tokenizer->size;
+}
+
+int32_t tokenizer_eos_id(const struct tokenizer *tokenizer) {
+    return tokenizer->roles[ROLE_EOS];
+}
+
+bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id) {
+    return id >= 0 && id < tokenizer->size && tokenizer->kinds[id] & TOKEN_SPECIAL;
+}
+
+int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, struct strbuf *out) {
+    size_t total = 0, length;
+    for (size_t i = 0; i < count; i++) {
+        if (!tokenizer_token_bytes(tokenizer, ids[i], &length))
+            return status_fail(STATUS_INVALID, "token id %d is not in the vocabulary (0 to %d)", ids[i],
+                               tokenizer->size - 1);
+        total += length;
+    }
+    int status = strbuf_reserve(out, total);
+    if (status)
+        return status;
+    for (size_t i = 0; i < count; i++) {
+        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids[i], &length);
+        strbuf_add(out, bytes, length);
+    }
+    return strbuf_status(out);
+}
