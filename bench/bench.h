@@ -1,0 +1,45 @@
+/* What is measured: one function a benchmark, each printing JSON objects a line, the summary last.
+ *
+ * A figure alone says little: machines differ by more than 2x and drift within minutes. So every benchmark measures its
+ * ceiling (GEMM FLOP/s, streaming read) just before and just after in the same process, and gives the ratio. */
+#ifndef CAMBIUM_BENCH_BENCH_H
+#define CAMBIUM_BENCH_BENCH_H
+
+#include "config/run.h"
+#include "kernels/ops.h"
+
+#include <jansson.h>
+
+struct bench_options {
+    const char *model;     /* "gpt2-124m" or a model directory */
+    const char *tokenizer; /* directory */
+    const char *input;     /* a text file */
+    const char *filter;    /* of op cases: a part of their names */
+    int64_t micro_batch_size, seq_length, steps, threads;
+    int precision; /* enum precision */
+    bool has_dropout;
+};
+
+int bench_gemm(const struct bench_options *options);
+int bench_ops(const struct bench_options *options);
+int bench_tokenizer(const struct bench_options *options);
+int bench_train(const struct bench_options *options);
+int bench_prefill(const struct bench_options *options);
+int bench_decode(const struct bench_options *options);
+
+/* ---- what they share: report.c ---- */
+
+/* The shape of GPT-2 124M with its published dropout, or what DIR's config.json says. */
+int bench_model_config(const char *model, struct model_config *config);
+/* Prints an object (and frees it) as one line. */
+int bench_print(json_t *object);
+double bench_median(double *values, int64_t count);
+size_t bench_peak_rss(void);
+/* The mean of two measurements of a ceiling: before and after. */
+struct bench_ceiling {
+    double gemm, read; /* FLOP/s in the run's precision; bytes/s */
+};
+int bench_measure_ceiling(struct device *device, enum dtype dtype, struct bench_ceiling *ceiling);
+struct bench_ceiling bench_mean(struct bench_ceiling before, struct bench_ceiling after);
+
+#endif

@@ -1,0 +1,180 @@
+/* Prefill (compute bound) and decode (bandwidth bound, at larger batches compute bound), through the engine's step. */
+#include "bench.h"
+
+#include "infer/infer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { DECODE_CONTEXT = 32 }; /* tokens in the cache of each sequence before the measured steps */
+
+struct inference {
+    const struct bench_options *options;
+    struct engine *engine;
+    struct engine_row *rows;
+    struct engine_result *results;
+    double *seconds;
+    struct bench_ceiling before, after;
+};
+
+static int open_inference(struct inference *t, int64_t rows, int64_t sequences) {
+    const struct bench_options *o = t->options;
+    struct model_config config;
+    bool is_shape = !strcmp(o->model, "gpt2-124m");
+    struct engine_options options = {
+        .model = o->model,
+        .random = is_shape ? &config : NULL,
+        .precision = o->precision,
+        .threads = (int)o->threads,
+        .max_rows = rows,
+        .max_logit_rows = sequences,
+        .max_sequences = sequences,
+    };
+    int status = is_shape ? bench_model_config(o->model, &config) : STATUS_OK;
+    if (!status)
+        status = engine_open(&options, &t->engine);
+    t->rows = calloc((size_t)rows, sizeof *t->rows);
+    t->results = calloc((size_t)rows, sizeof *t->results);
+    t->seconds = calloc((size_t)o->steps, sizeof *t->seconds);
+    if (!status && (!t->rows || !t->results || !t->seconds))
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    return status ? status : bench_measure_ceiling(engine_rank(t->engine)->device, engine_dtype(t->engine), &t->before);
+}
+
+static void close_inference(struct inference *t) {
+    engine_close(t->engine);
+    free(t->rows);
+    free(t->results);
+    free(t->seconds);
+}
+
+static const struct engine_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+
+static struct engine_row row_of(const struct inference *t, int64_t token, int sequence, bool is_last) {
+    uint32_t word = philox(2, (uint32_t)token, (uint32_t)sequence, 0, (uint32_t)RNG_TEST << 24).word[0];
+    return (struct engine_row){.token = (int32_t)(word % (uint32_t)engine_config(t->engine)->vocab_size),
+                               .sequence = sequence,
+                               .slot = -1,
+                               .wants_logits = is_last,
+                               .label = -1,
+                               .sampling = is_last ? &greedy : NULL};
+}
+
+/* Weights that one token is multiplied with: the position table is not. */
+static double weight_count(const struct model_config *config) {
+    return model_flops_per_token(config, 0) / 6;
+}
+
+static json_t *summary(const struct inference *t, const char *bench, double step, double tokens) {
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I}", "bench", bench, "device",
+                     device_description(engine_rank(t->engine)->device), "precision",
+                     dtype_name(engine_dtype(t->engine)), "micro_batch_size", (json_int_t)t->options->micro_batch_size,
+                     "seq_length", (json_int_t)t->options->seq_length, "seconds", step, "tokens_per_s", tokens / step,
+                     "peak_rss_bytes", (json_int_t)bench_peak_rss(), "planned_bytes",
+                     (json_int_t)engine_planned_bytes(t->engine));
+}
+
+static int prefill_once(struct inference *t, double *seconds) {
+    int64_t T = t->options->seq_length, B = t->options->micro_batch_size;
+    int first = 0;
+    for (int64_t b = 0; b < B; b++) {
+        int sequence = engine_sequence_new(t->engine);
+        if (sequence < 0)
+            return sequence;
+        first = b == 0 ? sequence : first;
+        for (int64_t i = 0; i < T; i++)
+            t->rows[b * T + i] = row_of(t, i, sequence, i == T - 1);
+    }
+    double start = clock_seconds();
+    int status = engine_step(t->engine, t->rows, B * T, t->results);
+    *seconds = clock_seconds() - start;
+    for (int64_t b = 0; b < B; b++)
+        engine_sequence_free(t->engine, first + (int)b);
+    return status;
+}
+
+/* Operations of a prefill: every block on every token, causal attention, the head on the last row of each sequence. */
+static double prefill_flops(const struct inference *t) {
+    const struct model_config *c = engine_config(t->engine);
+    double T = (double)t->options->seq_length, B = (double)t->options->micro_batch_size;
+    double head = (double)(c->vocab_size * c->hidden_size);
+    return B * (T * (2 * (weight_count(c) - head) + 2 * (double)(c->num_layers * c->hidden_size) * T) + 2 * head);
+}
+
+static int finish_prefill(struct inference *t) {
+    double step = bench_median(t->seconds, t->options->steps), flops = prefill_flops(t) / step;
+    double ceiling = bench_mean(t->before, t->after).gemm;
+    json_t *object = summary(t, "prefill", step, (double)(t->options->seq_length * t->options->micro_batch_size));
+    json_object_set_new(object, "model_tflops", json_real(flops / 1e12));
+    json_object_set_new(object, "ceiling", json_real(ceiling / 1e12));
+    json_object_set_new(object, "ratio", json_real(flops / ceiling));
+    return bench_print(object);
+}
+
+int bench_prefill(const struct bench_options *options) {
+    struct inference t = {.options = options};
+    int status = open_inference(&t, options->seq_length * options->micro_batch_size, options->micro_batch_size);
+    double unused;
+    for (int i = 0; i < 2 && !status; i++)
+        status = prefill_once(&t, &unused);
+    for (int64_t i = 0; i < options->steps && !status; i++) {
+        status = prefill_once(&t, &t.seconds[i]);
+        if (!status)
+            status = bench_print(json_pack("{s:I, s:f}", "step", (json_int_t)i + 1, "seconds", t.seconds[i]));
+    }
+    if (!status)
+        status = bench_measure_ceiling(engine_rank(t.engine)->device, engine_dtype(t.engine), &t.after);
+    if (!status)
+        status = finish_prefill(&t);
+    close_inference(&t);
+    return status;
+}
+
+/* Time of a step at the ceilings: its bytes at the streaming read, or its operations at the GEMM ceiling. */
+static int finish_decode(struct inference *t) {
+    const struct model_config *c = engine_config(t->engine);
+    struct bench_ceiling ceiling = bench_mean(t->before, t->after);
+    double B = (double)t->options->micro_batch_size, context = DECODE_CONTEXT + (double)t->options->steps / 2;
+    double width = (double)dtype_bytes(engine_dtype(t->engine)), step = bench_median(t->seconds, t->options->steps);
+    double kv = 2 * (double)(c->num_layers * c->hidden_size) * context * B;
+    double bytes = (weight_count(c) + kv) * width;
+    double flops = B * (2 * weight_count(c) + 4 * (double)(c->num_layers * c->hidden_size) * context);
+    double floor = fmax(bytes / ceiling.read, flops / ceiling.gemm);
+    json_t *object = summary(t, "decode", step, B);
+    json_object_set_new(object, "bytes_per_s", json_real(bytes / step));
+    json_object_set_new(object, "ceiling", json_real(ceiling.read));
+    json_object_set_new(object, "gemm_ceiling_tflops", json_real(ceiling.gemm / 1e12));
+    json_object_set_new(object, "floor_seconds", json_real(floor));
+    json_object_set_new(object, "ratio", json_real(floor / step));
+    return bench_print(object);
+}
+
+static int decode_once(struct inference *t, int64_t at, double *seconds) {
+    for (int64_t b = 0; b < t->options->micro_batch_size; b++)
+        t->rows[b] = row_of(t, at, (int)b, true);
+    double start = clock_seconds();
+    int status = engine_step(t->engine, t->rows, t->options->micro_batch_size, t->results);
+    *seconds = clock_seconds() - start;
+    return status;
+}
+
+int bench_decode(const struct bench_options *options) {
+    struct inference t = {.options = options};
+    int status = open_inference(&t, options->micro_batch_size, options->micro_batch_size);
+    double unused;
+    for (int64_t b = 0; b < options->micro_batch_size && !status; b++)
+        status = engine_sequence_new(t.engine) < 0 ? STATUS_MEMORY : STATUS_OK;
+    if (!status && DECODE_CONTEXT + options->steps > engine_config(t.engine)->max_position_embeddings)
+        status = status_fail(STATUS_USAGE, "--steps %lld and %d tokens of context are more than the model's positions",
+                             (long long)options->steps, DECODE_CONTEXT);
+    for (int64_t i = 0; i < DECODE_CONTEXT && !status; i++)
+        status = decode_once(&t, i, &unused);
+    for (int64_t i = 0; i < options->steps && !status; i++)
+        status = decode_once(&t, DECODE_CONTEXT + i, &t.seconds[i]);
+    if (!status)
+        status = bench_measure_ceiling(engine_rank(t.engine)->device, engine_dtype(t.engine), &t.after);
+    if (!status)
+        status = finish_decode(&t);
+    close_inference(&t);
+    return status;
+}

@@ -1,0 +1,63 @@
+/* Single operations: the benchmark side of the op cases, each beside the ceiling that bounds it. */
+#include "bench.h"
+
+#include "op_cases.h"
+
+#include <math.h>
+#include <string.h>
+
+static int measure_case(struct device *device, const struct op_case *op_case, struct bench_ceiling ceiling) {
+    struct op_timing timing;
+    char text[256];
+    op_case_text(op_case, text, sizeof text);
+    int status = op_measure(device, op_case, 0.3, &timing);
+    if (status)
+        return status;
+    double floor = fmax(timing.flops / ceiling.gemm, timing.bytes / ceiling.read);
+    return bench_print(json_pack("{s:s, s:f, s:f, s:f, s:f}", "op", text, "seconds", timing.seconds, "model_tflops",
+                                 timing.flops / timing.seconds / 1e12, "bytes_per_s", timing.bytes / timing.seconds,
+                                 "ratio", floor / timing.seconds));
+}
+
+static int measure_families(const struct bench_options *options, bool only_gemm) {
+    struct device *device;
+    int status = device_open("cpu", 0, (int)options->threads, &device);
+    struct bench_ceiling fp32, bf16, again;
+    if (!status)
+        status = bench_measure_ceiling(device, DTYPE_F32, &fp32);
+    bool has_bf16 = !status && !bench_measure_ceiling(device, DTYPE_BF16, &bf16);
+    int measured = 0;
+    for (int f = 0; !status && op_family_at(f); f++) {
+        const struct op_family *family = op_family_at(f);
+        if (only_gemm && strcmp(family->name, "gemm"))
+            continue;
+        for (int i = 0; i < family->count && !status; i++) {
+            const struct op_case *op_case = &family->cases[i];
+            if (!(op_case->use & OP_BENCH) || (op_case->type == DTYPE_BF16 && !has_bf16) ||
+                (options->filter && !strstr(op_case->kind->name, options->filter)))
+                continue;
+            status = measure_case(device, op_case, op_case->type == DTYPE_BF16 ? bf16 : fp32);
+            measured++;
+        }
+    }
+    if (!status && measured == 0)
+        status = status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter ? options->filter : "");
+    if (!status)
+        status = bench_measure_ceiling(device, DTYPE_F32, &again);
+    if (!status)
+        status =
+            bench_print(json_pack("{s:s, s:s, s:I, s:f, s:f, s:f}", "bench", only_gemm ? "gemm" : "ops", "device",
+                                  device_description(device), "operations", (json_int_t)measured, "fp32_ceiling_tflops",
+                                  bench_mean(fp32, again).gemm / 1e12, "bf16_ceiling_tflops",
+                                  has_bf16 ? bf16.gemm / 1e12 : 0.0, "read_bytes_per_s", bench_mean(fp32, again).read));
+    device_close(device);
+    return status;
+}
+
+int bench_gemm(const struct bench_options *options) {
+    return measure_families(options, true);
+}
+
+int bench_ops(const struct bench_options *options) {
+    return measure_families(options, false);
+}

@@ -1,0 +1,82 @@
+/* What the benchmarks share: ceilings, medians, JSON lines, peak memory. */
+#include "bench.h"
+
+#include "base/base.h"
+#include "ckpt/ckpt.h"
+#include "model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CEILING_MILLISECONDS = 700 };
+
+int bench_model_config(const char *model, struct model_config *config) {
+    if (!strcmp(model, "gpt2-124m")) {
+        *config = (struct model_config){.num_layers = 12,
+                                        .hidden_size = 768,
+                                        .num_attention_heads = 12,
+                                        .num_query_groups = 12,
+                                        .ffn_hidden_size = 3072,
+                                        .max_position_embeddings = 1024,
+                                        .vocab_size = 50257,
+                                        .hidden_dropout = 0.1,
+                                        .attention_dropout = 0.1,
+                                        .embedding_dropout = 0.1,
+                                        .init_method_std = 0.02,
+                                        .layernorm_epsilon = 1e-5,
+                                        .add_bias_linear = true};
+        return STATUS_OK;
+    }
+    char directory[4096];
+    struct strbuf text = STRBUF_INIT;
+    enum dtype dtype;
+    int32_t eos;
+    int status = ckpt_resolve_model(model, directory, sizeof directory);
+    if (!status)
+        status = ckpt_read_config(directory, &text);
+    if (!status)
+        status = gpt2_read_config(strbuf_text(&text), directory, config, &dtype, &eos);
+    strbuf_free(&text);
+    return status;
+}
+
+int bench_print(json_t *object) {
+    char *line = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
+    json_decref(object);
+    if (!line)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    bool failed = printf("%s\n", line) < 0 || fflush(stdout);
+    free(line);
+    return failed ? status_fail_errno("cannot write to standard output") : STATUS_OK;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *values, int64_t count) {
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+size_t bench_peak_rss(void) {
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[256];
+    unsigned long long kilobytes = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "VmHWM: %llu", &kilobytes) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return (size_t)kilobytes * 1024;
+}
+
+int bench_measure_ceiling(struct device *device, enum dtype dtype, struct bench_ceiling *ceiling) {
+    int status = device_measure_gemm(device, dtype, CEILING_MILLISECONDS * 1e-3, &ceiling->gemm);
+    return status ? status : device_measure_read(device, CEILING_MILLISECONDS * 1e-3, &ceiling->read);
+}
+
+struct bench_ceiling bench_mean(struct bench_ceiling before, struct bench_ceiling after) {
+    return (struct bench_ceiling){(before.gemm + after.gemm) / 2, (before.read + after.read) / 2};
+}
