@@ -17,7 +17,7 @@ static inline int64_t softmax_chunk(int64_t count) {
 
 /* The largest of count numbers; NaN is passed over, -infinity for none. */
 TYPED_BODY float row_max(const void *x, int64_t count, enum dtype type) {
-    enum { LANES = 64 };
+    enum { LANES = 64, QUARTER = LANES / 4 };
     float lane[LANES], largest = -INFINITY;
     for (int l = 0; l < LANES; l++)
         lane[l] = -INFINITY;
@@ -31,7 +31,13 @@ TYPED_BODY float row_max(const void *x, int64_t count, enum dtype type) {
     }
     for (int64_t i = whole; i < count; i++)
         lane[i - whole] = load(x, i, type) > lane[i - whole] ? load(x, i, type) : lane[i - whole];
-    for (int l = 0; l < LANES; l++)
+#pragma omp simd
+    for (int l = 0; l < QUARTER; l++) {
+        float a = lane[l] > lane[l + QUARTER] ? lane[l] : lane[l + QUARTER];
+        float b = lane[l + 2 * QUARTER] > lane[l + 3 * QUARTER] ? lane[l + 2 * QUARTER] : lane[l + 3 * QUARTER];
+        lane[l] = a > b ? a : b;
+    }
+    for (int l = 0; l < QUARTER; l++)
         largest = lane[l] > largest ? lane[l] : largest;
     return largest;
 }

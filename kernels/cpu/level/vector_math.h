@@ -33,15 +33,15 @@ static inline __attribute__((always_inline)) void store(void *x, int64_t i, enum
 
 /* exp(x + tail) for a tail much smaller than one. exp(x) = 2^n exp(r), |r| <= ln 2 / 2; the polynomial is twice exp(r)
  * (3e-9 relative) and the scale 2^(n-1), so that n = 128 fits and n = -126 is a scale of 0. The number added to round
- * x / ln 2 holds the exponent's bias as well: its low bits are the scale's exponent. */
+ * x / ln 2 holds the exponent's bias as well: its low bits are the scale's exponent, at most that of infinity. (The
+ * upper bound is set there and not on x because the compiler makes a mess of two bounds on one float.) */
 static inline float vexp_sum(float x, float tail) {
     const float bias = 12582912.0f + 126.0f;
     x = x < -87.3f ? -87.3f : x;
-    x = x > 89.0f ? 89.0f : x;
     float shifted = x * 1.44269504f + bias;
     float n = shifted - bias;
     float r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f + tail;
+    r = r + (n * 2.12194440e-4f + tail);
     float p = 2.762907650321722e-03f;
     p = p * r + 1.673749089241028e-02f;
     p = p * r + 8.333677798509598e-02f;
@@ -49,11 +49,13 @@ static inline float vexp_sum(float x, float tail) {
     p = p * r + 9.999998807907104e-01f;
     p = p * r + 2.0f;
     p = p * r + 2.0f;
-    return p * vbits_to_float(vfloat_to_bits(shifted) << 23);
+    uint32_t exponent = vfloat_to_bits(shifted);
+    exponent = exponent < 0x4b4000ffu ? exponent : 0x4b4000ffu;
+    return p * vbits_to_float(exponent << 23);
 }
 
 /* exp(x): 1.5 units in the last place; 0 below -87 (where the result would be under 2^-126), infinity above 88.7228,
- * NaN for NaN. */
+ * NaN for NaN and for infinity. */
 static inline float vexp(float x) {
     return vexp_sum(x, 0.0f);
 }
