@@ -142,6 +142,26 @@ static void an_oversized_tensor_has_a_shard_of_its_own(void **state) {
     free(table.rows);
 }
 
+/* The limit itself still fits: wte and wpe are 3,328 bytes. */
+static void a_shard_is_filled_to_its_last_byte(void **state) {
+    (void)state;
+    static const int64_t limits[2] = {3328, 3327};
+    for (int i = 0; i < 2; i++) {
+        char *directory = tiny_path(root, "filled"), **names, *first;
+        size_t count;
+        struct safetensors *file;
+        write_golden(directory, true, DTYPE_F32, limits[i]);
+        test_ok(file_list(directory, &names, &count));
+        first = tiny_path(directory, names[1]); /* behind config.json */
+        test_ok(safetensors_open(first, &file));
+        assert_int_equal(safetensors_count(file), i == 0 ? 2 : 1);
+        safetensors_close(file);
+        file_list_free(names, count);
+        free(first);
+        free(directory);
+    }
+}
+
 /* A table with a matrix of several blocks, larger than CKPT_BLOCK_ELEMENTS in both directions. */
 static struct param_table large_table(bool is_transposed, int64_t rows, int64_t columns) {
     struct param_table table = {.rows = calloc(2, sizeof *table.rows), .capacity = 2};
@@ -420,6 +440,7 @@ int main(void) {
         cmocka_unit_test(directories_of_transformers_are_read_to_the_bit),
         cmocka_unit_test(written_files_equal_those_of_transformers),
         cmocka_unit_test(an_oversized_tensor_has_a_shard_of_its_own),
+        cmocka_unit_test(a_shard_is_filled_to_its_last_byte),
         cmocka_unit_test(large_tensors_travel_in_bounded_blocks),
         cmocka_unit_test(missing_and_misshapen_tensors_are_named),
         cmocka_unit_test(a_long_list_of_problems_is_counted),
