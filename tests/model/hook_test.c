@@ -127,7 +127,7 @@ static const struct place_case places[] = {
     {"activated fc1", ATTACH_FC1, HOOK_AFTER_ACTIVATION, "mlp.fc2.weight", NULL, true, false, F, F},
     {"after attention", ATTACH_AFTER_ATTENTION, HOOK_BEFORE_ACTIVATION, "attention.projection.weight",
      "attention.projection.bias", false, false, C, C},
-    {"after mlp", ATTACH_AFTER_MLP, HOOK_BEFORE_ACTIVATION, "mlp.fc2.weight", "mlp.fc2.bias", false, false, C, C},
+    {"after mlp", ATTACH_AFTER_MLP, HOOK_BEFORE_ACTIVATION, "mlp.fc2.weight", "mlp.fc2.bias", false, false, F, C},
 };
 
 static const char *layer_name(const char *text) {
@@ -246,7 +246,7 @@ static int give_prefix(void *self, int layer, struct hook_prefix *prefix) {
 
 static void prefix_gradients_equal_differences(void **state) {
     (void)state;
-    struct test_prefix prefix = {{0}};
+    struct test_prefix prefix = {.k = {0}};
     for (uint32_t i = 0; i < 3 * C; i++) {
         prefix.k[i] = 2 * draw(i);
         prefix.v[i] = 2 * draw(500 + i);
