@@ -101,6 +101,8 @@ struct op_family {
 
 /* The families (NAME_cases.c). */
 extern const struct op_family gemm_family;
+extern const struct op_family attention_family;
+extern const struct op_family paged_family;
 
 /* Every family; NULL behind the last. */
 const struct op_family *op_family_at(int index);

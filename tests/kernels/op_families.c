@@ -3,6 +3,8 @@
 
 static const struct op_family *const families[] = {
     &gemm_family,
+    &attention_family,
+    &paged_family,
     NULL,
 };
 
