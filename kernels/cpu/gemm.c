@@ -5,6 +5,7 @@
 enum {
     PIECE_COLS = 768, /* of a product that an epilogue follows */
     PIECE_ROWS = 1024,
+    PIECE_DEPTH = 1024,  /* of a product with A transposed */
     PASS_FLOATS = 16384, /* one thread's unit of an epilogue */
 };
 
@@ -26,6 +27,8 @@ static const char *refusal(const struct gemm *g) {
         return "accumulation is into fp32, with neither bias nor epilogue";
     if (is_dgelu(g) && (!g->aux || g->bias))
         return "the GELU's backward reads aux, and has no bias";
+    if (g->a_transposed && (g->c_type != DTYPE_F32 || g->epilogue != EPILOGUE_NONE))
+        return "with A transposed, C is a gradient in fp32 and there is no epilogue";
     if (g->bias_gradient && !g->a_transposed)
         return "a bias gradient comes with the transposed A of a weight gradient";
     if (g->packed && (g->a_transposed || is_dgelu(g)))
@@ -46,6 +49,51 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .accumulate = g->accumulate,
                               .type = (uint8_t)g->type,
                               .c_type = (uint8_t)g->c_type};
+}
+
+/* ---- weight gradients
+ * ------------------------------------------------------------------------------------------------ */
+
+/* With A transposed and long sums, oneDNN gives each thread a part of k, and the result would depend on their number
+ * (seen from k = 2048 on). Pieces of k are short enough to stay whole, and are added in order. */
+static int64_t depth_of(const struct gemm *g) {
+    return g->a_transposed && g->k > PIECE_DEPTH ? PIECE_DEPTH : g->k;
+}
+
+static int run_bare(const struct exec *exec, const struct gemm *g) {
+    int64_t depth = depth_of(g);
+    size_t size = dtype_bytes(g->type);
+    int status = STATUS_OK;
+    for (int64_t first = 0; first < g->k && !status; first += depth) {
+        struct gemm_form form = form_of(g);
+        form.k = g->k - first < depth ? g->k - first : depth;
+        form.has_bias = g->bias != NULL && first == 0;
+        form.accumulate = g->accumulate || first > 0;
+        struct gemm_pointers pointers = {
+            .a = (const char *)g->a + (size_t)(g->a_transposed ? first * g->lda : first) * size,
+            .b = (const char *)g->b + (size_t)(g->b_transposed ? first : first * g->ldb) * size,
+            .bias = form.has_bias ? g->bias : NULL,
+            .c = g->c,
+            .scratchpad = exec->workspace};
+        status = gemm_cache_run(exec->stream->device, &form, &pointers);
+    }
+    return status;
+}
+
+static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
+    int64_t depth = depth_of(g);
+    size_t most = 0;
+    for (int part = 0; part < 3; part++) {
+        struct gemm_form form = form_of(g);
+        form.k = part < 2 ? depth : g->k - (g->k - 1) / depth * depth;
+        form.has_bias = g->bias != NULL && part == 0;
+        form.accumulate = g->accumulate || part > 0;
+        if (part > 0 && depth == g->k)
+            break;
+        size_t bytes = align(gemm_cache_scratchpad(device, &form));
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 /* ---- products with an epilogue
@@ -95,10 +143,8 @@ static size_t stage_bytes(const struct gemm *g) {
 
 /* oneDNN's scratchpad for all pieces: there are at most four forms, at the corners. */
 static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
-    if (g->epilogue == EPILOGUE_NONE) {
-        struct gemm_form form = form_of(g);
-        return align(gemm_cache_scratchpad(device, &form));
-    }
+    if (g->epilogue == EPILOGUE_NONE)
+        return bare_scratchpad(device, g);
     int64_t across = piece_count(g->n, PIECE_COLS), down = piece_count(g->m, PIECE_ROWS);
     int64_t corner[] = {0, across - 1, (down - 1) * across, down * across - 1};
     size_t most = 0;
@@ -133,12 +179,12 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
     float *ab = stage == STAGE_C ? (float *)g->c : stage == STAGE_AUX ? (float *)g->aux : (float *)exec->workspace;
     if (stage != STAGE_WORKSPACE)
         ab += p.row * g->ldc + p.col;
-    struct gemm_pointers pointers = {
-        .a = (const char *)g->a + (size_t)(g->a_transposed ? p.row : p.row * g->lda) * size,
-        .b = (const char *)g->b + (size_t)(g->b_transposed ? p.col * g->ldb : p.col) * size,
-        .bias = g->bias ? (const char *)g->bias + (size_t)p.col * size : NULL,
-        .c = ab,
-        .scratchpad = (char *)exec->workspace + stage_bytes(g)};
+    struct gemm_pointers pointers = {.a = (const char *)g->a + (size_t)(p.row * g->lda) * size,
+                                     .b =
+                                         (const char *)g->b + (size_t)(g->b_transposed ? p.col * g->ldb : p.col) * size,
+                                     .bias = g->bias ? (const char *)g->bias + (size_t)p.col * size : NULL,
+                                     .c = ab,
+                                     .scratchpad = (char *)exec->workspace + stage_bytes(g)};
     int status = gemm_cache_run(exec->stream->device, &form, &pointers);
     if (status)
         return status;
@@ -171,16 +217,11 @@ size_t gemm_workspace(const struct gemm_level *level, struct device *device, con
 }
 
 static int run_plain(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
-    struct device *device = exec->stream->device;
     int status = STATUS_OK;
     if (g->bias_gradient)
         status = level->column_sum(exec, g->k, g->m, g->type, g->a, g->lda, g->bias_gradient);
-    if (g->epilogue == EPILOGUE_NONE && !status) {
-        struct gemm_form form = form_of(g);
-        struct gemm_pointers pointers = {
-            .a = g->a, .b = g->b, .bias = g->bias, .c = g->c, .scratchpad = exec->workspace};
-        return gemm_cache_run(device, &form, &pointers);
-    }
+    if (g->epilogue == EPILOGUE_NONE && !status)
+        return run_bare(exec, g);
     int64_t pieces = piece_count(g->m, PIECE_ROWS) * piece_count(g->n, PIECE_COLS);
     for (int64_t i = 0; i < pieces && !status; i++)
         status = run_piece(level, exec, g, i);

@@ -220,7 +220,7 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "forward to fp32", FORWARD | C_FP32, 33, 47, 65),
     BOTH_TYPES(OP_TEST, "input gradient", 0, 64, 128, 96),
     BOTH_TYPES(OP_TEST, "input gradient, odd", STRIDED, 35, 129, 51),
-    BOTH_TYPES(OP_TEST, "both transposed", A_TRANSPOSED | B_TRANSPOSED | STRIDED, 29, 43, 57),
+    BOTH_TYPES(OP_TEST, "both transposed", A_TRANSPOSED | B_TRANSPOSED | C_FP32 | STRIDED, 29, 43, 57),
     BOTH_TYPES(OP_TEST, "weight gradient", WEIGHT_GRADIENT, 96, 64, 130),
     BOTH_TYPES(OP_TEST, "weight gradient, odd", WEIGHT_GRADIENT | STRIDED, 51, 129, 37),
     BOTH_TYPES(OP_TEST, "weight gradient, many rows", A_TRANSPOSED | ACCUMULATE | C_FP32, 24, 40, 3000),
