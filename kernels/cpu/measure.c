@@ -1,0 +1,125 @@
+/* The machine's ceilings, measured: plain matrix products and a streaming read. */
+#include "cpu/cpu-internal.h"
+
+#include <math.h>
+
+/* The products of a GPT-2 124M block at 1,024 rows: what a training step is made of. */
+static const struct {
+    int64_t m, n, k;
+    bool a_transposed, b_transposed, is_weight_gradient;
+} products[] = {
+    {1024, 3072, 768, false, true, false},  /* forward */
+    {1024, 768, 3072, false, false, false}, /* input gradient */
+    {3072, 768, 1024, true, false, true},   /* weight gradient */
+};
+enum { PRODUCTS = sizeof products / sizeof *products, MATRIX_ELEMENTS = 1024 * 3072 };
+
+static int fill(void *matrix, enum dtype dtype) {
+    for (int64_t i = 0; i < MATRIX_ELEMENTS; i++) {
+        float value = (float)rng_unit(philox(1, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 0.5f;
+        if (dtype == DTYPE_BF16)
+            ((uint16_t *)matrix)[i] = bf16_from_float(value);
+        else
+            ((float *)matrix)[i] = value;
+    }
+    return STATUS_OK;
+}
+
+static struct gemm product_call(int index, enum dtype dtype, const void *a, const void *b, void *c) {
+    int64_t m = products[index].m, n = products[index].n, k = products[index].k;
+    return (struct gemm){
+        .m = m,
+        .n = n,
+        .k = k,
+        .a = a,
+        .lda = products[index].a_transposed ? m : k,
+        .a_transposed = products[index].a_transposed,
+        .b = b,
+        .ldb = products[index].b_transposed ? k : n,
+        .b_transposed = products[index].b_transposed,
+        .c = c,
+        .ldc = n,
+        .type = dtype,
+        .c_type = products[index].is_weight_gradient ? DTYPE_F32 : dtype,
+    };
+}
+
+/* The best time of each product, in turn until the time is over, at least twice. */
+static int time_products(struct device *device, const struct exec *exec, enum dtype dtype, double max_seconds,
+                         void *const memory[3], double best[PRODUCTS]) {
+    double end = clock_seconds() + max_seconds;
+    for (int i = 0; i < PRODUCTS; i++)
+        best[i] = INFINITY;
+    for (int round = 0; round < 2 || clock_seconds() < end; round++)
+        for (int i = 0; i < PRODUCTS; i++) {
+            struct gemm call = product_call(i, dtype, memory[0], memory[1], memory[2]);
+            double start = clock_seconds();
+            int status = device->ops->gemm(exec, &call);
+            if (!status)
+                status = stream_wait(exec->stream);
+            if (status)
+                return status;
+            best[i] = fmin(best[i], clock_seconds() - start);
+        }
+    return STATUS_OK;
+}
+
+int device_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops) {
+    void *memory[4] = {0};
+    struct exec exec = {0};
+    double best[PRODUCTS], seconds = 0, work = 0;
+    int status = stream_open(device, &exec.stream);
+    for (int i = 0; i < 3 && !status; i++)
+        status = device_alloc(device, MATRIX_ELEMENTS * (i < 2 ? dtype_bytes(dtype) : sizeof(float)), &memory[i]);
+    for (int i = 0; i < PRODUCTS && !status; i++) {
+        struct gemm call = product_call(i, dtype, memory[0], memory[1], memory[2]);
+        size_t bytes = device->ops->gemm_workspace(device, &call);
+        exec.workspace_bytes = bytes > exec.workspace_bytes ? bytes : exec.workspace_bytes;
+    }
+    if (!status && exec.workspace_bytes)
+        status = device_alloc(device, exec.workspace_bytes, &memory[3]);
+    exec.workspace = memory[3];
+    if (!status)
+        status = fill(memory[0], dtype);
+    if (!status)
+        status = fill(memory[1], dtype);
+    if (!status)
+        status = time_products(device, &exec, dtype, max_seconds, memory, best);
+    for (int i = 0; i < PRODUCTS && !status; i++) {
+        seconds += best[i];
+        work += 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k;
+    }
+    *flops = status ? 0 : work / seconds;
+    for (int i = 0; i < 4; i++)
+        device_free(device, memory[i]);
+    if (exec.stream)
+        stream_close(exec.stream);
+    return status;
+}
+
+int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
+    enum { WORDS = 32 << 20 }; /* 256 MB: no cache holds it */
+    void *memory;
+    int status = device_alloc(device, WORDS * sizeof(uint64_t), &memory);
+    if (status)
+        return status;
+    uint64_t *words = memory, total = 0;
+    int64_t count = WORDS;
+    /* Untouched pages would all be the one page of zeros. */
+#pragma omp parallel for num_threads(device->threads) schedule(static)
+    for (int64_t i = 0; i < count; i++)
+        words[i] = (uint64_t)i;
+    double end = clock_seconds() + max_seconds, best = INFINITY;
+    for (int round = 0; round < 2 || clock_seconds() < end; round++) {
+        double start = clock_seconds();
+        uint64_t sum = 0;
+#pragma omp parallel for simd num_threads(device->threads) schedule(static) reduction(+ : sum)
+        for (int64_t i = 0; i < count; i++)
+            sum += words[i];
+        total += sum;
+        best = fmin(best, clock_seconds() - start);
+    }
+    device_free(device, memory);
+    *bytes_per_s = total ? (double)WORDS * sizeof(uint64_t) / best : 0;
+    return STATUS_OK;
+}
