@@ -3,7 +3,9 @@
  */
 #include "cpu/level/attention-internal.h"
 
-/* The work, and the pieces of the workspace. Chunks and tiles are numbered through all segments. */
+/* The work, and the pieces of the workspace. Chunks and tiles are numbered through all segments of a wave: as many as
+ * have no more chunks, all together, than one segment of all rows would have. So the workspace follows from the number
+ * of rows, however they are cut. */
 struct forward_plan {
     const struct attention *a;
     struct head_shape shape;
@@ -19,22 +21,44 @@ static int64_t units_up(int64_t count, int64_t unit) {
     return (count + unit - 1) / unit;
 }
 
+static int64_t wave_chunks(const struct attention *a) {
+    return units_up(a->prefix + a->rows, CHUNK_KEYS) + (a->rows == 0);
+}
+
+static int64_t segment_chunks(const struct attention *a, int64_t segment) {
+    int64_t rows = a->segment_start[segment + 1] - a->segment_start[segment];
+    return rows ? units_up(a->prefix + rows, CHUNK_KEYS) : 0;
+}
+
+/* The segments from `first` on that make one wave. */
+static struct attention next_wave(const struct attention *a, int64_t first) {
+    struct attention wave = *a;
+    int64_t chunks = 0, limit = wave_chunks(a);
+    wave.segment_start = a->segment_start + first;
+    for (wave.segments = 0; first + wave.segments < a->segments && wave.segments < limit; wave.segments++) {
+        chunks += segment_chunks(a, first + wave.segments);
+        if (chunks > limit)
+            break;
+    }
+    return wave;
+}
+
+/* `a` is a wave; without a workspace, only the bytes count. */
 static struct forward_plan forward_plan(const struct attention *a, int threads, void *workspace) {
     struct carver carver = carver_of(workspace);
     struct forward_plan plan = {.a = a, .shape = LEVEL(attention_shape)(a->type, a->head_size)};
-    plan.first_chunk = carve(&carver, a->segments + 1, sizeof *plan.first_chunk);
-    plan.first_tile = carve(&carver, a->segments + 1, sizeof *plan.first_tile);
-    for (int64_t s = 0; s <= a->segments; s++) {
-        if (workspace) {
-            plan.first_chunk[s] = plan.chunks;
-            plan.first_tile[s] = plan.tiles;
+    plan.first_chunk = carve(&carver, wave_chunks(a) + 1, sizeof *plan.first_chunk);
+    plan.first_tile = carve(&carver, wave_chunks(a) + 1, sizeof *plan.first_tile);
+    for (int64_t s = 0; workspace && s <= a->segments; s++) {
+        plan.first_chunk[s] = plan.chunks;
+        plan.first_tile[s] = plan.tiles;
+        if (s < a->segments) {
+            plan.chunks += segment_chunks(a, s);
+            plan.tiles += units_up(a->segment_start[s + 1] - a->segment_start[s], TILE_ROWS);
         }
-        int64_t rows = s < a->segments ? a->segment_start[s + 1] - a->segment_start[s] : 0;
-        plan.chunks += rows ? units_up(a->prefix + rows, CHUNK_KEYS) : 0;
-        plan.tiles += units_up(rows, TILE_ROWS);
     }
-    plan.keys = carve_floats(&carver, a->kv_heads * plan.chunks * chunk_key_units(&plan.shape));
-    plan.values = carve_floats(&carver, a->kv_heads * plan.chunks * chunk_value_units(&plan.shape));
+    plan.keys = carve_floats(&carver, a->kv_heads * wave_chunks(a) * chunk_key_units(&plan.shape));
+    plan.values = carve_floats(&carver, a->kv_heads * wave_chunks(a) * chunk_value_units(&plan.shape));
     plan.tile = carve(&carver, threads, sizeof *plan.tile);
     plan.staging = carve(&carver, threads, sizeof *plan.staging);
     for (int t = 0; t < threads; t++) {
@@ -149,14 +173,7 @@ LEVEL_WORKSPACE(attention_forward, attention) {
     return forward_plan(a, device->threads, NULL).bytes;
 }
 
-LEVEL_OP(attention_forward, attention) {
-    int status = LEVEL(attention_check)(a);
-    if (status)
-        return status;
-    int threads = exec_threads(exec);
-    status = LEVEL(attention_check_workspace)(exec, forward_plan(a, threads, NULL).bytes, "attention forward");
-    if (status)
-        return status;
+static void forward_wave(const struct exec *exec, const struct attention *a, int threads) {
     struct forward_plan plan = forward_plan(a, threads, exec->workspace);
     int slots = 0;
 #pragma omp parallel num_threads(threads)
@@ -171,5 +188,18 @@ LEVEL_OP(attention_forward, attention) {
         for (int64_t i = 0; i < a->heads * plan.tiles; i++)
             attend_tile(&plan, i, &plan.tile[slot]);
     }
-    return STATUS_OK;
+}
+
+LEVEL_OP(attention_forward, attention) {
+    int status = LEVEL(attention_check)(a);
+    if (status)
+        return status;
+    int threads = exec_threads(exec);
+    status = LEVEL(attention_check_workspace)(exec, forward_plan(a, threads, NULL).bytes, "attention forward");
+    for (int64_t first = 0; !status && first < a->segments;) {
+        struct attention wave = next_wave(a, first);
+        forward_wave(exec, &wave, threads);
+        first += wave.segments;
+    }
+    return status;
 }
