@@ -1,0 +1,100 @@
+"""What the tests of pretrain share: datasets, runs, and what a run left behind."""
+import json, os, pathlib, random, signal, struct, subprocess, tempfile, time
+
+CAMBIUM = os.environ["CAMBIUM"]
+SOURCE = pathlib.Path(os.environ["CAMBIUM_SOURCE"])
+LONG = os.environ.get("CAMBIUM_TEST_LONG", "0") not in ("", "0")
+VOCAB = 61
+os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that spin steal time from whatever else a machine under test runs
+
+
+def write_dataset(prefix, documents):
+    """A Megatron dataset of uint16 tokens: one sequence a document."""
+    lengths = [len(d) for d in documents]
+    offsets = [2 * sum(lengths[:i]) for i in range(len(documents))]
+    with open(f"{prefix}.bin", "wb") as f:
+        for d in documents:
+            f.write(struct.pack(f"<{len(d)}H", *d))
+    n = len(documents)
+    with open(f"{prefix}.idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, n, n + 1))
+        f.write(struct.pack(f"<{n}i", *lengths) + struct.pack(f"<{n}q", *offsets) + struct.pack(f"<{n + 1}q", *range(n + 1)))
+
+
+def walk_documents(count=60, seed=5):
+    """Random walks over the vocabulary: a small model learns them in a few steps."""
+    r = random.Random(seed)
+    documents = []
+    for _ in range(count):
+        at, d = r.randrange(VOCAB), []
+        for _ in range(r.randrange(15, 90)):
+            at = (at + r.choice((1, 1, 1, 2))) % VOCAB
+            d.append(at)
+        documents.append(d)
+    return documents
+
+
+KEYS = {
+    "model.num_layers": 2, "model.hidden_size": 32, "model.num_attention_heads": 4, "model.vocab_size": VOCAB,
+    "data.seq_length": 16, "data.split": "90,10,0",
+    "train.train_iters": 20, "train.micro_batch_size": 2, "train.global_batch_size": 4,
+    "optim.lr": 1e-2, "optim.lr_decay_style": "cosine", "optim.lr_warmup_iters": 2,
+}
+
+
+class Run:
+    """A directory with a dataset, and runs of the program in it."""
+
+    def __init__(self, documents=None):
+        self.temporary = tempfile.TemporaryDirectory(prefix="cambium-test-")
+        self.directory = pathlib.Path(self.temporary.name)
+        self.prefix = self.directory / "text"
+        write_dataset(self.prefix, documents or walk_documents())
+
+    def command(self, name="run", use=(), **keys):
+        """Arguments of a run whose outputs are called `name`. Keys are section__key; None leaves a key out."""
+        values = dict(KEYS)
+        values["data.data_path"] = self.prefix
+        values["checkpoint.save"] = values["checkpoint.load"] = self.directory / name
+        values["log.metrics_file"] = self.directory / f"{name}.jsonl"
+        values.update({k.replace("__", "."): v for k, v in keys.items()})
+        return [CAMBIUM, "pretrain", *use, *(f"--{k}={v}" for k, v in values.items() if v is not None)]
+
+    def start(self, *arguments, **keys):
+        return subprocess.Popen(self.command(*arguments, **keys), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, *arguments, expect=0, **keys):
+        done = subprocess.run(self.command(*arguments, **keys), capture_output=True, text=True, timeout=600)
+        assert done.returncode == expect, f"exit status {done.returncode}, expected {expect}:\n{done.stderr}"
+        return done
+
+    def records(self, name="run"):
+        return [json.loads(line) for line in (self.directory / f"{name}.jsonl").read_text().splitlines()]
+
+    def checkpoints(self, name="run"):
+        root = self.directory / name
+        return sorted(p.name for p in root.glob("iter_???????"))
+
+    def files(self, name="run"):
+        """Everything below the directory of checkpoints but what killed writers left, by its relative path."""
+        root = self.directory / name
+        return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file() and ".tmp-" not in str(p)}
+
+    def tree(self):
+        return sorted(str(p.relative_to(self.directory)) for p in self.directory.rglob("*"))
+
+
+def timeless(records):
+    """Records without what the clock says."""
+    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_s", "model_tflops")} for r in records]
+
+
+def wait_for(condition, process, seconds=120):
+    """Waits until the condition holds; False when the process ended before."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None:
+            return condition()
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.001)
+    return True

@@ -1,0 +1,384 @@
+"""The pretrain command: what a run leaves behind, how it goes on, and how it ends."""
+import json, math, os, pathlib, random, resource, signal, subprocess, time, unittest
+
+from pretrain_support import CAMBIUM, LONG, SOURCE, Run, timeless, wait_for, walk_documents, write_dataset, KEYS, VOCAB
+
+
+class Learning(unittest.TestCase):
+    def test_loss_falls_on_a_tiny_text(self):
+        for precision in ("fp32", "bf16"):
+            run = Run()
+            run.run(train__precision=precision, train__train_iters=60)
+            losses = [r["lm_loss"] for r in run.records()]
+            self.assertAlmostEqual(losses[0], math.log(VOCAB), delta=0.3)
+            self.assertLess(losses[-1], 2.0, precision)
+
+    def test_fifty_steps_follow_pytorch(self):
+        golden = SOURCE / "tests/train/golden/torch"
+        expected = json.loads((golden / "losses.json").read_text())
+        run = Run()
+        metrics = run.directory / "golden.jsonl"
+        done = subprocess.run([CAMBIUM, "pretrain", "--config", golden / "run.yaml", "--init-from", golden / "model",
+                               f"--data.data_path={golden / 'text'}", f"--data.data_cache_path={run.directory / 'cache'}",
+                               f"--log.metrics_file={metrics}"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+        self.assertEqual(len(records), 50)
+        for key, bound in (("lm_loss", 1e-4), ("grad_norm", 1e-3), ("lr", 1e-12)):
+            worst = max(abs(r[key] - e) / max(abs(e), 1e-12) for r, e in zip(records, expected[key]))
+            self.assertLess(worst, bound, key)
+
+    def test_the_micro_batch_does_not_change_the_mean(self):
+        losses = []
+        for size in (1, 2, 4):
+            run = Run()
+            run.run(train__micro_batch_size=size, model__hidden_dropout=0.2, train__train_iters=5)
+            losses.append([r["lm_loss"] for r in run.records()])
+        for other in losses[1:]:
+            for a, b in zip(losses[0], other):
+                self.assertAlmostEqual(a, b, delta=2e-5 * a)
+
+    def test_init_from_supplies_the_whole_model(self):
+        run = Run()
+        run.run("first", model__hidden_dropout=0.3, checkpoint__load=None)
+        final = run.directory / "first/iter_0000020"
+        done = run.run("second", ["--init-from", final], model__hidden_size=48, optim__lr=0, optim__lr_warmup_iters=0,
+                       checkpoint__load=None)
+        self.assertIn("model.hidden_size 48 gives way to 32", done.stderr)
+        config = json.loads((run.directory / "second/iter_0000020/config.json").read_text())
+        self.assertEqual((config["resid_pdrop"], config["n_embd"]), (0.3, 32))
+        name = "iter_0000020/model.safetensors"
+        self.assertEqual(run.files("first")[name], run.files("second")[name])  # the rate was 0
+
+
+class Identity(unittest.TestCase):
+    def test_two_runs_with_one_seed_are_identical(self):
+        run = Run()
+        run.run("a")
+        run.run("b")
+        run.run("c", train__seed=4321)
+        self.assertEqual(timeless(run.records("a")), timeless(run.records("b")))
+        self.assertEqual(run.files("a"), run.files("b"))
+        self.assertNotEqual(timeless(run.records("a")), timeless(run.records("c")))
+
+    def test_resume_is_bit_exact(self):
+        for precision in ("fp32", "bf16"):
+            keys = dict(train__precision=precision, train__eval_interval=5, train__eval_iters=2, checkpoint__keep_last=1)
+            run = Run()
+            run.run("whole", **keys)
+            run.run("parts", train__exit_interval=10, **keys)
+            self.assertEqual(run.checkpoints("parts"), ["iter_0000010"])
+            self.assertEqual([r["iteration"] for r in run.records("parts") if "lm_loss" in r], list(range(1, 11)))
+            done = run.run("parts", train__exit_interval=10, **keys)
+            self.assertIn("going on from", done.stderr)
+            self.assertEqual(timeless(run.records("whole")), timeless(run.records("parts")))
+            self.assertEqual(run.files("whole"), run.files("parts"))
+
+    def test_a_finished_run_has_nothing_left_to_do(self):
+        run = Run()
+        run.run()
+        before, records = run.files(), run.records()
+        done = run.run()
+        self.assertIn("all 20 iterations are done", done.stderr)
+        self.assertEqual((before, records), (run.files(), run.records()))
+
+    def test_kill_at_any_moment_leaves_the_last_whole_checkpoint(self):
+        # Saving at each iteration, a random moment lies inside a save as often as not.
+        keys = dict(train__train_iters=30, checkpoint__save_interval=1, checkpoint__keep_last=2)
+        run = Run()
+        start = time.monotonic()
+        run.run("whole", **keys)
+        seconds = time.monotonic() - start
+        whole, random_moment = run.files("whole"), random.Random(11)
+        for trial in range(20 if LONG else 5):
+            name = f"killed-{trial}"
+            process = run.start(name, **keys)
+            time.sleep(random_moment.random() * seconds)
+            process.kill()
+            process.communicate()
+            for checkpoint in run.checkpoints(name):
+                if checkpoint.startswith("iter_") and "." not in checkpoint:
+                    state = json.loads((run.directory / name / checkpoint / "trainer_state.json").read_text())
+                    self.assertEqual(f"iter_{state['iteration']:07d}", checkpoint)
+            run.run(name, **keys)
+            self.assertEqual(timeless(run.records("whole")), timeless(run.records(name)), name)
+            self.assertEqual(whole, run.files(name), name)
+
+
+class Stopping(unittest.TestCase):
+    def test_signals_save_and_exit_with_success(self):
+        run = Run()
+        run.run("whole", train__train_iters=400)
+        for number, text in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")):
+            process = run.start(text, train__train_iters=400)
+            metrics = run.directory / f"{text}.jsonl"
+            self.assertTrue(wait_for(lambda: metrics.exists() and metrics.stat().st_size > 500, process))
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, errors)
+            self.assertIn(f"stopped by {text} after iteration", errors)
+            last = run.records(text)[-1]["iteration"]
+            self.assertEqual(run.checkpoints(text), [f"iter_{last:07d}"])
+            run.run(text, train__train_iters=400)
+            self.assertEqual(timeless(run.records("whole")), timeless(run.records(text)))
+
+    def test_a_second_signal_ends_at_once(self):
+        run = Run()
+        process = run.start(train__global_batch_size=4000, train__micro_batch_size=4)  # a step of seconds
+        wait_for(lambda: (run.directory / "run.jsonl").exists(), process)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, -signal.SIGINT)
+        self.assertEqual(run.checkpoints(), [])
+
+    def test_exit_interval_does_not_change_the_schedule(self):
+        run = Run()
+        run.run("whole", train__train_iters=12)
+        for end in (5, 10, 12):
+            run.run("parts", train__train_iters=12, train__exit_interval=5)
+            self.assertEqual(run.records("parts")[-1]["iteration"], end)
+        self.assertEqual(timeless(run.records("whole")), timeless(run.records("parts")))
+
+    def test_a_loss_that_is_not_finite_stops_and_saves_nothing(self):
+        run = Run()
+        run.run(train__exit_interval=10)
+        before = run.files()
+        done = run.run(expect=1, optim__lr=1e6, optim__lr_decay_style="constant", model__vocab_size=VOCAB, optim__clip_grad=0)
+        last = run.records()[-1]["iteration"]
+        first = 4 * last
+        self.assertRegex(done.stderr, f"iteration {last + 1}: the (loss|gradient norm) is .*; its samples are {first} to "
+                                      f"{first + 3} of the training split")
+        self.assertEqual(before, run.files())
+        self.assertTrue(all(math.isfinite(r["lm_loss"]) for r in run.records()))
+
+
+class Checkpoints(unittest.TestCase):
+    def test_intervals_and_keep_last(self):
+        run = Run()
+        run.run("only-end")
+        self.assertEqual(run.checkpoints("only-end"), ["iter_0000020"])
+        run.run("each-6", checkpoint__save_interval=6)
+        self.assertEqual(run.checkpoints("each-6"), [f"iter_{i:07d}" for i in (6, 12, 18, 20)])
+        run.run("two", checkpoint__save_interval=6, checkpoint__keep_last=2)
+        self.assertEqual(run.checkpoints("two"), ["iter_0000018", "iter_0000020"])
+        run.run("none", checkpoint__save=None, checkpoint__load=None)
+        self.assertFalse((run.directory / "none").exists())
+
+    def test_load_without_a_checkpoint_starts_afresh_and_says_so(self):
+        run = Run()
+        done = run.run(checkpoint__load=run.directory / "nothing")
+        self.assertIn(f"no checkpoint in {run.directory}/nothing yet: starting afresh", done.stderr)
+        again = run.run(checkpoint__load=None, log__metrics_file=None)
+        self.assertIn("is already there and this run does not go on from it", again.stderr)
+
+    def test_another_model_does_not_resume(self):
+        run = Run()
+        run.run()
+        before = run.files()
+        for key, here, there in (("model__num_layers", "3", "2"), ("model__hidden_dropout", "0.25", "0.1")):
+            done = run.run(expect=2, **{key: here})
+            name = key.replace("__", ".")
+            self.assertIn(f"{name} is {there} in the checkpoint", done.stderr)
+            self.assertIn(f"but {here} in this run", done.stderr)
+        self.assertEqual(before, run.files())
+        done = run.run(train__train_iters=24, data__seed=99)
+        self.assertIn("data.seed was '1234' and is '99'", done.stderr)
+        self.assertIn("train.train_iters was '20' and is '24'", done.stderr)
+
+    def test_a_run_may_go_on_in_the_other_precision(self):
+        for first, second in (("fp32", "bf16"), ("bf16", "fp32")):
+            run = Run()
+            run.run(train__precision=first, train__exit_interval=10)
+            run.run(train__precision=second)
+            losses = [r["lm_loss"] for r in run.records()]
+            self.assertLess(losses[-1], losses[9] + 0.2)
+
+    def test_damaged_state_is_refused(self):
+        run = Run()
+        run.run(train__exit_interval=10)
+        state = run.directory / "run/iter_0000010/trainer_state.json"
+        good = json.loads(state.read_text())
+        for text, part in (("{", "trainer_state.json:1:"), ("[]", "'iteration' must be"),
+                           (json.dumps({**good, "consumed_samples": -1}), "'consumed_samples' must be"),
+                           (json.dumps({**good, "optimizer_step": "x"}), "'optimizer_step' must be")):
+            state.write_text(text)
+            done = run.run(expect=1)
+            self.assertIn(part, done.stderr)
+
+
+class FullDisk(unittest.TestCase):
+    def check(self, run, done):
+        errors = [line for line in done.stderr.splitlines() if line.startswith("cambium: error: ")]
+        self.assertEqual(len(errors), 1, done.stderr)
+        self.assertIn("iter_0000020 was not saved", errors[0])
+        self.assertEqual(run.checkpoints(), ["iter_0000010"])
+
+    def test_files_that_may_not_grow(self):
+        run = Run()
+        run.run(train__exit_interval=10)
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+        done = subprocess.run(run.command(), capture_output=True, text=True, preexec_fn=limit, restore_signals=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.check(run, done)
+        run.run()
+
+    def test_a_full_file_system(self):
+        run = Run()
+        root = run.directory / "run"
+        root.mkdir()
+        mounted = os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", root],
+                                                       capture_output=True).returncode == 0
+        if not mounted:
+            self.skipTest("a_full_file_system: mounting a tmpfs needs root")
+        try:
+            run.run(train__exit_interval=10)
+            (root / "filler").write_bytes(bytes(200 << 10))
+            done = run.run(expect=1)
+            (root / "filler").unlink()
+            self.check(run, done)
+            run.run(checkpoint__keep_last=2)
+            self.assertEqual(run.checkpoints()[-1], "iter_0000020")
+        finally:
+            subprocess.run(["umount", root])
+
+    def test_a_full_metrics_file(self):
+        done = Run().run(expect=1, log__metrics_file="/dev/full")
+        self.assertIn("cannot write /dev/full: No space left on device", done.stderr)
+
+
+class Metrics(unittest.TestCase):
+    def test_records_have_what_is_promised(self):
+        run = Run()
+        done = run.run(train__eval_interval=10, train__eval_iters=2)
+        records = run.records()
+        steps = [r for r in records if "lm_loss" in r]
+        for r in steps:
+            self.assertEqual(list(r), ["iteration", "lm_loss", "lr", "grad_norm", "tokens_per_s", "model_tflops", "seconds"])
+            self.assertAlmostEqual(r["tokens_per_s"] * r["seconds"], 4 * 16, delta=1e-6)
+        self.assertEqual([r["lr"] for r in steps[:3]], [0, 5e-3, 1e-2])
+        valid = [r for r in records if "valid_loss" in r]
+        self.assertEqual([r["iteration"] for r in valid], [10, 20])
+        self.assertLess(valid[1]["valid_loss"], valid[0]["valid_loss"])
+        self.assertTrue(all("lm_loss" not in r for r in valid))
+        self.assertRegex(done.stderr, r"peak memory [0-9.]+ MiB, planned [0-9.]+ MiB")
+        self.assertRegex(done.stderr, r"activations +[0-9.]+ MiB")
+
+    def test_a_torn_last_line_and_later_records_are_cut(self):
+        run = Run()
+        run.run("whole")
+        run.run(train__exit_interval=10)
+        file = run.directory / "run.jsonl"
+        lines = file.read_text()
+        for tail in ('{"iteration":11,"lm_l', '{"iter', '{"iteration":11,"lm_loss":1.5}\n{"iteration":12,"lm_loss":1.5}\n{"it'):
+            for left in run.directory.glob("run/iter_0000020/*"):
+                left.unlink()
+            if (run.directory / "run/iter_0000020").exists():
+                (run.directory / "run/iter_0000020").rmdir()
+            file.write_text(lines + tail)
+            run.run()
+            self.assertEqual(timeless(run.records("whole")), timeless(run.records()))
+
+    def test_files_of_others_are_left_alone(self):
+        run = Run()
+        file = run.directory / "run.jsonl"
+        for text in ("a text\n", "a text without an end", '{"text":"a corpus"}\n', "x" * 100000):
+            file.write_text(text)
+            done = run.run(expect=1)
+            self.assertIn("run.jsonl:1: not a record of a training run", done.stderr)
+            self.assertEqual(file.read_text(), text)
+
+    def test_an_empty_validation_split_is_no_error(self):
+        run = Run()
+        run.run(data__split="100,0,0", train__eval_interval=5, train__eval_iters=2)
+        run.run("no-iters", train__eval_interval=5, train__eval_iters=0)
+        self.assertEqual(len(run.records()), 20)
+        self.assertEqual(len(run.records("no-iters")), 20)
+
+
+class Configuration(unittest.TestCase):
+    def test_help_comes_from_the_rows(self):
+        done = subprocess.run([CAMBIUM, "pretrain", "--help"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0)
+        for word in ("--init-from", "--dry-run", "train.exit_interval", "optim.lr_decay_style", "--config"):
+            self.assertIn(word, done.stdout)
+
+    def test_dry_run_prints_the_run_and_the_plan_and_writes_nothing(self):
+        run = Run()
+        before = run.tree()
+        done = run.run(use=["--dry-run"])
+        self.assertEqual(before, run.tree())
+        for part in ("ffn_hidden_size: 128", "lr_decay_iters: 20", "# memory plan", "#   weights", "#   gradients",
+                     "#   optimizer", "#   activations", "#   total"):
+            self.assertIn(part, done.stdout)
+        (run.directory / "again.yaml").write_text(done.stdout)
+        again = subprocess.run([CAMBIUM, "pretrain", "--config", run.directory / "again.yaml", "--dry-run"],
+                               capture_output=True, text=True)
+        self.assertEqual(again.stdout, done.stdout, again.stderr)
+
+    def test_yaml_and_flags_make_one_run(self):
+        run = Run()
+        sections = {}
+        for key, value in {**KEYS, "data.data_path": run.prefix, "log.metrics_file": run.directory / "yaml.jsonl"}.items():
+            section, name = key.split(".")
+            sections.setdefault(section, []).append(f"  {name}: {value}\n")
+        (run.directory / "run.yaml").write_text("".join(f"{s}:\n{''.join(lines)}" for s, lines in sections.items()))
+        subprocess.run([CAMBIUM, "pretrain", "--config", run.directory / "run.yaml", "--train.train_iters=7"], check=True,
+                       capture_output=True)
+        run.run("flags", train__train_iters=7)
+        self.assertEqual(timeless(run.records("yaml")), timeless(run.records("flags")))
+
+    def test_bad_runs_give_one_clear_line_and_write_nothing(self):
+        run = Run()
+        run_directory = run.directory
+        (run_directory / "empty.idx").write_bytes(b"")
+        (run_directory / "empty.bin").write_bytes(b"")
+        write_dataset(run_directory / "wide", [[VOCAB + 3] * 40] * 40)
+        before = run.tree()
+        cases = [
+            (2, dict(model__hidden_size=33), "model.hidden_size 33 is not divisible by model.num_attention_heads 4"),
+            (2, dict(model__num_layers=None), "model.num_layers is not given"),
+            (2, dict(model__vocab_size=None), "model.vocab_size"),
+            (2, dict(train__train_iters=None), "train.train_iters is not given"),
+            (2, dict(train__global_batch_size=5), "train.global_batch_size 5 is not a multiple of train.micro_batch_size 2"),
+            (2, dict(optim__lr=None), "optim.lr"),
+            (2, dict(optim__lr=-1), "optim.lr"),
+            (2, dict(optim__ler=1), "optim.lr"),
+            (2, dict(data__data_path=None), "data.data_path is not given"),
+            (1, dict(data__data_path=run_directory / "missing"), "missing"),
+            (1, dict(data__data_path=run_directory / "empty"), "empty"),
+            (2, dict(data__seq_length=32, model__max_position_embeddings=16), "data.seq_length 32"),
+            (2, dict(parallel__tensor_model_parallel_size=2), "tensor_model_parallel_size 2"),
+            (1, dict(tokenizer=run_directory / "none"), "tokenizer"),
+            (2, dict(data__eod_mask_loss="true"), "eod_mask_loss"),
+            (1, dict(checkpoint__load=run.prefix.with_suffix(".idx")), "text.idx"),
+        ]
+        for status, keys, part in cases:
+            done = run.run(use=[], expect=status, **keys)
+            errors = [line for line in done.stderr.splitlines() if "error: " in line]
+            self.assertEqual(len(errors), 1, done.stderr)
+            self.assertIn(part, errors[0])
+            self.assertEqual(before, run.tree(), keys)
+        done = run.run(use=["--init-from", run_directory / "nowhere"], expect=1)
+        self.assertIn("nowhere", done.stderr)
+        self.assertEqual(before, run.tree())
+        done = run.run(expect=1, data__data_path=run_directory / "wide")
+        self.assertIn("wide.bin", done.stderr)
+        self.assertEqual(run.checkpoints(), [])
+
+    def test_places_that_cannot_be_written(self):
+        run = Run()
+        for keys in (dict(checkpoint__save="/proc/none", checkpoint__load=None), dict(log__metrics_file="/proc/none"),
+                     dict(log__tensorboard_dir="/proc/none")):
+            done = run.run(expect=1, **keys)
+            self.assertEqual(done.stderr.count("error: "), 1)
+            self.assertIn("/proc/none", done.stderr)
+            self.assertNotIn("iteration  1", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
