@@ -163,7 +163,7 @@ static int check_case_gradients(struct op_scene *scene, struct op_run *run) {
         double before = 0;
         for (int64_t i = 0; t->role == OP_ADDED && i < count; i++)
             before = fmax(before, fabs(t->value[i]));
-        for (int i = 0; i < SAMPLED_ELEMENTS && !status; i++) {
+        for (int i = 0; i < SAMPLED_ELEMENTS && count > 0 && !status; i++) {
             int64_t at =
                 (int64_t)(philox(7, (uint32_t)i, (uint32_t)g, 0, (uint32_t)RNG_TEST << 24).word[0] % (uint64_t)count);
             status = check_element(run, g, at, got[at], largest + before);

@@ -5,6 +5,10 @@ static const struct op_family *const families[] = {
     &gemm_family,
     &attention_family,
     &paged_family,
+    &norm_family,
+    &pointwise_family,
+    &ends_family,
+    &optimizer_family,
     NULL,
 };
 

@@ -1,0 +1,235 @@
+/* Layer normalisation: shape {rows, cols, mean of the inputs}. */
+#include "op_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { X, GAIN, BIAS, Y, MEAN, RSTD, DY, DX, DX_ADD, DGAIN, DBIAS };
+enum { NO_STATISTICS = 1, ADD = 2, ADD_IN_PLACE = 4, FROZEN = 8 };
+static const double epsilon = 1e-5f; /* as the argument holds it */
+
+static void row_statistics(const struct op_run *run, int64_t i, double *mean, double *rstd) {
+    int64_t cols = run->shape[1];
+    const double *x = run->tensor[X].value + i * cols;
+    double sum = 0, squares = 0;
+    for (int64_t j = 0; j < cols; j++)
+        sum += x[j];
+    *mean = sum / (double)cols;
+    for (int64_t j = 0; j < cols; j++)
+        squares += (x[j] - *mean) * (x[j] - *mean);
+    *rstd = 1 / sqrt(squares / (double)cols + epsilon);
+}
+
+static void fill_mean(const struct op_run *run, struct op_tensor *t) {
+    double rstd;
+    for (int64_t i = 0; i < t->cols; i++)
+        row_statistics(run, i, &t->value[i], &rstd);
+}
+
+static void fill_rstd(const struct op_run *run, struct op_tensor *t) {
+    double mean;
+    for (int64_t i = 0; i < t->cols; i++)
+        row_statistics(run, i, &mean, &t->value[i]);
+}
+
+static struct op_tensor tensor(const char *name, enum op_role role, enum dtype type, int64_t rows, int64_t cols) {
+    return (struct op_tensor){.name = name, .role = role, .type = type, .rows = rows, .cols = cols};
+}
+
+/* A mean in fp32 is off by its own rounding, which the deviation's size makes larger. */
+static double row_bound(const struct op_run *run) {
+    return op_bound(run->shape[1]) * (1 + fabs((double)run->shape[2]));
+}
+
+static void setup_inputs(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    int64_t rows = run->shape[0], cols = run->shape[1];
+    t[X] = tensor("x", OP_IN, run->type, rows, cols);
+    t[X].center = (double)run->shape[2];
+    t[GAIN] = tensor("gain", OP_IN, run->type, 1, cols);
+    t[BIAS] = tensor("bias", OP_IN, run->type, 1, cols);
+}
+
+static void forward_setup(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    int64_t rows = run->shape[0], cols = run->shape[1];
+    setup_inputs(run);
+    t[Y] = tensor("y", OP_OUT, run->type, rows, cols);
+    t[Y].bound = row_bound(run);
+    if (run->variant & NO_STATISTICS)
+        return;
+    t[MEAN] = tensor("mean", OP_OUT, DTYPE_F32, 1, rows);
+    t[MEAN].bound = op_bound(cols);
+    t[RSTD] = tensor("rstd", OP_OUT, DTYPE_F32, 1, rows);
+    t[RSTD].bound = op_bound(cols);
+}
+
+static void backward_setup(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    int64_t rows = run->shape[0], cols = run->shape[1];
+    setup_inputs(run);
+    t[MEAN] = tensor("mean", OP_IN, DTYPE_F32, 1, rows);
+    t[MEAN].fill = fill_mean;
+    t[RSTD] = tensor("rstd", OP_IN, DTYPE_F32, 1, rows);
+    t[RSTD].fill = fill_rstd;
+    t[DY] = tensor("dy", OP_IN, run->type, rows, cols);
+    t[DX] = tensor("dx", run->variant & ADD_IN_PLACE ? OP_INOUT : OP_OUT, run->type, rows, cols);
+    t[DX].gradient_of = 1 + X;
+    t[DX].bound = row_bound(run);
+    if (run->variant & ADD)
+        t[DX_ADD] = tensor("dx_add", OP_IN, run->type, rows, cols);
+    if (run->variant & FROZEN)
+        return;
+    t[DGAIN] = tensor("dgain", OP_ADDED, DTYPE_F32, 1, cols);
+    t[DGAIN].gradient_of = 1 + GAIN;
+    t[DGAIN].bound = op_bound(rows + cols) * (1 + fabs((double)run->shape[2]));
+    t[DBIAS] = tensor("dbias", OP_ADDED, DTYPE_F32, 1, cols);
+    t[DBIAS].gradient_of = 1 + BIAS;
+    t[DBIAS].bound = op_bound(rows);
+}
+
+static struct layernorm arguments(const struct op_run *run) {
+    const struct op_tensor *t = run->tensor;
+    return (struct layernorm){.rows = run->shape[0],
+                              .cols = run->shape[1],
+                              .type = run->type,
+                              .x = t[X].data,
+                              .gain = t[GAIN].data,
+                              .bias = t[BIAS].data,
+                              .epsilon = (float)epsilon,
+                              .y = t[Y].data,
+                              .mean = t[MEAN].data,
+                              .rstd = t[RSTD].data,
+                              .dy = t[DY].data,
+                              .dx = t[DX].data,
+                              .dx_add = run->variant & ADD_IN_PLACE ? t[DX].data : t[DX_ADD].data,
+                              .dgain = t[DGAIN].data,
+                              .dbias = t[DBIAS].data};
+}
+
+static int forward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    struct layernorm a = arguments(run);
+    return ops->layernorm_forward(exec, &a);
+}
+
+static int backward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    struct layernorm a = arguments(run);
+    return ops->layernorm_backward(exec, &a);
+}
+
+static size_t backward_workspace(const struct op_run *run, const struct ops *ops, struct device *device) {
+    struct layernorm a = arguments(run);
+    return ops->layernorm_backward_workspace(device, &a);
+}
+
+static void forward_reference(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    int64_t rows = run->shape[0], cols = run->shape[1];
+    for (int64_t i = 0; i < rows; i++) {
+        double mean, rstd;
+        row_statistics(run, i, &mean, &rstd);
+        for (int64_t j = 0; j < cols; j++)
+            t[Y].expected[i * cols + j] =
+                (t[X].value[i * cols + j] - mean) * rstd * t[GAIN].value[j] + t[BIAS].value[j];
+        if (t[MEAN].role) {
+            t[MEAN].expected[i] = mean;
+            t[RSTD].expected[i] = rstd;
+        }
+    }
+}
+
+static void backward_reference(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    int64_t rows = run->shape[0], cols = run->shape[1];
+    for (int64_t i = 0; i < rows; i++) {
+        double mean, rstd, sum = 0, product = 0;
+        const double *x = t[X].value + i * cols, *dy = t[DY].value + i * cols;
+        const double *add = run->variant & ADD_IN_PLACE ? t[DX].value : t[DX_ADD].value;
+        row_statistics(run, i, &mean, &rstd);
+        for (int64_t j = 0; j < cols; j++) {
+            sum += dy[j] * t[GAIN].value[j] / (double)cols;
+            product += dy[j] * t[GAIN].value[j] * (x[j] - mean) * rstd / (double)cols;
+        }
+        for (int64_t j = 0; j < cols; j++) {
+            double h = (x[j] - mean) * rstd;
+            t[DX].expected[i * cols + j] =
+                rstd * (dy[j] * t[GAIN].value[j] - sum - h * product) + (add ? add[i * cols + j] : 0);
+            if (t[DGAIN].role) {
+                t[DGAIN].expected[j] += dy[j] * h;
+                t[DBIAS].expected[j] += dy[j];
+            }
+        }
+    }
+}
+
+static double backward_loss(const struct op_run *run) {
+    const struct op_tensor *t = run->tensor;
+    int64_t rows = run->shape[0], cols = run->shape[1];
+    const double *add = run->variant & ADD_IN_PLACE ? t[DX].value : t[DX_ADD].value;
+    double loss = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        double mean, rstd;
+        row_statistics(run, i, &mean, &rstd);
+        for (int64_t j = 0; j < cols; j++) {
+            double x = t[X].value[i * cols + j];
+            loss += ((x - mean) * rstd * t[GAIN].value[j] + t[BIAS].value[j]) * t[DY].value[i * cols + j];
+            loss += add ? add[i * cols + j] * x : 0;
+        }
+    }
+    return loss;
+}
+
+static void forward_cost(const struct op_run *run, double *flops, double *bytes) {
+    *flops = 0;
+    *bytes = 2.0 * (double)(run->shape[0] * run->shape[1]) * (double)dtype_bytes(run->type);
+}
+
+static void backward_cost(const struct op_run *run, double *flops, double *bytes) {
+    *flops = 0;
+    *bytes = (run->variant & (ADD | ADD_IN_PLACE) ? 4.0 : 3.0) * (double)(run->shape[0] * run->shape[1]) *
+             (double)dtype_bytes(run->type);
+}
+
+static const struct op_kind forward = {
+    .name = "layernorm_forward",
+    .setup = forward_setup,
+    .call = forward_call,
+    .reference = forward_reference,
+    .cost = forward_cost,
+};
+static const struct op_kind backward = {
+    .name = "layernorm_backward",
+    .setup = backward_setup,
+    .workspace = backward_workspace,
+    .call = backward_call,
+    .reference = backward_reference,
+    .loss = backward_loss,
+    .cost = backward_cost,
+};
+
+/* clang-format off */
+#define BOTH_TYPES(kind, note, use, variant, ...) \
+    {&kind, note, use, DTYPE_F32, variant, {__VA_ARGS__}}, {&kind, note, use, DTYPE_BF16, variant, {__VA_ARGS__}}
+/* clang-format on */
+
+static const struct op_case cases[] = {
+    BOTH_TYPES(forward, NULL, OP_TEST, 0, 5, 64),
+    BOTH_TYPES(forward, "odd", OP_TEST, 0, 7, 77),
+    BOTH_TYPES(forward, "one column", OP_TEST, 0, 3, 1),
+    BOTH_TYPES(forward, "no rows", OP_TEST, 0, 0, 48),
+    BOTH_TYPES(forward, "nothing saved", OP_TEST, NO_STATISTICS, 33, 129),
+    BOTH_TYPES(forward, "parallel", OP_TEST, 0, 100, 768),
+    {&forward, "large mean", OP_TEST, DTYPE_F32, 0, {20, 768, 3000}},
+    BOTH_TYPES(forward, "gpt2", OP_BENCH, 0, 1024, 768),
+    BOTH_TYPES(backward, NULL, OP_TEST, 0, 5, 64),
+    BOTH_TYPES(backward, "odd", OP_TEST, ADD, 7, 77),
+    BOTH_TYPES(backward, "residual in place", OP_TEST, ADD_IN_PLACE, 9, 33),
+    BOTH_TYPES(backward, "frozen", OP_TEST, FROZEN | ADD, 9, 33),
+    BOTH_TYPES(backward, "no rows", OP_TEST, 0, 0, 48),
+    BOTH_TYPES(backward, "parallel", OP_TEST, ADD, 150, 384),
+    BOTH_TYPES(backward, "more rows than blocks", OP_TEST, 0, 1031, 17),
+    {&backward, "large mean", OP_TEST, DTYPE_F32, 0, {20, 256, 500}},
+    BOTH_TYPES(backward, "gpt2", OP_BENCH, ADD, 1024, 768),
+};
+
+const struct op_family norm_family = {"norm", cases, sizeof cases / sizeof *cases};

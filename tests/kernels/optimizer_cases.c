@@ -1,0 +1,249 @@
+/* AdamW {count, step}, sums {count}, the clip factor and column sums {rows, cols, stride}. */
+#include "op_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static struct op_tensor tensor(const char *name, enum op_role role, enum dtype type, int64_t rows, int64_t cols) {
+    return (struct op_tensor){.name = name, .role = role, .type = type, .rows = rows, .cols = cols};
+}
+
+/* ---- AdamW: the case's type is that of the working copy
+ * -------------------------------------------------------------- */
+
+enum { MASTER, M, V, GRADIENT, SCALE, WEIGHTS };
+enum { HAS_WEIGHTS = 1, HAS_SCALE = 2, ZERO_GRADIENT = 4, NO_DECAY = 8 };
+
+static void fill_squares(const struct op_run *run, struct op_tensor *t) {
+    for (int64_t i = 0; i < t->cols; i++)
+        t->value[i] = run->shape[1] == 1 ? 0 : 1e-4 * rng_unit(philox(9, (uint32_t)i, 0, 0, 0).word[0]);
+}
+
+static void fill_means(const struct op_run *run, struct op_tensor *t) {
+    for (int64_t i = 0; i < t->cols; i++)
+        t->value[i] = run->shape[1] == 1 ? 0 : 0.02 * rng_unit(philox(8, (uint32_t)i, 0, 0, 0).word[0]) - 0.01;
+}
+
+static void adamw_setup(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    int64_t n = run->shape[0];
+    t[MASTER] = tensor("master", OP_INOUT, DTYPE_F32, 1, n);
+    t[MASTER].bound = op_bound(4);
+    t[M] = tensor("m", OP_INOUT, DTYPE_F32, 1, n);
+    t[M].fill = fill_means;
+    t[M].bound = op_bound(4);
+    t[V] = tensor("v", OP_INOUT, DTYPE_F32, 1, n);
+    t[V].fill = fill_squares;
+    t[V].bound = op_bound(4);
+    t[GRADIENT] = tensor("gradient", run->variant & ZERO_GRADIENT ? OP_INOUT : OP_IN, DTYPE_F32, 1, n);
+    t[GRADIENT].spread = 0.01;
+    if (run->variant & HAS_SCALE)
+        t[SCALE] = tensor("gradient_scale", OP_IN, DTYPE_F32, 1, 1);
+    if (run->variant & HAS_WEIGHTS)
+        t[WEIGHTS] = tensor("weights", OP_OUT, run->type, 1, n);
+    t[WEIGHTS].bound = op_bound(4);
+}
+
+static struct adamw adamw_arguments(const struct op_run *run) {
+    const struct op_tensor *t = run->tensor;
+    return (struct adamw){.count = run->shape[0],
+                          .master = t[MASTER].data,
+                          .m = t[M].data,
+                          .v = t[V].data,
+                          .gradient = t[GRADIENT].data,
+                          .gradient_scale = t[SCALE].data,
+                          .weights = t[WEIGHTS].data,
+                          .weights_type = run->type,
+                          .lr = 3e-4f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .epsilon = 1e-8f,
+                          .weight_decay = run->variant & NO_DECAY ? 0 : 0.1f,
+                          .step = run->shape[1],
+                          .zero_gradient = run->variant & ZERO_GRADIENT};
+}
+
+static int adamw_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    struct adamw a = adamw_arguments(run);
+    return ops->adamw(exec, &a);
+}
+
+/* torch.optim.AdamW, a line each. */
+static void adamw_reference(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    struct adamw a = adamw_arguments(run);
+    double beta1 = a.beta1, beta2 = a.beta2, lr = a.lr;
+    for (int64_t i = 0; i < a.count; i++) {
+        double g = t[GRADIENT].value[i] * (t[SCALE].role ? t[SCALE].value[0] : 1);
+        double p = t[MASTER].value[i] * (1 - lr * a.weight_decay);
+        double m = t[M].value[i] * beta1 + g * (1 - beta1);
+        double v = t[V].value[i] * beta2 + g * g * (1 - beta2);
+        double denominator = sqrt(v) / sqrt(1 - pow(beta2, (double)a.step)) + a.epsilon;
+        t[MASTER].expected[i] = p - lr / (1 - pow(beta1, (double)a.step)) * m / denominator;
+        t[M].expected[i] = m;
+        t[V].expected[i] = v;
+        if (t[WEIGHTS].role)
+            t[WEIGHTS].expected[i] = t[MASTER].expected[i];
+    }
+}
+
+static void adamw_cost(const struct op_run *run, double *flops, double *bytes) {
+    *flops = 0;
+    *bytes = (double)run->shape[0] * (28.0 + (run->variant & HAS_WEIGHTS ? (double)dtype_bytes(run->type) : 0) +
+                                      (run->variant & ZERO_GRADIENT ? 4 : 0));
+}
+
+static const struct op_kind adamw = {
+    .name = "adamw", .setup = adamw_setup, .call = adamw_call, .reference = adamw_reference, .cost = adamw_cost};
+
+/* ---- sums
+ * ------------------------------------------------------------------------------------------------------------ */
+
+enum { X, WEIGHT, SUM, NORM, FACTOR };
+enum { ACCUMULATE = 1 };
+
+static void squares_setup(struct op_run *run) {
+    run->tensor[X] = tensor("x", OP_IN, DTYPE_F32, 1, run->shape[0]);
+    run->tensor[SUM] = tensor("sum", run->variant & ACCUMULATE ? OP_ADDED : OP_OUT, DTYPE_F64, 1, 1);
+    run->tensor[SUM].bound = 1e-13;
+}
+
+static int squares_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    return ops->sum_of_squares(exec, run->shape[0], run->tensor[X].data, run->variant & ACCUMULATE,
+                               run->tensor[SUM].data);
+}
+
+static size_t squares_workspace(const struct op_run *run, const struct ops *ops, struct device *device) {
+    return ops->sum_of_squares_workspace(device, run->shape[0]);
+}
+
+static void squares_reference(struct op_run *run) {
+    for (int64_t i = 0; i < run->shape[0]; i++)
+        run->tensor[SUM].expected[0] += run->tensor[X].value[i] * run->tensor[X].value[i];
+}
+
+static void squares_cost(const struct op_run *run, double *flops, double *bytes) {
+    *flops = 0;
+    *bytes = 4.0 * (double)run->shape[0];
+}
+
+static void weighted_setup(struct op_run *run) {
+    squares_setup(run);
+    run->tensor[WEIGHT] = tensor("weight", OP_IN, DTYPE_F32, 1, run->shape[0]);
+}
+
+static int weighted_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    const struct op_tensor *t = run->tensor;
+    return ops->weighted_sum(exec, run->shape[0], t[X].data, t[WEIGHT].data, run->variant & ACCUMULATE, t[SUM].data);
+}
+
+static void weighted_reference(struct op_run *run) {
+    for (int64_t i = 0; i < run->shape[0]; i++)
+        run->tensor[SUM].expected[0] += run->tensor[X].value[i] * run->tensor[WEIGHT].value[i];
+}
+
+/* shape {norm in thousandths, maximum in thousandths} */
+static void fill_sum(const struct op_run *run, struct op_tensor *t) {
+    t->value[0] = (double)run->shape[0] / 1000 * (double)run->shape[0] / 1000;
+}
+
+static void clip_setup(struct op_run *run) {
+    run->tensor[SUM] = tensor("sum_of_squares", OP_IN, DTYPE_F64, 1, 1);
+    run->tensor[SUM].fill = fill_sum;
+    run->tensor[NORM] = tensor("norm", OP_OUT, DTYPE_F32, 1, 1);
+    run->tensor[FACTOR] = tensor("factor", OP_OUT, DTYPE_F32, 1, 1);
+}
+
+static int clip_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    struct clip_factor a = {.sum_of_squares = run->tensor[SUM].data,
+                            .max_norm = (float)run->shape[1] / 1000.0f,
+                            .norm = run->tensor[NORM].data,
+                            .factor = run->tensor[FACTOR].data};
+    return ops->clip_factor(exec, &a);
+}
+
+static void clip_reference(struct op_run *run) {
+    double norm = sqrt(run->tensor[SUM].value[0]), max = (double)run->shape[1] / 1000;
+    run->tensor[NORM].expected[0] = norm;
+    run->tensor[FACTOR].expected[0] = max == 0 ? 1 : fmin(1, max / (norm + 1e-6));
+}
+
+static void column_setup(struct op_run *run) {
+    run->tensor[X] = tensor("x", OP_IN, run->type, run->shape[0], run->shape[1]);
+    run->tensor[X].stride = run->shape[2];
+    run->tensor[SUM] = tensor("out", OP_ADDED, DTYPE_F32, 1, run->shape[1]);
+    run->tensor[SUM].bound = op_bound(run->shape[0]);
+}
+
+static int column_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    return ops->column_sum(exec, run->shape[0], run->shape[1], run->type, run->tensor[X].data, run->shape[2],
+                           run->tensor[SUM].data);
+}
+
+static size_t column_workspace(const struct op_run *run, const struct ops *ops, struct device *device) {
+    return ops->column_sum_workspace(device, run->shape[0], run->shape[1]);
+}
+
+static void column_reference(struct op_run *run) {
+    int64_t cols = run->shape[1];
+    for (int64_t i = 0; i < run->shape[0] * cols; i++)
+        run->tensor[SUM].expected[i % cols] += run->tensor[X].value[i];
+}
+
+static void column_cost(const struct op_run *run, double *flops, double *bytes) {
+    *flops = 0;
+    *bytes = (double)(run->shape[0] * run->shape[1]) * (double)dtype_bytes(run->type);
+}
+
+static const struct op_kind squares = {.name = "sum_of_squares",
+                                       .setup = squares_setup,
+                                       .workspace = squares_workspace,
+                                       .call = squares_call,
+                                       .reference = squares_reference,
+                                       .cost = squares_cost};
+static const struct op_kind weighted = {
+    .name = "weighted_sum", .setup = weighted_setup, .call = weighted_call, .reference = weighted_reference};
+static const struct op_kind clip = {
+    .name = "clip_factor", .setup = clip_setup, .call = clip_call, .reference = clip_reference};
+static const struct op_kind column = {.name = "column_sum",
+                                      .setup = column_setup,
+                                      .workspace = column_workspace,
+                                      .call = column_call,
+                                      .reference = column_reference,
+                                      .cost = column_cost};
+
+/* clang-format off */
+#define BOTH_TYPES(kind, note, use, variant, ...) \
+    {&kind, note, use, DTYPE_F32, variant, {__VA_ARGS__}}, {&kind, note, use, DTYPE_BF16, variant, {__VA_ARGS__}}
+/* clang-format on */
+
+static const struct op_case cases[] = {
+    BOTH_TYPES(adamw, "first step", OP_TEST, HAS_WEIGHTS, 1037, 1),
+    BOTH_TYPES(adamw, "tenth step, clipped", OP_TEST, HAS_WEIGHTS | HAS_SCALE, 1037, 10),
+    BOTH_TYPES(adamw, "clearing", OP_TEST, HAS_WEIGHTS | HAS_SCALE | ZERO_GRADIENT, 2049, 10),
+    BOTH_TYPES(adamw, "parallel", OP_TEST, HAS_WEIGHTS | NO_DECAY | ZERO_GRADIENT, 40001, 100000),
+    {&adamw, "no working copy", OP_TEST, DTYPE_F32, HAS_SCALE, {77, 3}},
+    {&adamw, "nothing", OP_TEST, DTYPE_BF16, HAS_WEIGHTS, {0, 3}},
+    {&adamw, "20 M", OP_BENCH, DTYPE_F32, HAS_SCALE, {20 << 20, 10}},
+    {&adamw, "20 M", OP_BENCH, DTYPE_BF16, HAS_SCALE | HAS_WEIGHTS | ZERO_GRADIENT, {20 << 20, 10}},
+    {&squares, NULL, OP_TEST, DTYPE_F32, 0, {1037}},
+    {&squares, "nothing", OP_TEST, DTYPE_F32, 0, {0}},
+    {&squares, "blocks", OP_TEST, DTYPE_F32, ACCUMULATE, {200003}},
+    {&squares, "one block", OP_TEST, DTYPE_F32, ACCUMULATE, {65536}},
+    {&squares, "20 M", OP_BENCH, DTYPE_F32, 0, {20 << 20}},
+    {&weighted, NULL, OP_TEST, DTYPE_F32, 0, {1037}},
+    {&weighted, "accumulated", OP_TEST, DTYPE_F32, ACCUMULATE, {1037}},
+    {&weighted, "nothing", OP_TEST, DTYPE_F32, ACCUMULATE, {0}},
+    {&clip, "clipped", OP_TEST, DTYPE_F32, 0, {2500, 1000}},
+    {&clip, "small enough", OP_TEST, DTYPE_F32, 0, {700, 1000}},
+    {&clip, "zero", OP_TEST, DTYPE_F32, 0, {0, 1000}},
+    {&clip, "off", OP_TEST, DTYPE_F32, 0, {2500, 0}},
+    BOTH_TYPES(column, NULL, OP_TEST, 0, 5, 48, 48),
+    BOTH_TYPES(column, "odd", OP_TEST, 0, 77, 133, 150),
+    BOTH_TYPES(column, "no rows", OP_TEST, 0, 0, 133, 150),
+    BOTH_TYPES(column, "parallel, wide", OP_TEST, 0, 70, 800, 800),
+    BOTH_TYPES(column, "more rows than blocks", OP_TEST, 0, 1031, 33, 33),
+    BOTH_TYPES(column, "gpt2 fc1", OP_BENCH, 0, 1024, 3072, 3072),
+};
+
+const struct op_family optimizer_family = {"optimizer", cases, sizeof cases / sizeof *cases};
