@@ -1,0 +1,391 @@
+/* What the row operations promise beyond one call against its reference: rounding to the bit, tails, rows that do not
+ * see each other, untouched tables, many steps. */
+#include "kernels/ops.h"
+
+#include "support/test.h"
+
+#include <math.h>
+
+static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+
+struct scene {
+    struct exec exec;
+    const struct ops *ops;
+};
+
+static void every_level(void (*check)(const struct scene *scene)) {
+    struct device *device;
+    struct scene scene = {0};
+    test_ok(device_open("cpu", 0, 2, &device));
+    test_ok(stream_open(device, &scene.exec.stream));
+    scene.exec.workspace_bytes = 1 << 20;
+    test_ok(device_alloc(device, scene.exec.workspace_bytes, &scene.exec.workspace));
+    for (int i = 0; i < 4; i++)
+        if ((scene.ops = ops_for_level(device, levels[i])))
+            check(&scene);
+    device_free(device, scene.exec.workspace);
+    stream_close(scene.exec.stream);
+    device_close(device);
+}
+
+static float from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static uint32_t to_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* ---- casts
+ * --------------------------------------------------------------------------------------------------------------- */
+
+enum { PATTERNS = 1 << 16 };
+
+/* Every exponent with fractions around each rounding boundary of both narrow types, and random bits. */
+static void fill_floats(float *x) {
+    for (uint32_t i = 0; i < PATTERNS; i++) {
+        uint32_t random = philox(1, i, 0, 0, 0).word[0];
+        uint32_t low = (i & 8 ? 0x8000u : 0x1000u) + (i & 7) - 3 + ((i & 0x30) << 12);
+        uint32_t near = (i >> 6) << 23 | low;
+        x[i] = from_bits(i & 1 ? random : near);
+    }
+}
+
+static void check_casts(const struct scene *scene) {
+    const struct ops *ops = scene->ops;
+    float *wide = malloc(PATTERNS * sizeof *wide);
+    uint16_t *narrow = malloc(PATTERNS * sizeof *narrow), *other = malloc(PATTERNS * sizeof *other);
+    fill_floats(wide);
+    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_F32, wide, DTYPE_BF16, narrow));
+    for (int i = 0; i < PATTERNS; i++)
+        assert_int_equal(narrow[i], bf16_from_float(wide[i]));
+    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_F32, wide, DTYPE_F16, narrow));
+    for (int i = 0; i < PATTERNS; i++)
+        assert_int_equal(narrow[i], f16_from_float(wide[i]));
+    for (int i = 0; i < PATTERNS; i++)
+        narrow[i] = (uint16_t)i;
+    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_F16, narrow, DTYPE_F32, wide));
+    for (int i = 0; i < PATTERNS; i++)
+        assert_int_equal(to_bits(wide[i]), to_bits(f16_to_float((uint16_t)i)));
+    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_BF16, narrow, DTYPE_F32, wide));
+    for (int i = 0; i < PATTERNS; i++)
+        assert_int_equal(to_bits(wide[i]), (uint32_t)i << 16);
+    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_BF16, narrow, DTYPE_F16, other));
+    for (int i = 0; i < PATTERNS; i++)
+        assert_int_equal(other[i], f16_from_float(bf16_to_float((uint16_t)i)));
+    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_F16, narrow, DTYPE_BF16, other));
+    for (int i = 0; i < PATTERNS; i++)
+        assert_int_equal(other[i], bf16_from_float(f16_to_float((uint16_t)i)));
+    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_BF16, narrow, DTYPE_BF16, other));
+    assert_memory_equal(other, narrow, PATTERNS * sizeof *narrow);
+    test_fails(ops->cast(&scene->exec, 1, DTYPE_I64, wide, DTYPE_F32, wide), STATUS_UNSUPPORTED, "int64");
+    free(wide);
+    free(narrow);
+    free(other);
+}
+
+static void casts_round_to_the_bit(void **state) {
+    (void)state;
+    every_level(check_casts);
+}
+
+static void check_unsupported(const struct scene *scene) {
+    struct gelu gelu = {.type = DTYPE_F16};
+    struct layernorm norm = {.type = DTYPE_F64};
+    struct adamw adamw = {.weights = &adamw, .weights_type = DTYPE_F16, .step = 1};
+    test_fails(scene->ops->gelu_forward(&scene->exec, &gelu), STATUS_UNSUPPORTED, "fp16");
+    test_fails(scene->ops->layernorm_forward(&scene->exec, &norm), STATUS_UNSUPPORTED, "fp64");
+    test_fails(scene->ops->adamw(&scene->exec, &adamw), STATUS_UNSUPPORTED, "fp16");
+}
+
+static void other_types_are_refused_by_name(void **state) {
+    (void)state;
+    every_level(check_unsupported);
+}
+
+/* ---- GELU's tail
+ * --------------------------------------------------------------------------------------------------------- */
+
+/* Relative to the value itself, not to the largest: x Phi(x) is tiny there, and should still be right. */
+static void check_tails(const struct scene *scene) {
+    enum { POINTS = 4001 };
+    float x[POINTS], y[POINTS];
+    for (int i = 0; i < POINTS; i++)
+        x[i] = -12.5f + 0.005f * (float)i;
+    struct gelu a = {.count = POINTS, .type = DTYPE_F32, .x = x, .y = y};
+    test_ok(scene->ops->gelu_forward(&scene->exec, &a));
+    for (int i = 0; i < POINTS; i++) {
+        double want = 0.5 * (double)x[i] * erfc(-(double)x[i] * 0.7071067811865476);
+        assert_true(fabs((double)y[i] - want) <= 8e-7 * fabs(want));
+    }
+    a.is_tanh = true;
+    test_ok(scene->ops->gelu_forward(&scene->exec, &a));
+    for (int i = 0; i < POINTS; i++) {
+        double u = 0.7978845608028654 * ((double)x[i] + 0.044715 * pow((double)x[i], 3));
+        double want = (double)x[i] / (1 + exp(-2 * u));
+        /* the exponent carries its own rounding: |2u| 2^-24, a few times */
+        if (fabs(want) > 1e-36)
+            assert_true(fabs((double)y[i] - want) <= (4e-7 + 3.5e-7 * fabs(2 * u)) * fabs(want));
+    }
+    const float special[] = {0, INFINITY, 300, -300, 88, -88, 1e-40f};
+    for (int i = 0; i < 7; i++)
+        x[i] = special[i];
+    for (int form = 0; form < 2; form++) {
+        a.is_tanh = form;
+        a.count = 7;
+        test_ok(scene->ops->gelu_forward(&scene->exec, &a));
+        assert_true(y[0] == 0 && !isfinite(y[1]) && y[2] == 300 && y[3] == 0 && y[4] == 88 && y[5] == 0);
+        assert_true(fabsf(y[6]) <= 1e-40f);
+        x[0] = NAN;
+        test_ok(scene->ops->gelu_forward(&scene->exec, &a));
+        assert_true(isnan(y[0]));
+        x[0] = 0;
+    }
+}
+
+static void gelu_is_right_in_its_tails(void **state) {
+    (void)state;
+    every_level(check_tails);
+}
+
+/* ---- rows alone
+ * ---------------------------------------------------------------------------------------------------------- */
+
+enum { N = 37, C = 203 };
+
+static void fill(float *x, int count, uint32_t stream) {
+    for (int i = 0; i < count; i++)
+        x[i] = (float)(4 * rng_unit(philox(2, (uint32_t)i, stream, 0, 0).word[0]) - 2);
+}
+
+/* A row's bits are the same in a batch and alone. */
+static void check_rows_alone(const struct scene *scene) {
+    static float x[N * C], gain[C], bias[C], dy[N * C], all[N * C], one[C], mean[N], rstd[N];
+    const struct ops *ops = scene->ops;
+    fill(x, N * C, 1);
+    fill(gain, C, 2);
+    fill(bias, C, 3);
+    fill(dy, N * C, 4);
+    struct layernorm a = {N, C, DTYPE_F32, x, gain, bias, 1e-5f, all, mean, rstd, dy, all, NULL, NULL, NULL};
+    struct layernorm b = a;
+    test_ok(ops->layernorm_forward(&scene->exec, &a));
+    b.rows = 1;
+    b.y = b.dx = one;
+    for (int i = 0; i < N; i++) {
+        b.x = x + i * C;
+        b.mean = b.rstd = NULL;
+        test_ok(ops->layernorm_forward(&scene->exec, &b));
+        assert_memory_equal(one, all + i * C, sizeof one);
+    }
+    test_ok(ops->layernorm_backward(&scene->exec, &a));
+    for (int i = 0; i < N; i++) {
+        b.x = x + i * C;
+        b.dy = dy + i * C;
+        b.mean = mean + i;
+        b.rstd = rstd + i;
+        test_ok(ops->layernorm_backward(&scene->exec, &b));
+        assert_memory_equal(one, all + i * C, sizeof one);
+    }
+    int32_t label[N];
+    float loss[N], loss_alone, weight[N];
+    for (int i = 0; i < N; i++) {
+        label[i] = i * 5;
+        weight[i] = 1;
+    }
+    memcpy(all, x, sizeof all);
+    struct cross_entropy c = {N, C - 2, C, DTYPE_F32, all, label, loss, NULL, weight};
+    test_ok(ops->cross_entropy_fused(&scene->exec, &c));
+    for (int i = 0; i < N; i++) {
+        memcpy(one, x + i * C, sizeof one);
+        struct cross_entropy d = {1, C - 2, C, DTYPE_F32, one, label + i, &loss_alone, NULL, weight};
+        test_ok(ops->cross_entropy_fused(&scene->exec, &d));
+        assert_memory_equal(one, all + i * C, sizeof one);
+        assert_memory_equal(&loss_alone, &loss[i], sizeof loss_alone);
+    }
+}
+
+static void rows_do_not_see_each_other(void **state) {
+    (void)state;
+    every_level(check_rows_alone);
+}
+
+/* ---- losses that are not numbers
+ * ----------------------------------------------------------------------------------------- */
+
+static void check_nan_loss(const struct scene *scene) {
+    float logits[64], loss, lse, weight = 1;
+    int32_t label = 3;
+    for (int bad = 0; bad < 2; bad++) {
+        for (int i = 0; i < 64; i++)
+            logits[i] = (float)i / 10;
+        logits[40] = bad ? NAN : INFINITY;
+        struct cross_entropy a = {1, 64, 64, DTYPE_F32, logits, &label, &loss, &lse, &weight};
+        test_ok(scene->ops->cross_entropy_forward(&scene->exec, &a));
+        assert_false(isfinite(loss));
+        test_ok(scene->ops->cross_entropy_fused(&scene->exec, &a));
+        assert_false(isfinite(loss));
+    }
+}
+
+static void a_bad_logit_is_seen_in_the_loss(void **state) {
+    (void)state;
+    every_level(check_nan_loss);
+}
+
+/* ---- dropout
+ * ------------------------------------------------------------------------------------------------------------- */
+
+/* Kept shares and the mean stay within five deviations, and the backward drops what the forward dropped. */
+static void check_dropout(const struct scene *scene) {
+    enum { ROWS = 64, COLS = 768 };
+    static const float ps[] = {0.1f, 0.5f, 0.9f};
+    float *ones = malloc(sizeof *ones * ROWS * COLS), *y = malloc(sizeof *y * ROWS * COLS),
+          *dx = malloc(sizeof *dx * ROWS * COLS);
+    uint32_t sample[ROWS], token[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++) {
+        sample[i] = 0xfffffff0u + i / 8;
+        token[i] = i % 8;
+    }
+    for (int i = 0; i < ROWS * COLS; i++)
+        ones[i] = 1;
+    for (int k = 0; k < 3; k++) {
+        double p = (double)ps[k], n = ROWS * COLS, kept = 0, sum = 0;
+        struct residual_dropout a = {.rows = ROWS,
+                                     .cols = COLS,
+                                     .type = DTYPE_F32,
+                                     .x = ones,
+                                     .y = y,
+                                     .dy = ones,
+                                     .dx = dx,
+                                     .dropout = {ps[k], 42, 7, {sample, token}}};
+        test_ok(scene->ops->residual_dropout_forward(&scene->exec, &a));
+        test_ok(scene->ops->residual_dropout_backward(&scene->exec, &a));
+        assert_memory_equal(y, dx, sizeof *y * ROWS * COLS);
+        for (int i = 0; i < ROWS * COLS; i++) {
+            kept += y[i] != 0;
+            sum += (double)y[i];
+        }
+        assert_true(fabs(kept / n - (1 - p)) < 5 * sqrt(p * (1 - p) / n));
+        assert_true(fabs(sum / n - 1) < 5 * sqrt(p / (1 - p) / n));
+    }
+    free(ones);
+    free(y);
+    free(dx);
+}
+
+static void dropout_keeps_its_share_and_the_mean(void **state) {
+    (void)state;
+    every_level(check_dropout);
+}
+
+/* A row split over shards is the whole row's pieces. */
+static void check_shards(const struct scene *scene) {
+    static float x[3 * C], whole[3 * C], piece[3 * C];
+    uint32_t sample[3] = {5, 5, 9}, token[3] = {0, 1, 0};
+    fill(x, 3 * C, 9);
+    struct residual_dropout a = {
+        .rows = 3, .cols = C, .type = DTYPE_F32, .x = x, .y = whole, .dropout = {0.4f, 42, 7, {sample, token}}};
+    test_ok(scene->ops->residual_dropout_forward(&scene->exec, &a));
+    for (int first = 0; first < C; first += 29) {
+        int cols = C - first < 29 ? C - first : 29;
+        for (int i = 0; i < 3; i++)
+            memcpy(piece + i * cols, x + i * C + first, (size_t)cols * sizeof *x);
+        struct residual_dropout b = a;
+        b.cols = cols;
+        b.first_col = first;
+        b.x = b.y = piece;
+        test_ok(scene->ops->residual_dropout_forward(&scene->exec, &b));
+        for (int i = 0; i < 3; i++)
+            assert_memory_equal(piece + i * cols, whole + i * C + first, (size_t)cols * sizeof *x);
+    }
+}
+
+static void shards_draw_the_whole_rows_mask(void **state) {
+    (void)state;
+    every_level(check_shards);
+}
+
+/* ---- AdamW
+ * --------------------------------------------------------------------------------------------------------------- */
+
+/* A hundred steps stay near the same steps in fp64, and the working copy is the rounded master to the bit. */
+static void check_many_steps(const struct scene *scene) {
+    enum { COUNT = 515 };
+    float master[COUNT], m[COUNT] = {0}, v[COUNT] = {0}, gradient[COUNT], scale = 0.5f;
+    double p[COUNT], dm[COUNT] = {0}, dv[COUNT] = {0};
+    uint16_t weights[COUNT];
+    fill(master, COUNT, 1);
+    for (int i = 0; i < COUNT; i++)
+        p[i] = (double)master[i];
+    struct adamw a = {.count = COUNT,
+                      .master = master,
+                      .m = m,
+                      .v = v,
+                      .gradient = gradient,
+                      .gradient_scale = &scale,
+                      .weights = weights,
+                      .weights_type = DTYPE_BF16,
+                      .lr = 1e-2f,
+                      .beta1 = 0.9f,
+                      .beta2 = 0.999f,
+                      .epsilon = 1e-8f,
+                      .weight_decay = 0.1f,
+                      .zero_gradient = true};
+    double beta1 = a.beta1, beta2 = a.beta2, lr = a.lr;
+    for (a.step = 1; a.step <= 100; a.step++) {
+        fill(gradient, COUNT, (uint32_t)a.step + 50);
+        for (int i = 0; i < COUNT; i++) {
+            double g = 0.5 * (double)gradient[i];
+            p[i] *= 1 - lr * (double)a.weight_decay;
+            dm[i] = beta1 * dm[i] + (1 - beta1) * g;
+            dv[i] = beta2 * dv[i] + (1 - beta2) * g * g;
+            p[i] -= lr / (1 - pow(beta1, (double)a.step)) * dm[i] /
+                    (sqrt(dv[i] / (1 - pow(beta2, (double)a.step))) + (double)a.epsilon);
+        }
+        test_ok(scene->ops->adamw(&scene->exec, &a));
+        for (int i = 0; i < COUNT; i++) {
+            assert_true(gradient[i] == 0);
+            assert_int_equal(weights[i], bf16_from_float(master[i]));
+        }
+    }
+    assert_true(test_max_error(master, p, COUNT) < 2e-6);
+    assert_true(test_max_error(m, dm, COUNT) < 2e-6);
+    assert_true(test_max_error(v, dv, COUNT) < 2e-6);
+}
+
+static void many_steps_follow_fp64(void **state) {
+    (void)state;
+    every_level(check_many_steps);
+}
+
+/* A norm that is not a number must not turn into a healthy factor. */
+static void check_bad_norm(const struct scene *scene) {
+    double sum = NAN;
+    float norm, factor;
+    struct clip_factor a = {.sum_of_squares = &sum, .max_norm = 1, .norm = &norm, .factor = &factor};
+    test_ok(scene->ops->clip_factor(&scene->exec, &a));
+    assert_true(isnan(norm) && isnan(factor));
+    sum = INFINITY;
+    test_ok(scene->ops->clip_factor(&scene->exec, &a));
+    assert_true(isinf(norm) && factor == 0);
+}
+
+static void a_bad_norm_is_seen_in_the_factor(void **state) {
+    (void)state;
+    every_level(check_bad_norm);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(casts_round_to_the_bit),           cmocka_unit_test(other_types_are_refused_by_name),
+        cmocka_unit_test(gelu_is_right_in_its_tails),       cmocka_unit_test(rows_do_not_see_each_other),
+        cmocka_unit_test(a_bad_logit_is_seen_in_the_loss),  cmocka_unit_test(dropout_keeps_its_share_and_the_mean),
+        cmocka_unit_test(shards_draw_the_whole_rows_mask),  cmocka_unit_test(many_steps_follow_fp64),
+        cmocka_unit_test(a_bad_norm_is_seen_in_the_factor),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

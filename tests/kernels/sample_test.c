@@ -1,0 +1,373 @@
+/* Sampling against a naive sampler in fp64 that sorts, and against the distribution that it should have. */
+#include "kernels/ops.h"
+
+#include "support/test.h"
+
+#include <math.h>
+
+static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+
+struct scene {
+    struct device *device;
+    struct stream *stream;
+    const struct ops *ops;
+};
+
+/* Calls `check` for each level with a device of two threads. */
+static void every_level(void (*check)(const struct scene *scene)) {
+    struct scene scene;
+    test_ok(device_open("cpu", 0, 2, &scene.device));
+    test_ok(stream_open(scene.device, &scene.stream));
+    for (int i = 0; i < 4; i++)
+        if ((scene.ops = ops_for_level(scene.device, levels[i])))
+            check(&scene);
+    stream_close(scene.stream);
+    device_close(scene.device);
+}
+
+/* The operation with guards around everything that it may write. */
+static void sample(const struct scene *scene, struct sample *a) {
+    size_t bytes = scene->ops->sample_workspace(scene->device, a);
+    unsigned char *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    memset(workspace, 0xff, (bytes + 127) / 64 * 64);
+    for (int64_t i = 0; i < a->rows; i++)
+        a->token[i] = -7;
+    struct exec exec = {.stream = scene->stream, .workspace = workspace, .workspace_bytes = bytes};
+    test_ok(scene->ops->sample(&exec, a));
+    test_ok(stream_wait(scene->stream));
+    for (size_t i = bytes; i < (bytes + 127) / 64 * 64; i++)
+        assert_int_equal(workspace[i], 0xff);
+    for (int64_t i = 0; i < a->rows; i++)
+        assert_in_range(a->token[i], 0, a->vocab - 1);
+    free(workspace);
+}
+
+static double normal(uint32_t i, uint32_t stream) {
+    struct philox w = philox(5, i, stream, 0, (uint32_t)RNG_TEST << 24);
+    return sqrt(-2 * log(rng_unit(w.word[0]))) * cos(6.283185307179586 * rng_unit(w.word[1]));
+}
+
+/* ---- the naive sampler
+ * ------------------------------------------------------------------------------------------------- */
+
+struct ranked {
+    double score;
+    int id;
+};
+
+static int by_rank(const void *a, const void *b) {
+    const struct ranked *x = a, *y = b;
+    return x->score != y->score ? (x->score > y->score ? -1 : 1) : x->id - y->id;
+}
+
+static bool is_seen(const struct sample_row *row, int id) {
+    return row->seen && row->seen[id / 64] >> id % 64 & 1;
+}
+
+/* Fills probability[V], 0 for what is filtered out. */
+static void naive_probabilities(const double *logit, int vocab, const struct sample_row *row, double *probability) {
+    struct ranked *rank = malloc((size_t)vocab * sizeof *rank);
+    for (int i = 0; i < vocab; i++) {
+        double score = logit[i];
+        if (is_seen(row, i))
+            score = score < 0 ? score * (double)row->repetition_penalty : score / (double)row->repetition_penalty;
+        rank[i] = (struct ranked){score / (double)row->temperature, i};
+        probability[i] = 0;
+    }
+    qsort(rank, (size_t)vocab, sizeof *rank, by_rank);
+    int kept = row->top_k > 0 && row->top_k < vocab ? row->top_k : vocab;
+    double total = 0, before = 0, mass = 0;
+    for (int i = 0; i < kept; i++)
+        total += exp(rank[i].score - rank[0].score);
+    for (int i = 0; i < kept; i++) {
+        double weight = exp(rank[i].score - rank[0].score);
+        if (i > 0 && row->top_p < 1 && before >= (double)row->top_p * total)
+            break;
+        probability[rank[i].id] = weight;
+        before += weight;
+        mass += weight;
+    }
+    for (int i = 0; i < vocab; i++)
+        probability[i] /= mass;
+    free(rank);
+}
+
+/* Whether `token` is what the row's random number picks, give or take what fp32 weights may move a boundary by. */
+static bool naive_agrees(const double *probability, int vocab, const struct sample_row *row, int token) {
+    double unit = rng_unit(rng_sample_word(row->seed, row->choice, row->position)), below = 0;
+    for (int i = 0; i < token; i++)
+        below += probability[i];
+    (void)vocab;
+    return unit >= below - 2e-6 && unit <= below + probability[token] + 2e-6 && probability[token] > 0;
+}
+
+enum { VOCAB = 1003, STRIDE = 1040, ROWS = 5, SEEN_WORDS = (VOCAB + 63) / 64 };
+
+static void check_draws(const struct scene *scene, enum dtype type, double spread) {
+    static const float temperatures[] = {1, 0.7f, 1.5f}, top_ps[] = {1, 0.9f, 0.3f, 0.999f};
+    static const int32_t top_ks[] = {0, 1, 7, 50, 900};
+    float *logits = malloc(sizeof *logits * ROWS * STRIDE), logprob[ROWS];
+    uint16_t *narrow = malloc(sizeof *narrow * ROWS * STRIDE);
+    double *exact = malloc(sizeof *exact * ROWS * VOCAB), *probability = malloc(sizeof *probability * VOCAB);
+    uint64_t seen[SEEN_WORDS] = {0};
+    int32_t token[ROWS];
+    memset(logits, 0xff, sizeof *logits * ROWS * STRIDE);
+    memset(narrow, 0xff, sizeof *narrow * ROWS * STRIDE);
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < VOCAB; j++) {
+            float x = (float)(spread * normal((uint32_t)j, (uint32_t)i));
+            narrow[i * STRIDE + j] = bf16_from_float(x);
+            logits[i * STRIDE + j] = x;
+            exact[i * VOCAB + j] = type == DTYPE_F32 ? (double)x : (double)bf16_to_float(bf16_from_float(x));
+        }
+    for (int j = 0; j < VOCAB; j += 3)
+        seen[j / 64] |= 1ull << j % 64;
+    int n = 0;
+    for (int t = 0; t < 3; t++)
+        for (int p = 0; p < 4; p++)
+            for (int k = 0; k < 5; k++, n++) {
+                struct sample_row row[ROWS];
+                for (int i = 0; i < ROWS; i++)
+                    row[i] = (struct sample_row){.temperature = temperatures[t],
+                                                 .top_p = top_ps[p],
+                                                 .top_k = top_ks[k],
+                                                 .repetition_penalty = n % 2 ? 1.3f : 1,
+                                                 .seen = n % 2 ? seen : NULL,
+                                                 .seed = 1234567890123u + (uint64_t)n,
+                                                 .choice = (uint32_t)i,
+                                                 .position = (uint32_t)(n * 7)};
+                struct sample a = {.rows = ROWS,
+                                   .vocab = VOCAB,
+                                   .stride = STRIDE,
+                                   .type = type,
+                                   .logits = type == DTYPE_F32 ? (void *)logits : (void *)narrow,
+                                   .row = row,
+                                   .token = token,
+                                   .logprob = logprob};
+                sample(scene, &a);
+                for (int i = 0; i < ROWS; i++) {
+                    naive_probabilities(exact + i * VOCAB, VOCAB, &row[i], probability);
+                    if (!naive_agrees(probability, VOCAB, &row[i], token[i]))
+                        fail_msg("%s: temperature %g top_k %d top_p %g drew %d with probability %g", scene->ops->name,
+                                 (double)row[i].temperature, row[i].top_k, (double)row[i].top_p, token[i],
+                                 probability[token[i]]);
+                    double sum = 0;
+                    for (int j = 0; j < VOCAB; j++)
+                        sum += exp(exact[i * VOCAB + j]);
+                    assert_true(fabs((double)logprob[i] - (exact[i * VOCAB + token[i]] - log(sum))) < 4e-6);
+                }
+            }
+    free(logits);
+    free(narrow);
+    free(exact);
+    free(probability);
+}
+
+static void check_all_draws(const struct scene *scene) {
+    check_draws(scene, DTYPE_F32, 2.5);
+    check_draws(scene, DTYPE_F32, 0.01);
+    check_draws(scene, DTYPE_BF16, 2.5);
+}
+
+static void draws_equal_a_sorting_sampler(void **state) {
+    (void)state;
+    every_level(check_all_draws);
+}
+
+/* ---- promises
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static int32_t sample_one(const struct scene *scene, const float *logits, int64_t vocab, struct sample_row row,
+                          float *logprob) {
+    int32_t token;
+    struct sample a = {.rows = 1,
+                       .vocab = vocab,
+                       .stride = vocab,
+                       .type = DTYPE_F32,
+                       .logits = logits,
+                       .row = &row,
+                       .token = &token,
+                       .logprob = logprob};
+    sample(scene, &a);
+    return token;
+}
+
+static void check_greedy(const struct scene *scene) {
+    float logits[200], logprob;
+    uint64_t seen[4] = {0};
+    for (int i = 0; i < 200; i++)
+        logits[i] = (float)(i % 50);
+    struct sample_row row = {.temperature = 0, .top_p = 1, .repetition_penalty = 1};
+    /* 49 stands at 49, 99, 149, 199 */
+    assert_int_equal(sample_one(scene, logits, 200, row, &logprob), 49);
+    double sum = 0;
+    for (int i = 0; i < 200; i++)
+        sum += exp((double)logits[i] - 49);
+    assert_true(fabs((double)logprob + log(sum)) < 1e-6);
+    seen[0] = 1ull << 49;
+    row.seen = seen;
+    row.repetition_penalty = 2;
+    assert_int_equal(sample_one(scene, logits, 200, row, NULL), 99);
+    for (int i = 0; i < 200; i++)
+        logits[i] -= 100;
+    /* negative logits are multiplied */
+    assert_int_equal(sample_one(scene, logits, 200, row, NULL), 99);
+    logits[0] = 30;
+    seen[0] = 1;
+    row.repetition_penalty = 0.5f;
+    assert_int_equal(sample_one(scene, logits, 200, row, NULL), 0);
+}
+
+static void greedy_takes_the_largest_lowest_id_first(void **state) {
+    (void)state;
+    every_level(check_greedy);
+}
+
+/* Of equal logits the lowest ids are kept, and exactly k. */
+static void check_ties(const struct scene *scene) {
+    float logits[300];
+    int count[300] = {0};
+    for (int i = 0; i < 300; i++)
+        logits[i] = i == 280 ? 1 : 0.5f;
+    for (uint32_t seed = 0; seed < 400; seed++) {
+        struct sample_row row = {.temperature = 1, .top_p = 1, .top_k = 4, .repetition_penalty = 1, .seed = seed};
+        count[sample_one(scene, logits, 300, row, NULL)]++;
+    }
+    assert_true(count[0] && count[1] && count[2] && count[280]);
+    assert_int_equal(count[0] + count[1] + count[2] + count[280], 400);
+    memset(count, 0, sizeof count);
+    /* all equal: half of the mass is the first 150 */
+    logits[280] = 0.5f;
+    for (uint32_t seed = 0; seed < 2000; seed++) {
+        struct sample_row row = {.temperature = 1, .top_p = 0.5f, .repetition_penalty = 1, .seed = seed};
+        count[sample_one(scene, logits, 300, row, NULL)]++;
+    }
+    int below = 0;
+    for (int i = 0; i < 150; i++)
+        below += count[i];
+    assert_int_equal(below, 2000);
+}
+
+static void filters_keep_the_lowest_ids_of_equals(void **state) {
+    (void)state;
+    every_level(check_ties);
+}
+
+/* Draws follow the probabilities: chi-square of 40 tokens, at most its 1 - 1e-6 quantile (39 degrees: 92.6). */
+static void check_distribution(const struct scene *scene) {
+    enum { TOKENS = 40, DRAWS = 20000 };
+    float logits[TOKENS];
+    double exact[TOKENS], probability[TOKENS], chi = 0;
+    int count[TOKENS] = {0};
+    for (int i = 0; i < TOKENS; i++)
+        exact[i] = logits[i] = (float)normal((uint32_t)i, 77);
+    struct sample_row row = {.temperature = 0.8f, .top_p = 1, .repetition_penalty = 1, .seed = 99};
+    for (uint32_t i = 0; i < DRAWS; i++) {
+        row.choice = i % 4;
+        row.position = i / 4;
+        count[sample_one(scene, logits, TOKENS, row, NULL)]++;
+    }
+    naive_probabilities(exact, TOKENS, &row, probability);
+    for (int i = 0; i < TOKENS; i++) {
+        double expected = DRAWS * probability[i];
+        chi += (count[i] - expected) * (count[i] - expected) / expected;
+    }
+    assert_true(chi < 92.6);
+    assert_true(chi > 8);
+}
+
+static void draws_follow_the_probabilities(void **state) {
+    (void)state;
+    every_level(check_distribution);
+}
+
+static void check_bad_logits(const struct scene *scene) {
+    float logits[130], logprob;
+    static const float temperatures[] = {0, 1, 1e-30f, 1e30f};
+    for (int t = 0; t < 4; t++)
+        for (int filter = 0; filter < 4; filter++) {
+            struct sample_row row = {.temperature = temperatures[t],
+                                     .top_p = filter & 1 ? 0.5f : 1,
+                                     .top_k = filter & 2 ? 100 : 0,
+                                     .repetition_penalty = 1,
+                                     .seed = 3};
+            for (int i = 0; i < 130; i++)
+                logits[i] = NAN;
+            assert_int_equal(sample_one(scene, logits, 130, row, &logprob), 0);
+            logits[77] = -3;
+            assert_int_equal(sample_one(scene, logits, 130, row, &logprob), 77);
+            for (int i = 0; i < 130; i++)
+                logits[i] = i == 5 ? 0 : -INFINITY;
+            assert_int_equal(sample_one(scene, logits, 130, row, &logprob), 5);
+            logits[99] = INFINITY;
+            if (temperatures[t] < 1e30f)
+                assert_int_equal(sample_one(scene, logits, 130, row, &logprob), 99);
+            logits[5] = -INFINITY;
+            logits[99] = -INFINITY;
+            assert_int_equal(sample_one(scene, logits, 130, row, &logprob), 0);
+            assert_int_equal(sample_one(scene, logits, 1, row, &logprob), 0);
+        }
+}
+
+static void bad_logits_do_no_harm(void **state) {
+    (void)state;
+    every_level(check_bad_logits);
+}
+
+/* Rows one by one, or all at once by any number of threads: the same tokens and bits. */
+static void check_rows_alone(const struct scene *scene) {
+    enum { MANY = 9, WORDS = 5000 };
+    float *logits = malloc(sizeof *logits * MANY * WORDS), together[MANY], alone;
+    struct sample_row row[MANY];
+    int32_t tokens[MANY], token;
+    for (int i = 0; i < MANY * WORDS; i++)
+        logits[i] = (float)(3 * normal((uint32_t)i, 8));
+    for (int i = 0; i < MANY; i++)
+        row[i] = (struct sample_row){.temperature = 0.9f,
+                                     .top_p = i % 3 ? 0.8f : 1,
+                                     .top_k = i % 2 ? 60 : 0,
+                                     .repetition_penalty = 1,
+                                     .seed = 4,
+                                     .choice = (uint32_t)i};
+    for (int threads = 1; threads <= 4; threads++) {
+        struct scene other = {.ops = scene->ops};
+        test_ok(device_open("cpu", 0, threads, &other.device));
+        test_ok(stream_open(other.device, &other.stream));
+        struct sample a = {.rows = MANY,
+                           .vocab = WORDS,
+                           .stride = WORDS,
+                           .type = DTYPE_F32,
+                           .logits = logits,
+                           .row = row,
+                           .token = tokens,
+                           .logprob = together};
+        sample(&other, &a);
+        for (int i = 0; i < MANY; i++) {
+            token = sample_one(&other, logits + i * WORDS, WORDS, row[i], &alone);
+            assert_int_equal(token, tokens[i]);
+            assert_memory_equal(&alone, &together[i], sizeof alone);
+        }
+        a.rows = 0;
+        sample(&other, &a);
+        stream_close(other.stream);
+        device_close(other.device);
+    }
+    free(logits);
+}
+
+static void rows_do_not_see_each_other(void **state) {
+    (void)state;
+    every_level(check_rows_alone);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_equal_a_sorting_sampler),
+        cmocka_unit_test(greedy_takes_the_largest_lowest_id_first),
+        cmocka_unit_test(filters_keep_the_lowest_ids_of_equals),
+        cmocka_unit_test(draws_follow_the_probabilities),
+        cmocka_unit_test(bad_logits_do_no_harm),
+        cmocka_unit_test(rows_do_not_see_each_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
