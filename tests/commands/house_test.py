@@ -31,7 +31,6 @@ LIBRARY_ROOMS = {
     "omp.h": {"kernels"},
     "immintrin.h": {"kernels"},
     "yaml.h": {"config"},
-    "pcre2.h": {"text"},
     "zlib.h": {"data", "text"},
     "protobuf-c": {"train"},
 }
