@@ -1,13 +1,14 @@
 /* Weights, blends and splits: which part of a blend gives the next sample, and which sequences belong to which split
- * (blended_dataset.py, blended_megatron_dataset_config.py, helpers.cpp). The doubles are added and compared in upstream's
- * order, because the choice of a part hangs on the last bit. */
+ * (blended_dataset.py, blended_megatron_dataset_config.py, helpers.cpp). The doubles are added and compared in
+ * upstream's order, because the choice of a part hangs on the last bit. */
 #include "data-internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* No fused multiply-add may change a sum or an error term. */
+/* No fused multiply-add may change an error term; GCC knows only its own spelling. */
+#pragma STDC FP_CONTRACT OFF
 #pragma GCC optimize("fp-contract=off")
 
 double blend_pairwise_sum(const double *a, int64_t n) {
@@ -105,11 +106,14 @@ int blend_parse(const struct config_list *words, const char ***prefixes, double 
     for (size_t i = 0; n % 2 == 0 && i < n; i += 2)
         numbers += parse_weight(words->items[i], &weight);
     if (numbers > 0 && numbers < n / 2)
-        return status_fail(STATUS_USAGE, "data path: some of '%s', ... are weights and some are not; expected w1 P1 w2 P2 ... or P1 P2 ...",
-                           words->items[0]);
+        return status_fail(
+            STATUS_USAGE,
+            "data path: some of '%s', ... are weights and some are not; expected w1 P1 w2 P2 ... or P1 P2 ...",
+            words->items[0]);
     if (numbers == 0 && n % 2 == 1 && n > 1 && parse_weight(words->items[0], &weight))
-        return status_fail(STATUS_USAGE, "data path: %zu words that begin with the weight '%s'; expected pairs w1 P1 w2 P2 ...",
-                           n, words->items[0]);
+        return status_fail(STATUS_USAGE,
+                           "data path: %zu words that begin with the weight '%s'; expected pairs w1 P1 w2 P2 ...", n,
+                           words->items[0]);
     *prefixes = calloc(n, sizeof **prefixes);
     *weights = calloc(n, sizeof **weights);
     if (!*prefixes || !*weights)
@@ -168,7 +172,8 @@ int split_parse(const char *text, int64_t sequences, int64_t first[SPLIT_COUNT],
         weights[SPLIT_TRAIN] = 1;
     double sum = blend_pairwise_sum(weights, SPLIT_COUNT);
     if (!(sum > 0) || !isfinite(sum))
-        return status_fail(STATUS_USAGE, "split '%s' has no weight above 0; expected train,valid,test as in 969,30,1", text);
+        return status_fail(STATUS_USAGE, "split '%s' has no weight above 0; expected train,valid,test as in 969,30,1",
+                           text);
     for (int i = 0; i < SPLIT_COUNT; i++) {
         double end = begin + weights[i] / sum;
         first[i] = last[i] = 0;

@@ -1,32 +1,33 @@
 /* Tokenized text on disk and the samples that a GPT is trained on.
  *
- * An *indexed dataset* is Megatron's pair PREFIX.bin (tokens) and PREFIX.idx (where each sequence lies). *GPT samples* cut
- * its shuffled sequences, end to end, into pieces of seq_length tokens whose labels are the tokens moved by one. Which
- * piece is sample k follows from the lengths, the split, the seed and the number of samples asked for, equal to
+ * An *indexed dataset* is Megatron's pair PREFIX.bin (tokens) and PREFIX.idx (where each sequence lies). *GPT samples*
+ * cut its shuffled sequences, end to end, into pieces of seq_length tokens whose labels are the tokens moved by one.
+ * Which piece is sample k follows from the lengths, the split, the seed and the number of samples asked for, equal to
  * Megatron-LM's (megatron/core/datasets/) element by element; nothing of it depends on the layout of the ranks.
  *
- * Everything read from a file is checked before it is believed, and errors name the file, the field and the byte. An open
- * dataset is read only, so any number of threads may read samples at once; nothing is allocated by a read. */
+ * Everything read from a file is checked before it is believed, and errors name the file, the field and the byte. An
+ * open dataset is read only, so any number of threads may read samples at once; nothing is allocated by a read. */
 #ifndef CAMBIUM_DATA_DATA_H
 #define CAMBIUM_DATA_DATA_H
 
 #include "base/base.h"
 #include "config/run.h"
 
-/* ---- indexed dataset ----------------------------------------------------------------------------------------------- */
+/* ---- indexed dataset -----------------------------------------------------------------------------------------------
+ */
 
 /* How PREFIX.bin stores a token: the code of the index file (megatron/core/datasets/indexed_dataset.py). */
 enum token_type { TOKEN_U8 = 1, TOKEN_I8 = 2, TOKEN_I16 = 3, TOKEN_I32 = 4, TOKEN_I64 = 5, TOKEN_U16 = 8 };
 
 struct indexed_dataset {
     char *prefix;
-    int descriptor;        /* of PREFIX.bin, read by pread: a file cut short while we run is an error, not a signal */
-    int type;              /* enum token_type */
-    int64_t sequences;     /* N; the index maps call them documents */
-    int64_t documents;     /* a document holds 0 or more sequences */
+    int descriptor;    /* of PREFIX.bin, read by pread: a file cut short while we run is an error, not a signal */
+    int type;          /* enum token_type */
+    int64_t sequences; /* N; the index maps call them documents */
+    int64_t documents; /* a document holds 0 or more sequences */
     int64_t tokens;
-    int64_t *starts;       /* [N+1] number of the first token of each sequence */
-    uint64_t fingerprint;  /* of the lengths: an index built for it fits no other */
+    int64_t *starts;      /* [N+1] number of the first token of each sequence */
+    uint64_t fingerprint; /* of the lengths: an index built for it fits no other */
 };
 
 /* Opens PREFIX.bin and PREFIX.idx and checks every field. STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID,
@@ -49,6 +50,7 @@ struct indexed_writer {
     int64_t vocab_size;
     int64_t tokens, sequences, documents;
     struct strbuf lengths, document_ends; /* int32 and int64, as in the file */
+    bool is_finished;
 };
 
 /* What Megatron chooses: uint16 below 65,500 ids, int32 otherwise. */
@@ -58,11 +60,50 @@ int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum 
 int indexed_writer_add_sequence(struct indexed_writer *writer, const int32_t *tokens, int64_t count);
 /* Closes the document that holds the sequences since the last one: none is allowed. */
 int indexed_writer_end_document(struct indexed_writer *writer);
+/* Brings every byte to the disk under temporary names; what commit does first, for whoever commits several datasets. */
+int indexed_writer_finish(struct indexed_writer *writer);
 int indexed_writer_commit(struct indexed_writer *writer);
 /* Leaves nothing behind; harmless after a commit. */
 void indexed_writer_abort(struct indexed_writer *writer);
 
-/* ---- GPT index maps ------------------------------------------------------------------------------------------------ */
+/* ---- from texts to an indexed dataset ------------------------------------------------------------------------------
+ */
+
+enum corpus_format {
+    CORPUS_AUTO,      /* by the file's name: FILE for *.txt and *.text (and .gz of it), else JSONL */
+    CORPUS_JSONL,     /* a JSON object a line; blank lines are skipped */
+    CORPUS_FILE,      /* a document a file */
+    CORPUS_LINE,      /* a document a line, empty ones too */
+    CORPUS_DELIMITER, /* documents between lines that equal the delimiter */
+};
+
+struct tokenizer;
+
+struct preprocess_options {
+    struct config_list inputs; /* files, plain or gzip by their contents */
+    int format;                /* enum corpus_format */
+    const char *delimiter;
+    struct config_list json_keys; /* of JSONL: a string, or a list of strings that become sequences of one document */
+    const struct tokenizer *tokenizer;
+    const char *output_prefix; /* PREFIX_KEY_document.bin and .idx; KEY is "text" for plain text */
+    bool append_eod;
+    int64_t workers; /* threads that tokenize; 0: the processors of this process */
+};
+
+struct preprocess_count {
+    int64_t documents, sequences, tokens;
+};
+
+/* Tokenizes every document, in the order of the files whatever the number of workers; memory is bounded by the largest
+ * documents. `counts` has one entry a key (one for plain text). All datasets appear whole or none does: STATUS_INVALID
+ * with file and line for a bad document, or when there is no text at all; STATUS_IO; STATUS_INTERRUPTED on SIGINT or
+ * SIGTERM. */
+int preprocess_run(const struct preprocess_options *options, struct preprocess_count *counts);
+/* The keys that name the outputs: json_keys, or "text" alone when no input is JSONL. */
+struct config_list preprocess_keys(const struct preprocess_options *options);
+
+/* ---- GPT index maps ------------------------------------------------------------------------------------------------
+ */
 
 /* Where a sample begins: a position in the document index, and a token of that document. */
 struct gpt_position {
@@ -74,27 +115,28 @@ struct gpt_position {
 struct gpt_dataset {
     const struct indexed_dataset *tokens;
     int64_t seq_length;
-    int64_t document_count;        /* E epochs times the sequences of the range */
-    int32_t *document_index;       /* [document_count] numbers of sequences */
-    int64_t length;                /* samples: at least as many as were asked for */
+    int64_t document_count;            /* E epochs times the sequences of the range */
+    int32_t *document_index;           /* [document_count] numbers of sequences */
+    int64_t length;                    /* samples: at least as many as were asked for */
     struct gpt_position *sample_index; /* [length + 1]; rows j and j+1 bound piece j */
-    uint32_t *shuffle_index;       /* [length] sample k is piece shuffle_index[k] */
+    uint32_t *shuffle_index;           /* [length] sample k is piece shuffle_index[k] */
 };
 
 struct gpt_dataset_request {
     const struct indexed_dataset *tokens;
     int64_t first, last; /* sequences [first, last) */
     int64_t seq_length;
-    int64_t samples;     /* 0: one epoch */
-    int64_t seed;        /* 0 .. 2^32-1 */
-    const char *cache;   /* directory of index caches; NULL: the one beside the dataset */
+    int64_t samples;   /* 0: one epoch */
+    int64_t seed;      /* 0 .. 2^32-1 */
+    const char *cache; /* directory of index caches; NULL: the one beside the dataset; "": none is kept */
 };
 /* Builds the index maps, or reads them from the cache. A range without tokens gives a dataset of length 0. A cache that
  * cannot be written is a warning, one that is stale or damaged is built again. */
 int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_request *request);
 void gpt_dataset_close(struct gpt_dataset *dataset);
 
-/* ---- splits and blends --------------------------------------------------------------------------------------------- */
+/* ---- splits and blends ---------------------------------------------------------------------------------------------
+ */
 
 enum data_split { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
 const char *data_split_name(enum data_split split);
@@ -102,16 +144,16 @@ const char *data_split_name(enum data_split split);
 /* A sample as the model takes it: the caller's rows of seq_length entries each, none of them NULL. */
 struct gpt_sample {
     int32_t *tokens, *labels;
-    float *loss_mask;    /* 0 or 1 */
+    float *loss_mask; /* 0 or 1 */
     int32_t *positions;
-    int64_t *segments;   /* [seq_length] first rows of what attention may see together; ascending, the first is 0 */
+    int64_t *segments; /* [seq_length] first rows of what attention may see together; ascending, the first is 0 */
     int64_t segment_count;
 };
 
 /* How tokens become a sample (_get_ltor_masks_and_position_ids). */
 struct gpt_rules {
-    int64_t eod_id; /* -1: unknown */
-    int64_t pad_id; /* labels equal to it count nothing, and it becomes token 0; -1: none */
+    int64_t eod_id;     /* -1: unknown */
+    int64_t pad_id;     /* labels equal to it count nothing, and it becomes token 0; -1: none */
     int64_t vocab_size; /* 0: not checked */
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
 };
@@ -137,7 +179,7 @@ struct gpt_data_options {
     const char *split;            /* "969,30,1"; NULL: every sequence is training data */
     int64_t seq_length, seed;
     int64_t samples[SPLIT_COUNT]; /* asked for; GPT_ONE_EPOCH, GPT_NOT_WANTED */
-    const char *data_cache_path;  /* NULL: cache/GPTDataset_indices beside each prefix */
+    const char *data_cache_path;  /* NULL: cache/GPTDataset_indices beside each prefix; "": no caches */
     struct gpt_rules rules;
 };
 
@@ -147,15 +189,17 @@ struct gpt_data {
     struct gpt_split splits[SPLIT_COUNT];
 };
 
-/* What a run asks for: train_iters * GBS samples, (train_iters / eval_interval + 1) * eval_iters * GBS for validation (not
- * wanted without evaluation), none for the test split. The rules' eod_id, pad_id and vocab_size are the caller's to set. */
+/* What a run asks for: train_iters * GBS samples, (train_iters / eval_interval + 1) * eval_iters * GBS for validation
+ * (not wanted without evaluation), none for the test split. The rules' eod_id, pad_id and vocab_size are the caller's
+ * to set. */
 struct gpt_data_options gpt_data_options_of_run(const struct run_config *run);
 /* STATUS_USAGE for options that cannot be (weights, split, seed), else as indexed_dataset_open. Samples asked of a
  * training split without tokens are STATUS_INVALID; an empty validation or test split is none. */
 int gpt_data_open(struct gpt_data *data, const struct gpt_data_options *options);
 void gpt_data_close(struct gpt_data *data);
 
-/* ---- batches ------------------------------------------------------------------------------------------------------- */
+/* ---- batches -------------------------------------------------------------------------------------------------------
+ */
 
 /* Rows of a flat batch in host memory, sample after sample; N = samples * seq_length. */
 struct gpt_batch {
@@ -169,8 +213,8 @@ struct gpt_batch {
 };
 int gpt_batch_init(struct gpt_batch *batch, int64_t samples, int64_t seq_length);
 void gpt_batch_free(struct gpt_batch *batch);
-/* Samples [first, first + batch->samples) of the split: what a global batch's sample k = consumed_samples + k is does not
- * depend on micro batch or ranks. */
+/* Samples [first, first + batch->samples) of the split: what a global batch's sample k = consumed_samples + k is does
+ * not depend on micro batch or ranks. */
 int gpt_batch_read(struct gpt_batch *batch, const struct gpt_split *split, int64_t first);
 /* The first sample of micro batch m of a data-parallel rank (megatron/legacy/data/data_samplers.py). */
 static inline int64_t gpt_batch_first(int64_t consumed_samples, int64_t m, int64_t micro_batch_size, int64_t rank,

@@ -1,6 +1,7 @@
 /* The index maps of one range of sequences: which sequences in which order (document_index), where each sample begins
  * (sample_index), in which order the samples come (shuffle_index). The rules, and the generator that all three shuffles
- * share, are Megatron-LM's (gpt_dataset.py, helpers.cpp), so that a run continues on the same samples in either program. */
+ * share, are Megatron-LM's (gpt_dataset.py, helpers.cpp), so that a run continues on the same samples in either
+ * program. */
 #include "data-internal.h"
 
 #include <stdlib.h>
@@ -108,13 +109,15 @@ int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_reque
     /* Positions and samples are kept in 32 bits (upstream changes to 64 there). */
     if (__builtin_mul_overflow(epochs.count, sequences, &dataset->document_count) ||
         dataset->document_count > UINT32_MAX || dataset->length > (int64_t)UINT32_MAX - 2)
-        return status_fail(STATUS_UNSUPPORTED, "%s: %lld samples need %lld epochs of %lld sequences, more than 2^32 entries",
-                           file->prefix, (long long)request->samples, (long long)epochs.count, (long long)sequences);
+        return status_fail(STATUS_UNSUPPORTED,
+                           "%s: %lld samples need %lld epochs of %lld sequences, more than 2^32 entries", file->prefix,
+                           (long long)request->samples, (long long)epochs.count, (long long)sequences);
     if ((status = allocate(dataset))) {
         gpt_dataset_close(dataset);
         return status;
     }
-    if (tokens > 0 && index_cache_read(request, dataset))
+    bool is_cached = tokens > 0 && !(request->cache && !*request->cache);
+    if (is_cached && index_cache_read(request, dataset))
         return STATUS_OK;
     struct random_state random;
     random_state_seed(&random, (uint32_t)request->seed);
@@ -122,7 +125,7 @@ int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_reque
         fill_document_index(dataset, request, &epochs, &random);
     fill_sample_index(dataset);
     fill_shuffle_index(dataset, &epochs, &random);
-    if (tokens > 0)
+    if (is_cached)
         index_cache_write(request, dataset);
     return STATUS_OK;
 }

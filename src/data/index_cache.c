@@ -1,6 +1,7 @@
-/* Index maps on disk: one file for a dataset, a range, a sequence length, a number of samples and a seed. The file says all
- * of that itself, and the fingerprint of the lengths, so one that is stale is seen; a checksum and the ranges of every
- * entry show one that is damaged. Either is built again. It appears by a rename, so several ranks may write it at once. */
+/* Index maps on disk: one file for a dataset, a range, a sequence length, a number of samples and a seed. The file says
+ * all of that itself, and the fingerprint of the lengths, so one that is stale is seen; a checksum and the ranges of
+ * every entry show one that is damaged. Either is built again. It appears by a rename, so several ranks may write it at
+ * once. */
 #include "data-internal.h"
 
 #include <errno.h>
@@ -43,7 +44,8 @@ struct part {
 enum { PARTS = 3 };
 
 static void list_parts(const struct gpt_dataset *dataset, struct part parts[PARTS]) {
-    parts[0] = (struct part){dataset->document_index, (size_t)dataset->document_count * sizeof *dataset->document_index};
+    parts[0] =
+        (struct part){dataset->document_index, (size_t)dataset->document_count * sizeof *dataset->document_index};
     parts[1] = (struct part){dataset->sample_index, (size_t)(dataset->length + 1) * sizeof *dataset->sample_index};
     parts[2] = (struct part){dataset->shuffle_index, (size_t)dataset->length * sizeof *dataset->shuffle_index};
 }
@@ -73,8 +75,8 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t length) { /*
     return hash;
 }
 
-/* NAME-HASH.idxmap: the hash covers the dataset's real path and the request, not the contents, so that a dataset written
- * anew replaces its caches. */
+/* NAME-HASH.idxmap: the hash covers the dataset's real path and the request, not the contents, so that a dataset
+ * written anew replaces its caches. */
 static int cache_path(const struct gpt_dataset_request *request, struct strbuf *directory, struct strbuf *path) {
     const char *prefix = request->tokens->prefix, *slash = strrchr(prefix, '/');
     struct strbuf bin = STRBUF_INIT;
@@ -120,7 +122,8 @@ static bool read_file(int descriptor, const char *path, const struct header *exp
     if (lseek(descriptor, 0, SEEK_END) != (off_t)total || file_pread_all(descriptor, &header, sizeof header, 0, path))
         return false;
     if (memcmp(header.magic, expected->magic, sizeof header.magic) ||
-        memcmp((const char *)&header + CHECKED_FROM, (const char *)expected + CHECKED_FROM, sizeof header - CHECKED_FROM))
+        memcmp((const char *)&header + CHECKED_FROM, (const char *)expected + CHECKED_FROM,
+               sizeof header - CHECKED_FROM))
         return false;
     for (int i = 0; i < PARTS; at += (off_t)parts[i].length, i++)
         if (file_pread_all(descriptor, parts[i].bytes, parts[i].length, at, path))

@@ -4,8 +4,8 @@
  *    18  u64 N sequences         26  u64 D = documents + 1
  *    34  N int32 lengths, N int64 byte offsets in .bin, D int64 document indices (0 ... N)
  *
- * The format stands in docs/formats.md. Upstream believes all of it; here each field must agree with the others and with
- * the sizes of both files, because an offset that lies is a read of somebody else's memory. */
+ * The format stands in docs/formats.md. Upstream believes all of it; here each field must agree with the others and
+ * with the sizes of both files, because an offset that lies is a read of somebody else's memory. */
 #include "data/data.h"
 
 #include <errno.h>
@@ -80,8 +80,8 @@ static int check_header(struct index_file *file, struct indexed_dataset *dataset
         return status_fail(STATUS_INVALID, "%s: version at byte 9 is %llu, expected 1", file->path,
                            (unsigned long long)version);
     if (dataset->type == 6 || dataset->type == 7)
-        return status_fail(STATUS_UNSUPPORTED, "%s: token type at byte 17 is %d (float%d), expected integers", file->path,
-                           dataset->type, dataset->type == 6 ? 64 : 32);
+        return status_fail(STATUS_UNSUPPORTED, "%s: token type at byte 17 is %d (float%d), expected integers",
+                           file->path, dataset->type, dataset->type == 6 ? 64 : 32);
     if (token_bytes(dataset->type) == 0)
         return status_fail(STATUS_INVALID, "%s: token type at byte 17 is %d, expected 1 to 5 or 8", file->path,
                            dataset->type);
@@ -98,9 +98,11 @@ static int check_header(struct index_file *file, struct indexed_dataset *dataset
         return status_fail(STATUS_INVALID, "%s: document count at byte 26 is 0, expected the documents and 1 more",
                            file->path);
     if (document_indices > room / 8)
-        return status_fail(STATUS_INVALID, "%s: document count at byte 26 is %llu, but %lld bytes with %llu sequences hold at most %llu",
-                           file->path, (unsigned long long)document_indices, (long long)file->bytes,
-                           (unsigned long long)sequences, (unsigned long long)(room / 8));
+        return status_fail(
+            STATUS_INVALID,
+            "%s: document count at byte 26 is %llu, but %lld bytes with %llu sequences hold at most %llu", file->path,
+            (unsigned long long)document_indices, (long long)file->bytes, (unsigned long long)sequences,
+            (unsigned long long)(room / 8));
     if (document_indices * 8 != room)
         return status_fail(STATUS_INVALID, "%s: %lld bytes, expected %llu for %llu sequences and %llu document indices",
                            file->path, (long long)file->bytes,
@@ -155,9 +157,10 @@ static int check_offsets(const struct index_file *file, const struct indexed_dat
         for (int64_t k = 0; k < n; k++, i++) {
             int64_t expected;
             if (__builtin_mul_overflow(dataset->starts[i], bytes, &expected) || chunk[k] != expected)
-                return status_fail(STATUS_INVALID, "%s: offset of sequence %lld at byte %lld is %lld, expected %lld, the bytes of those before it",
-                                   file->path, (long long)i, (long long)(base + 8 * i), (long long)chunk[k],
-                                   (long long)expected);
+                return status_fail(
+                    STATUS_INVALID,
+                    "%s: offset of sequence %lld at byte %lld is %lld, expected %lld, the bytes of those before it",
+                    file->path, (long long)i, (long long)(base + 8 * i), (long long)chunk[k], (long long)expected);
         }
     }
     return STATUS_OK;
@@ -193,7 +196,8 @@ static int open_index(struct indexed_dataset *dataset, const char *path) {
     if (!status) {
         dataset->starts = malloc((size_t)(file.sequences + 1) * sizeof *dataset->starts);
         if (!dataset->starts)
-            status = status_fail(STATUS_MEMORY, "no memory for the %lld sequences of %s", (long long)file.sequences, path);
+            status =
+                status_fail(STATUS_MEMORY, "no memory for the %lld sequences of %s", (long long)file.sequences, path);
     }
     if (!status)
         status = read_lengths(&file, dataset);
@@ -328,9 +332,9 @@ int indexed_dataset_read(const struct indexed_dataset *dataset, int64_t sequence
         }
         int64_t bad = widen(dataset->type, raw, n, limit, tokens + done, &bad_value);
         if (bad >= 0)
-            return status_fail(STATUS_INVALID, "%s.bin: token at byte %lld is %lld, expected 0 to %lld%s", dataset->prefix,
-                               (long long)((first + bad) * bytes), (long long)bad_value, (long long)(limit - 1),
-                               vocab_size > 0 ? " of the vocabulary" : "");
+            return status_fail(STATUS_INVALID, "%s.bin: token at byte %lld is %lld, expected 0 to %lld%s",
+                               dataset->prefix, (long long)((first + bad) * bytes), (long long)bad_value,
+                               (long long)(limit - 1), vocab_size > 0 ? " of the vocabulary" : "");
         done += n;
     }
     return STATUS_OK;

@@ -1,5 +1,5 @@
-/* Writes Megatron's indexed dataset. Tokens go straight to a temporary .bin; lengths wait in memory (4 bytes a sequence, 8
- * a document) because they stand before the offsets in .idx. */
+/* Writes Megatron's indexed dataset. Tokens go straight to a temporary .bin; lengths wait in memory (4 bytes a
+ * sequence, 8 a document) because they stand before the offsets in .idx. */
 #include "data/data.h"
 
 #include <errno.h>
@@ -54,7 +54,7 @@ int indexed_writer_add_sequence(struct indexed_writer *writer, const int32_t *to
             return status_fail(STATUS_INVALID, "token id %d is outside the vocabulary of %lld", tokens[i],
                                (long long)writer->vocab_size);
     size_t written = 0;
-    if (writer->type == TOKEN_I32) {
+    if (writer->type == TOKEN_I32 && count > 0) {
         written = fwrite(tokens, 4, (size_t)count, writer->bin.stream);
     } else {
         uint16_t chunk[4096];
@@ -102,16 +102,27 @@ static void write_index(struct indexed_writer *writer) {
     fwrite(writer->document_ends.data, 1, writer->document_ends.length, out);
 }
 
-/* Every byte is on the disk before the first rename; then an old .idx goes first, so that at no moment an index of one
- * dataset stands beside the tokens of another. */
-int indexed_writer_commit(struct indexed_writer *writer) {
-    int status = STATUS_OK;
+static int sync_stream(FILE *stream, const char *path) {
+    if (fflush(stream) || ferror(stream) || fsync(fileno(stream)))
+        return status_fail_errno("cannot write %s", path);
+    return STATUS_OK;
+}
+
+int indexed_writer_finish(struct indexed_writer *writer) {
+    if (writer->is_finished)
+        return STATUS_OK;
     write_index(writer);
-    if (fflush(writer->bin.stream) || ferror(writer->bin.stream) || fsync(fileno(writer->bin.stream)))
-        status = status_fail_errno("cannot write %s", writer->bin_path);
-    else if (fflush(writer->idx.stream) || ferror(writer->idx.stream) || fsync(fileno(writer->idx.stream)))
-        status = status_fail_errno("cannot write %s", writer->idx_path);
-    else if (unlink(writer->idx_path) && errno != ENOENT)
+    int status = sync_stream(writer->bin.stream, writer->bin_path);
+    if (!status)
+        status = sync_stream(writer->idx.stream, writer->idx_path);
+    writer->is_finished = !status;
+    return status;
+}
+
+/* An old .idx goes first, so that at no moment an index of one dataset stands beside the tokens of another. */
+int indexed_writer_commit(struct indexed_writer *writer) {
+    int status = indexed_writer_finish(writer);
+    if (!status && unlink(writer->idx_path) && errno != ENOENT)
         status = status_fail_errno("cannot replace %s", writer->idx_path);
     if (!status)
         status = file_writer_commit(&writer->bin);

@@ -1,5 +1,5 @@
-/* numpy.random.RandomState: MT19937 (Matsumoto and Nishimura, 1998) seeded by init_genrand, and its shuffle. The stream is
- * frozen by numpy's compatibility promise, and with it Megatron's order of samples. */
+/* numpy.random.RandomState: MT19937 (Matsumoto and Nishimura, 1998) seeded by init_genrand, and its shuffle. The stream
+ * is frozen by numpy's compatibility promise, and with it Megatron's order of samples. */
 #include "data-internal.h"
 
 enum { STATE_WORDS = 624, SHIFT_WORDS = 397 };

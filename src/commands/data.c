@@ -1,0 +1,283 @@
+/* cambium data show: the index maps and samples of a data path, as the trainer will see them, as one JSON object. */
+#include "commands.h"
+
+#include "base/base.h"
+#include "config/config.h"
+#include "data/data.h"
+#include "text/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct show_options {
+    struct config_list data_path;
+    int64_t seq_length, num_samples, seed, sample, eod_id;
+    const char *split, *tokenizer, *data_cache_path;
+    int which; /* enum data_split */
+    bool eod_mask_loss, reset_position_ids, reset_attention_mask;
+};
+
+#define AT(field) offsetof(struct show_options, field)
+static const char *const split_names[] = {"train", "valid", "test", NULL};
+static const struct config_row rows[] = {
+    {.path = "data-path",
+     .type = CONFIG_LIST,
+     .offset = AT(data_path),
+     .metavar = "P|W1 P1 W2 P2...",
+     .help = "prefix of a dataset (P.bin and P.idx), or a blend of weights and prefixes",
+     .is_required = true},
+    {.path = "seq-length",
+     .type = CONFIG_INT,
+     .offset = AT(seq_length),
+     .minimum = 1,
+     .maximum = 2147483646,
+     .help = "tokens of a sample",
+     .is_required = true},
+    {.path = "num-samples",
+     .type = CONFIG_INT,
+     .offset = AT(num_samples),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 1e15,
+     .help = "samples asked for (train_iters * global_batch_size of a run); 0: one epoch"},
+    {.path = "seed",
+     .type = CONFIG_INT,
+     .offset = AT(seed),
+     .default_text = "1234",
+     .minimum = 0,
+     .maximum = 4294967295.0,
+     .help = "seed of the order of the samples"},
+    {.path = "split",
+     .type = CONFIG_STRING,
+     .offset = AT(split),
+     .metavar = "A,B,C",
+     .help = "shares of the documents for training, validation and test; every document when not given"},
+    {.path = "which",
+     .type = CONFIG_CHOICE,
+     .offset = AT(which),
+     .default_text = "train",
+     .choices = split_names,
+     .help = "which split to show"},
+    {.path = "sample",
+     .type = CONFIG_INT,
+     .offset = AT(sample),
+     .minimum = 0,
+     .maximum = 1e15,
+     .metavar = "I",
+     .help = "show the tokens, labels, loss mask and positions of sample I instead of the indexes"},
+    {.path = "tokenizer",
+     .type = CONFIG_STRING,
+     .offset = AT(tokenizer),
+     .metavar = "DIR",
+     .help = "tokenizer directory: adds the text of the sample, and knows the end-of-document token"},
+    {.path = "eod-id",
+     .type = CONFIG_INT,
+     .offset = AT(eod_id),
+     .default_text = "-1",
+     .minimum = -1,
+     .maximum = 2147483647,
+     .help = "id of the end-of-document token where no tokenizer is given"},
+    {.path = "eod-mask-loss",
+     .type = CONFIG_BOOL,
+     .offset = AT(eod_mask_loss),
+     .default_text = "false",
+     .help = "no loss on end-of-document tokens"},
+    {.path = "reset-position-ids",
+     .type = CONFIG_BOOL,
+     .offset = AT(reset_position_ids),
+     .default_text = "false",
+     .help = "positions start again behind each document's end"},
+    {.path = "reset-attention-mask",
+     .type = CONFIG_BOOL,
+     .offset = AT(reset_attention_mask),
+     .default_text = "false",
+     .help = "no attention across a document's end: adds segment_starts to a sample"},
+    {.path = "data-cache-path",
+     .type = CONFIG_STRING,
+     .offset = AT(data_cache_path),
+     .metavar = "DIR",
+     .help = "where index maps are kept; cache/GPTDataset_indices beside each prefix when not given"},
+};
+static const struct config_command show_command = {
+    .name = "data show",
+    .synopsis = "cambium data show --data-path P|W1 P1 W2 P2... --seq-length S [--num-samples K] [--seed R] [--split "
+                "A,B,C] [--sample I] [--tokenizer DIR]",
+    .description = "Prints one JSON object with what the trainer will see of a dataset: document_index, sample_index "
+                   "(pairs of a position in the document index and an offset) and shuffle_index; for a blend "
+                   "dataset_index and dataset_sample_index; with --sample that sample. All of it equals Megatron-LM's "
+                   "for the same seed.",
+    .examples =
+        "  cambium data show --data-path corpus_text_document --seq-length 256 --num-samples 100\n"
+        "  cambium data show --data-path corpus_text_document --seq-length 256 --sample 0 --tokenizer tokenizer\n"
+        "  cambium data show --data-path 0.7 a_text_document 0.3 b_text_document --seq-length 256 --num-samples 100\n",
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .positional_offset = SIZE_MAX,
+};
+
+/* "name":[item,...], where the items come from an expression over i. */
+#define PRINT_ARRAY(name, count, format, ...)                                                                          \
+    do {                                                                                                               \
+        printf("\"%s\": [", name);                                                                                     \
+        for (int64_t i = 0; i < (count); i++)                                                                          \
+            printf("%s" format, i ? ", " : "", __VA_ARGS__);                                                           \
+        printf("]");                                                                                                   \
+    } while (0)
+
+static void print_indexes(const struct gpt_dataset *dataset) {
+    PRINT_ARRAY("document_index", dataset->document_count, "%d", dataset->document_index[i]);
+    printf(", ");
+    PRINT_ARRAY("sample_index", dataset->length + 1, "[%u, %d]", dataset->sample_index[i].document,
+                dataset->sample_index[i].offset);
+    printf(", ");
+    PRINT_ARRAY("shuffle_index", dataset->length, "%u", dataset->shuffle_index[i]);
+}
+
+static void print_split(const struct gpt_split *split) {
+    printf("{");
+    if (split->is_blend) {
+        PRINT_ARRAY("dataset_index", split->length, "%d", split->dataset_index[i]);
+        printf(", ");
+        PRINT_ARRAY("dataset_sample_index", split->length, "%lld", (long long)split->dataset_sample_index[i]);
+    } else {
+        print_indexes(&split->parts[0]);
+    }
+    printf("}\n");
+}
+
+/* Bytes of the UTF-8 character at `p`, or minus the bytes to replace (the longest start of a character). */
+static int utf8_length(const unsigned char *p, size_t left) {
+    unsigned char low = 0x80, high = 0xbf;
+    int length;
+    if (p[0] < 0x80)
+        return 1;
+    if (p[0] >= 0xc2 && p[0] <= 0xdf)
+        length = 2;
+    else if (p[0] >= 0xe0 && p[0] <= 0xef)
+        length = 3;
+    else if (p[0] >= 0xf0 && p[0] <= 0xf4)
+        length = 4;
+    else
+        return -1;
+    if (p[0] == 0xe0)
+        low = 0xa0;
+    else if (p[0] == 0xed)
+        high = 0x9f;
+    else if (p[0] == 0xf0)
+        low = 0x90;
+    else if (p[0] == 0xf4)
+        high = 0x8f;
+    for (int i = 1; i < length; i++, low = 0x80, high = 0xbf)
+        if ((size_t)i >= left || p[i] < low || p[i] > high)
+            return -i;
+    return length;
+}
+
+static void print_text(const struct strbuf *text) {
+    const unsigned char *p = (const unsigned char *)strbuf_text(text);
+    putchar('"');
+    for (size_t i = 0; i < text->length;) {
+        int length = utf8_length(p + i, text->length - i);
+        if (length < 0)
+            fputs("\\ufffd", stdout);
+        else if (p[i] == '"' || p[i] == '\\')
+            printf("\\%c", p[i]);
+        else if (p[i] < 0x20 || p[i] == 0x7f)
+            printf("\\u%04x", p[i]);
+        else
+            fwrite(p + i, 1, (size_t)length, stdout);
+        i += (size_t)(length < 0 ? -length : length);
+    }
+    putchar('"');
+}
+
+static int print_sample(const struct gpt_split *split, const struct show_options *options,
+                        const struct tokenizer *tokenizer) {
+    struct gpt_batch batch;
+    struct strbuf text = STRBUF_INIT;
+    int status = gpt_batch_init(&batch, 1, options->seq_length);
+    if (!status)
+        status = gpt_batch_read(&batch, split, options->sample);
+    if (!status && tokenizer)
+        status = tokenizer_decode(tokenizer, batch.tokens, (size_t)batch.seq_length, &text);
+    if (!status && tokenizer)
+        status = strbuf_status(&text);
+    if (!status) {
+        printf("{\"sample\": %lld, ", (long long)options->sample);
+        PRINT_ARRAY("tokens", batch.seq_length, "%d", batch.tokens[i]);
+        printf(", ");
+        PRINT_ARRAY("labels", batch.seq_length, "%d", batch.labels[i]);
+        printf(", ");
+        PRINT_ARRAY("loss_mask", batch.seq_length, "%g", (double)batch.loss_mask[i]);
+        printf(", ");
+        PRINT_ARRAY("position_ids", batch.seq_length, "%d", batch.positions[i]);
+        printf(", ");
+        PRINT_ARRAY("segment_starts", batch.segments, "%lld", (long long)batch.segment_start[i]);
+        if (tokenizer) {
+            printf(", \"text\": ");
+            print_text(&text);
+        }
+        printf("}\n");
+    }
+    strbuf_free(&text);
+    gpt_batch_free(&batch);
+    return status;
+}
+
+static int show(const struct show_options *options, bool is_sample) {
+    struct tokenizer *tokenizer = NULL;
+    struct gpt_data data = {0};
+    struct gpt_data_options wanted = {
+        .data_path = options->data_path,
+        .split = options->split,
+        .seq_length = options->seq_length,
+        .seed = options->seed,
+        .samples = {GPT_NOT_WANTED, GPT_NOT_WANTED, GPT_NOT_WANTED},
+        .data_cache_path = options->data_cache_path,
+        .rules = {.eod_id = options->eod_id,
+                  .pad_id = -1,
+                  .eod_mask_loss = options->eod_mask_loss,
+                  .reset_position_ids = options->reset_position_ids,
+                  .reset_attention_mask = options->reset_attention_mask},
+    };
+    wanted.samples[options->which] = options->num_samples;
+    int status = options->tokenizer ? tokenizer_open(options->tokenizer, &tokenizer) : STATUS_OK;
+    if (!status && tokenizer) {
+        wanted.rules.eod_id = tokenizer_eos_id(tokenizer);
+        wanted.rules.vocab_size = tokenizer_vocab_size(tokenizer);
+    }
+    if (!status)
+        status = gpt_data_open(&data, &wanted);
+    if (!status && is_sample)
+        status = print_sample(&data.splits[options->which], options, tokenizer);
+    else if (!status)
+        print_split(&data.splits[options->which]);
+    if (!status && (fflush(stdout) || ferror(stdout)))
+        status = status_fail_errno("cannot write standard output");
+    gpt_data_close(&data);
+    tokenizer_close(tokenizer);
+    return status;
+}
+
+int command_data(int argc, char **argv) {
+    static const char usage[] = "usage: cambium data show [OPTIONS]; 'cambium data show --help' explains them";
+    if (argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"))) {
+        config_help(&show_command, stdout);
+        return 0;
+    }
+    if (argc == 0 || strcmp(argv[0], "show")) {
+        if (argc > 0)
+            log_error("unknown word '%s' behind 'cambium data'; %s", argv[0], usage);
+        else
+            log_error("%s", usage);
+        return 2;
+    }
+    struct show_options options = {0};
+    struct config *config = NULL;
+    bool is_help = false;
+    int status = config_parse(&show_command, argc - 1, argv + 1, &options, &config, &is_help);
+    if (!status && !is_help)
+        status = show(&options, config_is_given(config, "sample"));
+    config_free(config);
+    return command_exit_status(status);
+}

@@ -1,0 +1,122 @@
+/* cambium preprocess: texts to tokenized datasets. */
+#include "commands.h"
+
+#include "base/base.h"
+#include "config/config.h"
+#include "data/data.h"
+#include "text/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    struct preprocess_options preprocess;
+    const char *tokenizer;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const char *const formats[] = {"auto", "jsonl", "file", "line", "delimiter", NULL}; /* enum corpus_format */
+static const struct config_row rows[] = {
+    {.path = "input",
+     .type = CONFIG_LIST,
+     .offset = AT(preprocess.inputs),
+     .metavar = "FILE...",
+     .help = "JSON lines or plain text, as they are or packed by gzip",
+     .is_required = true},
+    {.path = "tokenizer",
+     .type = CONFIG_STRING,
+     .offset = AT(tokenizer),
+     .metavar = "DIR",
+     .help = "tokenizer directory (tokenizer.json, or vocab.json and merges.txt)",
+     .is_required = true},
+    {.path = "output-prefix",
+     .type = CONFIG_STRING,
+     .offset = AT(preprocess.output_prefix),
+     .metavar = "P",
+     .help = "writes P_KEY_document.bin and .idx for each JSON key (KEY is text for plain text)",
+     .is_required = true},
+    {.path = "json-keys",
+     .type = CONFIG_LIST,
+     .offset = AT(preprocess.json_keys),
+     .default_text = "text",
+     .metavar = "K...",
+     .help = "keys of the JSON objects that hold the texts (a string, or a list of strings), a dataset each"},
+    {.path = "append-eod",
+     .type = CONFIG_BOOL,
+     .offset = AT(preprocess.append_eod),
+     .default_text = "false",
+     .help = "put the tokenizer's end-of-text token behind each document that is not empty"},
+    {.path = "format",
+     .type = CONFIG_CHOICE,
+     .offset = AT(preprocess.format),
+     .default_text = "auto",
+     .choices = formats,
+     .help =
+         "jsonl: an object a line; plain text: a document a file, a document a line, or documents between delimiter "
+         "lines; auto: file for names in .txt and .text, else jsonl"},
+    {.path = "delimiter",
+     .type = CONFIG_STRING,
+     .offset = AT(preprocess.delimiter),
+     .default_text = "%",
+     .metavar = "LINE",
+     .help = "the line that stands between documents of format delimiter"},
+    {.path = "workers",
+     .type = CONFIG_INT,
+     .offset = AT(preprocess.workers),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 256,
+     .help = "threads that tokenize; 0: one for each processor"},
+};
+static const struct config_command preprocess_command = {
+    .name = "preprocess",
+    .synopsis = "cambium preprocess --input FILE... --tokenizer DIR --output-prefix P [--append-eod] [--workers N]",
+    .description = "Tokenizes texts into datasets of Megatron's format (.bin and .idx), in the order of the files "
+                   "whatever the number of workers. Prints the prefixes to give as data_path. A dataset appears "
+                   "whole or not at all.",
+    .examples =
+        "  cambium preprocess --input corpus.jsonl.gz --tokenizer tokenizer --output-prefix corpus --append-eod\n"
+        "  cambium preprocess --input *.jsonl --json-keys title body --tokenizer tokenizer --output-prefix papers\n"
+        "  cambium preprocess --input /usr/share/games/fortunes/fortunes --format delimiter --delimiter % "
+        "--tokenizer tokenizer --output-prefix fortunes --append-eod\n",
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .positional_offset = SIZE_MAX,
+};
+
+static void report(const struct preprocess_options *options, const struct preprocess_count *counts, double seconds) {
+    struct config_list keys = preprocess_keys(options);
+    for (size_t k = 0; k < keys.count; k++) {
+        log_info("%s_%s_document: %lld documents, %lld tokens, %.1f s", options->output_prefix, keys.items[k],
+                 (long long)counts[k].documents, (long long)counts[k].tokens, seconds);
+        printf("%s_%s_document\n", options->output_prefix, keys.items[k]);
+    }
+}
+
+static int run(struct options *options) {
+    struct tokenizer *tokenizer = NULL;
+    double start = clock_seconds();
+    struct preprocess_count *counts = calloc(options->preprocess.json_keys.count + 1, sizeof *counts);
+    int status = counts ? tokenizer_open(options->tokenizer, &tokenizer) : status_fail(STATUS_MEMORY, "out of memory");
+    options->preprocess.tokenizer = tokenizer;
+    if (!status)
+        status = preprocess_run(&options->preprocess, counts);
+    if (!status)
+        report(&options->preprocess, counts, clock_seconds() - start);
+    if (!status && (fflush(stdout) || ferror(stdout)))
+        status = status_fail_errno("cannot write standard output");
+    tokenizer_close(tokenizer);
+    free(counts);
+    return status;
+}
+
+int command_preprocess(int argc, char **argv) {
+    struct options options = {0};
+    struct config *config = NULL;
+    bool is_help = false;
+    int status = config_parse(&preprocess_command, argc, argv, &options, &config, &is_help);
+    if (!status && !is_help)
+        status = run(&options);
+    config_free(config);
+    return command_exit_status(status);
+}

@@ -1,0 +1,234 @@
+/* Documents out of files: JSON lines (undecoded here: that is the workers' part) and plain text, packed by gzip or not.
+ * zlib sees by itself whether a file is packed. */
+#include "data-internal.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+enum { BATCH_BYTES = 1 << 18, BATCH_DOCUMENTS = 1 << 14, CHUNK_BYTES = 1 << 17, KEPT_BYTES = 1 << 22 };
+
+struct corpus_reader {
+    const struct preprocess_options *options;
+    size_t file;   /* number of the input that is open or comes next */
+    gzFile stream; /* NULL: none is open */
+    int64_t line;  /* of the text that comes next, from 1 */
+    bool is_begun; /* a document of this file is half read */
+    size_t start;  /* where it begins in the batch's text */
+    int64_t first_line;
+    int64_t total, finished; /* bytes of all files, and of those that were read to their ends */
+    char *chunk;
+    size_t used, filled;
+};
+
+void corpus_batch_clear(struct corpus_batch *batch) {
+    if (batch->text.capacity > KEPT_BYTES)
+        strbuf_free(&batch->text); /* one huge document must not stay for ever */
+    strbuf_clear(&batch->text);
+    batch->count = 0;
+}
+
+void corpus_batch_free(struct corpus_batch *batch) {
+    strbuf_free(&batch->text);
+    free(batch->documents);
+    *batch = (struct corpus_batch){0};
+}
+
+enum corpus_format corpus_format_of(const struct preprocess_options *options, size_t file) {
+    if (options->format != CORPUS_AUTO)
+        return (enum corpus_format)options->format;
+    const char *name = options->inputs.items[file];
+    size_t length = strlen(name);
+    if (length > 3 && !strcmp(name + length - 3, ".gz"))
+        length -= 3;
+    bool is_text = (length > 4 && !strncmp(name + length - 4, ".txt", 4)) ||
+                   (length > 5 && !strncmp(name + length - 5, ".text", 5));
+    return is_text ? CORPUS_FILE : CORPUS_JSONL;
+}
+
+int corpus_reader_new(const struct preprocess_options *options, struct corpus_reader **out) {
+    struct corpus_reader *reader = calloc(1, sizeof *reader);
+    *out = NULL;
+    if (!reader || !(reader->chunk = malloc(CHUNK_BYTES))) {
+        free(reader);
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    reader->options = options;
+    for (size_t i = 0; i < options->inputs.count; i++) { /* all of them, before hours are spent on the first */
+        int64_t bytes = file_size(options->inputs.items[i]);
+        if (bytes < 0) {
+            corpus_reader_free(reader);
+            return (int)bytes;
+        }
+        reader->total += bytes;
+    }
+    *out = reader;
+    return STATUS_OK;
+}
+
+void corpus_reader_free(struct corpus_reader *reader) {
+    if (!reader)
+        return;
+    if (reader->stream)
+        gzclose_r(reader->stream);
+    free(reader->chunk);
+    free(reader);
+}
+
+int64_t corpus_reader_total(const struct corpus_reader *reader) {
+    return reader->total;
+}
+
+int64_t corpus_reader_done(const struct corpus_reader *reader) {
+    int64_t inside = reader->stream ? gzoffset(reader->stream) : 0;
+    return reader->finished + (inside > 0 ? inside : 0);
+}
+
+static const char *file_name(const struct corpus_reader *reader) {
+    return reader->options->inputs.items[reader->file];
+}
+
+static int open_next(struct corpus_reader *reader) {
+    reader->stream = gzopen(file_name(reader), "rb");
+    if (!reader->stream)
+        return status_fail_errno("cannot open %s", file_name(reader));
+    gzbuffer(reader->stream, CHUNK_BYTES);
+    reader->line = 1;
+    reader->is_begun = false;
+    reader->used = reader->filled = 0;
+    return STATUS_OK;
+}
+
+/* Makes the chunk non-empty unless the file has ended. */
+static int refill(struct corpus_reader *reader) {
+    errno = 0;
+    int got = gzread(reader->stream, reader->chunk, CHUNK_BYTES), code;
+    const char *text = gzerror(reader->stream, &code);
+    if (got < 0 && code == Z_ERRNO)
+        return status_fail_errno("cannot read %s", file_name(reader));
+    if (got < 0 || code == Z_BUF_ERROR)
+        return status_fail(STATUS_INVALID, "%s: damaged or truncated gzip data behind line %lld (%s)",
+                           file_name(reader), (long long)reader->line, text);
+    reader->used = 0;
+    reader->filled = (size_t)got;
+    return STATUS_OK;
+}
+
+static int add_document(struct corpus_reader *reader, struct corpus_batch *batch, size_t end) {
+    if (batch->count == batch->capacity) {
+        size_t capacity = batch->capacity ? 2 * batch->capacity : 256;
+        struct corpus_document *grown = realloc(batch->documents, capacity * sizeof *grown);
+        if (!grown)
+            return status_fail(STATUS_MEMORY, "out of memory");
+        batch->documents = grown;
+        batch->capacity = capacity;
+    }
+    batch->documents[batch->count++] = (struct corpus_document){
+        .start = reader->start, .length = end - reader->start, .line = reader->first_line, .file = reader->file};
+    reader->is_begun = false;
+    return STATUS_OK;
+}
+
+static bool is_blank(const char *text, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r')
+            return false;
+    return true;
+}
+
+static size_t without_line_end(const char *text, size_t begin, size_t end) {
+    if (end > begin && text[end - 1] == '\n')
+        end--;
+    if (end > begin && text[end - 1] == '\r')
+        end--;
+    return end;
+}
+
+/* The line from `line` to the end of the batch's text is complete: what it means. */
+static int end_line(struct corpus_reader *reader, struct corpus_batch *batch, size_t line) {
+    enum corpus_format format = corpus_format_of(reader->options, reader->file);
+    const char *text = strbuf_text(&batch->text);
+    size_t end = without_line_end(text, line, batch->text.length);
+    if (format == CORPUS_JSONL && is_blank(text + line, end - line)) {
+        batch->text.length = line; /* any number of blank lines takes no memory */
+        reader->is_begun = false;
+        return STATUS_OK;
+    }
+    if (format == CORPUS_JSONL || format == CORPUS_LINE)
+        return add_document(reader, batch, end);
+    if (format == CORPUS_DELIMITER && end - line == strlen(reader->options->delimiter) &&
+        !memcmp(text + line, reader->options->delimiter, end - line))
+        return add_document(reader, batch, without_line_end(text, reader->start, line));
+    return STATUS_OK;
+}
+
+static int end_file(struct corpus_reader *reader, struct corpus_batch *batch, size_t line) {
+    enum corpus_format format = corpus_format_of(reader->options, reader->file);
+    int status = STATUS_OK;
+    if (format == CORPUS_FILE && !reader->is_begun) { /* an empty file is an empty document */
+        reader->start = batch->text.length;
+        reader->first_line = 1;
+        reader->is_begun = true;
+    } else if (reader->is_begun && format != CORPUS_FILE && batch->text.length > line) {
+        status = end_line(reader, batch, line);
+    }
+    if (!status && reader->is_begun) {
+        const char *text = strbuf_text(&batch->text);
+        size_t end = batch->text.length;
+        status = add_document(reader, batch, format == CORPUS_FILE ? end : without_line_end(text, reader->start, end));
+    }
+    reader->finished += gzoffset(reader->stream);
+    gzclose_r(reader->stream);
+    reader->stream = NULL;
+    reader->file++;
+    return status;
+}
+
+int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch) {
+    corpus_batch_clear(batch);
+    size_t line = 0; /* where the current line begins in the batch's text */
+    while (batch->count < BATCH_DOCUMENTS &&
+           (batch->text.length < BATCH_BYTES || batch->count == 0 || reader->is_begun)) {
+        int status = STATUS_OK;
+        if (!reader->stream && reader->file == reader->options->inputs.count)
+            break;
+        if (!reader->stream) {
+            status = open_next(reader);
+            line = batch->text.length;
+        }
+        if (!status && reader->used == reader->filled)
+            status = refill(reader);
+        if (status)
+            return status;
+        if (reader->filled == 0) {
+            if ((status = end_file(reader, batch, line)))
+                return status;
+            continue;
+        }
+        if (!reader->is_begun) {
+            reader->start = line = batch->text.length;
+            reader->first_line = reader->line;
+            reader->is_begun = true;
+        }
+        const char *from = reader->chunk + reader->used;
+        size_t left = reader->filled - reader->used;
+        const char *newline = memchr(from, '\n', left);
+        size_t length = newline ? (size_t)(newline - from) + 1 : left;
+        strbuf_add(&batch->text, from, length);
+        reader->used += length;
+        if ((status = strbuf_status(&batch->text)))
+            return status;
+        if (batch->text.length - reader->start > INT_MAX)
+            return status_fail(STATUS_INVALID, "%s: line %lld: a document of more than %d bytes", file_name(reader),
+                               (long long)reader->first_line, INT_MAX);
+        if (newline) {
+            reader->line++;
+            if ((status = end_line(reader, batch, line)))
+                return status;
+            line = batch->text.length;
+        }
+    }
+    return STATUS_OK;
+}

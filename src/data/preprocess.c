@@ -1,0 +1,412 @@
+/* Texts to indexed datasets. One thread reads and writes, workers between decode JSON and tokenize: a ring of batches
+ * is filled in the order of the corpus, worked on in any order, and written in the order of the corpus again. */
+#include "data-internal.h"
+
+#include "text/text.h"
+
+#include <jansson.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_WORKERS = 256, KEPT_IDS = 1 << 20 };
+
+/* What a batch became, for one key. */
+struct output {
+    struct token_buffer ids;       /* of all its sequences */
+    struct token_buffer lengths;   /* ids of each sequence */
+    struct token_buffer sequences; /* sequences of each document */
+};
+
+enum slot_state { SLOT_EMPTY, SLOT_FILLED, SLOT_DONE };
+
+struct slot {
+    enum slot_state state;
+    struct corpus_batch batch;
+    struct output *outputs; /* [keys] */
+    int status;
+    char *error;
+};
+
+struct pipeline {
+    const struct preprocess_options *options;
+    struct config_list keys;
+    int32_t eod; /* -1: not appended */
+    struct slot *slots;
+    int64_t slot_count, filled, taken, written; /* batches so far; slot = number % slot_count */
+    bool is_stopping;
+    pthread_mutex_t mutex;
+    pthread_cond_t work, done;      /* a slot was filled; a slot is done */
+    struct indexed_writer *writers; /* [keys] */
+    int64_t writer_count;
+};
+
+struct config_list preprocess_keys(const struct preprocess_options *options) {
+    static const char *text_key[] = {"text"};
+    for (size_t i = 0; i < options->inputs.count; i++)
+        if (corpus_format_of(options, i) == CORPUS_JSONL)
+            return options->json_keys;
+    return (struct config_list){text_key, 1};
+}
+
+/* ---- a worker's part ---- */
+
+static int encode_text(struct tokenizer_encoder *encoder, const char *text, size_t length, struct output *out) {
+    size_t before = out->ids.count;
+    int status = tokenizer_encode(encoder, text, length, TOKENIZER_PLAIN, &out->ids);
+    size_t count = out->ids.count - before;
+    if (!status && count > INT32_MAX - 1)
+        status = status_fail(STATUS_INVALID, "a document of %zu tokens is longer than the format allows", count);
+    return !status && count > 0 ? token_buffer_add(&out->lengths, (int32_t)count) : status;
+}
+
+/* Closes a document whose sequences began at `first`; the end-of-document token lengthens the last one. */
+static int end_document(const struct pipeline *pipeline, struct output *out, size_t first) {
+    size_t sequences = out->lengths.count - first;
+    int status = STATUS_OK;
+    if (sequences > 0 && pipeline->eod >= 0) {
+        status = token_buffer_add(&out->ids, pipeline->eod);
+        out->lengths.ids[out->lengths.count - 1]++;
+    }
+    return status ? status : token_buffer_add(&out->sequences, (int32_t)sequences);
+}
+
+static int encode_value(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const json_t *value,
+                        const char *key, struct output *out) {
+    size_t first = out->lengths.count;
+    int status = STATUS_OK;
+    if (!value)
+        return status_fail(STATUS_INVALID, "the object has no key \"%s\"", key);
+    if (json_is_string(value))
+        status = encode_text(encoder, json_string_value(value), json_string_length(value), out);
+    else if (!json_is_array(value))
+        return status_fail(STATUS_INVALID, "the value of \"%s\" is neither a string nor a list of strings", key);
+    for (size_t i = 0; !status && json_is_array(value) && i < json_array_size(value); i++) {
+        const json_t *item = json_array_get(value, i);
+        if (!json_is_string(item))
+            return status_fail(STATUS_INVALID, "entry %zu of the list \"%s\" is not a string", i, key);
+        status = encode_text(encoder, json_string_value(item), json_string_length(item), out);
+    }
+    return status ? status : end_document(pipeline, out, first);
+}
+
+static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
+                       size_t length, struct slot *slot) {
+    json_error_t error;
+    json_t *object = json_loadb(text, length, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &error);
+    if (!object)
+        return status_fail(STATUS_INVALID, "column %d: bad JSON: %s", error.column, error.text);
+    int status = STATUS_OK;
+    if (!json_is_object(object))
+        status = status_fail(STATUS_INVALID, "expected a JSON object");
+    for (size_t k = 0; k < pipeline->keys.count && !status; k++)
+        status = encode_value(pipeline, encoder, json_object_get(object, pipeline->keys.items[k]),
+                              pipeline->keys.items[k], &slot->outputs[k]);
+    json_decref(object);
+    return status;
+}
+
+static int encode_plain(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
+                        size_t length, struct slot *slot) {
+    struct output *out = &slot->outputs[0];
+    size_t first = out->lengths.count;
+    int status = encode_text(encoder, text, length, out);
+    return status ? status : end_document(pipeline, out, first);
+}
+
+static int encode_slot(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, struct slot *slot) {
+    for (size_t i = 0; i < slot->batch.count; i++) {
+        const struct corpus_document *document = &slot->batch.documents[i];
+        const char *text = strbuf_text(&slot->batch.text) + document->start;
+        bool is_json = corpus_format_of(pipeline->options, document->file) == CORPUS_JSONL;
+        int status = is_json ? encode_json(pipeline, encoder, text, document->length, slot)
+                             : encode_plain(pipeline, encoder, text, document->length, slot);
+        if (status)
+            return status_wrap(status, "%s: line %lld", pipeline->options->inputs.items[document->file],
+                               (long long)document->line);
+    }
+    return STATUS_OK;
+}
+
+static void *work(void *argument) {
+    struct pipeline *pipeline = argument;
+    struct tokenizer_encoder *encoder = NULL;
+    int opened = tokenizer_encoder_new(pipeline->options->tokenizer, &encoder);
+    pthread_mutex_lock(&pipeline->mutex);
+    for (;;) {
+        while (!pipeline->is_stopping && pipeline->taken == pipeline->filled)
+            pthread_cond_wait(&pipeline->work, &pipeline->mutex);
+        if (pipeline->is_stopping)
+            break;
+        struct slot *slot = &pipeline->slots[pipeline->taken++ % pipeline->slot_count];
+        pthread_mutex_unlock(&pipeline->mutex);
+        slot->status = opened ? opened : encode_slot(pipeline, encoder, slot);
+        if (slot->status)
+            slot->error = strdup(status_text()); /* the text belongs to this thread */
+        pthread_mutex_lock(&pipeline->mutex);
+        slot->state = SLOT_DONE;
+        pthread_cond_signal(&pipeline->done);
+    }
+    pthread_mutex_unlock(&pipeline->mutex);
+    tokenizer_encoder_free(encoder);
+    return NULL;
+}
+
+/* ---- the reading and writing thread ---- */
+
+static void clear_ids(struct token_buffer *buffer) {
+    if (buffer->capacity > KEPT_IDS)
+        token_buffer_free(buffer);
+    buffer->count = 0;
+}
+
+static int write_slot(struct pipeline *pipeline, struct slot *slot) {
+    if (slot->status)
+        return status_fail(slot->status, "%s", slot->error ? slot->error : "out of memory");
+    for (size_t k = 0; k < pipeline->keys.count; k++) {
+        struct output *out = &slot->outputs[k];
+        struct indexed_writer *writer = &pipeline->writers[k];
+        const int32_t *ids = out->ids.ids;
+        size_t sequence = 0;
+        for (size_t d = 0; d < out->sequences.count; d++) {
+            int status = STATUS_OK;
+            for (int32_t s = 0; s < out->sequences.ids[d] && !status; s++, sequence++) {
+                status = indexed_writer_add_sequence(writer, ids, out->lengths.ids[sequence]);
+                ids += out->lengths.ids[sequence];
+            }
+            if (!status)
+                status = indexed_writer_end_document(writer);
+            if (status)
+                return status;
+        }
+        clear_ids(&out->ids);
+        clear_ids(&out->lengths);
+        clear_ids(&out->sequences);
+    }
+    return STATUS_OK;
+}
+
+static bool is_interrupted(void) {
+    sigset_t pending;
+    return !sigpending(&pending) && (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
+}
+
+/* Waits for the oldest batch when `must_wait`; *is_written says whether it was written. */
+static int write_oldest(struct pipeline *pipeline, bool must_wait, bool *is_written) {
+    struct slot *slot = &pipeline->slots[pipeline->written % pipeline->slot_count];
+    pthread_mutex_lock(&pipeline->mutex);
+    while (must_wait && slot->state != SLOT_DONE && !is_interrupted()) {
+        struct timespec until; /* wakes up now and then to see a signal */
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        pthread_cond_timedwait(&pipeline->done, &pipeline->mutex, &until);
+    }
+    *is_written = slot->state == SLOT_DONE;
+    pthread_mutex_unlock(&pipeline->mutex);
+    if (!*is_written)
+        return STATUS_OK;
+    int status = write_slot(pipeline, slot);
+    slot->state = SLOT_EMPTY; /* this thread alone sees it until it is filled again */
+    pipeline->written++;
+    return status;
+}
+
+static int fill_next(struct pipeline *pipeline, struct corpus_reader *reader, bool *is_end) {
+    struct slot *slot = &pipeline->slots[pipeline->filled % pipeline->slot_count];
+    int status = corpus_reader_fill(reader, &slot->batch);
+    *is_end = status || slot->batch.count == 0;
+    if (*is_end)
+        return status;
+    pthread_mutex_lock(&pipeline->mutex);
+    slot->state = SLOT_FILLED;
+    pipeline->filled++;
+    pthread_cond_signal(&pipeline->work);
+    pthread_mutex_unlock(&pipeline->mutex);
+    return STATUS_OK;
+}
+
+/* A document that cannot be read is reported after those before it: the first error of the corpus is the one that is
+ * shown, whatever the number of workers. */
+static int pump(struct pipeline *pipeline, struct corpus_reader *reader) {
+    struct progress progress;
+    struct strbuf reader_error = STRBUF_INIT;
+    bool is_end = false;
+    int status = STATUS_OK, reader_status = STATUS_OK;
+    progress_begin(&progress, "preprocess", corpus_reader_total(reader));
+    while (!status && !(is_end && pipeline->written == pipeline->filled)) {
+        bool is_written = false, is_full = pipeline->filled - pipeline->written == pipeline->slot_count;
+        if (is_interrupted()) {
+            status = status_fail(STATUS_INTERRUPTED, "interrupted, and nothing was written");
+            break;
+        }
+        if (!is_end && !is_full) {
+            reader_status = fill_next(pipeline, reader, &is_end);
+            if (reader_status)
+                strbuf_add_text(&reader_error, status_text());
+        }
+        if (pipeline->written < pipeline->filled)
+            status = write_oldest(pipeline, is_end || is_full, &is_written);
+        double seconds = clock_seconds() - progress.start;
+        int64_t done = corpus_reader_done(reader);
+        progress_update(&progress, done, "%lld documents, %.1f MB/s", (long long)pipeline->writers[0].documents,
+                        seconds > 0 ? (double)done / 1e6 / seconds : 0.0);
+    }
+    progress_end(&progress);
+    if (!status && reader_status)
+        status = status_fail(reader_status, "%s", strbuf_text(&reader_error));
+    strbuf_free(&reader_error);
+    return status;
+}
+
+static int run_workers(struct pipeline *pipeline, struct corpus_reader *reader, int64_t workers) {
+    pthread_t threads[MAX_WORKERS];
+    int64_t started = 0;
+    int status = STATUS_OK;
+    for (; started < workers; started++)
+        if (pthread_create(&threads[started], NULL, work, pipeline))
+            break;
+    if (started == 0)
+        status = status_fail(STATUS_MEMORY, "cannot start a worker thread");
+    if (!status)
+        status = pump(pipeline, reader);
+    pthread_mutex_lock(&pipeline->mutex);
+    pipeline->is_stopping = true;
+    pthread_cond_broadcast(&pipeline->work);
+    pthread_mutex_unlock(&pipeline->mutex);
+    for (int64_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    return status;
+}
+
+static int check_options(const struct preprocess_options *options, struct config_list keys) {
+    bool has_json = false, has_text = false;
+    for (size_t i = 0; i < options->inputs.count; i++) {
+        bool is_json = corpus_format_of(options, i) == CORPUS_JSONL;
+        has_json |= is_json;
+        has_text |= !is_json;
+    }
+    if (options->inputs.count == 0 || keys.count == 0)
+        return status_fail(STATUS_USAGE, "%s is given", keys.count == 0 ? "no JSON key" : "no input file");
+    if (has_json && has_text && keys.count > 1)
+        return status_fail(STATUS_USAGE, "plain text has one key, but %zu are asked of the JSON lines beside it",
+                           keys.count);
+    for (size_t k = 0; k < keys.count; k++) {
+        if (!*keys.items[k] || strchr(keys.items[k], '/'))
+            return status_fail(STATUS_USAGE, "JSON key '%s' cannot be part of a file name", keys.items[k]);
+        for (size_t other = 0; other < k; other++)
+            if (!strcmp(keys.items[k], keys.items[other]))
+                return status_fail(STATUS_USAGE, "JSON key '%s' is given twice", keys.items[k]);
+    }
+    if (options->append_eod && tokenizer_eos_id(options->tokenizer) < 0)
+        return status_fail(STATUS_INVALID, "the tokenizer has no end-of-text token to append");
+    return STATUS_OK;
+}
+
+static int64_t count_workers(const struct preprocess_options *options) {
+    cpu_set_t set;
+    int64_t workers = options->workers;
+    if (workers < 1)
+        workers = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    return workers < MAX_WORKERS ? workers : MAX_WORKERS;
+}
+
+static int open_pipeline(struct pipeline *pipeline, int64_t workers) {
+    const struct preprocess_options *options = pipeline->options;
+    int64_t vocab_size = tokenizer_vocab_size(options->tokenizer);
+    pipeline->slot_count = 2 * workers + 2;
+    pipeline->slots = calloc((size_t)pipeline->slot_count, sizeof *pipeline->slots);
+    pipeline->writers = calloc(pipeline->keys.count, sizeof *pipeline->writers);
+    if (!pipeline->slots || !pipeline->writers)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; i < pipeline->slot_count; i++)
+        if (!(pipeline->slots[i].outputs = calloc(pipeline->keys.count, sizeof *pipeline->slots[i].outputs)))
+            return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t k = 0; k < pipeline->keys.count; k++) {
+        struct strbuf prefix = STRBUF_INIT;
+        strbuf_format(&prefix, "%s_%s_document", options->output_prefix, pipeline->keys.items[k]);
+        int status = strbuf_status(&prefix);
+        if (!status)
+            status = indexed_writer_open(&pipeline->writers[k], strbuf_text(&prefix), indexed_token_type(vocab_size),
+                                         vocab_size);
+        strbuf_free(&prefix);
+        if (status)
+            return status;
+        pipeline->writer_count++;
+    }
+    return STATUS_OK;
+}
+
+static void close_pipeline(struct pipeline *pipeline) {
+    for (int64_t k = 0; k < pipeline->writer_count; k++)
+        indexed_writer_abort(&pipeline->writers[k]);
+    for (int64_t i = 0; pipeline->slots && i < pipeline->slot_count; i++) {
+        struct slot *slot = &pipeline->slots[i];
+        for (size_t k = 0; slot->outputs && k < pipeline->keys.count; k++) {
+            token_buffer_free(&slot->outputs[k].ids);
+            token_buffer_free(&slot->outputs[k].lengths);
+            token_buffer_free(&slot->outputs[k].sequences);
+        }
+        free(slot->outputs);
+        free(slot->error);
+        corpus_batch_free(&slot->batch);
+    }
+    free(pipeline->slots);
+    free(pipeline->writers);
+}
+
+/* The datasets of all keys, or none of them. */
+static int commit(struct pipeline *pipeline, struct preprocess_count *counts) {
+    for (size_t k = 0; k < pipeline->keys.count; k++) {
+        const struct indexed_writer *writer = &pipeline->writers[k];
+        counts[k] = (struct preprocess_count){writer->documents, writer->sequences, writer->tokens};
+        if (writer->tokens == 0)
+            return status_fail(STATUS_INVALID, "no text in %s%s (%lld documents, key '%s')",
+                               pipeline->options->inputs.items[0], pipeline->options->inputs.count > 1 ? ", ..." : "",
+                               (long long)writer->documents, pipeline->keys.items[k]);
+    }
+    int status = STATUS_OK;
+    for (size_t k = 0; k < pipeline->keys.count && !status; k++)
+        status = indexed_writer_finish(&pipeline->writers[k]);
+    for (size_t k = 0; k < pipeline->keys.count && !status; k++)
+        status = indexed_writer_commit(&pipeline->writers[k]);
+    return status;
+}
+
+int preprocess_run(const struct preprocess_options *options, struct preprocess_count *counts) {
+    struct pipeline pipeline = {.options = options, .keys = preprocess_keys(options), .eod = -1};
+    struct corpus_reader *reader = NULL;
+    int64_t workers = count_workers(options);
+    int status = check_options(options, pipeline.keys);
+    if (status)
+        return status;
+    if (options->append_eod)
+        pipeline.eod = tokenizer_eos_id(options->tokenizer);
+    /* The signals stay pending and are looked for between batches, so that a stop leaves nothing behind. */
+    sigset_t signals, before;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals, &before);
+    pthread_mutex_init(&pipeline.mutex, NULL);
+    pthread_cond_init(&pipeline.work, NULL);
+    pthread_cond_init(&pipeline.done, NULL);
+    status = corpus_reader_new(options, &reader);
+    if (!status)
+        status = open_pipeline(&pipeline, workers);
+    if (!status)
+        status = run_workers(&pipeline, reader, workers);
+    if (!status)
+        status = commit(&pipeline, counts);
+    close_pipeline(&pipeline);
+    corpus_reader_free(reader);
+    pthread_cond_destroy(&pipeline.done);
+    pthread_cond_destroy(&pipeline.work);
+    pthread_mutex_destroy(&pipeline.mutex);
+    while (status == STATUS_INTERRUPTED && is_interrupted())
+        sigwaitinfo(&signals, NULL); /* it was answered: it must not also kill */
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
