@@ -47,16 +47,16 @@ struct gemm {
     int64_t m, n, k;
     const void *a; /* [m,k], or [k,m] when a_transposed; row stride lda elements */
     int64_t lda;
-    bool a_transposed;
+    bool a_transposed; /* a weight gradient: c_type fp32, no epilogue */
     const void *b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward); row stride ldb */
     int64_t ldb;
     bool b_transposed;
-    const struct weight_view *packed; /* instead of b: a packed [n,k] weight */
+    const struct weight_view *packed; /* instead of b: a packed [n,k] weight; A plain, no GELU backward */
     void *c;                          /* row stride ldc */
     int64_t ldc;
     enum dtype type;   /* of A, B, bias and aux */
     enum dtype c_type; /* type, or fp32 */
-    bool accumulate;   /* C += (c_type fp32 only) */
+    bool accumulate;   /* C += (c_type fp32 only, with neither bias nor epilogue) */
     const void *bias;  /* [n] or NULL */
     enum gemm_epilogue epilogue;
     void *aux; /* [m, n] with row stride ldc, of `type` */
@@ -252,6 +252,8 @@ struct ops {
     /* Whether gemm can do exactly this (types, epilogue, layout), so that a caller may choose another way. */
     bool (*gemm_supports)(struct device *device, const struct gemm *gemm);
     size_t (*gemm_workspace)(struct device *device, const struct gemm *gemm);
+    /* On the CPU without AVX-512 the library shares sums among threads: there the bits of plain products depend on
+     * their number (not those of packed ones), and bf16 products exist only packed. */
     int (*gemm)(const struct exec *exec, const struct gemm *gemm);
     /* Bytes of the packed form of a plain weight; 0 when the backend keeps plain ones. The packed form multiplies any
      * number of rows, and a row's bits do not depend on that number. */

@@ -197,11 +197,16 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
 /* ---- the operation
  * ------------------------------------------------------------------------------------------------------ */
 
-bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
-    if (refusal(g))
-        return false;
-    struct gemm_form form = form_of(g);
+/* Whether oneDNN has the product: this processor may lack what bf16 needs. */
+static bool is_in_library(struct device *device, const struct gemm *g) {
+    struct piece first = piece_at(g, 0);
+    struct gemm_form form = g->epilogue == EPILOGUE_NONE ? form_of(g) : piece_form(g, &first);
+    form.k = depth_of(g);
     return g->packed || g->m == 0 || g->n == 0 || gemm_cache_has(device, &form);
+}
+
+bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
+    return !refusal(g) && is_in_library(device, g);
 }
 
 size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
@@ -218,10 +223,12 @@ size_t gemm_workspace(const struct gemm_level *level, struct device *device, con
 
 static int run_plain(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     int status = STATUS_OK;
-    if (g->bias_gradient)
-        status = level->column_sum(exec, g->k, g->m, g->type, g->a, g->lda, g->bias_gradient);
-    if (g->epilogue == EPILOGUE_NONE && !status)
-        return run_bare(exec, g);
+    if (g->epilogue == EPILOGUE_NONE) {
+        status = run_bare(exec, g);
+        if (g->bias_gradient && !status)
+            status = level->column_sum(exec, g->k, g->m, g->type, g->a, g->lda, g->bias_gradient);
+        return status;
+    }
     int64_t pieces = piece_count(g->m, PIECE_ROWS) * piece_count(g->n, PIECE_COLS);
     for (int64_t i = 0; i < pieces && !status; i++)
         status = run_piece(level, exec, g, i);
@@ -242,6 +249,10 @@ int gemm_run(const struct gemm_level *level, const struct exec *exec, const stru
                            dtype_name(g->type), (long long)g->n, (long long)g->k);
     if (g->m == 0 || g->n == 0)
         return STATUS_OK;
+    if (!is_in_library(exec->stream->device, g))
+        return status_fail(STATUS_UNSUPPORTED,
+                           "gemm: oneDNN has no %s products on this processor: they need AVX-512; train in fp32",
+                           dtype_name(g->type));
     size_t needed = gemm_workspace(level, exec->stream->device, g);
     if (exec->workspace_bytes < needed)
         return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);

@@ -204,10 +204,9 @@ static int run(struct gemm_cache *cache, const struct gemm_form *form, const str
     void *const data[MEMORIES] = {(void *)p->a, (void *)p->b, (void *)p->bias, p->c, p->scratchpad};
     struct entry *entry = find(cache, form);
     if (!entry->primitive)
-        return status_fail(
-            STATUS_UNSUPPORTED,
-            "oneDNN has no %s product on this processor (bf16 needs at least AVX-512; fp32 always works)",
-            dtype_name(form->type));
+        return status_fail(STATUS_UNSUPPORTED, "oneDNN has no %s product of %lld x %lld x %lld on this processor",
+                           dtype_name((enum dtype)form->type), (long long)form->m, (long long)form->n,
+                           (long long)form->k);
     dnnl_status_t failed = dnnl_success;
     for (int i = 0; i < MEMORIES && !failed; i++)
         if (entry->memory[i])

@@ -35,7 +35,8 @@ int op_scene_leave(struct op_scene *scene, struct op_run *run) {
     if (kind->release)
         kind->release(run, scene->device);
     device_free(scene->device, scene->workspace);
-    scene->workspace = NULL;
+    scene->workspace = scene->exec.workspace = NULL;
+    scene->exec.workspace_bytes = 0;
     return status;
 }
 
@@ -245,6 +246,7 @@ static int check_family(const struct op_family *family, bool is_long,
     int status = device_open("cpu", 0, 2, &scene.device);
     if (!status)
         status = stream_open(scene.device, &scene.stream);
+    scene.exec.stream = scene.stream;
     for (int i = 0; i < family->count && !status; i++) {
         enum op_use use = family->cases[i].use;
         if (use & OP_TEST || (is_long && use & OP_LONG))

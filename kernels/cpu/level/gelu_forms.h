@@ -9,9 +9,12 @@ static inline float gelu_tanh(float x) {
     return x * vsigmoid(1.5957691216f * x * (1.0f + 0.044715f * x * x));
 }
 
+/* s (1 - s) of the logistic function's s is e / (1 + e)^2 with e = exp(-|z|): 1 - s alone would be a difference. */
 static inline float gelu_tanh_slope(float x) {
-    float s = vsigmoid(1.5957691216f * x * (1.0f + 0.044715f * x * x));
-    return s + x * s * (1.0f - s) * 1.5957691216f * (1.0f + 3.0f * 0.044715f * x * x);
+    float z = 1.5957691216f * x * (1.0f + 0.044715f * x * x);
+    float e = vexp(z < 0.0f ? z : -z), large = 1.0f / (1.0f + e), small = e * large;
+    float s = z < 0.0f ? small : large;
+    return s + x * small * large * 1.5957691216f * (1.0f + 3.0f * 0.044715f * x * x);
 }
 
 static inline float gelu_exact(float x) {
