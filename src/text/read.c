@@ -491,6 +491,9 @@ int tokenizer_open(const char *directory, struct tokenizer **tokenizer) {
     struct draft draft = {.directory = directory};
     struct tokenizer *opened = NULL;
     int status = join_paths(directory, paths);
+    if (!status && !file_is_directory(directory))
+        status =
+            status_fail(STATUS_NOT_FOUND, "%s is no directory; a tokenizer's files are looked for in one", directory);
     if (status)
         return status;
     status = draft_read_role_files(&draft);

@@ -1,0 +1,216 @@
+/* cambium tokenize and detokenize: filters between lines of text and lines of token ids.
+ *
+ * What one read brings is answered with one write, so that the commands serve a pipe or a terminal as well as a file.
+ */
+#include "commands.h"
+
+#include "base/base.h"
+#include "config/config.h"
+#include "text/text.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 1 << 18 };
+
+struct options {
+    const char *tokenizer;
+    bool allow_special;
+};
+
+/* One line of input, without its newline, into the output, with one. */
+struct filter {
+    int (*line)(struct filter *filter, const char *bytes, size_t length);
+    struct tokenizer *tokenizer;
+    struct tokenizer_encoder *encoder;
+    unsigned flags;
+    struct token_buffer ids;
+    struct strbuf out;
+    int64_t line_number;
+};
+
+static const struct config_row rows[] = {
+    {.path = "tokenizer",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, tokenizer),
+     .metavar = "DIR",
+     .help = "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt)",
+     .is_required = true},
+    {.path = "allow-special",
+     .type = CONFIG_BOOL,
+     .offset = offsetof(struct options, allow_special),
+     .default_text = "false",
+     .help = "take the names of special tokens in the text, like <|endoftext|>, for the tokens"},
+};
+
+static const struct config_command tokenize_command = {
+    .name = "tokenize",
+    .synopsis = "cambium tokenize --tokenizer DIR [--allow-special] < TEXT > IDS",
+    .description = "Reads lines of text from standard input and writes a line of token ids for each to standard "
+                   "output, separated by spaces. The newline is no part of a line's text.",
+    .examples = "  echo 'Hello, world' | cambium tokenize --tokenizer tokenizer\n",
+    .rows = rows,
+    .row_count = 2,
+    .positional_offset = SIZE_MAX,
+};
+
+static const struct config_command detokenize_command = {
+    .name = "detokenize",
+    .synopsis = "cambium detokenize --tokenizer DIR < IDS > TEXT",
+    .description = "Reads lines of token ids, separated by spaces, from standard input and writes the bytes that each "
+                   "line stands for, and a newline, to standard output.",
+    .examples = "  echo 'Hello, world' | cambium tokenize --tokenizer tokenizer | "
+                "cambium detokenize --tokenizer tokenizer\n",
+    .rows = rows,
+    .row_count = 1,
+    .positional_offset = SIZE_MAX,
+};
+
+static int tokenize_line(struct filter *filter, const char *bytes, size_t length) {
+    filter->ids.count = 0;
+    int status = tokenizer_encode(filter->encoder, bytes, length, filter->flags, &filter->ids);
+    if (!status)
+        status = strbuf_reserve(&filter->out, filter->ids.count * 11 + 1);
+    if (status)
+        return status;
+    for (size_t i = 0; i < filter->ids.count; i++) {
+        char digits[12], *end = digits + sizeof digits, *at = end;
+        uint32_t id = (uint32_t)filter->ids.ids[i];
+        do
+            *--at = (char)('0' + id % 10);
+        while (id /= 10);
+        if (i > 0)
+            *--at = ' ';
+        strbuf_add(&filter->out, at, (size_t)(end - at));
+    }
+    strbuf_add_char(&filter->out, '\n');
+    return strbuf_status(&filter->out);
+}
+
+static bool is_blank(char c) {
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+static int detokenize_line(struct filter *filter, const char *bytes, size_t length) {
+    const char *at = bytes, *end = bytes + length;
+    int status = STATUS_OK;
+    filter->ids.count = 0;
+    while (!status && at < end) {
+        if (is_blank(*at)) {
+            at++;
+            continue;
+        }
+        const char *word = at;
+        int64_t id = 0;
+        while (at < end && *at >= '0' && *at <= '9' && id <= INT32_MAX)
+            id = id * 10 + (*at++ - '0');
+        if (at < end && !is_blank(*at)) {
+            while (at < end && !is_blank(*at))
+                at++;
+            return status_fail(STATUS_INVALID, "'%.*s' is not a token id (0 to %d)",
+                               at - word < 40 ? (int)(at - word) : 40, word,
+                               tokenizer_vocab_size(filter->tokenizer) - 1);
+        }
+        status = id <= INT32_MAX ? token_buffer_add(&filter->ids, (int32_t)id)
+                                 : status_fail(STATUS_INVALID, "token id %lld is not in the vocabulary (0 to %d)",
+                                               (long long)id, tokenizer_vocab_size(filter->tokenizer) - 1);
+    }
+    if (!status)
+        status = tokenizer_decode(filter->tokenizer, filter->ids.ids, filter->ids.count, &filter->out);
+    if (status)
+        return status;
+    strbuf_add_char(&filter->out, '\n');
+    return strbuf_status(&filter->out);
+}
+
+static int write_output(struct filter *filter) {
+    int status = file_write_all(STDOUT_FILENO, strbuf_text(&filter->out), filter->out.length, "standard output");
+    strbuf_clear(&filter->out);
+    return status;
+}
+
+static int one_line(struct filter *filter, const char *bytes, size_t length) {
+    filter->line_number++;
+    int status = filter->line(filter, bytes, length);
+    return status ? status_wrap(status, "standard input, line %lld", (long long)filter->line_number) : STATUS_OK;
+}
+
+/* Runs the filter over the whole lines of `pending` and keeps the rest; `scanned` bytes are known to hold no newline.
+ */
+static int whole_lines(struct filter *filter, struct strbuf *pending, size_t scanned) {
+    const char *at = strbuf_text(pending), *end = at + pending->length, *newline;
+    int status = STATUS_OK;
+    while (!status && (newline = memchr(at + scanned, '\n', (size_t)(end - at) - scanned))) {
+        status = one_line(filter, at, (size_t)(newline - at));
+        at = newline + 1;
+        scanned = 0;
+        if (!status && filter->out.length >= READ_BYTES)
+            status = write_output(filter);
+    }
+    pending->length = (size_t)(end - at);
+    memmove(pending->data, at, pending->length);
+    return status;
+}
+
+static int filter_input(struct filter *filter) {
+    struct strbuf pending = STRBUF_INIT;
+    int status = STATUS_OK;
+    for (bool is_end = false; !status && !is_end;) {
+        size_t scanned = pending.length;
+        status = strbuf_reserve(&pending, READ_BYTES);
+        ssize_t n = status ? 0 : read(STDIN_FILENO, pending.data + scanned, READ_BYTES);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            status = status_fail_errno("cannot read standard input");
+        if (status)
+            break;
+        is_end = n == 0;
+        pending.length += (size_t)n;
+        if (!is_end)
+            status = whole_lines(filter, &pending, scanned);
+        else if (pending.length > 0)
+            status = one_line(filter, pending.data, pending.length);
+        /* What came before a bad line is written as well. */
+        int written = filter->out.length > 0 ? write_output(filter) : STATUS_OK;
+        status = status ? status : written;
+    }
+    strbuf_free(&pending);
+    return status;
+}
+
+static int run(struct filter *filter, const struct options *options) {
+    int status = tokenizer_open(options->tokenizer, &filter->tokenizer);
+    if (!status)
+        status = tokenizer_encoder_new(filter->tokenizer, &filter->encoder);
+    if (!status)
+        status = filter_input(filter);
+    tokenizer_encoder_free(filter->encoder);
+    tokenizer_close(filter->tokenizer);
+    token_buffer_free(&filter->ids);
+    strbuf_free(&filter->out);
+    return status;
+}
+
+static int command(const struct config_command *description,
+                   int (*line)(struct filter *filter, const char *bytes, size_t length), int argc, char **argv) {
+    struct options options = {0};
+    struct config *config = NULL;
+    bool is_help = false;
+    int status = config_parse(description, argc, argv, &options, &config, &is_help);
+    if (!status && !is_help)
+        status = run(
+            &(struct filter){.line = line, .flags = options.allow_special ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN},
+            &options);
+    config_free(config);
+    return command_exit_status(status);
+}
+
+int command_tokenize(int argc, char **argv) {
+    return command(&tokenize_command, tokenize_line, argc, argv);
+}
+
+int command_detokenize(int argc, char **argv) {
+    return command(&detokenize_command, detokenize_line, argc, argv);
+}

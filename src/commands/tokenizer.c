@@ -1,0 +1,110 @@
+/* cambium tokenizer train: learns a byte-level BPE vocabulary. */
+#include "commands.h"
+
+#include "base/base.h"
+#include "config/config.h"
+#include "text/text.h"
+
+#include <string.h>
+
+struct options {
+    struct config_list input;
+    const char *output;
+    int64_t vocab_size, min_frequency, workers;
+};
+
+static const struct config_row rows[] = {
+    {.path = "input",
+     .type = CONFIG_LIST,
+     .offset = offsetof(struct options, input),
+     .metavar = "FILE...",
+     .help = "text files to learn from, as they are or packed by gzip (names in .gz)",
+     .is_required = true},
+    {.path = "vocab-size",
+     .type = CONFIG_INT,
+     .offset = offsetof(struct options, vocab_size),
+     .minimum = 257,
+     .maximum = 1 << 24,
+     .help = "number of tokens: 256 bytes, the merges, and <|endoftext|> as the last one",
+     .is_required = true},
+    {.path = "output",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, output),
+     .metavar = "DIR",
+     .help = "writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json there",
+     .is_required = true},
+    {.path = "min-frequency",
+     .type = CONFIG_INT,
+     .offset = offsetof(struct options, min_frequency),
+     .default_text = "1",
+     .minimum = 1,
+     .maximum = 1000000000,
+     .help = "how often a pair must occur to become a token"},
+    {.path = "workers",
+     .type = CONFIG_INT,
+     .offset = offsetof(struct options, workers),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 256,
+     .help = "threads that count words; 0: one for each processor. The result does not depend on it"},
+};
+
+static const struct config_command train_command = {
+    .name = "tokenizer train",
+    .synopsis = "cambium tokenizer train --input FILE... --vocab-size N --output DIR",
+    .description = "Learns a byte-level BPE tokenizer with the word rules of GPT-2 from text files, each as one text. "
+                   "Hugging Face transformers and tokenizers open the directory and give equal ids. A text too small "
+                   "for N tokens gives fewer, with a warning.",
+    .examples = "  cambium tokenizer train --input corpus.txt --vocab-size 8192 --output tokenizer\n"
+                "  cambium tokenizer train --input a.txt b.txt.gz --vocab-size 50257 --output tokenizer\n",
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .positional_offset = SIZE_MAX,
+};
+
+static int train(const struct options *options) {
+    if (file_exists(options->output) && !file_is_directory(options->output))
+        return status_fail(STATUS_INVALID, "--output %s is there already, and is no directory", options->output);
+    struct tokenizer *tokenizer = NULL;
+    double start = clock_seconds();
+    int status = tokenizer_train(
+        &(struct tokenizer_training){
+            .inputs = options->input.items,
+            .input_count = options->input.count,
+            .vocab_size = options->vocab_size,
+            .min_frequency = options->min_frequency,
+            .threads = (int)options->workers,
+        },
+        &tokenizer);
+    if (!status)
+        status = tokenizer_save(tokenizer, options->output);
+    if (!status) {
+        int32_t size = tokenizer_vocab_size(tokenizer);
+        if (size < options->vocab_size)
+            log_warning("the text has no more than %d tokens to learn, fewer than the %lld asked for", size,
+                        (long long)options->vocab_size);
+        log_info("%s: %d tokens, learned in %.1f s", options->output, size, clock_seconds() - start);
+    }
+    tokenizer_close(tokenizer);
+    return status;
+}
+
+int command_tokenizer(int argc, char **argv) {
+    if (argc > 0 && strcmp(argv[0], "train") && strcmp(argv[0], "--help") && strcmp(argv[0], "-h"))
+        return command_exit_status(status_fail(STATUS_USAGE,
+                                               "'cambium tokenizer %s' is no command (did you mean "
+                                               "'cambium tokenizer train'?)",
+                                               argv[0]));
+    if (argc == 0)
+        return command_exit_status(
+            status_fail(STATUS_USAGE, "'cambium tokenizer' lacks its word: %s", train_command.synopsis));
+    bool is_train = !strcmp(argv[0], "train");
+    struct options options = {0};
+    struct config *config = NULL;
+    bool is_help = false;
+    int status = config_parse(&train_command, argc - is_train, argv + is_train, &options, &config, &is_help);
+    if (!status && !is_help)
+        status = train(&options);
+    config_free(config);
+    return command_exit_status(status);
+}
