@@ -3,31 +3,36 @@
 #include "cpu/level/philox_lanes.h"
 #include "cpu/level/rows.h"
 
-/* One row in pieces that share a block of random words. keep(j) is whether the word of column j reaches the threshold.
- */
+TYPED_BODY void drop_piece(const void *x, const void *residual, void *y, const uint32_t *word, uint32_t threshold,
+                           float scale, int64_t count, enum dtype type) {
+    if (residual) {
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            store(y, j, type, load(residual, j, type) + load(x, j, type) * (word[j] >= threshold ? scale : 0.0f));
+    } else {
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            store(y, j, type, load(x, j, type) * (word[j] >= threshold ? scale : 0.0f));
+    }
+}
+
+/* One row in pieces that share a block of random words; whole blocks have their loops unrolled. */
 TYPED_BODY void drop_row(const struct residual_dropout *a, int64_t i, const void *from, const void *residual, void *to,
                          enum dtype type) {
     const struct dropout *d = &a->dropout;
     uint32_t threshold = rng_dropout_threshold(d->p), word[PHILOX_BLOCK];
     float scale = 1.0f / (1.0f - d->p);
-    for (int64_t j = 0; j < a->cols;) {
+    for (int64_t j = 0, count; j < a->cols; j += count) {
         uint32_t element = (uint32_t)(a->first_col + j), inside = element % PHILOX_BLOCK;
-        int64_t count = PHILOX_BLOCK - (int64_t)inside < a->cols - j ? PHILOX_BLOCK - (int64_t)inside : a->cols - j;
-        philox_block(d->seed, element / PHILOX_BLOCK, d->keys.token[i], d->keys.sample[i],
-                     (uint32_t)RNG_DROPOUT << 24 | d->site, word);
-        const uint32_t *w = word + inside;
         const void *x = at_const(from, j, type), *r = residual ? at_const(residual, j, type) : NULL;
         void *y = at(to, j, type);
-        if (r) {
-#pragma omp simd
-            for (int64_t l = 0; l < count; l++)
-                store(y, l, type, load(r, l, type) + (w[l] >= threshold ? load(x, l, type) * scale : 0.0f));
-        } else {
-#pragma omp simd
-            for (int64_t l = 0; l < count; l++)
-                store(y, l, type, w[l] >= threshold ? load(x, l, type) * scale : 0.0f);
-        }
-        j += count;
+        philox_block(d->seed, element / PHILOX_BLOCK, d->keys.token[i], d->keys.sample[i],
+                     (uint32_t)RNG_DROPOUT << 24 | d->site, word);
+        count = PHILOX_BLOCK - (int64_t)inside < a->cols - j ? PHILOX_BLOCK - (int64_t)inside : a->cols - j;
+        if (count == PHILOX_BLOCK)
+            drop_piece(x, r, y, word, threshold, scale, PHILOX_BLOCK, type);
+        else
+            drop_piece(x, r, y, word + inside, threshold, scale, count, type);
     }
 }
 

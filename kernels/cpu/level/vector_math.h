@@ -24,11 +24,18 @@ static inline __attribute__((always_inline)) float load(const void *x, int64_t i
     return type == DTYPE_F32 ? ((const float *)x)[i] : bf16_to_float(((const uint16_t *)x)[i]);
 }
 
+/* As bf16_from_float rounds; the comparison of a number with itself is the cheaper question to a vector. */
+static inline uint16_t vbf16_from_float(float value) {
+    uint32_t bits = vfloat_to_bits(value), high = bits >> 16;
+    uint32_t rounded = (bits + 0x7fff + (high & 1)) >> 16;
+    return (uint16_t)(value != value ? high | 0x40 : rounded);
+}
+
 static inline __attribute__((always_inline)) void store(void *x, int64_t i, enum dtype type, float value) {
     if (type == DTYPE_F32)
         ((float *)x)[i] = value;
     else
-        ((uint16_t *)x)[i] = bf16_from_float(value);
+        ((uint16_t *)x)[i] = vbf16_from_float(value);
 }
 
 /* exp(x + tail) for a tail much smaller than one. exp(x) = 2^n exp(r), |r| <= ln 2 / 2; the polynomial is twice exp(r)
