@@ -37,7 +37,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_LIST,
      .offset = AT(prompt_tokens),
      .metavar = "ID...",
-     .help = "token ids to go on from, instead of a text"},
+     .help = "token ids to go on from, instead of a text: the output is token ids as well"},
     {.path = "tokenizer",
      .type = CONFIG_STRING,
      .offset = AT(tokenizer),
@@ -106,7 +106,7 @@ static const struct config_row rows[] = {
     {.path = "json",
      .type = CONFIG_BOOL,
      .offset = AT(json),
-     .help = "one JSON object a text: index, text, tokens, finish_reason"},
+     .help = "one JSON object a text: index, text (null without a tokenizer), tokens, finish_reason (stop or length)"},
     {.path = "precision",
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
@@ -148,16 +148,26 @@ static int read_input(struct strbuf *text) {
     return strbuf_status(text);
 }
 
+/* "1 2 3", "1,2,3" and 1 2 3 are the same ids. */
 static int parse_ids(const struct config_list *words, struct token_buffer *ids) {
-    int status = STATUS_OK;
-    for (size_t i = 0; i < words->count && !status; i++) {
-        char *end;
-        long id = strtol(words->items[i], &end, 10);
-        if (*end || end == words->items[i] || id < 0 || id > INT32_MAX)
-            return status_fail(STATUS_USAGE, "--prompt-tokens: '%s' is not a token id", words->items[i]);
-        status = token_buffer_add(ids, (int32_t)id);
+    static const char separators[] = ", \t\n";
+    for (size_t i = 0; i < words->count; i++) {
+        const char *at = words->items[i];
+        while (*(at += strspn(at, separators))) {
+            size_t length = strcspn(at, separators);
+            int64_t id = 0;
+            for (size_t d = 0; d < length && id >= 0; d++)
+                id = at[d] >= '0' && at[d] <= '9' && id <= INT32_MAX ? id * 10 + (at[d] - '0') : -1;
+            if (id < 0 || id > INT32_MAX)
+                return status_fail(STATUS_USAGE, "--prompt-tokens: '%.*s' is not a token id",
+                                   length < 40 ? (int)length : 40, at);
+            int status = token_buffer_add(ids, (int32_t)id);
+            if (status)
+                return status;
+            at += length;
+        }
     }
-    return status;
+    return ids->count ? STATUS_OK : status_fail(STATUS_USAGE, "--prompt-tokens: at least one token id was expected");
 }
 
 static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf *text, struct token_buffer *ids) {
@@ -175,6 +185,14 @@ static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf 
 /* ---- the output
  * ------------------------------------------------------------------------------------------------------------ */
 
+/* What the texts are printed by. */
+struct output {
+    const struct generate_command *command;
+    const struct strbuf *prompt;
+    const struct token_buffer *ids; /* of the prompt */
+    bool has_tokenizer;
+};
+
 static int print_part(void *context, int64_t sample, const char *bytes, size_t length) {
     (void)sample;
     (void)context;
@@ -183,52 +201,96 @@ static int print_part(void *context, int64_t sample, const char *bytes, size_t l
     return STATUS_OK;
 }
 
-static int print_json(const struct generated *text, int64_t index, const struct strbuf *prompt) {
-    struct strbuf whole = STRBUF_INIT;
-    if (prompt)
-        strbuf_add(&whole, strbuf_text(prompt), prompt->length);
-    strbuf_add(&whole, strbuf_text(&text->text), text->text.length);
-    json_t *tokens = json_array();
-    for (size_t i = 0; i < text->tokens.count; i++)
-        json_array_append_new(tokens, json_integer(text->tokens.ids[i]));
-    /* Bytes that are no UTF-8 cannot stand in JSON: then the tokens alone say what was written. */
-    json_t *string = json_stringn(strbuf_text(&whole), whole.length);
-    json_t *object =
-        json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)index, "text", string ? string : json_null(), "tokens",
-                  tokens, "finish_reason", text->reason == FINISH_STOP ? "stop" : "length");
-    char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
-    json_decref(object);
-    int status = strbuf_status(&whole);
-    strbuf_free(&whole);
-    if (!line)
-        return status ? status : status_fail(STATUS_MEMORY, "out of memory");
-    bool failed = printf("%s\n", line) < 0;
-    free(line);
-    return failed ? status_fail_errno("cannot write to standard output") : STATUS_OK;
+/* Length of the UTF-8 character at `text`, or 0 with *bad set to the number of bytes that one U+FFFD stands for. */
+static size_t character_bytes(const unsigned char *text, size_t length, size_t *bad) {
+    unsigned char c = text[0];
+    if (c < 0x80)
+        return 1;
+    size_t bytes = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2, i = 1;
+    unsigned char low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80, high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+    *bad = 1;
+    if (c < 0xc2 || c > 0xf4)
+        return 0;
+    for (; i < bytes && i < length && text[i] >= low && text[i] <= high; i++, low = 0x80, high = 0xbf)
+        *bad = i + 1;
+    return i == bytes ? bytes : 0;
 }
 
-static int print_texts(const struct generate_command *c, const struct generated *texts, const struct strbuf *prompt,
-                       bool has_tokenizer) {
+/* JSON holds characters: what is none, such as half of one at the end of a text, becomes U+FFFD, as Unicode advises. */
+static void add_characters(struct strbuf *out, const char *text, size_t length) {
+    for (size_t at = 0, bad = 0; at < length;) {
+        size_t bytes = character_bytes((const unsigned char *)text + at, length - at, &bad);
+        if (bytes)
+            strbuf_add(out, text + at, bytes);
+        else
+            strbuf_add_text(out, "\xef\xbf\xbd");
+        at += bytes ? bytes : bad;
+    }
+}
+
+static json_t *ids_json(const struct token_buffer *ids) {
+    json_t *array = json_array();
+    for (size_t i = 0; i < ids->count; i++)
+        json_array_append_new(array, json_integer(ids->ids[i]));
+    return array;
+}
+
+static int print_json(const struct output *o, const struct generated *text, int64_t index) {
+    struct strbuf bytes = STRBUF_INIT, characters = STRBUF_INIT;
+    if (o->command->echo)
+        strbuf_add(&bytes, strbuf_text(o->prompt), o->prompt->length);
+    strbuf_add(&bytes, strbuf_text(&text->text), text->text.length);
+    add_characters(&characters, strbuf_text(&bytes), bytes.length);
+    json_t *string = o->has_tokenizer ? json_stringn(strbuf_text(&characters), characters.length) : json_null();
+    json_t *object =
+        json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)index, "text", string, "tokens", ids_json(&text->tokens),
+                  "finish_reason", text->reason == FINISH_STOP ? "stop" : "length");
+    char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    int status = strbuf_status(&bytes) || strbuf_status(&characters) || !line
+                     ? status_fail(STATUS_MEMORY, "out of memory")
+                     : STATUS_OK;
+    if (!status)
+        printf("%s\n", line);
+    free(line);
+    strbuf_free(&bytes);
+    strbuf_free(&characters);
+    return status;
+}
+
+static void print_ids(const struct token_buffer *ids, const char *before) {
+    for (size_t i = 0; i < ids->count; i++)
+        printf("%s%d", i ? " " : before, ids->ids[i]);
+}
+
+static void print_plain(const struct output *o, const struct generated *text) {
+    if (o->command->prompt) {
+        if (o->command->echo)
+            fwrite(strbuf_text(o->prompt), 1, o->prompt->length, stdout);
+        fwrite(strbuf_text(&text->text), 1, text->text.length, stdout);
+    } else {
+        if (o->command->echo)
+            print_ids(o->ids, "");
+        print_ids(&text->tokens, o->command->echo ? " " : "");
+    }
+    printf("\n");
+}
+
+static int print_texts(const struct output *o, const struct generated *texts) {
+    const struct generate_command *c = o->command;
     int status = STATUS_OK;
     for (int64_t i = 0; i < c->num_samples && !status; i++) {
-        if (c->json) {
-            status = print_json(&texts[i], i, c->echo ? prompt : NULL);
-            continue;
-        }
-        if (c->stream) {
+        if (c->json)
+            status = print_json(o, &texts[i], i);
+        else if (c->stream)
             printf("\n");
-            continue;
+        else {
+            if (i > 0)
+                printf("----\n");
+            print_plain(o, &texts[i]);
         }
-        if (i > 0)
-            printf("----\n");
-        if (c->echo)
-            fwrite(strbuf_text(prompt), 1, prompt->length, stdout);
-        for (size_t t = 0; t < texts[i].tokens.count && !has_tokenizer; t++)
-            printf(t ? " %d" : "%d", texts[i].tokens.ids[t]);
-        fwrite(strbuf_text(&texts[i].text), 1, texts[i].text.length, stdout);
-        printf("\n");
     }
-    if (!status && fflush(stdout))
+    if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write to standard output");
     return status;
 }
@@ -263,7 +325,7 @@ static int write_texts(const struct generate_command *c, struct engine *engine, 
     if (!status)
         status = generate(engine, tokenizer, &options, texts);
     if (!status)
-        status = print_texts(c, texts, prompt, tokenizer != NULL);
+        status = print_texts(&(struct output){c, prompt, ids, tokenizer != NULL}, texts);
     for (int64_t i = 0; i < c->num_samples; i++)
         generated_free(&texts[i]);
     free(texts);
@@ -276,8 +338,12 @@ static int check(const struct generate_command *c, const struct config *config) 
     if (c->stream && (c->json || c->num_samples > 1))
         return status_fail(STATUS_USAGE,
                            "--stream prints one text as it is written: it cannot go with --json or --num-samples");
-    if (!c->prompt && c->stop.count)
-        return status_fail(STATUS_USAGE, "--stop works on text: it needs --prompt, not --prompt-tokens");
+    if (!c->prompt && (c->stop.count || c->stream))
+        return status_fail(STATUS_USAGE, "--%s works on text: it needs --prompt, not --prompt-tokens",
+                           c->stream ? "stream" : "stop");
+    for (size_t i = 0; i < c->stop.count; i++)
+        if (!*c->stop.items[i])
+            return status_fail(STATUS_USAGE, "--stop: an empty string would end every text");
     return STATUS_OK;
 }
 
@@ -296,7 +362,7 @@ static int run(const struct generate_command *c) {
     struct token_buffer ids = TOKEN_BUFFER_INIT;
     int status = engine_open(&options, &engine);
     const char *directory = c->tokenizer || !engine ? c->tokenizer : engine_directory(engine);
-    if (!status && c->prompt)
+    if (!status && (c->prompt || c->tokenizer || tokenizer_is_present(directory)))
         status = tokenizer_open(directory, &tokenizer);
     if (!status && c->prompt && !strcmp(c->prompt, "-"))
         status = read_input(&prompt);

@@ -1,0 +1,131 @@
+"""What the tests of generate and score share: the committed tiny model, and models made here, byte by byte, whose output is
+known because they recite a text."""
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+
+CAMBIUM = os.environ["CAMBIUM"]
+SOURCE = pathlib.Path(os.environ["CAMBIUM_SOURCE"])
+TINY = SOURCE / "tests/commands/golden/tiny/model"
+EXPECTED = json.loads((SOURCE / "tests/commands/golden/tiny/expected.json").read_text())
+EOS = 256  # of the byte tokenizer
+os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that spin steal time from whatever else a machine under test runs
+
+
+def run(*words, input=None, expect=0, **more):
+    """Runs the program and returns (standard output as bytes, standard error as text)."""
+    done = subprocess.run([CAMBIUM, *map(str, words)], input=input if input is not None else b"", capture_output=True,
+                          timeout=300, **more)
+    errors = done.stderr.decode()
+    assert done.returncode == expect, f"exit status {done.returncode}, expected {expect}: {words}\n{errors}"
+    return done.stdout, errors
+
+
+def rows(output):
+    return [json.loads(line) for line in output.decode().splitlines()]
+
+
+# ---- files
+
+def write_safetensors(path, tensors):
+    """tensors: name -> (type, shape, bytes)."""
+    header, data = {}, b""
+    for name, (kind, shape, content) in tensors.items():
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_safetensors(path):
+    content = pathlib.Path(path).read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:8 + size])
+    return {name: (t["dtype"], t["shape"], content[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]])
+            for name, t in header.items() if name != "__metadata__"}
+
+
+def floats(values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def bytes_to_unicode():
+    """GPT-2's alphabet: a printable character for each byte."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in kept]
+    return {b: chr(b) for b in kept} | {b: chr(256 + i) for i, b in enumerate(others)}
+
+
+def write_byte_tokenizer(directory):
+    """GPT-2's two files with a token a byte, id = byte, and <|endoftext|> = 256."""
+    directory = pathlib.Path(directory)
+    vocab = {character: byte for byte, character in bytes_to_unicode().items()} | {"<|endoftext|>": EOS}
+    (directory / "vocab.json").write_text(json.dumps(vocab))
+    (directory / "merges.txt").write_text("#version: 0.2\n")
+
+
+def gpt2_config(**more):
+    return {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 16, "vocab_size": 16,
+            "n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.02, "eos_token_id": None, "bos_token_id": None} | more
+
+
+def gpt2_shapes(config):
+    """Names and shapes of a tied GPT-2, as in its files."""
+    width = config["n_embd"]
+    inner = config["n_inner"] or 4 * width
+    shapes = {"wte.weight": (config["vocab_size"], width), "wpe.weight": (config["n_positions"], width)}
+    for layer in range(config["n_layer"]):
+        shapes |= {f"h.{layer}.{name}": shape for name, shape in {
+            "ln_1.weight": (width,), "ln_1.bias": (width,), "attn.c_attn.weight": (width, 3 * width),
+            "attn.c_attn.bias": (3 * width,), "attn.c_proj.weight": (width, width), "attn.c_proj.bias": (width,),
+            "ln_2.weight": (width,), "ln_2.bias": (width,), "mlp.c_fc.weight": (width, inner), "mlp.c_fc.bias": (inner,),
+            "mlp.c_proj.weight": (inner, width), "mlp.c_proj.bias": (width,)}.items()}
+    return shapes | {"ln_f.weight": (width,), "ln_f.bias": (width,)}
+
+
+def count(shape):
+    size = 1
+    for extent in shape:
+        size *= extent
+    return size
+
+
+def write_model(directory, config=None, **changed):
+    """A random model; `changed` tensors replace their like, None leaves one out. Returns the config."""
+    config = config or gpt2_config()
+    directory = pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    random_number = random.Random(7)
+    tensors = {f"transformer.{name}": ("F32", shape, floats([random_number.gauss(0, 0.3) for _ in range(count(shape))]))
+               for name, shape in gpt2_shapes(config).items()}
+    tensors |= changed
+    write_safetensors(directory / "model.safetensors", {name: t for name, t in tensors.items() if t})
+    (directory / "config.json").write_text(json.dumps(config))
+    return config
+
+
+def write_reciting_model(directory, text, positions=None):
+    """A model that writes `text` (bytes; its end is an end-of-text) after a prompt of one token, whatever that is: its
+    blocks add nothing, its position table holds at each place the code of the byte to write there, and the output layer,
+    untied, compares with the code of every byte."""
+    width, positions = 64, positions or len(text) + 1
+    config = gpt2_config(n_embd=width, n_head=4, n_positions=positions, vocab_size=EOS + 1, tie_word_embeddings=False,
+                         eos_token_id=EOS)
+    r = random.Random(3)
+    codes = [[value for _ in range(width // 2) for value in r.choice(((1.0, -1.0), (-1.0, 1.0)))] for _ in range(EOS + 1)]
+    tensors = {f"transformer.{name}": ("F32", shape, floats([0.0] * count(shape)))
+               for name, shape in gpt2_shapes(config).items()}
+    wanted = [*text, *[EOS] * (positions - len(text))][:positions]
+    tensors["transformer.wpe.weight"] = ("F32", (positions, width), b"".join(floats(codes[t]) for t in wanted))
+    tensors["transformer.ln_f.weight"] = ("F32", (width,), floats([1.0] * width))
+    tensors["lm_head.weight"] = ("F32", (EOS + 1, width), b"".join(floats(code) for code in codes))
+    directory = pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_safetensors(directory / "model.safetensors", tensors)
+    (directory / "config.json").write_text(json.dumps(config))
+    write_byte_tokenizer(directory)
