@@ -77,19 +77,19 @@ static const struct config_command preprocess_command = {
     .examples =
         "  cambium preprocess --input corpus.jsonl.gz --tokenizer tokenizer --output-prefix corpus --append-eod\n"
         "  cambium preprocess --input *.jsonl --json-keys title body --tokenizer tokenizer --output-prefix papers\n"
-        "  cambium preprocess --input /usr/share/games/fortunes/fortunes --format delimiter --delimiter % "
-        "--tokenizer tokenizer --output-prefix fortunes --append-eod\n",
+        "  cambium preprocess --input /usr/share/games/fortunes/fortunes --format delimiter --append-eod \\\n"
+        "      --tokenizer tokenizer --output-prefix fortunes\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
     .positional_offset = SIZE_MAX,
 };
 
 static void report(const struct preprocess_options *options, const struct preprocess_count *counts, double seconds) {
-    struct config_list keys = preprocess_keys(options);
-    for (size_t k = 0; k < keys.count; k++) {
-        log_info("%s_%s_document: %lld documents, %lld tokens, %.1f s", options->output_prefix, keys.items[k],
+    for (size_t k = 0; k < preprocess_key_count(options); k++) {
+        const char *key = preprocess_key(options, k);
+        log_info("%s_%s_document: %lld documents, %lld tokens, %.1f s", options->output_prefix, key,
                  (long long)counts[k].documents, (long long)counts[k].tokens, seconds);
-        printf("%s_%s_document\n", options->output_prefix, keys.items[k]);
+        printf("%s_%s_document\n", options->output_prefix, key);
     }
 }
 

@@ -100,7 +100,8 @@ struct preprocess_count {
  * SIGTERM. */
 int preprocess_run(const struct preprocess_options *options, struct preprocess_count *counts);
 /* The keys that name the outputs: json_keys, or "text" alone when no input is JSONL. */
-struct config_list preprocess_keys(const struct preprocess_options *options);
+size_t preprocess_key_count(const struct preprocess_options *options);
+const char *preprocess_key(const struct preprocess_options *options, size_t k);
 
 /* ---- GPT index maps ------------------------------------------------------------------------------------------------
  */

@@ -33,7 +33,7 @@ struct slot {
 
 struct pipeline {
     const struct preprocess_options *options;
-    struct config_list keys;
+    size_t key_count;
     int32_t eod; /* -1: not appended */
     struct slot *slots;
     int64_t slot_count, filled, taken, written; /* batches so far; slot = number % slot_count */
@@ -44,12 +44,19 @@ struct pipeline {
     int64_t writer_count;
 };
 
-struct config_list preprocess_keys(const struct preprocess_options *options) {
-    static const char *text_key[] = {"text"};
+static bool has_json(const struct preprocess_options *options) {
     for (size_t i = 0; i < options->inputs.count; i++)
         if (corpus_format_of(options, i) == CORPUS_JSONL)
-            return options->json_keys;
-    return (struct config_list){text_key, 1};
+            return true;
+    return false;
+}
+
+size_t preprocess_key_count(const struct preprocess_options *options) {
+    return has_json(options) ? options->json_keys.count : 1;
+}
+
+const char *preprocess_key(const struct preprocess_options *options, size_t k) {
+    return has_json(options) ? options->json_keys.items[k] : "text";
 }
 
 /* ---- a worker's part ---- */
@@ -102,9 +109,10 @@ static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder
     int status = STATUS_OK;
     if (!json_is_object(object))
         status = status_fail(STATUS_INVALID, "expected a JSON object");
-    for (size_t k = 0; k < pipeline->keys.count && !status; k++)
-        status = encode_value(pipeline, encoder, json_object_get(object, pipeline->keys.items[k]),
-                              pipeline->keys.items[k], &slot->outputs[k]);
+    for (size_t k = 0; k < pipeline->key_count && !status; k++) {
+        const char *key = preprocess_key(pipeline->options, k);
+        status = encode_value(pipeline, encoder, json_object_get(object, key), key, &slot->outputs[k]);
+    }
     json_decref(object);
     return status;
 }
@@ -166,7 +174,7 @@ static void clear_ids(struct token_buffer *buffer) {
 static int write_slot(struct pipeline *pipeline, struct slot *slot) {
     if (slot->status)
         return status_fail(slot->status, "%s", slot->error ? slot->error : "out of memory");
-    for (size_t k = 0; k < pipeline->keys.count; k++) {
+    for (size_t k = 0; k < pipeline->key_count; k++) {
         struct output *out = &slot->outputs[k];
         struct indexed_writer *writer = &pipeline->writers[k];
         const int32_t *ids = out->ids.ids;
@@ -281,24 +289,23 @@ static int run_workers(struct pipeline *pipeline, struct corpus_reader *reader, 
     return status;
 }
 
-static int check_options(const struct preprocess_options *options, struct config_list keys) {
-    bool has_json = false, has_text = false;
-    for (size_t i = 0; i < options->inputs.count; i++) {
-        bool is_json = corpus_format_of(options, i) == CORPUS_JSONL;
-        has_json |= is_json;
-        has_text |= !is_json;
-    }
-    if (options->inputs.count == 0 || keys.count == 0)
-        return status_fail(STATUS_USAGE, "%s is given", keys.count == 0 ? "no JSON key" : "no input file");
-    if (has_json && has_text && keys.count > 1)
+static int check_options(const struct preprocess_options *options) {
+    size_t count = preprocess_key_count(options);
+    bool has_text = false;
+    for (size_t i = 0; i < options->inputs.count; i++)
+        has_text |= corpus_format_of(options, i) != CORPUS_JSONL;
+    if (options->inputs.count == 0 || count == 0)
+        return status_fail(STATUS_USAGE, "%s is given", count == 0 ? "no JSON key" : "no input file");
+    if (has_text && count > 1)
         return status_fail(STATUS_USAGE, "plain text has one key, but %zu are asked of the JSON lines beside it",
-                           keys.count);
-    for (size_t k = 0; k < keys.count; k++) {
-        if (!*keys.items[k] || strchr(keys.items[k], '/'))
-            return status_fail(STATUS_USAGE, "JSON key '%s' cannot be part of a file name", keys.items[k]);
+                           count);
+    for (size_t k = 0; k < count; k++) {
+        const char *key = preprocess_key(options, k);
+        if (!*key || strchr(key, '/'))
+            return status_fail(STATUS_USAGE, "JSON key '%s' cannot be part of a file name", key);
         for (size_t other = 0; other < k; other++)
-            if (!strcmp(keys.items[k], keys.items[other]))
-                return status_fail(STATUS_USAGE, "JSON key '%s' is given twice", keys.items[k]);
+            if (!strcmp(key, preprocess_key(options, other)))
+                return status_fail(STATUS_USAGE, "JSON key '%s' is given twice", key);
     }
     if (options->append_eod && tokenizer_eos_id(options->tokenizer) < 0)
         return status_fail(STATUS_INVALID, "the tokenizer has no end-of-text token to append");
@@ -318,15 +325,15 @@ static int open_pipeline(struct pipeline *pipeline, int64_t workers) {
     int64_t vocab_size = tokenizer_vocab_size(options->tokenizer);
     pipeline->slot_count = 2 * workers + 2;
     pipeline->slots = calloc((size_t)pipeline->slot_count, sizeof *pipeline->slots);
-    pipeline->writers = calloc(pipeline->keys.count, sizeof *pipeline->writers);
+    pipeline->writers = calloc(pipeline->key_count, sizeof *pipeline->writers);
     if (!pipeline->slots || !pipeline->writers)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t i = 0; i < pipeline->slot_count; i++)
-        if (!(pipeline->slots[i].outputs = calloc(pipeline->keys.count, sizeof *pipeline->slots[i].outputs)))
+        if (!(pipeline->slots[i].outputs = calloc(pipeline->key_count, sizeof *pipeline->slots[i].outputs)))
             return status_fail(STATUS_MEMORY, "out of memory");
-    for (size_t k = 0; k < pipeline->keys.count; k++) {
+    for (size_t k = 0; k < pipeline->key_count; k++) {
         struct strbuf prefix = STRBUF_INIT;
-        strbuf_format(&prefix, "%s_%s_document", options->output_prefix, pipeline->keys.items[k]);
+        strbuf_format(&prefix, "%s_%s_document", options->output_prefix, preprocess_key(pipeline->options, k));
         int status = strbuf_status(&prefix);
         if (!status)
             status = indexed_writer_open(&pipeline->writers[k], strbuf_text(&prefix), indexed_token_type(vocab_size),
@@ -344,7 +351,7 @@ static void close_pipeline(struct pipeline *pipeline) {
         indexed_writer_abort(&pipeline->writers[k]);
     for (int64_t i = 0; pipeline->slots && i < pipeline->slot_count; i++) {
         struct slot *slot = &pipeline->slots[i];
-        for (size_t k = 0; slot->outputs && k < pipeline->keys.count; k++) {
+        for (size_t k = 0; slot->outputs && k < pipeline->key_count; k++) {
             token_buffer_free(&slot->outputs[k].ids);
             token_buffer_free(&slot->outputs[k].lengths);
             token_buffer_free(&slot->outputs[k].sequences);
@@ -359,27 +366,27 @@ static void close_pipeline(struct pipeline *pipeline) {
 
 /* The datasets of all keys, or none of them. */
 static int commit(struct pipeline *pipeline, struct preprocess_count *counts) {
-    for (size_t k = 0; k < pipeline->keys.count; k++) {
+    for (size_t k = 0; k < pipeline->key_count; k++) {
         const struct indexed_writer *writer = &pipeline->writers[k];
         counts[k] = (struct preprocess_count){writer->documents, writer->sequences, writer->tokens};
         if (writer->tokens == 0)
             return status_fail(STATUS_INVALID, "no text in %s%s (%lld documents, key '%s')",
                                pipeline->options->inputs.items[0], pipeline->options->inputs.count > 1 ? ", ..." : "",
-                               (long long)writer->documents, pipeline->keys.items[k]);
+                               (long long)writer->documents, preprocess_key(pipeline->options, k));
     }
     int status = STATUS_OK;
-    for (size_t k = 0; k < pipeline->keys.count && !status; k++)
+    for (size_t k = 0; k < pipeline->key_count && !status; k++)
         status = indexed_writer_finish(&pipeline->writers[k]);
-    for (size_t k = 0; k < pipeline->keys.count && !status; k++)
+    for (size_t k = 0; k < pipeline->key_count && !status; k++)
         status = indexed_writer_commit(&pipeline->writers[k]);
     return status;
 }
 
 int preprocess_run(const struct preprocess_options *options, struct preprocess_count *counts) {
-    struct pipeline pipeline = {.options = options, .keys = preprocess_keys(options), .eod = -1};
+    struct pipeline pipeline = {.options = options, .key_count = preprocess_key_count(options), .eod = -1};
     struct corpus_reader *reader = NULL;
     int64_t workers = count_workers(options);
-    int status = check_options(options, pipeline.keys);
+    int status = check_options(options);
     if (status)
         return status;
     if (options->append_eod)
