@@ -103,6 +103,7 @@ int events_write(struct event_file *events, int64_t step, const struct event_sca
     for (size_t i = 0; i < count; i++) {
         tensorboard__summary__value__init(&values[i]);
         values[i].tag = (char *)scalars[i].tag;
+        values[i].value_case = TENSORBOARD__SUMMARY__VALUE__VALUE_SIMPLE_VALUE;
         values[i].simple_value = (float)scalars[i].value;
         pointers[i] = &values[i];
     }

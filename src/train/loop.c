@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <string.h>
 
+static const double CEILING_SECONDS = 0.3; /* the most that measuring the machine may take */
+
 /* What a run writes to while it goes. */
 struct outputs {
     struct metrics_file metrics;
@@ -109,6 +111,18 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
     return status;
 }
 
+/* What the matrix products of this machine reach, in TFLOP/s; 0 where nobody wants to know. */
+static int measure_ceiling(const struct trainer *trainer, double *tflops) {
+    const struct run_config *run = &trainer->run.config;
+    double flops = 0;
+    int status = STATUS_OK;
+    if (run->log.measure_ceiling || log_is_terminal())
+        status = device_measure_gemm(trainer->device, run->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+                                     CEILING_SECONDS, &flops);
+    *tflops = flops / 1e12;
+    return status;
+}
+
 int trainer_run(struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
     struct outputs outputs = {0};
@@ -119,10 +133,13 @@ int trainer_run(struct trainer *trainer) {
         log_info("all %lld iterations are done", (long long)run->train.train_iters);
         return STATUS_OK;
     }
+    double ceiling;
     int status = open_outputs(&outputs, trainer);
+    if (!status)
+        status = measure_ceiling(trainer, &ceiling);
     if (!status) {
         stop_watch_begin();
-        report_begin(&outputs.report, trainer, 0);
+        report_begin(&outputs.report, trainer, ceiling);
         status = run_iterations(trainer, &outputs);
         report_end(&outputs.report);
         stop_watch_end();

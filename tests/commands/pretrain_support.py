@@ -98,3 +98,67 @@ def wait_for(condition, process, seconds=120):
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.001)
     return True
+
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 & -(crc & 1))
+    return crc ^ 0xffffffff
+
+
+def masked_crc32c(data):
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
+
+
+def fields(message):
+    """Fields of a protobuf message as (number, value): varints as int, the rest as bytes."""
+    at, found = 0, []
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = varint()
+        if key & 7 == 0:
+            found.append((key >> 3, varint()))
+            continue
+        size = {1: 8, 5: 4}.get(key & 7) or varint()
+        found.append((key >> 3, message[at:at + size]))
+        at += size
+    return found
+
+
+def read_events(path):
+    """Events of a TensorBoard file: dicts with step, and version, start or scalars. Checks every checksum."""
+    data, at, events = path.read_bytes(), 0, []
+    while at < len(data):
+        length, crc = struct.unpack_from("<QI", data, at)
+        assert crc == masked_crc32c(data[at:at + 8])
+        record = data[at + 12:at + 12 + length]
+        assert struct.unpack_from("<I", data, at + 12 + length)[0] == masked_crc32c(record)
+        at += length + 16
+        event = {"step": 0}
+        for number, value in fields(record):
+            if number == 2:
+                event["step"] = value
+            elif number == 3:
+                event["version"] = value.decode()
+            elif number == 7:
+                event["start"] = dict(fields(value)) == {1: 1}
+            elif number == 5:
+                values = [dict(fields(v)) for n, v in fields(value) if n == 1]
+                event["scalars"] = {v[1].decode(): struct.unpack("<f", v[2])[0] for v in values}
+        events.append(event)
+    return events

@@ -1,7 +1,7 @@
 """The pretrain command: what a run leaves behind, how it goes on, and how it ends."""
-import json, math, os, pathlib, random, resource, signal, subprocess, time, unittest
+import json, math, os, pty, random, resource, signal, subprocess, time, unittest
 
-from pretrain_support import CAMBIUM, LONG, SOURCE, Run, timeless, wait_for, walk_documents, write_dataset, KEYS, VOCAB
+from pretrain_support import CAMBIUM, KEYS, LONG, SOURCE, VOCAB, Run, read_events, timeless, wait_for, write_dataset
 
 
 class Learning(unittest.TestCase):
@@ -298,6 +298,64 @@ class Metrics(unittest.TestCase):
         run.run("no-iters", train__eval_interval=5, train__eval_iters=0)
         self.assertEqual(len(run.records()), 20)
         self.assertEqual(len(run.records("no-iters")), 20)
+
+
+class EventFiles(unittest.TestCase):
+    def test_event_files_tell_what_the_metrics_tell(self):
+        run = Run()
+        board = run.directory / "board"
+        for _ in range(2):
+            run.run(log__tensorboard_dir=board, train__exit_interval=10, train__eval_interval=5, train__eval_iters=1)
+        found = sorted(board.iterdir())
+        self.assertEqual(len(found), 2)
+        tags = {"lm_loss": "lm loss", "lr": "learning-rate", "grad_norm": "grad-norm", "tokens_per_s": "tokens-per-second",
+                "model_tflops": "model-tflops", "valid_loss": "lm loss validation"}
+        records = run.records()
+        for number, path in enumerate(found):
+            events = read_events(path)
+            self.assertEqual(events[0]["version"], "brain.Event:2")
+            self.assertEqual(events[1], {"step": 10 * number + 1, "start": True})
+            part = [r for r in records if 10 * number < r["iteration"] <= 10 * number + 10]
+            self.assertEqual(len(events), len(part) + 2)
+            for event, record in zip(events[2:], part):
+                self.assertEqual(event["step"], record["iteration"])
+                for key, value in record.items():
+                    if key in tags and ("valid_loss" in record) == (key == "valid_loss"):
+                        self.assertAlmostEqual(event["scalars"][tags[key]], value, delta=1e-6 * abs(value))
+
+
+class Terminal(unittest.TestCase):
+    def test_a_terminal_gets_a_line_a_bar_and_the_ceiling(self):
+        run = Run()
+        main, terminal = pty.openpty()
+        process = subprocess.Popen(run.command(train__train_iters=40, log__log_interval=10), stdout=subprocess.DEVNULL,
+                                   stderr=terminal)
+        os.close(terminal)
+        text = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            text += part
+        os.close(main)
+        self.assertEqual(process.wait(), 0)
+        text = text.decode()
+        self.assertRegex(text, r"training +\d+% \[[=> ]{24}\] \d+/40  loss [0-9.]+  [0-9,.]+ tokens/s  \d+s left")
+        self.assertRegex(text, r"iteration 10/40  loss [0-9.]+  lr \S+  grad norm [0-9.]+  [0-9,.]+ tokens/s  [0-9.]+ model "
+                               r"TFLOP/s \(\d+% of the GEMM ceiling\)  \d+s left")
+
+    def test_elsewhere_there_are_lines_at_the_interval(self):
+        run = Run()
+        done = run.run(train__train_iters=25, log__log_interval=10)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("cambium: iteration")]
+        self.assertEqual([line.split()[2] for line in lines], ["1/25", "10/25", "20/25", "25/25"])
+        self.assertNotIn("ceiling", done.stderr)
+        self.assertNotIn("\r", done.stderr)
+        done = run.run("measured", train__train_iters=3, log__measure_ceiling="true")
+        self.assertIn("% of the GEMM ceiling)", done.stderr)
 
 
 class Configuration(unittest.TestCase):

@@ -1,0 +1,154 @@
+/* The metrics file: what is written reads back exactly, and a resumed run goes on where it should. */
+#include "train/metrics.h"
+
+#include "support/test.h"
+
+#include <jansson.h>
+#include <math.h>
+
+static char *path_in(const char *directory, const char *name) {
+    char *path;
+    assert_true(asprintf(&path, "%s/%s", directory, name) > 0);
+    return path;
+}
+
+static char *contents(const char *path) {
+    struct strbuf text = STRBUF_INIT;
+    test_ok(file_read(path, 1 << 20, &text));
+    char *copy = strdup(strbuf_text(&text));
+    strbuf_free(&text);
+    return copy;
+}
+
+static void put(const char *path, const char *text) {
+    test_ok(file_write_atomic(path, text, strlen(text)));
+}
+
+static void expect(const char *path, const char *text) {
+    char *found = contents(path);
+    assert_string_equal(found, text);
+    free(found);
+}
+
+static void numbers_read_back_exactly(void **state) {
+    (void)state;
+    char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
+    struct metrics_file metrics;
+    test_ok(metrics_open(&metrics, path, 0));
+    for (uint32_t i = 0; i < 300; i++) {
+        struct philox r = philox(7, i, 0, 0, (uint32_t)RNG_TEST << 24);
+        double values[6];
+        for (int k = 0; k < 6; k++) /* any magnitude, subnormals included */
+            values[k] = ldexp(rng_unit(r.word[k % 4]) + k, (int)(r.word[(k + 1) % 4] % 2000) - 1070);
+        struct train_record record = {i + 1, values[0], values[1], values[2], values[3], values[4], values[5]};
+        test_ok(metrics_write_train(&metrics, &record));
+        char *text = contents(path);
+        char *line = text;
+        for (char *end = strchr(line, '\n'); end && end[1]; end = strchr(line, '\n'))
+            line = end + 1;
+        json_t *object = json_loads(line, 0, NULL);
+        static const char *const keys[] = {"lm_loss", "lr", "grad_norm", "tokens_per_s", "model_tflops", "seconds"};
+        for (int k = 0; k < 6; k++)
+            assert_true(json_number_value(json_object_get(object, keys[k])) == values[k]);
+        assert_int_equal(json_integer_value(json_object_get(object, "iteration")), i + 1);
+        json_decref(object);
+        free(text);
+    }
+    metrics_close(&metrics);
+    free(path);
+    free(directory);
+}
+
+static const char first[] = "{\"iteration\":1,\"lm_loss\":4.5}\n", second[] = "{\"iteration\":2,\"lm_loss\":4.25}\n",
+                  valid[] = "{\"iteration\":2,\"valid_loss\":4.375}\n",
+                  third[] = "{\"iteration\":3,\"lm_loss\":4.125}\n";
+
+static void a_resumed_run_cuts_what_lies_behind_its_checkpoint(void **state) {
+    (void)state;
+    char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
+    char all[512], kept[512];
+    snprintf(all, sizeof all, "%s%s%s%s", first, second, valid, third);
+    snprintf(kept, sizeof kept, "%s%s%s", first, second, valid);
+    /* torn at every byte of the last record, and whole */
+    for (size_t end = strlen(kept); end <= strlen(all); end++) {
+        char torn[512];
+        snprintf(torn, sizeof torn, "%.*s", (int)end, all);
+        put(path, torn);
+        struct metrics_file metrics;
+        test_ok(metrics_open(&metrics, path, 2));
+        expect(path, kept);
+        test_ok(metrics_write_validation(&metrics, &(struct validation_record){.iteration = 3, .valid_loss = 1.5}));
+        metrics_close(&metrics);
+        char *text = contents(path);
+        assert_memory_equal(text, kept, strlen(kept));
+        assert_string_equal(text + strlen(kept), "{\"iteration\":3,\"valid_loss\":1.5,\"seconds\":0}\n");
+        free(text);
+    }
+    put(path, all);
+    struct metrics_file metrics;
+    test_ok(metrics_open(&metrics, path, 0));
+    metrics_close(&metrics);
+    expect(path, "");
+    free(path);
+    free(directory);
+}
+
+static void long_files_are_cut_at_the_right_record(void **state) {
+    (void)state;
+    char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
+    struct metrics_file metrics;
+    test_ok(metrics_open(&metrics, path, 0));
+    for (int64_t i = 1; i <= 2000; i++)
+        test_ok(metrics_write_train(&metrics, &(struct train_record){.iteration = i, .lm_loss = 1.0 / (double)i}));
+    int64_t whole = metrics.length;
+    metrics_close(&metrics);
+    test_ok(metrics_open(&metrics, path, 1999));
+    int64_t last = whole - metrics.length;
+    assert_in_range(last, 50, 200);
+    assert_int_equal(file_size(path), metrics.length);
+    metrics_close(&metrics);
+    test_ok(metrics_open(&metrics, path, 1000));
+    char *text = contents(path);
+    assert_non_null(strstr(text, "{\"iteration\":1000,"));
+    assert_null(strstr(text, "{\"iteration\":1001,"));
+    free(text);
+    metrics_close(&metrics);
+    free(path);
+    free(directory);
+}
+
+static void what_is_no_record_is_refused_and_stays(void **state) {
+    (void)state;
+    char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
+    char behind[512];
+    snprintf(behind, sizeof behind, "%sa line of somebody's\n", first);
+    const char *const texts[] = {"hello\n", "hello", "{}\n", "{\"iteration\":\"1\"}\n", "[1]\n", "\n", behind};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        put(path, texts[i]);
+        struct metrics_file metrics;
+        test_fails(metrics_open(&metrics, path, 5), STATUS_INVALID, texts[i] == behind ? "m.jsonl:2:" : "m.jsonl:1:");
+        expect(path, texts[i]);
+    }
+    free(path);
+    free(directory);
+}
+
+static void files_that_cannot_be_written_are_named(void **state) {
+    (void)state;
+    struct metrics_file metrics;
+    test_fails(metrics_open(&metrics, "/nowhere/m.jsonl", 0), STATUS_IO, "/nowhere/m.jsonl");
+    test_ok(metrics_open(&metrics, "/dev/full", 0));
+    test_fails(metrics_write_train(&metrics, &(struct train_record){.iteration = 1}), STATUS_IO, "/dev/full");
+    metrics_close(&metrics);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_read_back_exactly),
+        cmocka_unit_test(a_resumed_run_cuts_what_lies_behind_its_checkpoint),
+        cmocka_unit_test(long_files_are_cut_at_the_right_record),
+        cmocka_unit_test(what_is_no_record_is_refused_and_stays),
+        cmocka_unit_test(files_that_cannot_be_written_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

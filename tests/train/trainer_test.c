@@ -1,0 +1,262 @@
+/* The trainer by itself: nothing is allocated inside a step, and a step means what it says. */
+#include "train/train.h"
+
+#include "data/data.h"
+#include "support/test.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <malloc.h>
+#include <math.h>
+#include <stdatomic.h>
+
+/* ---- a count of allocations in every thread: ours, and what we make libc allocate. oneDNN and libgomp take and give
+ * back a few bytes in each call, which nobody can forbid them; that they give it all back is seen by mallinfo. ---- */
+
+static atomic_bool is_counting;
+static atomic_int allocations;
+
+#ifndef __SANITIZE_ADDRESS__ /* which wants these names for itself */
+extern void *__libc_malloc(size_t bytes);
+extern void *__libc_calloc(size_t count, size_t bytes);
+extern void *__libc_realloc(void *memory, size_t bytes);
+extern void *__libc_memalign(size_t alignment, size_t bytes);
+
+static void count(const void *caller) {
+    Dl_info info;
+    if (!atomic_load_explicit(&is_counting, memory_order_relaxed) || !dladdr(caller, &info))
+        return;
+    if (!strstr(info.dli_fname, "libdnnl") && !strstr(info.dli_fname, "libstdc++") &&
+        !strstr(info.dli_fname, "libgomp"))
+        atomic_fetch_add(&allocations, 1);
+}
+void *malloc(size_t bytes) {
+    count(__builtin_return_address(0));
+    return __libc_malloc(bytes);
+}
+void *calloc(size_t items, size_t bytes) {
+    count(__builtin_return_address(0));
+    return __libc_calloc(items, bytes);
+}
+void *realloc(void *memory, size_t bytes) {
+    count(__builtin_return_address(0));
+    return __libc_realloc(memory, bytes);
+}
+void *memalign(size_t alignment, size_t bytes) {
+    count(__builtin_return_address(0));
+    return __libc_memalign(alignment, bytes);
+}
+void *aligned_alloc(size_t alignment, size_t bytes) {
+    count(__builtin_return_address(0));
+    return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void **memory, size_t alignment, size_t bytes) {
+    count(__builtin_return_address(0));
+    *memory = __libc_memalign(alignment, bytes);
+    return *memory ? 0 : ENOMEM;
+}
+#endif
+
+/* ---- a small run ---- */
+
+enum { VOCAB = 50, S = 24 };
+static const int32_t EOD = 0;
+
+static char *write_text(void) {
+    char *directory = test_directory(), *prefix;
+    assert_true(asprintf(&prefix, "%s/text", directory) > 0);
+    struct indexed_writer writer;
+    test_ok(indexed_writer_open(&writer, prefix, TOKEN_U16, VOCAB));
+    for (uint32_t d = 0; d < 50; d++) {
+        int32_t tokens[40], count = 8 + (int32_t)(philox(3, d, 0, 0, (uint32_t)RNG_TEST << 24).word[0] % 30);
+        for (int32_t i = 0; i < count; i++)
+            tokens[i] = 1 + (int32_t)((d * 7 + (uint32_t)i) % (VOCAB - 1));
+        tokens[count] = EOD;
+        test_ok(indexed_writer_add_sequence(&writer, tokens, count + 1));
+        test_ok(indexed_writer_end_document(&writer));
+    }
+    test_ok(indexed_writer_commit(&writer));
+    free(directory);
+    return prefix;
+}
+
+static struct train_run make_run(const char **prefix, int precision, int64_t micro_batch_size) {
+    struct train_run run = {.eos_id = EOD};
+    run.config = (struct run_config){
+        .model = {.num_layers = 2,
+                  .hidden_size = 32,
+                  .num_attention_heads = 2,
+                  .vocab_size = VOCAB,
+                  .hidden_dropout = 0.1,
+                  .attention_dropout = 0.1,
+                  .embedding_dropout = -1,
+                  .init_method_std = 0.02,
+                  .layernorm_epsilon = 1e-5,
+                  .add_bias_linear = true},
+        .data = {.data_path = {.items = prefix, .count = 1}, .seq_length = S, .seed = 1234, .split = "80,20,0"},
+        .train = {.train_iters = 20,
+                  .micro_batch_size = micro_batch_size,
+                  .global_batch_size = 6,
+                  .seed = 1,
+                  .eval_interval = 5,
+                  .eval_iters = 2,
+                  .precision = precision},
+        .optim =
+            {.lr = 1e-2, .weight_decay = 0.1, .clip_grad = 1, .adam_beta1 = 0.9, .adam_beta2 = 0.99, .adam_eps = 1e-8},
+        .parallel = {.tensor_model_parallel_size = 1,
+                     .pipeline_model_parallel_size = 1,
+                     .context_parallel_size = 1,
+                     .expert_model_parallel_size = 1},
+        .log = {.log_interval = 1},
+    };
+    test_ok(run_config_resolve(&run.config));
+    return run;
+}
+
+static void nothing_is_allocated_inside_a_step(void **state) {
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip();
+#endif
+    char *prefix = write_text(), *directory = test_directory();
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        struct train_run run = make_run((const char **)&prefix, precision, 2);
+        run.config.data.reset_attention_mask = run.config.data.reset_position_ids = true; /* ragged segments */
+        struct trainer *trainer;
+        struct train_record record;
+        struct validation_record validation;
+        struct metrics_file metrics;
+        struct event_file events;
+        bool is_done;
+        test_ok(trainer_open(&run, &trainer));
+        test_ok(metrics_open(&metrics, "/dev/null", 0));
+        test_ok(events_open(&events, directory, 1));
+        for (int i = 0; i < 5; i++)
+            test_ok(trainer_step(trainer, &record));
+        test_ok(trainer_evaluate(trainer, &validation, &is_done));
+        atomic_store(&allocations, 0);
+        size_t held = mallinfo2().uordblks;
+        atomic_store(&is_counting, true);
+        for (int i = 0; i < 5; i++) {
+            test_ok(trainer_step(trainer, &record));
+            test_ok(metrics_write_train(&metrics, &record));
+            test_ok(events_write(&events, record.iteration, &(struct event_scalar){"lm loss", record.lm_loss}, 1));
+        }
+        test_ok(trainer_evaluate(trainer, &validation, &is_done));
+        test_ok(metrics_write_validation(&metrics, &validation));
+        atomic_store(&is_counting, false);
+        assert_true(is_done);
+        assert_int_equal(atomic_load(&allocations), 0);
+        assert_int_equal(mallinfo2().uordblks, held);
+        metrics_close(&metrics);
+        events_close(&events);
+        trainer_close(trainer);
+    }
+    free(prefix);
+    free(directory);
+}
+
+static void the_count_sees_an_allocation(void **state) {
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip();
+#endif
+    atomic_store(&allocations, 0);
+    atomic_store(&is_counting, true);
+    char *volatile memory = strdup("a text");
+    atomic_store(&is_counting, false);
+    free(memory);
+    assert_int_equal(atomic_load(&allocations), 1);
+}
+
+/* Losses of the first steps, without dropout so that only the mean's definition counts. */
+static void first_losses(const struct train_run *run, double losses[3]) {
+    struct trainer *trainer;
+    struct train_record record;
+    test_ok(trainer_open(run, &trainer));
+    for (int i = 0; i < 3; i++) {
+        test_ok(trainer_step(trainer, &record));
+        losses[i] = record.lm_loss;
+        assert_int_equal(record.iteration, i + 1);
+    }
+    trainer_close(trainer);
+}
+
+/* Masked labels are spread unevenly: a mean of micro batches' means would differ in the second digit. */
+static void the_loss_is_the_mean_over_the_global_batch(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    double whole[3], parts[3];
+    for (int masks = 0; masks < 4; masks++) {
+        for (int64_t size = 1; size <= 6; size++) {
+            if (6 % size)
+                continue;
+            struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, size);
+            run.config.data.eod_mask_loss = masks & 1;
+            run.config.data.reset_position_ids = run.config.data.reset_attention_mask = masks & 2;
+            first_losses(&run, size == 1 ? whole : parts);
+            for (int i = 0; i < 3 && size > 1; i++)
+                assert_true(fabs(whole[i] - parts[i]) < 1e-5 * whole[i]);
+        }
+    }
+    free(prefix);
+}
+
+static void validation_follows_from_the_iteration(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 3);
+    struct trainer *trainer;
+    struct train_record record;
+    struct validation_record a, b;
+    bool is_done;
+    test_ok(trainer_open(&run, &trainer));
+    for (int i = 0; i < 5; i++)
+        test_ok(trainer_step(trainer, &record));
+    test_ok(trainer_evaluate(trainer, &a, &is_done));
+    assert_true(is_done);
+    test_ok(trainer_evaluate(trainer, &b, &is_done));
+    assert_true(a.valid_loss == b.valid_loss); /* and nothing of it stays behind in the next one */
+    assert_true(a.valid_loss > 0 && a.valid_loss < 4.5);
+    trainer_close(trainer);
+    run.config.data.split = "100,0,0";
+    test_ok(trainer_open(&run, &trainer));
+    for (int i = 0; i < 5; i++)
+        test_ok(trainer_step(trainer, &record));
+    test_ok(trainer_evaluate(trainer, &a, &is_done));
+    assert_false(is_done);
+    trainer_close(trainer);
+    free(prefix);
+}
+
+static void the_plan_counts_every_part(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 3);
+    struct train_plan fp32, bf16;
+    test_ok(train_plan_make(&run, &fp32));
+    run.config.train.precision = PRECISION_BF16;
+    test_ok(train_plan_make(&run, &bf16));
+    size_t parameters = (size_t)fp32.parameters;
+    assert_int_equal(fp32.parameters, 50 * 32 + 24 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32);
+    assert_in_range(fp32.weights, 4 * parameters, 4 * parameters + 28 * 256);
+    assert_in_range(bf16.weights, 2 * parameters, 2 * parameters + 28 * 128);
+    assert_in_range(fp32.gradients, 4 * parameters, 4 * parameters + 28 * 256);
+    assert_in_range(fp32.optimizer, 8 * parameters, 8 * parameters + 28 * 512 + 256);
+    assert_in_range(bf16.optimizer, 12 * parameters, 12 * parameters + 28 * 768 + 256);
+    assert_true(bf16.activations < fp32.activations);
+    assert_int_equal(train_plan_total(&fp32),
+                     fp32.weights + fp32.gradients + fp32.optimizer + fp32.activations + fp32.workspace + fp32.data);
+    free(prefix);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_count_sees_an_allocation),
+        cmocka_unit_test(nothing_is_allocated_inside_a_step),
+        cmocka_unit_test(the_loss_is_the_mean_over_the_global_batch),
+        cmocka_unit_test(validation_follows_from_the_iteration),
+        cmocka_unit_test(the_plan_counts_every_part),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
