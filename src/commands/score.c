@@ -119,7 +119,7 @@ static int read_ids(struct scorer *s, const char *line, size_t length) {
 }
 
 /* Nine significant digits give back every float. */
-static int print_scores(const struct scorer *s, struct strbuf *out) {
+static int format_scores(const struct scorer *s, struct strbuf *out) {
     strbuf_clear(out);
     strbuf_add_text(out, "{\"tokens\":[");
     for (size_t i = 0; i < s->ids.count; i++)
@@ -135,11 +135,7 @@ static int print_scores(const struct scorer *s, struct strbuf *out) {
                                i, s->logprobs[i]);
     }
     strbuf_add_text(out, "]}\n");
-    if (strbuf_status(out))
-        return strbuf_status(out);
-    return fwrite(out->data, 1, out->length, stdout) == out->length
-               ? STATUS_OK
-               : status_fail_errno("cannot write to standard output");
+    return strbuf_status(out);
 }
 
 static int score_line(struct scorer *s, const char *line, size_t length, struct strbuf *out) {
@@ -155,7 +151,7 @@ static int score_line(struct scorer *s, const char *line, size_t length, struct 
     }
     if (!status)
         status = score_tokens(s->engine, s->ids.ids, (int64_t)s->ids.count, s->logprobs);
-    return status ? status : print_scores(s, out);
+    return status ? status : format_scores(s, out);
 }
 
 static int score_lines(struct scorer *s, FILE *input, const char *name) {
@@ -165,15 +161,18 @@ static int score_lines(struct scorer *s, FILE *input, const char *name) {
     int status = STATUS_OK;
     ssize_t length;
     for (int64_t number = 1; !status && (length = getline(&line, &capacity, input)) >= 0; number++) {
-        if (strspn(line, " \t\r\n") == (size_t)length)
+        length -= length > 0 && line[length - 1] == '\n'; /* or an error at the end would stand in the next line */
+        if (strspn(line, " \t\r\n") >= (size_t)length)
             continue;
         status = score_line(s, line, (size_t)length, &out);
         if (status)
             status_wrap(status, "%s:%lld", name, (long long)number);
+        else if (fwrite(out.data, 1, out.length, stdout) != out.length)
+            status = status_fail_errno("cannot write to standard output");
     }
     if (!status && ferror(input))
         status = status_fail_errno("cannot read %s", name);
-    if (fflush(stdout) && !status)
+    if ((fflush(stdout) || ferror(stdout)) && !status)
         status = status_fail_errno("cannot write to standard output");
     strbuf_free(&out);
     free(line);
