@@ -48,8 +48,7 @@ static void fill_tokens(const struct op_run *run, struct op_tensor *t) {
     }
 }
 
-/* ---- the reference, a row of a head at a time ----------------------------------------------------------------------
- */
+/* ---- the reference, a row of a head at a time ------------------------------------------------------------------- */
 
 struct row {
     const struct op_run *run;
@@ -186,8 +185,7 @@ static void visit_backward(const struct row *r, double *p, void *context) {
     }
 }
 
-/* ---- the kinds
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- the kinds -------------------------------------------------------------------------------------------------- */
 
 static void fill_out(const struct op_run *run, struct op_tensor *t) {
     if (!run->is_benchmark)

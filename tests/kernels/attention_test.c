@@ -31,8 +31,7 @@ static void paged_attention_does_not_depend_on_the_number_of_threads(void **stat
     test_ok(op_check_threads(&paged_family, test_is_long()));
 }
 
-/* ---- one sequence, through both ------------------------------------------------------------------------------------
- */
+/* ---- one sequence, through both --------------------------------------------------------------------------------- */
 
 enum { ROWS = 150, MOST_SIZE = 130, MOST_HEADS = 4, PAGES = 10 };
 

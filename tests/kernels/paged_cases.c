@@ -18,8 +18,7 @@ static int64_t page_index(const struct op_run *run, int64_t kv_heads, int64_t si
     return at + (d / unit * PAGE + token) * unit + d % unit;
 }
 
-/* ---- append
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- append ----------------------------------------------------------------------------------------------------- */
 
 enum { APPEND_ROWS, APPEND_HEADS, APPEND_SIZE, APPEND_PAGES };
 enum { K, V, SLOT, PAGES };
@@ -81,8 +80,7 @@ static void append_reference(struct op_run *run) {
     }
 }
 
-/* ---- attention
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- attention -------------------------------------------------------------------------------------------------- */
 
 enum { ROWS, HEADS, KV_HEADS, SIZE, SEQUENCE_PAGES, FIRST_POSITION };
 enum { PREFILL, DECODE, MIXED }; /* rows of one sequence; each of its own; half and half */

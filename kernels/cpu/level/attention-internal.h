@@ -46,8 +46,7 @@ static inline int64_t chunk_value_units(const struct head_shape *shape) {
     return (int64_t)CHUNK_KEYS / shape->group * shape->width;
 }
 
-/* ---- pieces of the workspace ---------------------------------------------------------------------------------------
- */
+/* ---- pieces of the workspace ------------------------------------------------------------------------------------ */
 
 /* Cuts a block into aligned pieces; with a NULL base it only counts. */
 struct carver {
@@ -76,8 +75,7 @@ static inline struct carver carver_of(void *workspace) {
 int LEVEL(attention_check)(const struct attention *a);
 int LEVEL(attention_check_workspace)(const struct exec *exec, size_t needed, const char *operation);
 
-/* ---- products (attention_product.c)
- * ---------------------------------------------------------------------------------- */
+/* ---- products (attention_product.c) ----------------------------------------------------------------------------- */
 
 /* One chunk of keys and values. Panels that no row sees need not exist. */
 struct chunk {
@@ -124,8 +122,7 @@ struct gradient_product {
 };
 void LEVEL(attention_accumulate)(const struct gradient_product *p);
 
-/* ---- moving rows (attention_pack.c)
- * ----------------------------------------------------------------------------------- */
+/* ---- moving rows (attention_pack.c) ----------------------------------------------------------------------------- */
 
 /* Rows of D elements as units: to[rows][to_row], zeros behind D. */
 void LEVEL(attention_load_rows)(const struct head_shape *shape, const void *from, int64_t stride, int rows, float *to,
@@ -150,8 +147,7 @@ struct key_rows {
 };
 void LEVEL(attention_load_keys)(const struct head_shape *shape, const struct key_rows *keys, float *to, int64_t to_row);
 
-/* ---- dropout (attention_dropout.c)
- * -------------------------------------------------------------------------------------- */
+/* ---- dropout (attention_dropout.c) ------------------------------------------------------------------------------ */
 
 /* Neighbouring keys of a chunk whose elements are neighbours. */
 struct key_run {
@@ -165,8 +161,7 @@ int LEVEL(attention_key_runs)(const struct attention *a, int64_t segment, int64_
 void LEVEL(attention_kept)(const struct attention *a, int head, int64_t first_row, int rows, const struct key_run *runs,
                            int count, uint64_t *kept);
 
-/* ---- one tile of query rows (attention_tile.c)
- * ---------------------------------------------------------------------------- */
+/* ---- one tile of query rows (attention_tile.c) ------------------------------------------------------------------ */
 
 /* Rows with their own position against a row of chunks of one key/value head, in order. */
 struct query_tile {
@@ -182,8 +177,9 @@ struct query_tile {
     float rescale[TILE_ROWS];
 };
 
-/* Cuts the scratch of a tile; the caller sets the fields before them. */
-void LEVEL(attention_tile_carve)(struct query_tile *tile, const struct head_shape *shape, struct carver *carver);
+/* Cuts the scratch of a tile of at most `rows` rows; the caller sets the fields before it. */
+void LEVEL(attention_tile_carve)(struct query_tile *tile, const struct head_shape *shape, int rows,
+                                 struct carver *carver);
 /* Rows as a multiple of SIMD_ROWS; one stays one. */
 int LEVEL(attention_tile_rows)(int rows);
 void LEVEL(attention_tile_begin)(struct query_tile *tile);
@@ -194,8 +190,7 @@ void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *ch
 void LEVEL(attention_tile_end)(const struct query_tile *tile, int first, int rows, void *out, int64_t stride,
                                float *lse);
 
-/* ---- small functions
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- small functions -------------------------------------------------------------------------------------------- */
 
 /* 2^x to 1e-7 relative for x <= 127; exactly 1 at 0; 0 below about -126; NaN stays NaN. */
 ATTENTION_INLINE vfloat exp2_vector(vfloat x) {

@@ -63,7 +63,7 @@ static struct forward_plan forward_plan(const struct attention *a, int threads, 
     plan.staging = carve(&carver, threads, sizeof *plan.staging);
     for (int t = 0; t < threads; t++) {
         struct query_tile tile;
-        LEVEL(attention_tile_carve)(&tile, &plan.shape, &carver);
+        LEVEL(attention_tile_carve)(&tile, &plan.shape, TILE_ROWS, &carver);
         float *staging = carve_floats(&carver, (int64_t)CHUNK_KEYS * plan.shape.depth);
         if (workspace) {
             plan.tile[t] = tile;

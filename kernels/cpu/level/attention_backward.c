@@ -89,8 +89,7 @@ static struct backward_plan backward_plan(const struct attention *a, int threads
     return plan;
 }
 
-/* ---- one tile of queries against one chunk of keys
- * ---------------------------------------------------------------------- */
+/* ---- one tile of queries against one chunk of keys -------------------------------------------------------------- */
 
 struct tile_mask {
     int visible[TILE_ROWS];
@@ -206,8 +205,7 @@ static void tile_accumulate(const struct head_shape *shape, const struct scratch
     LEVEL(attention_accumulate)(&product);
 }
 
-/* ---- one head of one segment
- * --------------------------------------------------------------------------------------------- */
+/* ---- one head of one segment ------------------------------------------------------------------------------------ */
 
 struct head_work {
     const struct backward_plan *plan;

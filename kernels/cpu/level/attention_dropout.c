@@ -1,65 +1,82 @@
 /* Which probabilities are kept: rng_dropout_word of base/rng.h for many elements at once, as one bit a key.
  *
  * A block of 64 elements is 16 counters of four words. Of Philox's ten rounds, the first two and half of the third
- * depend on the block or on the sample alone, but for one word of the row: they are done once for many rows. */
+ * depend on the block or on the sample alone, but for one word of the row: they are done once for many rows. The even
+ * and the odd counters have vectors of their own, with what matters in the even words, where a product reads its
+ * factors and leaves its lower half. */
 #include "cpu/level/attention-internal.h"
 
-enum { BLOCK = 64, COUNTERS = 16, COUNTER_VECTORS = COUNTERS / SIMD_LANES };
+enum { BLOCK = 64, COUNTERS = 16, COUNTER_VECTORS = COUNTERS / SIMD_LANES, ROUNDS = 10 };
 
 static const uint32_t multiplier0 = 0xd2511f53u, multiplier1 = 0xcd9e8d57u;
 static const uint32_t weyl0 = 0x9e3779b9u, weyl1 = 0xbb67ae85u;
 
-/* The counters (element, token, sample, kind and site) of one block of elements after two rounds, as far as they do not
- * depend on the row's token; and what round three makes of c0, which never does. */
+/* What two rounds make of the counters (element, token, sample, kind and site) of one block, as far as it does not
+ * depend on the row's token; and round three's product of c0, which never does. */
 struct block_state {
-    uint32_t key0[10], key1[10];
-    uint32_t sample_high; /* round one's c0 is this, the token and the key */
-    vword c1[COUNTER_VECTORS];
-    vword c2[COUNTER_VECTORS];                         /* less the high product of round one's c0 */
-    vword low[COUNTER_VECTORS], high[COUNTER_VECTORS]; /* product of c0 */
+    vword key0[ROUNDS], key1[ROUNDS];
+    uint32_t first_c0; /* round one's c0 is this and the token */
+    struct lanes {
+        vword c1, c2; /* c2 less the high product of round one's c0 */
+        vword product;
+    } lanes[COUNTER_VECTORS][2]; /* of the even and the odd counters */
 };
 
 static void block_begin(struct block_state *s, uint64_t seed, uint32_t site, uint32_t sample, uint32_t block) {
-    for (uint32_t round = 0; round < 10; round++) {
-        s->key0[round] = (uint32_t)seed + round * weyl0;
-        s->key1[round] = (uint32_t)(seed >> 32) + round * weyl1;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        s->key0[round] = simd_words((uint32_t)seed + round * weyl0);
+        s->key1[round] = simd_words((uint32_t)(seed >> 32) + round * weyl1);
     }
     uint64_t product = (uint64_t)multiplier1 * sample;
-    s->sample_high = (uint32_t)(product >> 32);
+    s->first_c0 = (uint32_t)(product >> 32) ^ (uint32_t)seed;
     for (int v = 0; v < COUNTER_VECTORS; v++) {
-        vword low, high, low2, high2;
-        simd_multiply(simd_words_from(block * COUNTERS + (uint32_t)(v * SIMD_LANES)), multiplier0, &low, &high);
-        simd_multiply(high ^ simd_words((uint32_t)RNG_ATTENTION_DROPOUT << 24 | site) ^ simd_words(s->key1[0]),
-                      multiplier1, &low2, &high2);
-        vword c0 = high2 ^ simd_words((uint32_t)product) ^ simd_words(s->key0[1]);
-        s->c1[v] = low2;
-        s->c2[v] = low ^ simd_words(s->key1[1]);
-        simd_multiply(c0, multiplier0, &s->low[v], &s->high[v]);
+        vword counters = simd_words_from(block * COUNTERS + (uint32_t)(v * SIMD_LANES));
+        for (int odd = 0; odd < 2; odd++) {
+            struct lanes *lanes = &s->lanes[v][odd];
+            vword a = simd_product(odd ? simd_odd_words(counters) : counters, simd_words(multiplier0));
+            vword c2 = simd_odd_words(a) ^ simd_words((uint32_t)RNG_ATTENTION_DROPOUT << 24 | site) ^ s->key1[0];
+            lanes->c1 = simd_product(c2, simd_words(multiplier1));
+            vword c0 = simd_odd_words(lanes->c1) ^ simd_words((uint32_t)product) ^ s->key0[1];
+            lanes->c2 = a ^ s->key1[1];
+            lanes->product = simd_product(c0, simd_words(multiplier0));
+        }
     }
+}
+
+struct counters {
+    vword c0, c1, c2, c3;
+};
+
+/* Rounds two to nine for a row; `row` is round one's product of its c0. */
+ATTENTION_INLINE struct counters finish_rounds(const struct block_state *s, const struct lanes *lanes, uint64_t row) {
+    vword by0 = simd_words(multiplier0), by1 = simd_words(multiplier1);
+    vword b = simd_product(lanes->c2 ^ simd_words((uint32_t)(row >> 32)), by1);
+    struct counters c = {.c0 = simd_odd_words(b) ^ lanes->c1 ^ s->key0[2],
+                         .c1 = b,
+                         .c2 = simd_odd_words(lanes->product) ^ simd_words((uint32_t)row) ^ s->key1[2],
+                         .c3 = lanes->product};
+#pragma GCC unroll 7
+    for (int round = 3; round < ROUNDS; round++) {
+        vword a = simd_product(c.c0, by0);
+        b = simd_product(c.c2, by1);
+        c.c0 = simd_odd_words(b) ^ c.c1 ^ s->key0[round];
+        c.c2 = simd_odd_words(a) ^ c.c3 ^ s->key1[round];
+        c.c1 = b;
+        c.c3 = a;
+    }
+    return c;
 }
 
 /* The block's bits of one row: bit e is set when element e's word reaches the threshold. */
 ATTENTION_INLINE uint64_t block_kept(const struct block_state *s, uint32_t token, vword threshold) {
-    uint64_t product = (uint64_t)multiplier0 * (s->sample_high ^ token ^ s->key0[0]);
-    uint64_t bits = 0;
+    uint64_t row = (uint64_t)multiplier0 * (s->first_c0 ^ token), bits = 0;
     for (int v = 0; v < COUNTER_VECTORS; v++) {
-        vword low, high;
-        simd_multiply(s->c2[v] ^ simd_words((uint32_t)(product >> 32)), multiplier1, &low, &high);
-        vword c0 = high ^ s->c1[v] ^ simd_words(s->key0[2]), c1 = low;
-        vword c2 = s->high[v] ^ simd_words((uint32_t)product) ^ simd_words(s->key1[2]), c3 = s->low[v];
-#pragma GCC unroll 7
-        for (int round = 3; round < 10; round++) {
-            vword low0, high0, low1, high1;
-            simd_multiply(c0, multiplier0, &low0, &high0);
-            simd_multiply(c2, multiplier1, &low1, &high1);
-            c0 = high1 ^ c1 ^ simd_words(s->key0[round]);
-            c2 = high0 ^ c3 ^ simd_words(s->key1[round]);
-            c1 = low1;
-            c3 = low0;
-        }
-        bits |= ((uint64_t)simd_at_least(c0, threshold) | (uint64_t)simd_at_least(c1, threshold) << 16 |
-                 (uint64_t)simd_at_least(c2, threshold) << 32 | (uint64_t)simd_at_least(c3, threshold) << 48)
-                << (v * SIMD_LANES);
+        struct counters even = finish_rounds(s, &s->lanes[v][0], row), odd = finish_rounds(s, &s->lanes[v][1], row);
+        uint64_t w0 = simd_at_least(simd_weave(even.c0, odd.c0), threshold);
+        uint64_t w1 = simd_at_least(simd_weave(even.c1, odd.c1), threshold);
+        uint64_t w2 = simd_at_least(simd_weave(even.c2, odd.c2), threshold);
+        uint64_t w3 = simd_at_least(simd_weave(even.c3, odd.c3), threshold);
+        bits |= (w0 | w1 << 16 | w2 << 32 | w3 << 48) << (v * SIMD_LANES);
     }
     return bits;
 }

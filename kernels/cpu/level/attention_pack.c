@@ -35,12 +35,18 @@ void LEVEL(attention_load_rows)(const struct head_shape *shape, const void *from
         }
         return;
     }
-    size_t element = dtype_bytes(shape->type), bytes = (size_t)size * element,
-           row_bytes = (size_t)to_row * sizeof(float);
+    size_t element = dtype_bytes(shape->type), bytes = (size_t)size * element;
+    int64_t whole = (int64_t)(bytes / sizeof(float)) / SIMD_LANES * SIMD_LANES;
+    size_t rest = bytes - (size_t)whole * sizeof(float), padding = (size_t)(to_row - whole) * sizeof(float) - rest;
     for (int r = 0; r < rows; r++) {
-        char *y = (char *)(to + r * to_row);
-        memcpy(y, (const char *)from + (size_t)(r * stride) * element, bytes);
-        memset(y + bytes, 0, row_bytes - bytes);
+        const char *x = (const char *)from + (size_t)(r * stride) * element;
+        float *y = to + r * to_row;
+        for (int64_t u = 0; u < whole; u += SIMD_LANES)
+            simd_store(y + u, simd_load((const float *)(const void *)x + u));
+        if (rest)
+            memcpy(y + whole, x + (size_t)whole * sizeof(float), rest);
+        if (padding)
+            memset((char *)(y + whole) + rest, 0, padding);
     }
 }
 

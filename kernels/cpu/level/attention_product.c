@@ -38,8 +38,7 @@ ATTENTION_INLINE void store_block(int rows, int wide, vfloat sum[][WIDEST], floa
             simd_store(c + r * c_row + n * SIMD_LANES, sum[r][n]);
 }
 
-/* ---- scores
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- scores ----------------------------------------------------------------------------------------------------- */
 
 ATTENTION_INLINE void score_block(bool pairs, int rows, int wide, const struct score_product *p, int row, int vector) {
     vfloat sum[SIMD_ROWS][WIDEST];
@@ -96,8 +95,7 @@ void LEVEL(attention_scores)(const struct score_product *p) {
         scores(false, p);
 }
 
-/* ---- values
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- values ----------------------------------------------------------------------------------------------------- */
 
 /* Keys 0 .. keys-1, which all rows of the block see; whole groups. */
 ATTENTION_INLINE void value_block(bool pairs, int rows, int wide, const struct value_product *p, int row, int vector,
@@ -188,8 +186,7 @@ void LEVEL(attention_values)(const struct value_product *p) {
         values(false, SIMD_ROWS, p);
 }
 
-/* ---- gradients
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- gradients -------------------------------------------------------------------------------------------------- */
 
 /* a_row, a_step: the constants that the product's are known to be, so that addresses need no multiplication. */
 ATTENTION_INLINE void gradient_block(bool pairs, int wide, const struct gradient_product *p, int64_t a_row,

@@ -1,11 +1,12 @@
 /* One tile of query rows against its keys, chunk by chunk, with the online softmax. */
 #include "cpu/level/attention-internal.h"
 
-void LEVEL(attention_tile_carve)(struct query_tile *tile, const struct head_shape *shape, struct carver *carver) {
-    tile->queries = carve_floats(carver, (int64_t)TILE_ROWS * shape->depth);
-    tile->scores = carve_floats(carver, TILE_ROWS * CHUNK_KEYS);
-    tile->sums = carve_floats(carver, (int64_t)TILE_ROWS * shape->width);
-    tile->total = carve_floats(carver, TILE_ROWS * SIMD_LANES);
+void LEVEL(attention_tile_carve)(struct query_tile *tile, const struct head_shape *shape, int rows,
+                                 struct carver *carver) {
+    tile->queries = carve_floats(carver, (int64_t)rows * shape->depth);
+    tile->scores = carve_floats(carver, (int64_t)rows * CHUNK_KEYS);
+    tile->sums = carve_floats(carver, (int64_t)rows * shape->width);
+    tile->total = carve_floats(carver, (int64_t)rows * SIMD_LANES);
 }
 
 int LEVEL(attention_tile_rows)(int rows) {

@@ -1,20 +1,31 @@
 /* Attention over the pages of the KV cache. Query rows that follow each other in one sequence share a tile, and so do
  * the query heads of a key/value head; four pages are a chunk of keys. A page is used where it lies when its units are
- * the level's and its rows whole vectors, else it is copied first. */
+ * the level's and its rows whole vectors, else it is copied first.
+ *
+ * Tiles of few rows read at the speed of the memory, which likes long runs: there the heads of a thread, neighbours in
+ * every page, take turns at each chunk. */
 #include "cpu/level/attention-internal.h"
 
-enum { FEW_ROWS = 8, LINE = 64 };
+enum { FEW_ROWS = 8, MOST_UNITS = 16 };
 
-/* The work: pieces of rows (of one sequence) by key/value heads by pieces of their query heads. */
+/* What one thread works in. */
+struct paged_scratch {
+    struct query_tile large;           /* of TILE_ROWS */
+    struct query_tile few[MOST_UNITS]; /* of FEW_ROWS */
+    float *keys, *values;              /* copies of one chunk's pages */
+};
+
+/* The work: pieces of rows of one sequence by runs of units, where a unit is a key/value head with those of its query
+ * heads that fit a tile. */
 struct paged_plan {
     const struct paged_attention *a;
     struct head_shape shape;
-    int group, heads_at_once, head_pieces; /* query heads of a key/value head; of them in one tile */
+    int group, heads_at_once, head_pieces; /* query heads of a key/value head; of them in one unit; units of one */
+    int units, units_at_once;
     bool keys_in_place, values_in_place;
     int64_t row_pieces;
-    int32_t *first_row;      /* [row_pieces + 1] */
-    struct query_tile *tile; /* [threads] */
-    float **keys, **values;  /* [threads] copies of one chunk's pages */
+    int32_t *first_row;            /* [row_pieces + 1] */
+    struct paged_scratch *scratch; /* [threads] */
     size_t bytes;
 };
 
@@ -40,29 +51,25 @@ static struct paged_plan paged_plan(const struct paged_attention *a, int threads
     plan.group = a->heads / a->kv_heads;
     plan.heads_at_once = plan.group < TILE_ROWS ? plan.group : TILE_ROWS;
     plan.head_pieces = (plan.group + plan.heads_at_once - 1) / plan.heads_at_once;
+    plan.units = a->kv_heads * plan.head_pieces;
+    plan.units_at_once = clamp_int64((plan.units + threads - 1) / threads, 1, MOST_UNITS);
     plan.first_row = carve(&carver, a->rows + 1, sizeof *plan.first_row);
     if (workspace)
         cut_rows(&plan);
-    plan.tile = carve(&carver, threads, sizeof *plan.tile);
-    plan.keys = carve(&carver, threads, sizeof *plan.keys);
-    plan.values = carve(&carver, threads, sizeof *plan.values);
+    plan.scratch = carve(&carver, threads, sizeof *plan.scratch);
     for (int t = 0; t < threads; t++) {
-        struct query_tile tile;
-        LEVEL(attention_tile_carve)(&tile, &plan.shape, &carver);
-        float *keys = plan.keys_in_place ? NULL : carve_floats(&carver, chunk_key_units(&plan.shape));
-        float *values = plan.values_in_place ? NULL : carve_floats(&carver, chunk_value_units(&plan.shape));
-        if (workspace) {
-            plan.tile[t] = tile;
-            plan.keys[t] = keys;
-            plan.values[t] = values;
-        }
+        struct paged_scratch counted, *scratch = workspace ? &plan.scratch[t] : &counted;
+        LEVEL(attention_tile_carve)(&scratch->large, &plan.shape, TILE_ROWS, &carver);
+        for (int u = 0; u < MOST_UNITS; u++)
+            LEVEL(attention_tile_carve)(&scratch->few[u], &plan.shape, FEW_ROWS, &carver);
+        scratch->keys = plan.keys_in_place ? NULL : carve_floats(&carver, chunk_key_units(&plan.shape));
+        scratch->values = plan.values_in_place ? NULL : carve_floats(&carver, chunk_value_units(&plan.shape));
     }
     plan.bytes = carver.used;
     return plan;
 }
 
-/* ---- copies of pages
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- copies of pages -------------------------------------------------------------------------------------------- */
 
 static const float *unit_at(const uint16_t *page, int64_t unit) {
     return (const float *)(const void *)(page + 2 * unit);
@@ -119,34 +126,30 @@ static void copy_values(const struct head_shape *shape, const void *page, float 
     }
 }
 
-/* ---- one tile
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- units ------------------------------------------------------------------------------------------------------ */
 
-struct tile_work {
+struct unit_work {
     const struct paged_plan *plan;
+    struct paged_scratch *scratch;
     const int32_t *pages; /* of the sequence */
-    int kv_head;
-    float *keys, *values; /* copies */
+    int64_t first, end;   /* rows */
 };
 
-static const void *page_keys(const struct tile_work *w, int64_t index) {
+static const void *page_keys(const struct unit_work *w, int kv_head, int64_t index) {
     const struct paged_attention *a = w->plan->a;
-    int64_t at = w->pages[index] * a->page_stride + (int64_t)w->kv_head * KV_PAGE_TOKENS * a->head_size;
+    int64_t at = w->pages[index] * a->page_stride + (int64_t)kv_head * KV_PAGE_TOKENS * a->head_size;
     return (const char *)a->pages + (size_t)at * dtype_bytes(a->type);
 }
 
-static const void *page_values(const struct tile_work *w, int64_t index) {
-    const struct paged_attention *a = w->plan->a;
-    return (const char *)page_keys(w, index) +
-           (size_t)a->kv_heads * KV_PAGE_TOKENS * (size_t)a->head_size * dtype_bytes(a->type);
+static const void *page_values(const struct unit_work *w, int kv_head, int64_t index) {
+    return page_keys(w, kv_head + w->plan->a->kv_heads, index);
 }
 
-static const float *key_panel(const struct tile_work *w, int64_t index, int panel) {
+static const float *key_panel(const struct unit_work *w, const void *page, int panel) {
     const struct head_shape *shape = &w->plan->shape;
-    const void *page = page_keys(w, index);
     if (w->plan->keys_in_place)
         return page;
-    float *copy = w->keys + (int64_t)panel * PANEL_KEYS * shape->depth;
+    float *copy = w->scratch->keys + (int64_t)panel * PANEL_KEYS * shape->depth;
     if (shape->pairs)
         copy_key_pairs(shape, page, copy);
     else
@@ -154,12 +157,11 @@ static const float *key_panel(const struct tile_work *w, int64_t index, int pane
     return copy;
 }
 
-static const float *value_panel(const struct tile_work *w, int64_t index, int panel) {
+static const float *value_panel(const struct unit_work *w, const void *page, int panel) {
     const struct head_shape *shape = &w->plan->shape;
-    const void *page = page_values(w, index);
     if (w->plan->values_in_place)
         return page;
-    float *copy = w->values + (int64_t)panel * (PANEL_KEYS / shape->group) * shape->width;
+    float *copy = w->scratch->values + (int64_t)panel * (PANEL_KEYS / shape->group) * shape->width;
     if (shape->type == DTYPE_BF16 && !shape->pairs)
         widen_values(shape, page, copy);
     else
@@ -167,76 +169,92 @@ static const float *value_panel(const struct tile_work *w, int64_t index, int pa
     return copy;
 }
 
-/* A few rows read each page once, at the speed of the memory; pages lie anywhere, so the next chunk is asked for here.
- */
-static void prefetch_chunk(const struct tile_work *w, int64_t first_page, int64_t pages) {
-    size_t bytes = (size_t)KV_PAGE_TOKENS * (size_t)w->plan->a->head_size * dtype_bytes(w->plan->a->type);
-    for (int64_t p = first_page; p < first_page + CHUNK_PANELS && p < pages; p++) {
-        const char *keys = page_keys(w, p), *values = page_values(w, p);
-        for (size_t i = 0; i < bytes; i += LINE) {
-            __builtin_prefetch(keys + i);
-            __builtin_prefetch(values + i);
-        }
-    }
+static int unit_heads(const struct paged_plan *plan, int unit) {
+    int before = unit % plan->head_pieces * plan->heads_at_once;
+    return plan->group - before < plan->heads_at_once ? plan->group - before : plan->heads_at_once;
 }
 
-/* seen[r]: keys that the tile's row r sees; most: the largest. */
-static void walk_pages(const struct tile_work *w, struct query_tile *tile, const int64_t *seen, int64_t most) {
-    int64_t pages = (most + PANEL_KEYS - 1) / PANEL_KEYS;
-    LEVEL(attention_tile_begin)(tile);
-    for (int64_t first = 0; first < pages; first += CHUNK_PANELS) {
-        if (tile->rows <= FEW_ROWS)
-            prefetch_chunk(w, first + CHUNK_PANELS, pages);
-        struct chunk chunk = {.value_step = w->plan->shape.width};
-        for (int p = 0; p < CHUNK_PANELS && first + p < pages; p++) {
-            chunk.key[p] = key_panel(w, first + p, p);
-            chunk.value[p] = value_panel(w, first + p, p);
-        }
-        int visible[TILE_ROWS];
-        for (int r = 0; r < tile->rows; r++)
-            visible[r] = clamp_int64(seen[r] - first * PANEL_KEYS, 0, CHUNK_KEYS);
-        LEVEL(attention_tile_chunk)(tile, &chunk, visible, NULL);
-    }
+/* First element of the unit's heads in a row of queries or outputs. */
+static int64_t unit_column(const struct paged_plan *plan, int unit) {
+    int head = unit / plan->head_pieces * plan->group + unit % plan->head_pieces * plan->heads_at_once;
+    return (int64_t)head * plan->shape.size;
 }
 
-static void attend_piece(const struct paged_plan *plan, int64_t item, int slot) {
-    const struct paged_attention *a = plan->a;
-    const struct head_shape *shape = &plan->shape;
-    struct query_tile *tile = &plan->tile[slot];
-    int head_piece = (int)(item % plan->head_pieces), kv_head = (int)(item / plan->head_pieces % a->kv_heads);
-    int64_t piece = plan->row_pieces - 1 - item / plan->head_pieces / a->kv_heads;
-    int64_t first = plan->first_row[piece], end = plan->first_row[piece + 1];
-    int first_head = head_piece * plan->heads_at_once;
-    int heads = plan->group - first_head < plan->heads_at_once ? plan->group - first_head : plan->heads_at_once;
-    int rows = (int)(end - first) * heads;
-    int64_t head_at = (int64_t)(kv_head * plan->group + first_head) * shape->size, seen[TILE_ROWS], most = 0;
-    size_t element = dtype_bytes(a->type);
-
+static void unit_begin(const struct unit_work *w, int unit, struct query_tile *tile) {
+    const struct paged_attention *a = w->plan->a;
+    const struct head_shape *shape = &w->plan->shape;
+    int heads = unit_heads(w->plan, unit), rows = (int)(w->end - w->first) * heads, row = 0;
     tile->shape = shape;
     tile->scale = a->scale;
     tile->keep_scale = 1.0f;
     tile->rows = LEVEL(attention_tile_rows)(rows);
-    for (int64_t i = first; i < end; i++) {
-        int at = (int)(i - first) * heads;
-        const char *q = (const char *)a->q + (size_t)(i * a->q_stride + head_at) * element;
-        LEVEL(attention_load_rows)(shape, q, shape->size, heads, tile->queries + at * shape->depth, shape->depth);
-        for (int h = 0; h < heads; h++)
-            seen[at + h] = a->position[i] + 1;
-        most = a->position[i] + 1 > most ? a->position[i] + 1 : most;
+    for (int64_t i = w->first; i < w->end; i++, row += heads) {
+        int64_t at = i * a->q_stride + unit_column(w->plan, unit);
+        const char *q = (const char *)a->q + (size_t)at * dtype_bytes(a->type);
+        LEVEL(attention_load_rows)(shape, q, shape->size, heads, tile->queries + row * shape->depth, shape->depth);
     }
-    for (int r = rows; r < tile->rows; r++)
-        seen[r] = seen[rows - 1];
     memset(tile->queries + rows * shape->depth, 0, (size_t)((tile->rows - rows) * shape->depth) * sizeof(float));
-    struct tile_work work = {.plan = plan,
-                             .pages = a->page_table + a->sequence[first] * a->max_pages,
-                             .kv_head = kv_head,
-                             .keys = plan->keys[slot],
-                             .values = plan->values[slot]};
-    walk_pages(&work, tile, seen, most);
-    for (int64_t i = first; i < end; i++) {
-        char *out = (char *)a->out + (size_t)(i * a->out_stride + head_at) * element;
-        LEVEL(attention_tile_end)(tile, (int)(i - first) * heads, heads, out, shape->size, NULL);
+    LEVEL(attention_tile_begin)(tile);
+}
+
+static void unit_chunk(const struct unit_work *w, int unit, struct query_tile *tile, int64_t first_page, int pages) {
+    const struct paged_attention *a = w->plan->a;
+    int kv_head = unit / w->plan->head_pieces, heads = unit_heads(w->plan, unit), visible[TILE_ROWS];
+    int rows = (int)(w->end - w->first) * heads;
+    for (int r = 0; r < tile->rows; r++) {
+        int64_t row = w->first + (r < rows ? r : rows - 1) / heads;
+        visible[r] = clamp_int64(a->position[row] + 1 - first_page * KV_PAGE_TOKENS, 0, CHUNK_KEYS);
     }
+    struct chunk chunk = {.value_step = w->plan->shape.width};
+    for (int p = 0; p < pages; p++) {
+        chunk.key[p] = key_panel(w, page_keys(w, kv_head, first_page + p), p);
+        chunk.value[p] = value_panel(w, page_values(w, kv_head, first_page + p), p);
+    }
+    LEVEL(attention_tile_chunk)(tile, &chunk, visible, NULL);
+}
+
+static void unit_end(const struct unit_work *w, int unit, const struct query_tile *tile) {
+    const struct paged_attention *a = w->plan->a;
+    int heads = unit_heads(w->plan, unit), row = 0;
+    for (int64_t i = w->first; i < w->end; i++, row += heads) {
+        int64_t at = i * a->out_stride + unit_column(w->plan, unit);
+        char *out = (char *)a->out + (size_t)at * dtype_bytes(a->type);
+        LEVEL(attention_tile_end)(tile, row, heads, out, w->plan->shape.size, NULL);
+    }
+}
+
+/* The units first .. end-1, each in its tile, side by side. */
+static void attend_units(const struct unit_work *w, int first, int end, struct query_tile *tile) {
+    const struct paged_attention *a = w->plan->a;
+    int64_t seen = 0;
+    for (int64_t i = w->first; i < w->end; i++)
+        seen = a->position[i] + 1 > seen ? a->position[i] + 1 : seen;
+    for (int unit = first; unit < end; unit++)
+        unit_begin(w, unit, &tile[unit - first]);
+    for (int64_t page = 0; page * KV_PAGE_TOKENS < seen; page += CHUNK_PANELS) {
+        int pages = clamp_int64((seen + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - page, 0, CHUNK_PANELS);
+        for (int unit = first; unit < end; unit++)
+            unit_chunk(w, unit, &tile[unit - first], page, pages);
+    }
+    for (int unit = first; unit < end; unit++)
+        unit_end(w, unit, &tile[unit - first]);
+}
+
+/* Pieces of rows are taken from the last, which in a prefill sees the most. */
+static void attend_item(const struct paged_plan *plan, int64_t item, struct paged_scratch *scratch) {
+    const struct paged_attention *a = plan->a;
+    int runs = (plan->units + plan->units_at_once - 1) / plan->units_at_once;
+    int64_t piece = plan->row_pieces - 1 - item / runs;
+    int first = (int)(item % runs) * plan->units_at_once;
+    int end = first + plan->units_at_once < plan->units ? first + plan->units_at_once : plan->units;
+    struct unit_work work = {
+        .plan = plan, .scratch = scratch, .first = plan->first_row[piece], .end = plan->first_row[piece + 1]};
+    work.pages = a->page_table + a->sequence[work.first] * a->max_pages;
+    if ((work.end - work.first) * plan->heads_at_once <= FEW_ROWS)
+        attend_units(&work, first, end, scratch->few);
+    else
+        for (int unit = first; unit < end; unit++)
+            attend_units(&work, unit, unit + 1, &scratch->large);
 }
 
 LEVEL_WORKSPACE(paged_attention, paged_attention) {
@@ -255,7 +273,7 @@ LEVEL_OP(paged_attention, paged_attention) {
     if (status)
         return status;
     struct paged_plan plan = paged_plan(a, threads, exec->workspace);
-    int64_t items = plan.row_pieces * a->kv_heads * plan.head_pieces;
+    int64_t items = plan.row_pieces * ((plan.units + plan.units_at_once - 1) / plan.units_at_once);
     int slots = 0;
 #pragma omp parallel num_threads(threads)
     {
@@ -264,7 +282,7 @@ LEVEL_OP(paged_attention, paged_attention) {
         slot = slots++;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < items; i++)
-            attend_piece(&plan, i, slot);
+            attend_item(&plan, i, &plan.scratch[slot]);
     }
     return STATUS_OK;
 }

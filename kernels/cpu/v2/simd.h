@@ -104,13 +104,19 @@ static inline vword simd_upper_halves(vword x) {
     return _mm_slli_epi32(x, 16);
 }
 
-/* The 64-bit products of a's words and m, in two halves. */
-static inline void simd_multiply(vword a, uint32_t m, vword *low, vword *high) {
-    __m128i factor = _mm_set1_epi64x(m);
-    __m128i even = _mm_mul_epu32(a, factor);
-    __m128i odd = _mm_mul_epu32(_mm_srli_epi64(a, 32), factor);
-    *low = _mm_blend_epi16(even, _mm_slli_epi64(odd, 32), 0xcc);
-    *high = _mm_blend_epi16(_mm_srli_epi64(even, 32), odd, 0xcc);
+/* The 64-bit products of the even words, each in the place of two words. */
+static inline vword simd_product(vword a, vword b) {
+    return _mm_mul_epu32(a, b);
+}
+
+/* The odd words in the even places. */
+static inline vword simd_odd_words(vword x) {
+    return _mm_srli_epi64(x, 32);
+}
+
+/* The even words of both, those of `odd` in the odd places. */
+static inline vword simd_weave(vword even, vword odd) {
+    return _mm_blend_epi16(even, _mm_slli_epi64(odd, 32), 0xcc);
 }
 
 /* Bit i: a's word i >= b's, unsigned. */

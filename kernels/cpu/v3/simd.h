@@ -93,12 +93,16 @@ static inline vword simd_upper_halves(vword x) {
     return _mm256_slli_epi32(x, 16);
 }
 
-static inline void simd_multiply(vword a, uint32_t m, vword *low, vword *high) {
-    __m256i factor = _mm256_set1_epi64x(m);
-    __m256i even = _mm256_mul_epu32(a, factor);
-    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
-    *low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
-    *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+static inline vword simd_product(vword a, vword b) {
+    return _mm256_mul_epu32(a, b);
+}
+
+static inline vword simd_odd_words(vword x) {
+    return _mm256_srli_epi64(x, 32);
+}
+
+static inline vword simd_weave(vword even, vword odd) {
+    return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
 }
 
 static inline uint32_t simd_at_least(vword a, vword b) {

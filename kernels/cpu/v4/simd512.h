@@ -73,12 +73,16 @@ static inline vword simd_upper_halves(vword x) {
     return _mm512_slli_epi32(x, 16);
 }
 
-static inline void simd_multiply(vword a, uint32_t m, vword *low, vword *high) {
-    __m512i factor = _mm512_set1_epi64(m);
-    __m512i even = _mm512_mul_epu32(a, factor);
-    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), factor);
-    *low = _mm512_mask_shuffle_epi32(even, 0xaaaa, odd, (_MM_PERM_ENUM)_MM_SHUFFLE(2, 2, 0, 0));
-    *high = _mm512_mask_shuffle_epi32(odd, 0x5555, even, (_MM_PERM_ENUM)_MM_SHUFFLE(3, 3, 1, 1));
+static inline vword simd_product(vword a, vword b) {
+    return _mm512_mul_epu32(a, b);
+}
+
+static inline vword simd_odd_words(vword x) {
+    return _mm512_srli_epi64(x, 32);
+}
+
+static inline vword simd_weave(vword even, vword odd) {
+    return _mm512_mask_shuffle_epi32(even, 0xaaaa, odd, (_MM_PERM_ENUM)_MM_SHUFFLE(2, 2, 0, 0));
 }
 
 static inline uint32_t simd_at_least(vword a, vword b) {
