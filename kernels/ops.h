@@ -117,7 +117,10 @@ struct residual_dropout {
     int64_t first_col; /* global number of column 0 (a shard's) */
 };
 
-/* Causal attention over segments of a flat batch: row i sees rows j <= i of its own segment, and the segment's prefix. */
+/* Causal attention over segments of a flat batch: row i sees rows j <= i of its own segment, and the segment's prefix;
+ * what it does not see cannot change its bits, not even a NaN. A backend that multiplies bf16 as bf16 rounds the
+ * probabilities and their gradients to it before they are multiplied. Without a prefix, the workspace of one segment of
+ * all rows is enough for the same rows cut in any way. */
 struct attention {
     int64_t rows;                 /* N */
     int64_t segments;             /* S */
@@ -127,13 +130,13 @@ struct attention {
     enum dtype type;
     const void *q, *k, *v;        /* [N, H, D], [N, G, D] with row strides below (a fused qkv is one block) */
     int64_t q_stride, k_stride, v_stride;
-    float scale;                  /* 1/sqrt(D) */
+    float scale;                  /* 1/sqrt(D); above 0 */
     void *out;                    /* [N, H, D], row stride out_stride */
     int64_t out_stride;
-    float *lse;                   /* [H, N] log-sum-exp of the scaled scores; forward out, backward in */
+    float *lse;                   /* [H, N] log-sum-exp of the scaled scores; forward out (or NULL), backward in */
     struct dropout dropout;       /* of the probabilities, element = key's token number in the sample */
     /* Prefix keys and values before each segment's first row, seen by all its rows; prefix 0: none. Shared by all
-     * segments: [P, G, D]. No dropout differs for them: their elements count down from 2^31. */
+     * segments: [P, G, D]. Dropout is the same for them: prefix token p of P has element 2^31 - P + p. */
     int64_t prefix;
     const void *prefix_k, *prefix_v;
     /* backward */
@@ -144,8 +147,10 @@ struct attention {
 
 enum { KV_PAGE_TOKENS = 16 };
 
-/* The paged cache of one layer: page p holds keys [G, 16, D] and values [G, 16, D] of `type` at
- * pages + p * page_stride elements (keys first). */
+/* The paged cache of one layer: page p holds the keys and then the values of 16 tokens, each G * 16 * D elements of
+ * `type`, at pages + p * page_stride elements. Keys are [G, D/U, 16, U] and values [G, 16/U, D, U], where U = 1 for fp32
+ * and 2 for bf16: a unit of 32 bits, so that sixteen scores are one vector. A last odd feature of bf16 keys is [16] of
+ * its own behind the others. Only these operations look inside a page; whole pages may be copied. */
 struct kv_append {
     int64_t rows;
     int kv_heads, head_size;
