@@ -90,15 +90,13 @@ static int train(const struct options *options) {
 }
 
 int command_tokenizer(int argc, char **argv) {
-    if (argc > 0 && strcmp(argv[0], "train") && strcmp(argv[0], "--help") && strcmp(argv[0], "-h"))
-        return command_exit_status(status_fail(STATUS_USAGE,
-                                               "'cambium tokenizer %s' is no command (did you mean "
-                                               "'cambium tokenizer train'?)",
-                                               argv[0]));
     if (argc == 0)
         return command_exit_status(
             status_fail(STATUS_USAGE, "'cambium tokenizer' lacks its word: %s", train_command.synopsis));
     bool is_train = !strcmp(argv[0], "train");
+    if (!is_train && argv[0][0] != '-')
+        return command_exit_status(status_fail(
+            STATUS_USAGE, "unknown command 'tokenizer %s' (did you mean 'cambium tokenizer train'?)", argv[0]));
     struct options options = {0};
     struct config *config = NULL;
     bool is_help = false;

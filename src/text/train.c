@@ -266,10 +266,7 @@ static int merge_place(struct trainer *t, uint32_t at, uint32_t a, uint32_t b, u
     t->symbols[last] = z;
     int status = STATUS_OK;
     if (x != NO_SYMBOL) {
-        if (x == z) /* (z, a) was gained on the right of the merge before */
-            touch(&t->right, a)->gained -= count;
-        else
-            touch(&t->left, x)->lost += count;
+        touch(&t->left, x)->lost += count;
         status = gain(&t->left, x, at - token_length(t, x), count);
     }
     if (!status && y != NO_SYMBOL) {

@@ -104,8 +104,8 @@ static void a_vocabulary_of_257_is_the_bytes_and_the_end(void **state) {
 
 /* Four megabytes of random words and lines: more than the pieces that the threads are handed. */
 static void make_text(struct strbuf *text) {
-    static const char *const ends[] = {" ",  " ",  " ",      "  ",       "\n",  "\n\n",
-                                       "\t", ", ", "\u3000", " \u3000 ", "'s ", "\u00a0\n"};
+    static const char *const ends[] = {" ",  " ",  " ",      "  ",        "\n",  "\n\n",
+                                       "\t", ", ", "\u3000", " \n\u3000", "'s ", "   "};
     uint32_t draws = 0;
     while (text->length < 4 << 20) {
         struct philox r = philox(3, draws++, 0, 0, (uint32_t)RNG_TEST << 24);
@@ -152,6 +152,25 @@ static void neither_threads_nor_pieces_change_the_merges(void **state) {
     assert_same_merges(train_files(&path, 1, 2000, 2), train(gzip, 2000));
     for (int i = 0; i < PARTS; i++)
         free(parts[i]);
+    strbuf_free(&text);
+    free(directory);
+}
+
+/* Six spaces before a word are a word of five, learned as two and three, and one that goes with the word, wherever a
+ * piece happens to end: a run of four is never seen. */
+static void a_run_of_spaces_is_never_cut(void **state) {
+    (void)state;
+    char *directory = test_directory(), path[512];
+    struct strbuf text = STRBUF_INIT;
+    while (text.length < 9 << 20)
+        strbuf_add_text(&text, "abc      ");
+    strbuf_add_text(&text, "abc");
+    write_text(path, directory, "runs.txt", text.data, text.length);
+    struct tokenizer *tokenizer = train(path, 400);
+    assert_true(has_token(tokenizer, "     "));
+    assert_true(has_token(tokenizer, " abc"));
+    assert_false(has_token(tokenizer, "    "));
+    tokenizer_close(tokenizer);
     strbuf_free(&text);
     free(directory);
 }
@@ -241,6 +260,7 @@ int main(void) {
         cmocka_unit_test(repeats_merge_from_the_left),
         cmocka_unit_test(a_vocabulary_of_257_is_the_bytes_and_the_end),
         cmocka_unit_test(neither_threads_nor_pieces_change_the_merges),
+        cmocka_unit_test(a_run_of_spaces_is_never_cut),
         cmocka_unit_test(each_file_is_a_text_of_its_own),
         cmocka_unit_test(rare_pairs_are_left_alone_when_asked),
         cmocka_unit_test(any_bytes_can_be_learned_from),
