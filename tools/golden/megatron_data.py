@@ -18,6 +18,7 @@ import zlib
 warnings.filterwarnings("ignore")
 import numpy
 import torch
+from megatron.core.datasets import helpers_cpp
 from megatron.core.datasets.blended_dataset import BlendedDataset
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
@@ -115,6 +116,45 @@ def lengths(rng, count, longest):
     return [rng.randint(0, longest) for _ in range(count - 1)] + [longest]
 
 
+def running_sum(w):
+    total = 0.0
+    for x in w:
+        total += x
+    return total
+
+
+def eight_lanes(w):
+    """numpy's sum of up to 128 values, for any number of them."""
+    if len(w) < 8:
+        return running_sum(w)
+    r = [running_sum(w[i : len(w) - len(w) % 8 : 8]) for i in range(8)]
+    return running_sum([((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7])), *w[len(w) - len(w) % 8 :]])
+
+
+def plain_halves(w):
+    """numpy's sum with halves that are no multiples of 8."""
+    return eight_lanes(w) if len(w) <= 128 else plain_halves(w[: len(w) // 2]) + plain_halves(w[len(w) // 2 :])
+
+
+def telling_weights(rng, count):
+    """Weights whose blend comes out differently with any other order of additions."""
+    others = [running_sum] + ([eight_lanes, plain_halves] if count > 128 else [])
+
+    def indexes(add):
+        w = numpy.array(weights, dtype=numpy.float64)
+        for _ in range(2):
+            w = w / (numpy.sum(w) if add is None else add(w.tolist()))
+        out = numpy.zeros(3000, dtype=numpy.int16), numpy.zeros(3000, dtype=numpy.int64)
+        helpers_cpp.build_blending_indices(*out, w.tolist(), count, 3000, False)
+        return out[0].tobytes()
+
+    while True:
+        weights = [rng.randint(1, 9) / 10 for _ in range(count)]
+        right = indexes(None)
+        if all(indexes(add) != right for add in others):
+            return [str(w) for w in weights]
+
+
 def cases(rng):
     vector = [10, 3, 7, 5, 12, 4]
     for samples in (0, 5, 12, 1000):
@@ -136,10 +176,9 @@ def cases(rng):
     for weights in (["0.5", "0.25", "0.25"], ["0.7", "0.2", "0.1"], ["1.0"], ["3", "1e1", ".5", "0.0333"], eight):
         files = [lengths(rng, 12, 30) for _ in weights]
         yield case(rng, files=files, weights=weights, samples=200)
-    for count in (9, 20, 133, 300):
-        weights = [repr(rng.random() + 0.01) for _ in range(count)]
-        files = [lengths(rng, 4, 30) for _ in weights]
-        yield case(rng, files=files, weights=weights, samples=3000)
+    for count in (8, 9, 20, 133, 300):
+        files = [lengths(rng, 4, 30) for _ in range(count)]
+        yield case(rng, files=files, weights=telling_weights(rng, count), samples=3000)
     yield case(rng, files=[lengths(rng, 60, 40) for _ in range(3)], weights=["2", "1", "1"], samples=500, split="8,1,1", which=1)
     for samples in (0, 30, 100000):
         yield case(rng, files=[lengths(rng, 10 * k, 30) for k in (2, 1, 3)], samples=samples)
