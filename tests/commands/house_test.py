@@ -37,6 +37,7 @@ LIBRARY_ROOMS = {
 # State that outlives a call, and why it may. Everything else travels in arguments.
 STATE = {
     "base": {"serial": "numbers the temporary names of atomic writes"},
+    "train": {"requested": "the wish of a signal, which its handler can leave nowhere else"},
 }
 MAX_LINES = 800
 
