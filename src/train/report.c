@@ -39,7 +39,14 @@ void report_step(struct report *report, const struct train_record *record) {
     const struct run_config *run = &report->trainer->run.config;
     char detail[LINE_BYTES], rate[32], left[32], share[48] = "";
     int64_t done = record->iteration, total = run->train.train_iters;
-    double mean = (clock_seconds() - report->start) / (double)(done - report->first_iteration);
+    double now = clock_seconds();
+    bool is_first = done == report->first_iteration + 1;
+    /* The first iteration also prepares the products and reads the text for the first time: it is no measure of others.
+     */
+    double mean =
+        is_first ? now - report->start : (now - report->first_end) / (double)(done - report->first_iteration - 1);
+    if (is_first)
+        report->first_end = now;
     format_rate(rate, sizeof rate, record->tokens_per_s);
     format_left(left, sizeof left, mean * (double)(total - done));
     if (report->ceiling_tflops > 0)
@@ -47,7 +54,6 @@ void report_step(struct report *report, const struct train_record *record) {
                  100 * record->model_tflops / report->ceiling_tflops);
     snprintf(detail, sizeof detail, "loss %.4f  lr %.3e  grad norm %.3f  %s tokens/s  %.3f model TFLOP/s%s",
              record->lm_loss, record->lr, record->grad_norm, rate, record->model_tflops, share);
-    bool is_first = done == report->first_iteration + 1;
     if (is_first || done == total || done % run->log.log_interval == 0) {
         progress_clear(&report->progress);
         log_info("iteration %*lld/%lld  %s  %s", (int)snprintf(NULL, 0, "%lld", (long long)total), (long long)done,
@@ -55,7 +61,7 @@ void report_step(struct report *report, const struct train_record *record) {
     }
     if (log_is_terminal()) {
         /* As if all iterations had gone at the mean pace of this process: what is left is then right after a resume. */
-        report->progress.start = clock_seconds() - mean * (double)done;
+        report->progress.start = now - mean * (double)done;
         progress_update(&report->progress, done, "%lld/%lld  loss %.4f  %s tokens/s", (long long)done, (long long)total,
                         record->lm_loss, rate);
     }

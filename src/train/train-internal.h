@@ -55,8 +55,8 @@ struct report {
     struct progress progress;
     const struct trainer *trainer;
     int64_t first_iteration;
-    double start;
-    double ceiling_tflops; /* 0: not measured */
+    double start, first_end; /* clock_seconds() at the beginning, and behind the first iteration */
+    double ceiling_tflops;   /* 0: not measured */
 };
 void report_begin(struct report *report, const struct trainer *trainer, double ceiling_tflops);
 void report_step(struct report *report, const struct train_record *record);
