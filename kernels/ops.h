@@ -19,7 +19,8 @@ struct exec {
     size_t workspace_bytes;
 };
 
-/* ---- weights and products ------------------------------------------------------------------------------------------ */
+/* ---- weights and products ------------------------------------------------------------------------------------------
+ */
 
 enum weight_layout {
     WEIGHT_PLAIN, /* [rows, cols] row-major */
@@ -36,7 +37,7 @@ struct weight_view {
 
 enum gemm_epilogue {
     EPILOGUE_NONE,
-    EPILOGUE_GELU_TANH,  /* C = gelu(AB + bias); aux, if given, receives AB + bias (the GELU's input) */
+    EPILOGUE_GELU_TANH, /* C = gelu(AB + bias); aux, if given, receives AB + bias (the GELU's input) */
     EPILOGUE_GELU_EXACT,
     EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read */
     EPILOGUE_DGELU_EXACT,
@@ -48,7 +49,7 @@ struct gemm {
     const void *a; /* [m,k], or [k,m] when a_transposed; row stride lda elements */
     int64_t lda;
     bool a_transposed; /* a weight gradient: c_type fp32, no epilogue */
-    const void *b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward); row stride ldb */
+    const void *b;     /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward); row stride ldb */
     int64_t ldb;
     bool b_transposed;
     const struct weight_view *packed; /* instead of b: a packed [n,k] weight; A plain, no GELU backward */
@@ -59,11 +60,12 @@ struct gemm {
     bool accumulate;   /* C += (c_type fp32 only, with neither bias nor epilogue) */
     const void *bias;  /* [n] or NULL */
     enum gemm_epilogue epilogue;
-    void *aux; /* [m, n] with row stride ldc, of `type` */
+    void *aux;            /* [m, n] with row stride ldc, of `type` */
     float *bias_gradient; /* [m] += sums of op(A)'s rows over k: dW = dY^T X leaves db = column sums of dY; or NULL */
 };
 
-/* ---- arguments of the others --------------------------------------------------------------------------------------- */
+/* ---- arguments of the others ---------------------------------------------------------------------------------------
+ */
 
 /* Where the rows of a flat batch belong, for the keys of dropout. */
 struct row_keys {
@@ -85,12 +87,12 @@ struct layernorm {
     const void *gain; /* [C] */
     const void *bias; /* [C] */
     float epsilon;
-    void *y;          /* forward: [N,C] out */
-    float *mean;      /* [N] out in forward, in in backward; NULL in a forward that saves nothing */
-    float *rstd;      /* [N] */
-    const void *dy;   /* backward: [N,C] */
-    void *dx;         /* backward: [N,C] out */
-    const void *dx_add; /* backward: [N,C] added to dx (the residual's gradient; may be dx itself), or NULL */
+    void *y;              /* forward: [N,C] out */
+    float *mean;          /* [N] out in forward, in in backward; NULL in a forward that saves nothing */
+    float *rstd;          /* [N] */
+    const void *dy;       /* backward: [N,C] */
+    void *dx;             /* backward: [N,C] out */
+    const void *dx_add;   /* backward: [N,C] added to dx (the residual's gradient; may be dx itself), or NULL */
     float *dgain, *dbias; /* backward: [C] accumulated, or both NULL when frozen */
 };
 
@@ -104,7 +106,8 @@ struct gelu {
     void *dx;       /* backward out; may be dy */
 };
 
-/* y = residual + dropout(x); residual NULL: y = dropout(x). y may be x or residual. Backward: dx = mask * dy / (1-p). */
+/* y = residual + dropout(x); residual NULL: y = dropout(x). y may be x or residual. Backward: dx = mask * dy / (1-p).
+ */
 struct residual_dropout {
     int64_t rows, cols;
     enum dtype type;
@@ -126,15 +129,15 @@ struct attention {
     int64_t segments;             /* S */
     const int64_t *segment_start; /* host, [S+1], ascending, 0 .. N */
     int heads, kv_heads, head_size;
-    int first_head;               /* global number of head 0, for dropout keys */
+    int first_head; /* global number of head 0, for dropout keys */
     enum dtype type;
-    const void *q, *k, *v;        /* [N, H, D], [N, G, D] with row strides below (a fused qkv is one block) */
+    const void *q, *k, *v; /* [N, H, D], [N, G, D] with row strides below (a fused qkv is one block) */
     int64_t q_stride, k_stride, v_stride;
-    float scale;                  /* 1/sqrt(D); above 0 */
-    void *out;                    /* [N, H, D], row stride out_stride */
+    float scale; /* 1/sqrt(D); above 0 */
+    void *out;   /* [N, H, D], row stride out_stride */
     int64_t out_stride;
-    float *lse;                   /* [H, N] log-sum-exp of the scaled scores; forward out (or NULL), backward in */
-    struct dropout dropout;       /* of the probabilities, element = key's token number in the sample */
+    float *lse;             /* [H, N] log-sum-exp of the scaled scores; forward out (or NULL), backward in */
+    struct dropout dropout; /* of the probabilities, element = key's token number in the sample */
     /* Prefix keys and values before each segment's first row, seen by all its rows; prefix 0: none. Shared by all
      * segments: [P, G, D]. Dropout is the same for them: prefix token p of P has element 2^31 - P + p. */
     int64_t prefix;
@@ -148,9 +151,9 @@ struct attention {
 enum { KV_PAGE_TOKENS = 16 };
 
 /* The paged cache of one layer: page p holds the keys and then the values of 16 tokens, each G * 16 * D elements of
- * `type`, at pages + p * page_stride elements. Keys are [G, D/U, 16, U] and values [G, 16/U, D, U], where U = 1 for fp32
- * and 2 for bf16: a unit of 32 bits, so that sixteen scores are one vector. A last odd feature of bf16 keys is [16] of
- * its own behind the others. Only these operations look inside a page; whole pages may be copied. */
+ * `type`, at pages + p * page_stride elements. Keys are [G, D/U, 16, U] and values [G, 16/U, D, U], where U = 1 for
+ * fp32 and 2 for bf16: a unit of 32 bits, so that sixteen scores are one vector. A last odd feature of bf16 keys is
+ * [16] of its own behind the others. Only these operations look inside a page; whole pages may be copied. */
 struct kv_append {
     int64_t rows;
     int kv_heads, head_size;
@@ -162,8 +165,8 @@ struct kv_append {
     const int32_t *slot; /* [N] page * 16 + token inside the page; -1: the row is not kept */
 };
 
-/* Row i is a query at `position[i]` of sequence `sequence[i]`; it sees cached tokens 0 .. position[i]. The bits of a row
- * depend on its own query and on its sequence's cache only: not on how rows are grouped into calls. */
+/* Row i is a query at `position[i]` of sequence `sequence[i]`; it sees cached tokens 0 .. position[i]. The bits of a
+ * row depend on its own query and on its sequence's cache only: not on how rows are grouped into calls. */
 struct paged_attention {
     int64_t rows;
     int heads, kv_heads, head_size;
@@ -175,8 +178,8 @@ struct paged_attention {
     int64_t page_stride;
     const int32_t *page_table; /* [sequences, max_pages] */
     int64_t max_pages;
-    const int32_t *sequence;   /* [N] row of page_table */
-    const int32_t *position;   /* [N] index in the cache, prefix included */
+    const int32_t *sequence; /* [N] row of page_table */
+    const int32_t *position; /* [N] index in the cache, prefix included */
     void *out;
     int64_t out_stride;
 };
@@ -186,17 +189,18 @@ struct paged_attention {
 struct embedding {
     int64_t rows, cols;
     enum dtype type;
-    const int32_t *tokens;    /* [N] */
-    const int32_t *positions; /* [N] */
-    const void *token_table;    /* [V,C] */
-    const void *position_table; /* [T,C] or NULL */
-    void *x;                  /* forward out */
-    const void *dx;           /* backward in */
+    const int32_t *tokens;                 /* [N] */
+    const int32_t *positions;              /* [N] */
+    const void *token_table;               /* [V,C] */
+    const void *position_table;            /* [T,C] or NULL */
+    void *x;                               /* forward out */
+    const void *dx;                        /* backward in */
     float *dtoken_table, *dposition_table; /* accumulated; NULL when frozen */
 };
 
-/* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse; backward
- * overwrites the logits with (softmax - onehot) * dloss[i] (0 in the padding). One fused call does both in place. */
+/* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse;
+ * backward overwrites the logits with (softmax - onehot) * dloss[i] (0 in the padding). One fused call does both in
+ * place. */
 struct cross_entropy {
     int64_t rows, vocab, stride;
     enum dtype type;
@@ -209,19 +213,19 @@ struct cross_entropy {
 
 struct adamw {
     int64_t count;
-    float *master;    /* fp32 values, updated */
-    float *m, *v;     /* moments, updated */
+    float *master; /* fp32 values, updated */
+    float *m, *v;  /* moments, updated */
     const float *gradient;
     const float *gradient_scale; /* device, one number that multiplies the gradient (the clip factor); NULL: 1 */
-    void *weights;    /* the working copy that receives the rounded master; NULL when master is the working copy */
+    void *weights; /* the working copy that receives the rounded master; NULL when master is the working copy */
     enum dtype weights_type;
     float lr, beta1, beta2, epsilon, weight_decay;
-    int64_t step;     /* 1 for the first update */
+    int64_t step;       /* 1 for the first update */
     bool zero_gradient; /* clears the gradient in the same pass */
 };
 
-/* Clipping by global norm, all on the device: norm = sqrt(sum of squares); factor = min(1, max_norm / (norm + 1e-6)), or
- * 1 when max_norm is 0. */
+/* Clipping by global norm, all on the device: norm = sqrt(sum of squares); factor = min(1, max_norm / (norm + 1e-6)),
+ * or 1 when max_norm is 0. */
 struct clip_factor {
     const double *sum_of_squares;
     float max_norm;
@@ -245,11 +249,12 @@ struct sample {
     enum dtype type;
     const void *logits; /* [N, stride] */
     const struct sample_row *row;
-    int32_t *token;     /* [N] out */
-    float *logprob;     /* [N] out: log-softmax of the plain logits at the token; may be NULL */
+    int32_t *token; /* [N] out */
+    float *logprob; /* [N] out: log-softmax of the plain logits at the token; may be NULL */
 };
 
-/* ---- the table ------------------------------------------------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------------------------------------------------
+ */
 
 struct ops {
     const char *name;
@@ -302,8 +307,8 @@ struct ops {
                         double *sum);
     /* out[j] += sum over rows of x[i, j]: the gradient of a bias. */
     size_t (*column_sum_workspace)(struct device *device, int64_t rows, int64_t cols);
-    int (*column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x, int64_t stride,
-                      float *out);
+    int (*column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
+                      int64_t stride, float *out);
     int (*cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
                 void *to);
     /* y += x, elementwise, the sum in fp32. */

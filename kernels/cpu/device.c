@@ -20,7 +20,8 @@ static bool level_runs_here(const char *level) {
         return true;
     bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+              __builtin_cpu_supports("avx512cd");
     if (!strcmp(level, "v3"))
         return v3;
     if (!strcmp(level, "v4"))
@@ -102,8 +103,8 @@ int device_alloc(struct device *device, size_t bytes, void **memory) {
     /* Large blocks start at a huge page, less the header before them. */
     size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
     size_t total = bytes + slack + BLOCK_HEADER;
-    void *mapping = total < bytes ? MAP_FAILED
-                                  : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *mapping =
+        total < bytes ? MAP_FAILED : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED)
         return status_fail(STATUS_MEMORY, "cannot allocate %.1f MB", (double)bytes / 1e6);
     uintptr_t start = ((uintptr_t)mapping + BLOCK_HEADER + slack - 1) / slack * slack;

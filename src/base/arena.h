@@ -1,8 +1,8 @@
 /* An arena hands out pieces of one block that somebody else owns, and gives nothing back before it is reset.
  *
- * One arena per lifetime (weights, gradients, optimizer, activations of a micro batch, one step's scratch), sized before
- * the run. The size comes from the same code as the pieces: run that code on an arena without a block (ARENA_PLAN), read
- * `used`, allocate, run it again. So the printed memory plan is the allocation. */
+ * One arena per lifetime (weights, gradients, optimizer, activations of a micro batch, one step's scratch), sized
+ * before the run. The size comes from the same code as the pieces: run that code on an arena without a block
+ * (ARENA_PLAN), read `used`, allocate, run it again. So the printed memory plan is the allocation. */
 #ifndef CAMBIUM_BASE_ARENA_H
 #define CAMBIUM_BASE_ARENA_H
 

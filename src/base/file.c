@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 int file_read(const char *path, size_t limit, struct strbuf *out) {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
     if (descriptor < 0) {
         int status = errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO;
         status_fail_errno("cannot open %s", path);
@@ -193,7 +193,8 @@ int file_pread_all(int descriptor, void *bytes, size_t length, off_t offset, con
         if (n < 0)
             return status_fail_errno("cannot read %s", path);
         if (n == 0)
-            return status_fail(STATUS_INVALID, "%s ends at byte %lld, %zu bytes early", path, (long long)offset, length);
+            return status_fail(STATUS_INVALID, "%s ends at byte %lld, %zu bytes early", path, (long long)offset,
+                               length);
         p += n;
         offset += n;
         length -= (size_t)n;

@@ -84,7 +84,8 @@ void progress_update(struct progress *progress, int64_t done, const char *detail
     if (!terminal)
         n = snprintf(line, sizeof line, "cambium: %s %3.0f%%  %s  %s\n", progress->what, part * 100, detail, left);
     else if (progress->total > 0)
-        n = snprintf(line, sizeof line, "\r\033[K%s %3.0f%% [%s] %s  %s", progress->what, part * 100, bar, detail, left);
+        n = snprintf(line, sizeof line, "\r\033[K%s %3.0f%% [%s] %s  %s", progress->what, part * 100, bar, detail,
+                     left);
     else
         n = snprintf(line, sizeof line, "\r\033[K%s %s", progress->what, detail);
     progress->is_drawn = terminal;

@@ -40,8 +40,8 @@ enum rng_kind { RNG_DROPOUT = 1, RNG_ATTENTION_DROPOUT = 2, RNG_INIT = 3, RNG_SA
 
 /* Dropout of element e (feature, or key position for attention) of a token of a sample. `site` is unique in the model
  * (layer and place, and head for attention; below 2^24). Kept when the word is >= p * 2^32. */
-static inline uint32_t rng_dropout_word(uint64_t seed, enum rng_kind kind, uint32_t site, uint32_t sample, uint32_t token,
-                                        uint32_t e) {
+static inline uint32_t rng_dropout_word(uint64_t seed, enum rng_kind kind, uint32_t site, uint32_t sample,
+                                        uint32_t token, uint32_t e) {
     struct philox r = philox(seed, rng_element_counter(e), token, sample, (uint32_t)kind << 24 | site);
     return r.word[rng_element_word(e)];
 }

@@ -38,11 +38,11 @@ static void half_and_bfloat_round_to_nearest_even(void **state) {
         else
             assert_int_equal(bf16_from_float(b), bits);
     }
-    assert_int_equal(bf16_from_float(1.00390625f), 0x3f80);    /* a tie goes to the even neighbour */
+    assert_int_equal(bf16_from_float(1.00390625f), 0x3f80); /* a tie goes to the even neighbour */
     assert_int_equal(bf16_from_float(1.01171875f), 0x3f82);
     assert_int_equal(f16_from_float(65519.0f), 0x7bff);
     assert_int_equal(f16_from_float(65520.0f), 0x7c00);
-    assert_int_equal(f16_from_float(0x1p-25f), 0);             /* half of the smallest subnormal, a tie */
+    assert_int_equal(f16_from_float(0x1p-25f), 0); /* half of the smallest subnormal, a tie */
     assert_int_equal(f16_from_float(0x1.8p-25f), 1);
 }
 

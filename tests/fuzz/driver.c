@@ -1,6 +1,6 @@
-/* Runs a fuzz target without a fuzzing engine: every seed as it is, then mutations of the seeds from a fixed seed, for a
- * number of seconds. A target defines LLVMFuzzerTestOneInput, so that libFuzzer and AFL++ can drive it as well. What it
- * finds is a crash or a sanitizer report; the input that was running is kept in ./fuzz-failure.bin. */
+/* Runs a fuzz target without a fuzzing engine: every seed as it is, then mutations of the seeds from a fixed seed, for
+ * a number of seconds. A target defines LLVMFuzzerTestOneInput, so that libFuzzer and AFL++ can drive it as well. What
+ * it finds is a crash or a sanitizer report; the input that was running is kept in ./fuzz-failure.bin. */
 #include "base/base.h"
 
 #include <signal.h>
@@ -35,7 +35,8 @@ static void keep_failure(int signal_number) {
 }
 
 static void mutate(void) {
-    static const int64_t interesting[] = {0, 1, -1, 127, 128, 255, 256, 65535, 65536, 0x7fffffff, 0xffffffff, INT64_MAX, INT64_MIN};
+    static const int64_t interesting[] = {0,     1,     -1,         127,        128,       255,      256,
+                                          65535, 65536, 0x7fffffff, 0xffffffff, INT64_MAX, INT64_MIN};
     for (uint32_t edits = 1 + draw(8); edits > 0; edits--) {
         size_t at = current_size ? draw((uint32_t)current_size) : 0;
         switch (draw(8)) {

@@ -1,18 +1,19 @@
-/* Every file of this folder is compiled once per instruction-set level; LEVEL(name) keeps the copies apart. A function of
- * an operation is called LEVEL(cpu_OPERATION) and is declared here; table.c puts them together. Loops are plain C for the
- * compiler to vectorise; where a file needs intrinsics it takes them from simd.h, of which each level has its own. */
+/* Every file of this folder is compiled once per instruction-set level; LEVEL(name) keeps the copies apart. A function
+ * of an operation is called LEVEL(cpu_OPERATION) and is declared here; table.c puts them together. Loops are plain C
+ * for the compiler to vectorise; where a file needs intrinsics it takes them from simd.h, of which each level has its
+ * own. */
 #ifndef CAMBIUM_KERNELS_CPU_LEVEL_H
 #define CAMBIUM_KERNELS_CPU_LEVEL_H
 
 #include "cpu/cpu-internal.h"
 
-#define LEVEL_JOIN_(a, b)  a##_##b
-#define LEVEL_JOIN(a, b)   LEVEL_JOIN_(a, b)
-#define LEVEL(name)        LEVEL_JOIN(name, KERNEL_LEVEL)
-#define LEVEL_TEXT_(name)  #name
-#define LEVEL_TEXT(name)   LEVEL_TEXT_(name)
-#define LEVEL_OP(op, type) int LEVEL(cpu_##op)(const struct exec *exec, const struct type *a)
-#define LEVEL_WORKSPACE(op, type) size_t LEVEL(cpu_##op##_workspace)(struct device *device, const struct type *a)
+#define LEVEL_JOIN_(a, b)         a##_##b
+#define LEVEL_JOIN(a, b)          LEVEL_JOIN_(a, b)
+#define LEVEL(name)               LEVEL_JOIN(name, KERNEL_LEVEL)
+#define LEVEL_TEXT_(name)         #name
+#define LEVEL_TEXT(name)          LEVEL_TEXT_(name)
+#define LEVEL_OP(op, type)        int LEVEL(cpu_##op)(const struct exec *exec, const struct type *a)
+#define LEVEL_WORKSPACE(op, type) size_t LEVEL(cpu_##op##_workspace)(struct device * device, const struct type *a)
 
 size_t LEVEL(cpu_gemm_workspace)(struct device *device, const struct gemm *gemm);
 int LEVEL(cpu_gemm)(const struct exec *exec, const struct gemm *gemm);
@@ -42,8 +43,8 @@ LEVEL_OP(adamw, adamw);
 size_t LEVEL(cpu_sum_of_squares_workspace)(struct device *device, int64_t count);
 int LEVEL(cpu_sum_of_squares)(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
 LEVEL_OP(clip_factor, clip_factor);
-int LEVEL(cpu_weighted_sum)(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
-                            double *sum);
+int LEVEL(cpu_weighted_sum)(const struct exec *exec, int64_t count, const float *x, const float *weight,
+                            bool accumulate, double *sum);
 size_t LEVEL(cpu_column_sum_workspace)(struct device *device, int64_t rows, int64_t cols);
 int LEVEL(cpu_column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                           int64_t stride, float *out);
