@@ -30,8 +30,7 @@ bool gemm_cache_has(struct device *device, const struct gemm_form *form);
 size_t gemm_cache_scratchpad(struct device *device, const struct gemm_form *form);
 int gemm_cache_run(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers);
 
-/* ---- what each level adds
- * -------------------------------------------------------------------------------------------- */
+/* ---- what each level adds -------------------------------------------------------------------------------------- */
 
 /* A block of products in fp32 that stands at (row, col) of C. */
 struct gemm_block {

@@ -3,7 +3,7 @@
 #include "cpu/gemm-internal.h"
 
 enum {
-    PIECE_COLS = 768, /* of a product that an epilogue follows */
+    PIECE_COLS = 1536, /* of a product that an epilogue follows */
     PIECE_ROWS = 1024,
     PIECE_DEPTH = 1024,  /* of a product with A transposed */
     PASS_FLOATS = 16384, /* one thread's unit of an epilogue */
@@ -51,8 +51,7 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .c_type = (uint8_t)g->c_type};
 }
 
-/* ---- weight gradients
- * ------------------------------------------------------------------------------------------------ */
+/* ---- weight gradients ------------------------------------------------------------------------------------------ */
 
 /* With A transposed and long sums, oneDNN gives each thread a part of k, and the result would depend on their number
  * (seen from k = 2048 on). Pieces of k are short enough to stay whole, and are added in order. */
@@ -96,8 +95,7 @@ static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
     return most;
 }
 
-/* ---- products with an epilogue
- * ----------------------------------------------------------------------------------------- */
+/* ---- products with an epilogue --------------------------------------------------------------------------------- */
 
 /* Where the products of a piece stand before the epilogue: in C or aux when those are fp32, else in the workspace. */
 enum stage { STAGE_C, STAGE_AUX, STAGE_WORKSPACE };
@@ -194,8 +192,7 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
     return STATUS_OK;
 }
 
-/* ---- the operation
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the operation --------------------------------------------------------------------------------------------- */
 
 /* Whether oneDNN has the product: this processor may lack what bf16 needs. */
 static bool is_in_library(struct device *device, const struct gemm *g) {

@@ -3,7 +3,9 @@
  * the bandwidth of the memory, at many the registers hold TILE_ROWS x PANEL sums and it is the multipliers.
  *
  * Each output is one chain of multiply-adds along k whatever the number of rows, so that a row's bits do not depend on
- * the others. That promise is why no library stands here: a library may choose another order for every shape. */
+ * the others. That promise is why no library stands here: a library may choose another order for every shape. Measured
+ * on 2 cores of Zen 4, in bf16: 0.9-1.0 of the streaming read at one row, and from 16 rows to 1,024 at or above the
+ * speed of oneDNN's product of plain matrices. */
 #include "cpu/gemm-internal.h"
 #include "cpu/level/gemm_level.h"
 #include "simd.h"
@@ -16,9 +18,10 @@ enum {
                                   : 5, /* what the registers hold */
     UNROLL = 4,                        /* steps; panels are padded to it */
     LINES = UNROLL * PANEL / 16,       /* cache lines of an unrolled step */
-    A_BYTES = 1 << 20,                 /* of packed rows at a time: half of a second-level cache or less */
-    PREFETCH_BYTES = 8192,             /* ahead in the panel's own stream */
-    PREFETCH_ROWS = 8,                 /* beyond this many rows the multipliers hide the processor's own prefetching */
+    FEW_BLOCKS = 2,
+    A_BYTES = 1 << 20,     /* of packed rows at a time: half of a second-level cache or less */
+    PREFETCH_BYTES = 8192, /* ahead in the panel's own stream */
+    PREFETCH_ROWS = 7,     /* beyond this many rows the multipliers hide the processor's own prefetching */
 };
 /* Units of a row's element in the packed rows: bf16 is widened where there is no arithmetic on pairs. */
 enum { PAIR_UNITS = SIMD_PAIRS ? 1 : 2 };
@@ -32,8 +35,7 @@ static int64_t panels_of(int64_t n) {
     return (n + PANEL - 1) / PANEL;
 }
 
-/* ---- packing a weight
- * ------------------------------------------------------------------------------------------------ */
+/* ---- packing a weight ------------------------------------------------------------------------------------------ */
 
 size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct weight_view *plain) {
     (void)device;
@@ -78,8 +80,7 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct weight_view *plain, vo
     return STATUS_OK;
 }
 
-/* ---- multiplying
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- multiplying ----------------------------------------------------------------------------------------------- */
 
 #define TILE_INLINE static inline __attribute__((always_inline))
 
@@ -188,27 +189,22 @@ static void multiply_rows_bf16(int rows, const struct tile *tile) {
     multiply_rows(true, rows, tile);
 }
 
-/* Rows first .. first + rows of A as [steps][rows] units. */
-static void pack_rows(const struct gemm *gemm, int64_t first, int rows, int64_t steps, float *out) {
-    if (gemm->type == DTYPE_F32) {
-        for (int r = 0; r < rows; r++) {
-            const float *row = (const float *)gemm->a + (first + r) * gemm->lda;
-            for (int64_t s = 0; s < gemm->k; s++)
-                out[s * rows + r] = row[s];
-        }
-        memset(out + gemm->k * rows, 0, (size_t)((steps - gemm->k) * rows) * sizeof *out);
-        return;
-    }
-    for (int r = 0; r < rows; r++) {
-        const uint16_t *row = (const uint16_t *)gemm->a + (first + r) * gemm->lda;
-        for (int64_t s = 0; s < steps; s++) {
-            uint32_t unit = unit_at(DTYPE_BF16, row, gemm->k, s), even = unit << 16, odd = unit & 0xffff0000u;
-            if (SIMD_PAIRS) {
-                memcpy(out + s * rows + r, &unit, sizeof unit);
-            } else {
-                memcpy(out + 2 * s * rows + r, &even, sizeof even);
-                memcpy(out + (2 * s + 1) * rows + r, &odd, sizeof odd);
-            }
+/* A row of k elements into lane 0 of [steps][rows] units, bf16 widened where the level has no arithmetic on pairs. With
+ * few rows the memory idles meanwhile, so there is nothing to decide inside the loop. */
+TILE_INLINE void pack_row(enum dtype type, const void *row, int64_t k, int64_t steps, int rows, float *out) {
+    int64_t whole = type == DTYPE_BF16 ? k / 2 : k;
+    for (int64_t s = 0; s < steps; s++) {
+        uint32_t unit;
+        if (s < whole)
+            memcpy(&unit, (const char *)row + (size_t)s * sizeof unit, sizeof unit);
+        else
+            unit = unit_at(type, row, k, s);
+        if (type == DTYPE_F32 || SIMD_PAIRS) {
+            memcpy(out + s * rows, &unit, sizeof unit);
+        } else {
+            uint32_t even = unit << 16, odd = unit & 0xffff0000u;
+            memcpy(out + 2 * s * rows, &even, sizeof even);
+            memcpy(out + (2 * s + 1) * rows, &odd, sizeof odd);
         }
     }
 }
@@ -218,6 +214,7 @@ struct pass {
     const struct gemm *gemm;
     int64_t first, rows;
     int64_t steps, panels, blocks;
+    int64_t shares;     /* parts of the blocks, where there are few panels for the threads */
     int64_t row_floats; /* of a packed row */
     float *a;
 };
@@ -262,6 +259,41 @@ static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
     LEVEL(gemm_epilogue)(gemm, &done);
 }
 
+/* The rows of a block as [steps][rows] units. */
+static void pack_block(const struct pass *pass, int64_t block) {
+    const struct gemm *gemm = pass->gemm;
+    int64_t start = block_start(pass, block);
+    int rows = (int)(block_start(pass, block + 1) - start);
+    float *out = pass->a + start * pass->row_floats;
+    for (int r = 0; r < rows; r++) {
+        int64_t at = (pass->first + start + r) * gemm->lda;
+        if (gemm->type == DTYPE_BF16)
+            pack_row(DTYPE_BF16, (const uint16_t *)gemm->a + at, gemm->k, pass->steps, rows, out + r);
+        else
+            pack_row(DTYPE_F32, (const float *)gemm->a + at, gemm->k, pass->steps, rows, out + r);
+    }
+}
+
+/* Few rows are packed by the caller before the threads start: a second barrier would take as long. */
+static void run_pass(const struct pass *pass, int threads) {
+    (void)threads;
+    if (pass->blocks <= FEW_BLOCKS) {
+        for (int64_t block = 0; block < pass->blocks; block++)
+            pack_block(pass, block);
+    } else {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t block = 0; block < pass->blocks; block++)
+            pack_block(pass, block);
+    }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t item = 0; item < pass->panels * pass->shares; item++) {
+        int64_t panel = item / pass->shares, share = item % pass->shares;
+        int64_t last = pass->blocks * (share + 1) / pass->shares;
+        for (int64_t block = pass->blocks * share / pass->shares; block < last; block++)
+            run_tile(pass, panel, block);
+    }
+}
+
 static int64_t row_floats(const struct gemm *gemm) {
     return steps_of(gemm->type, gemm->k) * (gemm->type == DTYPE_BF16 ? PAIR_UNITS : 1);
 }
@@ -285,28 +317,13 @@ void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
                             .first = gemm->m * i / passes,
                             .steps = steps_of(gemm->type, gemm->k),
                             .panels = panels_of(gemm->n),
+                            .shares = 1,
                             .row_floats = row_floats(gemm),
                             .a = exec->workspace};
         pass.rows = gemm->m * (i + 1) / passes - pass.first;
         pass.blocks = (pass.rows + TILE_ROWS - 1) / TILE_ROWS;
-        /* Many threads share a panel's blocks where there are few panels. */
-        int64_t shares = 1;
-        while (pass.panels * shares < 4 * threads && 2 * shares <= pass.blocks)
-            shares *= 2;
-#pragma omp parallel num_threads(threads)
-        {
-#pragma omp for schedule(static)
-            for (int64_t block = 0; block < pass.blocks; block++) {
-                int64_t start = block_start(&pass, block);
-                pack_rows(gemm, pass.first + start, (int)(block_start(&pass, block + 1) - start), pass.steps,
-                          pass.a + start * pass.row_floats);
-            }
-#pragma omp for schedule(static)
-            for (int64_t item = 0; item < pass.panels * shares; item++) {
-                int64_t panel = item / shares, share = item % shares;
-                for (int64_t block = pass.blocks * share / shares; block < pass.blocks * (share + 1) / shares; block++)
-                    run_tile(&pass, panel, block);
-            }
-        }
+        while (pass.panels * pass.shares < 4 * threads && 2 * pass.shares <= pass.blocks)
+            pass.shares *= 2;
+        run_pass(&pass, threads);
     }
 }
