@@ -19,8 +19,7 @@ struct exec {
     size_t workspace_bytes;
 };
 
-/* ---- weights and products ------------------------------------------------------------------------------------------
- */
+/* ---- weights and products -------------------------------------------------------------------------------------- */
 
 enum weight_layout {
     WEIGHT_PLAIN, /* [rows, cols] row-major */
@@ -64,8 +63,7 @@ struct gemm {
     float *bias_gradient; /* [m] += sums of op(A)'s rows over k: dW = dY^T X leaves db = column sums of dY; or NULL */
 };
 
-/* ---- arguments of the others ---------------------------------------------------------------------------------------
- */
+/* ---- arguments of the others ----------------------------------------------------------------------------------- */
 
 /* Where the rows of a flat batch belong, for the keys of dropout. */
 struct row_keys {
@@ -253,8 +251,7 @@ struct sample {
     float *logprob; /* [N] out: log-softmax of the plain logits at the token; may be NULL */
 };
 
-/* ---- the table ------------------------------------------------------------------------------------------------------
- */
+/* ---- the table ------------------------------------------------------------------------------------------------- */
 
 struct ops {
     const char *name;
