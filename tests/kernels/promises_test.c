@@ -45,13 +45,20 @@ static uint32_t to_bits(float value) {
 
 enum { PATTERNS = 1 << 16 };
 
-/* Every exponent with fractions around each rounding boundary of both narrow types, and random bits. */
+/* Random bits, and numbers at and beside the middle between two narrow ones: of bf16 with any exponent, of fp16 with
+ * those of its range and around it, up to where rounding gives infinity. */
 static void fill_floats(float *x) {
     for (uint32_t i = 0; i < PATTERNS; i++) {
-        uint32_t random = philox(1, i, 0, 0, 0).word[0];
-        uint32_t low = (i & 8 ? 0x8000u : 0x1000u) + (i & 7) - 3 + ((i & 0x30) << 12);
-        uint32_t near = (i >> 6) << 23 | low;
-        x[i] = from_bits(i & 1 ? random : near);
+        struct philox random = philox(1, i, 0, 0, 0);
+        uint32_t beside = random.word[1] % 3 - 1, exponent = (95 + random.word[2] % 50) << 23;
+        uint32_t sign = random.word[3] & 0x80000000u, bits = random.word[0];
+        if (i % 4 == 1)
+            bits = (bits & 0xffff0000u) + 0x8000 + beside;
+        else if (i % 4 == 2)
+            bits = sign | (exponent + (bits & 0x7fe000u) + 0x1000 + beside);
+        else if (i % 4 == 3)
+            bits = sign | (exponent + 0x7ff000 + beside);
+        x[i] = from_bits(bits);
     }
 }
 
@@ -211,6 +218,34 @@ static void check_rows_alone(const struct scene *scene) {
 static void rows_do_not_see_each_other(void **state) {
     (void)state;
     every_level(check_rows_alone);
+}
+
+/* A mean of a hundred thousand deviations: what is left is the rounding of the mean itself. */
+static void check_large_mean(const struct scene *scene) {
+    enum { COLS = 3001 };
+    static float x[COLS], y[COLS], gain[COLS], bias[COLS];
+    float mean, rstd;
+    double exact = 0, variance = 0;
+    fill(x, COLS, 11);
+    for (int j = 0; j < COLS; j++) {
+        x[j] += 100000;
+        gain[j] = 1;
+        bias[j] = 0;
+        exact += (double)x[j] / COLS;
+    }
+    for (int j = 0; j < COLS; j++)
+        variance += ((double)x[j] - exact) * ((double)x[j] - exact) / COLS;
+    struct layernorm a = {1, COLS, DTYPE_F32, x, gain, bias, 1e-5f, y, &mean, &rstd, NULL, NULL, NULL, NULL, NULL};
+    test_ok(scene->ops->layernorm_forward(&scene->exec, &a));
+    assert_true(fabs((double)mean - exact) <= 1.1 * 0x1p-24 * 131072);
+    assert_true(fabs((double)rstd * sqrt(variance + 1e-5) - 1) < 1e-5);
+    for (int j = 0; j < COLS; j++)
+        assert_true(fabs((double)y[j] - ((double)x[j] - exact) / sqrt(variance + 1e-5)) < 0.008);
+}
+
+static void a_large_mean_does_no_harm(void **state) {
+    (void)state;
+    every_level(check_large_mean);
 }
 
 /* ---- losses that are not numbers
@@ -381,10 +416,15 @@ static void a_bad_norm_is_seen_in_the_factor(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(casts_round_to_the_bit),           cmocka_unit_test(other_types_are_refused_by_name),
-        cmocka_unit_test(gelu_is_right_in_its_tails),       cmocka_unit_test(rows_do_not_see_each_other),
-        cmocka_unit_test(a_bad_logit_is_seen_in_the_loss),  cmocka_unit_test(dropout_keeps_its_share_and_the_mean),
-        cmocka_unit_test(shards_draw_the_whole_rows_mask),  cmocka_unit_test(many_steps_follow_fp64),
+        cmocka_unit_test(casts_round_to_the_bit),
+        cmocka_unit_test(other_types_are_refused_by_name),
+        cmocka_unit_test(gelu_is_right_in_its_tails),
+        cmocka_unit_test(rows_do_not_see_each_other),
+        cmocka_unit_test(a_large_mean_does_no_harm),
+        cmocka_unit_test(a_bad_logit_is_seen_in_the_loss),
+        cmocka_unit_test(dropout_keeps_its_share_and_the_mean),
+        cmocka_unit_test(shards_draw_the_whole_rows_mask),
+        cmocka_unit_test(many_steps_follow_fp64),
         cmocka_unit_test(a_bad_norm_is_seen_in_the_factor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
