@@ -27,15 +27,16 @@ int bench_model_config(const char *model, struct model_config *config) {
                                         .add_bias_linear = true};
         return STATUS_OK;
     }
-    char directory[4096];
+    char directory[4096], where[4096 + 16];
     struct strbuf text = STRBUF_INIT;
     enum dtype dtype;
     int32_t eos;
     int status = ckpt_resolve_model(model, directory, sizeof directory);
     if (!status)
         status = ckpt_read_config(directory, &text);
+    snprintf(where, sizeof where, "%s/config.json", status ? "" : directory);
     if (!status)
-        status = gpt2_read_config(strbuf_text(&text), directory, config, &dtype, &eos);
+        status = gpt2_read_config(strbuf_text(&text), where, config, &dtype, &eos);
     strbuf_free(&text);
     return status;
 }

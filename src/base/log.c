@@ -27,6 +27,9 @@ static void write_line(const char *prefix, const char *format, va_list arguments
     size_t length = (size_t)used + (more > 0 ? (size_t)more : 0);
     if (length > sizeof line - 2)
         length = sizeof line - 2;
+    for (size_t i = 0; i < length; i++) /* a file's or an option's own words must not make lines or move the cursor */
+        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
+            line[i] = '?';
     line[length++] = '\n';
     write_all(line, length);
 }

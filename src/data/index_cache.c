@@ -136,7 +136,7 @@ bool index_cache_read(const struct gpt_dataset_request *request, struct gpt_data
     struct part parts[PARTS];
     bool is_usable = false;
     if (!cache_path(request, &directory, &path)) {
-        int descriptor = open(strbuf_text(&path), O_RDONLY | O_CLOEXEC);
+        int descriptor = open(strbuf_text(&path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (descriptor >= 0) {
             struct header expected = expected_header(request, dataset);
             list_parts(dataset, parts);

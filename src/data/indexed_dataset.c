@@ -47,7 +47,7 @@ struct index_file {
 
 static int open_file(const char *path, int *descriptor, int64_t *bytes) {
     struct stat info;
-    *descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*descriptor < 0 && errno == ENOENT)
         return status_fail(STATUS_NOT_FOUND, "%s does not exist (a data path is the name without .bin and .idx)", path);
     if (*descriptor < 0)

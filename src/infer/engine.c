@@ -164,6 +164,8 @@ static int open_all(struct engine *engine) {
         engine->max_pages = (config.max_position_embeddings + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
         engine->seen_words = (config.vocab_size + 63) / 64;
         status = open_model(engine, &config, dtype);
+        if (status == STATUS_MEMORY && tensors)
+            status_wrap(status, "%s", engine->directory);
     }
     if (!status)
         status = tensors ? load_weights(engine, tensors) : model_initialise(engine->model, 1);

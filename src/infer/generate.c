@@ -79,7 +79,8 @@ static int accept(struct generation *g, int64_t sample, int32_t token) {
         return finish(g, sample, FINISH_STOP);
     int status = token_buffer_add(&out->tokens, token);
     size_t before = out->text.length, held = 0;
-    if (!status && g->tokenizer)
+    /* A vocabulary is often padded beyond the tokenizer's: such an id stands for no text. */
+    if (!status && g->tokenizer && token < tokenizer_vocab_size(g->tokenizer))
         status = tokenizer_decode(g->tokenizer, &token, 1, &out->text);
     if (status)
         return status;

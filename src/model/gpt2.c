@@ -193,16 +193,18 @@ static const json_t *find(const struct reader *r, const char *key, const char *o
     return value && !json_is_null(value) ? value : NULL;
 }
 
-/* An integer in [1, 2^31); `fallback` when absent, which is an error where it is 0. */
-static int64_t read_size(struct reader *r, const char *key, const char *other, int64_t fallback) {
+/* An integer from 1 to `maximum`; `fallback` when absent, which is an error where it is 0. The maxima are those of a
+ * run's options (config/run.c): they keep every product of sizes within 63 bits. */
+static int64_t read_size(struct reader *r, const char *key, const char *other, int64_t maximum, int64_t fallback) {
     const char *found;
     const json_t *value = find(r, key, other, &found);
     if (r->status || (!value && fallback))
         return fallback;
     if (!value)
         r->status = status_fail(STATUS_INVALID, "%s: '%s' is missing", r->where, key);
-    else if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > INT32_MAX)
-        r->status = status_fail(STATUS_INVALID, "%s: '%s' must be an integer from 1 to 2147483647", r->where, found);
+    else if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > maximum)
+        r->status = status_fail(STATUS_INVALID, "%s: '%s' must be an integer from 1 to %lld", r->where, found,
+                                (long long)maximum);
     else
         return json_integer_value(value);
     return fallback;
@@ -315,13 +317,13 @@ int gpt2_read_config(const char *text, const char *where, struct model_config *c
     if (!r.status)
         refuse_what_is_not_built(&r);
     *config = (struct model_config){0};
-    config->num_layers = read_size(&r, "n_layer", "num_hidden_layers", 0);
-    config->hidden_size = read_size(&r, "n_embd", "hidden_size", 0);
-    config->num_attention_heads = read_size(&r, "n_head", "num_attention_heads", 0);
+    config->num_layers = read_size(&r, "n_layer", "num_hidden_layers", 10000, 0);
+    config->hidden_size = read_size(&r, "n_embd", "hidden_size", 131072, 0);
+    config->num_attention_heads = read_size(&r, "n_head", "num_attention_heads", 131072, 0);
     config->num_query_groups = config->num_attention_heads;
-    config->ffn_hidden_size = read_size(&r, "n_inner", NULL, 4 * config->hidden_size + (r.status != 0));
-    config->max_position_embeddings = read_size(&r, "n_positions", "max_position_embeddings", 0);
-    config->vocab_size = read_size(&r, "vocab_size", NULL, 0);
+    config->ffn_hidden_size = read_size(&r, "n_inner", NULL, 1048576, 4 * config->hidden_size + (r.status != 0));
+    config->max_position_embeddings = read_size(&r, "n_positions", "max_position_embeddings", 1048576, 0);
+    config->vocab_size = read_size(&r, "vocab_size", NULL, 16777216, 0);
     config->hidden_dropout = read_number(&r, "resid_pdrop", 0.1, 0, 1);
     config->attention_dropout = read_number(&r, "attn_pdrop", 0.1, 0, 1);
     config->embedding_dropout = read_number(&r, "embd_pdrop", 0.1, 0, 1);
@@ -338,7 +340,7 @@ int gpt2_read_config(const char *text, const char *where, struct model_config *c
     json_int_t id = json_is_integer(eos) ? json_integer_value(eos) : -1;
     *eos_id = id >= 0 && id < config->vocab_size ? (int32_t)id : -1;
     json_decref(root);
-    if (!r.status && (r.status = model_config_resolve(config)))
-        status_wrap(r.status, "%s", where);
+    if (!r.status && model_config_resolve(config))
+        r.status = status_wrap(STATUS_INVALID, "%s", where);
     return r.status;
 }

@@ -16,7 +16,8 @@ static int find(const struct model *model, int64_t layer, const char *text) {
         snprintf(name, sizeof name, "layers.%lld.%s", (long long)layer, text);
     else
         snprintf(name, sizeof name, "%s", text);
-    return param_table_find(&model->table, name);
+    int64_t rows_per_layer = model->table.count / model->options.config.num_layers;
+    return param_table_find(&model->table, name, layer > 0 ? (int)(layer * rows_per_layer) : 0);
 }
 
 static struct linear find_linear(const struct model *model, int64_t layer, const char *weight, const char *bias,

@@ -23,10 +23,12 @@ int param_table_add(struct param_table *table, const struct param *row) {
     return table->count++;
 }
 
-int param_table_find(const struct param_table *table, const char *name) {
-    for (int i = 0; i < table->count; i++)
-        if (!strcmp(table->rows[i].name, name))
-            return i;
+int param_table_find(const struct param_table *table, const char *name, int near) {
+    for (int i = 0; i < table->count; i++) {
+        int at = (near + i) % table->count;
+        if (!strcmp(table->rows[at].name, name))
+            return at;
+    }
     return PARAM_NONE;
 }
 

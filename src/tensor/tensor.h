@@ -58,8 +58,9 @@ struct param_table {
 void param_table_free(struct param_table *table);
 /* Adds a row and returns its index (the parameter's id), or a negative status. */
 int param_table_add(struct param_table *table, const struct param *row);
-/* The id of a name, PARAM_NONE when absent. */
-int param_table_find(const struct param_table *table, const char *name);
+/* The id of a name, PARAM_NONE when absent. The search goes round from row `near` (0 will do) on: one that knows about
+ * where the row stands finds it at once. */
+int param_table_find(const struct param_table *table, const char *name, int near);
 static inline int64_t param_elements(const struct param *row) {
     return row->shape[0] * row->shape[1];
 }

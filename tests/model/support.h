@@ -52,13 +52,13 @@ static inline void test_model_load(struct test_model *t, const char *directory) 
 /* A weight or gradient of a parameter, by our name. */
 static inline float *test_weight(struct test_model *t, const char *name) {
     struct param_store *store = model_store(t->model);
-    int id = param_table_find(store->table, name);
+    int id = param_table_find(store->table, name, 0);
     assert_true(id >= 0);
     return (float *)store->weights + store->offset[id];
 }
 static inline float *test_gradient(struct test_model *t, const char *name) {
     struct param_store *store = model_store(t->model);
-    return param_gradient(store, param_table_find(store->table, name));
+    return param_gradient(store, param_table_find(store->table, name, 0));
 }
 
 #endif
