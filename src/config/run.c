@@ -75,7 +75,7 @@ const struct config_row run_rows[] = {
      .help = "shares of the documents for training, validation and test"},
     INT("data.seed", data.seed, "1234", 0, 4294967295.0, "seed of the order of the samples"),
     PATH("data.data_cache_path", data.data_cache_path, "DIR",
-         "where index maps are kept; cache/GPTDataset_indices beside the first prefix when not given"),
+         "where index maps are kept; cache/GPTDataset_indices beside each prefix when not given"),
     BOOL("data.eod_mask_loss", data.eod_mask_loss, "false", "no loss on end-of-document tokens"),
     BOOL("data.reset_position_ids", data.reset_position_ids, "false",
          "positions start again behind each document's end"),

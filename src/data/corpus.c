@@ -6,6 +6,8 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 enum { BATCH_BYTES = 1 << 18, BATCH_DOCUMENTS = 1 << 14, CHUNK_BYTES = 1 << 17, KEPT_BYTES = 1 << 22 };
@@ -48,6 +50,17 @@ enum corpus_format corpus_format_of(const struct preprocess_options *options, si
     return is_text ? CORPUS_FILE : CORPUS_JSONL;
 }
 
+/* *bytes is -1 for a pipe, whose length nobody knows. */
+static int check_input(const char *path, int64_t *bytes) {
+    struct stat info;
+    if (stat(path, &info) || access(path, R_OK))
+        return status_fail_errno("cannot read %s", path);
+    if (S_ISDIR(info.st_mode))
+        return status_fail(STATUS_INVALID, "%s is a directory, expected a file", path);
+    *bytes = S_ISREG(info.st_mode) ? info.st_size : -1;
+    return STATUS_OK;
+}
+
 int corpus_reader_new(const struct preprocess_options *options, struct corpus_reader **out) {
     struct corpus_reader *reader = calloc(1, sizeof *reader);
     *out = NULL;
@@ -56,14 +69,19 @@ int corpus_reader_new(const struct preprocess_options *options, struct corpus_re
         return status_fail(STATUS_MEMORY, "out of memory");
     }
     reader->options = options;
+    bool is_known = true;
     for (size_t i = 0; i < options->inputs.count; i++) { /* all of them, before hours are spent on the first */
-        int64_t bytes = file_size(options->inputs.items[i]);
-        if (bytes < 0) {
+        int64_t bytes = 0;
+        int status = check_input(options->inputs.items[i], &bytes);
+        if (status) {
             corpus_reader_free(reader);
-            return (int)bytes;
+            return status;
         }
+        is_known &= bytes >= 0;
         reader->total += bytes;
     }
+    if (!is_known)
+        reader->total = 0;
     *out = reader;
     return STATUS_OK;
 }
@@ -179,7 +197,8 @@ static int end_file(struct corpus_reader *reader, struct corpus_batch *batch, si
         size_t end = batch->text.length;
         status = add_document(reader, batch, format == CORPUS_FILE ? end : without_line_end(text, reader->start, end));
     }
-    reader->finished += gzoffset(reader->stream);
+    int64_t inside = gzoffset(reader->stream);
+    reader->finished += inside > 0 ? inside : 0;
     gzclose_r(reader->stream);
     reader->stream = NULL;
     reader->file++;

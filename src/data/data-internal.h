@@ -35,7 +35,7 @@ int corpus_reader_new(const struct preprocess_options *options, struct corpus_re
 void corpus_reader_free(struct corpus_reader *reader);
 /* Adds the next documents, some hundred kilobytes or one larger document; none: the corpus has ended. */
 int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch);
-/* Bytes of the files, and how many of them were read (of a gzip file, packed ones). */
+/* Bytes of the files (0: unknown), and how many of them were read (of a gzip file, packed ones). */
 int64_t corpus_reader_total(const struct corpus_reader *reader);
 int64_t corpus_reader_done(const struct corpus_reader *reader);
 /* What the format is for an input. */

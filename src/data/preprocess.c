@@ -132,6 +132,8 @@ static int encode_slot(const struct pipeline *pipeline, struct tokenizer_encoder
         bool is_json = corpus_format_of(pipeline->options, document->file) == CORPUS_JSONL;
         int status = is_json ? encode_json(pipeline, encoder, text, document->length, slot)
                              : encode_plain(pipeline, encoder, text, document->length, slot);
+        if (status && is_json && document->line == 1 && pipeline->options->format == CORPUS_AUTO)
+            status = status_fail(status, "%s (plain text needs --format file, line or delimiter)", status_text());
         if (status)
             return status_wrap(status, "%s: line %lld", pipeline->options->inputs.items[document->file],
                                (long long)document->line);

@@ -139,6 +139,16 @@ class Preprocess(unittest.TestCase):
         files[0] = self.path("packed.jsonl")
         self.assertEqual(self.documents("--input", *files), [["1"], ["2"], ["3"], [], ["4"], ["5"]])
 
+    def test_pipes_are_read(self):
+        pipe = self.path("pipe")
+        os.mkfifo(pipe)
+        for data in (b"a line\nof text", gzip.compress(b"a line\nof text")):
+            writer = subprocess.Popen(["dd", "of=" + pipe, "status=none"], stdin=subprocess.PIPE)
+            writer.stdin.write(data)
+            writer.stdin.close()
+            self.assertEqual(self.documents("--input", pipe, "--format", "line"), [["a line"], ["of text"]])
+            self.assertEqual(writer.wait(), 0)
+
     def test_order_and_bytes_do_not_depend_on_the_workers(self):
         r = random.Random(3)
         texts = ["".join(r.choice("abc é\n") for _ in range(r.choice((0, 1, 20, 300, 3000)))) for _ in range(3000)]
@@ -174,6 +184,10 @@ class Preprocess(unittest.TestCase):
                 for workers in (1, 4):
                     run = self.run_preprocess("--input", good, bad, "--workers", workers)
                     self.assert_fails(run, 1, "bad.jsonl", *parts)
+
+    def test_plain_text_under_another_name_is_explained(self):
+        run = self.run_preprocess("--input", self.write("poem", "Roses are red\n"))
+        self.assert_fails(run, 1, "poem: line 1: column 5: bad JSON", "--format file, line or delimiter")
 
     def test_the_first_error_is_the_one_that_is_shown(self):
         lines = ['{"text": "%s"}' % ("a" * 1000)] * 5000
