@@ -51,7 +51,10 @@ bool log_is_terminal(void) {
 
 void progress_begin(struct progress *progress, const char *what, int64_t total) {
     *progress = (struct progress){.what = what, .total = total, .start = clock_seconds(), .quiet_seconds = 10};
-    progress->last_shown = progress->start;
+    if (log_is_terminal())
+        progress->last_shown = progress->start - 1; /* the first update is shown, however short the work */
+    else
+        progress->last_shown = progress->start;
 }
 
 static int format_left(char *out, size_t bytes, double seconds) {
