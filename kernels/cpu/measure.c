@@ -14,15 +14,20 @@ static const struct {
 };
 enum { PRODUCTS = sizeof products / sizeof *products, MATRIX_ELEMENTS = 1024 * 3072 };
 
-static int fill(void *matrix, enum dtype dtype) {
-    for (int64_t i = 0; i < MATRIX_ELEMENTS; i++) {
+/* A block of random numbers, repeated: drawing them all would take longer than the products. */
+static void fill(void *matrix, enum dtype dtype) {
+    enum { DRAWN = 16384 };
+    _Static_assert(MATRIX_ELEMENTS % DRAWN == 0, "whole blocks");
+    for (int64_t i = 0; i < DRAWN; i++) {
         float value = (float)rng_unit(philox(1, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 0.5f;
         if (dtype == DTYPE_BF16)
             ((uint16_t *)matrix)[i] = bf16_from_float(value);
         else
             ((float *)matrix)[i] = value;
     }
-    return STATUS_OK;
+    size_t bytes = DRAWN * dtype_bytes(dtype);
+    for (size_t block = 1; block < MATRIX_ELEMENTS / DRAWN; block++)
+        memcpy((char *)matrix + block * bytes, matrix, bytes);
 }
 
 static struct gemm product_call(int index, enum dtype dtype, const void *a, const void *b, void *c) {
@@ -44,13 +49,14 @@ static struct gemm product_call(int index, enum dtype dtype, const void *a, cons
     };
 }
 
-/* The best time of each product, in turn until the time is over, at least twice. */
-static int time_products(struct device *device, const struct exec *exec, enum dtype dtype, double max_seconds,
+/* The best time of each product, in turn until `end`, at least twice. */
+static int time_products(struct device *device, const struct exec *exec, enum dtype dtype, double end,
                          void *const memory[3], double best[PRODUCTS]) {
-    double end = clock_seconds() + max_seconds;
     for (int i = 0; i < PRODUCTS; i++)
         best[i] = INFINITY;
-    for (int round = 0; round < 2 || clock_seconds() < end; round++)
+    double began = clock_seconds(), now = began;
+    /* Not a round that would end late. */
+    for (int round = 0; round < 2 || now + (now - began) / round < end; round++, now = clock_seconds())
         for (int i = 0; i < PRODUCTS; i++) {
             struct gemm call = product_call(i, dtype, memory[0], memory[1], memory[2]);
             double start = clock_seconds();
@@ -65,9 +71,11 @@ static int time_products(struct device *device, const struct exec *exec, enum dt
 }
 
 int device_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops) {
+    double end = clock_seconds() + max_seconds;
     void *memory[4] = {0};
     struct exec exec = {0};
     double best[PRODUCTS], seconds = 0, work = 0;
+    *flops = 0;
     int status = stream_open(device, &exec.stream);
     for (int i = 0; i < 3 && !status; i++)
         status = device_alloc(device, MATRIX_ELEMENTS * (i < 2 ? dtype_bytes(dtype) : sizeof(float)), &memory[i]);
@@ -79,17 +87,17 @@ int device_measure_gemm(struct device *device, enum dtype dtype, double max_seco
     if (!status && exec.workspace_bytes)
         status = device_alloc(device, exec.workspace_bytes, &memory[3]);
     exec.workspace = memory[3];
-    if (!status)
-        status = fill(memory[0], dtype);
-    if (!status)
-        status = fill(memory[1], dtype);
-    if (!status)
-        status = time_products(device, &exec, dtype, max_seconds, memory, best);
+    if (!status) {
+        fill(memory[0], dtype);
+        fill(memory[1], dtype);
+        status = time_products(device, &exec, dtype, end, memory, best);
+    }
     for (int i = 0; i < PRODUCTS && !status; i++) {
         seconds += best[i];
         work += 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k;
     }
-    *flops = status ? 0 : work / seconds;
+    if (!status)
+        *flops = work / seconds;
     for (int i = 0; i < 4; i++)
         device_free(device, memory[i]);
     if (exec.stream)
