@@ -82,12 +82,11 @@ int command_pretrain(int argc, char **argv) {
     struct train_run run;
     bool is_help = false;
     int status = config_parse(&command, argc, argv, &options, &config, &is_help);
-    if (!status && is_help)
-        return 0;
-    if (!status)
+    if (!status && !is_help) {
         status = train_prepare(&run, &options.run, options.init_from, config);
-    if (!status)
-        status = options.is_dry_run ? dry_run(&command, &options, &run) : train(&run);
+        if (!status)
+            status = options.is_dry_run ? dry_run(&command, &options, &run) : train(&run);
+    }
     config_free(config);
     return command_exit_status(status);
 }
