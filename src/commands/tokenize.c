@@ -35,6 +35,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, tokenizer),
      .metavar = "DIR",
+     .is_path = true,
      .help = "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt)",
      .is_required = true},
     {.path = "allow-special",

@@ -40,6 +40,7 @@ struct config_row {
     const char *const *choices; /* NULL-terminated */
     const char *help;           /* one sentence fragment, lower case, with the unit */
     const char *metavar;        /* what stands for the value in --help; NULL: from the type */
+    bool is_path; /* a STRING or LIST of files: an empty text means "not given", an empty item is refused */
     bool is_required;
 };
 

@@ -119,7 +119,7 @@ static int walk(struct config *config, int argc, char **argv, bool is_first, con
             status = read_option(command, argc, argv, &i, &option);
             if (!status && is_first && command->config_flag &&
                 !strcmp(config_row_at(command, option.index)->path, command->config_flag))
-                *file = option.value;
+                *file = option.value && *option.value ? option.value : NULL;
             if (!status && !is_first)
                 status = set_option(config, &option);
         } else if (!is_only_words && word[0] == '-' && word[1] && command->positional_offset == SIZE_MAX) {

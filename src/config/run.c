@@ -27,7 +27,7 @@ static const char *const precisions[] = {"fp32", "bf16", NULL};
         .help = help_                                                                                                  \
     }
 #define PATH(path_, member, metavar_, help_)                                                                           \
-    { .path = path_, .type = CONFIG_STRING, .offset = AT(member), .metavar = metavar_, .help = help_ }
+    { .path = path_, .type = CONFIG_STRING, .offset = AT(member), .metavar = metavar_, .help = help_, .is_path = true }
 
 /* The bounds keep every product of sizes (samples of a run, logits of a micro batch, weights) within 63 bits. */
 const struct config_row run_rows[] = {
@@ -63,6 +63,7 @@ const struct config_row run_rows[] = {
     {.path = "data.data_path",
      .type = CONFIG_LIST,
      .offset = AT(data.data_path),
+     .is_path = true,
      .metavar = "P...",
      .help = "prefix of a dataset (P.bin and P.idx), or a blend: weight, prefix, weight, prefix, ..."},
     INT("data.seq_length", data.seq_length, NULL, 1, 1048576,

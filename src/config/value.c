@@ -131,6 +131,10 @@ int config_set_text(struct config *config, size_t index, const char *text) {
     case CONFIG_CHOICE:
         return read_choice(row, text, field);
     case CONFIG_STRING: {
+        if (row->is_path && !*text) {
+            config->sources[index] = CONFIG_SOURCE_DEFAULT;
+            return config_set_default(config, index);
+        }
         const char *copy = config_copy_text(config, text);
         if (!copy)
             return STATUS_MEMORY;
@@ -170,6 +174,8 @@ int config_push(struct config *config, struct config_list *list, const char *tex
 }
 
 int config_add_item(struct config *config, size_t index, const char *text) {
+    if (config_row_at(&config->command, index)->is_path && !*text)
+        return status_fail(STATUS_USAGE, "an empty path");
     return config_push(config, list_of(config, index), text);
 }
 

@@ -21,6 +21,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, output),
      .help = "where to write",
+     .is_path = true,
      .is_required = true},
     {.path = "dry-run", .type = CONFIG_BOOL, .offset = offsetof(struct options, dry_run), .help = "only print"},
     {.path = "loud",
@@ -28,7 +29,11 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, is_loud),
      .default_text = "true",
      .help = "say much"},
-    {.path = "input", .type = CONFIG_LIST, .offset = offsetof(struct options, input), .help = "text files"},
+    {.path = "input",
+     .type = CONFIG_LIST,
+     .offset = offsetof(struct options, input),
+     .help = "text files",
+     .is_path = true},
     {.path = "vocab-size",
      .type = CONFIG_INT,
      .offset = offsetof(struct options, vocab_size),
@@ -209,6 +214,33 @@ static void flags_go_over_the_file(void **state) {
     free(directory);
 }
 
+static void an_empty_path_is_not_given(void **state) {
+    (void)state;
+    char *directory = test_directory(), path[256];
+    snprintf(path, sizeof path, "%s/run.yaml", directory);
+    const char text[] = "tokenizer: t\ncheckpoint: {save: s, load: \"\"}\ndata: {data_path: [a, b]}\n";
+    test_ok(file_write_atomic(path, text, strlen(text)));
+    struct options o;
+    struct config *config;
+    test_ok(parse(&o, &config, false,
+                  WORDS("--config", path, "--output", "a", "--checkpoint.save=", "--tokenizer=", "--data.data_path=")));
+    assert_null(o.run.checkpoint.save);
+    assert_null(o.run.checkpoint.load);
+    assert_null(o.run.tokenizer.path);
+    assert_int_equal(o.run.data.data_path.count, 0);
+    assert_false(config_is_given(config, "checkpoint.save"));
+    assert_false(config_is_given(config, "checkpoint.load"));
+    config_free(config);
+    test_ok(parse(&o, &config, false, WORDS("--config=", "--output=", "--output=a")));
+    assert_string_equal(o.output, "a");
+    config_free(config);
+    refuses(WORDS("--output", "a", "--output="), "--output is required (where to write)");
+    refuses(WORDS("--input", "a", ""), "option --input: an empty path");
+    refuses(WORDS("--input="), "option --input: an empty path");
+    test_ok(file_write_atomic(path, "data:\n  data_path: [a,\n   '']\n", 30));
+    refuses(WORDS("--config", path), "run.yaml:3:4: data.data_path: an empty path");
+}
+
 static void help_is_complete_and_fits_the_screen(void **state) {
     (void)state;
     struct config_command command = make_command(false);
@@ -260,6 +292,7 @@ int main(void) {
         cmocka_unit_test(wrong_options_are_named_with_the_nearest),
         cmocka_unit_test(wrong_values_say_what_was_expected),
         cmocka_unit_test(flags_go_over_the_file),
+        cmocka_unit_test(an_empty_path_is_not_given),
         cmocka_unit_test(help_is_complete_and_fits_the_screen),
         cmocka_unit_test(the_nearest_name_is_near),
     };

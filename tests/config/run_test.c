@@ -266,8 +266,8 @@ static void the_dump_reads_back_to_the_same_run(void **state) {
     o.run.checkpoint.save = "null";
     o.run.checkpoint.load = "- x";
     o.run.log.metrics_file = "~";
-    o.run.log.tensorboard_dir = "";
-    const char *items[] = {"0.3", "true", "a, b", "[c]", "%d", "&e", "", "...", "---"};
+    o.run.data.split = "";
+    const char *items[] = {"0.3", "true", "a, b", "[c]", "%d", "&e", " ", "...", "---"};
     o.run.data.data_path = (struct config_list){items, sizeof items / sizeof *items};
     o.run.optim.lr = 0.1 + 0.2;
     o.run.optim.min_lr = 1.0 / 3 * 1e-7;
@@ -284,7 +284,7 @@ static void the_dump_reads_back_to_the_same_run(void **state) {
     assert_string_equal(again.run.tokenizer.path, o.run.tokenizer.path);
     assert_string_equal(again.run.checkpoint.save, "null");
     assert_string_equal(again.run.checkpoint.load, "- x");
-    assert_string_equal(again.run.log.tensorboard_dir, "");
+    assert_string_equal(again.run.data.split, "");
     assert_int_equal(again.run.data.data_path.count, sizeof items / sizeof *items);
     for (size_t i = 0; i < again.run.data.data_path.count; i++)
         assert_string_equal(again.run.data.data_path.items[i], items[i]);
