@@ -136,8 +136,7 @@ static const struct config_command command = {
     .positional_offset = SIZE_MAX,
 };
 
-/* ---- the prompt
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- the prompt ---- */
 
 static int read_input(struct strbuf *text) {
     char buffer[1 << 16];
@@ -184,8 +183,7 @@ static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf 
     return status;
 }
 
-/* ---- the output
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- the output ---- */
 
 /* What the texts are printed by. */
 struct output {
@@ -297,8 +295,7 @@ static int print_texts(const struct output *o, const struct generated *texts) {
     return status;
 }
 
-/* ---- the run
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the run ---- */
 
 static int write_texts(const struct generate_command *c, struct engine *engine, const struct tokenizer *tokenizer,
                        const struct strbuf *prompt, const struct token_buffer *ids) {

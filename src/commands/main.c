@@ -7,16 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#pragma weak command_tokenizer
-#pragma weak command_tokenize
-#pragma weak command_detokenize
-#pragma weak command_preprocess
-#pragma weak command_data
-#pragma weak command_pretrain
-#pragma weak command_generate
-#pragma weak command_score
-#pragma weak command_bench
-
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -66,7 +56,7 @@ int main(int argc, char **argv) {
     const char *names[COMMAND_COUNT];
     for (int i = 0; i < COMMAND_COUNT; i++) {
         names[i] = commands[i].name;
-        if (!strcmp(word, commands[i].name) && commands[i].run)
+        if (!strcmp(word, commands[i].name))
             return commands[i].run(argc - 2, argv + 2);
     }
     const char *nearest = config_nearest(word, names, COMMAND_COUNT);

@@ -36,8 +36,7 @@ struct engine {
     float *logprob, *label_logprob;
 };
 
-/* ---- opening
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- opening ---- */
 
 static int read_directory(struct engine *engine, struct model_config *config, enum dtype *dtype,
                           struct ckpt_tensors **tensors) {
@@ -242,8 +241,7 @@ size_t engine_planned_bytes(const struct engine *engine) {
     return engine->plan.weights + engine->plan.activations + engine->plan.workspace + engine->kv_bytes;
 }
 
-/* ---- sequences
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- sequences ---- */
 
 int engine_sequence_new(struct engine *engine) {
     for (int64_t i = 0; i < engine->options.max_sequences; i++)
@@ -310,8 +308,7 @@ int64_t engine_sequence_length(const struct engine *engine, int sequence) {
     return engine->sequences[sequence].length;
 }
 
-/* ---- the step
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- the step ---- */
 
 /* Refuses what cannot run before anything has changed. `length` counts up over the rows and is put back. */
 static int check_rows(struct engine *engine, const struct engine_row *rows, int64_t count) {

@@ -11,8 +11,7 @@
 #include "model/model.h"
 #include "text/text.h"
 
-/* ---- pages: kv_pool.c
- * -------------------------------------------------------------------------------------------------- */
+/* ---- pages: kv_pool.c ---- */
 
 /* Page numbers 0 .. count-1, each free or held by one or more sequences. */
 struct kv_pool {
@@ -28,8 +27,7 @@ void kv_pool_share(struct kv_pool *pool, int32_t page);
 /* Gives one reference back; the last one frees the page. */
 void kv_pool_release(struct kv_pool *pool, int32_t page);
 
-/* ---- the engine: engine.c
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the engine: engine.c ---- */
 
 struct engine;
 
@@ -93,8 +91,7 @@ struct engine_result {
  * happened and STATUS_INVALID says which limit. */
 int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results);
 
-/* ---- generation: generate.c
- * ---------------------------------------------------------------------------------------------- */
+/* ---- generation: generate.c ---- */
 
 enum finish_reason { FINISH_STOP, FINISH_LENGTH };
 
@@ -125,8 +122,7 @@ int generate(struct engine *engine, const struct tokenizer *tokenizer, const str
              struct generated *out);
 void generated_free(struct generated *generated);
 
-/* ---- scoring: score.c
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- scoring: score.c ---- */
 
 /* logprobs[i] = log p(tokens[i] | tokens[0 .. i-1]) for i >= 1; logprobs[0] is not touched. STATUS_INVALID when there
  * are more tokens than positions, or one that is not in the vocabulary. */

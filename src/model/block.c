@@ -6,8 +6,7 @@
 
 #include <math.h>
 
-/* ---- calls
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ---- */
 
 static const struct hook_list *hooks_at(const struct block_pass *pass, enum attach_place place) {
     return hook_table_list(pass->model->options.hooks, pass->layer, place);
@@ -64,8 +63,7 @@ size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum att
     return hook_list_saved_bytes(hook_table_list(model->options.hooks, layer, place), &call);
 }
 
-/* ---- attention
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- attention ---- */
 
 static void *at_element(const struct model *model, void *base, int64_t element) {
     return base ? (char *)base + element * (int64_t)dtype_bytes(model->options.dtype) : NULL;
@@ -231,8 +229,7 @@ static int attention_half_backward(const struct block_pass *pass) {
     return status;
 }
 
-/* ---- mlp
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- mlp ---- */
 
 static bool is_tanh(const struct model *model) {
     return model->options.config.activation == ACTIVATION_GELU_TANH;

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the parameter table
- * --------------------------------------------------------------------------------------------- */
+/* ---- the parameter table ---- */
 
 struct describer {
     const struct model_config *config;
@@ -141,8 +140,7 @@ int gpt2_describe(const struct model_config *config, struct param_table *table) 
     return d.status;
 }
 
-/* ---- config.json
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- config.json ---- */
 
 static const char *const activation_names[] = {[ACTIVATION_GELU_TANH] = "gelu_new", [ACTIVATION_GELU_EXACT] = "gelu"};
 

@@ -7,8 +7,7 @@
 
 enum { VOCAB_STRIDE_MULTIPLE = 64 };
 
-/* ---- opening
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
 static int find(const struct model *model, int64_t layer, const char *text) {
     char name[PARAM_NAME_BYTES];
@@ -159,8 +158,7 @@ int model_pack(struct model *model) {
     return param_store_pack(&model->store, model->rank->exec.stream);
 }
 
-/* ---- initial values
- * --------------------------------------------------------------------------------------------------- */
+/* ---- initial values ---- */
 
 int model_initialise(struct model *model, uint64_t seed) {
     enum { CHUNK = 1 << 20 };
@@ -199,8 +197,7 @@ double model_flops_per_token(const struct model_config *c, int64_t seq_length) {
     return 6 * weights + 6 * (double)c->num_layers * C * (double)seq_length;
 }
 
-/* ---- a micro batch
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- a micro batch ---- */
 
 static int upload(struct model *model, const struct model_batch *batch) {
     const struct model_options *o = &model->options;

@@ -15,8 +15,7 @@
 
 struct model;
 
-/* ---- the family: gpt2.c
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the family: gpt2.c ---- */
 
 /* Adds the rows of the GPT-2 family: our names, Hugging Face names, initialisation, decay. */
 int gpt2_describe(const struct model_config *config, struct param_table *table);
@@ -28,8 +27,7 @@ int gpt2_write_config(const struct model_config *config, enum dtype dtype, int32
 int gpt2_read_config(const char *text, const char *where, struct model_config *config, enum dtype *dtype,
                      int32_t *eos_id);
 
-/* ---- a model
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- a model ---- */
 
 enum model_use { MODEL_TRAIN, MODEL_EVALUATE, MODEL_INFER };
 
@@ -70,8 +68,7 @@ int model_pack(struct model *model);
  * causal attention counted half: 6 * L * C * T. Forward alone is a third. */
 double model_flops_per_token(const struct model_config *config, int64_t seq_length);
 
-/* ---- training
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- training ---- */
 
 /* A flat micro batch; all arrays in host memory, copied at the call. Rows belong to segments (whole samples, or
  * documents inside a sample); a row sees the rows of its own segment up to itself. */
@@ -104,8 +101,7 @@ int model_row_losses(struct model *model, float *losses);
 /* The logits [N, V] fp32 of a batch without dropout, to host memory: for tests and the uncached path. */
 int model_logits(struct model *model, const struct model_batch *batch, float *logits);
 
-/* ---- inference
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- inference ---- */
 
 /* The plan of one engine step: rows of any sequences, prefill and decode mixed. Host memory, copied at the call. */
 struct model_step {

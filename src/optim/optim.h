@@ -7,8 +7,7 @@
 
 #include "parallel/parallel.h"
 
-/* ---- schedule
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- schedule ---- */
 
 enum schedule_decay { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_INVERSE_SQUARE_ROOT, SCHEDULE_WSD };
 enum schedule_wsd { SCHEDULE_WSD_LINEAR, SCHEDULE_WSD_COSINE, SCHEDULE_WSD_EXPONENTIAL, SCHEDULE_WSD_MINUS_SQRT };
@@ -23,8 +22,7 @@ struct schedule {
 };
 double schedule_lr(const struct schedule *schedule, int64_t iteration);
 
-/* ---- optimizer
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- optimizer ---- */
 
 struct optimizer_options {
     double beta1, beta2, epsilon, weight_decay, clip_grad; /* clip_grad 0: off */

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- opening
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
 static struct schedule schedule_of_run(const struct run_config *run) {
     static const enum schedule_decay decays[] = {
@@ -107,8 +106,7 @@ void trainer_close(struct trainer *trainer) {
     free(trainer);
 }
 
-/* ---- batches
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- batches ---- */
 
 /* Reads the global batch of samples from `first` on; *labels is the number of its rows that count. */
 static int read_global_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels) {
@@ -149,8 +147,7 @@ static struct model_batch view_batch(const struct gpt_batch *batch) {
     };
 }
 
-/* ---- an iteration
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- an iteration ---- */
 
 static int fail_not_finite(const struct trainer *trainer, const char *what, double value) {
     int64_t first = trainer->consumed_samples, count = trainer->run.config.train.global_batch_size;

@@ -1,6 +1,7 @@
 /* The engine: the cached path against the uncached one, rows that do not know their neighbours, shared pages, limits,
  * generation. */
 #include "infer/infer.h"
+#include "support/allocations.h"
 #include "support/test.h"
 
 #include <math.h>
@@ -185,6 +186,41 @@ static void a_fork_goes_on_like_its_parent(void **state) {
     engine_close(engine);
 }
 
+/* Sequences that come, grow over pages, fork, sample and go: the same round allocates nothing the second time. */
+static void nothing_is_allocated_in_a_step(void **state) {
+    (void)state;
+    if (!allocations_can_be_counted())
+        skip();
+    struct engine_sampling sampling = {.temperature = 0.7, .top_p = 0.9, .top_k = 20, .repetition_penalty = 1.2};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        struct engine *engine = open_engine(precision, 2);
+        for (int round = 0; round < 2; round++) {
+            struct engine_row rows[T];
+            struct engine_result results[T];
+            if (round)
+                allocations_start();
+            int parent = engine_sequence_new(engine);
+            for (int i = 0; i < T - 4; i++) {
+                rows[i] = row_of(parent, 0, i);
+                rows[i].sampling = &sampling;
+            }
+            int statuses = engine_step(engine, rows, T - 4, results);
+            int child = engine_sequence_fork(engine, parent);
+            for (int i = T - 4; i < T; i++) {
+                struct engine_row pair[] = {row_of(parent, 0, i), row_of(child, 1, i)};
+                pair[1].sampling = &sampling;
+                statuses |= engine_step(engine, pair, 2, results);
+            }
+            engine_sequence_free(engine, child);
+            engine_sequence_free(engine, parent);
+            if (round)
+                assert_int_equal(allocations_stop(), 0);
+            assert_int_equal(statuses, STATUS_OK);
+        }
+        engine_close(engine);
+    }
+}
+
 static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
     (void)state;
     struct engine_options options = {.model = model_directory(),
@@ -340,6 +376,7 @@ int main(void) {
         cmocka_unit_test(cached_equals_uncached),
         cmocka_unit_test(a_rows_bits_do_not_depend_on_other_rows),
         cmocka_unit_test(a_fork_goes_on_like_its_parent),
+        cmocka_unit_test(nothing_is_allocated_in_a_step),
         cmocka_unit_test(what_does_not_fit_is_refused_and_changes_nothing),
         cmocka_unit_test(scores_equal_the_uncached_path),
         cmocka_unit_test(equal_seeds_give_equal_texts),

@@ -134,8 +134,7 @@ static const struct op_kind embedding_backward = {.name = "embedding_backward",
                                                   .loss = embedding_loss,
                                                   .cost = embedding_backward_cost};
 
-/* ---- cross-entropy
- * --------------------------------------------------------------------------------------------------- */
+/* ---- cross-entropy ---- */
 
 enum { LOGITS, LABELS, LOSS, LSE, DLOSS };
 enum { NO_LSE = 1, FAR_FROM_ZERO = 2 };

@@ -8,8 +8,7 @@ static struct op_tensor tensor(const char *name, enum op_role role, enum dtype t
     return (struct op_tensor){.name = name, .role = role, .type = type, .rows = rows, .cols = cols};
 }
 
-/* ---- AdamW: the case's type is that of the working copy
- * -------------------------------------------------------------- */
+/* ---- AdamW: the case's type is that of the working copy ---- */
 
 enum { MASTER, M, V, GRADIENT, SCALE, WEIGHTS };
 enum { HAS_WEIGHTS = 1, HAS_SCALE = 2, ZERO_GRADIENT = 4, NO_DECAY = 8 };
@@ -96,8 +95,7 @@ static void adamw_cost(const struct op_run *run, double *flops, double *bytes) {
 static const struct op_kind adamw = {
     .name = "adamw", .setup = adamw_setup, .call = adamw_call, .reference = adamw_reference, .cost = adamw_cost};
 
-/* ---- sums
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- sums ---- */
 
 enum { X, WEIGHT, SUM, NORM, FACTOR };
 enum { ACCUMULATE = 1 };

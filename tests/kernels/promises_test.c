@@ -40,8 +40,7 @@ static uint32_t to_bits(float value) {
     return bits;
 }
 
-/* ---- casts
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- casts ---- */
 
 enum { PATTERNS = 1 << 16 };
 
@@ -114,8 +113,7 @@ static void other_types_are_refused_by_name(void **state) {
     every_level(check_unsupported);
 }
 
-/* ---- GELU's tail
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- GELU's tail ---- */
 
 /* Relative to the value itself, not to the largest: x Phi(x) is tiny there, and should still be right. */
 static void check_tails(const struct scene *scene) {
@@ -159,8 +157,7 @@ static void gelu_is_right_in_its_tails(void **state) {
     every_level(check_tails);
 }
 
-/* ---- rows alone
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- rows alone ---- */
 
 enum { N = 37, C = 203 };
 
@@ -248,8 +245,7 @@ static void a_large_mean_does_no_harm(void **state) {
     every_level(check_large_mean);
 }
 
-/* ---- losses that are not numbers
- * ----------------------------------------------------------------------------------------- */
+/* ---- losses that are not numbers ---- */
 
 static void check_nan_loss(const struct scene *scene) {
     float logits[64], loss, lse, weight = 1;
@@ -271,8 +267,7 @@ static void a_bad_logit_is_seen_in_the_loss(void **state) {
     every_level(check_nan_loss);
 }
 
-/* ---- dropout
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ---- */
 
 /* Kept shares and the mean stay within five deviations, and the backward drops what the forward dropped. */
 static void check_dropout(const struct scene *scene) {
@@ -344,8 +339,7 @@ static void shards_draw_the_whole_rows_mask(void **state) {
     every_level(check_shards);
 }
 
-/* ---- AdamW
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- AdamW ---- */
 
 /* A hundred steps stay near the same steps in fp64, and the working copy is the rounded master to the bit. */
 static void check_many_steps(const struct scene *scene) {

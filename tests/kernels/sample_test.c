@@ -47,8 +47,7 @@ static double normal(uint32_t i, uint32_t stream) {
     return sqrt(-2 * log(rng_unit(w.word[0]))) * cos(6.283185307179586 * rng_unit(w.word[1]));
 }
 
-/* ---- the naive sampler
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the naive sampler ---- */
 
 struct ranked {
     double score;
@@ -174,8 +173,7 @@ static void draws_equal_a_sorting_sampler(void **state) {
     every_level(check_all_draws);
 }
 
-/* ---- promises
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- promises ---- */
 
 static int32_t sample_one(const struct scene *scene, const float *logits, int64_t vocab, struct sample_row row,
                           float *logprob) {
