@@ -39,6 +39,11 @@ int command_exit_status(int status) {
     return status == STATUS_USAGE ? 2 : 1;
 }
 
+static int flush_output(void) {
+    bool is_written = !fflush(stdout) && !ferror(stdout);
+    return command_exit_status(is_written ? STATUS_OK : status_fail_errno("cannot write to standard output"));
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
@@ -47,11 +52,11 @@ int main(int argc, char **argv) {
     const char *word = argv[1];
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
         print_help(stdout);
-        return 0;
+        return flush_output();
     }
     if (!strcmp(word, "--version")) {
         printf("cambium %s\n", CAMBIUM_VERSION);
-        return 0;
+        return flush_output();
     }
     const char *names[COMMAND_COUNT];
     for (int i = 0; i < COMMAND_COUNT; i++) {

@@ -186,6 +186,11 @@ int config_parse(const struct config_command *command, int argc, char **argv, vo
     if (*is_help)
         config_help(command, stdout);
     *config = made;
+    if (*is_help && (fflush(stdout) || ferror(stdout))) {
+        config_free(made);
+        *config = NULL;
+        return status_fail_errno("cannot write to standard output");
+    }
     return STATUS_OK;
 }
 

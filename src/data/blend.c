@@ -136,7 +136,7 @@ int blend_parse(const struct config_list *words, const char ***prefixes, double 
     return STATUS_OK;
 }
 
-/* The numbers of "99990,8,2", whatever stands between them. */
+/* The numbers of "99990,8,2", "98/1/1" or "[98, 1, 1]". */
 static int parse_split_weights(const char *text, double weights[SPLIT_COUNT]) {
     int count = 0;
     for (const char *p = text; *p;) {
@@ -144,6 +144,9 @@ static int parse_split_weights(const char *text, double weights[SPLIT_COUNT]) {
         if (length == 0) {
             if (*p == '-')
                 return status_fail(STATUS_USAGE, "split '%s': a weight is below 0", text);
+            if (!strchr(" \t\n,;/:[]()", *p))
+                return status_fail(STATUS_USAGE, "split '%s': '%.20s' is not a weight; expected numbers as in 969,30,1",
+                                   text, p);
             p++;
             continue;
         }
