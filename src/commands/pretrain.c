@@ -35,8 +35,8 @@ static struct config_command describe(void) {
         .name = "pretrain",
         .synopsis = "cambium pretrain --config FILE.yaml [--section.key=value ...] [--init-from DIR] [--dry-run]",
         .description =
-            "Trains a GPT on a dataset of 'cambium preprocess'. Keys stand in the sections of FILE.yaml, and each\n"
-            "can be given, or changed, as --section.key=value. SIGTERM and SIGINT finish the step, save and\n"
+            "Trains a GPT on a dataset of 'cambium preprocess'. Keys stand in the sections of FILE.yaml, and each "
+            "can be given, or changed, as --section.key=value. SIGTERM and SIGINT finish the step, save and "
             "exit with 0; with checkpoint.load the same command goes on from there, bit for bit.",
         .examples = "  cambium pretrain --config run.yaml\n"
                     "  cambium pretrain --config run.yaml --optim.lr=3e-4 --train.train_iters=2000\n"

@@ -239,6 +239,7 @@ static void an_empty_path_is_not_given(void **state) {
     refuses(WORDS("--input="), "option --input: an empty path");
     test_ok(file_write_atomic(path, "data:\n  data_path: [a,\n   '']\n", 30));
     refuses(WORDS("--config", path), "run.yaml:3:4: data.data_path: an empty path");
+    free(directory);
 }
 
 static void help_is_complete_and_fits_the_screen(void **state) {
