@@ -9,8 +9,7 @@
 
 #include "cpu/cpu-internal.h"
 
-/* ---- oneDNN (gemm_cache.c) ------------------------------------------------------------------------------------------
- */
+/* ---- oneDNN (gemm_cache.c) ---- */
 
 /* A product as oneDNN sees it: everything that a primitive depends on, and nothing else. Compared as bytes. */
 struct gemm_form {

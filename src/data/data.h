@@ -13,8 +13,7 @@
 #include "base/base.h"
 #include "config/run.h"
 
-/* ---- indexed dataset -----------------------------------------------------------------------------------------------
- */
+/* ---- indexed dataset ---- */
 
 /* How PREFIX.bin stores a token: the code of the index file (megatron/core/datasets/indexed_dataset.py). */
 enum token_type { TOKEN_U8 = 1, TOKEN_I8 = 2, TOKEN_I16 = 3, TOKEN_I32 = 4, TOKEN_I64 = 5, TOKEN_U16 = 8 };
@@ -66,8 +65,7 @@ int indexed_writer_commit(struct indexed_writer *writer);
 /* Leaves nothing behind; harmless after a commit. */
 void indexed_writer_abort(struct indexed_writer *writer);
 
-/* ---- from texts to an indexed dataset ------------------------------------------------------------------------------
- */
+/* ---- from texts to an indexed dataset ---- */
 
 enum corpus_format {
     CORPUS_AUTO,      /* by the file's name: FILE for *.txt and *.text (and .gz of it), else JSONL */
@@ -103,8 +101,7 @@ int preprocess_run(const struct preprocess_options *options, struct preprocess_c
 size_t preprocess_key_count(const struct preprocess_options *options);
 const char *preprocess_key(const struct preprocess_options *options, size_t k);
 
-/* ---- GPT index maps ------------------------------------------------------------------------------------------------
- */
+/* ---- GPT index maps ---- */
 
 /* Where a sample begins: a position in the document index, and a token of that document. */
 struct gpt_position {
@@ -136,8 +133,7 @@ struct gpt_dataset_request {
 int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_request *request);
 void gpt_dataset_close(struct gpt_dataset *dataset);
 
-/* ---- splits and blends ---------------------------------------------------------------------------------------------
- */
+/* ---- splits and blends ---- */
 
 enum data_split { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
 const char *data_split_name(enum data_split split);
@@ -199,8 +195,7 @@ struct gpt_data_options gpt_data_options_of_run(const struct run_config *run);
 int gpt_data_open(struct gpt_data *data, const struct gpt_data_options *options);
 void gpt_data_close(struct gpt_data *data);
 
-/* ---- batches -------------------------------------------------------------------------------------------------------
- */
+/* ---- batches ---- */
 
 /* Rows of a flat batch in host memory, sample after sample; N = samples * seq_length. */
 struct gpt_batch {

@@ -11,8 +11,7 @@
 
 #include "tensor/tensor.h"
 
-/* ---- the grid -------------------------------------------------------------------------------------------------------
- */
+/* ---- the grid ---- */
 
 /* Ranks along each axis, in Megatron's order: tensor changes fastest, then context, expert, data, pipeline. */
 struct rank_grid {
@@ -25,8 +24,7 @@ struct rank_grid rank_grid_place(const struct rank_grid *grid, int rank);
 /* The inverse. */
 int rank_grid_rank(const struct rank_grid *grid, const struct rank_grid *place);
 
-/* ---- a rank ---------------------------------------------------------------------------------------------------------
- */
+/* ---- a rank ---- */
 
 /* What a second of a step went to, for the benchmark. */
 enum phase { PHASE_GEMM, PHASE_ATTENTION, PHASE_NORM, PHASE_LOSS, PHASE_OPTIMIZER, PHASE_REST, PHASE_COUNT };
@@ -69,8 +67,7 @@ void rank_need(struct rank *rank, size_t workspace_bytes);
     ((rank)->is_planning ? (rank_need(rank, (rank)->ops->op##_workspace((rank)->device, __VA_ARGS__)), STATUS_OK)      \
                          : rank_run_timed_(rank, phase, (rank)->ops->op(&(rank)->exec, __VA_ARGS__)))
 
-/* ---- attach points --------------------------------------------------------------------------------------------------
- */
+/* ---- attach points ---- */
 
 /* The places of the model that a method may change. */
 enum attach_place {
@@ -158,8 +155,7 @@ int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const
 int hook_list_backward_output(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
 int hook_list_backward_input(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
 
-/* ---- the linear -----------------------------------------------------------------------------------------------------
- */
+/* ---- the linear ---- */
 
 enum linear_split {
     LINEAR_WHOLE,  /* every rank holds it all */

@@ -8,8 +8,7 @@ static struct op_tensor tensor(const char *name, enum op_role role, enum dtype t
     return (struct op_tensor){.name = name, .role = role, .type = type, .rows = rows, .cols = cols};
 }
 
-/* ---- embedding ------------------------------------------------------------------------------------------------------
- */
+/* ---- embedding ---- */
 
 enum { TOKENS, POSITIONS, TOKEN_TABLE, POSITION_TABLE, X, DX, DTOKEN, DPOSITION };
 enum { NO_POSITIONS = 1, TOKENS_FROZEN = 2 };

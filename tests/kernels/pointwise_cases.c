@@ -10,8 +10,7 @@ static struct op_tensor tensor(const char *name, enum op_role role, enum dtype t
     return (struct op_tensor){.name = name, .role = role, .type = type, .rows = rows, .cols = cols};
 }
 
-/* ---- GELU: shape {count}, variant bits -----------------------------------------------------------------------------
- */
+/* ---- GELU: shape {count}, variant bits ---- */
 
 enum { TANH = 1, IN_PLACE = 2 };
 enum { DY = RESIDUAL, DX = Y };
@@ -107,8 +106,7 @@ static const struct op_kind gelu_backward = {.name = "gelu_backward",
                                              .loss = gelu_loss,
                                              .cost = three_tensors};
 
-/* ---- residual + dropout: shape {rows, cols, p in thousandths, first column} -----------------------------------------
- */
+/* ---- residual + dropout: shape {rows, cols, p in thousandths, first column} ---- */
 
 enum { HAS_RESIDUAL = 1, OVER_X = 2, OVER_RESIDUAL = 4 };
 enum { SEED = 77123456789, SITE = 12345 };
@@ -191,8 +189,7 @@ static const struct op_kind dropout_backward = {.name = "residual_dropout_backwa
                                                 .reference = dropout_reference,
                                                 .cost = dropout_cost};
 
-/* ---- addition and casts: shape {count}; gathers: {rows, cols, rows of x} --------------------------------------------
- */
+/* ---- addition and casts: shape {count}; gathers: {rows, cols, rows of x} ---- */
 
 static void add_setup(struct op_run *run) {
     run->tensor[X] = tensor("x", OP_IN, run->type, 1, run->shape[0]);
