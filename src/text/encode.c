@@ -142,13 +142,25 @@ static inline int encode_word(struct tokenizer_encoder *encoder, const unsigned 
     return fill_cache(encoder, set, &key, word, length, out);
 }
 
-/* What `tiktoken` does where a text ends to be UTF-8 (`_encode_bytes` of its core): the ids of the last word, from
- * position `last_word` of `out` on, are taken back, and the bytes that they stood for are one word together with the
- * whole rest. (Its provision for white space in two words has no use here: with the pattern of GPT-2 white space at the
- * end is one word.) `valid` of the `length` bytes are UTF-8. */
+static bool is_all_space(const struct tokenizer *tokenizer, int32_t id) {
+    size_t length;
+    const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
+    for (size_t i = 0; i < length; i++)
+        if (bytes[i] != ' ' && bytes[i] != '\n' && bytes[i] != '\t')
+            return false;
+    return true;
+}
+
+/* What `tiktoken` does where a text ends to be UTF-8 (`_encode_bytes` of its core): the ids of the last word are taken
+ * back, and those of the white space before it where its own first token is white space (a space that was merged with
+ * nothing behind it); the bytes that they stood for are one word together with the whole rest. `first` and `last_word`
+ * are positions in `out`, of the ids of the section and of its last word; `valid` of the `length` bytes are UTF-8. */
 static int encode_invalid_tail(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
-                               size_t valid, size_t last_word, struct token_buffer *out) {
+                               size_t valid, size_t first, size_t last_word, struct token_buffer *out) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
+    if (last_word < out->count && is_all_space(tokenizer, out->ids[last_word]))
+        while (last_word > first && is_all_space(tokenizer, out->ids[last_word - 1]))
+            last_word--;
     size_t start = valid;
     for (size_t i = last_word; i < out->count; i++) {
         size_t token_length;
@@ -174,7 +186,7 @@ static int encode_section(struct tokenizer_encoder *encoder, const unsigned char
     }
     size_t valid = utf8_valid_length(bytes, length);
     const unsigned char *at = bytes, *end = bytes + valid;
-    size_t last_word = out->count;
+    size_t first = out->count, last_word = first;
     while (at < end) {
         const unsigned char *next = scan_word(at, end);
         last_word = out->count;
@@ -183,7 +195,7 @@ static int encode_section(struct tokenizer_encoder *encoder, const unsigned char
             return status;
         at = next;
     }
-    return valid == length ? STATUS_OK : encode_invalid_tail(encoder, bytes, length, valid, last_word, out);
+    return valid == length ? STATUS_OK : encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
 }
 
 /* The added token at `at`, the longest one; -1 when none stands there. */

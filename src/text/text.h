@@ -8,8 +8,9 @@
  * encoded, and decoding gives the same bytes back (unless the tokenizer asks for `add_prefix_space`). Ids equal those
  * of Hugging Face `tokenizers` (called with add_special_tokens=False; encode_special_tokens=True unless special tokens
  * are allowed) and of `tiktoken`. Where the bytes are not UTF-8, which only `tiktoken` defines, they equal its
- * `_encode_bytes`: what stands before the first invalid byte is encoded as a text of its own, and its last word and
- * everything behind it are one word without splits. */
+ * `_encode_bytes`: what stands before the first invalid byte is encoded as a text of its own, and its last word (with
+ * the white space before it, where the word begins with a token of white space) and everything behind it are one word
+ * without splits. */
 #ifndef CAMBIUM_TEXT_TEXT_H
 #define CAMBIUM_TEXT_TEXT_H
 

@@ -83,7 +83,10 @@ def fixed_cases(corpus):
         yield text.encode()
     for data in (b"\x80", b"\xff", b"ab\xff", b"ab \xff cd", b"  \xff", b"a \n\t \xff x", b"a\r\xff", b"\xc0\x80",
                  b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xe0\x80\x80", b"\xe2\x82", b"\xf0\x9f\x98",
-                 b"caf\xe9 au lait", b"\xe2\x82 \xe2\x82\xac", END.encode() + b"\xff" + END.encode()):
+                 b"caf\xe9 au lait", b"\xe2\x82 \xe2\x82\xac", END.encode() + b"\xff" + END.encode(),
+                 # white space at the end of a word, before a word that begins with a space of its own
+                 *(b"a" + space + b" " + c + b"\xff" for space in (b"\r ", b"\n \n ", b"\t\t", b"  ", b"\xc2\x85 ")
+                   for c in (b"\0", b"\xe4\xb8\xad", b"\xf0\x9f\x8c\xb2"))):
         yield data
 
 
