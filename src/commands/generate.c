@@ -1,5 +1,6 @@
 /* cambium generate: writes text with a trained model. */
 #include "commands.h"
+#include "model_arguments.h"
 
 #include "config/run.h"
 #include "infer/infer.h"
@@ -11,24 +12,17 @@
 enum { PREFILL_ROWS = 512 };
 
 struct generate_command {
-    const char *model, *prompt, *tokenizer;
+    struct model_arguments base;
+    const char *prompt;
     struct config_list prompt_tokens, stop;
-    int64_t max_new_tokens, top_k, num_samples, seed, threads;
+    int64_t max_new_tokens, top_k, num_samples, seed;
     double temperature, top_p, repetition_penalty;
-    int precision; /* 0: the files' */
     bool stream, echo, json, ignore_eos;
 };
 
-static const char *const precisions[] = {"auto", "fp32", "bf16", NULL};
 #define AT(field) offsetof(struct generate_command, field)
 static const struct config_row rows[] = {
-    {.path = "model",
-     .type = CONFIG_STRING,
-     .offset = AT(model),
-     .metavar = "DIR",
-     .is_path = true,
-     .is_required = true,
-     .help = "model directory, or a directory of checkpoints (the newest is taken)"},
+    MODEL_ROW(AT(base)),
     {.path = "prompt",
      .type = CONFIG_STRING,
      .offset = AT(prompt),
@@ -39,12 +33,7 @@ static const struct config_row rows[] = {
      .offset = AT(prompt_tokens),
      .metavar = "ID...",
      .help = "token ids to go on from, instead of a text: the output is token ids as well"},
-    {.path = "tokenizer",
-     .type = CONFIG_STRING,
-     .offset = AT(tokenizer),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "tokenizer, when it is not in the model directory"},
+    MODEL_TOKENIZER_ROW(AT(base)),
     {.path = "max-new-tokens",
      .type = CONFIG_INT,
      .offset = AT(max_new_tokens),
@@ -109,19 +98,8 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = AT(json),
      .help = "one JSON object a text: index, text (null without a tokenizer), tokens, finish_reason (stop or length)"},
-    {.path = "precision",
-     .type = CONFIG_CHOICE,
-     .offset = AT(precision),
-     .default_text = "auto",
-     .choices = precisions,
-     .help = "to compute in; auto is the files' type"},
-    {.path = "threads",
-     .type = CONFIG_INT,
-     .offset = AT(threads),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 4096,
-     .help = "to compute with; 0 is all cores"},
+    MODEL_PRECISION_ROW(AT(base)),
+    MODEL_THREADS_ROW(AT(base)),
 };
 
 static const struct config_command command = {
@@ -348,9 +326,9 @@ static int check(const struct generate_command *c, const struct config *config) 
 
 static int run(const struct generate_command *c) {
     struct engine_options options = {
-        .model = c->model,
-        .precision = c->precision - 1,
-        .threads = (int)c->threads,
+        .model = c->base.model,
+        .precision = c->base.precision - 1,
+        .threads = (int)c->base.threads,
         .max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
         .max_logit_rows = c->num_samples,
         .max_sequences = c->num_samples,
@@ -360,8 +338,8 @@ static int run(const struct generate_command *c) {
     struct strbuf prompt = STRBUF_INIT;
     struct token_buffer ids = TOKEN_BUFFER_INIT;
     int status = engine_open(&options, &engine);
-    const char *directory = c->tokenizer || !engine ? c->tokenizer : engine_directory(engine);
-    if (!status && (c->prompt || c->tokenizer || tokenizer_is_present(directory)))
+    const char *directory = c->base.tokenizer || !engine ? c->base.tokenizer : engine_directory(engine);
+    if (!status && (c->prompt || c->base.tokenizer || tokenizer_is_present(directory)))
         status = tokenizer_open(directory, &tokenizer);
     if (!status && c->prompt && !strcmp(c->prompt, "-"))
         status = read_input(&prompt);

@@ -1,5 +1,6 @@
 /* cambium score: the log-probability of every token of given texts. */
 #include "commands.h"
+#include "model_arguments.h"
 
 #include "config/run.h"
 #include "infer/infer.h"
@@ -12,21 +13,13 @@
 enum { STEP_ROWS = 256 };
 
 struct score_command {
-    const char *model, *input, *tokenizer;
-    int64_t threads;
-    int precision;
+    struct model_arguments base;
+    const char *input;
 };
 
-static const char *const precisions[] = {"auto", "fp32", "bf16", NULL};
 #define AT(field) offsetof(struct score_command, field)
 static const struct config_row rows[] = {
-    {.path = "model",
-     .type = CONFIG_STRING,
-     .offset = AT(model),
-     .metavar = "DIR",
-     .is_path = true,
-     .is_required = true,
-     .help = "model directory, or a directory of checkpoints (the newest is taken)"},
+    MODEL_ROW(AT(base)),
     {.path = "input",
      .type = CONFIG_STRING,
      .offset = AT(input),
@@ -34,25 +27,9 @@ static const struct config_row rows[] = {
      .is_path = true,
      .is_required = true,
      .help = "JSON lines with \"text\" or \"tokens\"; - is standard input"},
-    {.path = "tokenizer",
-     .type = CONFIG_STRING,
-     .offset = AT(tokenizer),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "tokenizer, when it is not in the model directory"},
-    {.path = "precision",
-     .type = CONFIG_CHOICE,
-     .offset = AT(precision),
-     .default_text = "auto",
-     .choices = precisions,
-     .help = "to compute in; auto is the files' type"},
-    {.path = "threads",
-     .type = CONFIG_INT,
-     .offset = AT(threads),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 4096,
-     .help = "to compute with; 0 is all cores"},
+    MODEL_TOKENIZER_ROW(AT(base)),
+    MODEL_PRECISION_ROW(AT(base)),
+    MODEL_THREADS_ROW(AT(base)),
 };
 
 static const struct config_command command = {
@@ -80,8 +57,8 @@ struct scorer {
 static int encode_text(struct scorer *s, const json_t *text) {
     int status = STATUS_OK;
     if (!s->tokenizer) {
-        status =
-            tokenizer_open(s->command->tokenizer ? s->command->tokenizer : engine_directory(s->engine), &s->tokenizer);
+        status = tokenizer_open(s->command->base.tokenizer ? s->command->base.tokenizer : engine_directory(s->engine),
+                                &s->tokenizer);
         if (!status)
             status = tokenizer_encoder_new(s->tokenizer, &s->encoder);
     }
@@ -189,9 +166,9 @@ static int run(const struct score_command *c) {
         return status_fail_errno("cannot open %s", c->input);
     struct scorer s = {.command = c, .ids = TOKEN_BUFFER_INIT};
     struct engine_options options = {
-        .model = c->model,
-        .precision = c->precision - 1,
-        .threads = (int)c->threads,
+        .model = c->base.model,
+        .precision = c->base.precision - 1,
+        .threads = (int)c->base.threads,
         .max_rows = STEP_ROWS,
         .max_logit_rows = STEP_ROWS,
         .max_sequences = 1,
