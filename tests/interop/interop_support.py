@@ -1,0 +1,59 @@
+"""What the tests against live libraries share: the program, its seed, and a model that is worth comparing."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import torch
+import transformers
+from transformers import GPT2Config, GPT2LMHeadModel
+
+CAMBIUM = os.environ["CAMBIUM"]
+SOURCE = pathlib.Path(os.environ["CAMBIUM_SOURCE"])
+SEED = int(os.environ.get("CAMBIUM_INTEROP_SEED", "1"))
+torch.set_num_threads(2)
+transformers.logging.disable_progress_bar()
+
+
+class Case(unittest.TestCase):
+    """A test with a directory of its own."""
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="cambium-interop-")
+        self.addCleanup(temporary.cleanup)
+        self.directory = pathlib.Path(temporary.name)
+
+    def run_program(self, *words, data=b""):
+        done = subprocess.run([CAMBIUM, *map(str, words)], input=data, capture_output=True, timeout=600)
+        self.assertEqual(done.returncode, 0, f"{words}\n{done.stderr.decode()}")
+        return done.stdout
+
+
+def random_gpt2(seed, **changed):
+    """A GPT-2 none of whose parameters has its usual start, so that each of them matters."""
+    torch.manual_seed(SEED * 1000 + seed)
+    config = GPT2Config(**({"n_layer": 2, "n_embd": 48, "n_head": 3, "vocab_size": 211, "n_positions": 40,
+                            "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.25} | changed))
+    model = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def logprobs(model, ids):
+    """Natural logarithms of each token's probability behind those before it, in the model's own precision."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids])).logits[0]
+    every = torch.log_softmax(logits, dim=-1)
+    return [None, *(every[i, t].item() for i, t in enumerate(ids[1:]))]
+
+
+def score(case, directory, rows, *words):
+    """cambium score's log-probabilities of rows of ids."""
+    lines = "".join(json.dumps({"tokens": row}) + "\n" for row in rows)
+    output = case.run_program("score", "--model", directory, "--input", "-", *words, data=lines.encode())
+    return [json.loads(line)["logprobs"] for line in output.splitlines()]

@@ -1,0 +1,162 @@
+"""Model directories, both ways, against a live transformers."""
+import json
+import unittest
+
+import safetensors.torch
+import torch
+from interop_support import SEED, Case, logprobs, random_gpt2, score
+from pretrain_support import VOCAB, Run
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+NEW_TOKENS = 20
+TEXTS = ["It was the best of times.", " it's 1234 o'clock\n\n\tcafé 🌲 春眠不觉晓", "a", "<|endoftext|>x"]
+
+
+def random_rows(vocab_size, positions, seed):
+    generator = torch.Generator().manual_seed(SEED * 1000 + seed)
+    return [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in (2, positions // 2 + 1, positions)]
+
+
+class WrittenByPretrain(Case):
+    """transformers opens what pretrain wrote and computes the probabilities that score computes."""
+
+    def assert_scores_agree(self, model, directory, rows):
+        model = model.double().eval()
+        for row, ours in zip(rows, score(self, directory, rows, "--precision", "fp32"), strict=True):
+            theirs = logprobs(model, row)
+            self.assertEqual((ours[0], theirs[0]), (None, None))
+            for a, b in zip(ours[1:], theirs[1:], strict=True):
+                self.assertLessEqual(abs(a - b), 1e-5 * max(1, abs(b)))
+
+    def test_every_kind_of_model(self):
+        for name, keys in (("fp32", {}), ("bf16", {"train__precision": "bf16"}),
+                           ("untied", {"model__untie_embeddings_and_output_weights": "true"}),
+                           ("exact", {"model__activation": "gelu", "model__ffn_hidden_size": 56}),
+                           ("no-bias", {"model__add_bias_linear": "false"}),
+                           ("one-head", {"model__num_attention_heads": 1, "model__layernorm_epsilon": 1e-3,
+                                         "model__max_position_embeddings": 33})):
+            with self.subTest(name):
+                run = Run()
+                run.run(model__init_method_std=0.2, train__train_iters=4, checkpoint__load=None, **keys)
+                directory = run.directory / "run/iter_0000004"
+                model, told = AutoModelForCausalLM.from_pretrained(directory, dtype="auto", output_loading_info=True)
+                self.assertEqual(model.dtype, torch.bfloat16 if name == "bf16" else torch.float32)
+                missing = {key for key in told["missing_keys"] if not (name == "no-bias" and key.endswith("bias"))}
+                self.assertEqual((missing, set(told["unexpected_keys"]), set(told["mismatched_keys"])),
+                                 (set(), set(), set()))
+                self.assertEqual(model.config.resid_pdrop, 0.1)
+                positions = keys.get("model__max_position_embeddings", 16)
+                self.assert_scores_agree(model, directory, random_rows(VOCAB, positions, 1))
+
+    def test_the_tokenizer_travels_with_the_model(self):
+        corpus = self.directory / "corpus.txt"
+        corpus.write_text("\n".join(TEXTS * 20))
+        self.run_program("tokenizer", "train", "--input", corpus, "--vocab-size", 300, "--output",
+                         self.directory / "tokenizer")
+        self.run_program("preprocess", "--input", corpus, "--format", "line", "--append-eod", "--tokenizer",
+                         self.directory / "tokenizer", "--output-prefix", self.directory / "corpus")
+        run = Run()
+        run.run(data__data_path=self.directory / "corpus_text_document", tokenizer=self.directory / "tokenizer",
+                model__vocab_size=None, model__max_position_embeddings=64, train__train_iters=3)
+        directory = run.directory / "run/iter_0000003"
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+        for text in TEXTS:
+            line = json.dumps({"text": text}).encode()
+            ours = json.loads(self.run_program("score", "--model", directory, "--input", "-", data=line))["tokens"]
+            self.assertEqual(ours, tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+            self.assertEqual(tokenizer.decode(ours), text)
+        model = AutoModelForCausalLM.from_pretrained(directory)
+        self.assertEqual(tokenizer.eos_token, "<|endoftext|>")
+        self.assertEqual(model.config.eos_token_id, tokenizer.eos_token_id)
+
+    def test_what_transformers_saved_again_is_trained_on(self):
+        run = Run()
+        run.run(train__train_iters=3, checkpoint__load=None)
+        model = AutoModelForCausalLM.from_pretrained(run.directory / "run/iter_0000003")
+        again = self.directory / "again"
+        model.save_pretrained(again)
+        run.run("more", ["--init-from", again], optim__lr=0, optim__lr_warmup_iters=0, checkpoint__load=None)
+        rows = random_rows(VOCAB, 16, 2)
+        self.assertEqual(score(self, run.directory / "run/iter_0000003", rows),
+                         score(self, run.directory / "more/iter_0000020", rows))
+
+
+class SavedByTransformers(Case):
+    """generate and score open what transformers wrote, in each of its forms."""
+
+    def write(self, model, form):
+        directory = self.directory / form
+        if form == "plain":
+            model.save_pretrained(directory)
+        elif form == "sharded":
+            model.save_pretrained(directory, max_shard_size="60KB")
+            self.assertGreater(len(list(directory.glob("*.safetensors"))), 2)
+        elif form == "no-prefix":  # as the oldest files of the hub; the tied head is not in them
+            model.transformer.save_pretrained(directory)
+        elif form == "old":  # with the buffers that old versions stored
+            model.save_pretrained(directory)
+            path = directory / "model.safetensors"
+            tensors = safetensors.torch.load_file(path)
+            n = model.config.n_positions
+            for layer in range(model.config.n_layer):
+                tensors[f"transformer.h.{layer}.attn.bias"] = torch.tril(torch.ones(1, 1, n, n)).to(torch.uint8)
+                tensors[f"transformer.h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+            safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+        (directory / "generation_config.json").unlink(missing_ok=True)
+        return directory
+
+    def greedy(self, model, prompt):
+        """transformers' own choice; None where two tokens are so close that rounding may choose."""
+        answer = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False,
+                                max_new_tokens=NEW_TOKENS, pad_token_id=0, return_dict_in_generate=True,
+                                output_scores=True)
+        gaps = [torch.topk(scores[0], 2).values for scores in answer.scores]
+        if min(float(top[0] - top[1]) for top in gaps) < 1e-3:
+            return None
+        return answer.sequences[0, len(prompt):].tolist()
+
+    def check(self, model, directory, kind=torch.float32):
+        model = model.to(kind).double()  # the numbers in the files, computed exactly
+        rows, compared = random_rows(model.config.vocab_size, model.config.n_positions, 3), 0
+        for row, ours in zip(rows, score(self, directory, rows, "--precision", "fp32"), strict=True):
+            for a, b in zip(ours[1:], logprobs(model, row)[1:], strict=True):
+                self.assertLessEqual(abs(a - b), 1e-5 * max(1, abs(b)))
+        for length in (1, 2, 7, model.config.n_positions - NEW_TOKENS):
+            prompt = rows[2][:length]
+            expected = self.greedy(model, prompt)
+            if expected:
+                output = self.run_program("generate", "--model", directory, "--temperature", 0, "--json",
+                                          "--ignore-eos", "--precision", "fp32", "--max-new-tokens", NEW_TOKENS,
+                                          "--prompt-tokens", *prompt)
+                self.assertEqual(json.loads(output)["tokens"], expected)
+                compared += 1
+        self.assertGreater(compared, 0)
+
+    def test_every_form_of_the_files(self):
+        for form in ("plain", "sharded", "no-prefix", "old"):
+            with self.subTest(form):
+                model = random_gpt2(1)
+                self.check(model, self.write(model, form))
+
+    def test_every_type_of_the_weights(self):
+        for kind in (torch.float16, torch.bfloat16):
+            with self.subTest(kind):
+                model = random_gpt2(2).to(kind)
+                directory = self.directory / str(kind)
+                model.save_pretrained(directory)
+                self.check(model, directory, kind)
+
+    def test_every_shape(self):
+        for number, changed in enumerate(({"n_head": 1}, {"n_embd": 40, "n_head": 8}, {"n_inner": 77}, {"n_layer": 5},
+                                          {"activation_function": "gelu"}, {"tie_word_embeddings": False},
+                                          {"layer_norm_epsilon": 1e-3, "vocab_size": 1000},
+                                          {"n_embd": 192, "n_head": 1, "n_positions": 130})):
+            with self.subTest(changed):
+                model = random_gpt2(10 + number, **changed)
+                directory = self.directory / str(number)
+                model.save_pretrained(directory)
+                self.check(model, directory)
+
+
+if __name__ == "__main__":
+    unittest.main()
