@@ -6,7 +6,7 @@
 #define CAMBIUM_BENCH_BENCH_H
 
 #include "config/run.h"
-#include "kernels/ops.h"
+#include "parallel/parallel.h"
 
 #include <jansson.h>
 
@@ -14,7 +14,7 @@ struct bench_options {
     const char *model;     /* "gpt2-124m" or a model directory */
     const char *tokenizer; /* directory */
     const char *input;     /* a text file */
-    const char *filter;    /* of op cases: a part of their names */
+    const char *filter;    /* of op cases: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
     int precision; /* enum precision */
     bool has_dropout;
@@ -41,5 +41,7 @@ struct bench_ceiling {
 };
 int bench_measure_ceiling(struct device *device, enum dtype dtype, struct bench_ceiling *ceiling);
 struct bench_ceiling bench_mean(struct bench_ceiling before, struct bench_ceiling after);
+/* Mean seconds of a step in each phase of the rank; `total` seconds of all `steps` make up the rest. */
+json_t *bench_phases(const struct rank *rank, double total, int64_t steps);
 
 #endif

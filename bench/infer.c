@@ -15,6 +15,7 @@ struct inference {
     struct engine_result *results;
     double *seconds;
     struct bench_ceiling before, after;
+    double total; /* seconds of all measured steps */
 };
 
 static int open_inference(struct inference *t, int64_t rows, int64_t sequences) {
@@ -66,12 +67,21 @@ static double weight_count(const struct model_config *config) {
 }
 
 static json_t *summary(const struct inference *t, const char *bench, double step, double tokens) {
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I}", "bench", bench, "device",
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:o}", "bench", bench, "device",
                      device_description(engine_rank(t->engine)->device), "precision",
                      dtype_name(engine_dtype(t->engine)), "micro_batch_size", (json_int_t)t->options->micro_batch_size,
                      "seq_length", (json_int_t)t->options->seq_length, "seconds", step, "tokens_per_s", tokens / step,
                      "peak_rss_bytes", (json_int_t)bench_peak_rss(), "planned_bytes",
-                     (json_int_t)engine_planned_bytes(t->engine));
+                     (json_int_t)engine_planned_bytes(t->engine), "phases",
+                     bench_phases(engine_rank(t->engine), t->total, t->options->steps));
+}
+
+/* From here on each step adds its phases. */
+static void begin_measuring(struct inference *t) {
+    struct rank *rank = engine_rank(t->engine);
+    for (int i = 0; i < PHASE_COUNT; i++)
+        rank->phase_seconds[i] = 0;
+    rank->is_timed = true;
 }
 
 static int prefill_once(struct inference *t, double *seconds) {
@@ -117,8 +127,11 @@ int bench_prefill(const struct bench_options *options) {
     double unused;
     for (int i = 0; i < 2 && !status; i++)
         status = prefill_once(&t, &unused);
+    if (!status)
+        begin_measuring(&t);
     for (int64_t i = 0; i < options->steps && !status; i++) {
         status = prefill_once(&t, &t.seconds[i]);
+        t.total += t.seconds[i];
         if (!status)
             status = bench_print(json_pack("{s:I, s:f}", "step", (json_int_t)i + 1, "seconds", t.seconds[i]));
     }
@@ -169,8 +182,12 @@ int bench_decode(const struct bench_options *options) {
                              (long long)options->steps, DECODE_CONTEXT);
     for (int64_t i = 0; i < DECODE_CONTEXT && !status; i++)
         status = decode_once(&t, i, &unused);
-    for (int64_t i = 0; i < options->steps && !status; i++)
+    if (!status)
+        begin_measuring(&t);
+    for (int64_t i = 0; i < options->steps && !status; i++) {
         status = decode_once(&t, DECODE_CONTEXT + i, &t.seconds[i]);
+        t.total += t.seconds[i];
+    }
     if (!status)
         status = bench_measure_ceiling(engine_rank(t.engine)->device, engine_dtype(t.engine), &t.after);
     if (!status)

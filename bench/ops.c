@@ -19,7 +19,26 @@ static int measure_case(struct device *device, const struct op_case *op_case, st
                                  "ratio", floor / timing.seconds));
 }
 
+/* The cases to measure, in order: what the filter finds in the line that names a case. */
+static bool is_chosen(const struct bench_options *options, const struct op_family *family,
+                      const struct op_case *op_case, bool only_gemm) {
+    char text[256];
+    op_case_text(op_case, text, sizeof text);
+    return (op_case->use & OP_BENCH) && (!only_gemm || !strcmp(family->name, "gemm")) &&
+           (!options->filter || strstr(text, options->filter));
+}
+
+static int count_chosen(const struct bench_options *options, bool only_gemm) {
+    int count = 0;
+    for (int f = 0; op_family_at(f); f++)
+        for (int i = 0; i < op_family_at(f)->count; i++)
+            count += is_chosen(options, op_family_at(f), &op_family_at(f)->cases[i], only_gemm);
+    return count;
+}
+
 static int measure_families(const struct bench_options *options, bool only_gemm) {
+    if (!count_chosen(options, only_gemm))
+        return status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter ? options->filter : "");
     struct device *device;
     int status = device_open("cpu", 0, (int)options->threads, &device);
     struct bench_ceiling fp32, bf16, again;
@@ -29,19 +48,14 @@ static int measure_families(const struct bench_options *options, bool only_gemm)
     int measured = 0;
     for (int f = 0; !status && op_family_at(f); f++) {
         const struct op_family *family = op_family_at(f);
-        if (only_gemm && strcmp(family->name, "gemm"))
-            continue;
         for (int i = 0; i < family->count && !status; i++) {
             const struct op_case *op_case = &family->cases[i];
-            if (!(op_case->use & OP_BENCH) || (op_case->type == DTYPE_BF16 && !has_bf16) ||
-                (options->filter && !strstr(op_case->kind->name, options->filter)))
+            if (!is_chosen(options, family, op_case, only_gemm) || (op_case->type == DTYPE_BF16 && !has_bf16))
                 continue;
             status = measure_case(device, op_case, op_case->type == DTYPE_BF16 ? bf16 : fp32);
             measured++;
         }
     }
-    if (!status && measured == 0)
-        status = status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter ? options->filter : "");
     if (!status)
         status = bench_measure_ceiling(device, DTYPE_F32, &again);
     if (!status)

@@ -81,3 +81,15 @@ int bench_measure_ceiling(struct device *device, enum dtype dtype, struct bench_
 struct bench_ceiling bench_mean(struct bench_ceiling before, struct bench_ceiling after) {
     return (struct bench_ceiling){(before.gemm + after.gemm) / 2, (before.read + after.read) / 2};
 }
+
+json_t *bench_phases(const struct rank *rank, double total, int64_t steps) {
+    static const char *const names[PHASE_COUNT] = {"gemm", "attention", "norms", "loss", "optimizer", "rest"};
+    json_t *phases = json_object();
+    double booked = 0;
+    for (int i = 0; i < PHASE_REST; i++) {
+        booked += rank->phase_seconds[i];
+        json_object_set_new(phases, names[i], json_real(rank->phase_seconds[i] / (double)steps));
+    }
+    json_object_set_new(phases, names[PHASE_REST], json_real((total - booked) / (double)steps));
+    return phases;
+}

@@ -108,18 +108,6 @@ static int run_step(struct training *t, double *seconds, double *loss) {
     return status;
 }
 
-static json_t *phases_json(const struct rank *rank, double total, int64_t steps) {
-    static const char *const names[PHASE_COUNT] = {"gemm", "attention", "norms", "loss", "optimizer", "rest"};
-    json_t *phases = json_object();
-    double booked = 0;
-    for (int i = 0; i < PHASE_REST; i++) {
-        booked += rank->phase_seconds[i];
-        json_object_set_new(phases, names[i], json_real(rank->phase_seconds[i] / (double)steps));
-    }
-    json_object_set_new(phases, names[PHASE_REST], json_real((total - booked) / (double)steps));
-    return phases;
-}
-
 static int measure(struct training *t) {
     enum { WARM_UP = 2 };
     int64_t steps = t->options->steps;
@@ -153,7 +141,7 @@ static int measure(struct training *t) {
                       "dropout", t->options->has_dropout, "seconds", step, "tokens_per_s", (double)t->rows / step,
                       "model_tflops", flops / 1e12, "ceiling", ceiling / 1e12, "ratio", flops / ceiling,
                       "peak_rss_bytes", (json_int_t)peak, "planned_bytes", (json_int_t)planned, "peak_over_plan",
-                      (double)peak / (double)planned, "phases", phases_json(&t->rank, total, steps)));
+                      (double)peak / (double)planned, "phases", bench_phases(&t->rank, total, steps)));
     }
     free(seconds);
     return status;
