@@ -30,6 +30,13 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode, 0, f"{words}\n{done.stderr.decode()}")
         return done.stdout
 
+    def assert_near(self, ours, theirs):
+        """Log-probabilities of one row: within 1e-5 of the largest."""
+        self.assertEqual((ours[0], theirs[0], len(ours)), (None, None, len(theirs)))
+        largest = max(1, *(abs(b) for b in theirs[1:]))
+        for a, b in zip(ours[1:], theirs[1:]):
+            self.assertLessEqual(abs(a - b), 1e-5 * largest)
+
 
 def random_gpt2(seed, **changed):
     """A GPT-2 none of whose parameters has its usual start, so that each of them matters."""
