@@ -73,9 +73,12 @@ int slices_check(const struct param *param);
 
 /* A block is cut where slices end: the part of `block` that stands in `slice`; false when empty. */
 bool slice_cut(const struct param_slice *slice, const struct ckpt_block *block, struct ckpt_block *part);
-/* Walks a slice in blocks of at most CKPT_BLOCK_ELEMENTS whose pieces in the file and in memory are long. Start with
- * *block zeroed; false at the end. */
-bool slice_next_block(const struct param *param, const struct param_slice *slice, int index, struct ckpt_block *block);
+/* Walks a rectangle of a slice in blocks of at most CKPT_BLOCK_ELEMENTS whose pieces in the file and in memory are
+ * long. Start with *block zeroed; false at the end. */
+bool slice_next_block(const struct param_slice *slice, const struct ckpt_block *rect, struct ckpt_block *block);
+/* The rectangles of a slice that a rank reads or writes: their number. */
+int slice_rects(const struct ckpt_array *array, const struct param *param, const struct param_slice *slice, int index,
+                struct ckpt_block rects[CKPT_MAX_RECTS]);
 
 /* out[columns, rows] = in[rows, columns] of 2- or 4-byte elements. */
 void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out);

@@ -27,25 +27,30 @@ struct ckpt_block {
     int param; /* row of the table */
     int64_t row, rows, column, columns;
 };
-enum { CKPT_BLOCK_ELEMENTS = 1 << 20 };
+enum { CKPT_BLOCK_ELEMENTS = 1 << 20, CKPT_MAX_RECTS = 3 * PARAM_MAX_SLICES };
 
 /* One number for each element of a table's parameters: the weights, or a moment of the optimizer. */
 struct ckpt_array {
     const char *prefix;  /* before each tensor's name in the files: "" for weights, "exp_avg." */
     enum dtype dtype;    /* DTYPE_F32 or DTYPE_BF16: of the values in the calls below, and of files that are written */
     bool only_trainable; /* frozen parameters have no such numbers */
+    /* The rectangles of a parameter that this rank reads or writes, each in one slice: their number, at most
+     * CKPT_MAX_RECTS. NULL: all of it. */
+    int (*rects)(void *context, int param, struct ckpt_block *rects);
     int (*get)(void *context, const struct ckpt_block *block, void *values);       /* memory to file; for writing */
     int (*put)(void *context, const struct ckpt_block *block, const void *values); /* file to memory; for reading */
     void *context;
 };
 
-/* A flat array on a device, parameter i from element offset[i] on: a param_store's weights, an optimizer's moments. */
+/* A flat array in a store's order on a device: its weights, or an optimizer's moments, of which a rank may hold only
+ * the elements [first, first + count). */
 struct ckpt_flat {
-    const struct param_table *table;
-    const int64_t *offset; /* [table->count] elements */
+    const struct param_store *store;
     struct stream *stream;
     void *memory; /* of `dtype` */
     enum dtype dtype;
+    int64_t first, count; /* count 0: the whole array */
+    bool leaves_copies;   /* for writing: parameters of which every tensor rank has a copy are the first one's */
 };
 /* The array over `flat`, which must stay alive and in place. Each call waits for the stream. */
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);

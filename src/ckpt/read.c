@@ -232,24 +232,35 @@ int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table
     return status;
 }
 
+static int read_param(const struct ckpt_tensors *tensors, const struct param_table *table,
+                      const struct ckpt_array *array, int index, char *values, char *scratch) {
+    const struct param *param = &table->rows[index];
+    bool is_tied = table_is_tied(table);
+    int status = STATUS_OK;
+    for (int s = 0; s < param->slice_count; s++) {
+        struct ckpt_block rects[CKPT_MAX_RECTS];
+        int count = slice_rects(array, param, &param->slices[s], index, rects);
+        for (int i = 0; i < count; i++) {
+            struct ckpt_block block = {0};
+            while (!status && slice_next_block(&param->slices[s], &rects[i], &block)) {
+                status = read_block(tensors, table, array, &block, is_tied, scratch, values);
+                if (!status)
+                    status = array->put(array->context, &block, values);
+            }
+        }
+    }
+    return status;
+}
+
 int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
               int array_count) {
     size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);
     char *values = malloc(2 * bytes);
     int status = values ? ckpt_check(tensors, table, arrays, array_count) : status_fail(STATUS_MEMORY, "out of memory");
-    bool is_tied = table_is_tied(table);
     for (int a = 0; a < array_count && !status; a++)
-        for (int i = 0; i < table->count && !status; i++) {
-            const struct param *param = &table->rows[i];
-            for (int s = 0; s < param->slice_count && !status && is_wanted(&arrays[a], param); s++) {
-                struct ckpt_block block = {0};
-                while (!status && slice_next_block(param, &param->slices[s], i, &block)) {
-                    status = read_block(tensors, table, &arrays[a], &block, is_tied, values + bytes, values);
-                    if (!status)
-                        status = arrays[a].put(arrays[a].context, &block, values);
-                }
-            }
-        }
+        for (int i = 0; i < table->count && !status; i++)
+            if (is_wanted(&arrays[a], &table->rows[i]))
+                status = read_param(tensors, table, &arrays[a], i, values, values + bytes);
     free(values);
     return status;
 }

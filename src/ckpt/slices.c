@@ -40,31 +40,40 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-bool slice_next_block(const struct param *param, const struct param_slice *slice, int index, struct ckpt_block *block) {
-    int64_t limit = CKPT_BLOCK_ELEMENTS, all_columns = param->shape[1], rows, columns;
-    if (all_columns == 0 || slice->rows == 0)
+int slice_rects(const struct ckpt_array *array, const struct param *param, const struct param_slice *slice, int index,
+                struct ckpt_block rects[CKPT_MAX_RECTS]) {
+    struct ckpt_block all[CKPT_MAX_RECTS] = {{.param = index, .rows = param->shape[0], .columns = param->shape[1]}};
+    int count = array->rects ? array->rects(array->context, index, all) : 1, kept = 0;
+    for (int i = 0; i < count; i++)
+        kept += slice_cut(slice, &all[i], &rects[kept]);
+    return kept;
+}
+
+bool slice_next_block(const struct param_slice *slice, const struct ckpt_block *rect, struct ckpt_block *block) {
+    int64_t limit = CKPT_BLOCK_ELEMENTS, rows, columns;
+    if (rect->columns <= 0 || rect->rows <= 0)
         return false;
     if (slice->is_transposed) { /* rows of the block are the runs in the file */
-        rows = limit / all_columns > SHORTEST_RUN ? limit / all_columns : SHORTEST_RUN;
-        rows = smaller(rows, slice->rows);
-        columns = smaller(all_columns, limit / rows);
+        rows = limit / rect->columns > SHORTEST_RUN ? limit / rect->columns : SHORTEST_RUN;
+        rows = smaller(rows, rect->rows);
+        columns = smaller(rect->columns, limit / rows);
     } else {
-        columns = smaller(all_columns, limit);
-        rows = smaller(limit / columns, slice->rows);
+        columns = smaller(rect->columns, limit);
+        rows = smaller(limit / columns, rect->rows);
     }
     if (block->rows == 0) {
-        *block = (struct ckpt_block){.param = index, .row = slice->row};
+        *block = (struct ckpt_block){.param = rect->param, .row = rect->row, .column = rect->column};
     } else {
         block->column += block->columns;
-        if (block->column == all_columns) {
-            block->column = 0;
+        if (block->column == rect->column + rect->columns) {
+            block->column = rect->column;
             block->row += block->rows;
         }
-        if (block->row == slice->row + slice->rows)
+        if (block->row == rect->row + rect->rows)
             return false;
     }
-    block->rows = smaller(rows, slice->row + slice->rows - block->row);
-    block->columns = smaller(columns, all_columns - block->column);
+    block->rows = smaller(rows, rect->row + rect->rows - block->row);
+    block->columns = smaller(columns, rect->column + rect->columns - block->column);
     return true;
 }
 

@@ -184,12 +184,15 @@ static int write_piece(const struct write_request *request, const struct piece *
     const struct ckpt_array *array = &request->arrays[piece->array];
     const struct param *param = &request->table->rows[piece->param];
     const struct param_slice *slice = &param->slices[piece->slice];
-    struct ckpt_block block = {0};
-    int status = STATUS_OK;
-    while (!status && slice_next_block(param, slice, piece->param, &block)) {
-        status = array->get(array->context, &block, values);
-        if (!status)
-            status = write_block(writer, number, param, slice, &block, dtype_bytes(array->dtype), values, scratch);
+    struct ckpt_block rects[CKPT_MAX_RECTS];
+    int count = slice_rects(array, param, slice, piece->param, rects), status = STATUS_OK;
+    for (int i = 0; i < count; i++) {
+        struct ckpt_block block = {0};
+        while (!status && slice_next_block(slice, &rects[i], &block)) {
+            status = array->get(array->context, &block, values);
+            if (!status)
+                status = write_block(writer, number, param, slice, &block, dtype_bytes(array->dtype), values, scratch);
+        }
     }
     return status;
 }

@@ -66,13 +66,10 @@ static int read_directory(struct engine *engine, struct model_config *config, en
 
 static int load_weights(struct engine *engine, const struct ckpt_tensors *tensors) {
     struct param_store *store = model_store(engine->model);
-    struct ckpt_flat flat = {.table = model_table(engine->model),
-                             .offset = store->offset,
-                             .stream = engine->rank.exec.stream,
-                             .memory = store->weights,
-                             .dtype = store->dtype};
+    struct ckpt_flat flat = {
+        .store = store, .stream = engine->rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    return ckpt_read(tensors, flat.table, &array, 1);
+    return ckpt_read(tensors, store->table, &array, 1);
 }
 
 static void *take(struct arena *arena, int64_t count, size_t width) {

@@ -79,8 +79,12 @@ static int build(struct model *model, struct model_plan *plan) {
     const struct model_options *o = &model->options;
     int status = gpt2_describe(&o->config, &model->table);
     if (!status)
-        status = param_store_sketch(&model->store, &model->table, model->rank->device, o->dtype, o->use == MODEL_TRAIN,
-                                    o->use == MODEL_INFER);
+        status = param_store_sketch(&model->store,
+                                    &(const struct param_store_options){.table = &model->table,
+                                                                        .device = model->rank->device,
+                                                                        .dtype = o->dtype,
+                                                                        .has_gradients = o->use == MODEL_TRAIN,
+                                                                        .will_pack = o->use == MODEL_INFER});
     if (!status)
         status = find_parameters(model);
     if (status)
@@ -90,9 +94,8 @@ static int build(struct model *model, struct model_plan *plan) {
     struct arena arena = ARENA_PLAN;
     model_place_activations(model, &arena);
     status = plan_workspace(model);
-    plan->weights =
-        o->use == MODEL_INFER ? param_packed_bytes(&model->store) : param_weight_bytes(&model->table, o->dtype);
-    plan->gradients = o->use == MODEL_TRAIN ? param_gradient_bytes(&model->table) : 0;
+    plan->weights = o->use == MODEL_INFER ? param_packed_bytes(&model->store) : param_weight_bytes(&model->store);
+    plan->gradients = param_gradient_bytes(&model->store);
     plan->activations = arena.used;
     plan->workspace = model->rank->workspace_needed;
     plan->parameters = param_table_elements(&model->table, true);
@@ -160,32 +163,47 @@ int model_pack(struct model *model) {
 
 /* ---- initial values ---- */
 
-int model_initialise(struct model *model, uint64_t seed) {
-    enum { CHUNK = 1 << 20 };
-    float *values = malloc(CHUNK * sizeof *values);
-    uint16_t *rounded = malloc(CHUNK * sizeof *rounded);
-    int status = values && rounded ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+enum { INITIAL_CHUNK = 1 << 20 };
+
+/* Elements [first, first + count) of the whole parameter to the flat array from `at` on. `values` has a chunk's floats,
+ * and behind them room for their bf16. */
+static int initialise_run(struct model *model, const struct param *row, uint64_t seed, int64_t first, int64_t count,
+                          int64_t at, float *values) {
     struct param_store *store = &model->store;
+    size_t width = dtype_bytes(store->dtype);
+    int status = STATUS_OK;
+    for (int64_t done = 0; done < count && !status; done += INITIAL_CHUNK) {
+        int64_t part = count - done < INITIAL_CHUNK ? count - done : INITIAL_CHUNK;
+        param_initial_values(row, seed, first + done, part, values);
+        uint16_t *rounded = (uint16_t *)(values + INITIAL_CHUNK);
+        for (int64_t j = 0; j < part && store->dtype == DTYPE_BF16; j++)
+            rounded[j] = bf16_from_float(values[j]);
+        const void *source = store->dtype == DTYPE_BF16 ? (const void *)rounded : values;
+        status = stream_copy_to_device(model->rank->exec.stream, (char *)store->weights + (size_t)(at + done) * width,
+                                       source, (size_t)part * width);
+        if (!status)
+            status = stream_wait(model->rank->exec.stream);
+    }
+    return status;
+}
+
+int model_initialise(struct model *model, uint64_t seed) {
+    const struct param_store *store = &model->store;
+    float *values = malloc(INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)));
+    int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     for (int i = 0; i < model->table.count && !status; i++) {
-        int64_t count = param_elements(&model->table.rows[i]);
-        for (int64_t first = 0; first < count && !status; first += CHUNK) {
-            int64_t part = count - first < CHUNK ? count - first : CHUNK;
-            param_initial_values(&model->table.rows[i], seed, first, part, values);
-            const void *source = values;
-            if (store->dtype == DTYPE_BF16) {
-                for (int64_t j = 0; j < part; j++)
-                    rounded[j] = bf16_from_float(values[j]);
-                source = rounded;
-            }
-            size_t width = dtype_bytes(store->dtype);
-            status = stream_copy_to_device(model->rank->exec.stream,
-                                           (char *)store->weights + (size_t)(store->offset[i] + first) * width, source,
-                                           (size_t)part * width);
-            if (!status)
-                status = stream_wait(model->rank->exec.stream);
+        const struct param *row = &model->table.rows[i];
+        struct param_rect rects[PARAM_MAX_SLICES];
+        int count = param_part_rects(&store->part, store->table, i, rects);
+        for (int r = 0; r < count && !status; r++) {
+            bool is_whole = rects[r].columns == row->shape[1];
+            int64_t runs = is_whole ? 1 : rects[r].rows, run = rects[r].columns * (is_whole ? rects[r].rows : 1);
+            int64_t first = rects[r].row * row->shape[1] + rects[r].column;
+            int64_t at = store->offset[i] + rects[r].local_row * rects[r].columns;
+            for (int64_t j = 0; j < runs && !status; j++)
+                status = initialise_run(model, row, seed, first + j * row->shape[1], run, at + j * run, values);
         }
     }
-    free(rounded);
     free(values);
     return status;
 }
@@ -232,10 +250,10 @@ static int clear_gradients(struct model *model) {
     const struct param_store *store = &model->store;
     int status = STATUS_OK;
     for (int i = 0; i < model->table.count && !status && !model->rank->is_planning; i++) {
-        const struct param *row = &model->table.rows[i];
         float *gradient = param_gradient(store, i);
-        if (gradient && !row->is_linear)
-            status = stream_zero(model->rank->exec.stream, gradient, (size_t)param_elements(row) * sizeof(float));
+        if (gradient && !model->table.rows[i].is_linear)
+            status =
+                stream_zero(model->rank->exec.stream, gradient, (size_t)param_local_elements(store, i) * sizeof(float));
     }
     return status;
 }

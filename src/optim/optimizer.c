@@ -107,11 +107,11 @@ int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
     optimizer->step++;
     for (int i = 0; i < table->count && !status; i++) {
         const struct param *row = &table->rows[i];
-        if (!row->is_trainable)
+        if (!param_trains(store, i))
             continue;
         int64_t at = store->offset[i];
         struct adamw update = {
-            .count = param_elements(row),
+            .count = param_local_elements(store, i),
             .master = optimizer->master + at,
             .m = optimizer->m + at,
             .v = optimizer->v + at,

@@ -5,50 +5,50 @@
 
 enum { ALIGN_ELEMENTS = 64 }; /* 64 bytes in every element type, and what a shard's cut will be a multiple of */
 
-static int64_t padded_elements(const struct param *row) {
-    return (param_elements(row) + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+size_t param_weight_bytes(const struct param_store *store) {
+    return (size_t)store->flat_elements * dtype_bytes(store->dtype);
 }
 
-int64_t param_flat_elements(const struct param_table *table) {
-    int64_t elements = 0;
-    for (int i = 0; i < table->count; i++)
-        elements += padded_elements(&table->rows[i]);
-    return elements;
+size_t param_gradient_bytes(const struct param_store *store) {
+    return store->has_gradients ? (size_t)store->flat_elements * sizeof(float) : 0;
 }
 
-size_t param_weight_bytes(const struct param_table *table, enum dtype dtype) {
-    return (size_t)param_flat_elements(table) * dtype_bytes(dtype);
-}
-
-size_t param_gradient_bytes(const struct param_table *table) {
-    return (size_t)param_flat_elements(table) * sizeof(float);
-}
-
-int param_store_sketch(struct param_store *store, const struct param_table *table, struct device *device,
-                       enum dtype dtype, bool has_gradients, bool will_pack) {
-    *store = (struct param_store){.table = table,
-                                  .device = device,
-                                  .ops = ops_for(device),
-                                  .dtype = dtype,
-                                  .has_gradients = has_gradients,
-                                  .will_pack = will_pack,
-                                  .flat_elements = param_flat_elements(table)};
-    store->offset = malloc((size_t)table->count * sizeof *store->offset);
-    if (!store->offset)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int64_t offset = 0;
-    for (int i = 0; i < table->count; i++) {
-        store->offset[i] = offset;
-        offset += padded_elements(&table->rows[i]);
+/* Offsets of the parameters that are cut over the tensor ranks, or of the others, from flat_elements on. */
+static void place(struct param_store *store, bool is_sharded) {
+    for (int i = 0; i < store->table->count; i++) {
+        if ((store->table->rows[i].shard != PARAM_REPLICATED) != is_sharded)
+            continue;
+        store->offset[i] = store->flat_elements;
+        store->flat_elements += (param_local_elements(store, i) + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
     }
+}
+
+int param_store_sketch(struct param_store *store, const struct param_store_options *options) {
+    const struct param_table *table = options->table;
+    *store = (struct param_store){.table = table,
+                                  .part = options->part ? *options->part : (struct param_part){.tensors = 1},
+                                  .device = options->device,
+                                  .ops = ops_for(options->device),
+                                  .dtype = options->dtype,
+                                  .has_gradients = options->has_gradients,
+                                  .will_pack = options->will_pack};
+    store->offset = malloc((size_t)table->count * sizeof *store->offset);
+    store->shape = malloc((size_t)table->count * sizeof *store->shape);
+    if (!store->offset || !store->shape)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < table->count; i++)
+        param_part_shape(&store->part, table, i, store->shape[i]);
+    place(store, true);
+    store->sharded_elements = store->flat_elements;
+    place(store, false);
     return STATUS_OK;
 }
 
 int param_store_open(struct param_store *store) {
-    int status = device_alloc(store->device, param_weight_bytes(store->table, store->dtype), &store->weights);
+    int status = device_alloc(store->device, param_weight_bytes(store), &store->weights);
     if (!status && store->has_gradients) {
         void *gradients;
-        status = device_alloc(store->device, param_gradient_bytes(store->table), &gradients);
+        status = device_alloc(store->device, param_gradient_bytes(store), &gradients);
         store->gradients = gradients;
     }
     return status ? status_wrap(status, "weights and gradients") : STATUS_OK;
@@ -62,17 +62,17 @@ void param_store_close(struct param_store *store) {
     }
     free(store->views);
     free(store->offset);
+    free(store->shape);
     *store = (struct param_store){0};
 }
 
 static struct weight_view plain_view(const struct param_store *store, int id) {
-    const struct param *row = &store->table->rows[id];
     return (struct weight_view){.type = store->dtype,
                                 .layout = WEIGHT_PLAIN,
                                 .data = (const char *)store->weights +
                                         store->offset[id] * (int64_t)dtype_bytes(store->dtype),
-                                .rows = row->shape[0],
-                                .cols = row->shape[1]};
+                                .rows = store->shape[id][0],
+                                .cols = store->shape[id][1]};
 }
 
 /* What a parameter takes in the packed block: its packed form, or a plain copy where the backend keeps plain ones. The
@@ -96,7 +96,7 @@ size_t param_packed_bytes(const struct param_store *store) {
     for (int i = 0; i < store->table->count; i++) {
         total += aligned(packed_bytes(store, i, &is_packed, &is_kept));
         if (is_kept)
-            total += aligned((size_t)param_elements(&store->table->rows[i]) * dtype_bytes(store->dtype));
+            total += aligned((size_t)param_local_elements(store, i) * dtype_bytes(store->dtype));
     }
     return total;
 }
@@ -120,7 +120,7 @@ int param_store_pack(struct param_store *store, struct stream *stream) {
         if (is_packed)
             status = store->ops->pack(&exec, &plain, arena_take(&arena, bytes), &store->views[count + i]);
         if (is_kept && !status) {
-            size_t plain_bytes = (size_t)param_elements(&store->table->rows[i]) * dtype_bytes(store->dtype);
+            size_t plain_bytes = (size_t)param_local_elements(store, i) * dtype_bytes(store->dtype);
             void *copy = arena_take(&arena, plain_bytes);
             status = stream_copy(stream, copy, plain.data, plain_bytes);
             plain.data = copy;
@@ -156,7 +156,7 @@ void param_return(const struct param_store *store, int id, struct weight_view vi
 }
 
 bool param_trains(const struct param_store *store, int id) {
-    return store->has_gradients && store->table->rows[id].is_trainable;
+    return store->has_gradients && store->table->rows[id].is_trainable && param_local_elements(store, id) > 0;
 }
 
 float *param_gradient(const struct param_store *store, int id) {

@@ -67,36 +67,75 @@ static inline int64_t param_elements(const struct param *row) {
 /* Sum over the rows; trainable ones only when asked. */
 int64_t param_table_elements(const struct param_table *table, bool only_trainable);
 
-/* The values of a table on one device. Elements of parameter i start at element offset[i] of each flat array; every
- * start is aligned to 64 bytes, gaps hold zeros. */
+/* ---- the part of one rank: param_part.c ---- */
+
+/* What one rank holds of a table: its share of every parameter that is cut over the tensor ranks (the slices of a fused
+ * weight each by themselves), all of the others; and of the pipeline only the parameters of its stage. */
+struct param_part {
+    int tensor, tensors; /* the number of this tensor rank, and of all */
+    const bool *is_held; /* [table count] of this stage; NULL: every parameter */
+};
+
+/* A rectangle of a parameter that a part holds: rows [row, row + rows) and columns [column, column + columns) of the
+ * whole parameter, which are rows [local_row, local_row + rows) and all columns of the part. */
+struct param_rect {
+    int64_t row, rows, column, columns, local_row;
+};
+
+/* Where share `index` of `count` begins in `total`: shares differ by one at most when `count` does not divide. */
+static inline int64_t param_share(int64_t total, int index, int count) {
+    return total * index / count;
+}
+/* The rectangles that a rank holds of parameter `id`: their number, 0 when the stage does not hold it. */
+int param_part_rects(const struct param_part *part, const struct param_table *table, int id,
+                     struct param_rect rects[PARAM_MAX_SLICES]);
+/* What they come to: the shape of the parameter on this rank; {0, 0} when it is not held. */
+void param_part_shape(const struct param_part *part, const struct param_table *table, int id, int64_t shape[2]);
+
+/* ---- the values: param_store.c ---- */
+
+/* The values of a part of a table on one device. Elements of parameter i start at element offset[i] of each flat array;
+ * every start is aligned to 64 bytes, gaps hold zeros. First come the parameters that are cut over the tensor ranks,
+ * then those of which every tensor rank has a copy. */
 struct param_store {
     const struct param_table *table;
+    struct param_part part;
     struct device *device;
     const struct ops *ops;
     enum dtype dtype; /* of the working weights */
     bool has_gradients;
-    bool will_pack;        /* views of linears are packed ones already while planning */
-    int64_t *offset;       /* [count] elements */
-    int64_t flat_elements; /* length of the flat arrays, gaps included */
-    void *weights;         /* [flat_elements] of dtype; NULL once packed */
-    float *gradients;      /* [flat_elements]; NULL where nothing trains */
+    bool will_pack;           /* views of linears are packed ones already while planning */
+    int64_t *offset;          /* [count] elements */
+    int64_t (*shape)[2];      /* [count] of the part */
+    int64_t sharded_elements; /* where the copies begin */
+    int64_t flat_elements;    /* length of the flat arrays, gaps included */
+    void *weights;            /* [flat_elements] of dtype; NULL once packed */
+    float *gradients;         /* [flat_elements]; NULL where nothing trains */
     struct weight_view
         *views;   /* when packed: [count] plain views, then [count] packed ones; data NULL where there is none */
     void *packed; /* their memory */
     size_t packed_bytes;
 };
 
-/* Sizes without allocation, for the memory plan: bytes of weights and of gradients. */
-size_t param_weight_bytes(const struct param_table *table, enum dtype dtype);
-size_t param_gradient_bytes(const struct param_table *table);
-/* Bytes that param_store_pack will leave. */
-size_t param_packed_bytes(const struct param_store *store);
-int64_t param_flat_elements(const struct param_table *table);
+/* How a store is opened. */
+struct param_store_options {
+    const struct param_table *table;
+    const struct param_part *part; /* NULL: all of it */
+    struct device *device;
+    enum dtype dtype;
+    bool has_gradients, will_pack;
+};
 
-/* A store without values, for planning: borrowed views have shapes and no data. The table must stay unchanged and
- * alive. */
-int param_store_sketch(struct param_store *store, const struct param_table *table, struct device *device,
-                       enum dtype dtype, bool has_gradients, bool will_pack);
+/* A store without values, for planning: borrowed views have shapes and no data. The table (and part->is_held) must stay
+ * unchanged and alive. */
+int param_store_sketch(struct param_store *store, const struct param_store_options *options);
+/* What param_store_open and param_store_pack will allocate. */
+size_t param_weight_bytes(const struct param_store *store);
+size_t param_gradient_bytes(const struct param_store *store);
+size_t param_packed_bytes(const struct param_store *store);
+static inline int64_t param_local_elements(const struct param_store *store, int id) {
+    return store->shape[id][0] * store->shape[id][1];
+}
 /* Gives a sketched store its memory: weights (zero) and, when it has them, gradients (zero). */
 int param_store_open(struct param_store *store);
 void param_store_close(struct param_store *store);
@@ -113,7 +152,8 @@ struct weight_view param_borrow_linear(const struct param_store *store, int id);
 void param_return(const struct param_store *store, int id, struct weight_view view);
 /* Whether the parameter has a gradient. */
 bool param_trains(const struct param_store *store, int id);
-/* The fp32 gradient [shape], to be accumulated into; NULL when the parameter does not train, or while planning. */
+/* The fp32 gradient [store->shape], to be accumulated into; NULL when the parameter does not train, or while planning.
+ */
 float *param_gradient(const struct param_store *store, int id);
 
 #endif

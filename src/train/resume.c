@@ -8,11 +8,7 @@ static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", squar
 
 static struct ckpt_flat flat_of(struct trainer *trainer, void *memory, enum dtype dtype) {
     const struct param_store *store = model_store(trainer->model);
-    return (struct ckpt_flat){.table = store->table,
-                              .offset = store->offset,
-                              .stream = trainer->rank.exec.stream,
-                              .memory = memory,
-                              .dtype = dtype};
+    return (struct ckpt_flat){.store = store, .stream = trainer->rank.exec.stream, .memory = memory, .dtype = dtype};
 }
 
 static int load_weights(struct trainer *trainer, const char *directory) {

@@ -13,7 +13,7 @@ static void a_flat_array_travels_through_its_stream(void **state) {
     _Static_assert(SIDE * SIDE > CKPT_BLOCK_ELEMENTS, "one block would do");
     tiny_add(&table, "bias", 1, BIAS, 1, "bias", false);
     tiny_add(&table, "weight", 2, SIDE, SIDE, "weight", true);
-    const int64_t offset[2] = {0, BIAS + GAP};
+    struct param_store store;
     const size_t elements = BIAS + GAP + SIDE * SIDE + GAP;
     float *host = malloc(elements * sizeof *host), *back = malloc(elements * sizeof *back);
     for (size_t i = 0; i < elements; i++)
@@ -23,8 +23,9 @@ static void a_flat_array_travels_through_its_stream(void **state) {
     for (int i = 0; i < 2; i++)
         test_ok(device_alloc(device, elements * sizeof *host, &memory[i]));
     test_ok(stream_copy_to_device(stream, memory[0], host, elements * sizeof *host));
-    struct ckpt_flat from = {
-        .table = &table, .offset = offset, .stream = stream, .memory = memory[0], .dtype = DTYPE_F32};
+    test_ok(param_store_sketch(&store,
+                               &(struct param_store_options){.table = &table, .device = device, .dtype = DTYPE_F32}));
+    struct ckpt_flat from = {.store = &store, .stream = stream, .memory = memory[0], .dtype = DTYPE_F32};
     struct ckpt_flat to = from;
     to.memory = memory[1];
     struct ckpt_array out = ckpt_flat_array(&from, "", false), in = ckpt_flat_array(&to, "", false);
@@ -41,6 +42,7 @@ static void a_flat_array_travels_through_its_stream(void **state) {
     }
     for (int i = 0; i < 2; i++)
         device_free(device, memory[i]);
+    param_store_close(&store);
     stream_close(stream);
     device_close(device);
     free(host);

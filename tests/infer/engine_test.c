@@ -49,7 +49,7 @@ static void uncached(int text, int64_t count, float *logprobs) {
     struct param_store *store = model_store(model);
     struct ckpt_tensors *tensors;
     test_ok(ckpt_open_model(model_directory(), &tensors));
-    struct ckpt_flat flat = {store->table, store->offset, rank.exec.stream, store->weights, DTYPE_F32};
+    struct ckpt_flat flat = {.store = store, .stream = rank.exec.stream, .memory = store->weights, .dtype = DTYPE_F32};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_read(tensors, store->table, &array, 1));
     ckpt_close(tensors);
