@@ -183,10 +183,13 @@ struct paged_attention {
 };
 
 /* x[i] = token_table[tokens[i]] + position_table[positions[i]]. Backward: scatter-adds dx into the fp32 tables, in row
- * order, so that the result is deterministic. */
+ * order, so that the result is deterministic. Of a vocabulary that is cut over ranks the token tables hold the entries
+ * [first_token, first_token + token_count): the rows of other tokens become 0, position included, so that the sum over
+ * the ranks is the whole's, to the bit; their token gradients are left out. */
 struct embedding {
     int64_t rows, cols;
     enum dtype type;
+    int64_t first_token, token_count;      /* token_count 0: every token is in the table */
     const int32_t *tokens;                 /* [N] */
     const int32_t *positions;              /* [N] */
     const void *token_table;               /* [V,C] */
@@ -207,6 +210,14 @@ struct cross_entropy {
     float *loss;           /* [N] -log p(label) */
     float *lse;            /* [N] log-sum-exp; may be NULL in the fused call */
     const float *dloss;    /* [N] weight of each row's loss; 0: the row counts nothing */
+    /* For a vocabulary that is cut over ranks; the calls above do not read them. */
+    int64_t first_label;             /* of the vocabulary, in column 0 */
+    struct cross_entropy_part *part; /* [N] */
+};
+/* Of one row and the columns of one rank, or of all: the largest logit, the sum of exp(logit - max), the label's logit
+ * (0 where the label is another rank's). */
+struct cross_entropy_part {
+    double max, sum, at_label;
 };
 
 struct adamw {
@@ -293,6 +304,12 @@ struct ops {
     int (*cross_entropy_forward)(const struct exec *exec, const struct cross_entropy *a);  /* logits untouched */
     int (*cross_entropy_backward)(const struct exec *exec, const struct cross_entropy *a); /* needs lse */
     int (*cross_entropy_fused)(const struct exec *exec, const struct cross_entropy *a);    /* both, in place */
+    /* The same for columns of one rank. First part[N] of them; then, from the parts of all ranks [ranks][N], loss and
+     * the part of the whole; from that the gradient, over the logits. */
+    int (*cross_entropy_part)(const struct exec *exec, const struct cross_entropy *a);
+    int (*cross_entropy_join)(const struct exec *exec, const struct cross_entropy *a, int ranks,
+                              const struct cross_entropy_part *parts);
+    int (*cross_entropy_part_backward)(const struct exec *exec, const struct cross_entropy *a);
 
     int (*adamw)(const struct exec *exec, const struct adamw *a);
     /* *sum = (or += when accumulate) the sum of squares of x[count], in double, in a fixed order. */

@@ -201,11 +201,18 @@ static void check_rows_alone(const struct scene *scene) {
         weight[i] = 1;
     }
     memcpy(all, x, sizeof all);
-    struct cross_entropy c = {N, C - 2, C, DTYPE_F32, all, label, loss, NULL, weight};
+    struct cross_entropy c = {
+        .rows = N, .vocab = C - 2, .stride = C, .logits = all, .labels = label, .loss = loss, .dloss = weight};
     test_ok(ops->cross_entropy_fused(&scene->exec, &c));
     for (int i = 0; i < N; i++) {
         memcpy(one, x + i * C, sizeof one);
-        struct cross_entropy d = {1, C - 2, C, DTYPE_F32, one, label + i, &loss_alone, NULL, weight};
+        struct cross_entropy d = {.rows = 1,
+                                  .vocab = C - 2,
+                                  .stride = C,
+                                  .logits = one,
+                                  .labels = label + i,
+                                  .loss = &loss_alone,
+                                  .dloss = weight};
         test_ok(ops->cross_entropy_fused(&scene->exec, &d));
         assert_memory_equal(one, all + i * C, sizeof one);
         assert_memory_equal(&loss_alone, &loss[i], sizeof loss_alone);
@@ -254,7 +261,14 @@ static void check_nan_loss(const struct scene *scene) {
         for (int i = 0; i < 64; i++)
             logits[i] = (float)i / 10;
         logits[40] = bad ? NAN : INFINITY;
-        struct cross_entropy a = {1, 64, 64, DTYPE_F32, logits, &label, &loss, &lse, &weight};
+        struct cross_entropy a = {.rows = 1,
+                                  .vocab = 64,
+                                  .stride = 64,
+                                  .logits = logits,
+                                  .labels = &label,
+                                  .loss = &loss,
+                                  .lse = &lse,
+                                  .dloss = &weight};
         test_ok(scene->ops->cross_entropy_forward(&scene->exec, &a));
         assert_false(isfinite(loss));
         test_ok(scene->ops->cross_entropy_fused(&scene->exec, &a));

@@ -13,15 +13,16 @@ TYPED_BODY void clear(void *x, int64_t first, int64_t end, enum dtype type) {
     memset(at(x, first, type), 0, (size_t)(end - first) * dtype_bytes(type));
 }
 
-/* x = exp(x - reference) * scale, then the label's gradient, from its logit as it was. */
-TYPED_BODY void write_gradient(const struct cross_entropy *a, int64_t i, void *x, float reference, float scale,
-                               enum dtype type) {
-    int64_t vocab = a->vocab, label = a->labels[i];
-    float at_label = vexp(load(x, label, type) - reference) * scale - a->dloss[i];
+/* x = exp(x - reference) * scale, then the label's gradient, from its logit as it was. `label` -1: another rank's. */
+TYPED_BODY void write_gradient(const struct cross_entropy *a, int64_t i, int64_t label, void *x, float reference,
+                               float scale, enum dtype type) {
+    int64_t vocab = a->vocab;
+    float at_label = label < 0 ? 0 : vexp(load(x, label, type) - reference) * scale - a->dloss[i];
 #pragma omp simd
     for (int64_t j = 0; j < vocab; j++)
         store(x, j, type, vexp(load(x, j, type) - reference) * scale);
-    store(x, label, type, at_label);
+    if (label >= 0)
+        store(x, label, type, at_label);
     clear(x, vocab, a->stride, type);
 }
 
@@ -35,7 +36,7 @@ TYPED_BODY void backward_row(const struct cross_entropy *a, int64_t i, enum dtyp
     if (a->dloss[i] == 0)
         clear(x, 0, a->stride, type);
     else
-        write_gradient(a, i, x, a->lse[i], a->dloss[i], type);
+        write_gradient(a, i, a->labels[i], x, a->lse[i], a->dloss[i], type);
 }
 
 /* fp32: the exponentials of the sum are written over the logits, each chunk against the maximum known by then, and
@@ -65,7 +66,7 @@ static void fused_row_bf16(const struct cross_entropy *a, int64_t i) {
     void *x = at(a->logits, i * a->stride, DTYPE_BF16);
     struct softmax_sum s = softmax_row(x, a->vocab, DTYPE_BF16);
     write_loss(a, i, s, load(x, a->labels[i], DTYPE_BF16));
-    write_gradient(a, i, x, s.max, (float)((double)a->dloss[i] / s.sum), DTYPE_BF16);
+    write_gradient(a, i, a->labels[i], x, s.max, (float)((double)a->dloss[i] / s.sum), DTYPE_BF16);
 }
 
 static void fused_row(const struct cross_entropy *a, int64_t i) {
@@ -122,5 +123,78 @@ int LEVEL(cpu_cross_entropy_fused)(const struct exec *exec, const struct cross_e
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
     for (int64_t i = 0; i < a->rows; i++)
         fused_row(a, i);
+    return STATUS_OK;
+}
+
+/* ---- columns of one rank ---- */
+
+static int64_t own_label(const struct cross_entropy *a, int64_t i) {
+    int64_t label = a->labels[i] - a->first_label;
+    return label >= 0 && label < a->vocab ? label : -1;
+}
+
+TYPED_BODY void part_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
+    const void *x = at_const(a->logits, i * a->stride, type);
+    struct softmax_sum s = softmax_row(x, a->vocab, type);
+    int64_t label = own_label(a, i);
+    a->part[i] =
+        (struct cross_entropy_part){.max = s.max, .sum = s.sum, .at_label = label < 0 ? 0 : load(x, label, type)};
+}
+
+int LEVEL(cpu_cross_entropy_part)(const struct exec *exec, const struct cross_entropy *a) {
+    int status = require_activation("cross_entropy_part", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++) {
+        if (a->type == DTYPE_F32)
+            part_row(a, i, DTYPE_F32);
+        else
+            part_row(a, i, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
+int LEVEL(cpu_cross_entropy_join)(const struct exec *exec, const struct cross_entropy *a, int ranks,
+                                  const struct cross_entropy_part *parts) {
+    (void)exec;
+    for (int64_t i = 0; i < a->rows; i++) {
+        struct cross_entropy_part whole = {.max = -INFINITY};
+        for (int r = 0; r < ranks; r++)
+            if (parts[r * a->rows + i].max > whole.max)
+                whole.max = parts[r * a->rows + i].max;
+        for (int r = 0; r < ranks; r++) {
+            const struct cross_entropy_part *part = &parts[r * a->rows + i];
+            whole.sum += part->sum * exp(part->max - whole.max);
+            whole.at_label += part->at_label;
+        }
+        a->part[i] = whole;
+        a->loss[i] = (float)(log(whole.sum) + (whole.max - whole.at_label));
+    }
+    return STATUS_OK;
+}
+
+TYPED_BODY void part_backward_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
+    void *x = at(a->logits, i * a->stride, type);
+    float scale = (float)((double)a->dloss[i] / a->part[i].sum);
+    if (a->dloss[i] == 0)
+        clear(x, 0, a->stride, type);
+    else
+        write_gradient(a, i, own_label(a, i), x, (float)a->part[i].max, scale, type);
+}
+
+int LEVEL(cpu_cross_entropy_part_backward)(const struct exec *exec, const struct cross_entropy *a) {
+    int status = require_activation("cross_entropy_part_backward", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++) {
+        if (a->type == DTYPE_F32)
+            part_backward_row(a, i, DTYPE_F32);
+        else
+            part_backward_row(a, i, DTYPE_BF16);
+    }
     return STATUS_OK;
 }

@@ -3,11 +3,18 @@
  */
 #include "cpu/level/rows.h"
 
+static bool has_token(const struct embedding *a, int64_t i) {
+    int64_t entry = a->tokens[i] - a->first_token;
+    return !a->token_count || (entry >= 0 && entry < a->token_count);
+}
+
 TYPED_BODY void gather_row(const struct embedding *a, int64_t i, enum dtype type) {
     int64_t cols = a->cols;
-    const void *token = at_const(a->token_table, a->tokens[i] * cols, type);
+    const void *token = at_const(a->token_table, (a->tokens[i] - a->first_token) * cols, type);
     void *x = at(a->x, i * cols, type);
-    if (a->position_table) {
+    if (!has_token(a, i)) {
+        memset(x, 0, (size_t)cols * dtype_bytes(type));
+    } else if (a->position_table) {
         const void *position = at_const(a->position_table, a->positions[i] * cols, type);
 #pragma omp simd
         for (int64_t j = 0; j < cols; j++)
@@ -38,14 +45,24 @@ size_t LEVEL(cpu_embedding_backward_workspace)(struct device *device, const stru
     return 0;
 }
 
-TYPED_BODY void scatter_columns(const struct embedding *a, const int32_t *index, float *table, int64_t first,
-                                int64_t count, enum dtype type) {
+/* A table that gradients are added to: rows of dx go to entries index[i] - first_entry. */
+struct scatter {
+    const int32_t *index;
+    float *table;
+    int64_t first_entry, entries; /* entries 0: all that occur are there */
+};
+
+TYPED_BODY void scatter_columns(const struct embedding *a, const struct scatter *s, int64_t first, int64_t count,
+                                enum dtype type) {
     enum { AHEAD = 4 }; /* rows lie anywhere: their first lines are asked for early, the processor then follows */
     for (int64_t i = 0; i < a->rows; i++) {
+        int64_t entry = s->index[i] - s->first_entry;
         if (i + AHEAD < a->rows)
             for (int64_t j = 0; j < count; j += 64)
-                __builtin_prefetch(table + index[i + AHEAD] * a->cols + first + j, 1);
-        float *to = table + index[i] * a->cols + first;
+                __builtin_prefetch(s->table + (s->index[i + AHEAD] - s->first_entry) * a->cols + first + j, 1);
+        if (s->entries && (entry < 0 || entry >= s->entries))
+            continue;
+        float *to = s->table + entry * a->cols + first;
         const void *dx = at_const(a->dx, i * a->cols + first, type);
 #pragma omp simd
         for (int64_t j = 0; j < count; j++)
@@ -63,15 +80,15 @@ int LEVEL(cpu_embedding_backward)(const struct exec *exec, const struct embeddin
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t first = 0; first < a->cols; first += share) {
         int64_t count = a->cols - first < share ? a->cols - first : share;
+        struct scatter tables[] = {{a->tokens, a->dtoken_table, a->first_token, a->token_count},
+                                   {a->positions, a->dposition_table, 0, 0}};
         for (int t = 0; t < 2; t++) {
-            float *table = t ? a->dposition_table : a->dtoken_table;
-            const int32_t *index = t ? a->positions : a->tokens;
-            if (!table)
+            if (!tables[t].table)
                 continue;
             if (a->type == DTYPE_F32)
-                scatter_columns(a, index, table, first, count, DTYPE_F32);
+                scatter_columns(a, &tables[t], first, count, DTYPE_F32);
             else
-                scatter_columns(a, index, table, first, count, DTYPE_BF16);
+                scatter_columns(a, &tables[t], first, count, DTYPE_BF16);
         }
     }
     return STATUS_OK;
