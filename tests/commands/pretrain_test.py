@@ -216,6 +216,27 @@ class Stopping(unittest.TestCase):
             self.assertEqual(run.records("parts")[-1]["iteration"], end)
         self.assertEqual(timeless(run.records("whole")), timeless(run.records("parts")))
 
+    def test_each_style_of_decay_reaches_the_schedule(self):
+        r = 0.5 ** 0.5
+        for style, wsd, expected in (("constant", None, (1, 1, 1)), ("linear", None, (0.6, 0.4, 0.3)),
+                                     ("cosine", None, (0.6, 0.6 - 0.4 * r, 0.6 - 0.4 * 0.9238795325112867)),
+                                     ("inverse-square-root", None, (0.2 ** 0.5, (1 / 7) ** 0.5, 0.125 ** 0.5)),
+                                     ("WSD", "linear", (1, 0.6, 0.4)), ("WSD", "cosine", (1, 0.6, 0.6 - 0.4 * r)),
+                                     ("WSD", "minus_sqrt", (1, 1 - 0.8 * r, 1 - 0.8 * 0.75 ** 0.5)),
+                                     ("WSD", None, (1, 0.2 + 0.8 * (2 * r - 1), 0.2 + 0.8 * (2 * 0.5 ** 0.75 - 1)))):
+            run = Run()
+            keys = {"optim__lr_wsd_decay_iters": 4} if style == "WSD" else {}
+            keys |= {"optim__lr_wsd_decay_style": wsd} if wsd else {}
+            run.run(checkpoint__save=None, checkpoint__load=None, train__train_iters=10, optim__lr=1e-3,
+                    optim__min_lr=2e-4, optim__lr_decay_style=style, optim__lr_warmup_iters=1,
+                    optim__lr_decay_iters=9, **keys)
+            rates = [1000 * r["lr"] for r in run.records()]
+            self.assertEqual(rates[:2], [0, 1])
+            self.assertAlmostEqual(rates[9], {"constant": 1, "inverse-square-root": 1 / 3}.get(style, 0.2), delta=1e-9)
+            for at, value in zip((5, 7, 8), expected):
+                with self.subTest(style=style, wsd=wsd, at=at):
+                    self.assertAlmostEqual(rates[at], value, delta=1e-9)
+
     def test_a_loss_that_is_not_finite_stops_and_saves_nothing(self):
         run = Run()
         run.run(train__exit_interval=10)
