@@ -130,6 +130,17 @@ class Sampling(unittest.TestCase):
         self.assertEqual(one, [row["tokens"] for row in rows(generate(*words, "--seed", 5, "--json")[0])])
 
 
+    def test_draws_are_keyed_by_position(self):
+        """What a longer prompt leaves to be drawn is drawn as behind the shorter one."""
+        prompt = EXPECTED["whole"]["tokens"][:4]
+        words = ("--seed", 9, "--ignore-eos", "--prompt-tokens")
+        whole = tokens_of("--max-new-tokens", 16, *words, *prompt)[0]
+        for given in (1, 5, 15):
+            rest = tokens_of("--max-new-tokens", 16 - given, *words, *prompt, *whole[:given])[0]
+            self.assertEqual(rest, whole[given:])
+        self.assertNotEqual(tokens_of("--max-new-tokens", 11, *words, *prompt[1:], *whole[:5])[0], whole[5:])
+
+
 class Output(unittest.TestCase):
     """With models that recite a text, one byte a token, after a prompt of one byte."""
 

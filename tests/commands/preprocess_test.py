@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+import pty
 import random
 import resource
 import shutil
@@ -171,6 +172,26 @@ class Preprocess(unittest.TestCase):
             self.assertEqual(run.returncode, 0, run.stderr)
             documents, got = read_dataset(self.path("out", "p_text_document"))
             self.assertEqual((documents, got), ([[[104, 105, EOD]]], code))
+
+    def test_a_terminal_gets_a_progress_bar(self):
+        file = self.write("a.jsonl", '{"text": "some words of a text"}\n' * 200_000)
+        main, terminal = pty.openpty()
+        process = subprocess.Popen([CAMBIUM, "preprocess", "--output-prefix", self.path("out", "p"), "--tokenizer",
+                                    self.path("tokenizer"), "--input", file], stdout=subprocess.DEVNULL, stderr=terminal)
+        os.close(terminal)
+        text = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            text += part
+        os.close(main)
+        self.assertEqual(process.wait(60), 0, text)
+        self.assertRegex(text.decode(), r"\r[^\n]* \d+% \[[=> ]{24}\]")
+        self.assertNotIn("\r", self.run_preprocess("--input", file).stderr)
 
     def test_bad_documents_name_file_and_line(self):
         cases = [("{", "line 3", "bad JSON"), ('{"text": "a"', "line 3", "bad JSON"), ('{"text": 1}', "line 3", '"text"'),

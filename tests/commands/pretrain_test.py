@@ -1,6 +1,7 @@
 """The pretrain command: what a run leaves behind, how it goes on, and how it ends."""
 import json, math, os, pty, random, resource, signal, subprocess, time, unittest
 
+from model_support import EOS, gpt2_config, write_byte_tokenizer, write_model
 from pretrain_support import CAMBIUM, KEYS, LONG, SOURCE, VOCAB, Run, read_events, timeless, wait_for, write_dataset
 
 
@@ -16,17 +17,32 @@ class Learning(unittest.TestCase):
     def test_fifty_steps_follow_pytorch(self):
         golden = SOURCE / "tests/train/golden/torch"
         expected = json.loads((golden / "losses.json").read_text())
+        # In bf16 weights and activations have 8 bits, so a loss of 4.6 is known to some 2^-8 of itself.
+        for precision, bounds in (("fp32", (1e-4, 1e-3, 1e-12)), ("bf16", (1e-2, 1e-1, 1e-12))):
+            run = Run()
+            metrics = run.directory / "golden.jsonl"
+            done = subprocess.run([CAMBIUM, "pretrain", "--config", golden / "run.yaml",
+                                   "--init-from", golden / "model", f"--data.data_path={golden / 'text'}",
+                                   f"--train.precision={precision}",
+                                   f"--data.data_cache_path={run.directory / 'cache'}",
+                                   f"--log.metrics_file={metrics}"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            records = [json.loads(line) for line in metrics.read_text().splitlines()]
+            self.assertEqual(len(records), 50)
+            for key, bound in zip(("lm_loss", "grad_norm", "lr"), bounds):
+                worst = max(abs(r[key] - e) / max(abs(e), 1e-12) for r, e in zip(records, expected[key]))
+                self.assertLess(worst, bound, f"{key} in {precision}")
+
+    def test_clipping_is_at_1_by_default_and_0_is_off(self):
         run = Run()
-        metrics = run.directory / "golden.jsonl"
-        done = subprocess.run([CAMBIUM, "pretrain", "--config", golden / "run.yaml", "--init-from", golden / "model",
-                               f"--data.data_path={golden / 'text'}", f"--data.data_cache_path={run.directory / 'cache'}",
-                               f"--log.metrics_file={metrics}"], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        records = [json.loads(line) for line in metrics.read_text().splitlines()]
-        self.assertEqual(len(records), 50)
-        for key, bound in (("lm_loss", 1e-4), ("grad_norm", 1e-3), ("lr", 1e-12)):
-            worst = max(abs(r[key] - e) / max(abs(e), 1e-12) for r, e in zip(records, expected[key]))
-            self.assertLess(worst, bound, key)
+        for name, keys in (("default", {}), ("one", {"optim__clip_grad": "1.0"}), ("off", {"optim__clip_grad": 0}),
+                           ("huge", {"optim__clip_grad": 1e9})):
+            run.run(name, model__init_method_std=1, optim__lr=1e-3, train__train_iters=5, **keys)
+        losses = {name: timeless(run.records(name)) for name in ("default", "one", "off", "huge")}
+        self.assertGreater(losses["off"][0]["grad_norm"], 1)
+        self.assertEqual(losses["default"], losses["one"])
+        self.assertEqual(losses["off"], losses["huge"])
+        self.assertNotEqual(losses["off"], losses["one"])
 
     def test_the_micro_batch_does_not_change_the_mean(self):
         losses = []
@@ -49,6 +65,64 @@ class Learning(unittest.TestCase):
         self.assertEqual((config["resid_pdrop"], config["n_embd"]), (0.3, 32))
         name = "iter_0000020/model.safetensors"
         self.assertEqual(run.files("first")[name], run.files("second")[name])  # the rate was 0
+
+
+class Documents(unittest.TestCase):
+    """What the options of `data` make of a sample that spans documents, against score, which knows nothing of them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.run_ = run = Run([[*(r % 200 for r in range(7 * i, 7 * i + 3 + i % 11)), EOS] for i in range(60)])
+        cls.model = run.directory / "model"
+        write_model(cls.model, gpt2_config(n_layer=2, n_embd=16, n_head=2, n_positions=41, vocab_size=EOS + 1))
+        write_byte_tokenizer(cls.model)
+        cls.words = ["--data-path", run.prefix, "--seq-length", "40", "--num-samples", "2", "--split", "100,0,0"]
+
+    def sample(self, number, *options):
+        done = subprocess.run([CAMBIUM, "data", "show", *self.words, "--sample", str(number), "--tokenizer", self.model,
+                               *options], capture_output=True, check=True)
+        return json.loads(done.stdout)
+
+    def losses(self, pieces):
+        """Negative log-probabilities of what follows the first token of each piece."""
+        rows = "".join(json.dumps({"tokens": piece}) + "\n" for piece in pieces)
+        done = subprocess.run([CAMBIUM, "score", "--model", self.model, "--input", "-"], input=rows.encode(),
+                              capture_output=True, check=True)
+        return [-x for line in done.stdout.splitlines() for x in json.loads(line)["logprobs"][1:]]
+
+    def loss_of_run(self, name, **keys):
+        keys = {f"data__{key}": "true" for key in keys}
+        model = {key.replace(".", "__"): None for key in KEYS if key.startswith("model.")}
+        self.run_.run(name, ["--init-from", self.model], checkpoint__save=None, checkpoint__load=None,
+                      data__seq_length=40, data__split="100,0,0", train__train_iters=1, train__micro_batch_size=2,
+                      train__global_batch_size=2, optim__lr_warmup_iters=0, **model, **keys)
+        return self.run_.records(name)[0]["lm_loss"]
+
+    def test_documents_are_kept_apart_as_asked(self):
+        apart = ("--reset-position-ids", "--reset-attention-mask")
+        samples = [self.sample(i, "--eod-mask-loss", *apart) for i in range(2)]
+        pieces, counts = [], []
+        for sample in samples:
+            tokens, labels, starts = sample["tokens"], sample["labels"], [*sample["segment_starts"], 40]
+            self.assertGreater(len(starts), 3)
+            for start, end in zip(starts, starts[1:]):
+                pieces.append([*tokens[start:end], labels[end - 1]])
+            counts += sample["loss_mask"]
+        each = self.losses(pieces)
+        for keys, mask in (({}, [1] * 80), ({"eod_mask_loss": True}, counts)):
+            expected = sum(x for x, m in zip(each, mask, strict=True) if m) / sum(mask)
+            loss = self.loss_of_run(f"apart{len(keys)}", reset_position_ids=True, reset_attention_mask=True, **keys)
+            self.assertAlmostEqual(loss, expected, delta=1e-5)
+        self.assertLess(sum(counts), 80)
+
+    def test_documents_are_one_text_otherwise(self):
+        samples = [self.sample(i, "--eod-mask-loss") for i in range(2)]
+        each = self.losses([[*sample["tokens"], sample["labels"][-1]] for sample in samples])
+        for keys, mask in (({}, [1] * 80), ({"eod_mask_loss": True}, [m for s in samples for m in s["loss_mask"]])):
+            expected = sum(x for x, m in zip(each, mask, strict=True) if m) / sum(mask)
+            self.assertAlmostEqual(self.loss_of_run(f"one{len(keys)}", **keys), expected, delta=1e-5)
+        for key in ("reset_position_ids", "reset_attention_mask"):
+            self.assertNotAlmostEqual(self.loss_of_run(key, **{key: True}), sum(each) / 80, delta=1e-4)
 
 
 class Identity(unittest.TestCase):
@@ -141,6 +215,27 @@ class Stopping(unittest.TestCase):
             run.run("parts", train__train_iters=12, train__exit_interval=5)
             self.assertEqual(run.records("parts")[-1]["iteration"], end)
         self.assertEqual(timeless(run.records("whole")), timeless(run.records("parts")))
+
+    def test_each_style_of_decay_reaches_the_schedule(self):
+        r = 0.5 ** 0.5
+        for style, wsd, expected in (("constant", None, (1, 1, 1)), ("linear", None, (0.6, 0.4, 0.3)),
+                                     ("cosine", None, (0.6, 0.6 - 0.4 * r, 0.6 - 0.4 * 0.9238795325112867)),
+                                     ("inverse-square-root", None, (0.2 ** 0.5, (1 / 7) ** 0.5, 0.125 ** 0.5)),
+                                     ("WSD", "linear", (1, 0.6, 0.4)), ("WSD", "cosine", (1, 0.6, 0.6 - 0.4 * r)),
+                                     ("WSD", "minus_sqrt", (1, 1 - 0.8 * r, 1 - 0.8 * 0.75 ** 0.5)),
+                                     ("WSD", None, (1, 0.2 + 0.8 * (2 * r - 1), 0.2 + 0.8 * (2 * 0.5 ** 0.75 - 1)))):
+            run = Run()
+            keys = {"optim__lr_wsd_decay_iters": 4} if style == "WSD" else {}
+            keys |= {"optim__lr_wsd_decay_style": wsd} if wsd else {}
+            run.run(checkpoint__save=None, checkpoint__load=None, train__train_iters=10, optim__lr=1e-3,
+                    optim__min_lr=2e-4, optim__lr_decay_style=style, optim__lr_warmup_iters=1,
+                    optim__lr_decay_iters=9, **keys)
+            rates = [1000 * r["lr"] for r in run.records()]
+            self.assertEqual(rates[:2], [0, 1])
+            self.assertAlmostEqual(rates[9], {"constant": 1, "inverse-square-root": 1 / 3}.get(style, 0.2), delta=1e-9)
+            for at, value in zip((5, 7, 8), expected):
+                with self.subTest(style=style, wsd=wsd, at=at):
+                    self.assertAlmostEqual(rates[at], value, delta=1e-9)
 
     def test_a_loss_that_is_not_finite_stops_and_saves_nothing(self):
         run = Run()
@@ -268,6 +363,18 @@ class Metrics(unittest.TestCase):
         self.assertRegex(done.stderr, r"peak memory [0-9.]+ MiB, planned [0-9.]+ MiB")
         self.assertRegex(done.stderr, r"activations +[0-9.]+ MiB")
 
+    def test_each_record_is_one_write_right_after_its_iteration(self):
+        run = Run()
+        process = run.start(train__train_iters=100_000, log__log_interval=100_000, log__metrics_file="/dev/stdout")
+        records = []
+        while len(records) < 100:  # they come long before the end, and none in halves
+            part = os.read(process.stdout.fileno(), 1 << 16)
+            self.assertTrue(part.endswith(b"\n"), part)
+            records += [json.loads(line)["iteration"] for line in part.splitlines()]
+        self.assertEqual(records, list(range(1, len(records) + 1)))
+        process.kill()
+        process.communicate()
+
     def test_a_torn_last_line_and_later_records_are_cut(self):
         run = Run()
         run.run("whole")
@@ -389,6 +496,20 @@ class Configuration(unittest.TestCase):
                        capture_output=True)
         run.run("flags", train__train_iters=7)
         self.assertEqual(timeless(run.records("yaml")), timeless(run.records("flags")))
+
+    def test_a_blend_is_a_list_of_weights_and_prefixes(self):
+        run = Run()
+        write_dataset(run.directory / "other", [[5] * 40] * 40)
+        (run.directory / "run.yaml").write_text(f"data:\n  data_path:\n    - 0.25\n    - {run.prefix}\n    - 0.75\n"
+                                                f"    - {run.directory}/other\n")
+        blend = ["0.25", run.prefix, "0.75", f"{run.directory}/other"]
+        run.run("list", ["--config", run.directory / "run.yaml"], data__data_path=None)
+        run.run("words", ["--data.data_path", *blend], data__data_path=None)
+        run.run("text", data__data_path=" ".join(map(str, blend)))
+        self.assertEqual(timeless(run.records("list")), timeless(run.records("words")))
+        self.assertEqual(timeless(run.records("list")), timeless(run.records("text")))
+        run.run("one")
+        self.assertNotEqual(timeless(run.records("list")), timeless(run.records("one")))
 
     def test_bad_runs_give_one_clear_line_and_write_nothing(self):
         run = Run()

@@ -80,6 +80,23 @@ class Train(Case):
                 merges.append(file.read())
         self.assertEqual(merges[0], merges[1])
 
+    def test_memory_is_bounded_by_the_distinct_words(self):
+        draw = random.Random(5)
+        words = ["".join(draw.choice("abcdefgh") for _ in range(draw.randrange(2, 9))) for _ in range(2000)]
+        block = "".join(" ".join(draw.choice(words) for _ in range(100)) + "\n" for _ in range(2000)).encode()
+        peaks = []
+        for count in (1, 40):
+            with open(self.path("text"), "wb") as file:
+                for _ in range(count):  # never whole in this process, whose size a child's peak begins with
+                    file.write(block)
+            process = subprocess.Popen([CAMBIUM, "tokenizer", "train", "--input", self.path("text"), "--vocab-size",
+                                        "1000", "--output", self.path("t")])
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(process.returncode, 0)
+            peaks.append(used.ru_maxrss << 10)
+        self.assertLess(peaks[1] - peaks[0], 8 << 20)  # of 46 MB more text
+
     def test_a_small_text_gives_fewer_tokens_and_a_warning(self):
         done = self.run_ok("tokenizer", "train", "--input", self.write("a", b"hello hello"), "--vocab-size", "1000",
                            "--output", self.path("t"))

@@ -82,6 +82,7 @@ struct chunk {
     const float *key[CHUNK_PANELS];
     const float *value[CHUNK_PANELS];
     int64_t value_step; /* units from one group of keys to the next */
+    int64_t ahead;      /* units from these keys and values to those that come next, which one row fetches; or 0 */
 };
 
 /* scores[r][j] = a's row r times key j, for rows 0 .. rows-1 (one, or a multiple of SIMD_ROWS) and at least the keys
@@ -91,6 +92,7 @@ struct score_product {
     const float *a; /* [rows][a_row] units */
     int64_t a_row;
     const float *const *key; /* the chunk's panels */
+    int64_t ahead;           /* as in the chunk */
     float *scores;           /* [rows][CHUNK_KEYS] */
     int rows;
     const int *visible; /* [rows] 0 .. CHUNK_KEYS */

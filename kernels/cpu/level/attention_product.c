@@ -11,6 +11,7 @@ struct run {
     const float *b[WIDEST];
     int64_t b_step;
     int64_t steps;
+    int64_t ahead; /* of b, fetched with one row: such a product waits for the memory alone */
 };
 
 ATTENTION_INLINE void run_block(bool pairs, int rows, int wide, vfloat sum[][WIDEST], const struct run *run) {
@@ -18,8 +19,11 @@ ATTENTION_INLINE void run_block(bool pairs, int rows, int wide, vfloat sum[][WID
     for (int64_t k = 0; k < run->steps; k++) {
         vfloat b[WIDEST];
 #pragma GCC unroll 4
-        for (int n = 0; n < wide; n++)
+        for (int n = 0; n < wide; n++) {
             b[n] = simd_load(run->b[n] + k * run->b_step);
+            if (rows == 1)
+                __builtin_prefetch(run->b[n] + k * run->b_step + run->ahead, 0, 2);
+        }
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             vfloat x = simd_set(a[r * run->a_row + k * run->a_step]);
@@ -42,8 +46,12 @@ ATTENTION_INLINE void store_block(int rows, int wide, vfloat sum[][WIDEST], floa
 
 ATTENTION_INLINE void score_block(bool pairs, int rows, int wide, const struct score_product *p, int row, int vector) {
     vfloat sum[SIMD_ROWS][WIDEST];
-    struct run run = {
-        .a = p->a + row * p->a_row, .a_row = p->a_row, .a_step = 1, .b_step = PANEL_KEYS, .steps = p->shape->depth};
+    struct run run = {.a = p->a + row * p->a_row,
+                      .a_row = p->a_row,
+                      .a_step = 1,
+                      .b_step = PANEL_KEYS,
+                      .steps = p->shape->depth,
+                      .ahead = p->ahead};
 #pragma GCC unroll 4
     for (int n = 0; n < wide; n++) {
         int key = (vector + n) * SIMD_LANES;
@@ -108,8 +116,11 @@ ATTENTION_INLINE void value_block(bool pairs, int rows, int wide, const struct v
 #pragma GCC unroll 4
         for (int n = 0; n < wide; n++)
             sum[r][n] = simd_load(c + r * (int64_t)p->shape->width + n * SIMD_LANES) * simd_set(p->rescale[row + r]);
-    struct run run = {
-        .a = p->weights + row * CHUNK_KEYS, .a_row = CHUNK_KEYS, .a_step = 1, .b_step = p->chunk->value_step};
+    struct run run = {.a = p->weights + row * CHUNK_KEYS,
+                      .a_row = CHUNK_KEYS,
+                      .a_step = 1,
+                      .b_step = p->chunk->value_step,
+                      .ahead = p->chunk->ahead};
     for (int panel = 0; panel * PANEL_KEYS < keys; panel++) {
         int left = keys - panel * PANEL_KEYS;
         run.steps = (left < PANEL_KEYS ? left : PANEL_KEYS) / group;

@@ -2,7 +2,7 @@
  * goes to scattered places; sixteen rows that fill a page are moved as blocks. */
 #include "cpu/level/attention-internal.h"
 
-enum { PAGE = KV_PAGE_TOKENS, ROWS_WORTH_THREADS = 16 };
+enum { PAGE = KV_PAGE_TOKENS };
 
 /* Bytes of one row of one head, and of the 16 rows of a page. */
 struct row_bytes {
@@ -76,8 +76,24 @@ static void put_values(char *page, const char *value, size_t stride, const struc
     }
 }
 
-/* Rows first .. end-1, at most a page's. */
-static void append_rows(const struct kv_append *a, int64_t first, int64_t end, const struct row_bytes *bytes) {
+/* Rows first .. end-1, at most a page's, of the heads from .. to-1. */
+struct piece {
+    int64_t first, end;
+    int from, to;
+};
+
+/* Fetches the lines that a row goes to: a key touches one for each of its units. The second-level cache has more
+ * requests under way than the stores would. */
+static void fetch_row(const struct row_bytes *bytes, const char *key_page, const char *value_page, int token) {
+    for (size_t u = 0; u < bytes->head_row; u += 4)
+        __builtin_prefetch(key_page + u * PAGE + (size_t)token * 4, 1, 2);
+    size_t pair = bytes->element == 4 ? 1 : 2, at = (size_t)token / pair * pair * bytes->head_row;
+    for (size_t i = 0; i < pair * bytes->head_row; i += 64)
+        __builtin_prefetch(value_page + at + i, 1, 2);
+}
+
+static void append_rows(const struct kv_append *a, const struct piece *piece, const struct row_bytes *bytes) {
+    int64_t first = piece->first, end = piece->end;
     bool fills_page = end - first == PAGE && a->slot[first] >= 0 && a->slot[first] % PAGE == 0;
     for (int64_t i = first; fills_page && i < end; i++)
         fills_page = a->slot[i] == a->slot[first] + (int32_t)(i - first);
@@ -87,7 +103,9 @@ static void append_rows(const struct kv_append *a, int64_t first, int64_t end, c
         int token = a->slot[i] % PAGE;
         char *keys = (char *)a->pages + (size_t)(a->slot[i] / PAGE * a->page_stride) * bytes->element;
         char *values = keys + (size_t)a->kv_heads * bytes->head_page;
-        for (int g = 0; g < a->kv_heads; g++) {
+        for (int g = piece->from; g < piece->to && !fills_page; g++)
+            fetch_row(bytes, keys + (size_t)g * bytes->head_page, values + (size_t)g * bytes->head_page, token);
+        for (int g = piece->from; g < piece->to; g++) {
             const char *key = source_row(a->k, i, a->k_stride, g, bytes);
             const char *value = source_row(a->v, i, a->v_stride, g, bytes);
             char *key_page = keys + (size_t)g * bytes->head_page, *value_page = values + (size_t)g * bytes->head_page;
@@ -107,14 +125,18 @@ LEVEL_OP(kv_append, kv_append) {
         return status_fail(STATUS_UNSUPPORTED, "a %s KV cache is not built (fp32 and bf16 are)", dtype_name(a->type));
     size_t element = dtype_bytes(a->type), head_row = (size_t)a->head_size * element;
     struct row_bytes bytes = {.element = element, .head_row = head_row, .head_page = PAGE * head_row};
-    /* Blocks begin where the first row's sequence begins a page. */
+    /* Blocks begin where the first row's sequence begins a page; the first has the rows before. */
     int64_t before = a->rows > 0 && a->slot[0] > 0 ? (PAGE - a->slot[0] % PAGE) % PAGE : 0;
-    int64_t blocks = (a->rows - before + PAGE - 1) / PAGE;
-    append_rows(a, 0, before < a->rows ? before : a->rows, &bytes);
-#pragma omp parallel for schedule(static) num_threads(exec_threads(exec)) if (a->rows > ROWS_WORTH_THREADS)
-    for (int64_t b = 0; b < blocks; b++) {
-        int64_t first = before + b * PAGE;
-        append_rows(a, first, first + PAGE < a->rows ? first + PAGE : a->rows, &bytes);
+    int64_t blocks = (a->rows - before + PAGE - 1) / PAGE + 1;
+    int parts = exec_threads(exec) < a->kv_heads ? exec_threads(exec) : a->kv_heads;
+#pragma omp parallel for schedule(static) num_threads(exec_threads(exec))
+    for (int64_t i = 0; i < parts * blocks; i++) {
+        int64_t part = i / blocks, first = before + (i % blocks - 1) * PAGE, end = first + PAGE;
+        struct piece piece = {.first = first > 0 ? first : 0,
+                              .end = end < a->rows ? end : a->rows,
+                              .from = (int)(a->kv_heads * part / parts),
+                              .to = (int)(a->kv_heads * (part + 1) / parts)};
+        append_rows(a, &piece, &bytes);
     }
     return STATUS_OK;
 }

@@ -1,6 +1,8 @@
 /* Packed weights: a [n, k] weight in panels of PANEL outputs, each panel a stream [steps][PANEL] of units (a float, or
  * two neighbours along k in bf16), padded with zeros. A product reads each panel once, in order: at few rows that is
- * the bandwidth of the memory, at many the registers hold TILE_ROWS x PANEL sums and it is the multipliers.
+ * the bandwidth of the memory, at many the registers hold TILE_ROWS x PANEL sums and it is the multipliers. At few rows
+ * a thread reads two streams side by side, which brings one core up to 8% more than one stream does; each runs through
+ * the panels in order, since every start of a stream costs the latency of the memory.
  *
  * Each output is one chain of multiply-adds along k whatever the number of rows, so that a row's bits do not depend on
  * the others. That promise is why no library stands here: a library may choose another order for every shape. Measured
@@ -18,10 +20,12 @@ enum {
                                   : 5, /* what the registers hold */
     UNROLL = 4,                        /* steps; panels are padded to it */
     LINES = UNROLL * PANEL / 16,       /* cache lines of an unrolled step */
-    FEW_BLOCKS = 2,
-    A_BYTES = 1 << 20,     /* of packed rows at a time: half of a second-level cache or less */
-    PREFETCH_BYTES = 8192, /* ahead in the panel's own stream */
-    PREFETCH_ROWS = 7,     /* beyond this many rows the multipliers hide the processor's own prefetching */
+    WIDEST = 2,                        /* panels side by side */
+    WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the most rows that leave registers for that */
+    SLICE_STEPS = 256,                 /* of rows that are packed: at most 14 KB, which stay in the first-level cache */
+    A_BYTES = 1 << 20,                 /* of packed rows at a time: half of a second-level cache or less */
+    PREFETCH_BYTES = 8192,             /* ahead in the panel's own stream */
+    PREFETCH_ROWS = 7,                 /* beyond this many rows the multipliers hide the processor's own prefetching */
 };
 /* Units of a row's element in the packed rows: bf16 is widened where there is no arithmetic on pairs. */
 enum { PAIR_UNITS = SIMD_PAIRS ? 1 : 2 };
@@ -94,75 +98,83 @@ struct tile {
     int64_t steps;
     const float *a; /* [steps][rows] units */
     const float *b; /* [steps][PANEL] units */
+    int64_t beside; /* units from the panel to the one beside it */
     struct ahead ahead;
-    float *out; /* [rows][PANEL] */
+    float *out; /* [rows][panels * PANEL] */
 };
 
-TILE_INLINE void add_products(bool is_bf16, int rows, const float *a, const float *b, vfloat sum[][VECTORS]) {
-    vfloat w[VECTORS];
-#pragma GCC unroll 2
-    for (int v = 0; v < VECTORS; v++)
-        w[v] = simd_load(b + v * SIMD_LANES);
+/* One step of one or two panels, the second `beside` units behind the first. */
+TILE_INLINE void add_products(bool is_bf16, int rows, int vectors, const float *a, const float *b, int64_t beside,
+                              vfloat sum[][WIDEST * VECTORS]) {
+    vfloat w[WIDEST * VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++)
+        w[v] = simd_load(b + v / VECTORS * beside + v % VECTORS * SIMD_LANES);
     if (!is_bf16 || SIMD_PAIRS) {
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) {
             vfloat x = simd_set(a[r]);
-#pragma GCC unroll 2
-            for (int v = 0; v < VECTORS; v++)
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++)
                 sum[r][v] = simd_dot(is_bf16, x, w[v], sum[r][v]);
         }
         return;
     }
-    vfloat odd[VECTORS];
-#pragma GCC unroll 2
-    for (int v = 0; v < VECTORS; v++) {
+    vfloat odd[WIDEST * VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++) {
         odd[v] = (vfloat)((vword)w[v] & simd_words(0xffff0000u));
         w[v] = (vfloat)simd_upper_halves((vword)w[v]);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++) {
         vfloat x = simd_set(a[r]), y = simd_set(a[rows + r]);
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
             sum[r][v] = simd_fma(y, odd[v], simd_fma(x, w[v], sum[r][v]));
     }
 }
 
-TILE_INLINE void multiply_tile(bool is_bf16, int rows, const struct tile *tile) {
+TILE_INLINE void multiply_tile(bool is_bf16, int rows, int panels, const struct tile *tile) {
+    const int vectors = panels * VECTORS;
     const float *a = tile->a, *b = tile->b;
     const char *ahead = tile->ahead.at;
-    vfloat sum[TILE_ROWS][VECTORS];
+    vfloat sum[TILE_ROWS][WIDEST * VECTORS];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
             sum[r][v] = simd_set(0.0f);
     for (int64_t s = 0; s < tile->steps; s += UNROLL) {
-        for (int i = 0; i < tile->ahead.lines; i++)
-            __builtin_prefetch(ahead + 64 * i, 0, 2);
-        ahead += 64 * tile->ahead.lines;
+        if (rows > WIDE_ROWS) { /* fewer are left to the processor's own prefetching */
+            for (int i = 0; i < tile->ahead.lines; i++)
+                __builtin_prefetch(ahead + 64 * i, 0, 2);
+            ahead += 64 * tile->ahead.lines;
+        }
 #pragma GCC unroll 4
         for (int u = 0; u < UNROLL; u++) {
-            add_products(is_bf16, rows, a, b, sum);
+            add_products(is_bf16, rows, vectors, a, b, tile->beside, sum);
             a += rows * (is_bf16 ? PAIR_UNITS : 1);
             b += PANEL;
         }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++)
-            simd_store(tile->out + r * PANEL + v * SIMD_LANES, sum[r][v]);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            simd_store(tile->out + (r * vectors + v) * SIMD_LANES, sum[r][v]);
 }
 
-/* The body for each number of rows, so that sums stay in registers; rows beyond TILE_ROWS compile to nothing. */
+/* The body for each number of rows, so that sums stay in registers; rows beyond what they hold compile to nothing. */
 #define TILE_CASE(number)                                                                                              \
     case number:                                                                                                       \
-        if (number <= TILE_ROWS)                                                                                       \
-            multiply_tile(is_bf16, number <= TILE_ROWS ? number : 1, tile);                                            \
+        if (number <= WIDE_ROWS && panels == WIDEST)                                                                   \
+            multiply_tile(is_bf16, number <= WIDE_ROWS ? number : 1, WIDEST, tile);                                    \
+        else if (number <= TILE_ROWS)                                                                                  \
+            multiply_tile(is_bf16, number <= TILE_ROWS ? number : 1, 1, tile);                                         \
         break;
 
-TILE_INLINE void multiply_rows(bool is_bf16, int rows, const struct tile *tile) {
+TILE_INLINE void multiply_rows(bool is_bf16, int rows, int panels, const struct tile *tile) {
     switch (rows) {
         TILE_CASE(1)
         TILE_CASE(2)
@@ -181,32 +193,67 @@ TILE_INLINE void multiply_rows(bool is_bf16, int rows, const struct tile *tile) 
     }
 }
 
-static void multiply_rows_f32(int rows, const struct tile *tile) {
-    multiply_rows(false, rows, tile);
+static void multiply_rows_f32(int rows, int panels, const struct tile *tile) {
+    multiply_rows(false, rows, panels, tile);
 }
 
-static void multiply_rows_bf16(int rows, const struct tile *tile) {
-    multiply_rows(true, rows, tile);
+static void multiply_rows_bf16(int rows, int panels, const struct tile *tile) {
+    multiply_rows(true, rows, panels, tile);
 }
 
-/* A row of k elements into lane 0 of [steps][rows] units, bf16 widened where the level has no arithmetic on pairs. With
- * few rows the memory idles meanwhile, so there is nothing to decide inside the loop. */
-TILE_INLINE void pack_row(enum dtype type, const void *row, int64_t k, int64_t steps, int rows, float *out) {
-    int64_t whole = type == DTYPE_BF16 ? k / 2 : k;
-    for (int64_t s = 0; s < steps; s++) {
-        uint32_t unit;
-        if (s < whole)
-            memcpy(&unit, (const char *)row + (size_t)s * sizeof unit, sizeof unit);
-        else
-            unit = unit_at(type, row, k, s);
-        if (type == DTYPE_F32 || SIMD_PAIRS) {
-            memcpy(out + s * rows, &unit, sizeof unit);
-        } else {
-            uint32_t even = unit << 16, odd = unit & 0xffff0000u;
-            memcpy(out + 2 * s * rows, &even, sizeof even);
-            memcpy(out + (2 * s + 1) * rows, &odd, sizeof odd);
-        }
+/* ---- packing rows ---------------------------------------------------------------------------------------------- */
+
+/* The units of `lanes` neighbouring rows at one step; a pair is widened to two steps where the level has no arithmetic
+ * on pairs. */
+TILE_INLINE void put_units(bool is_widened, int lanes, const uint32_t *unit, int64_t step, int rows, float *out) {
+    if (!is_widened) {
+        memcpy(out + step * rows, unit, (size_t)lanes * sizeof *unit);
+        return;
     }
+    for (int i = 0; i < lanes; i++) {
+        uint32_t even = unit[i] << 16, odd = unit[i] & 0xffff0000u;
+        memcpy(out + 2 * step * rows + i, &even, sizeof even);
+        memcpy(out + (2 * step + 1) * rows + i, &odd, sizeof odd);
+    }
+}
+
+/* Units first .. end-1 of rows, `stride` bytes apart, as lanes of [steps][rows] units: four by four where there are so
+ * many, so that a store is a vector. */
+struct unit_rows {
+    enum dtype type;
+    const char *row;
+    size_t stride;
+    int64_t k, first, end;
+    int rows;
+    float *out;
+};
+
+TILE_INLINE void pack_lane(bool is_widened, const struct unit_rows *p, int lane, int64_t first) {
+    for (int64_t s = first; s < p->end; s++) {
+        uint32_t unit = unit_at(p->type, p->row + (size_t)lane * p->stride, p->k, s);
+        put_units(is_widened, 1, &unit, s, p->rows, p->out + lane);
+    }
+}
+
+TILE_INLINE void pack_lanes(bool is_widened, const struct unit_rows *p) {
+    int64_t whole = p->type == DTYPE_BF16 ? p->k / 2 : p->k, last = whole < p->end ? whole : p->end;
+    int64_t s = p->first;
+    for (; s + 4 <= last && p->rows >= 4; s += 4)
+        for (int next = 0; next < p->rows; next += 4) {
+            int lane = next + 4 <= p->rows ? next : p->rows - 4;
+            const char *from = p->row + (size_t)lane * p->stride + (size_t)s * sizeof(float);
+            _Alignas(16) uint32_t unit[4][4];
+            __m128 x[4];
+            for (int i = 0; i < 4; i++)
+                x[i] = _mm_loadu_ps((const float *)(const void *)(from + (size_t)i * p->stride));
+            _MM_TRANSPOSE4_PS(x[0], x[1], x[2], x[3]);
+            for (int i = 0; i < 4; i++) {
+                memcpy(unit[i], &x[i], sizeof x[i]);
+                put_units(is_widened, 4, unit[i], s + i, p->rows, p->out + lane);
+            }
+        }
+    for (int lane = 0; lane < p->rows; lane++)
+        pack_lane(is_widened, p, lane, s);
 }
 
 /* One pass over the panels: rows first .. first + rows of C in `blocks` tiles, nearly equal. */
@@ -214,9 +261,11 @@ struct pass {
     const struct gemm *gemm;
     int64_t first, rows;
     int64_t steps, panels, blocks;
+    int64_t columns;    /* of tiles: tile i is panel i, and with few rows also panel i + columns, if there is one */
     int64_t shares;     /* parts of the blocks, where there are few panels for the threads */
     int64_t row_floats; /* of a packed row */
-    float *a;
+    float *packed;      /* the rows' packed form, where they need one */
+    const float *a;     /* the rows as the tiles read them */
 };
 
 static int64_t block_start(const struct pass *pass, int64_t block) {
@@ -238,59 +287,67 @@ static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
     const float *b = (const float *)gemm->packed->data + panel * pass->steps * PANEL;
     int64_t start = block_start(pass, block);
     int rows = (int)(block_start(pass, block + 1) - start);
+    int panels = panel + pass->columns < pass->panels ? WIDEST : 1;
     _Alignas(64) float out[TILE_ROWS * PANEL];
     struct tile tile = {.steps = pass->steps,
                         .a = pass->a + start * pass->row_floats,
                         .b = b,
+                        .beside = pass->columns * pass->steps * PANEL,
                         .ahead = look_ahead(pass, b, block),
                         .out = out};
     if (gemm->type == DTYPE_BF16)
-        multiply_rows_bf16(rows, &tile);
+        multiply_rows_bf16(rows, panels, &tile);
     else
-        multiply_rows_f32(rows, &tile);
-    int64_t col = panel * PANEL, left = gemm->n - col;
-    struct gemm_block done = {.ab = out,
-                              .stride = PANEL,
-                              .row = pass->first + start,
-                              .col = col,
-                              .rows = rows,
-                              .cols = left < PANEL ? left : PANEL,
-                              .needs_bias = gemm->bias};
-    LEVEL(gemm_epilogue)(gemm, &done);
-}
-
-/* The rows of a block as [steps][rows] units. */
-static void pack_block(const struct pass *pass, int64_t block) {
-    const struct gemm *gemm = pass->gemm;
-    int64_t start = block_start(pass, block);
-    int rows = (int)(block_start(pass, block + 1) - start);
-    float *out = pass->a + start * pass->row_floats;
-    for (int r = 0; r < rows; r++) {
-        int64_t at = (pass->first + start + r) * gemm->lda;
-        if (gemm->type == DTYPE_BF16)
-            pack_row(DTYPE_BF16, (const uint16_t *)gemm->a + at, gemm->k, pass->steps, rows, out + r);
-        else
-            pack_row(DTYPE_F32, (const float *)gemm->a + at, gemm->k, pass->steps, rows, out + r);
+        multiply_rows_f32(rows, panels, &tile);
+    for (int i = 0; i < panels; i++) {
+        int64_t col = (panel + i * pass->columns) * PANEL, left = gemm->n - col;
+        struct gemm_block done = {.ab = out + i * PANEL,
+                                  .stride = panels * PANEL,
+                                  .row = pass->first + start,
+                                  .col = col,
+                                  .rows = rows,
+                                  .cols = left < PANEL ? left : PANEL,
+                                  .needs_bias = gemm->bias};
+        LEVEL(gemm_epilogue)(gemm, &done);
     }
 }
 
-/* Few rows are packed by the caller before the threads start: a second barrier would take as long. */
+/* A slice of a block's rows as [steps][rows] units. */
+static void pack_slice(const struct pass *pass, int64_t block, int64_t slice) {
+    const struct gemm *gemm = pass->gemm;
+    int64_t start = block_start(pass, block), last = (slice + 1) * SLICE_STEPS;
+    size_t element = dtype_bytes(gemm->type);
+    struct unit_rows rows = {.type = gemm->type,
+                             .row = (const char *)gemm->a + (size_t)((pass->first + start) * gemm->lda) * element,
+                             .stride = (size_t)gemm->lda * element,
+                             .k = gemm->k,
+                             .first = slice * SLICE_STEPS,
+                             .end = last < pass->steps ? last : pass->steps,
+                             .rows = (int)(block_start(pass, block + 1) - start),
+                             .out = pass->packed + start * pass->row_floats};
+    if (gemm->type == DTYPE_BF16 && !SIMD_PAIRS)
+        pack_lanes(true, &rows);
+    else
+        pack_lanes(false, &rows);
+}
+
 static void run_pass(const struct pass *pass, int threads) {
     (void)threads;
-    if (pass->blocks <= FEW_BLOCKS) {
-        for (int64_t block = 0; block < pass->blocks; block++)
-            pack_block(pass, block);
-    } else {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t block = 0; block < pass->blocks; block++)
-            pack_block(pass, block);
-    }
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t item = 0; item < pass->panels * pass->shares; item++) {
-        int64_t panel = item / pass->shares, share = item % pass->shares;
-        int64_t last = pass->blocks * (share + 1) / pass->shares;
-        for (int64_t block = pass->blocks * share / pass->shares; block < last; block++)
-            run_tile(pass, panel, block);
+    int64_t slices = !pass->packed ? 0 : (pass->steps + SLICE_STEPS - 1) / SLICE_STEPS;
+#pragma omp parallel num_threads(threads)
+    {
+        if (slices > 0) {
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < pass->blocks * slices; i++)
+                pack_slice(pass, i / slices, i % slices);
+        }
+#pragma omp for schedule(static) nowait
+        for (int64_t item = 0; item < pass->columns * pass->shares; item++) {
+            int64_t panel = item / pass->shares, share = item % pass->shares;
+            int64_t last = pass->blocks * (share + 1) / pass->shares;
+            for (int64_t block = pass->blocks * share / pass->shares; block < last; block++)
+                run_tile(pass, panel, block);
+        }
     }
 }
 
@@ -312,6 +369,8 @@ size_t LEVEL(gemm_packed_workspace)(const struct gemm *gemm) {
 void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
     int threads = exec_threads(exec);
     int64_t most = pass_rows(gemm), passes = (gemm->m + most - 1) / most;
+    bool is_in_place = gemm->m == 1 && (uintptr_t)gemm->a % sizeof(float) == 0 &&
+                       row_floats(gemm) * (int64_t)sizeof(float) == gemm->k * (int64_t)dtype_bytes(gemm->type);
     for (int64_t i = 0; i < passes; i++) {
         struct pass pass = {.gemm = gemm,
                             .first = gemm->m * i / passes,
@@ -319,9 +378,12 @@ void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
                             .panels = panels_of(gemm->n),
                             .shares = 1,
                             .row_floats = row_floats(gemm),
-                            .a = exec->workspace};
+                            .packed = is_in_place ? NULL : exec->workspace,
+                            .a = is_in_place ? gemm->a : exec->workspace};
         pass.rows = gemm->m * (i + 1) / passes - pass.first;
         pass.blocks = (pass.rows + TILE_ROWS - 1) / TILE_ROWS;
+        bool is_wide = pass.rows <= WIDE_ROWS && pass.panels >= 2 * WIDEST * threads;
+        pass.columns = is_wide ? (pass.panels + 1) / WIDEST : pass.panels;
         while (pass.panels * pass.shares < 4 * threads && 2 * pass.shares <= pass.blocks)
             pass.shares *= 2;
         run_pass(&pass, threads);

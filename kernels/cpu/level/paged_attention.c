@@ -23,6 +23,7 @@ struct paged_plan {
     int group, heads_at_once, head_pieces; /* query heads of a key/value head; of them in one unit; units of one */
     int units, units_at_once;
     bool keys_in_place, values_in_place;
+    int64_t ahead; /* floats from a head's keys or values in a page to the next one's; 0 where they are copied */
     int64_t row_pieces;
     int32_t *first_row;            /* [row_pieces + 1] */
     struct paged_scratch *scratch; /* [threads] */
@@ -48,6 +49,8 @@ static struct paged_plan paged_plan(const struct paged_attention *a, int threads
     bool level_units = a->type == DTYPE_F32 || plan.shape.pairs;
     plan.keys_in_place = level_units && plan.shape.depth * plan.shape.group == a->head_size;
     plan.values_in_place = level_units && plan.shape.width == a->head_size;
+    if (plan.keys_in_place && plan.values_in_place)
+        plan.ahead = (int64_t)KV_PAGE_TOKENS * plan.shape.depth;
     plan.group = a->heads / a->kv_heads;
     plan.heads_at_once = plan.group < TILE_ROWS ? plan.group : TILE_ROWS;
     plan.head_pieces = (plan.group + plan.heads_at_once - 1) / plan.heads_at_once;
@@ -197,7 +200,9 @@ static void unit_begin(const struct unit_work *w, int unit, struct query_tile *t
     LEVEL(attention_tile_begin)(tile);
 }
 
-static void unit_chunk(const struct unit_work *w, int unit, struct query_tile *tile, int64_t first_page, int pages) {
+/* `has_next`: the next unit follows with the same pages, in which its head lies behind this one's. */
+static void unit_chunk(const struct unit_work *w, int unit, bool has_next, struct query_tile *tile, int64_t first_page,
+                       int pages) {
     const struct paged_attention *a = w->plan->a;
     int kv_head = unit / w->plan->head_pieces, heads = unit_heads(w->plan, unit), visible[TILE_ROWS];
     int rows = (int)(w->end - w->first) * heads;
@@ -205,7 +210,7 @@ static void unit_chunk(const struct unit_work *w, int unit, struct query_tile *t
         int64_t row = w->first + (r < rows ? r : rows - 1) / heads;
         visible[r] = clamp_int64(a->position[row] + 1 - first_page * KV_PAGE_TOKENS, 0, CHUNK_KEYS);
     }
-    struct chunk chunk = {.value_step = w->plan->shape.width};
+    struct chunk chunk = {.value_step = w->plan->shape.width, .ahead = has_next ? w->plan->ahead : 0};
     for (int p = 0; p < pages; p++) {
         chunk.key[p] = key_panel(w, page_keys(w, kv_head, first_page + p), p);
         chunk.value[p] = value_panel(w, page_values(w, kv_head, first_page + p), p);
@@ -234,7 +239,7 @@ static void attend_units(const struct unit_work *w, int first, int end, struct q
     for (int64_t page = 0; page * KV_PAGE_TOKENS < seen; page += CHUNK_PANELS) {
         int pages = clamp_int64((seen + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - page, 0, CHUNK_PANELS);
         for (int unit = first; unit < end; unit++)
-            unit_chunk(w, unit, &tile[unit - first], page, pages);
+            unit_chunk(w, unit, unit + 1 < end, &tile[unit - first], page, pages);
     }
     for (int unit = first; unit < end; unit++)
         unit_end(w, unit, &tile[unit - first]);

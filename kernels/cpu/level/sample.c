@@ -52,10 +52,14 @@ static void penalise(float *score, uint64_t seen, int64_t count, float penalty) 
     }
 }
 
+static bool has_penalty(const struct sample_row *row) {
+    return row->seen && row->repetition_penalty != 1;
+}
+
 /* Fills score and group_best; returns the largest score. */
 TYPED_BODY float score_row(const void *x, int64_t vocab, const struct sample_row *row, struct scratch *s,
                            enum dtype type) {
-    bool has_penalty = row->seen && row->repetition_penalty != 1;
+    bool is_penalised = has_penalty(row);
     float largest = -INFINITY;
     for (int64_t g = 0; g < s->groups; g++) {
         int64_t first = g * GROUP, count = vocab - first < GROUP ? vocab - first : GROUP;
@@ -64,7 +68,7 @@ TYPED_BODY float score_row(const void *x, int64_t vocab, const struct sample_row
 #pragma omp simd
         for (int64_t j = 0; j < count; j++)
             score[j] = load(from, j, type);
-        if (has_penalty)
+        if (is_penalised)
             penalise(score, row->seen[g], count, row->repetition_penalty);
 #pragma omp simd
         for (int64_t j = 0; j < count; j++) {
@@ -250,16 +254,37 @@ static int32_t draw(struct scratch *s, int64_t vocab, const struct sample_row *r
     return kept < 0 ? draw_any(s, vocab, unit * total) : draw_candidate(s, kept, unit);
 }
 
+/* The first token whose logit is `largest`. */
+TYPED_BODY int32_t first_with_logit(const void *x, int64_t vocab, float largest, enum dtype type) {
+    for (int64_t first = 0; first < vocab; first += GROUP) {
+        int64_t end = first + GROUP < vocab ? first + GROUP : vocab;
+        int found = 0;
+#pragma omp simd reduction(| : found)
+        for (int64_t j = first; j < end; j++)
+            found |= load(x, j, type) == largest;
+        for (int64_t j = first; found && j < end; j++)
+            if (load(x, j, type) == largest)
+                return (int32_t)j;
+    }
+    return 0;
+}
+
+/* A greedy choice needs no scores: it is the largest logit, unless a penalty or an infinity has a say. */
 TYPED_BODY void sample_row(const struct sample *a, int64_t i, char *memory, enum dtype type) {
     struct scratch s = scratch_at(memory, a->vocab);
+    const struct sample_row *row = &a->row[i];
     const void *x = at_const(a->logits, i * a->stride, type);
-    float largest = score_row(x, a->vocab, &a->row[i], &s, type);
-    int32_t token = draw(&s, a->vocab, &a->row[i], largest);
+    struct softmax_sum all = {.max = INFINITY};
+    if (a->logprob)
+        all = softmax_row(x, a->vocab, type);
+    int32_t token;
+    if (row->temperature == 0 && !has_penalty(row) && all.max > -INFINITY && all.max < FLT_MAX)
+        token = first_with_logit(x, a->vocab, all.max, type);
+    else
+        token = draw(&s, a->vocab, row, score_row(x, a->vocab, row, &s, type));
     a->token[i] = token;
-    if (a->logprob) {
-        struct softmax_sum all = softmax_row(x, a->vocab, type);
+    if (a->logprob)
         a->logprob[i] = (float)((double)load(x, token, type) - (double)all.max - log(all.sum));
-    }
 }
 
 int LEVEL(cpu_sample)(const struct exec *exec, const struct sample *a) {

@@ -1,0 +1,139 @@
+/* Which layouts can be. Every rule says that one number is a multiple of another; the search for the nearest layouts
+ * that work tries the same rules on each way to cut the ranks. */
+#include "parallel/layout.h"
+
+#include <math.h>
+
+enum { MOST_RULES = 6, NEAREST_LAYOUTS = 3, FARTHEST_RANKS = 256 };
+
+/* `value` must be a multiple of `divisor`. */
+struct rule {
+    const char *name;
+    int64_t value;
+    const char *divisor_name;
+    int64_t divisor;
+};
+
+static int rules_of(const struct parallel_layout *layout, struct rule rules[MOST_RULES]) {
+    const char *tensor = "parallel.tensor_model_parallel_size";
+    int64_t t = layout->grid.tensor;
+    int count = 0;
+    rules[count++] = (struct rule){"model.num_attention_heads", layout->heads, tensor, t};
+    rules[count++] = (struct rule){"model.num_query_groups", layout->query_groups, tensor, t};
+    rules[count++] = (struct rule){"model.ffn_hidden_size", layout->ffn_hidden, tensor, t};
+    if (layout->vocab)
+        rules[count++] = (struct rule){"the vocabulary's table of rows", layout->vocab, tensor, t};
+    if (layout->sequence_parallel)
+        rules[count++] = (struct rule){"data.seq_length (sequence_parallel)", layout->seq_length, tensor, t};
+    if (layout->global_batch)
+        rules[count++] =
+            (struct rule){"train.global_batch_size", layout->global_batch,
+                          "train.micro_batch_size x data-parallel ranks", layout->micro_batch * layout->grid.data};
+    return count;
+}
+
+static struct pipeline_split split_of(const struct parallel_layout *layout) {
+    return (struct pipeline_split){.layers = layout->layers,
+                                   .stages = layout->grid.pipeline,
+                                   .chunks = layout->chunks,
+                                   .first = layout->first,
+                                   .last = layout->last};
+}
+
+static bool works(const struct parallel_layout *layout) {
+    struct rule rules[MOST_RULES];
+    int count = rules_of(layout, rules);
+    for (int i = 0; i < count; i++)
+        if (rules[i].value % rules[i].divisor)
+            return false;
+    struct pipeline_split split = split_of(layout);
+    return pipeline_split_fits(&split);
+}
+
+struct candidate {
+    struct rank_grid grid;
+    double distance; /* in factors of 2 of the tensor and pipeline sizes */
+};
+
+/* The nearest layouts of so many ranks that work, nearest first; their number. */
+static int nearest_layouts(const struct parallel_layout *layout, int ranks, struct candidate found[NEAREST_LAYOUTS]) {
+    struct parallel_layout other = *layout;
+    int fixed = layout->grid.context * layout->grid.expert, count = 0;
+    if (ranks % fixed)
+        return 0;
+    for (int t = 1; t <= ranks / fixed; t++) {
+        for (int p = 1; ranks / fixed % t == 0 && p <= ranks / fixed / t && p <= layout->layers; p++) {
+            other.grid.tensor = t;
+            other.grid.pipeline = p;
+            other.grid.data = ranks / fixed / t / p;
+            if (ranks / fixed / t % p || !works(&other))
+                continue;
+            struct candidate new = {.grid = other.grid};
+            new.distance = fabs(log2((double)t / layout->grid.tensor)) + fabs(log2((double)p / layout->grid.pipeline));
+            int at = count < NEAREST_LAYOUTS ? count++ : NEAREST_LAYOUTS;
+            for (; at > 0 && new.distance < found[at - 1].distance; at--)
+                if (at < NEAREST_LAYOUTS)
+                    found[at] = found[at - 1];
+            if (at < NEAREST_LAYOUTS)
+                found[at] = new;
+        }
+    }
+    return count;
+}
+
+/* Adds "; of N ranks, these work: ...", N the number of ranks or the nearest that has a layout. */
+static void add_nearest(struct strbuf *text, const struct parallel_layout *layout) {
+    struct candidate found[NEAREST_LAYOUTS];
+    int ranks = rank_grid_size(&layout->grid), count = nearest_layouts(layout, ranks, found);
+    for (int distance = 1; !count && distance <= FARTHEST_RANKS; distance++)
+        for (int sign = -1; !count && sign <= 1; sign += 2)
+            if (rank_grid_size(&layout->grid) + sign * distance >= 1) {
+                ranks = rank_grid_size(&layout->grid) + sign * distance;
+                count = nearest_layouts(layout, ranks, found);
+            }
+    if (!count)
+        return;
+    strbuf_format(text, "; nearest that work%s %d ranks:",
+                  ranks == rank_grid_size(&layout->grid) ? " with the same" : ", with", ranks);
+    for (int i = 0; i < count; i++)
+        strbuf_format(text, "%s tensor %d pipeline %d data %d", i ? "," : "", found[i].grid.tensor,
+                      found[i].grid.pipeline, found[i].grid.data);
+}
+
+/* Adds the first rule that is broken, and the multiples around the value. */
+static bool add_broken_rule(struct strbuf *text, const struct parallel_layout *layout) {
+    struct rule rules[MOST_RULES];
+    int count = rules_of(layout, rules);
+    for (int i = 0; i < count; i++) {
+        int64_t value = rules[i].value, divisor = rules[i].divisor, below = value - value % divisor;
+        if (value % divisor == 0)
+            continue;
+        strbuf_format(text, "%s %lld is not divisible by %s %lld", rules[i].name, (long long)value,
+                      rules[i].divisor_name, (long long)divisor);
+        if (below)
+            strbuf_format(text, " (%lld and %lld are)", (long long)below, (long long)(below + divisor));
+        else
+            strbuf_format(text, " (%lld is)", (long long)divisor);
+        return true;
+    }
+    return false;
+}
+
+int parallel_layout_check(const struct parallel_layout *layout) {
+    if (works(layout))
+        return STATUS_OK;
+    struct strbuf text = STRBUF_INIT;
+    if (!add_broken_rule(&text, layout)) {
+        struct pipeline_split split = split_of(layout);
+        int status = pipeline_split_check(&split);
+        if (status != STATUS_USAGE)
+            return status;
+        strbuf_add_text(&text, status_text());
+    }
+    add_nearest(&text, layout);
+    int status = strbuf_status(&text);
+    if (!status)
+        status = status_fail(STATUS_USAGE, "%s", strbuf_text(&text));
+    strbuf_free(&text);
+    return status;
+}

@@ -1,0 +1,68 @@
+/* Where things stand in a parallel layout: groups of the rank grid, layers of pipeline stages, and which layouts can
+ * be.
+ *
+ * Pure arithmetic: no communication, no device; any thread. Failures are STATUS_USAGE, name the configuration's keys
+ * with their values, and say what comes nearest. */
+#ifndef CAMBIUM_PARALLEL_LAYOUT_H
+#define CAMBIUM_PARALLEL_LAYOUT_H
+
+#include "parallel/parallel.h"
+
+/* ---- groups ---- */
+
+/* The axes of the grid, fastest first. A set of them is a sum. */
+enum grid_axis {
+    GRID_TENSOR = 1,
+    GRID_CONTEXT = 2,
+    GRID_EXPERT = 4,
+    GRID_DATA = 8,
+    GRID_PIPELINE = 16,
+};
+
+/* Writes the ranks whose place differs from that of `rank` at most along `axes`, in ascending order (that of the
+ * places, the fastest axis first), to `ranks` [rank_grid_group_size], and returns their number. GRID_TENSOR: those that
+ * share the rank's layers; GRID_DATA | GRID_CONTEXT: those that add up their gradients; GRID_TENSOR | GRID_PIPELINE:
+ * those that together hold one model. */
+int rank_grid_group(const struct rank_grid *grid, unsigned axes, int rank, int *ranks);
+int rank_grid_group_size(const struct rank_grid *grid, unsigned axes);
+/* The first and the last stage of the rank's pipeline, which share tied embeddings: writes one rank or two to `ranks`
+ * and returns their number; 0 when the rank itself is neither. */
+int rank_grid_embedding_group(const struct rank_grid *grid, int rank, int ranks[2]);
+
+/* Sets grid->data to what the other axes leave of `ranks`. */
+int rank_grid_fill(struct rank_grid *grid, int ranks);
+
+/* ---- layers ---- */
+
+/* How layers are spread over stages, and over the chunks of each. */
+struct pipeline_split {
+    int64_t layers; /* model.num_layers */
+    int64_t stages, chunks;
+    int64_t first,
+        last; /* decoder_first_ and decoder_last_pipeline_num_layers, all chunks together; 0: as the others */
+};
+
+bool pipeline_split_fits(const struct pipeline_split *split);
+/* Refuses a split that does not fit, with the nearest values that do. */
+int pipeline_split_check(const struct pipeline_split *split);
+/* The layers first .. first+count-1 of a chunk, numbered from 0. Chunk c of stage s stands before chunk c of stage s+1,
+ * and all chunks c before all chunks c+1. */
+int pipeline_layers(const struct pipeline_split *split, int64_t stage, int64_t chunk, int64_t *first, int64_t *count);
+
+/* ---- whole layouts ---- */
+
+/* A layout, and the numbers of model and batch that it must divide. */
+struct parallel_layout {
+    struct rank_grid grid;       /* filled */
+    int64_t chunks, first, last; /* of the pipeline split; chunks 1: no interleaving */
+    bool sequence_parallel;
+    int64_t layers, heads, query_groups, ffn_hidden;
+    int64_t vocab; /* rows of the vocabulary's table; 0: padded to whatever the tensor ranks need */
+    int64_t seq_length, micro_batch, global_batch; /* global_batch 0: none (inference) */
+};
+
+/* Refuses a layout that cannot be, with the first number that does not divide, and the nearest layouts of as many ranks
+ * that work (or the nearest number of ranks that has one). */
+int parallel_layout_check(const struct parallel_layout *layout);
+
+#endif

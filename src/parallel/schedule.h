@@ -1,0 +1,67 @@
+/* Pipeline schedules as data: the list of steps of one stage, for 1F1B (one chunk a stage) and interleaved 1F1B
+ * (several).
+ *
+ * Pure arithmetic: no communication, no device, no allocation; any thread. The orders are Megatron-LM's
+ * (arXiv 2104.04473), for every number of micro batches, also those that Megatron-LM refuses.
+ *
+ * An executor walks the list: wait for step.receive if there is one, compute, send step.send. A message carries the
+ * activation that a forward step made, or the gradient that a backward step made. The messages of one kind from one
+ * stage to another arrive in the order in which they were sent, and a stage has one sender and one receiver of each
+ * kind. The executor keeps pipeline_receive_buffers() receives of each kind posted (message `number` belongs in buffer
+ * `number` modulo that), and posts the next as a buffer becomes free behind the step that used it. With so many buffers
+ * no stage ever waits for one, and even sends that block until a buffer is posted cannot deadlock.
+ *
+ * In every chunk the micro batches go forward in order 0 .. m-1, and backward in the same order: micro batch m-1's
+ * backward is the chunk's last, behind which its gradients are whole. */
+#ifndef CAMBIUM_PARALLEL_SCHEDULE_H
+#define CAMBIUM_PARALLEL_SCHEDULE_H
+
+#include <stdbool.h>
+
+struct pipeline_shape {
+    int stages;        /* p */
+    int chunks;        /* v, model chunks of a stage; 1: plain 1F1B */
+    int micro_batches; /* m */
+    /* Micro batches that go through one chunk before the next chunk's turn (Megatron-LM's
+     * microbatch_group_size_per_vp_stage), from p to m; 0: p. Of no effect with one chunk. */
+    int group_size;
+    bool is_forward_only; /* evaluation: no backward steps, nothing is held */
+};
+
+enum pipeline_step_kind { PIPELINE_FORWARD, PIPELINE_BACKWARD };
+
+enum { PIPELINE_NO_MESSAGE = -1 };
+
+struct pipeline_message {
+    int stage;  /* of the other end, or PIPELINE_NO_MESSAGE */
+    int chunk;  /* of the other end */
+    int number; /* 0, 1, 2, ... among the messages of this kind from that sender to that receiver; the same at both ends
+                 */
+};
+
+struct pipeline_step {
+    enum pipeline_step_kind kind; /* of the step, and of its messages */
+    int chunk;                    /* of this stage: 0 .. v-1 */
+    int micro_batch;              /* 0 .. m-1 */
+    int slot; /* where the activations of (chunk, micro batch) are held: 0 .. pipeline_in_flight() - 1, none shared */
+    struct pipeline_message receive, send;
+};
+
+/* Refuses what has no schedule, with STATUS_USAGE and the numbers. The functions below take shapes that passed. */
+int pipeline_shape_check(const struct pipeline_shape *shape);
+
+/* Steps of each stage: 2 v m, or v m when forward only. */
+int pipeline_step_count(const struct pipeline_shape *shape);
+
+/* Writes the steps of a stage, 0 <= stage < p, to `steps` [pipeline_step_count]. */
+void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeline_step *steps);
+
+/* Receives of one kind that a stage keeps posted: 2, and more at the end of the wrap-around (the first stage's
+ * activations, the last stage's gradients) when groups are larger than p. 0 where it receives none. */
+int pipeline_receive_buffers(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind);
+
+/* The most micro batches whose activations are held at once, of one chunk, or of all chunks together with chunk -1
+ * (which is then the number of slots). Counted from the list. */
+int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk);
+
+#endif

@@ -1,0 +1,113 @@
+"""The bench command: what its lines say, against formulas written here. Nothing here is a bar for speed."""
+import json
+import math
+import pathlib
+import statistics
+import tempfile
+import unittest
+
+from model_support import TINY, gpt2_config, gpt2_shapes, rows, run, write_model
+
+LAYERS, WIDTH, INNER, VOCAB, POSITIONS = 2, 32, 80, 97, 64
+CONFIG = gpt2_config(n_layer=LAYERS, n_embd=WIDTH, n_head=4, n_inner=INNER, vocab_size=VOCAB, n_positions=POSITIONS)
+# What counts for a token: every weight but the position table; the embedding once, as the head.
+HEAD_WEIGHTS = VOCAB * WIDTH
+WEIGHTS = sum(math.prod(shape) for name, shape in gpt2_shapes(CONFIG).items() if name != "wpe.weight")
+BLOCK_WEIGHTS = WEIGHTS - HEAD_WEIGHTS
+PHASES = ["gemm", "attention", "norms", "loss", "optimizer", "rest"]
+
+
+class Bench(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory(prefix="cambium-test-")
+        cls.addClassCleanup(temporary.cleanup)
+        cls.directory = pathlib.Path(temporary.name)
+        cls.model = cls.directory / "model"  # checkpoints, of which the newest is meant
+        for number, config in ((3, gpt2_config()), (12, CONFIG)):
+            write_model(cls.model / f"iter_{number:07d}", config)
+            (cls.model / f"iter_{number:07d}" / "trainer_state.json").write_text("{}")
+
+    def bench(self, *words, expect=0):
+        before = sorted(self.directory.rglob("*"))
+        output, errors = run("bench", *words, expect=expect, cwd=self.directory)
+        self.assertEqual(errors if expect == 0 else "", "")
+        self.assertEqual(before, sorted(self.directory.rglob("*")))
+        return rows(output) if expect == 0 else errors
+
+    def check_summary(self, summary, name, tokens):
+        self.assertEqual(summary["bench"], name)
+        self.assertAlmostEqual(summary["tokens_per_s"] * summary["seconds"] / tokens, 1, delta=1e-4)
+        for key in ("ceiling", "ratio", "peak_rss_bytes", "planned_bytes"):
+            self.assertGreater(summary[key], 0, key)
+            self.assertTrue(math.isfinite(summary[key]))
+        self.assertEqual(list(summary["phases"]), PHASES)
+
+    def check_flops(self, summary, flops):
+        self.assertAlmostEqual(summary["model_tflops"] * 1e12 * summary["seconds"] / flops, 1, delta=1e-4)
+        self.assertAlmostEqual(summary["model_tflops"] / summary["ceiling"] / summary["ratio"], 1, delta=1e-4)
+
+    def test_a_training_step(self):
+        batch, length, steps = 3, 24, 5
+        *lines, summary = self.bench("train", "--model", self.model, "--micro-batch-size", batch,
+                                     "--seq-length", length, "--steps", steps)
+        self.assertEqual([line["step"] for line in lines], list(range(1, steps + 1)))
+        self.assertEqual(summary["seconds"], statistics.median(line["seconds"] for line in lines))
+        self.assertTrue(all(abs(line["loss"] - math.log(VOCAB)) < 1 for line in lines))
+        self.check_summary(summary, "train", batch * length)
+        # 6 operations a weight and token, and causal attention, counted half, forward and twice backward
+        self.check_flops(summary, batch * length * (6 * WEIGHTS + 6 * LAYERS * WIDTH * length))
+        self.assertAlmostEqual(sum(summary["phases"].values()) / statistics.mean(line["seconds"] for line in lines), 1,
+                               delta=1e-3)
+        self.assertTrue(all(summary["phases"][name] > 0 for name in PHASES))
+
+    def test_prefill(self):
+        batch, length = 2, 40
+        *lines, summary = self.bench("prefill", "--model", self.model, "--micro-batch-size", batch,
+                                     "--seq-length", length, "--steps", 3, "--precision", "bf16")
+        self.assertEqual(len(lines), 3)
+        self.assertEqual((summary["precision"], summary["seconds"]),
+                         ("bf16", statistics.median(line["seconds"] for line in lines)))
+        self.check_summary(summary, "prefill", batch * length)
+        blocks = length * (2 * BLOCK_WEIGHTS + 2 * LAYERS * WIDTH * length)
+        self.check_flops(summary, batch * (blocks + 2 * HEAD_WEIGHTS))  # the head of the last token alone
+
+    def test_decode(self):
+        batch, steps = 2, 8
+        summary = self.bench("decode", "--model", self.model, "--micro-batch-size", batch, "--steps", steps)[-1]
+        self.check_summary(summary, "decode", batch)
+        context = 32 + steps / 2
+        bytes_a_step = 4 * (WEIGHTS + batch * 2 * LAYERS * WIDTH * context)
+        self.assertAlmostEqual(summary["bytes_per_s"] * summary["seconds"] / bytes_a_step, 1, delta=1e-4)
+        self.assertAlmostEqual(summary["floor_seconds"] / summary["seconds"] / summary["ratio"], 1, delta=1e-4)
+        self.assertGreaterEqual(summary["floor_seconds"], bytes_a_step / summary["ceiling"] * 0.9999)
+
+    def test_the_tokenizer(self):
+        text = "the cat sat on the mat, 12 times\n" * 500
+        (self.directory / "text.txt").write_text(text)
+        *lines, summary = self.bench("tokenizer", "--tokenizer", TINY, "--input", "text.txt", "--steps", 3)
+        self.assertEqual(summary["seconds"], statistics.median(line["seconds"] for line in lines))
+        self.assertAlmostEqual(summary["bytes_per_s"] * summary["seconds"] / len(text), 1, delta=1e-4)
+        ids, _ = run("tokenize", "--tokenizer", TINY, input=text.replace("\n", " ").encode())
+        self.assertAlmostEqual(summary["tokens"] / len(ids.split()), 1, delta=0.2)
+        self.assertAlmostEqual(summary["tokens_per_s"] * summary["seconds"] / summary["tokens"], 1, delta=1e-4)
+
+    def test_products(self):
+        *lines, summary = self.bench("gemm", "--filter", "fp32 1x768x768 ")
+        self.assertEqual((summary["bench"], summary["operations"], len(lines)), ("gemm", 1, 1))
+        self.assertTrue(lines[0]["op"].startswith("gemm fp32 1x768x768 "), lines)
+        for key in ("seconds", "model_tflops", "bytes_per_s", "ratio"):
+            self.assertGreater(lines[0][key], 0)
+
+    def test_what_cannot_be_measured(self):
+        for words, part in ((["train", "--model", self.model, "--seq-length", 65], "65 is more than the model's 64"),
+                            (["decode", "--model", self.model, "--steps", 64], "more than the model's positions"),
+                            (["tokenizer"], "--tokenizer DIR and --input FILE"),
+                            (["ops", "--filter", "nothing-of-this-name"], "nothing-of-this-name")):
+            errors = self.bench(*words, expect=2)
+            self.assertEqual(errors.count("\n"), 1, errors)
+            self.assertIn(part, errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
