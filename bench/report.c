@@ -83,7 +83,8 @@ struct bench_ceiling bench_mean(struct bench_ceiling before, struct bench_ceilin
 }
 
 json_t *bench_phases(const struct rank *rank, double total, int64_t steps) {
-    static const char *const names[PHASE_COUNT] = {"gemm", "attention", "norms", "loss", "optimizer", "rest"};
+    static const char *const names[PHASE_COUNT] = {"gemm",      "attention",     "norms", "loss",
+                                                   "optimizer", "communication", "rest"};
     json_t *phases = json_object();
     double booked = 0;
     for (int i = 0; i < PHASE_REST; i++) {

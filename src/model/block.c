@@ -56,9 +56,9 @@ size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum att
                              .place = place,
                              .dtype = model->options.dtype,
                              .rows = model->options.max_rows,
-                             .in = place == ATTACH_FC2 ? c->ffn_hidden_size : c->hidden_size,
-                             .out = place == ATTACH_QKV   ? 3 * c->hidden_size
-                                    : place == ATTACH_FC1 ? c->ffn_hidden_size
+                             .in = place == ATTACH_FC2 ? model->ffn : c->hidden_size,
+                             .out = place == ATTACH_QKV   ? model->qkv
+                                    : place == ATTACH_FC1 ? model->ffn
                                                           : c->hidden_size};
     return hook_list_saved_bytes(hook_table_list(model->options.hooks, layer, place), &call);
 }
@@ -69,31 +69,41 @@ static void *at_element(const struct model *model, void *base, int64_t element) 
     return base ? (char *)base + element * (int64_t)dtype_bytes(model->options.dtype) : NULL;
 }
 
+/* Where q, k and v stand in a row of qkv: the columns of q, and of k or v. */
+struct qkv_columns {
+    int64_t head, q, kv;
+};
+
+static struct qkv_columns qkv_columns_of(const struct model *model) {
+    int64_t D = model->options.config.hidden_size / model->options.config.num_attention_heads;
+    return (struct qkv_columns){D, model->heads * D, model->query_groups * D};
+}
+
 static int attention_call(const struct block_pass *pass, struct attention *call) {
     struct model *model = pass->model;
     const struct model_config *c = &model->options.config;
-    int64_t C = c->hidden_size, D = C / c->num_attention_heads;
+    struct qkv_columns columns = qkv_columns_of(model);
     *call = (struct attention){
         .rows = pass->rows,
         .segments = model->batch.segments,
         .segment_start = model->batch.segment_start,
-        .heads = (int)c->num_attention_heads,
-        .kv_heads = (int)c->num_query_groups,
-        .head_size = (int)D,
+        .heads = (int)model->heads,
+        .kv_heads = (int)model->query_groups,
+        .head_size = (int)columns.head,
         .type = model->options.dtype,
         .q = pass->saved->qkv,
-        .k = at_element(model, pass->saved->qkv, C),
-        .v = at_element(model, pass->saved->qkv, 2 * C),
-        .q_stride = 3 * C,
-        .k_stride = 3 * C,
-        .v_stride = 3 * C,
-        .scale = 1 / sqrtf((float)D),
+        .k = at_element(model, pass->saved->qkv, columns.q),
+        .v = at_element(model, pass->saved->qkv, columns.q + columns.kv),
+        .q_stride = model->qkv,
+        .k_stride = model->qkv,
+        .v_stride = model->qkv,
+        .scale = 1 / sqrtf((float)columns.head),
         .out = pass->saved->attention,
-        .out_stride = C,
+        .out_stride = columns.q,
         .lse = pass->saved->lse,
         .dropout = {.p = pass->has_dropout ? (float)c->attention_dropout : 0,
                     .seed = model->rank->seed,
-                    .site = (uint32_t)(pass->layer * c->num_attention_heads),
+                    .site = (uint32_t)(pass->layer * c->num_attention_heads + model->first_head),
                     .keys = {.sample = model->batch.sample, .token = model->batch.token}},
     };
     const struct hook_list *hooks = hooks_at(pass, ATTACH_KV);
@@ -116,18 +126,18 @@ static int attention_core_paged(const struct block_pass *pass) {
     struct model *model = pass->model;
     const struct model_config *c = &model->options.config;
     const struct device_step *step = &model->step;
-    int64_t C = c->hidden_size, D = C / c->num_attention_heads;
+    struct qkv_columns columns = qkv_columns_of(model);
     int64_t page_elements = (int64_t)(model_kv_page_bytes(c, model->options.dtype) / dtype_bytes(model->options.dtype));
     void *pages = at_element(model, pass->kv->pages, pass->layer * pass->kv->page_count * page_elements);
     struct kv_append append = {
         .rows = pass->rows,
-        .kv_heads = (int)c->num_query_groups,
-        .head_size = (int)D,
+        .kv_heads = (int)model->query_groups,
+        .head_size = (int)columns.head,
         .type = model->options.dtype,
-        .k = at_element(model, pass->saved->qkv, C),
-        .v = at_element(model, pass->saved->qkv, 2 * C),
-        .k_stride = 3 * C,
-        .v_stride = 3 * C,
+        .k = at_element(model, pass->saved->qkv, columns.q),
+        .v = at_element(model, pass->saved->qkv, columns.q + columns.kv),
+        .k_stride = model->qkv,
+        .v_stride = model->qkv,
         .pages = pages,
         .page_stride = page_elements,
         .slot = step->slot,
@@ -135,13 +145,13 @@ static int attention_core_paged(const struct block_pass *pass) {
     int status = rank_run(model->rank, PHASE_ATTENTION, kv_append, &append);
     struct paged_attention attention = {
         .rows = pass->rows,
-        .heads = (int)c->num_attention_heads,
-        .kv_heads = (int)c->num_query_groups,
-        .head_size = (int)D,
+        .heads = (int)model->heads,
+        .kv_heads = (int)model->query_groups,
+        .head_size = (int)columns.head,
         .type = model->options.dtype,
         .q = pass->saved->qkv,
-        .q_stride = 3 * C,
-        .scale = 1 / sqrtf((float)D),
+        .q_stride = model->qkv,
+        .scale = 1 / sqrtf((float)columns.head),
         .pages = pages,
         .page_stride = page_elements,
         .page_table = step->page_table,
@@ -149,7 +159,7 @@ static int attention_core_paged(const struct block_pass *pass) {
         .sequence = step->sequence,
         .position = step->cached,
         .out = pass->saved->attention,
-        .out_stride = C,
+        .out_stride = columns.q,
     };
     return status ? status : rank_run_scratch(model->rank, PHASE_ATTENTION, paged_attention, &attention);
 }
@@ -208,11 +218,11 @@ static int attention_half_backward(const struct block_pass *pass) {
     struct attention core;
     if (!status)
         status = attention_call(pass, &core);
-    int64_t C = model->options.config.hidden_size;
+    struct qkv_columns columns = qkv_columns_of(model);
     core.dout = model->d_norm;
     core.dq = model->d_qkv;
-    core.dk = at_element(model, model->d_qkv, C);
-    core.dv = at_element(model, model->d_qkv, 2 * C);
+    core.dk = at_element(model, model->d_qkv, columns.q);
+    core.dv = at_element(model, model->d_qkv, columns.q + columns.kv);
     if (!status)
         status = rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core);
     struct linear_call qkv = linear_call_at(pass, ATTACH_QKV);
@@ -237,7 +247,7 @@ static bool is_tanh(const struct model *model) {
 
 static struct gelu gelu_call(const struct block_pass *pass) {
     const struct model *model = pass->model;
-    return (struct gelu){.count = pass->rows * model->options.config.ffn_hidden_size,
+    return (struct gelu){.count = pass->rows * model->ffn,
                          .type = model->options.dtype,
                          .is_tanh = is_tanh(model),
                          .x = pass->saved->fc1,
@@ -250,7 +260,7 @@ static struct gelu gelu_call(const struct block_pass *pass) {
 static struct hook_call activated_hook_call(const struct block_pass *pass) {
     struct hook_call call = hook_call_at(pass, ATTACH_FC1);
     call.in = pass->model->options.config.hidden_size;
-    call.out = pass->model->options.config.ffn_hidden_size;
+    call.out = pass->model->ffn;
     call.x = pass->saved->norm2;
     call.y = pass->saved->gelu;
     call.dy = pass->model->d_fc;

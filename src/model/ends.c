@@ -31,6 +31,8 @@ int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, 
         .rows = rows,
         .cols = model->options.config.hidden_size,
         .type = model->options.dtype,
+        .first_token = model->first_token,
+        .token_count = model->vocab,
         .tokens = model->batch.tokens,
         .positions = model->batch.positions,
         .token_table = tokens.data,
@@ -40,6 +42,8 @@ int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, 
     int status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
     param_return(&model->store, model->token_table, tokens);
     param_return(&model->store, model->position_table, positions);
+    if (!status)
+        status = rank_sum(model->rank, model->rank->tensor, x, rows * call.cols, call.type);
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
     if (!status && hooks->count) {
         struct hook_call hook = embedding_hook_call(model, rows, x);
@@ -63,6 +67,8 @@ int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout,
         .rows = rows,
         .cols = model->options.config.hidden_size,
         .type = model->options.dtype,
+        .first_token = model->first_token,
+        .token_count = model->vocab,
         .tokens = model->batch.tokens,
         .positions = model->batch.positions,
         .dx = dx,
@@ -100,10 +106,25 @@ int head_logits(struct model *model, int64_t first, int64_t count) {
     return linear_forward(&model->head, &call);
 }
 
+/* The loss of a vocabulary that is cut over ranks: three numbers a row travel, never logits. */
+static int join_loss(struct model *model, const struct cross_entropy *call, bool train) {
+    struct rank *rank = model->rank;
+    struct cross_entropy own = *call, whole = *call;
+    own.part = model->parts + (int64_t)rank->place.tensor * call->rows;
+    whole.part = model->joined;
+    int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &own);
+    if (!status)
+        status = rank_gather(rank, rank->tensor, model->parts, call->rows * 3, DTYPE_F64);
+    if (!status)
+        status = rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->parts);
+    return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
+}
+
 static int chunk_loss(struct model *model, int64_t first, int64_t count, bool train) {
     struct cross_entropy call = {
         .rows = count,
-        .vocab = model->options.config.vocab_size,
+        .vocab = model->vocab,
+        .first_label = model->first_token,
         .stride = model->vocab_stride,
         .type = model->options.dtype,
         .logits = model->logits,
@@ -111,6 +132,8 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
         .loss = model->losses + first,
         .dloss = model->batch.loss_weight + first,
     };
+    if (model->rank->grid.tensor > 1)
+        return join_loss(model, &call, train);
     return train ? rank_run(model->rank, PHASE_LOSS, cross_entropy_fused, &call)
                  : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
 }

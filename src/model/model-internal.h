@@ -58,7 +58,10 @@ struct model {
     struct block_params *blocks; /* [L] */
     struct norm_params final_norm;
     struct linear head;
-    int64_t vocab_stride; /* V rounded up, the row stride of logits */
+    /* What this tensor rank has of the heads, the feed-forward width and the vocabulary. */
+    int64_t first_head, heads, query_groups, ffn, first_token, vocab;
+    int64_t qkv;          /* columns of q, k and v together */
+    int64_t vocab_stride; /* `vocab` rounded up, the row stride of logits */
     void *activations;    /* the block that everything below stands in */
 
     struct device_batch batch;
@@ -67,10 +70,11 @@ struct model {
     void *final;                             /* [N, C] normalised */
     float *final_mean, *final_rstd, *losses; /* [N] */
     double *loss_sum;
-    void *logits;       /* [HEAD_CHUNK_ROWS, vocab_stride] */
-    void *branch;       /* [N, C] result of attention or MLP before its residual; gradients */
-    void *d, *d_norm;   /* [N, C] gradient of the residual stream; of a norm's output */
-    void *d_qkv, *d_fc; /* [N, 3C], [N, F] */
+    void *logits;                              /* [HEAD_CHUNK_ROWS, vocab_stride] */
+    struct cross_entropy_part *parts, *joined; /* [tensor ranks, HEAD_CHUNK_ROWS]; [HEAD_CHUNK_ROWS] */
+    void *branch;                              /* [N, C] result of attention or MLP before its residual; gradients */
+    void *d, *d_norm;                          /* [N, C] gradient of the residual stream; of a norm's output */
+    void *d_qkv, *d_fc;                        /* [N, 3C], [N, F] */
     struct device_step step;
 };
 

@@ -22,8 +22,8 @@ static int find(const struct model *model, int64_t layer, const char *text) {
 static struct linear find_linear(const struct model *model, int64_t layer, const char *weight, const char *bias,
                                  enum linear_split split) {
     struct linear linear = {.weight = find(model, layer, weight), .bias = find(model, layer, bias), .split = split};
-    linear.out = model->table.rows[linear.weight].shape[0];
-    linear.in = model->table.rows[linear.weight].shape[1];
+    linear.out = model->store.shape[linear.weight][0];
+    linear.in = model->store.shape[linear.weight][1];
     return linear;
 }
 
@@ -48,6 +48,28 @@ static int find_parameters(struct model *model) {
     model->head =
         find_linear(model, -1, c->untie_embeddings_and_output_weights ? "head.weight" : "embedding.token.weight",
                     "head.bias", LINEAR_COLUMN);
+    return STATUS_OK;
+}
+
+/* The share of this tensor rank. */
+static int cut(struct model *model) {
+    const struct model_config *c = &model->options.config;
+    int t = model->rank->place.tensor, tensors = model->rank->grid.tensor;
+    if (c->num_attention_heads % tensors || c->num_query_groups % tensors || c->ffn_hidden_size % tensors ||
+        c->vocab_size < tensors)
+        return status_fail(STATUS_USAGE,
+                           "%lld heads, %lld query groups or a feed-forward width of %lld cannot be cut over %d tensor "
+                           "ranks",
+                           (long long)c->num_attention_heads, (long long)c->num_query_groups,
+                           (long long)c->ffn_hidden_size, tensors);
+    model->heads = c->num_attention_heads / tensors;
+    model->first_head = t * model->heads;
+    model->query_groups = c->num_query_groups / tensors;
+    model->ffn = c->ffn_hidden_size / tensors;
+    model->first_token = param_share(c->vocab_size, t, tensors);
+    model->vocab = param_share(c->vocab_size, t + 1, tensors) - model->first_token;
+    model->qkv = (model->heads + 2 * model->query_groups) * (c->hidden_size / c->num_attention_heads);
+    model->vocab_stride = (model->vocab + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
     return STATUS_OK;
 }
 
@@ -77,10 +99,14 @@ static int plan_workspace(struct model *model) {
 
 static int build(struct model *model, struct model_plan *plan) {
     const struct model_options *o = &model->options;
-    int status = gpt2_describe(&o->config, &model->table);
+    struct param_part part = {.tensor = model->rank->place.tensor, .tensors = model->rank->grid.tensor};
+    int status = cut(model);
+    if (!status)
+        status = gpt2_describe(&o->config, &model->table);
     if (!status)
         status = param_store_sketch(&model->store,
                                     &(const struct param_store_options){.table = &model->table,
+                                                                        .part = &part,
                                                                         .device = model->rank->device,
                                                                         .dtype = o->dtype,
                                                                         .has_gradients = o->use == MODEL_TRAIN,
@@ -89,8 +115,6 @@ static int build(struct model *model, struct model_plan *plan) {
         status = find_parameters(model);
     if (status)
         return status;
-    model->vocab_stride =
-        (o->config.vocab_size + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
     struct arena arena = ARENA_PLAN;
     model_place_activations(model, &arena);
     status = plan_workspace(model);

@@ -13,14 +13,19 @@ static void place_batch(struct model *model, struct arena *arena) {
     batch->loss_weight = arena_take(arena, bytes);
 }
 
+static int64_t kv_columns(const struct model *model) {
+    return model->query_groups * model->options.config.hidden_size / model->options.config.num_attention_heads;
+}
+
 /* What the forward of a block keeps, but for its input. Without a backward the activation's input is not needed. */
 static void place_saved(struct model *model, struct arena *arena, struct block_saved *saved) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
-    size_t wide = (size_t)o->config.ffn_hidden_size * dtype_bytes(o->dtype);
+    size_t width = dtype_bytes(o->dtype), heads_row = (size_t)(model->qkv - 2 * kv_columns(model)) * width;
+    size_t wide = (size_t)model->ffn * width;
     saved->norm1 = arena_take(arena, N * row);
-    saved->qkv = arena_take(arena, 3 * N * row);
-    saved->attention = arena_take(arena, N * row);
+    saved->qkv = arena_take(arena, N * (size_t)model->qkv * width);
+    saved->attention = arena_take(arena, N * heads_row);
     saved->middle = arena_take(arena, N * row);
     saved->norm2 = arena_take(arena, N * row);
     saved->fc1 = arena_take(arena, N * wide);
@@ -29,7 +34,7 @@ static void place_saved(struct model *model, struct arena *arena, struct block_s
     saved->rstd1 = arena_take(arena, N * sizeof(float));
     saved->mean2 = arena_take(arena, N * sizeof(float));
     saved->rstd2 = arena_take(arena, N * sizeof(float));
-    saved->lse = arena_take(arena, N * (size_t)o->config.num_attention_heads * sizeof(float));
+    saved->lse = arena_take(arena, N * (size_t)model->heads * sizeof(float));
 }
 
 static void place_hooks(struct model *model, struct arena *arena, int64_t layer) {
@@ -74,6 +79,10 @@ static void place_head(struct model *model, struct arena *arena) {
     model->losses = arena_take(arena, N * sizeof(float));
     model->loss_sum = arena_take(arena, sizeof(double));
     model->logits = arena_take(arena, chunk * (size_t)model->vocab_stride * dtype_bytes(o->dtype));
+    if (model->rank->grid.tensor > 1) {
+        model->parts = arena_take(arena, (size_t)model->rank->grid.tensor * chunk * sizeof *model->parts);
+        model->joined = arena_take(arena, chunk * sizeof *model->joined);
+    }
 }
 
 static void place_gradients(struct model *model, struct arena *arena) {
@@ -81,8 +90,8 @@ static void place_gradients(struct model *model, struct arena *arena) {
     size_t N = (size_t)o->max_rows, row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
     model->d = arena_take(arena, N * row);
     model->d_norm = arena_take(arena, N * row);
-    model->d_qkv = arena_take(arena, 3 * N * row);
-    model->d_fc = arena_take(arena, N * (size_t)o->config.ffn_hidden_size * dtype_bytes(o->dtype));
+    model->d_qkv = arena_take(arena, N * (size_t)model->qkv * dtype_bytes(o->dtype));
+    model->d_fc = arena_take(arena, N * (size_t)model->ffn * dtype_bytes(o->dtype));
 }
 
 static void place_step(struct model *model, struct arena *arena) {

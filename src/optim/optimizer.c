@@ -82,8 +82,14 @@ static int measure_norm(struct optimizer *optimizer, double *norm) {
         .norm = &scalars->norm,
         .factor = &scalars->factor,
     };
-    int status = rank_run(rank, PHASE_OPTIMIZER, sum_of_squares, optimizer->store->flat_elements,
-                          optimizer->store->gradients, false, &scalars->sum_of_squares);
+    const struct param_store *store = optimizer->store;
+    int status = rank_run(rank, PHASE_OPTIMIZER, sum_of_squares, store->sharded_elements, store->gradients, false,
+                          &scalars->sum_of_squares);
+    if (!status)
+        status = rank_sum(rank, rank->tensor, &scalars->sum_of_squares, 1, DTYPE_F64);
+    if (!status) /* what every tensor rank has a copy of counts once */
+        status = rank_run(rank, PHASE_OPTIMIZER, sum_of_squares, store->flat_elements - store->sharded_elements,
+                          store->gradients + store->sharded_elements, true, &scalars->sum_of_squares);
     if (!status)
         status = rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip);
     float value = 0;

@@ -23,6 +23,7 @@ static struct hook_call hook_call_of(const struct linear *linear, const struct l
 int linear_forward(const struct linear *linear, const struct linear_call *call) {
     struct rank *rank = call->rank;
     struct weight_view weight = param_borrow_linear(call->store, linear->weight), bias = {0};
+    bool is_partial = linear->split == LINEAR_ROW && rank->tensor->size > 1;
     if (linear->bias != PARAM_NONE)
         bias = param_borrow(call->store, linear->bias);
     struct gemm gemm = {
@@ -35,7 +36,7 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         .ldc = call->y_stride ? call->y_stride : linear->out,
         .type = call->dtype,
         .c_type = call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype,
-        .bias = bias.data,
+        .bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data, /* once in the sum */
         .epilogue = call->epilogue,
         .aux = call->aux,
     };
@@ -50,6 +51,8 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
     param_return(call->store, linear->weight, weight);
     if (linear->bias != PARAM_NONE)
         param_return(call->store, linear->bias, bias);
+    if (!status && is_partial)
+        status = rank_sum(rank, rank->tensor, call->y, call->rows * linear->out, gemm.c_type);
     if (!status && call->hooks->count) {
         struct hook_call hook = hook_call_of(linear, call);
         status = hook_list_forward(call->hooks, HOOK_BEFORE_ACTIVATION, &hook, call->is_batched);
@@ -117,7 +120,11 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
     }
     if (!status)
         status = hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
+    struct comm_request sum = {0}; /* of the partial dx, while the weight gradients are computed */
+    if (!status && call->dx && linear->split == LINEAR_COLUMN)
+        status = rank_sum_start(rank, rank->tensor, call->dx, call->rows * linear->in, call->dtype, &sum);
     if (!status)
         status = weight_gradients(linear, call);
-    return status;
+    int summed = rank_sum_wait(rank, &sum);
+    return status ? status : summed;
 }

@@ -9,6 +9,7 @@
 #ifndef CAMBIUM_PARALLEL_PARALLEL_H
 #define CAMBIUM_PARALLEL_PARALLEL_H
 
+#include "comm/comm.h"
 #include "tensor/tensor.h"
 
 /* ---- the grid ---- */
@@ -27,10 +28,21 @@ int rank_grid_rank(const struct rank_grid *grid, const struct rank_grid *place);
 /* ---- a rank ---- */
 
 /* What a second of a step went to, for the benchmark. */
-enum phase { PHASE_GEMM, PHASE_ATTENTION, PHASE_NORM, PHASE_LOSS, PHASE_OPTIMIZER, PHASE_REST, PHASE_COUNT };
+enum phase {
+    PHASE_GEMM,
+    PHASE_ATTENTION,
+    PHASE_NORM,
+    PHASE_LOSS,
+    PHASE_OPTIMIZER,
+    PHASE_COMM,
+    PHASE_REST,
+    PHASE_COUNT
+};
 
 struct rank {
     struct rank_grid grid, place;
+    struct comm *world;         /* all ranks of the run; the caller's */
+    struct comm *tensor, *data; /* the ranks that share this one's layers; those that share its weights */
     struct device *device;
     const struct ops *ops;
     struct exec exec; /* stream and scratch */
@@ -41,7 +53,11 @@ struct rank {
     double phase_seconds[PHASE_COUNT];
 };
 
-/* A rank alone on its grid, on an open device. Its stream is opened here. */
+/* The rank `world->rank` of a grid, on an open device. Its stream and groups are opened here, so all ranks of the world
+ * call this together. */
+int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
+              uint64_t seed);
+/* A rank alone on its grid. */
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
 /* Gives the rank scratch of `workspace_needed` bytes; ends planning. */
 int rank_allocate_workspace(struct rank *rank);
@@ -66,6 +82,15 @@ void rank_need(struct rank *rank, size_t workspace_bytes);
 #define rank_run_scratch(rank, phase, op, ...)                                                                         \
     ((rank)->is_planning ? (rank_need(rank, (rank)->ops->op##_workspace((rank)->device, __VA_ARGS__)), STATUS_OK)      \
                          : rank_run_timed_(rank, phase, (rank)->ops->op(&(rank)->exec, __VA_ARGS__)))
+
+/* Sums over a group, in place; nothing in a group of one, or while planning. The time is booked as communication. */
+int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype);
+/* The same, started and finished, so that other work may stand between. */
+int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
+                   struct comm_request *request);
+int rank_sum_wait(struct rank *rank, struct comm_request *request);
+/* Every rank's `count` elements in the order of the group's ranks, each rank's own already in place in `data`. */
+int rank_gather(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype);
 
 /* ---- attach points ---- */
 

@@ -1,5 +1,8 @@
 /* The rank grid's arithmetic, and what a rank carries. */
+#include "parallel/layout.h"
 #include "parallel/parallel.h"
+
+#include <stdlib.h>
 
 int rank_grid_size(const struct rank_grid *grid) {
     return grid->tensor * grid->context * grid->expert * grid->data * grid->pipeline;
@@ -26,10 +29,40 @@ int rank_grid_rank(const struct rank_grid *grid, const struct rank_grid *place) 
     return rank * grid->tensor + place->tensor;
 }
 
+static int open_group(struct rank *rank, unsigned axes, struct comm **group) {
+    int count = rank_grid_group_size(&rank->grid, axes);
+    if (count == 1)
+        return comm_single_open(group);
+    int *ranks = malloc((size_t)count * sizeof *ranks);
+    if (!ranks)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    rank_grid_group(&rank->grid, axes, rank->world->rank, ranks);
+    int status = comm_subgroup(rank->world, ranks, count, group);
+    free(ranks);
+    return status;
+}
+
+int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
+              uint64_t seed) {
+    *rank = (struct rank){.grid = *grid,
+                          .place = rank_grid_place(grid, world ? world->rank : 0),
+                          .world = world,
+                          .device = device,
+                          .ops = ops_for(device),
+                          .seed = seed,
+                          .is_planning = true};
+    int status = open_group(rank, GRID_TENSOR, &rank->tensor);
+    if (!status)
+        status = open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->data);
+    if (!status)
+        status = stream_open(device, &rank->exec.stream);
+    if (status)
+        rank_close(rank);
+    return status;
+}
+
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed) {
-    *rank = (struct rank){
-        .grid = {1, 1, 1, 1, 1}, .device = device, .ops = ops_for(device), .seed = seed, .is_planning = true};
-    return stream_open(device, &rank->exec.stream);
+    return rank_open(rank, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, device, seed);
 }
 
 int rank_allocate_workspace(struct rank *rank) {
@@ -49,6 +82,8 @@ void rank_close(struct rank *rank) {
     device_free(rank->device, rank->exec.workspace);
     if (rank->exec.stream)
         stream_close(rank->exec.stream);
+    comm_close(rank->tensor);
+    comm_close(rank->data);
     *rank = (struct rank){0};
 }
 
@@ -63,4 +98,36 @@ int rank_phase_end(struct rank *rank, enum phase phase, double start, int status
     status = stream_wait(rank->exec.stream);
     rank->phase_seconds[phase] += clock_seconds() - start;
     return status;
+}
+
+int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
+                   struct comm_request *request) {
+    *request = (struct comm_request){0};
+    if (rank->is_planning || group->size == 1)
+        return STATUS_OK;
+    double start = rank_phase_begin(rank);
+    struct comm_data call = {.send = data, .receive = data, .count = count, .dtype = dtype};
+    int status = comm_all_reduce_start(group, rank->exec.stream, &call, COMM_SUM, request);
+    return rank_phase_end(rank, PHASE_COMM, start, status);
+}
+
+int rank_sum_wait(struct rank *rank, struct comm_request *request) {
+    double start = rank_phase_begin(rank);
+    int status = request->comm ? comm_wait(request) : STATUS_OK;
+    return rank_phase_end(rank, PHASE_COMM, start, status);
+}
+
+int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype) {
+    struct comm_request request;
+    int status = rank_sum_start(rank, group, data, count, dtype, &request);
+    return status ? status : rank_sum_wait(rank, &request);
+}
+
+int rank_gather(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype) {
+    if (rank->is_planning || group->size == 1)
+        return STATUS_OK;
+    double start = rank_phase_begin(rank);
+    char *own = (char *)data + (size_t)(group->rank * count) * dtype_bytes(dtype);
+    struct comm_data call = {.send = own, .receive = data, .count = count, .dtype = dtype};
+    return rank_phase_end(rank, PHASE_COMM, start, comm_all_gather(group, rank->exec.stream, &call));
 }
