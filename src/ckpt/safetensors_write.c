@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct planned {
@@ -19,7 +20,8 @@ struct safetensors_writer {
     struct planned *tensors; /* in order of the calls */
     int count, capacity;
     char *path;
-    int descriptor; /* -1: none */
+    int descriptor;  /* -1: none */
+    bool is_creator; /* who made the file removes it when it is not finished */
 };
 
 int safetensors_writer_new(struct safetensors_writer **out) {
@@ -35,7 +37,8 @@ void safetensors_writer_free(struct safetensors_writer *writer) {
         return;
     if (writer->descriptor >= 0) {
         close(writer->descriptor);
-        unlink(writer->path);
+        if (writer->is_creator)
+            unlink(writer->path);
     }
     for (int i = 0; i < writer->count; i++)
         free(writer->tensors[i].name);
@@ -123,45 +126,91 @@ static int reserve(const struct safetensors_writer *writer, int64_t bytes) {
     return status_fail_errno("cannot write %lld bytes to %s", (long long)bytes, writer->path);
 }
 
-static int write_header(struct safetensors_writer *writer, const char *text, int64_t data_bytes) {
+/* The bytes before the data. */
+struct header {
+    char *bytes;
+    size_t length;
+    int64_t file_bytes; /* of the whole file */
+};
+
+static int make_header(struct safetensors_writer *writer, const char *path, struct header *header) {
+    struct planned **order = calloc((size_t)writer->count + 1, sizeof *order);
+    char *text = NULL;
+    int64_t data_bytes = 0;
+    *header = (struct header){0};
+    writer->path = strdup(path);
+    int status = order && writer->path ? build_header(writer, order, &data_bytes, &text)
+                                       : status_fail(STATUS_MEMORY, "out of memory");
+    free(order);
+    if (status)
+        return status;
     size_t length = strlen(text), padded = (length + 7) / 8 * 8;
-    char *block = malloc(8 + padded);
-    if (!block)
-        return status_fail(STATUS_MEMORY, "out of memory");
     uint64_t number = padded;
-    memcpy(block, &number, 8);
-    memcpy(block + 8, text, length);
-    memset(block + 8 + length, ' ', padded - length);
-    int64_t data_start = 8 + (int64_t)padded, file_bytes;
-    int status = __builtin_add_overflow(data_start, data_bytes, &file_bytes)
-                     ? status_fail(STATUS_INVALID, "%s: more bytes than a file can have", writer->path)
-                     : reserve(writer, file_bytes);
-    if (!status)
-        status = file_pwrite_all(writer->descriptor, block, 8 + padded, 0, writer->path);
-    for (int i = 0; i < writer->count; i++)
-        writer->tensors[i].start += data_start;
-    free(block);
+    header->length = 8 + padded;
+    header->bytes = malloc(header->length);
+    if (!header->bytes) {
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    } else if (__builtin_add_overflow((int64_t)header->length, data_bytes, &header->file_bytes)) {
+        status = status_fail(STATUS_INVALID, "%s: more bytes than a file can have", path);
+    } else {
+        memcpy(header->bytes, &number, 8);
+        memcpy(header->bytes + 8, text, length);
+        memset(header->bytes + 8 + length, ' ', padded - length);
+        for (int i = 0; i < writer->count; i++)
+            writer->tensors[i].start += (int64_t)header->length;
+    }
+    free(text);
     return status;
 }
 
 int safetensors_writer_create(struct safetensors_writer *writer, const char *path) {
-    struct planned **order = calloc((size_t)writer->count + 1, sizeof *order);
-    writer->path = strdup(path);
-    if (!order || !writer->path) {
-        free(order);
-        return status_fail(STATUS_MEMORY, "out of memory");
-    }
-    char *text = NULL;
-    int64_t data_bytes = 0;
-    int status = build_header(writer, order, &data_bytes, &text);
+    struct header header;
+    int status = make_header(writer, path, &header);
     if (!status) {
         writer->descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-        status = writer->descriptor < 0 ? status_fail_errno("cannot create %s", path)
-                                        : write_header(writer, text, data_bytes);
+        writer->is_creator = true;
+        status =
+            writer->descriptor < 0 ? status_fail_errno("cannot create %s", path) : reserve(writer, header.file_bytes);
     }
-    free(text);
-    free(order);
+    if (!status)
+        status = file_pwrite_all(writer->descriptor, header.bytes, header.length, 0, path);
+    free(header.bytes);
     return status;
+}
+
+/* Values must not go where another plan has others. */
+static int check_same_plan(const struct safetensors_writer *writer, const struct header *header) {
+    struct stat info;
+    char *found = malloc(header->length);
+    int status = found ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status && fstat(writer->descriptor, &info))
+        status = status_fail_errno("cannot read %s", writer->path);
+    bool is_same = !status && info.st_size == header->file_bytes;
+    if (is_same) {
+        status = file_pread_all(writer->descriptor, found, header->length, 0, writer->path);
+        is_same = !status && !memcmp(found, header->bytes, header->length);
+    }
+    if (!status && !is_same)
+        status = status_fail(STATUS_INVALID, "%s was created for other tensors than are to be written", writer->path);
+    free(found);
+    return status;
+}
+
+int safetensors_writer_open(struct safetensors_writer *writer, const char *path) {
+    struct header header;
+    int status = make_header(writer, path, &header);
+    if (!status) {
+        writer->descriptor = open(path, O_RDWR | O_CLOEXEC);
+        status = writer->descriptor < 0 ? status_fail_errno("cannot open %s", path) : check_same_plan(writer, &header);
+    }
+    free(header.bytes);
+    return status;
+}
+
+int safetensors_writer_leave(struct safetensors_writer *writer) {
+    int result = close(writer->descriptor);
+    writer->descriptor = -1;
+    return result ? status_fail_errno("cannot write %s", writer->path) : STATUS_OK;
 }
 
 int safetensors_writer_write(const struct safetensors_writer *writer, int number, int64_t first, int64_t count,
@@ -183,6 +232,7 @@ int safetensors_writer_finish(struct safetensors_writer *writer) {
     if (!result)
         return STATUS_OK;
     int status = status_fail_errno("cannot write %s", writer->path);
-    unlink(writer->path);
+    if (writer->is_creator)
+        unlink(writer->path);
     return status;
 }
