@@ -6,6 +6,7 @@
 #include "ckpt.h"
 
 #include <jansson.h>
+#include <limits.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
 
@@ -83,17 +84,78 @@ int slice_rects(const struct ckpt_array *array, const struct param *param, const
 /* out[columns, rows] = in[rows, columns] of 2- or 4-byte elements. */
 void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out);
 
-/* Writes the files of arrays into `directory`: one file `NAME.safetensors`, or shards and an index when they are more
- * than max_shard_bytes (0: never). Each file is synced. */
+/* ---- writing: plan.c, owners.c, write.c ---- */
+
+/* The files of arrays: one file `NAME.safetensors`, or shards and an index when they are more than max_shard_bytes (0:
+ * never). */
 struct write_request {
-    const char *directory;
     const char *name; /* "model" */
     const struct param_table *table;
     const struct ckpt_array *arrays;
     int array_count;
     int64_t max_shard_bytes;
 };
-int write_tensors(const struct write_request *request);
+
+struct file_tensor {
+    char name[TENSOR_NAME_BYTES];
+    enum dtype dtype;
+    int dims, shard, number;                /* number: in its shard's writer */
+    int64_t shape[2], rows, columns, bytes; /* rows: along the axis of the slices */
+    int64_t owned;                          /* elements that this rank writes */
+};
+
+/* One slice of one parameter of one array. */
+struct write_piece {
+    int array, param, slice, tensor;
+    int64_t start;
+};
+
+/* What a rank owns of a tensor: owners.c. */
+struct write_share {
+    int64_t elements, measure;
+};
+
+struct write_plan {
+    struct write_request request;
+    struct file_tensor *tensors; /* in the table's order, which is transformers' order of modules */
+    struct write_piece *pieces;  /* sorted by tensor, then place */
+    struct write_share *shares;  /* [tensor_count] */
+    int tensor_count, piece_count, shard_count;
+    int64_t total_bytes, total_elements;
+};
+
+int write_plan_make(const struct write_request *request, struct write_plan *plan);
+void write_plan_free(struct write_plan *plan);
+int write_plan_shard_name(const struct write_plan *plan, int shard, char *out, size_t bytes);
+/* Checks that the rectangles which the ranks write cover each tensor exactly once; the same answer on every rank. NULL:
+ * one rank. */
+int write_plan_check_owners(struct write_plan *plan, struct comm *world);
+
+/* Creates every file at its full size, without values. */
+int write_create(struct write_plan *plan, const char *directory);
+/* Writes what this rank owns into the files that are there, and syncs them. The creator's syncs take every file. */
+int write_values(struct write_plan *plan, const char *directory, bool is_creator);
+/* The index of several shards; nothing where there is one file. */
+int write_index(const struct write_plan *plan, const char *directory);
+
+/* ---- ranks that write together: together.c; all of them make the same calls; NULL: one rank ---- */
+
+/* Whether this rank does what only one does. */
+bool together_is_first(const struct comm *world);
+/* 0 when `status` is 0 on every rank. Else a rank that failed keeps its own status and text; the others get STATUS_PEER
+ * and a line with the rank and its text. */
+int together_agree(struct comm *world, int status);
+/* The first rank's path to all. */
+int together_path(struct comm *world, char path[PATH_MAX]);
+
+/* ---- directories ---- */
+
+/* A path into a caller's buffer; STATUS_INVALID when it does not fit. */
+int copy_path(const char *path, char *out, size_t bytes);
+bool directory_has_model(const char *directory);
+/* STATUS_NOT_FOUND when there is nothing, STATUS_IO when what there is cannot be a directory of ours. */
+int directory_check(const char *path);
+bool directory_has_file(const char *directory, const char *name);
 
 /* A directory under construction: target + ".tmp-PID", locked while its writer lives. */
 struct staging {

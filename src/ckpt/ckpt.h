@@ -7,13 +7,14 @@
  * same names and shapes behind a prefix ("exp_avg.transformer.wte.weight").
  *
  * A directory appears whole, by a rename, or not at all; what a killed writer left is removed by the next one. Paths
- * are plain directories; every error names the file. Calls may be made from any thread, one writer a directory at a
- * time. */
+ * are plain directories; every error names the file. Calls may be made from any thread, one writer (or one group of
+ * ranks that write together) a directory at a time. */
 #ifndef CAMBIUM_CKPT_CKPT_H
 #define CAMBIUM_CKPT_CKPT_H
 
 #include "base/base.h"
 #include "ckpt/safetensors.h"
+#include "comm/comm.h"
 #include "tensor/tensor.h"
 
 #include <stdbool.h>
@@ -50,7 +51,10 @@ struct ckpt_flat {
     void *memory; /* of `dtype` */
     enum dtype dtype;
     int64_t first, count; /* count 0: the whole array */
-    bool leaves_copies;   /* for writing: parameters of which every tensor rank has a copy are the first one's */
+    /* For writing, where ranks hold copies: who does not write. */
+    bool writes_nothing; /* another data-parallel rank has the same elements */
+    bool leaves_copies;  /* parameters of which every tensor rank has a copy are the first one's */
+    const bool *leaves;  /* [table count] those that another stage writes (a tied embedding); NULL: none */
 };
 /* The array over `flat`, which must stay alive and in place. Each call waits for the stream. */
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);
@@ -107,10 +111,17 @@ struct ckpt_model {
     const char *config_text;         /* config.json */
     const char *tokenizer_directory; /* its tokenizer files and generation_config.json are copied; NULL: none */
     int64_t max_shard_bytes;         /* 0: transformers' 50 GB */
+    struct comm *world;              /* the ranks that write together; NULL: this one alone */
 };
 
 /* Writes a model directory. Whatever model directory stood there is replaced; any other directory that is not empty is
- * refused. */
+ * refused.
+ *
+ * Several ranks make the same call with the same path, table and kinds of arrays, and see one file system. Each element
+ * of each tensor has one owner, by `rects` of the arrays; anything else is refused with the tensor's name before a file
+ * is made. The texts, the tokenizer and the pruning of old checkpoints are the first rank's. All return when the
+ * directory is whole. When one fails, all do, and nothing stays: it with its own status, the others with STATUS_PEER
+ * and its number and text. Files have the same bytes whatever the number of ranks. */
 int ckpt_write_model(const char *directory, const struct ckpt_model *model);
 
 struct ckpt_save {
@@ -123,8 +134,9 @@ struct ckpt_save {
     int64_t keep_last;      /* newest checkpoints to keep, 0: all; the one just saved always stays */
 };
 
-/* Writes root/iter_%07d, replacing an older one of that iteration. When it fails, nothing of it stays and the other
- * checkpoints are untouched. A checkpoint that cannot be pruned is a warning: the new one is already whole. */
+/* Writes root/iter_%07d with the ranks of save->model.world, as above, replacing an older one of that iteration. When
+ * it fails, nothing of it stays and the other checkpoints are untouched. A checkpoint that cannot be pruned is a
+ * warning: the new one is already whole. */
 int ckpt_save(const struct ckpt_save *save);
 
 #endif

@@ -21,6 +21,8 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
     const struct param_store *store = flat->store;
     struct param_rect rects[PARAM_MAX_SLICES];
     int rect_count = param_part_rects(&store->part, store->table, param, rects), count = 0;
+    if (flat->writes_nothing || (flat->leaves && flat->leaves[param]))
+        return 0;
     if (flat->leaves_copies && store->table->rows[param].shard == PARAM_REPLICATED && store->part.tensor > 0)
         return 0;
     for (int i = 0; i < rect_count; i++) {
