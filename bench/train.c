@@ -98,7 +98,8 @@ static void close_training(struct training *t) {
 
 static int run_step(struct training *t, double *seconds, double *loss) {
     double start = clock_seconds(), norm;
-    struct model_pass pass = {.is_first_micro_batch = true, .has_dropout = t->options->has_dropout};
+    struct model_pass pass = {
+        .is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = t->options->has_dropout};
     int status = model_train_step(t->model, &t->batch, &pass);
     if (!status)
         status = model_loss(t->model, loss);

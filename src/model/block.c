@@ -8,6 +8,10 @@
 
 /* ---- calls ---- */
 
+static int64_t stream_rows(const struct block_pass *pass) {
+    return rank_stream_rows(pass->model->rank, pass->rows);
+}
+
 static const struct hook_list *hooks_at(const struct block_pass *pass, enum attach_place place) {
     return hook_table_list(pass->model->options.hooks, pass->layer, place);
 }
@@ -34,6 +38,8 @@ static struct linear_call linear_call_at(const struct block_pass *pass, enum att
         .is_batched = pass->kv != NULL,
         .dtype = pass->model->options.dtype,
         .rows = pass->rows,
+        .whole = pass->model->whole,
+        .whole_gradient = pass->model->whole_gradient,
         .overwrite_gradients = pass->overwrite_gradients,
     };
 }
@@ -41,6 +47,7 @@ static struct linear_call linear_call_at(const struct block_pass *pass, enum att
 /* The hook call of a place behind a whole half of the block: x is the half's normalised input, y its result. */
 static struct hook_call half_hook_call(const struct block_pass *pass, enum attach_place place, const void *x) {
     struct hook_call call = hook_call_at(pass, place);
+    call.rows = stream_rows(pass);
     call.in = call.out = pass->model->options.config.hidden_size;
     call.x = x;
     call.y = pass->model->branch;
@@ -176,7 +183,8 @@ static int attention_half_forward(const struct block_pass *pass) {
     struct model *model = pass->model;
     const struct block_params *params = &model->blocks[pass->layer];
     const struct block_saved *saved = pass->saved;
-    int status = norm_forward(model, &params->norm1, pass->rows, saved->x, saved->norm1, saved->mean1, saved->rstd1);
+    int status =
+        norm_forward(model, &params->norm1, stream_rows(pass), saved->x, saved->norm1, saved->mean1, saved->rstd1);
     struct linear_call qkv = linear_call_at(pass, ATTACH_QKV);
     qkv.x = saved->norm1;
     qkv.y = saved->qkv;
@@ -234,8 +242,8 @@ static int attention_half_backward(const struct block_pass *pass) {
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
     if (!status)
-        status = norm_backward(model, &params->norm1, pass->rows, saved->x, saved->mean1, saved->rstd1, model->d_norm,
-                               model->d, model->d);
+        status = norm_backward(model, &params->norm1, stream_rows(pass), saved->x, saved->mean1, saved->rstd1,
+                               model->d_norm, model->d, model->d);
     return status;
 }
 
@@ -273,7 +281,7 @@ static int mlp_half_forward(const struct block_pass *pass) {
     const struct block_params *params = &model->blocks[pass->layer];
     const struct block_saved *saved = pass->saved;
     int status =
-        norm_forward(model, &params->norm2, pass->rows, saved->middle, saved->norm2, saved->mean2, saved->rstd2);
+        norm_forward(model, &params->norm2, stream_rows(pass), saved->middle, saved->norm2, saved->mean2, saved->rstd2);
     struct linear_call fc1 = linear_call_at(pass, ATTACH_FC1);
     bool is_fused = linear_can_fuse(fc1.hooks);
     fc1.x = saved->norm2;
@@ -347,7 +355,7 @@ static int mlp_half_backward(const struct block_pass *pass) {
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
     if (!status)
-        status = norm_backward(model, &params->norm2, pass->rows, saved->middle, saved->mean2, saved->rstd2,
+        status = norm_backward(model, &params->norm2, stream_rows(pass), saved->middle, saved->mean2, saved->rstd2,
                                model->d_norm, model->d, model->d);
     return status;
 }

@@ -4,6 +4,28 @@
  * into their own gradient in place, so that forward and backward of the head are one pass. */
 #include "model-internal.h"
 
+/* The sum over the tensor ranks of a partial [N, C]: in place, or its own rows of it to each. */
+static int sum_stream(struct model *model, int64_t rows, void *partial, void *own) {
+    struct rank *rank = model->rank;
+    int64_t C = model->options.config.hidden_size;
+    if (own == partial)
+        return rank_sum(rank, rank->tensor, partial, rows * C, model->options.dtype);
+    struct comm_request request;
+    int status = rank_scatter_start(rank, rank->tensor, partial, own, rank_stream_rows(rank, rows) * C,
+                                    model->options.dtype, &request);
+    return status ? status : rank_sum_wait(rank, &request);
+}
+
+/* *whole [N, C] of the stream's rows: model->whole where they are cut, else `own` itself. */
+static int gather_stream(struct model *model, int64_t rows, const void *own, const void **whole) {
+    struct rank *rank = model->rank;
+    *whole = rank->is_sequence_parallel ? model->whole : own;
+    if (!rank->is_sequence_parallel)
+        return STATUS_OK;
+    return rank_gather(rank, rank->tensor, own, model->whole,
+                       rank_stream_rows(rank, rows) * model->options.config.hidden_size, model->options.dtype);
+}
+
 static struct hook_call embedding_hook_call(struct model *model, int64_t rows, void *x) {
     return (struct hook_call){
         .rank = model->rank,
@@ -37,13 +59,13 @@ int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, 
         .positions = model->batch.positions,
         .token_table = tokens.data,
         .position_table = positions.data,
-        .x = x,
+        .x = model->rank->is_sequence_parallel ? model->whole : x,
     };
     int status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
     param_return(&model->store, model->token_table, tokens);
     param_return(&model->store, model->position_table, positions);
     if (!status)
-        status = rank_sum(model->rank, model->rank->tensor, x, rows * call.cols, call.type);
+        status = sum_stream(model, rows, call.x, x);
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
     if (!status && hooks->count) {
         struct hook_call hook = embedding_hook_call(model, rows, x);
@@ -63,6 +85,9 @@ int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout,
         struct hook_call hook = embedding_hook_call(model, rows, dx);
         status = hook_list_backward_output(hooks, HOOK_BEFORE_ACTIVATION, &hook);
     }
+    const void *whole = dx;
+    if (!status)
+        status = gather_stream(model, rows, dx, &whole);
     struct embedding call = {
         .rows = rows,
         .cols = model->options.config.hidden_size,
@@ -71,7 +96,7 @@ int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout,
         .token_count = model->vocab,
         .tokens = model->batch.tokens,
         .positions = model->batch.positions,
-        .dx = dx,
+        .dx = whole,
         .dtoken_table = param_gradient(&model->store, model->token_table),
         .dposition_table = param_gradient(&model->store, model->position_table),
     };
@@ -87,17 +112,18 @@ static void *row_at(const struct model *model, void *base, int64_t row) {
 
 static struct linear_call head_call(struct model *model, int64_t first, int64_t count) {
     static const struct hook_list no_hooks;
+    bool is_cut = model->rank->is_sequence_parallel;
     return (struct linear_call){
         .rank = model->rank,
         .store = &model->store,
         .hooks = &no_hooks,
         .dtype = model->options.dtype,
         .rows = count,
-        .x = row_at(model, model->final, first),
+        .x = row_at(model, is_cut ? model->whole : model->final, first),
         .y = model->logits,
         .y_stride = model->vocab_stride,
         .dy = model->logits,
-        .dx = row_at(model, model->d_norm, first),
+        .dx = row_at(model, is_cut ? model->whole_gradient : model->d_norm, first),
     };
 }
 
@@ -114,7 +140,7 @@ static int join_loss(struct model *model, const struct cross_entropy *call, bool
     whole.part = model->joined;
     int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &own);
     if (!status)
-        status = rank_gather(rank, rank->tensor, model->parts, call->rows * 3, DTYPE_F64);
+        status = rank_gather(rank, rank->tensor, own.part, model->parts, call->rows * 3, DTYPE_F64);
     if (!status)
         status = rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->parts);
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
@@ -139,8 +165,12 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
 }
 
 int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients) {
-    int status = norm_forward(model, &model->final_norm, rows, model->x_last, model->final, model->final_mean,
+    int64_t stream_rows = rank_stream_rows(model->rank, rows);
+    const void *whole;
+    int status = norm_forward(model, &model->final_norm, stream_rows, model->x_last, model->final, model->final_mean,
                               model->final_rstd);
+    if (!status)
+        status = gather_stream(model, rows, model->final, &whole);
     for (int64_t first = 0; first < rows && !status; first += HEAD_CHUNK_ROWS) {
         int64_t count = rows - first < HEAD_CHUNK_ROWS ? rows - first : HEAD_CHUNK_ROWS;
         status = head_logits(model, first, count);
@@ -151,11 +181,14 @@ int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_grad
         if (!status && train)
             status = linear_backward(&model->head, &call);
     }
+    if (!status && train)
+        status = sum_stream(model, rows, model->rank->is_sequence_parallel ? model->whole_gradient : model->d_norm,
+                            model->d_norm);
     if (!status)
         status = rank_run(model->rank, PHASE_LOSS, weighted_sum, rows, model->losses, model->batch.loss_weight, true,
                           model->loss_sum);
     if (!status && train)
-        status = norm_backward(model, &model->final_norm, rows, model->x_last, model->final_mean, model->final_rstd,
-                               model->d_norm, NULL, model->d);
+        status = norm_backward(model, &model->final_norm, stream_rows, model->x_last, model->final_mean,
+                               model->final_rstd, model->d_norm, NULL, model->d);
     return status;
 }

@@ -72,9 +72,10 @@ struct model {
     double *loss_sum;
     void *logits;                              /* [HEAD_CHUNK_ROWS, vocab_stride] */
     struct cross_entropy_part *parts, *joined; /* [tensor ranks, HEAD_CHUNK_ROWS]; [HEAD_CHUNK_ROWS] */
-    void *branch;                              /* [N, C] result of attention or MLP before its residual; gradients */
-    void *d, *d_norm;                          /* [N, C] gradient of the residual stream; of a norm's output */
-    void *d_qkv, *d_fc;                        /* [N, 3C], [N, F] */
+    void *whole, *whole_gradient; /* [N, C] under sequence parallelism: what is gathered, or still to be summed */
+    void *branch;                 /* [N, C] result of attention or MLP before its residual; gradients */
+    void *d, *d_norm;             /* [N, C] gradient of the residual stream; of a norm's output */
+    void *d_qkv, *d_fc;           /* [N, 3C], [N, F] */
     struct device_step step;
 };
 
@@ -83,8 +84,8 @@ struct block_pass {
     struct model *model;
     int64_t layer;
     const struct block_saved *saved;
-    void *out; /* [N, C] */
-    int64_t rows;
+    void *out;    /* [N, C] */
+    int64_t rows; /* of the batch; of the residual stream a rank may have but its share of them */
     bool has_dropout, overwrite_gradients;
     const struct hook_segment *segments;
     int segment_count;
@@ -102,18 +103,23 @@ int block_backward(const struct block_pass *pass);
 size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum attach_place place);
 
 /* layers.c: the pieces that blocks, embedding and head share. */
+/* `rows` of the residual stream: those of this rank. */
 int norm_forward(struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y, float *mean,
                  float *rstd);
 /* dx = gradient of x through the norm + dx_add. */
 int norm_backward(struct model *model, const struct norm_params *norm, int64_t rows, const void *x, const float *mean,
                   const float *rstd, const void *dy, const void *dx_add, void *dx);
-/* y = residual + dropout(x), residual may be NULL; `site` as in model_dropout_site. */
+/* y = residual + dropout(x), residual may be NULL; `site` as in model_dropout_site. `rows` of the whole batch. */
 int dropout_forward(struct model *model, int64_t rows, double p, uint32_t site, const void *residual, const void *x,
                     void *y);
 int dropout_backward(struct model *model, int64_t rows, double p, uint32_t site, const void *dy, void *dx);
 static inline uint32_t model_dropout_site(int64_t layer, int is_mlp) {
     return (uint32_t)(1 + 2 * layer + is_mlp); /* 0 is the embedding */
 }
+
+/* The gradients of norms add up over the tensor ranks under sequence parallelism, where each has seen its own rows:
+ * those of layer `layer` (num_layers: the final norm). */
+int norm_gradients_sum(struct model *model, int64_t layer);
 
 /* ends.c: embedding and head. */
 int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x);

@@ -47,7 +47,7 @@ static int find_parameters(struct model *model) {
     model->final_norm = (struct norm_params){find(model, -1, "final_norm.weight"), find(model, -1, "final_norm.bias")};
     model->head =
         find_linear(model, -1, c->untie_embeddings_and_output_weights ? "head.weight" : "embedding.token.weight",
-                    "head.bias", LINEAR_COLUMN);
+                    "head.bias", LINEAR_WHOLE); /* head_pass itself sums what its ranks make */
     return STATUS_OK;
 }
 
@@ -315,9 +315,13 @@ static int run_step(struct model *model, int64_t rows, const struct model_pass *
         status = run_blocks(model, rows, pass);
     if (!status)
         status = head_pass(model, rows, train, pass->is_first_micro_batch);
+    if (!status && train && pass->is_last_micro_batch)
+        status = norm_gradients_sum(model, model->options.config.num_layers);
     for (int64_t layer = model->options.config.num_layers - 1; layer >= 0 && train && !status; layer--) {
         struct block_pass block = block_pass_of(model, layer, rows, pass, &segment);
         status = block_backward(&block);
+        if (!status && pass->is_last_micro_batch)
+            status = norm_gradients_sum(model, layer);
     }
     if (!status && train)
         status = embedding_pass_backward(model, rows, pass->has_dropout, model->d);

@@ -87,6 +87,7 @@ struct model_batch {
 
 struct model_pass {
     bool is_first_micro_batch; /* gradients are written, not added to */
+    bool is_last_micro_batch;  /* gradients are finished: what tensor ranks have parts of is summed over them */
     bool has_dropout;
 };
 

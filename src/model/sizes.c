@@ -13,6 +13,10 @@ static void place_batch(struct model *model, struct arena *arena) {
     batch->loss_weight = arena_take(arena, bytes);
 }
 
+static size_t stream_row_bytes(const struct model *model) {
+    return (size_t)model->options.config.hidden_size * dtype_bytes(model->options.dtype);
+}
+
 static int64_t kv_columns(const struct model *model) {
     return model->query_groups * model->options.config.hidden_size / model->options.config.num_attention_heads;
 }
@@ -20,20 +24,21 @@ static int64_t kv_columns(const struct model *model) {
 /* What the forward of a block keeps, but for its input. Without a backward the activation's input is not needed. */
 static void place_saved(struct model *model, struct arena *arena, struct block_saved *saved) {
     const struct model_options *o = &model->options;
-    size_t N = (size_t)o->max_rows, row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
+    size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
+    size_t row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
     size_t width = dtype_bytes(o->dtype), heads_row = (size_t)(model->qkv - 2 * kv_columns(model)) * width;
     size_t wide = (size_t)model->ffn * width;
-    saved->norm1 = arena_take(arena, N * row);
+    saved->norm1 = arena_take(arena, own * row);
     saved->qkv = arena_take(arena, N * (size_t)model->qkv * width);
     saved->attention = arena_take(arena, N * heads_row);
-    saved->middle = arena_take(arena, N * row);
-    saved->norm2 = arena_take(arena, N * row);
+    saved->middle = arena_take(arena, own * row);
+    saved->norm2 = arena_take(arena, own * row);
     saved->fc1 = arena_take(arena, N * wide);
     saved->gelu = arena_take(arena, N * wide);
-    saved->mean1 = arena_take(arena, N * sizeof(float));
-    saved->rstd1 = arena_take(arena, N * sizeof(float));
-    saved->mean2 = arena_take(arena, N * sizeof(float));
-    saved->rstd2 = arena_take(arena, N * sizeof(float));
+    saved->mean1 = arena_take(arena, own * sizeof(float));
+    saved->rstd1 = arena_take(arena, own * sizeof(float));
+    saved->mean2 = arena_take(arena, own * sizeof(float));
+    saved->rstd2 = arena_take(arena, own * sizeof(float));
     saved->lse = arena_take(arena, N * (size_t)model->heads * sizeof(float));
 }
 
@@ -46,7 +51,7 @@ static void place_hooks(struct model *model, struct arena *arena, int64_t layer)
 
 static void place_blocks(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
-    size_t stream_bytes = (size_t)o->max_rows * (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
+    size_t stream_bytes = stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, o->max_rows);
     bool is_kept = o->use == MODEL_TRAIN;
     struct block_saved shared = {0};
     void *x[2];
@@ -71,11 +76,11 @@ static void place_blocks(struct model *model, struct arena *arena) {
 
 static void place_head(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
-    size_t N = (size_t)o->max_rows, row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
+    size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
     size_t chunk = o->max_rows < HEAD_CHUNK_ROWS ? N : HEAD_CHUNK_ROWS;
-    model->final = arena_take(arena, N * row);
-    model->final_mean = arena_take(arena, N * sizeof(float));
-    model->final_rstd = arena_take(arena, N * sizeof(float));
+    model->final = arena_take(arena, own * stream_row_bytes(model));
+    model->final_mean = arena_take(arena, own * sizeof(float));
+    model->final_rstd = arena_take(arena, own * sizeof(float));
     model->losses = arena_take(arena, N * sizeof(float));
     model->loss_sum = arena_take(arena, sizeof(double));
     model->logits = arena_take(arena, chunk * (size_t)model->vocab_stride * dtype_bytes(o->dtype));
@@ -87,9 +92,9 @@ static void place_head(struct model *model, struct arena *arena) {
 
 static void place_gradients(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
-    size_t N = (size_t)o->max_rows, row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
-    model->d = arena_take(arena, N * row);
-    model->d_norm = arena_take(arena, N * row);
+    size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
+    model->d = arena_take(arena, own * stream_row_bytes(model));
+    model->d_norm = arena_take(arena, own * stream_row_bytes(model)); /* also [N, C / tensor ranks] */
     model->d_qkv = arena_take(arena, N * (size_t)model->qkv * dtype_bytes(o->dtype));
     model->d_fc = arena_take(arena, N * (size_t)model->ffn * dtype_bytes(o->dtype));
 }
@@ -114,7 +119,11 @@ void model_place_activations(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     place_batch(model, arena);
     place_blocks(model, arena);
-    model->branch = arena_take(arena, (size_t)(o->max_rows * o->config.hidden_size) * dtype_bytes(o->dtype));
+    model->branch = arena_take(arena, stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, o->max_rows));
+    if (model->rank->is_sequence_parallel) {
+        model->whole = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
+        model->whole_gradient = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
+    }
     if (o->use == MODEL_INFER)
         place_step(model, arena);
     else

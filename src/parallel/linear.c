@@ -1,4 +1,7 @@
-/* The one linear: y[N,out] = x[N,in] W[out,in]' + b, its gradients, its hooks. */
+/* The one linear: y[N,out] = x[N,in] W[out,in]' + b, its gradients, its hooks, and what its cut over the tensor ranks
+ * asks for. A column linear (outputs cut) needs x whole and makes a partial dx; a row linear (inputs cut) makes a
+ * partial y and needs dy whole. Partial results are summed over the ranks; under sequence parallelism each rank gets
+ * its rows of the sum alone, and what has to be whole is gathered. */
 #include "parallel/parallel.h"
 
 bool linear_can_fuse(const struct hook_list *hooks) {
@@ -20,19 +23,42 @@ static struct hook_call hook_call_of(const struct linear *linear, const struct l
     return hook;
 }
 
-int linear_forward(const struct linear *linear, const struct linear_call *call) {
+static bool is_cut(const struct linear *linear, const struct linear_call *call, enum linear_split split) {
+    return linear->split == split && call->rank->grid.tensor > 1;
+}
+
+static bool is_cut_by_rows(const struct linear *linear, const struct linear_call *call, enum linear_split split) {
+    return is_cut(linear, call, split) && call->rank->is_sequence_parallel;
+}
+
+/* What stands in this rank's rows, whole: [N, columns]. */
+static int gather_rows(const struct linear_call *call, const void *own, int64_t columns, void *whole) {
+    return rank_gather(call->rank, call->rank->tensor, own, whole, rank_stream_rows(call->rank, call->rows) * columns,
+                       call->dtype);
+}
+
+/* Starts the sum of a partial [N, columns] over the ranks: in place, or to this rank's rows of it. */
+static int sum_start(const struct linear_call *call, void *partial, void *own, int64_t columns, enum dtype dtype,
+                     struct comm_request *request) {
+    if (own == partial)
+        return rank_sum_start(call->rank, call->rank->tensor, partial, call->rows * columns, dtype, request);
+    return rank_scatter_start(call->rank, call->rank->tensor, partial, own,
+                              rank_stream_rows(call->rank, call->rows) * columns, dtype, request);
+}
+
+static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y) {
     struct rank *rank = call->rank;
     struct weight_view weight = param_borrow_linear(call->store, linear->weight), bias = {0};
-    bool is_partial = linear->split == LINEAR_ROW && rank->tensor->size > 1;
+    bool is_partial = is_cut(linear, call, LINEAR_ROW);
     if (linear->bias != PARAM_NONE)
         bias = param_borrow(call->store, linear->bias);
     struct gemm gemm = {
         .m = call->rows,
         .n = linear->out,
         .k = linear->in,
-        .a = call->x,
+        .a = x,
         .lda = linear->in,
-        .c = call->y,
+        .c = y,
         .ldc = call->y_stride ? call->y_stride : linear->out,
         .type = call->dtype,
         .c_type = call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype,
@@ -51,8 +77,27 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
     param_return(call->store, linear->weight, weight);
     if (linear->bias != PARAM_NONE)
         param_return(call->store, linear->bias, bias);
-    if (!status && is_partial)
-        status = rank_sum(rank, rank->tensor, call->y, call->rows * linear->out, gemm.c_type);
+    return status;
+}
+
+int linear_forward(const struct linear *linear, const struct linear_call *call) {
+    const void *x = call->x;
+    void *y = call->y;
+    int status = STATUS_OK;
+    if (is_cut_by_rows(linear, call, LINEAR_COLUMN)) {
+        x = call->whole;
+        status = gather_rows(call, call->x, linear->in, call->whole);
+    }
+    if (is_cut_by_rows(linear, call, LINEAR_ROW))
+        y = call->whole;
+    if (!status)
+        status = multiply(linear, call, x, y);
+    if (!status && is_cut(linear, call, LINEAR_ROW)) {
+        struct comm_request sum;
+        status = sum_start(call, y, call->y, linear->out, call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype, &sum);
+        if (!status)
+            status = rank_sum_wait(call->rank, &sum);
+    }
     if (!status && call->hooks->count) {
         struct hook_call hook = hook_call_of(linear, call);
         status = hook_list_forward(call->hooks, HOOK_BEFORE_ACTIVATION, &hook, call->is_batched);
@@ -61,7 +106,8 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
 }
 
 /* dW[out,in] (+)= dy' x, db[out] (+)= column sums of dy. */
-static int weight_gradients(const struct linear *linear, const struct linear_call *call) {
+static int weight_gradients(const struct linear *linear, const struct linear_call *call, const void *x,
+                            const void *dy) {
     struct rank *rank = call->rank;
     int64_t dy_stride = call->y_stride ? call->y_stride : linear->out;
     float *dbias = linear->bias != PARAM_NONE ? param_gradient(call->store, linear->bias) : NULL;
@@ -71,10 +117,10 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
             .m = linear->out,
             .n = linear->in,
             .k = call->rows,
-            .a = call->dy,
+            .a = dy,
             .lda = dy_stride,
             .a_transposed = true,
-            .b = call->x,
+            .b = x,
             .ldb = linear->in,
             .c = param_gradient(call->store, linear->weight),
             .ldc = linear->in,
@@ -91,40 +137,55 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
         rank_need(rank, rank->ops->column_sum_workspace(rank->device, call->rows, linear->out));
         return STATUS_OK;
     }
-    return rank_run(rank, PHASE_GEMM, column_sum, call->rows, linear->out, call->dtype, call->dy, dy_stride, dbias);
+    return rank_run(rank, PHASE_GEMM, column_sum, call->rows, linear->out, call->dtype, dy, dy_stride, dbias);
+}
+
+static int input_gradient(const struct linear *linear, const struct linear_call *call, const void *dy, void *dx) {
+    struct weight_view weight = param_borrow(call->store, linear->weight);
+    struct gemm gemm = {
+        .m = call->rows,
+        .n = linear->in,
+        .k = linear->out,
+        .a = dy,
+        .lda = call->y_stride ? call->y_stride : linear->out,
+        .b = weight.data,
+        .ldb = linear->in,
+        .c = dx,
+        .ldc = linear->in,
+        .type = call->dtype,
+        .c_type = call->dtype,
+        .epilogue = call->epilogue,
+        .aux = call->aux,
+    };
+    int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
+    param_return(call->store, linear->weight, weight);
+    return status;
 }
 
 int linear_backward(const struct linear *linear, const struct linear_call *call) {
-    struct rank *rank = call->rank;
     struct hook_call hook = hook_call_of(linear, call);
+    struct comm_request sum = {0}; /* of the partial dx, while the weight gradients are computed */
+    const void *x = call->x, *dy = call->dy;
+    bool has_own_rows = is_cut_by_rows(linear, call, LINEAR_COLUMN);
+    void *dx = has_own_rows ? call->whole_gradient : call->dx;
     int status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
-    if (!status && call->dx) {
-        struct weight_view weight = param_borrow(call->store, linear->weight);
-        struct gemm gemm = {
-            .m = call->rows,
-            .n = linear->in,
-            .k = linear->out,
-            .a = call->dy,
-            .lda = call->y_stride ? call->y_stride : linear->out,
-            .b = weight.data,
-            .ldb = linear->in,
-            .c = call->dx,
-            .ldc = linear->in,
-            .type = call->dtype,
-            .c_type = call->dtype,
-            .epilogue = call->epilogue,
-            .aux = call->aux,
-        };
-        status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
-        param_return(call->store, linear->weight, weight);
+    if (!status && is_cut_by_rows(linear, call, LINEAR_ROW)) {
+        dy = call->whole;
+        status = gather_rows(call, call->dy, linear->out, call->whole);
     }
+    if (!status && call->dx)
+        status = input_gradient(linear, call, dy, dx);
+    hook.dx = dx;
     if (!status)
         status = hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
-    struct comm_request sum = {0}; /* of the partial dx, while the weight gradients are computed */
-    if (!status && call->dx && linear->split == LINEAR_COLUMN)
-        status = rank_sum_start(rank, rank->tensor, call->dx, call->rows * linear->in, call->dtype, &sum);
+    if (!status && call->dx && is_cut(linear, call, LINEAR_COLUMN))
+        status = sum_start(call, dx, call->dx, linear->in, call->dtype, &sum);
+    if (!status && has_own_rows) {
+        x = call->whole;
+        status = gather_rows(call, call->x, linear->in, call->whole);
+    }
     if (!status)
-        status = weight_gradients(linear, call);
-    int summed = rank_sum_wait(rank, &sum);
+        status = weight_gradients(linear, call, x, dy);
+    int summed = rank_sum_wait(call->rank, &sum);
     return status ? status : summed;
 }

@@ -41,6 +41,7 @@ enum phase {
 
 struct rank {
     struct rank_grid grid, place;
+    bool is_sequence_parallel;  /* rows of the residual stream are cut over the tensor ranks; set before planning */
     struct comm *world;         /* all ranks of the run; the caller's */
     struct comm *tensor, *data; /* the ranks that share this one's layers; those that share its weights */
     struct device *device;
@@ -89,8 +90,19 @@ int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, e
 int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
                    struct comm_request *request);
 int rank_sum_wait(struct rank *rank, struct comm_request *request);
-/* Every rank's `count` elements in the order of the group's ranks, each rank's own already in place in `data`. */
-int rank_gather(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype);
+/* all[ranks * count] = every rank's own[count], in the order of the group's ranks; `own` may be its place in `all`. */
+int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype);
+/* own[count] = the sum over the ranks of their all[rank * count ...]; started, and finished by rank_sum_wait. */
+int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
+                       enum dtype dtype, struct comm_request *request);
+
+/* The rows of the residual stream that this rank has of a batch of `rows`, and the first of them. */
+static inline int64_t rank_stream_rows(const struct rank *rank, int64_t rows) {
+    return rank->is_sequence_parallel ? rows / rank->grid.tensor : rows;
+}
+static inline int64_t rank_first_stream_row(const struct rank *rank, int64_t rows) {
+    return rank->is_sequence_parallel ? rank->place.tensor * rank_stream_rows(rank, rows) : 0;
+}
 
 /* ---- attach points ---- */
 
@@ -207,6 +219,9 @@ struct linear_call {
     const void *x; /* [N, in] */
     void *y;       /* [N, out] forward; row stride y_stride when not 0 */
     int64_t y_stride;
+    /* Under sequence parallelism a column linear has its x and dx, and a row linear its y and dy, in this rank's rows
+     * of the residual stream alone; the whole ones stand here meanwhile: [N, C] each. */
+    void *whole, *whole_gradient;
     bool y_dtype_is_fp32;        /* forward only: y is fp32 whatever dtype is */
     enum gemm_epilogue epilogue; /* fused only when no hook stands in between: see linear_can_fuse */
     void *aux;                   /* of the epilogue: [N, out] forward, [N, in] for a DGELU in the backward */

@@ -123,11 +123,21 @@ int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, e
     return status ? status : rank_sum_wait(rank, &request);
 }
 
-int rank_gather(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype) {
+int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype) {
     if (rank->is_planning || group->size == 1)
         return STATUS_OK;
     double start = rank_phase_begin(rank);
-    char *own = (char *)data + (size_t)(group->rank * count) * dtype_bytes(dtype);
-    struct comm_data call = {.send = own, .receive = data, .count = count, .dtype = dtype};
+    struct comm_data call = {.send = own, .receive = all, .count = count, .dtype = dtype};
     return rank_phase_end(rank, PHASE_COMM, start, comm_all_gather(group, rank->exec.stream, &call));
+}
+
+int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
+                       enum dtype dtype, struct comm_request *request) {
+    *request = (struct comm_request){0};
+    if (rank->is_planning || group->size == 1)
+        return STATUS_OK;
+    double start = rank_phase_begin(rank);
+    struct comm_data call = {.send = all, .receive = own, .count = count, .dtype = dtype};
+    int status = comm_reduce_scatter_start(group, rank->exec.stream, &call, request);
+    return rank_phase_end(rank, PHASE_COMM, start, status);
 }

@@ -166,7 +166,8 @@ static int forward_backward(struct trainer *trainer, double *loss) {
     weigh_rows(trainer, labels);
     for (int64_t m = 0; m < trainer->micro_count && !status; m++) {
         struct model_batch batch = view_batch(&trainer->micros[m]);
-        struct model_pass pass = {.is_first_micro_batch = m == 0, .has_dropout = true};
+        struct model_pass pass = {
+            .is_first_micro_batch = m == 0, .is_last_micro_batch = m + 1 == trainer->micro_count, .has_dropout = true};
         status = model_train_step(trainer->model, &batch, &pass);
     }
     return status ? status : model_loss(trainer->model, loss);

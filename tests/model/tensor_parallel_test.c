@@ -32,6 +32,7 @@ struct whole {
 struct run {
     struct model_options options;
     struct rank_grid grid;
+    bool is_sequence_parallel;
     const struct whole *whole;
 };
 
@@ -64,7 +65,8 @@ static int train(struct model *model, double losses[MICRO_BATCHES]) {
     int status = model_initialise(model, 77);
     for (int m = 0; m < MICRO_BATCHES && !status; m++) {
         struct model_batch batch;
-        struct model_pass pass = {.is_first_micro_batch = m == 0, .has_dropout = true};
+        struct model_pass pass = {
+            .is_first_micro_batch = m == 0, .is_last_micro_batch = m + 1 == MICRO_BATCHES, .has_dropout = true};
         make_batch(m, &batch);
         status = model_train_step(model, &batch, &pass);
         if (!status)
@@ -109,6 +111,7 @@ static int run_rank(struct comm *world, void *context) {
     if (status)
         return status;
     status = rank_open(&rank, &run->grid, world, device, 1);
+    rank.is_sequence_parallel = run->is_sequence_parallel;
     if (!status)
         status = model_open(&run->options, &rank, false, NULL, &model);
     if (!status)
@@ -124,14 +127,17 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-static void check(bool is_untied) {
+static void check(bool is_untied, bool is_sequence_parallel) {
     struct whole whole;
     struct model_options options = {
         .config = make_config(is_untied), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
     test_model_open(&whole.test, options);
     test_ok(train(whole.test.model, whole.losses));
     for (int tensors = 2; tensors <= 4; tensors *= 2) {
-        struct run run = {.options = options, .grid = {tensors, 1, 1, 1, 1}, .whole = &whole};
+        struct run run = {.options = options,
+                          .grid = {tensors, 1, 1, 1, 1},
+                          .is_sequence_parallel = is_sequence_parallel,
+                          .whole = &whole};
         test_ok(comm_local_run(tensors, run_rank, &run));
     }
     test_model_close(&whole.test);
@@ -139,18 +145,25 @@ static void check(bool is_untied) {
 
 static void tensor_ranks_equal_the_whole(void **state) {
     (void)state;
-    check(false);
+    check(false, false);
 }
 
 static void so_with_a_head_of_its_own(void **state) {
     (void)state;
-    check(true);
+    check(true, false);
+}
+
+static void so_with_the_sequence_cut_as_well(void **state) {
+    (void)state;
+    check(false, true);
+    check(true, true);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensor_ranks_equal_the_whole),
         cmocka_unit_test(so_with_a_head_of_its_own),
+        cmocka_unit_test(so_with_the_sequence_cut_as_well),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
