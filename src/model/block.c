@@ -12,6 +12,12 @@ static int64_t stream_rows(const struct block_pass *pass) {
     return rank_stream_rows(pass->model->rank, pass->rows);
 }
 
+/* Whether the backward makes such outputs again: not those of the last layer, which nobody wrote over. */
+static bool is_recomputed(const struct block_pass *pass, bool is_chosen) {
+    return is_chosen && pass->model->options.recompute.how == RECOMPUTE_SELECTIVE &&
+           pass->layer + 1 < pass->model->options.config.num_layers;
+}
+
 static const struct hook_list *hooks_at(const struct block_pass *pass, enum attach_place place) {
     return hook_table_list(pass->model->options.hooks, pass->layer, place);
 }
@@ -213,7 +219,12 @@ static int attention_half_backward(const struct block_pass *pass) {
     const struct block_saved *saved = pass->saved;
     const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_ATTENTION);
     struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1);
-    int status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
+    int status = STATUS_OK;
+    if (is_recomputed(pass, model->options.recompute.layernorm))
+        status =
+            norm_forward(model, &params->norm1, stream_rows(pass), saved->x, saved->norm1, saved->mean1, saved->rstd1);
+    if (!status)
+        status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
                                   model_dropout_site(pass->layer, 0), model->d, model->branch);
     if (!status)
         status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
@@ -276,6 +287,14 @@ static struct hook_call activated_hook_call(const struct block_pass *pass) {
     return call;
 }
 
+/* The activation's output, from its input. */
+static int activation_again(const struct block_pass *pass) {
+    struct gelu gelu = gelu_call(pass);
+    struct hook_call activated = activated_hook_call(pass);
+    int status = rank_run(pass->model->rank, PHASE_NORM, gelu_forward, &gelu);
+    return status ? status : hook_list_forward(hooks_at(pass, ATTACH_FC1), HOOK_AFTER_ACTIVATION, &activated, pass->kv);
+}
+
 static int mlp_half_forward(const struct block_pass *pass) {
     struct model *model = pass->model;
     const struct block_params *params = &model->blocks[pass->layer];
@@ -297,6 +316,8 @@ static int mlp_half_forward(const struct block_pass *pass) {
     if (!status)
         status = hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated, pass->kv);
     struct linear_call fc2 = linear_call_at(pass, ATTACH_FC2);
+    if (pass->is_again && !fc2.hooks->count && !hooks_at(pass, ATTACH_AFTER_MLP)->count)
+        return status; /* what follows keeps nothing */
     fc2.x = saved->gelu;
     fc2.y = model->branch;
     if (!status)
@@ -337,7 +358,14 @@ static int mlp_half_backward(const struct block_pass *pass) {
     const struct block_saved *saved = pass->saved;
     const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_MLP);
     struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2);
-    int status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
+    int status = STATUS_OK;
+    if (is_recomputed(pass, model->options.recompute.layernorm))
+        status = norm_forward(model, &params->norm2, stream_rows(pass), saved->middle, saved->norm2, saved->mean2,
+                              saved->rstd2);
+    if (!status && is_recomputed(pass, model->options.recompute.mlp_act))
+        status = activation_again(pass);
+    if (!status)
+        status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
                                   model_dropout_site(pass->layer, 1), model->d, model->branch);
     if (!status)
         status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);

@@ -87,6 +87,7 @@ struct block_pass {
     void *out;    /* [N, C] */
     int64_t rows; /* of the batch; of the residual stream a rank may have but its share of them */
     bool has_dropout, overwrite_gradients;
+    bool is_again; /* for a backward, which needs no output */
     const struct hook_segment *segments;
     int segment_count;
     const struct model_kv *kv; /* inference: keys and values go to and come from here */
@@ -94,6 +95,9 @@ struct block_pass {
 };
 
 /* sizes.c */
+/* Layers that are computed again together, from the input of the first: the group of `layer`, of one layer or more;
+ * false when it keeps what its backward needs. */
+bool model_recompute_group(const struct model *model, int64_t layer, int64_t *first, int64_t *end);
 void model_place_activations(struct model *model, struct arena *arena);
 
 /* block.c */

@@ -308,6 +308,23 @@ static int run_blocks(struct model *model, int64_t rows, const struct model_pass
     return status;
 }
 
+/* Before the backward of `layer`: the forward of its group, if the last layer of one that kept its input alone. The
+ * last group of all is still as the forward left it. */
+static int run_again(struct model *model, int64_t layer, int64_t rows, const struct model_pass *pass) {
+    struct hook_segment segment = {.rows = rows};
+    int64_t first, end, next_first, next_end;
+    int status = STATUS_OK;
+    if (!model_recompute_group(model, layer, &first, &end) || layer + 1 != end ||
+        end == model->options.config.num_layers || !model_recompute_group(model, end, &next_first, &next_end))
+        return STATUS_OK;
+    for (int64_t again = first; again < end && !status; again++) {
+        struct block_pass block = block_pass_of(model, again, rows, pass, &segment);
+        block.is_again = again + 1 == end;
+        status = block_forward(&block);
+    }
+    return status;
+}
+
 static int run_step(struct model *model, int64_t rows, const struct model_pass *pass, bool train) {
     struct hook_segment segment = {.rows = rows};
     int status = train && pass->is_first_micro_batch ? clear_gradients(model) : STATUS_OK;
@@ -319,7 +336,9 @@ static int run_step(struct model *model, int64_t rows, const struct model_pass *
         status = norm_gradients_sum(model, model->options.config.num_layers);
     for (int64_t layer = model->options.config.num_layers - 1; layer >= 0 && train && !status; layer--) {
         struct block_pass block = block_pass_of(model, layer, rows, pass, &segment);
-        status = block_backward(&block);
+        status = run_again(model, layer, rows, pass);
+        if (!status)
+            status = block_backward(&block);
         if (!status && pass->is_last_micro_batch)
             status = norm_gradients_sum(model, layer);
     }

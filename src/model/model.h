@@ -31,10 +31,25 @@ int gpt2_read_config(const char *text, const char *where, struct model_config *c
 
 enum model_use { MODEL_TRAIN, MODEL_EVALUATE, MODEL_INFER };
 
+/* What the forward does not keep and the backward computes again: Megatron-LM's recompute_granularity and
+ * recompute_method. Dropout needs no keeping, its masks follow from counters. */
+enum recompute {
+    RECOMPUTE_NONE,
+    RECOMPUTE_SELECTIVE, /* the outputs of norms and activations, as chosen; attention keeps nothing big anyway */
+    RECOMPUTE_UNIFORM,   /* every layer, num_layers at a time: of each such group its input alone is kept */
+    RECOMPUTE_BLOCK,     /* the first num_layers layers, one at a time */
+};
+struct model_recompute {
+    enum recompute how;
+    int64_t num_layers;
+    bool layernorm, mlp_act;
+};
+
 struct model_options {
     struct model_config config; /* resolved */
     enum dtype dtype;           /* of weights and activations: DTYPE_F32 or DTYPE_BF16 */
     enum model_use use;
+    struct model_recompute recompute; /* MODEL_TRAIN */
     int64_t max_rows;                 /* rows of the largest batch */
     int64_t max_logit_rows;           /* MODEL_INFER: rows whose logits one step may want */
     int64_t max_sequences, max_pages; /* MODEL_INFER: of a step's page table */

@@ -21,20 +21,25 @@ static int64_t kv_columns(const struct model *model) {
     return model->query_groups * model->options.config.hidden_size / model->options.config.num_attention_heads;
 }
 
-/* What the forward of a block keeps, but for its input. Without a backward the activation's input is not needed. */
-static void place_saved(struct model *model, struct arena *arena, struct block_saved *saved) {
+/* What the forward of a block keeps, but for its input. `first`: the first layer's set, in which what the backward
+ * computes again stands for all layers; NULL for that set itself. */
+static void place_saved(struct model *model, struct arena *arena, struct block_saved *saved,
+                        const struct block_saved *first) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
     size_t row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
     size_t width = dtype_bytes(o->dtype), heads_row = (size_t)(model->qkv - 2 * kv_columns(model)) * width;
     size_t wide = (size_t)model->ffn * width;
-    saved->norm1 = arena_take(arena, own * row);
+    const struct model_recompute *r = &o->recompute;
+    bool no_norms = r->how == RECOMPUTE_SELECTIVE && r->layernorm;
+    bool no_gelu = r->how == RECOMPUTE_SELECTIVE && r->mlp_act;
+    saved->norm1 = no_norms && first ? first->norm1 : arena_take(arena, own * row);
     saved->qkv = arena_take(arena, N * (size_t)model->qkv * width);
     saved->attention = arena_take(arena, N * heads_row);
     saved->middle = arena_take(arena, own * row);
-    saved->norm2 = arena_take(arena, own * row);
+    saved->norm2 = no_norms && first ? first->norm2 : arena_take(arena, own * row);
     saved->fc1 = arena_take(arena, N * wide);
-    saved->gelu = arena_take(arena, N * wide);
+    saved->gelu = no_gelu && first ? first->gelu : arena_take(arena, N * wide);
     saved->mean1 = arena_take(arena, own * sizeof(float));
     saved->rstd1 = arena_take(arena, own * sizeof(float));
     saved->mean2 = arena_take(arena, own * sizeof(float));
@@ -49,29 +54,50 @@ static void place_hooks(struct model *model, struct arena *arena, int64_t layer)
     }
 }
 
-static void place_blocks(struct model *model, struct arena *arena) {
+bool model_recompute_group(const struct model *model, int64_t layer, int64_t *first, int64_t *end) {
+    const struct model_recompute *r = &model->options.recompute;
+    int64_t layers = model->options.config.num_layers;
+    *first = r->how == RECOMPUTE_UNIFORM ? layer / r->num_layers * r->num_layers : layer;
+    *end = r->how == RECOMPUTE_UNIFORM ? *first + r->num_layers : layer + 1;
+    if (*end > layers)
+        *end = layers;
+    return r->how == RECOMPUTE_UNIFORM || (r->how == RECOMPUTE_BLOCK && layer < r->num_layers);
+}
+
+/* Training: layers that are computed again share as many sets as a group has layers; the first of a group keeps its
+ * input. What is computed again within a layer stands in one place for all. */
+static void place_kept_blocks(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     size_t stream_bytes = stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, o->max_rows);
-    bool is_kept = o->use == MODEL_TRAIN;
-    struct block_saved shared = {0};
-    void *x[2];
-    if (!is_kept) {
-        place_saved(model, arena, &shared);
-        x[0] = arena_take(arena, stream_bytes);
-        x[1] = arena_take(arena, stream_bytes);
-    }
     for (int64_t layer = 0; layer < o->config.num_layers; layer++) {
         struct block_saved *saved = &model->saved[layer];
-        if (is_kept) {
-            place_saved(model, arena, saved);
+        int64_t first, end;
+        if (!model_recompute_group(model, layer, &first, &end) ||
+            first == 0) { /* the first group's sets are all groups' */
+            place_saved(model, arena, saved, layer ? &model->saved[0] : NULL);
             saved->x = arena_take(arena, stream_bytes);
         } else {
-            *saved = shared;
-            saved->x = x[layer % 2];
+            *saved = model->saved[layer - first];
+            saved->x = layer == first ? arena_take(arena, stream_bytes) : saved->x;
         }
         place_hooks(model, arena, layer);
     }
-    model->x_last = is_kept ? arena_take(arena, stream_bytes) : x[o->config.num_layers % 2];
+    model->x_last = arena_take(arena, stream_bytes);
+}
+
+/* Without a backward nothing is kept: all layers share one set, and the stream goes to and fro. */
+static void place_passing_blocks(struct model *model, struct arena *arena) {
+    const struct model_options *o = &model->options;
+    size_t stream_bytes = stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, o->max_rows);
+    struct block_saved set = {0};
+    place_saved(model, arena, &set, NULL);
+    void *x[] = {arena_take(arena, stream_bytes), arena_take(arena, stream_bytes)};
+    for (int64_t layer = 0; layer < o->config.num_layers; layer++) {
+        model->saved[layer] = set;
+        model->saved[layer].x = x[layer % 2];
+        place_hooks(model, arena, layer);
+    }
+    model->x_last = x[o->config.num_layers % 2];
 }
 
 static void place_head(struct model *model, struct arena *arena) {
@@ -118,7 +144,10 @@ static void place_step(struct model *model, struct arena *arena) {
 void model_place_activations(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     place_batch(model, arena);
-    place_blocks(model, arena);
+    if (o->use == MODEL_TRAIN)
+        place_kept_blocks(model, arena);
+    else
+        place_passing_blocks(model, arena);
     model->branch = arena_take(arena, stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, o->max_rows));
     if (model->rank->is_sequence_parallel) {
         model->whole = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);

@@ -1,0 +1,129 @@
+/* What the backward computes again equals what it would have kept: every recomputation gives the losses and gradients
+ * of none, and takes less memory. */
+#include "model/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { T = 12, SAMPLES = 2, ROWS = T * SAMPLES, LAYERS = 5, V = 37 };
+
+static struct model_options make_options(struct model_recompute recompute) {
+    return (struct model_options){.config = {.num_layers = LAYERS,
+                                             .hidden_size = 16,
+                                             .num_attention_heads = 2,
+                                             .num_query_groups = 2,
+                                             .ffn_hidden_size = 48,
+                                             .max_position_embeddings = T,
+                                             .vocab_size = V,
+                                             .hidden_dropout = 0.1,
+                                             .attention_dropout = 0.2,
+                                             .embedding_dropout = 0.1,
+                                             .init_method_std = 0.2,
+                                             .layernorm_epsilon = 1e-5,
+                                             .add_bias_linear = true},
+                                  .dtype = DTYPE_F32,
+                                  .use = MODEL_TRAIN,
+                                  .recompute = recompute,
+                                  .max_rows = ROWS};
+}
+
+struct outcome {
+    double losses[2];
+    float *gradients;
+    int64_t count;
+    size_t activations;
+};
+
+static struct outcome train(struct model_recompute recompute) {
+    struct test_model t;
+    struct outcome outcome = {0};
+    struct model_plan plan;
+    struct model_options options = make_options(recompute);
+    test_ok(device_open("cpu", 0, 2, &t.device));
+    test_ok(rank_open_single(&t.rank, t.device, 1));
+    test_ok(model_open(&options, &t.rank, false, &plan, &t.model));
+    test_ok(model_initialise(t.model, 3));
+    int32_t tokens[ROWS], positions[ROWS], labels[ROWS];
+    uint32_t sample[ROWS], token[ROWS];
+    float weight[ROWS];
+    const int64_t start[] = {0, T, 2 * T};
+    struct model_batch batch = {.rows = ROWS,
+                                .tokens = tokens,
+                                .positions = positions,
+                                .sample = sample,
+                                .token = token,
+                                .segments = SAMPLES,
+                                .segment_start = start,
+                                .labels = labels,
+                                .loss_weight = weight};
+    for (uint32_t micro = 0; micro < 2; micro++) {
+        for (uint32_t i = 0; i < ROWS; i++) {
+            struct philox draw = philox(5, i, micro, 0, 0);
+            tokens[i] = (int32_t)(draw.word[0] % V);
+            labels[i] = (int32_t)(draw.word[1] % V);
+            positions[i] = (int32_t)(i % T);
+            token[i] = i % T;
+            sample[i] = i / T + micro * SAMPLES;
+            weight[i] = 1.0f / 64;
+        }
+        struct model_pass pass = {
+            .is_first_micro_batch = micro == 0, .is_last_micro_batch = micro == 1, .has_dropout = true};
+        test_ok(model_train_step(t.model, &batch, &pass));
+        test_ok(model_loss(t.model, &outcome.losses[micro]));
+    }
+    const struct param_store *store = model_store(t.model);
+    outcome.count = store->flat_elements;
+    outcome.activations = plan.activations;
+    outcome.gradients = malloc((size_t)outcome.count * sizeof(float));
+    memcpy(outcome.gradients, store->gradients, (size_t)outcome.count * sizeof(float));
+    test_model_close(&t);
+    return outcome;
+}
+
+/* `bound`: of a gradient, over the largest; 0: equal bits. */
+static void check(struct model_recompute recompute, double bound, bool is_smaller) {
+    struct outcome kept = train((struct model_recompute){0}), again = train(recompute);
+    float largest = 0;
+    for (int64_t i = 0; i < kept.count; i++)
+        largest = fmaxf(largest, fabsf(kept.gradients[i]));
+    assert_int_equal(again.count, kept.count);
+    for (int i = 0; i < 2; i++)
+        assert_true(again.losses[i] == kept.losses[i]);
+    for (int64_t i = 0; i < kept.count; i++)
+        if (!(fabsf(again.gradients[i] - kept.gradients[i]) <= (float)bound * largest))
+            fail_msg("gradient %lld: %.9g, kept %.9g", (long long)i, (double)again.gradients[i],
+                     (double)kept.gradients[i]);
+    if (is_smaller)
+        assert_true(again.activations < kept.activations);
+    free(kept.gradients);
+    free(again.gradients);
+}
+
+static void groups_of_layers_are_computed_again_to_the_bit(void **state) {
+    (void)state;
+    for (int64_t n = 1; n <= LAYERS + 1; n++)
+        check((struct model_recompute){.how = RECOMPUTE_UNIFORM, .num_layers = n}, 0, n < LAYERS - 1);
+}
+
+static void the_first_layers_are_computed_again_to_the_bit(void **state) {
+    (void)state;
+    for (int64_t n = 1; n <= LAYERS + 1; n++)
+        check((struct model_recompute){.how = RECOMPUTE_BLOCK, .num_layers = n}, 0, n > 1);
+}
+
+/* GELU by itself rounds like GELU behind a product, within a bit or two. */
+static void norms_and_activations_are_computed_again(void **state) {
+    (void)state;
+    for (int which = 0; which < 4; which++)
+        check((struct model_recompute){.how = RECOMPUTE_SELECTIVE, .layernorm = which & 1, .mlp_act = which & 2},
+              which & 2 ? 1e-6 : 0, which > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_of_layers_are_computed_again_to_the_bit),
+        cmocka_unit_test(the_first_layers_are_computed_again_to_the_bit),
+        cmocka_unit_test(norms_and_activations_are_computed_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
