@@ -115,7 +115,6 @@ static int check_parallel(const struct run_config *run) {
         const char *name;
         int64_t size;
     } axes[] = {
-        {"tensor_model_parallel_size", run->parallel.tensor_model_parallel_size},
         {"pipeline_model_parallel_size", run->parallel.pipeline_model_parallel_size},
         {"context_parallel_size", run->parallel.context_parallel_size},
         {"expert_model_parallel_size", run->parallel.expert_model_parallel_size},
@@ -126,8 +125,6 @@ static int check_parallel(const struct run_config *run) {
                                (long long)axes[i].size);
     if (run->parallel.sequence_parallel)
         return status_fail(STATUS_USAGE, "parallel.sequence_parallel true: this build has only false");
-    if (run->parallel.use_distributed_optimizer)
-        return status_fail(STATUS_USAGE, "parallel.use_distributed_optimizer true: this build has only false");
     return STATUS_OK;
 }
 

@@ -114,7 +114,7 @@ const struct config_row run_rows[] = {
     FLOAT("optim.adam_eps", optim.adam_eps, "1e-8", 1e-30, 1, "added to the root in Adam's quotient"),
 
     INT("parallel.tensor_model_parallel_size", parallel.tensor_model_parallel_size, "1", 1, 65536,
-        "ranks that share each layer; this build has 1"),
+        "ranks that share each layer"),
     INT("parallel.pipeline_model_parallel_size", parallel.pipeline_model_parallel_size, "1", 1, 65536,
         "stages that the layers are spread over; this build has 1"),
     INT("parallel.context_parallel_size", parallel.context_parallel_size, "1", 1, 65536,
@@ -124,7 +124,7 @@ const struct config_row run_rows[] = {
     BOOL("parallel.sequence_parallel", parallel.sequence_parallel, "false",
          "split activations along the sequence between tensor-parallel ranks; this build has false"),
     BOOL("parallel.use_distributed_optimizer", parallel.use_distributed_optimizer, "false",
-         "split the optimizer's state between data-parallel ranks; this build has false"),
+         "split the optimizer's state between data-parallel ranks (ZeRO-1)"),
 
     PATH("checkpoint.save", checkpoint.save, "DIR", "write checkpoints DIR/iter_0000100; without it nothing is saved"),
     PATH("checkpoint.load", checkpoint.load, "DIR",

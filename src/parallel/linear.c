@@ -23,7 +23,7 @@ static struct hook_call hook_call_of(const struct linear *linear, const struct l
 int linear_forward(const struct linear *linear, const struct linear_call *call) {
     struct rank *rank = call->rank;
     struct weight_view weight = param_borrow_linear(call->store, linear->weight), bias = {0};
-    bool is_partial = linear->split == LINEAR_ROW && rank->tensor->size > 1;
+    bool is_partial = linear->split == LINEAR_ROW && rank->grid.tensor > 1;
     if (linear->bias != PARAM_NONE)
         bias = param_borrow(call->store, linear->bias);
     struct gemm gemm = {
