@@ -15,6 +15,7 @@ struct training {
     struct rank rank;
     struct model_plan plan;
     struct model *model;
+    struct gradient_sync sync;
     struct optimizer optimizer;
     struct model_batch batch;
     struct bench_ceiling before;
@@ -82,7 +83,9 @@ static int open_training(struct training *t) {
     struct optimizer_options adamw = {
         .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01, .clip_grad = 1};
     if (!status)
-        status = optimizer_open(&t->optimizer, &adamw, &t->rank, model_store(t->model));
+        status = gradient_sync_open(&t->sync, &t->rank, model_store(t->model), false);
+    if (!status)
+        status = optimizer_open(&t->optimizer, &adamw, &t->sync);
     if (!status)
         status = optimizer_reset(&t->optimizer);
     return status ? status : fill_batch(t);
@@ -91,6 +94,7 @@ static int open_training(struct training *t) {
 static void close_training(struct training *t) {
     free_batch(t);
     optimizer_close(&t->optimizer);
+    gradient_sync_close(&t->sync);
     model_close(t->model);
     rank_close(&t->rank);
     device_close(t->device);

@@ -10,6 +10,12 @@
 
 enum { LINE_BYTES = 4096, BAR_CELLS = 24 };
 
+static _Thread_local bool quiet;
+
+void log_quiet(bool is_quiet) {
+    quiet = is_quiet;
+}
+
 static void write_all(const char *text, size_t length) {
     while (length > 0) {
         ssize_t n = write(STDERR_FILENO, text, length);
@@ -34,16 +40,18 @@ static void write_line(const char *prefix, const char *format, va_list arguments
     write_all(line, length);
 }
 
-#define DEFINE_LOG(name, prefix)                                                                                       \
+#define DEFINE_LOG(name, prefix, is_dropped)                                                                           \
     void name(const char *format, ...) {                                                                               \
         va_list arguments;                                                                                             \
+        if (is_dropped)                                                                                                \
+            return;                                                                                                    \
         va_start(arguments, format);                                                                                   \
         write_line(prefix, format, arguments);                                                                         \
         va_end(arguments);                                                                                             \
     }
-DEFINE_LOG(log_info, "")
-DEFINE_LOG(log_warning, "warning: ")
-DEFINE_LOG(log_error, "error: ")
+DEFINE_LOG(log_info, "", quiet)
+DEFINE_LOG(log_warning, "warning: ", quiet)
+DEFINE_LOG(log_error, "error: ", false)
 
 bool log_is_terminal(void) {
     return isatty(STDERR_FILENO) == 1;

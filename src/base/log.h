@@ -13,6 +13,9 @@ void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* "cambium: error: TEXT". */
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Drops this thread's infos and warnings from now on, or no longer: for ranks of which another one speaks. */
+void log_quiet(bool is_quiet);
+
 /* Whether standard error is a terminal (progress bars redraw there, and print rare plain lines elsewhere). */
 bool log_is_terminal(void);
 

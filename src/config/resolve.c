@@ -3,6 +3,8 @@
 
 #include "base/base.h"
 
+#include <string.h>
+
 static int check_dropout(const char *name, double value) {
     if (value >= 0 && value < 1)
         return STATUS_OK;
@@ -115,7 +117,6 @@ static int check_parallel(const struct run_config *run) {
         const char *name;
         int64_t size;
     } axes[] = {
-        {"tensor_model_parallel_size", run->parallel.tensor_model_parallel_size},
         {"pipeline_model_parallel_size", run->parallel.pipeline_model_parallel_size},
         {"context_parallel_size", run->parallel.context_parallel_size},
         {"expert_model_parallel_size", run->parallel.expert_model_parallel_size},
@@ -124,10 +125,20 @@ static int check_parallel(const struct run_config *run) {
         if (axes[i].size > 1)
             return status_fail(STATUS_USAGE, "parallel.%s %lld: this build has only 1", axes[i].name,
                                (long long)axes[i].size);
-    if (run->parallel.sequence_parallel)
-        return status_fail(STATUS_USAGE, "parallel.sequence_parallel true: this build has only false");
-    if (run->parallel.use_distributed_optimizer)
-        return status_fail(STATUS_USAGE, "parallel.use_distributed_optimizer true: this build has only false");
+    return STATUS_OK;
+}
+
+static int check_recompute(const struct run_config *run) {
+    for (size_t i = 0; i < run->parallel.recompute_modules.count; i++) {
+        const char *module = run->parallel.recompute_modules.items[i];
+        if (strcmp(module, "core_attn") && strcmp(module, "layernorm") && strcmp(module, "mlp_act"))
+            return status_fail(STATUS_USAGE, "parallel.recompute_modules %s: expected core_attn, layernorm or mlp_act",
+                               module);
+    }
+    if (run->parallel.recompute_granularity == GRANULARITY_FULL &&
+        run->parallel.recompute_num_layers > run->model.num_layers)
+        return status_fail(STATUS_USAGE, "parallel.recompute_num_layers %lld of a model with %lld layers",
+                           (long long)run->parallel.recompute_num_layers, (long long)run->model.num_layers);
     return STATUS_OK;
 }
 
@@ -137,6 +148,8 @@ int run_config_resolve(struct run_config *run) {
         status = resolve_lengths(run);
     if (!status)
         status = model_config_resolve(&run->model);
+    if (!status)
+        status = check_recompute(run);
     if (!status)
         status = resolve_batch(run);
     if (!status)

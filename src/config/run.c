@@ -6,6 +6,8 @@
 static const char *const activations[] = {"gelu_tanh", "gelu", NULL};
 static const char *const decay_styles[] = {"constant", "linear", "cosine", "inverse-square-root", "WSD", NULL};
 static const char *const wsd_styles[] = {"linear", "cosine", "exponential", "minus_sqrt", NULL};
+static const char *const granularities[] = {"none", "selective", "full", NULL}; /* enum recompute_granularity */
+static const char *const methods[] = {"uniform", "block", NULL};                /* enum recompute_method */
 static const char *const precisions[] = {"fp32", "bf16", NULL};
 
 #define AT(member) offsetof(struct run_config, member)
@@ -114,7 +116,7 @@ const struct config_row run_rows[] = {
     FLOAT("optim.adam_eps", optim.adam_eps, "1e-8", 1e-30, 1, "added to the root in Adam's quotient"),
 
     INT("parallel.tensor_model_parallel_size", parallel.tensor_model_parallel_size, "1", 1, 65536,
-        "ranks that share each layer; this build has 1"),
+        "ranks that share each layer"),
     INT("parallel.pipeline_model_parallel_size", parallel.pipeline_model_parallel_size, "1", 1, 65536,
         "stages that the layers are spread over; this build has 1"),
     INT("parallel.context_parallel_size", parallel.context_parallel_size, "1", 1, 65536,
@@ -122,9 +124,20 @@ const struct config_row run_rows[] = {
     INT("parallel.expert_model_parallel_size", parallel.expert_model_parallel_size, "1", 1, 65536,
         "ranks that share the experts; this build has 1"),
     BOOL("parallel.sequence_parallel", parallel.sequence_parallel, "false",
-         "split activations along the sequence between tensor-parallel ranks; this build has false"),
+         "cut norms, dropout and residuals along the sequence between the tensor-parallel ranks"),
     BOOL("parallel.use_distributed_optimizer", parallel.use_distributed_optimizer, "false",
-         "split the optimizer's state between data-parallel ranks; this build has false"),
+         "split the optimizer's state between data-parallel ranks (ZeRO-1)"),
+    CHOICE("parallel.recompute_granularity", parallel.recompute_granularity, "none", granularities,
+           "what the backward computes again instead of keeping: some modules of each layer, or whole layers"),
+    CHOICE("parallel.recompute_method", parallel.recompute_method, "uniform", methods,
+           "of full: all layers, recompute_num_layers at a time, or the first recompute_num_layers layers"),
+    INT("parallel.recompute_num_layers", parallel.recompute_num_layers, "1", 1, 10000, "of full: see recompute_method"),
+    {.path = "parallel.recompute_modules",
+     .type = CONFIG_LIST,
+     .offset = AT(parallel.recompute_modules),
+     .default_text = "core_attn",
+     .metavar = "MODULE...",
+     .help = "of selective: core_attn (attention never keeps its weights), layernorm, mlp_act"},
 
     PATH("checkpoint.save", checkpoint.save, "DIR", "write checkpoints DIR/iter_0000100; without it nothing is saved"),
     PATH("checkpoint.load", checkpoint.load, "DIR",

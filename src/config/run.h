@@ -9,6 +9,8 @@
 enum activation { ACTIVATION_GELU_TANH, ACTIVATION_GELU_EXACT };
 enum lr_decay_style { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
 enum lr_wsd_decay_style { LR_WSD_LINEAR, LR_WSD_COSINE, LR_WSD_EXPONENTIAL, LR_WSD_MINUS_SQRT };
+enum recompute_granularity { GRANULARITY_NONE, GRANULARITY_SELECTIVE, GRANULARITY_FULL };
+enum recompute_method { METHOD_UNIFORM, METHOD_BLOCK };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
 
 /* The mathematics of a model: read from `model:` or from a model directory's config.json. */
@@ -52,6 +54,9 @@ struct run_config {
         int64_t tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size,
             expert_model_parallel_size;
         bool sequence_parallel, use_distributed_optimizer;
+        int recompute_granularity, recompute_method; /* enum recompute_granularity, enum recompute_method */
+        int64_t recompute_num_layers;
+        struct config_list recompute_modules; /* of core_attn, layernorm, mlp_act */
     } parallel;
     struct {
         const char *save, *load;

@@ -110,6 +110,7 @@ static int build(struct model *model, struct model_plan *plan) {
                                                                         .device = model->rank->device,
                                                                         .dtype = o->dtype,
                                                                         .has_gradients = o->use == MODEL_TRAIN,
+                                                                        .layer_shards = o->layer_shards,
                                                                         .will_pack = o->use == MODEL_INFER});
     if (!status)
         status = find_parameters(model);
@@ -325,6 +326,12 @@ static int run_again(struct model *model, int64_t layer, int64_t rows, const str
     return status;
 }
 
+/* The gradients of a layer are what they will be. */
+static int layer_done(struct model *model, const struct model_pass *pass, int64_t layer) {
+    int status = pass->is_last_micro_batch && layer >= 0 ? norm_gradients_sum(model, layer) : STATUS_OK;
+    return !status && pass->layer_done ? pass->layer_done(pass->context, (int)layer) : status;
+}
+
 static int run_step(struct model *model, int64_t rows, const struct model_pass *pass, bool train) {
     struct hook_segment segment = {.rows = rows};
     int status = train && pass->is_first_micro_batch ? clear_gradients(model) : STATUS_OK;
@@ -332,19 +339,19 @@ static int run_step(struct model *model, int64_t rows, const struct model_pass *
         status = run_blocks(model, rows, pass);
     if (!status)
         status = head_pass(model, rows, train, pass->is_first_micro_batch);
-    if (!status && train && pass->is_last_micro_batch)
-        status = norm_gradients_sum(model, model->options.config.num_layers);
+    if (!status && train)
+        status = layer_done(model, pass, model->options.config.num_layers);
     for (int64_t layer = model->options.config.num_layers - 1; layer >= 0 && train && !status; layer--) {
         struct block_pass block = block_pass_of(model, layer, rows, pass, &segment);
         status = run_again(model, layer, rows, pass);
         if (!status)
             status = block_backward(&block);
-        if (!status && pass->is_last_micro_batch)
-            status = norm_gradients_sum(model, layer);
+        if (!status)
+            status = layer_done(model, pass, layer);
     }
     if (!status && train)
         status = embedding_pass_backward(model, rows, pass->has_dropout, model->d);
-    return status;
+    return status || !train ? status : layer_done(model, pass, -1);
 }
 
 int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass) {

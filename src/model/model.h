@@ -51,6 +51,7 @@ struct model_options {
     enum model_use use;
     struct model_recompute recompute; /* MODEL_TRAIN */
     int64_t max_rows;                 /* rows of the largest batch */
+    int layer_shards;                 /* MODEL_TRAIN: as in struct param_store_options */
     int64_t max_logit_rows;           /* MODEL_INFER: rows whose logits one step may want */
     int64_t max_sequences, max_pages; /* MODEL_INFER: of a step's page table */
     const struct hook_table *hooks;   /* or NULL; must outlive the model */
@@ -104,6 +105,11 @@ struct model_pass {
     bool is_first_micro_batch; /* gradients are written, not added to */
     bool is_last_micro_batch;  /* gradients are finished: what tensor ranks have parts of is summed over them */
     bool has_dropout;
+    /* Called in the backward as soon as this pass has added all it adds to the gradients of a layer's parameters:
+     * first those behind the layers (num_layers), then each layer from the last one down, then those before them (-1).
+     * NULL: nobody asks. */
+    int (*layer_done)(void *context, int layer);
+    void *context;
 };
 
 /* Forward and backward of one micro batch; adds sum(loss * loss_weight) to the device number that model_loss reads. */

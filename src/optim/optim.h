@@ -1,11 +1,12 @@
 /* AdamW over a parameter store, learning-rate schedules, clipping by global norm.
  *
  * The optimizer owns the moments m and v and, for bf16 weights, the fp32 master weights; in fp32 the weights are the
- * master. All are flat arrays in the store's order. Norm and clip factor stay on the device. */
+ * master. All are flat arrays in the store's order, of the pieces that this rank updates: everything, or with sharding
+ * (ZeRO-1) its share. Norm and clip factor stay on the device. */
 #ifndef CAMBIUM_OPTIM_OPTIM_H
 #define CAMBIUM_OPTIM_OPTIM_H
 
-#include "parallel/parallel.h"
+#include "parallel/sync.h"
 
 /* ---- schedule ---- */
 
@@ -28,30 +29,33 @@ struct optimizer_options {
     double beta1, beta2, epsilon, weight_decay, clip_grad; /* clip_grad 0: off */
 };
 
-/* A rank's optimizer state, in the order of the arrays of `store`. */
+/* A rank's optimizer state, in the order of the pieces of `sync`. */
 struct optimizer {
     struct optimizer_options options;
     struct rank *rank;
     struct param_store *store;
-    float *master; /* [flat_elements]; the weights themselves in fp32 */
-    float *m, *v;  /* [flat_elements] */
+    struct gradient_sync *sync;
+    float *master; /* bf16: [local_elements]; fp32: the store's weights, [flat_elements] */
+    float *m, *v;  /* [local_elements] */
     void *scalars; /* device: sum of squares, norm, factor */
     int64_t step;  /* updates done; the bias correction's exponent */
 };
 
-/* Bytes that optimizer_open allocates for the flat arrays of a store. */
-size_t optimizer_bytes(int64_t flat_elements, enum dtype dtype);
+/* Bytes that optimizer_open allocates for so many elements of a rank. */
+size_t optimizer_bytes(int64_t elements, enum dtype dtype);
 /* Notes the scratch it will need: call while the rank still plans. */
 void optimizer_plan(struct rank *rank, int64_t flat_elements);
-int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct rank *rank,
-                   struct param_store *store);
+/* `sync`, open, says what this rank updates; it must outlive the optimizer. */
+int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct gradient_sync *sync);
 void optimizer_close(struct optimizer *optimizer);
+/* The master weights of a piece. */
+float *optimizer_master(const struct optimizer *optimizer, const struct sync_piece *piece);
 /* After the weights were initialised or loaded without optimizer state: master = weights, moments 0, step 0. */
 int optimizer_reset(struct optimizer *optimizer);
-/* After master weights were set (initialised or loaded) in bf16: weights = rounded master. Nothing to do in fp32. */
+/* After the master weights of this rank's pieces were loaded: weights = rounded master, those of all ranks. */
 int optimizer_round_weights(struct optimizer *optimizer);
-/* Clips and updates with the rate `lr`. `norm` receives the gradient's norm before clipping (waits for the stream).
- * When it is not finite nothing is updated and STATUS_INVALID is returned. */
+/* Waits for the gradients' sums, clips and updates with the rate `lr`. `norm` receives the gradient's norm before
+ * clipping (waits for the stream). When it is not finite nothing is updated and STATUS_INVALID is returned. */
 int optimizer_step(struct optimizer *optimizer, double lr, double *norm);
 
 #endif

@@ -10,24 +10,25 @@ struct scalars {
     float norm, factor;
 };
 
-size_t optimizer_bytes(int64_t flat_elements, enum dtype dtype) {
-    return (size_t)flat_elements * sizeof(float) * (dtype == DTYPE_F32 ? 2 : 3) + sizeof(struct scalars);
+size_t optimizer_bytes(int64_t elements, enum dtype dtype) {
+    return (size_t)elements * sizeof(float) * (dtype == DTYPE_F32 ? 2 : 3) + sizeof(struct scalars);
 }
 
 void optimizer_plan(struct rank *rank, int64_t flat_elements) {
     rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, flat_elements));
 }
 
-int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct rank *rank,
-                   struct param_store *store) {
-    *optimizer = (struct optimizer){.options = *options, .rank = rank, .store = store};
-    size_t flat = (size_t)store->flat_elements * sizeof(float);
+int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct gradient_sync *sync) {
+    struct param_store *store = sync->store;
+    struct device *device = sync->rank->device;
+    *optimizer = (struct optimizer){.options = *options, .rank = sync->rank, .store = store, .sync = sync};
+    size_t local = (size_t)sync->local_elements * sizeof(float);
     void *block[3] = {0};
     int status = STATUS_OK;
     for (int i = 0; i < (store->dtype == DTYPE_F32 ? 2 : 3) && !status; i++)
-        status = device_alloc(rank->device, flat, &block[i]);
+        status = device_alloc(device, local, &block[i]);
     if (!status)
-        status = device_alloc(rank->device, sizeof(struct scalars), &optimizer->scalars);
+        status = device_alloc(device, sizeof(struct scalars), &optimizer->scalars);
     optimizer->m = block[0];
     optimizer->v = block[1];
     optimizer->master = store->dtype == DTYPE_F32 ? store->weights : block[2];
@@ -50,26 +51,55 @@ void optimizer_close(struct optimizer *optimizer) {
     *optimizer = (struct optimizer){0};
 }
 
+float *optimizer_master(const struct optimizer *optimizer, const struct sync_piece *piece) {
+    return optimizer->master + (optimizer->store->dtype == DTYPE_F32 ? piece->first : piece->local);
+}
+
+static void *weights_at(const struct param_store *store, int64_t element) {
+    return (char *)store->weights + element * (int64_t)dtype_bytes(store->dtype);
+}
+
 int optimizer_reset(struct optimizer *optimizer) {
     struct rank *rank = optimizer->rank;
     struct param_store *store = optimizer->store;
-    size_t flat = (size_t)store->flat_elements * sizeof(float);
+    const struct gradient_sync *sync = optimizer->sync;
+    size_t local = (size_t)sync->local_elements * sizeof(float);
     optimizer->step = 0;
-    int status = stream_zero(rank->exec.stream, optimizer->m, flat);
+    int status = stream_zero(rank->exec.stream, optimizer->m, local);
     if (!status)
-        status = stream_zero(rank->exec.stream, optimizer->v, flat);
-    if (!status && store->dtype != DTYPE_F32)
-        status = rank_run(rank, PHASE_OPTIMIZER, cast, store->flat_elements, store->dtype, store->weights, DTYPE_F32,
-                          optimizer->master);
+        status = stream_zero(rank->exec.stream, optimizer->v, local);
+    for (int i = 0; i < sync->piece_count && store->dtype != DTYPE_F32 && !status; i++) {
+        const struct sync_piece *piece = &sync->pieces[i];
+        status = rank_run(rank, PHASE_OPTIMIZER, cast, piece->count, store->dtype, weights_at(store, piece->first),
+                          DTYPE_F32, optimizer_master(optimizer, piece));
+    }
     return status;
 }
 
 int optimizer_round_weights(struct optimizer *optimizer) {
     struct param_store *store = optimizer->store;
-    if (store->dtype == DTYPE_F32)
-        return STATUS_OK;
-    return rank_run(optimizer->rank, PHASE_OPTIMIZER, cast, store->flat_elements, DTYPE_F32, optimizer->master,
-                    store->dtype, store->weights);
+    const struct gradient_sync *sync = optimizer->sync;
+    int status = STATUS_OK;
+    for (int i = 0; i < sync->piece_count && store->dtype != DTYPE_F32 && !status; i++) {
+        const struct sync_piece *piece = &sync->pieces[i];
+        status = rank_run(optimizer->rank, PHASE_OPTIMIZER, cast, piece->count, DTYPE_F32,
+                          optimizer_master(optimizer, piece), store->dtype, weights_at(store, piece->first));
+    }
+    return status ? status : gradient_sync_gather_weights(optimizer->sync);
+}
+
+/* Adds the squares of this rank's pieces of the parameters that are cut over the tensor ranks, or of the copies. */
+static int sum_squares(struct optimizer *optimizer, bool of_copies, double *sum) {
+    const struct param_store *store = optimizer->store;
+    const struct gradient_sync *sync = optimizer->sync;
+    int status = STATUS_OK;
+    for (int i = 0; i < sync->piece_count && !status; i++) {
+        const struct sync_piece *piece = &sync->pieces[i];
+        if ((piece->bucket_first >= store->sharded_elements) == of_copies)
+            status = rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, piece->count,
+                              store->gradients + piece->first, true, sum);
+    }
+    return status;
 }
 
 /* Leaves the norm and the clip factor on the device, and the norm on the host. */
@@ -82,14 +112,15 @@ static int measure_norm(struct optimizer *optimizer, double *norm) {
         .norm = &scalars->norm,
         .factor = &scalars->factor,
     };
-    const struct param_store *store = optimizer->store;
-    int status = rank_run(rank, PHASE_OPTIMIZER, sum_of_squares, store->sharded_elements, store->gradients, false,
-                          &scalars->sum_of_squares);
+    int status = stream_zero(rank->exec.stream, &scalars->sum_of_squares, sizeof scalars->sum_of_squares);
+    if (!status)
+        status = sum_squares(optimizer, false, &scalars->sum_of_squares);
     if (!status)
         status = rank_sum(rank, rank->tensor, &scalars->sum_of_squares, 1, DTYPE_F64);
     if (!status) /* what every tensor rank has a copy of counts once */
-        status = rank_run(rank, PHASE_OPTIMIZER, sum_of_squares, store->flat_elements - store->sharded_elements,
-                          store->gradients + store->sharded_elements, true, &scalars->sum_of_squares);
+        status = sum_squares(optimizer, true, &scalars->sum_of_squares);
+    if (!status && optimizer->sync->is_sharded)
+        status = rank_sum(rank, rank->data, &scalars->sum_of_squares, 1, DTYPE_F64);
     if (!status)
         status = rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip);
     float value = 0;
@@ -101,39 +132,46 @@ static int measure_norm(struct optimizer *optimizer, double *norm) {
     return status;
 }
 
-int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
-    struct rank *rank = optimizer->rank;
+/* Updates what this rank has of a parameter: a bucket holds it whole, so that at most one piece has some of it. */
+static int update(struct optimizer *optimizer, int id, double lr) {
     struct param_store *store = optimizer->store;
-    const struct param_table *table = store->table;
-    int status = measure_norm(optimizer, norm);
+    const struct sync_piece *piece = gradient_sync_piece(optimizer->sync, store->offset[id]);
+    int64_t first = store->offset[id], end = first + param_local_elements(store, id);
+    first = first > piece->first ? first : piece->first;
+    end = end < piece->first + piece->count ? end : piece->first + piece->count;
+    if (first >= end)
+        return STATUS_OK;
+    int64_t local = piece->local + first - piece->first;
+    struct adamw call = {
+        .count = end - first,
+        .master = optimizer_master(optimizer, piece) + (first - piece->first),
+        .m = optimizer->m + local,
+        .v = optimizer->v + local,
+        .gradient = store->gradients + first,
+        .gradient_scale = &((struct scalars *)optimizer->scalars)->factor,
+        .weights = store->dtype == DTYPE_F32 ? NULL : weights_at(store, first),
+        .weights_type = store->dtype,
+        .lr = (float)lr,
+        .beta1 = (float)optimizer->options.beta1,
+        .beta2 = (float)optimizer->options.beta2,
+        .epsilon = (float)optimizer->options.epsilon,
+        .weight_decay = store->table->rows[id].decays ? (float)optimizer->options.weight_decay : 0,
+        .step = optimizer->step,
+    };
+    return rank_run(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
+}
+
+int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
+    struct param_store *store = optimizer->store;
+    int status = gradient_sync_finish(optimizer->sync);
+    if (!status)
+        status = measure_norm(optimizer, norm);
     if (!status && !isfinite(*norm))
         return status_fail(STATUS_INVALID, "the gradient norm is %g", *norm);
-    if (status)
-        return status;
-    optimizer->step++;
-    for (int i = 0; i < table->count && !status; i++) {
-        const struct param *row = &table->rows[i];
-        if (!param_trains(store, i))
-            continue;
-        int64_t at = store->offset[i];
-        struct adamw update = {
-            .count = param_local_elements(store, i),
-            .master = optimizer->master + at,
-            .m = optimizer->m + at,
-            .v = optimizer->v + at,
-            .gradient = store->gradients + at,
-            .gradient_scale = &((struct scalars *)optimizer->scalars)->factor,
-            .weights =
-                store->dtype == DTYPE_F32 ? NULL : (char *)store->weights + at * (int64_t)dtype_bytes(store->dtype),
-            .weights_type = store->dtype,
-            .lr = (float)lr,
-            .beta1 = (float)optimizer->options.beta1,
-            .beta2 = (float)optimizer->options.beta2,
-            .epsilon = (float)optimizer->options.epsilon,
-            .weight_decay = row->decays ? (float)optimizer->options.weight_decay : 0,
-            .step = optimizer->step,
-        };
-        status = rank_run(rank, PHASE_OPTIMIZER, adamw, &update);
-    }
-    return status;
+    if (!status)
+        optimizer->step++;
+    for (int i = 0; i < store->table->count && !status; i++)
+        if (param_trains(store, i))
+            status = update(optimizer, i, lr);
+    return status ? status : gradient_sync_gather_weights(optimizer->sync);
 }

@@ -58,6 +58,8 @@ struct rank {
  * call this together. */
 int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
               uint64_t seed);
+/* The rank `number` of a grid for planning alone, without its peers: no groups, and nothing may run. */
+int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
 /* A rank alone on its grid. */
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
 /* Gives the rank scratch of `workspace_needed` bytes; ends planning. */

@@ -42,20 +42,24 @@ static int open_group(struct rank *rank, unsigned axes, struct comm **group) {
     return status;
 }
 
-int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
-              uint64_t seed) {
+int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device) {
     *rank = (struct rank){.grid = *grid,
-                          .place = rank_grid_place(grid, world ? world->rank : 0),
-                          .world = world,
+                          .place = rank_grid_place(grid, number),
                           .device = device,
                           .ops = ops_for(device),
-                          .seed = seed,
                           .is_planning = true};
-    int status = open_group(rank, GRID_TENSOR, &rank->tensor);
+    return stream_open(device, &rank->exec.stream);
+}
+
+int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
+              uint64_t seed) {
+    int status = rank_sketch(rank, grid, world ? world->rank : 0, device);
+    rank->world = world;
+    rank->seed = seed;
+    if (!status)
+        status = open_group(rank, GRID_TENSOR, &rank->tensor);
     if (!status)
         status = open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->data);
-    if (!status)
-        status = stream_open(device, &rank->exec.stream);
     if (status)
         rank_close(rank);
     return status;

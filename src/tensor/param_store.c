@@ -13,14 +13,24 @@ size_t param_gradient_bytes(const struct param_store *store) {
     return store->has_gradients ? (size_t)store->flat_elements * sizeof(float) : 0;
 }
 
+static int64_t round_up(int64_t elements, int64_t multiple) {
+    return (elements + multiple - 1) / multiple * multiple;
+}
+
 /* Offsets of the parameters that are cut over the tensor ranks, or of the others, from flat_elements on. */
-static void place(struct param_store *store, bool is_sharded) {
+static void place(struct param_store *store, bool is_sharded, int64_t layer_multiple) {
+    int layer = 0;
     for (int i = 0; i < store->table->count; i++) {
-        if ((store->table->rows[i].shard != PARAM_REPLICATED) != is_sharded)
+        const struct param *row = &store->table->rows[i];
+        if ((row->shard != PARAM_REPLICATED) != is_sharded)
             continue;
+        if (row->layer != layer)
+            store->flat_elements = round_up(store->flat_elements, layer_multiple);
+        layer = row->layer;
         store->offset[i] = store->flat_elements;
-        store->flat_elements += (param_local_elements(store, i) + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+        store->flat_elements = round_up(store->flat_elements + param_local_elements(store, i), ALIGN_ELEMENTS);
     }
+    store->flat_elements = round_up(store->flat_elements, layer_multiple);
 }
 
 int param_store_sketch(struct param_store *store, const struct param_store_options *options) {
@@ -38,9 +48,10 @@ int param_store_sketch(struct param_store *store, const struct param_store_optio
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int i = 0; i < table->count; i++)
         param_part_shape(&store->part, table, i, store->shape[i]);
-    place(store, true);
+    int64_t layer_multiple = ALIGN_ELEMENTS * (options->layer_shards ? options->layer_shards : 1);
+    place(store, true, layer_multiple);
     store->sharded_elements = store->flat_elements;
-    place(store, false);
+    place(store, false, layer_multiple);
     return STATUS_OK;
 }
 

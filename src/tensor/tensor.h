@@ -124,6 +124,7 @@ struct param_store_options {
     struct device *device;
     enum dtype dtype;
     bool has_gradients, will_pack;
+    int layer_shards; /* what each layer takes can be cut into so many equal, aligned shards; 0: never cut */
 };
 
 /* A store without values, for planning: borrowed views have shapes and no data. The table (and part->is_held) must stay

@@ -6,17 +6,20 @@
 
 static const double CEILING_SECONDS = 0.3; /* the most that measuring the machine may take */
 
-/* What a run writes to while it goes. */
+/* What a run writes to while it goes: at the first rank, and nowhere else. */
 struct outputs {
     struct metrics_file metrics;
     struct event_file events;
     struct report report;
-    bool has_metrics, has_events;
+    bool is_told, has_metrics, has_events;
 };
 
 static int open_outputs(struct outputs *outputs, const struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
     int status = STATUS_OK;
+    outputs->is_told = trainer->world->rank == 0;
+    if (!outputs->is_told)
+        return STATUS_OK;
     if (run->checkpoint.save) /* that it cannot be written must not show only at the first save */
         status = file_make_directories(run->checkpoint.save);
     if (!status && run->log.metrics_file) {
@@ -48,7 +51,8 @@ static int tell_step(struct outputs *outputs, const struct train_record *record)
     };
     if (!status && outputs->has_events)
         status = events_write(&outputs->events, record->iteration, scalars, sizeof scalars / sizeof *scalars);
-    report_step(&outputs->report, record);
+    if (outputs->is_told)
+        report_step(&outputs->report, record);
     return status;
 }
 
@@ -63,7 +67,8 @@ static int evaluate(struct trainer *trainer, struct outputs *outputs) {
         status = metrics_write_validation(&outputs->metrics, &record);
     if (!status && outputs->has_events)
         status = events_write(&outputs->events, record.iteration, &scalar, 1);
-    report_validation(&outputs->report, &record);
+    if (outputs->is_told)
+        report_validation(&outputs->report, &record);
     return status;
 }
 
@@ -90,9 +95,11 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
         status = trainer_step(trainer, &record);
         if (!status)
             status = tell_step(outputs, &record);
-        if (!status && divides(run->train.eval_interval, trainer->iteration) && !stop_requested())
+        if (!status)
+            status = train_agree_stop(trainer);
+        if (!status && divides(run->train.eval_interval, trainer->iteration) && !trainer->stop)
             status = evaluate(trainer, outputs);
-        stop = stop_requested();
+        stop = trainer->stop;
         is_exit = divides(run->train.exit_interval, trainer->iteration);
         bool is_end = trainer->iteration == run->train.train_iters;
         bool wants_save = stop || is_exit || is_end || divides(run->checkpoint.save_interval, trainer->iteration);
@@ -111,14 +118,19 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
     return status;
 }
 
-/* What the matrix products of this machine reach, in TFLOP/s; 0 where nobody wants to know. */
+/* What the matrix products of all ranks reach at once, in TFLOP/s; 0 where nobody wants to know. */
 static int measure_ceiling(const struct trainer *trainer, double *tflops) {
     const struct run_config *run = &trainer->run.config;
+    int64_t is_wanted = run->log.measure_ceiling || (trainer->world->rank == 0 && log_is_terminal());
+    struct comm_data wish = {.send = &is_wanted, .receive = &is_wanted, .count = 1, .dtype = DTYPE_I64};
     double flops = 0;
-    int status = STATUS_OK;
-    if (run->log.measure_ceiling || log_is_terminal())
+    struct comm_data sum = {.send = &flops, .receive = &flops, .count = 1, .dtype = DTYPE_F64};
+    int status = comm_all_reduce(trainer->world, NULL, &wish, COMM_MAX);
+    if (!status && is_wanted)
         status = device_measure_gemm(trainer->device, run->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
                                      CEILING_SECONDS, &flops);
+    if (!status)
+        status = comm_all_reduce(trainer->world, NULL, &sum, COMM_SUM);
     *tflops = flops / 1e12;
     return status;
 }
@@ -138,11 +150,15 @@ int trainer_run(struct trainer *trainer) {
     if (!status)
         status = measure_ceiling(trainer, &ceiling);
     if (!status) {
-        stop_watch_begin();
-        report_begin(&outputs.report, trainer, ceiling);
+        if (trainer->site.is_first_in_process)
+            stop_watch_begin();
+        if (outputs.is_told)
+            report_begin(&outputs.report, trainer, ceiling);
         status = run_iterations(trainer, &outputs);
-        report_end(&outputs.report);
-        stop_watch_end();
+        if (outputs.is_told)
+            report_end(&outputs.report);
+        if (trainer->site.is_first_in_process)
+            stop_watch_end();
     }
     close_outputs(&outputs);
     return status;

@@ -1,12 +1,29 @@
 /* The memory plan, and the shapes that it follows from. */
 #include "train-internal.h"
 
-struct model_options train_model_options(const struct train_run *run) {
+#include <string.h>
+
+static struct model_recompute recompute_of(const struct run_config *run) {
+    struct model_recompute recompute = {.num_layers = run->parallel.recompute_num_layers};
+    if (run->parallel.recompute_granularity == GRANULARITY_SELECTIVE)
+        recompute.how = RECOMPUTE_SELECTIVE;
+    else if (run->parallel.recompute_granularity == GRANULARITY_FULL)
+        recompute.how = run->parallel.recompute_method == METHOD_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_UNIFORM;
+    for (size_t i = 0; i < run->parallel.recompute_modules.count; i++) {
+        recompute.layernorm |= !strcmp(run->parallel.recompute_modules.items[i], "layernorm");
+        recompute.mlp_act |= !strcmp(run->parallel.recompute_modules.items[i], "mlp_act");
+    }
+    return recompute;
+}
+
+struct model_options train_model_options(const struct train_run *run, const struct rank_grid *grid) {
     return (struct model_options){
         .config = run->config.model,
         .dtype = run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .use = MODEL_TRAIN,
+        .recompute = recompute_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
+        .layer_shards = run->config.parallel.use_distributed_optimizer ? grid->data * grid->context : 0,
     };
 }
 
@@ -25,9 +42,9 @@ struct gpt_data_options train_data_options(const struct train_run *run) {
 
 /* The batches, where each sequence starts, and the index maps: documents and samples of as many epochs as the run
  * needs. */
-static size_t data_bytes(const struct train_run *run, const struct gpt_data *data) {
+static size_t data_bytes(const struct train_run *run, int data_ranks, const struct gpt_data *data) {
     const struct gpt_data_options options = train_data_options(run);
-    int64_t S = run->config.data.seq_length, rows = run->config.train.global_batch_size * S;
+    int64_t S = run->config.data.seq_length, rows = run->config.train.global_batch_size / data_ranks * S;
     double bytes = (double)rows * (6 * sizeof(int32_t) + sizeof(int64_t)), sequences = 0, tokens = 0;
     for (int64_t k = 0; k < data->file_count; k++) {
         sequences += (double)data->files[k]->sequences;
@@ -48,38 +65,45 @@ static size_t data_bytes(const struct train_run *run, const struct gpt_data *dat
 
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
                     struct train_plan *plan) {
-    struct model_options options = train_model_options(run);
+    struct model_options options = train_model_options(run, &rank->grid);
     struct model_plan of_model;
     struct model *none;
+    rank->is_sequence_parallel = run->config.parallel.sequence_parallel && rank->grid.tensor > 1;
     int status = model_open(&options, rank, true, &of_model, &none);
     if (status)
         return status;
     optimizer_plan(rank, of_model.flat_elements);
+    int shards = options.layer_shards ? options.layer_shards : 1;
     *plan = (struct train_plan){
+        .ranks = rank_grid_size(&rank->grid),
         .weights = of_model.weights,
         .gradients = of_model.gradients,
-        .optimizer = optimizer_bytes(of_model.flat_elements, options.dtype),
+        .optimizer = optimizer_bytes(of_model.flat_elements / shards, options.dtype),
         .activations = of_model.activations,
         .workspace = rank->workspace_needed,
-        .data = data_bytes(run, data),
+        .data = data_bytes(run, rank->grid.data, data),
         .parameters = of_model.parameters,
         .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length),
     };
     return STATUS_OK;
 }
 
-int train_plan_make(const struct train_run *run, struct train_plan *plan) {
+int train_plan_make(const struct train_run *run, int ranks, struct train_plan *plan) {
+    struct rank_grid grid;
     struct gpt_data data = {0};
     struct device *device = NULL;
     struct rank rank = {0};
     struct gpt_data_options options = train_data_options(run);
     for (int split = 0; split < SPLIT_COUNT; split++)
         options.samples[split] = GPT_NOT_WANTED; /* the files are opened and checked, nothing is built */
-    int status = gpt_data_open(&data, &options);
+    int status = train_grid(&run->config, ranks, &grid);
+    if (status)
+        return status;
+    status = gpt_data_open(&data, &options);
     if (!status)
         status = device_open("cpu", 0, 0, &device);
     if (!status)
-        status = rank_open_single(&rank, device, (uint64_t)run->config.train.seed);
+        status = rank_sketch(&rank, &grid, 0, device);
     if (!status)
         status = train_plan_fill(run, &rank, &data, plan);
     rank_close(&rank);
@@ -102,7 +126,10 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
         {"activations", plan->activations}, {"workspace", plan->workspace}, {"data", plan->data},
         {"total", train_plan_total(plan)},
     };
-    fprintf(out, "%smemory plan of %lld parameters:\n", prefix, (long long)plan->parameters);
+    fprintf(out, "%smemory plan of %lld parameters", prefix, (long long)plan->parameters);
+    if (plan->ranks > 1)
+        fprintf(out, ", rank 0 of %d", plan->ranks);
+    fprintf(out, ":\n");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, parts[i].name, (double)parts[i].bytes / 1048576);
 }

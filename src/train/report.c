@@ -101,5 +101,5 @@ void report_end(struct report *report) {
     progress_clear(&report->progress);
     log_info("%lld iterations, %.4g tokens in %.1f s", (long long)iterations, tokens, seconds);
     log_info("peak memory %.1f MiB, planned %.1f MiB", (double)peak_memory() / 1048576,
-             (double)train_plan_total(&trainer->plan) / 1048576);
+             (double)train_plan_total(&trainer->plan) * trainer->site.in_process / 1048576);
 }

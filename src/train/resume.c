@@ -6,14 +6,104 @@
 
 static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", square_prefix[] = "exp_avg_sq.";
 
-static struct ckpt_flat flat_of(struct trainer *trainer, void *memory, enum dtype dtype) {
-    const struct param_store *store = model_store(trainer->model);
-    return (struct ckpt_flat){.store = store, .stream = trainer->rank.exec.stream, .memory = memory, .dtype = dtype};
+/* ---- the pieces of the optimizer as one array ---- */
+
+/* Values of the elements that this rank updates, each piece a flat array of its own. */
+struct pieces {
+    const struct gradient_sync *sync;
+    struct ckpt_flat *flats;   /* [pieces] */
+    struct ckpt_array *arrays; /* [pieces] over them */
+};
+
+/* The piece that has some of a parameter, if any has: a bucket holds parameters whole. */
+static const struct ckpt_array *array_of(const struct pieces *pieces, int param) {
+    const struct gradient_sync *sync = pieces->sync;
+    return &pieces->arrays[gradient_sync_piece(sync, sync->store->offset[param]) - sync->pieces];
 }
 
-static int load_weights(struct trainer *trainer, const char *directory) {
-    struct ckpt_flat flat = flat_of(trainer, trainer->optimizer.master, DTYPE_F32);
-    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+static int piece_rects(void *context, int param, struct ckpt_block *rects) {
+    const struct ckpt_array *array = array_of(context, param);
+    return array->rects(array->context, param, rects);
+}
+
+static int piece_get(void *context, const struct ckpt_block *block, void *values) {
+    const struct ckpt_array *array = array_of(context, block->param);
+    return array->get(array->context, block, values);
+}
+
+static int piece_put(void *context, const struct ckpt_block *block, const void *values) {
+    const struct ckpt_array *array = array_of(context, block->param);
+    return array->put(array->context, block, values);
+}
+
+/* The array of `pieces` over memory that holds all of them (`is_local`) or a whole flat array. */
+static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *memory, bool is_local, bool is_written) {
+    const struct gradient_sync *sync = &trainer->sync;
+    size_t count = (size_t)sync->piece_count;
+    *pieces = (struct pieces){
+        .sync = sync, .flats = calloc(count, sizeof *pieces->flats), .arrays = calloc(count, sizeof *pieces->arrays)};
+    if (!pieces->flats || !pieces->arrays)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < count; i++) {
+        const struct sync_piece *piece = &sync->pieces[i];
+        pieces->flats[i] =
+            (struct ckpt_flat){.store = sync->store,
+                               .stream = trainer->rank.exec.stream,
+                               .memory = memory + (is_local ? piece->local : piece->first),
+                               .dtype = DTYPE_F32,
+                               .first = piece->first,
+                               .count = piece->count,
+                               .writes_nothing = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
+                               .leaves_copies = is_written};
+    }
+    return STATUS_OK;
+}
+
+static struct ckpt_array pieces_array(struct pieces *pieces, const char *prefix, bool only_trainable) {
+    for (int i = 0; i < pieces->sync->piece_count; i++)
+        pieces->arrays[i] = ckpt_flat_array(&pieces->flats[i], prefix, only_trainable);
+    struct ckpt_array array = pieces->arrays[0];
+    array.rects = piece_rects;
+    array.get = piece_get;
+    array.put = piece_put;
+    array.context = pieces;
+    return array;
+}
+
+/* Both moments and the master weights. */
+struct state {
+    struct pieces pieces[3];
+    struct ckpt_array arrays[3];
+};
+
+static int state_open(struct state *state, struct trainer *trainer, bool is_written) {
+    struct optimizer *optimizer = &trainer->optimizer;
+    bool has_master = optimizer->store->dtype != DTYPE_F32;
+    *state = (struct state){0};
+    int status = pieces_open(&state->pieces[0], trainer, optimizer->m, true, is_written);
+    if (!status)
+        status = pieces_open(&state->pieces[1], trainer, optimizer->v, true, is_written);
+    if (!status)
+        status = pieces_open(&state->pieces[2], trainer, optimizer->master, has_master, is_written);
+    if (status)
+        return status;
+    state->arrays[0] = pieces_array(&state->pieces[0], mean_prefix, true);
+    state->arrays[1] = pieces_array(&state->pieces[1], square_prefix, true);
+    state->arrays[2] = pieces_array(&state->pieces[2], master_prefix, false);
+    return STATUS_OK;
+}
+
+static void state_free(struct state *state) {
+    for (int i = 0; i < 3; i++) {
+        free(state->pieces[i].flats);
+        free(state->pieces[i].arrays);
+    }
+}
+
+/* ---- loading ---- */
+
+static int load_weights(struct trainer *trainer, struct state *state, const char *directory) {
+    struct ckpt_array array = pieces_array(&state->pieces[2], "", false);
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_model(directory, &tensors);
     if (!status)
@@ -23,53 +113,51 @@ static int load_weights(struct trainer *trainer, const char *directory) {
 }
 
 /* Moments, and the master weights where a bf16 run left them beside; else those are the model's. */
-static int load_checkpoint(struct trainer *trainer) {
-    struct optimizer *optimizer = &trainer->optimizer;
-    const struct param_table *table = model_table(trainer->model);
-    struct ckpt_flat flats[] = {flat_of(trainer, optimizer->m, DTYPE_F32), flat_of(trainer, optimizer->v, DTYPE_F32),
-                                flat_of(trainer, optimizer->master, DTYPE_F32)};
-    struct ckpt_array arrays[] = {ckpt_flat_array(&flats[0], mean_prefix, true),
-                                  ckpt_flat_array(&flats[1], square_prefix, true),
-                                  ckpt_flat_array(&flats[2], master_prefix, false)};
+static int load_checkpoint(struct trainer *trainer, struct state *state) {
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_optimizer(trainer->run.checkpoint, &tensors);
     bool has_master = !status && ckpt_has_prefix(tensors, master_prefix);
     if (!status)
-        status = ckpt_read(tensors, table, arrays, has_master ? 3 : 2);
+        status = ckpt_read(tensors, model_table(trainer->model), state->arrays, has_master ? 3 : 2);
     ckpt_close(tensors);
     if (!status && !has_master)
-        status = load_weights(trainer, trainer->run.checkpoint);
-    optimizer->step = trainer->run.optimizer_step;
+        status = load_weights(trainer, state, trainer->run.checkpoint);
+    trainer->optimizer.step = trainer->run.optimizer_step;
     return status;
 }
 
 int train_load(struct trainer *trainer) {
-    int status;
-    if (*trainer->run.checkpoint)
-        status = load_checkpoint(trainer);
-    else if (*trainer->run.model_directory)
-        status = load_weights(trainer, trainer->run.model_directory);
-    else {
-        status = model_initialise(trainer->model, (uint64_t)trainer->run.config.train.seed);
+    if (!*trainer->run.checkpoint && !*trainer->run.model_directory) {
+        int status = model_initialise(trainer->model, (uint64_t)trainer->run.config.train.seed);
         return status ? status : optimizer_reset(&trainer->optimizer);
     }
+    struct state state;
+    int status = state_open(&state, trainer, false);
+    if (!status && *trainer->run.checkpoint)
+        status = load_checkpoint(trainer, &state);
+    else if (!status)
+        status = load_weights(trainer, &state, trainer->run.model_directory);
+    state_free(&state);
     return status ? status : optimizer_round_weights(&trainer->optimizer);
 }
 
+/* ---- saving ---- */
+
 int trainer_save(struct trainer *trainer) {
-    struct optimizer *optimizer = &trainer->optimizer;
     struct param_store *store = model_store(trainer->model);
     const struct run_config *run = &trainer->run.config;
-    bool has_master = store->dtype != DTYPE_F32;
-    struct ckpt_flat flats[] = {flat_of(trainer, optimizer->m, DTYPE_F32), flat_of(trainer, optimizer->v, DTYPE_F32),
-                                flat_of(trainer, optimizer->master, DTYPE_F32),
-                                flat_of(trainer, store->weights, store->dtype)};
-    struct ckpt_array arrays[] = {ckpt_flat_array(&flats[0], mean_prefix, true),
-                                  ckpt_flat_array(&flats[1], square_prefix, true),
-                                  ckpt_flat_array(&flats[2], master_prefix, false)};
-    struct ckpt_array weights = ckpt_flat_array(&flats[3], "", false);
+    struct ckpt_flat flat = {.store = store,
+                             .stream = trainer->rank.exec.stream,
+                             .memory = store->weights,
+                             .dtype = store->dtype,
+                             .writes_nothing = trainer->rank.data->rank > 0,
+                             .leaves_copies = true};
+    struct ckpt_array weights = ckpt_flat_array(&flat, "", false);
+    struct state state;
     char *config_text = NULL, *state_text = NULL;
-    int status = gpt2_write_config(&run->model, store->dtype, trainer->run.eos_id, &config_text);
+    int status = state_open(&state, trainer, true);
+    if (!status)
+        status = gpt2_write_config(&run->model, store->dtype, trainer->run.eos_id, &config_text);
     if (!status)
         status = train_state_write(trainer, &state_text);
     struct ckpt_save save = {
@@ -78,14 +166,16 @@ int trainer_save(struct trainer *trainer) {
         .model = {.table = store->table,
                   .weights = &weights,
                   .config_text = config_text,
-                  .tokenizer_directory = trainer->run.tokenizer_directory},
-        .optimizer = arrays,
-        .optimizer_count = has_master ? 3 : 2,
+                  .tokenizer_directory = trainer->run.tokenizer_directory,
+                  .world = trainer->world},
+        .optimizer = state.arrays,
+        .optimizer_count = store->dtype == DTYPE_F32 ? 2 : 3,
         .state_text = state_text,
         .keep_last = run->checkpoint.keep_last,
     };
     if (!status)
         status = ckpt_save(&save);
+    state_free(&state);
     free(config_text);
     free(state_text);
     return status;

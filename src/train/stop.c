@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <string.h>
 
-static volatile sig_atomic_t requested;
+static _Atomic int requested;
 
 /* The first signal is a wish; the next one, of either kind, does what it does by default. */
 static void request_stop(int signal_number) {

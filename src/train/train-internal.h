@@ -9,24 +9,46 @@
 #include "model/model.h"
 #include "optim/optim.h"
 
+/* Where a rank runs. */
+struct train_site {
+    int threads;    /* to compute with: its part of the cores that it shares */
+    int in_process; /* ranks of this process */
+    bool is_first_on_host, is_first_in_process;
+};
+
 struct trainer {
     struct train_run run;
     struct train_plan plan;
+    struct comm *world;
+    struct comm *own_world; /* where the caller has none */
+    struct train_site site;
     struct device *device;
     struct rank rank;
     struct gpt_data data;
-    int64_t micro_count; /* micro batches of a global batch */
+    int64_t micro_count; /* micro batches of this rank in a global batch */
     struct gpt_batch
         *micros; /* [micro_count]: all of them at once, since a row's loss weight needs the labels of all */
     struct model *model;
+    struct gradient_sync sync;
     struct optimizer optimizer;
     struct schedule schedule;
     int64_t iteration; /* done */
     int64_t consumed_samples;
+    int stop; /* the signal that all ranks have agreed to stop for, or 0 */
 };
 
+/* ranks.c */
+/* The grid of so many ranks; refuses what cannot be. */
+int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid);
+/* All ranks tell each other where they run, and the log. */
+int train_find_site(struct comm *world, const struct rank_grid *grid, struct train_site *site);
+/* Sets trainer->stop from the wishes of all ranks. */
+int train_agree_stop(struct trainer *trainer);
+/* Sums one number in host memory over the ranks that share this one's weights. */
+int train_sum_over_data(struct trainer *trainer, void *value, enum dtype dtype);
+
 /* plan.c */
-struct model_options train_model_options(const struct train_run *run);
+struct model_options train_model_options(const struct train_run *run, const struct rank_grid *grid);
 struct gpt_data_options train_data_options(const struct train_run *run);
 /* Fills `plan`; `rank` is left planning, with the needs of model and optimizer noted. `data` holds the open files. */
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,

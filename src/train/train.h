@@ -6,11 +6,16 @@
  * with both, every number of a run is determined, and a run that was interrupted and went on gives the same bits as one
  * that was not.
  *
+ * On several ranks each has a trainer, and all make the same calls. How the ranks are laid out follows from the section
+ * `parallel`; losses, norms and weights do not follow from it, but for rounding. World rank 0 alone writes metrics and
+ * progress. After a failed call the caller calls comm_abort before it closes the trainer.
+ *
  * A trainer is used by one thread. Nothing here ends the process. Signals: trainer_run alone, while it runs, takes
- * SIGTERM and SIGINT as a wish to stop; a second one has its usual effect. */
+ * SIGTERM and SIGINT at any rank as a wish that all stop; a second one has its usual effect. */
 #ifndef CAMBIUM_TRAIN_TRAIN_H
 #define CAMBIUM_TRAIN_TRAIN_H
 
+#include "comm/comm.h"
 #include "config/run.h"
 #include "train/events.h"
 #include "train/metrics.h"
@@ -38,8 +43,9 @@ struct train_run {
 int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,
                   const struct config *given);
 
-/* Bytes of memory that a run takes, by purpose. */
+/* Bytes of memory that a rank of a run takes, by purpose. */
 struct train_plan {
+    int ranks;
     size_t weights, gradients, optimizer, activations, workspace, data;
     int64_t parameters;
     double flops_per_token;
@@ -50,14 +56,17 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
 
 struct trainer;
 
-/* Plans the run; opens the datasets' files to see that they are there, and writes nothing. */
-int train_plan_make(const struct train_run *run, struct train_plan *plan);
-/* Opens device, data and model, and loads or initialises the weights. `run` is copied. */
-int trainer_open(const struct train_run *run, struct trainer **trainer);
+/* Plans rank 0 of the run on so many ranks; refuses layouts that cannot be, opens the datasets' files to see that they
+ * are there, and writes nothing. */
+int train_plan_make(const struct train_run *run, int ranks, struct train_plan *plan);
+/* Opens device, data and model, and loads or initialises the weights. `run` is copied; `world` is the caller's, or
+ * NULL for a rank alone. */
+int trainer_open(const struct train_run *run, struct comm *world, struct trainer **trainer);
 void trainer_close(struct trainer *trainer);
 
-/* One iteration. Allocates nothing once the first one is through. A loss or a gradient norm that is not finite is
- * STATUS_INVALID, with the iteration and the sample numbers; the weights are then those before it. */
+/* One iteration; the record is the same on every rank. Allocates nothing once the first one is through. A loss or a
+ * gradient norm that is not finite is STATUS_INVALID, with the iteration and the sample numbers; the weights are then
+ * those before it. */
 int trainer_step(struct trainer *trainer, struct train_record *record);
 /* The loss on eval_iters global batches of the validation split; which ones follows from the iteration. Where there are
  * no such samples, or somebody asked to stop, *is_done is false. */

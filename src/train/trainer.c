@@ -34,7 +34,7 @@ static struct schedule schedule_of_run(const struct run_config *run) {
 
 static int open_batches(struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
-    int64_t count = run->train.global_batch_size / run->train.micro_batch_size;
+    int64_t count = run->train.global_batch_size / run->train.micro_batch_size / trainer->rank.data->size;
     trainer->micros = calloc((size_t)count, sizeof *trainer->micros);
     if (!trainer->micros)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -49,7 +49,7 @@ static int open_batches(struct trainer *trainer) {
 
 static int open_model(struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
-    struct model_options options = train_model_options(&trainer->run);
+    struct model_options options = train_model_options(&trainer->run, &trainer->rank.grid);
     struct optimizer_options adamw = {
         .beta1 = run->optim.adam_beta1,
         .beta2 = run->optim.adam_beta2,
@@ -59,12 +59,32 @@ static int open_model(struct trainer *trainer) {
     };
     int status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
     if (!status)
-        status = optimizer_open(&trainer->optimizer, &adamw, &trainer->rank, model_store(trainer->model));
+        status = gradient_sync_open(&trainer->sync, &trainer->rank, model_store(trainer->model),
+                                    run->parallel.use_distributed_optimizer);
+    if (!status)
+        status = optimizer_open(&trainer->optimizer, &adamw, &trainer->sync);
     return status ? status : train_load(trainer);
 }
 
-int trainer_open(const struct train_run *run, struct trainer **out) {
+/* The first rank of a host builds the index caches, which the others then find. */
+static int open_data(struct trainer *trainer) {
+    struct gpt_data_options options = train_data_options(&trainer->run);
+    int status = STATUS_OK;
+    if (trainer->site.is_first_on_host)
+        status = gpt_data_open(&trainer->data, &options);
+    if (!status)
+        status = comm_barrier(trainer->world, NULL);
+    if (!status && !trainer->site.is_first_on_host)
+        status = gpt_data_open(&trainer->data, &options);
+    return status;
+}
+
+int trainer_open(const struct train_run *run, struct comm *world, struct trainer **out) {
     *out = NULL;
+    struct rank_grid grid;
+    int status = train_grid(&run->config, world ? world->size : 1, &grid);
+    if (status)
+        return status;
     struct trainer *trainer = calloc(1, sizeof *trainer);
     if (!trainer)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -72,12 +92,17 @@ int trainer_open(const struct train_run *run, struct trainer **out) {
     trainer->iteration = run->iteration;
     trainer->consumed_samples = run->consumed_samples;
     trainer->schedule = schedule_of_run(&run->config);
-    struct gpt_data_options data = train_data_options(run);
-    int status = gpt_data_open(&trainer->data, &data);
+    if (!world)
+        status = comm_single_open(&trainer->own_world);
+    trainer->world = world ? world : trainer->own_world;
     if (!status)
-        status = device_open("cpu", 0, 0, &trainer->device);
+        status = train_find_site(trainer->world, &grid, &trainer->site);
     if (!status)
-        status = rank_open_single(&trainer->rank, trainer->device, (uint64_t)run->config.train.seed);
+        status = open_data(trainer);
+    if (!status)
+        status = device_open("cpu", 0, trainer->site.threads, &trainer->device);
+    if (!status)
+        status = rank_open(&trainer->rank, &grid, trainer->world, trainer->device, (uint64_t)run->config.train.seed);
     if (!status)
         status = train_plan_fill(run, &trainer->rank, &trainer->data, &trainer->plan);
     if (!status)
@@ -95,6 +120,7 @@ void trainer_close(struct trainer *trainer) {
     if (!trainer)
         return;
     optimizer_close(&trainer->optimizer);
+    gradient_sync_close(&trainer->sync);
     model_close(trainer->model);
     rank_close(&trainer->rank);
     if (trainer->device)
@@ -103,17 +129,21 @@ void trainer_close(struct trainer *trainer) {
         gpt_batch_free(&trainer->micros[m]);
     free(trainer->micros);
     gpt_data_close(&trainer->data);
+    comm_close(trainer->own_world);
     free(trainer);
 }
 
 /* ---- batches ---- */
 
-/* Reads the global batch of samples from `first` on; *labels is the number of its rows that count. */
+/* Reads this rank's part of the global batch of samples from `first` on; *labels is the number of its rows that count.
+ */
 static int read_global_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels) {
+    const struct comm *group = trainer->rank.data;
     *labels = 0;
     for (int64_t m = 0; m < trainer->micro_count; m++) {
         struct gpt_batch *batch = &trainer->micros[m];
-        int64_t sample = gpt_batch_first(first, m, trainer->run.config.train.micro_batch_size, 0, 1);
+        int64_t size = trainer->run.config.train.micro_batch_size;
+        int64_t sample = gpt_batch_first(first, m, size, group->rank, group->size);
         int status = gpt_batch_read(batch, split, sample);
         if (status)
             return status;
@@ -149,7 +179,13 @@ static struct model_batch view_batch(const struct gpt_batch *batch) {
 
 /* ---- an iteration ---- */
 
-static int fail_not_finite(const struct trainer *trainer, const char *what, double value) {
+/* Every rank finds the same; the first one says it, and its failure ends the others' wait. */
+static int fail_not_finite(struct trainer *trainer, const char *what, double value) {
+    int status = gradient_sync_finish(&trainer->sync);
+    if (!status && trainer->world->rank > 0)
+        status = comm_barrier(trainer->world, NULL);
+    if (status)
+        return status;
     int64_t first = trainer->consumed_samples, count = trainer->run.config.train.global_batch_size;
     return status_fail(
         STATUS_INVALID,
@@ -158,19 +194,32 @@ static int fail_not_finite(const struct trainer *trainer, const char *what, doub
         (long long)trainer->iteration + 1, what, value, (long long)first, (long long)(first + count - 1));
 }
 
+static int start_sums(void *context, int layer) {
+    return gradient_sync_layer(context, layer);
+}
+
+/* Leaves the gradients' sums over the data ranks started. */
 static int forward_backward(struct trainer *trainer, double *loss) {
     int64_t labels;
     int status = read_global_batch(trainer, &trainer->data.splits[SPLIT_TRAIN], trainer->consumed_samples, &labels);
+    if (!status)
+        status = train_sum_over_data(trainer, &labels, DTYPE_I64);
     if (status)
         return status;
     weigh_rows(trainer, labels);
     for (int64_t m = 0; m < trainer->micro_count && !status; m++) {
         struct model_batch batch = view_batch(&trainer->micros[m]);
-        struct model_pass pass = {
-            .is_first_micro_batch = m == 0, .is_last_micro_batch = m + 1 == trainer->micro_count, .has_dropout = true};
+        bool is_last = m + 1 == trainer->micro_count;
+        struct model_pass pass = {.is_first_micro_batch = m == 0,
+                                  .is_last_micro_batch = is_last,
+                                  .has_dropout = true,
+                                  .layer_done = is_last ? start_sums : NULL,
+                                  .context = &trainer->sync};
         status = model_train_step(trainer->model, &batch, &pass);
     }
-    return status ? status : model_loss(trainer->model, loss);
+    if (!status)
+        status = model_loss(trainer->model, loss);
+    return status ? status : train_sum_over_data(trainer, loss, DTYPE_F64);
 }
 
 int trainer_step(struct trainer *trainer, struct train_record *record) {
@@ -215,20 +264,26 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
         return STATUS_OK;
     /* As Megatron counts: each validation goes on where the one before it ended. */
     int64_t first = (trainer->iteration / run->train.eval_interval - 1) * run->train.eval_iters * batch_size;
-    int status = STATUS_OK;
-    for (int64_t i = 0; i < run->train.eval_iters && !status && !stop_requested(); i++) {
+    int status = train_agree_stop(trainer);
+    for (int64_t i = 0; i < run->train.eval_iters && !status && !trainer->stop; i++) {
         status = read_global_batch(trainer, split, first + i * batch_size, &more);
         labels += more;
         for (int64_t m = 0; m < trainer->micro_count && !status; m++) {
             struct model_batch batch = view_batch(&trainer->micros[m]);
             status = model_evaluate(trainer->model, &batch);
         }
+        if (!status)
+            status = train_agree_stop(trainer);
     }
     if (!status)
         status = model_loss(trainer->model, &loss);
+    if (!status)
+        status = train_sum_over_data(trainer, &loss, DTYPE_F64);
+    if (!status)
+        status = train_sum_over_data(trainer, &labels, DTYPE_I64);
     if (status)
         return status;
-    *is_done = !stop_requested();
+    *is_done = !trainer->stop;
     *record = (struct validation_record){
         .iteration = trainer->iteration,
         .valid_loss = labels > 0 ? loss / (double)labels : 0,

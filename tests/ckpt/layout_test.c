@@ -393,11 +393,8 @@ static void so_in_shards_of_bounded_size(void **state) {
     check_chain(DTYPE_BF16, 2500);
 }
 
-/* Parts of more than one block: rectangles are walked inside the rank's rows, or columns. */
-static void large_parts_are_written_in_blocks(void **state) {
-    (void)state;
-    enum { SIDE = 1500 };
-    _Static_assert(SIDE * SIDE / 2 > CKPT_BLOCK_ELEMENTS, "one block would do");
+/* Matrices, plain and transposed, cut along either axis. */
+static void check_matrices(int64_t rows, int64_t columns, int tensors, int data) {
     char *root = test_directory(), *reference = tiny_path(root, "reference"), *save = tiny_path(root, "save");
     struct run run = make_run(1, 1, 1);
     run.table.count = 0;
@@ -405,11 +402,12 @@ static void large_parts_are_written_in_blocks(void **state) {
     for (int i = 0; i < 4; i++) {
         char name[PARAM_NAME_BYTES];
         snprintf(name, sizeof name, "matrix.%d", i);
-        tiny_add(&run.table, name, 2, SIDE, SIDE, name, i / 2)->shard = i % 2 ? PARAM_SHARD_AXIS1 : PARAM_SHARD_AXIS0;
+        tiny_add(&run.table, name, 2, rows, columns, name, i / 2)->shard =
+            i % 2 ? PARAM_SHARD_AXIS1 : PARAM_SHARD_AXIS0;
     }
     save_reference(&run, reference);
     char *expected = checkpoint_path(reference, 0), *saved = checkpoint_path(save, 0);
-    run.grid = (struct rank_grid){2, 1, 1, 1, 1};
+    run.grid = (struct rank_grid){tensors, 1, 1, data, 1};
     run.from = expected;
     launch(&run);
     assert_saved(&run);
@@ -420,6 +418,20 @@ static void large_parts_are_written_in_blocks(void **state) {
     free(reference);
     free(save);
     free(root);
+}
+
+/* Parts of more than one block: rectangles are walked inside the rank's rows, or columns. */
+static void large_parts_are_written_in_blocks(void **state) {
+    (void)state;
+    enum { SIDE = 1500 };
+    _Static_assert(SIDE * SIDE / 2 > CKPT_BLOCK_ELEMENTS, "one block would do");
+    check_matrices(SIDE, SIDE, 2, 1);
+}
+
+static void a_shard_may_lie_inside_a_row(void **state) {
+    (void)state;
+    check_matrices(1, 1000, 1, 16);
+    check_matrices(3, 1500, 2, 8);
 }
 
 /* ---- failures ---- */
@@ -590,6 +602,7 @@ int main(void) {
         cmocka_unit_test(any_layout_loads_any_and_writes_the_same_bytes),
         cmocka_unit_test(so_in_shards_of_bounded_size),
         cmocka_unit_test(large_parts_are_written_in_blocks),
+        cmocka_unit_test(a_shard_may_lie_inside_a_row),
         cmocka_unit_test(a_failure_of_one_rank_is_one_of_all),
         cmocka_unit_test(a_directory_that_cannot_be_made_fails_all),
         cmocka_unit_test(elements_without_one_owner_are_refused_by_name),

@@ -216,10 +216,10 @@ static void impossible_runs_are_refused_with_both_numbers(void **state) {
     cannot_be("--optim.adam_beta2=1", "optim.adam_beta2 1: expected at least 0 and below 1");
     cannot_be("--model.hidden_dropout=1", "model.hidden_dropout 1: expected at least 0 and below 1");
     cannot_be("--checkpoint.save_interval=5", "checkpoint.save_interval 5 without checkpoint.save");
-    cannot_be("--parallel.tensor_model_parallel_size=2",
-              "parallel.tensor_model_parallel_size 2: this build has only 1");
+    cannot_be("--parallel.pipeline_model_parallel_size=2",
+              "parallel.pipeline_model_parallel_size 2: this build has only 1");
     cannot_be("--parallel.context_parallel_size=2", "parallel.context_parallel_size 2: this build has only 1");
-    cannot_be("--parallel.sequence_parallel", "parallel.sequence_parallel true: this build has only false");
+    cannot_be("--parallel.recompute_modules=mlp", "parallel.recompute_modules mlp: expected core_attn, layernorm or");
 }
 
 static void what_a_run_needs_is_asked_for_by_name(void **state) {

@@ -1,67 +1,9 @@
 /* The trainer by itself: nothing is allocated inside a step, and a step means what it says. */
-#include "train/train.h"
+#include "train/support.h"
 
-#include "data/data.h"
 #include "support/allocations.h"
-#include "support/test.h"
 
 #include <math.h>
-
-/* ---- a small run ---- */
-
-enum { VOCAB = 50, S = 24 };
-static const int32_t EOD = 0;
-
-static char *write_text(void) {
-    char *directory = test_directory(), *prefix;
-    assert_true(asprintf(&prefix, "%s/text", directory) > 0);
-    struct indexed_writer writer;
-    test_ok(indexed_writer_open(&writer, prefix, TOKEN_U16, VOCAB));
-    for (uint32_t d = 0; d < 50; d++) {
-        int32_t tokens[40], count = 8 + (int32_t)(philox(3, d, 0, 0, (uint32_t)RNG_TEST << 24).word[0] % 30);
-        for (int32_t i = 0; i < count; i++)
-            tokens[i] = 1 + (int32_t)((d * 7 + (uint32_t)i) % (VOCAB - 1));
-        tokens[count] = EOD;
-        test_ok(indexed_writer_add_sequence(&writer, tokens, count + 1));
-        test_ok(indexed_writer_end_document(&writer));
-    }
-    test_ok(indexed_writer_commit(&writer));
-    free(directory);
-    return prefix;
-}
-
-static struct train_run make_run(const char **prefix, int precision, int64_t micro_batch_size) {
-    struct train_run run = {.eos_id = EOD};
-    run.config = (struct run_config){
-        .model = {.num_layers = 2,
-                  .hidden_size = 32,
-                  .num_attention_heads = 2,
-                  .vocab_size = VOCAB,
-                  .hidden_dropout = 0.1,
-                  .attention_dropout = 0.1,
-                  .embedding_dropout = -1,
-                  .init_method_std = 0.02,
-                  .layernorm_epsilon = 1e-5,
-                  .add_bias_linear = true},
-        .data = {.data_path = {.items = prefix, .count = 1}, .seq_length = S, .seed = 1234, .split = "80,20,0"},
-        .train = {.train_iters = 20,
-                  .micro_batch_size = micro_batch_size,
-                  .global_batch_size = 6,
-                  .seed = 1,
-                  .eval_interval = 5,
-                  .eval_iters = 2,
-                  .precision = precision},
-        .optim =
-            {.lr = 1e-2, .weight_decay = 0.1, .clip_grad = 1, .adam_beta1 = 0.9, .adam_beta2 = 0.99, .adam_eps = 1e-8},
-        .parallel = {.tensor_model_parallel_size = 1,
-                     .pipeline_model_parallel_size = 1,
-                     .context_parallel_size = 1,
-                     .expert_model_parallel_size = 1},
-        .log = {.log_interval = 1},
-    };
-    test_ok(run_config_resolve(&run.config));
-    return run;
-}
 
 static void nothing_is_allocated_inside_a_step(void **state) {
     (void)state;
@@ -77,7 +19,7 @@ static void nothing_is_allocated_inside_a_step(void **state) {
         struct metrics_file metrics;
         struct event_file events;
         bool is_done;
-        test_ok(trainer_open(&run, &trainer));
+        test_ok(trainer_open(&run, NULL, &trainer));
         test_ok(metrics_open(&metrics, "/dev/null", 0));
         test_ok(events_open(&events, directory, 1));
         for (int i = 0; i < 5; i++)
@@ -121,7 +63,7 @@ static void the_count_sees_an_allocation(void **state) {
 static void first_losses(const struct train_run *run, double losses[3]) {
     struct trainer *trainer;
     struct train_record record;
-    test_ok(trainer_open(run, &trainer));
+    test_ok(trainer_open(run, NULL, &trainer));
     for (int i = 0; i < 3; i++) {
         test_ok(trainer_step(trainer, &record));
         losses[i] = record.lm_loss;
@@ -158,7 +100,7 @@ static void validation_follows_from_the_iteration(void **state) {
     struct train_record record;
     struct validation_record a, b;
     bool is_done;
-    test_ok(trainer_open(&run, &trainer));
+    test_ok(trainer_open(&run, NULL, &trainer));
     for (int i = 0; i < 5; i++)
         test_ok(trainer_step(trainer, &record));
     test_ok(trainer_evaluate(trainer, &a, &is_done));
@@ -168,7 +110,7 @@ static void validation_follows_from_the_iteration(void **state) {
     assert_true(a.valid_loss > 0 && a.valid_loss < 4.5);
     trainer_close(trainer);
     run.config.data.split = "100,0,0";
-    test_ok(trainer_open(&run, &trainer));
+    test_ok(trainer_open(&run, NULL, &trainer));
     for (int i = 0; i < 5; i++)
         test_ok(trainer_step(trainer, &record));
     test_ok(trainer_evaluate(trainer, &a, &is_done));
@@ -182,9 +124,9 @@ static void the_plan_counts_every_part(void **state) {
     char *prefix = write_text();
     struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 3);
     struct train_plan fp32, bf16;
-    test_ok(train_plan_make(&run, &fp32));
+    test_ok(train_plan_make(&run, 1, &fp32));
     run.config.train.precision = PRECISION_BF16;
-    test_ok(train_plan_make(&run, &bf16));
+    test_ok(train_plan_make(&run, 1, &bf16));
     size_t parameters = (size_t)fp32.parameters;
     assert_int_equal(fp32.parameters, 50 * 32 + 24 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32);
     assert_in_range(fp32.weights, 4 * parameters, 4 * parameters + 28 * 256);

@@ -1,0 +1,144 @@
+/* Buckets of whole layers, and the collectives over them. */
+#include "parallel/sync.h"
+
+#include <stdlib.h>
+
+/* A bucket is worth a message of its own from this size on; a group takes only so many started calls. */
+enum { BUCKET_ELEMENTS = 1 << 14, STARTED_MOST = COMM_STARTED_MAX / 2 };
+
+/* ---- buckets ---- */
+
+/* Adds the buckets of the parameters that are cut over the tensor ranks, or of the copies: [first, end) of the store.
+ */
+static void add_buckets(struct gradient_sync *sync, bool of_copies, int64_t first, int64_t end) {
+    const struct param_store *store = sync->store;
+    struct sync_bucket *bucket = NULL;
+    int layer = 0;
+    for (int i = 0; i < store->table->count; i++) {
+        const struct param *row = &store->table->rows[i];
+        if ((row->shard == PARAM_REPLICATED) != of_copies || !param_local_elements(store, i))
+            continue;
+        bool is_full = bucket && store->offset[i] - bucket->first >= BUCKET_ELEMENTS;
+        if (is_full && row->layer != layer) {
+            first = store->offset[i];
+            bucket->count = first - bucket->first;
+            bucket = NULL;
+        }
+        if (!bucket) {
+            bucket = &sync->buckets[sync->bucket_count++];
+            *bucket = (struct sync_bucket){.first = first, .layer = row->layer};
+        }
+        layer = row->layer;
+        bucket->layer = layer < bucket->layer ? layer : bucket->layer;
+    }
+    if (bucket)
+        bucket->count = end - bucket->first;
+}
+
+static int by_layer(const void *a, const void *b) {
+    const struct sync_bucket *x = a, *y = b;
+    if (x->layer != y->layer)
+        return x->layer > y->layer ? -1 : 1;
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
+static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count) {
+    const struct comm *group = sync->rank->data;
+    int ranks = sync->is_sharded ? group->size : 1, rank = sync->is_sharded ? group->rank : 0;
+    if (count == 0)
+        return;
+    sync->pieces[sync->piece_count++] = (struct sync_piece){.first = first + count / ranks * rank,
+                                                            .count = count / ranks,
+                                                            .local = first / ranks,
+                                                            .bucket_first = first,
+                                                            .bucket_count = count};
+    sync->local_elements += count / ranks;
+}
+
+int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct param_store *store, bool is_sharded) {
+    *sync = (struct gradient_sync){.rank = rank, .store = store, .is_sharded = is_sharded && rank->data->size > 1};
+    size_t most = (size_t)store->table->count + 2;
+    sync->buckets = calloc(most, sizeof *sync->buckets);
+    sync->pieces = calloc(most, sizeof *sync->pieces);
+    sync->requests = calloc(most, sizeof *sync->requests);
+    if (!sync->buckets || !sync->pieces || !sync->requests)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    if (rank->data->size > 1) {
+        add_buckets(sync, false, 0, store->sharded_elements);
+        add_buckets(sync, true, store->sharded_elements, store->flat_elements);
+    }
+    if (sync->is_sharded) {
+        for (int i = 0; i < sync->bucket_count; i++)
+            add_piece(sync, sync->buckets[i].first, sync->buckets[i].count);
+    } else {
+        add_piece(sync, 0, store->sharded_elements);
+        add_piece(sync, store->sharded_elements, store->flat_elements - store->sharded_elements);
+    }
+    qsort(sync->buckets, (size_t)sync->bucket_count, sizeof *sync->buckets, by_layer);
+    return STATUS_OK;
+}
+
+void gradient_sync_close(struct gradient_sync *sync) {
+    free(sync->buckets);
+    free(sync->pieces);
+    free(sync->requests);
+    *sync = (struct gradient_sync){0};
+}
+
+const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, int64_t at) {
+    int low = 0, high = sync->piece_count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (sync->pieces[middle].bucket_first <= at)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &sync->pieces[low];
+}
+
+/* ---- sums ---- */
+
+static int start_bucket(struct gradient_sync *sync, int index) {
+    struct rank *rank = sync->rank;
+    const struct sync_bucket *bucket = &sync->buckets[index];
+    struct comm_request *request = &sync->requests[index];
+    float *gradients = sync->store->gradients + bucket->first;
+    if (!sync->is_sharded)
+        return rank_sum_start(rank, rank->data, gradients, bucket->count, DTYPE_F32, request);
+    int64_t share = bucket->count / rank->data->size;
+    return rank_scatter_start(rank, rank->data, gradients, gradients + share * rank->data->rank, share, DTYPE_F32,
+                              request);
+}
+
+int gradient_sync_layer(struct gradient_sync *sync, int layer) {
+    int status = STATUS_OK;
+    while (!status && sync->started < sync->bucket_count && sync->buckets[sync->started].layer >= layer) {
+        if (sync->started - sync->waited == STARTED_MOST)
+            status = rank_sum_wait(sync->rank, &sync->requests[sync->waited++]);
+        if (!status)
+            status = start_bucket(sync, sync->started++);
+    }
+    return status;
+}
+
+int gradient_sync_finish(struct gradient_sync *sync) {
+    int status = gradient_sync_layer(sync, INT32_MIN);
+    while (!status && sync->waited < sync->started)
+        status = rank_sum_wait(sync->rank, &sync->requests[sync->waited++]);
+    sync->started = sync->waited = 0;
+    return status;
+}
+
+int gradient_sync_gather_weights(struct gradient_sync *sync) {
+    const struct param_store *store = sync->store;
+    size_t width = dtype_bytes(store->dtype);
+    int status = STATUS_OK;
+    for (int i = 0; sync->is_sharded && i < sync->piece_count && !status; i++) {
+        const struct sync_piece *piece = &sync->pieces[i];
+        char *weights = store->weights;
+        status = rank_gather(sync->rank, sync->rank->data, weights + (size_t)piece->first * width,
+                             weights + (size_t)piece->bucket_first * width, piece->count, store->dtype);
+    }
+    return status;
+}

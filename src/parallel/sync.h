@@ -1,0 +1,54 @@
+/* The gradients of ranks that share their weights, summed in buckets while the backward still runs.
+ *
+ * Without sharding every rank of the data group ends with the whole sum and updates everything. With it (ZeRO-1) each
+ * bucket is reduce-scattered: a rank ends with one equal piece of every bucket, keeps the optimizer's state of these
+ * pieces alone, updates their weights, and the pieces are gathered again. Pieces cut through parameters; no bucket
+ * does.
+ *
+ * The order of the calls on the data group is the same on all of its ranks. A rank without others in its data group has
+ * nothing to sum, and pieces that hold everything. */
+#ifndef CAMBIUM_PARALLEL_SYNC_H
+#define CAMBIUM_PARALLEL_SYNC_H
+
+#include "parallel/parallel.h"
+
+/* Elements [first, first + count) of a store's flat arrays: whole layers, of which `layer` is final last. */
+struct sync_bucket {
+    int64_t first, count;
+    int layer;
+};
+
+/* What this rank updates: elements [first, first + count) of the flat arrays, which stand at `local` in arrays that
+ * hold only pieces. The bucket is where it was cut from. */
+struct sync_piece {
+    int64_t first, count, local;
+    int64_t bucket_first, bucket_count;
+};
+
+struct gradient_sync {
+    struct rank *rank;
+    struct param_store *store;
+    bool is_sharded;
+    int64_t local_elements; /* of all pieces */
+    int piece_count;
+    struct sync_piece *pieces; /* ascending */
+    int bucket_count, started, waited;
+    struct sync_bucket *buckets; /* in the order in which they become final; none where nothing is summed */
+    struct comm_request *requests;
+};
+
+/* `is_sharded` wants a store whose layers are cut into as many shards as the data group has ranks
+ * (param_store_options.layer_shards); alone in the group it changes nothing. */
+int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct param_store *store, bool is_sharded);
+void gradient_sync_close(struct gradient_sync *sync);
+/* The piece that was cut from the bucket with element `at`. */
+const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, int64_t at);
+
+/* The gradients of `layer` and all above it are final: starts the sums of the buckets that are now complete. */
+int gradient_sync_layer(struct gradient_sync *sync, int layer);
+/* Starts what is left and waits for all: the sums stand in the store's gradients, of a sharded sync in its pieces. */
+int gradient_sync_finish(struct gradient_sync *sync);
+/* After the pieces of the weights were set: every rank's to every rank. Nothing to do without sharding. */
+int gradient_sync_gather_weights(struct gradient_sync *sync);
+
+#endif
