@@ -14,7 +14,7 @@ CONFIG = gpt2_config(n_layer=LAYERS, n_embd=WIDTH, n_head=4, n_inner=INNER, voca
 HEAD_WEIGHTS = VOCAB * WIDTH
 WEIGHTS = sum(math.prod(shape) for name, shape in gpt2_shapes(CONFIG).items() if name != "wpe.weight")
 BLOCK_WEIGHTS = WEIGHTS - HEAD_WEIGHTS
-PHASES = ["gemm", "attention", "norms", "loss", "optimizer", "rest"]
+PHASES = ["gemm", "attention", "norms", "loss", "optimizer", "communication", "rest"]
 
 
 class Bench(unittest.TestCase):

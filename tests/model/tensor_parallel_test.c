@@ -159,11 +159,58 @@ static void so_with_the_sequence_cut_as_well(void **state) {
     check(true, true);
 }
 
+/* ---- when gradients are final ---- */
+
+struct snapshot {
+    struct model *model;
+    int last; /* the layer of the last call */
+    float *gradients;
+};
+
+/* Keeps the gradients of the parameters that this call says are final. */
+static int keep(void *context, int layer) {
+    struct snapshot *snapshot = context;
+    const struct param_store *store = model_store(snapshot->model);
+    if (layer != snapshot->last - 1)
+        return status_fail(STATUS_INVALID, "layer %d behind layer %d", layer, snapshot->last);
+    snapshot->last = layer;
+    for (int i = 0; i < store->table->count; i++)
+        if (store->table->rows[i].layer == layer)
+            memcpy(snapshot->gradients + store->offset[i], param_gradient(store, i),
+                   (size_t)param_local_elements(store, i) * sizeof(float));
+    return STATUS_OK;
+}
+
+static void a_layer_is_done_when_its_gradients_are_final(void **state) {
+    (void)state;
+    for (int is_untied = 0; is_untied < 2; is_untied++) {
+        struct test_model test;
+        struct model_options options = {
+            .config = make_config(is_untied), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+        struct model_batch batch;
+        test_model_open(&test, options);
+        test_ok(model_initialise(test.model, 77));
+        const struct param_store *store = model_store(test.model);
+        size_t bytes = (size_t)store->flat_elements * sizeof(float);
+        struct snapshot snapshot = {
+            .model = test.model, .last = (int)options.config.num_layers + 1, .gradients = calloc(1, bytes)};
+        struct model_pass pass = {
+            .is_first_micro_batch = true, .has_dropout = true, .layer_done = keep, .context = &snapshot};
+        make_batch(0, &batch);
+        test_ok(model_train_step(test.model, &batch, &pass));
+        assert_int_equal(snapshot.last, -1);
+        assert_memory_equal(snapshot.gradients, store->gradients, bytes);
+        free(snapshot.gradients);
+        test_model_close(&test);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensor_ranks_equal_the_whole),
         cmocka_unit_test(so_with_a_head_of_its_own),
         cmocka_unit_test(so_with_the_sequence_cut_as_well),
+        cmocka_unit_test(a_layer_is_done_when_its_gradients_are_final),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

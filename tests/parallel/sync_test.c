@@ -1,0 +1,163 @@
+/* Gradients summed in buckets and in pieces, on a made-up table with more layers than a group takes started calls. */
+#include "parallel/sync.h"
+
+#include "support/test.h"
+
+enum { LAYERS = 40, ROWS = 131, COLUMNS = 257, TENSOR = 2, DATA = 3 };
+
+/* A matrix that the tensor ranks share and a copy for each layer, and one of each before and behind the layers. */
+static void describe(struct param_table *table) {
+    *table = (struct param_table){0};
+    for (int layer = -1; layer <= LAYERS; layer++) {
+        struct param matrix = {.dims = 2,
+                               .shape = {ROWS, COLUMNS},
+                               .shard = PARAM_SHARD_AXIS1,
+                               .is_trainable = true,
+                               .layer = layer,
+                               .slice_count = 1,
+                               .slices = {{.rows = ROWS}}};
+        struct param copy = {
+            .dims = 1, .shape = {COLUMNS * 9, 1}, .is_trainable = true, .layer = layer, .slice_count = 1};
+        copy.slices[0].rows = copy.shape[0];
+        test_ok(param_table_add(table, &matrix) >= 0 ? 0 : -1);
+        test_ok(param_table_add(table, &copy) >= 0 ? 0 : -1);
+    }
+}
+
+struct task {
+    const struct param_table *table;
+    bool is_sharded;
+};
+
+static float value(int tensor, int data, int64_t element) {
+    return (float)(element % 1013 + 2000 * tensor + 1) * (float)(data + 1);
+}
+
+static int expect(bool is_true, const char *what, int64_t at) {
+    return is_true ? STATUS_OK : status_fail(STATUS_INVALID, "%s at %lld", what, (long long)at);
+}
+
+/* The sums of this rank's pieces, and that the pieces of all ranks are the whole array once. */
+static int check_sums(const struct gradient_sync *sync, const struct rank *rank) {
+    const struct param_store *store = sync->store;
+    int64_t local = 0;
+    int status = STATUS_OK;
+    for (int i = 0; i < sync->piece_count && !status; i++) {
+        const struct sync_piece *piece = &sync->pieces[i];
+        const struct sync_piece *next = i + 1 < sync->piece_count ? piece + 1 : NULL;
+        int shards = sync->is_sharded ? DATA : 1;
+        status = expect(piece->local == local, "the local place", piece->first);
+        if (!status)
+            status = expect(piece->count * shards == piece->bucket_count, "the size of a piece", piece->first);
+        if (!status)
+            status =
+                expect(piece->bucket_first + piece->bucket_count == (next ? next->bucket_first : store->flat_elements),
+                       "the end of a bucket", piece->first);
+        local += piece->count;
+        for (int64_t e = piece->first; e < piece->first + piece->count && !status; e++)
+            status = expect(store->gradients[e] == 6 * value(rank->place.tensor, 0, e), "the sum", e);
+    }
+    return status ? status : expect(local == sync->local_elements, "the number of local elements", local);
+}
+
+/* Every parameter lies in one bucket, and the pieces' search finds it. */
+static int check_search(const struct gradient_sync *sync) {
+    const struct param_store *store = sync->store;
+    int status = STATUS_OK;
+    for (int i = 0; i < store->table->count && !status; i++) {
+        const struct sync_piece *piece = gradient_sync_piece(sync, store->offset[i]);
+        status = expect(store->offset[i] >= piece->bucket_first && store->offset[i] + param_local_elements(store, i) <=
+                                                                       piece->bucket_first + piece->bucket_count,
+                        "the piece of a parameter", i);
+    }
+    return status;
+}
+
+static int check_weights(struct gradient_sync *sync) {
+    float *weights = sync->store->weights;
+    for (int i = 0; i < sync->piece_count; i++)
+        for (int64_t e = sync->pieces[i].first; e < sync->pieces[i].first + sync->pieces[i].count; e++)
+            weights[e] = value(0, 0, e);
+    int status = gradient_sync_gather_weights(sync);
+    for (int64_t e = 0; e < sync->store->flat_elements && !status; e++)
+        status = expect(weights[e] == value(0, 0, e), "the gathered weight", e);
+    return status;
+}
+
+static int sum_once(struct gradient_sync *sync, const struct rank *rank, bool from_the_top) {
+    const struct param_store *store = sync->store;
+    for (int64_t e = 0; e < store->flat_elements; e++)
+        store->gradients[e] = value(rank->place.tensor, rank->place.data, e);
+    int status = STATUS_OK;
+    for (int layer = LAYERS; layer >= -1 && from_the_top && !status; layer--)
+        status = gradient_sync_layer(sync, layer);
+    if (!status)
+        status = gradient_sync_finish(sync);
+    return status ? status : check_sums(sync, rank);
+}
+
+static int run_rank(struct comm *world, void *context) {
+    const struct task *task = context;
+    struct rank_grid grid = {TENSOR, 1, 1, DATA, 1};
+    struct device *device;
+    struct rank rank;
+    struct param_store store = {0};
+    struct gradient_sync sync = {0};
+    int status = device_open("cpu", 0, 1, &device);
+    if (!status)
+        status = rank_open(&rank, &grid, world, device, 0);
+    struct param_part part = {.tensor = rank.place.tensor, .tensors = TENSOR};
+    struct param_store_options options = {.table = task->table,
+                                          .part = &part,
+                                          .device = device,
+                                          .has_gradients = true,
+                                          .layer_shards = task->is_sharded ? DATA : 0};
+    if (!status)
+        status = param_store_sketch(&store, &options);
+    if (!status)
+        status = param_store_open(&store);
+    if (!status)
+        status = gradient_sync_open(&sync, &rank, &store, task->is_sharded);
+    rank.is_planning = false;
+    if (!status)
+        status = expect(sync.bucket_count > COMM_STARTED_MAX, "too few buckets", sync.bucket_count);
+    for (int round = 0; round < 3 && !status; round++)
+        status = sum_once(&sync, &rank, round != 1);
+    if (!status)
+        status = check_search(&sync);
+    if (!status && task->is_sharded)
+        status = check_weights(&sync);
+    if (status)
+        comm_abort(world, status_text());
+    gradient_sync_close(&sync);
+    param_store_close(&store);
+    rank_close(&rank);
+    device_close(device);
+    return status;
+}
+
+static void check(bool is_sharded) {
+    struct param_table table;
+    describe(&table);
+    struct task task = {.table = &table, .is_sharded = is_sharded};
+    test_ok(comm_local_run(TENSOR * DATA, run_rank, &task));
+    param_table_free(&table);
+}
+
+static void every_rank_gets_the_sum(void **state) {
+    (void)state;
+    check(false);
+}
+
+static void every_rank_gets_its_pieces_of_the_sum_and_gives_theirs(void **state) {
+    (void)state;
+    check(true);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rank_gets_the_sum),
+        cmocka_unit_test(every_rank_gets_its_pieces_of_the_sum_and_gives_theirs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
