@@ -23,9 +23,10 @@ enum {
     WIDEST = 2,                        /* panels side by side */
     WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the most rows that leave registers for that */
     SLICE_STEPS = 256,                 /* of rows that are packed: at most 14 KB, which stay in the first-level cache */
-    A_BYTES = 1 << 20,                 /* of packed rows at a time: half of a second-level cache or less */
-    PREFETCH_BYTES = 8192,             /* ahead in the panel's own stream */
-    PREFETCH_ROWS = 7,                 /* beyond this many rows the multipliers hide the processor's own prefetching */
+    FEW_BLOCKS = 2,
+    A_BYTES = 1 << 20,     /* of packed rows at a time: half of a second-level cache or less */
+    PREFETCH_BYTES = 8192, /* ahead in the panel's own stream */
+    PREFETCH_ROWS = 7,     /* beyond this many rows the multipliers hide the processor's own prefetching */
 };
 /* Units of a row's element in the packed rows: bf16 is widened where there is no arithmetic on pairs. */
 enum { PAIR_UNITS = SIMD_PAIRS ? 1 : 2 };
@@ -331,23 +332,41 @@ static void pack_slice(const struct pass *pass, int64_t block, int64_t slice) {
         pack_lanes(false, &rows);
 }
 
-static void run_pass(const struct pass *pass, int threads) {
+/* The tiles, shared among the threads that are there. */
+static void run_tiles(const struct pass *pass) {
+#pragma omp for schedule(static) nowait
+    for (int64_t item = 0; item < pass->columns * pass->shares; item++) {
+        int64_t panel = item / pass->shares, share = item % pass->shares;
+        int64_t last = pass->blocks * (share + 1) / pass->shares;
+        for (int64_t block = pass->blocks * share / pass->shares; block < last; block++)
+            run_tile(pass, panel, block);
+    }
+}
+
+/* Few rows are packed by every thread for itself: to wait for the others and to read what their cores wrote takes
+ * longer. */
+static void run_pass(const struct pass *shared, int threads) {
+    int64_t slices = (shared->steps + SLICE_STEPS - 1) / SLICE_STEPS,
+            pieces = shared->packed ? shared->blocks * slices : 0;
+    int64_t slots = 0;
     (void)threads;
-    int64_t slices = !pass->packed ? 0 : (pass->steps + SLICE_STEPS - 1) / SLICE_STEPS;
 #pragma omp parallel num_threads(threads)
     {
-        if (slices > 0) {
+        struct pass pass = *shared;
+        if (pieces && pass.blocks <= FEW_BLOCKS) {
+            int64_t slot;
+#pragma omp atomic capture
+            slot = slots++;
+            pass.packed += slot * pass.rows * pass.row_floats;
+            pass.a = pass.packed;
+            for (int64_t i = 0; i < pieces; i++)
+                pack_slice(&pass, i / slices, i % slices);
+        } else if (pieces) {
 #pragma omp for schedule(static)
-            for (int64_t i = 0; i < pass->blocks * slices; i++)
-                pack_slice(pass, i / slices, i % slices);
+            for (int64_t i = 0; i < pieces; i++)
+                pack_slice(&pass, i / slices, i % slices);
         }
-#pragma omp for schedule(static) nowait
-        for (int64_t item = 0; item < pass->columns * pass->shares; item++) {
-            int64_t panel = item / pass->shares, share = item % pass->shares;
-            int64_t last = pass->blocks * (share + 1) / pass->shares;
-            for (int64_t block = pass->blocks * share / pass->shares; block < last; block++)
-                run_tile(pass, panel, block);
-        }
+        run_tiles(&pass);
     }
 }
 
@@ -361,9 +380,10 @@ static int64_t pass_rows(const struct gemm *gemm) {
     return rows > 4 * TILE_ROWS ? rows : 4 * TILE_ROWS;
 }
 
-size_t LEVEL(gemm_packed_workspace)(const struct gemm *gemm) {
+size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm) {
     int64_t rows = gemm->m < pass_rows(gemm) ? gemm->m : pass_rows(gemm);
-    return (size_t)(rows * row_floats(gemm)) * sizeof(float);
+    int64_t few = rows < FEW_BLOCKS * TILE_ROWS ? rows : FEW_BLOCKS * TILE_ROWS, copies = few * device->threads;
+    return (size_t)((rows > copies ? rows : copies) * row_floats(gemm)) * sizeof(float);
 }
 
 void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
