@@ -15,6 +15,7 @@ enum status {
     STATUS_UNSUPPORTED = -5, /* well-formed, but not built */
     STATUS_INTERRUPTED = -6, /* a signal asked to stop */
     STATUS_NOT_FOUND = -7,   /* the thing named does not exist */
+    STATUS_PEER = -8,        /* another rank of the run failed; the text names it */
 };
 
 /* Sets this thread's error text (printf form, lower case, no full stop, the problem first) and returns `status`. */
