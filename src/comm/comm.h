@@ -1,0 +1,161 @@
+/* Groups of ranks and their collectives.
+ *
+ * A `struct comm` is one rank's membership of a group. It belongs to one thread at a time. Backends: a rank alone
+ * (nothing to do), `local` (ranks are threads of this process) and `mpi` (ranks are processes).
+ *
+ * All ranks of a group make the same collective calls in the same order, with equal counts and types; a difference is
+ * found before data moves and fails on every rank with a text that names both calls. Messages between two ranks arrive
+ * in the order in which they were sent; a send may wait for its receive.
+ *
+ * Sums are taken in the order of ranks, ((r0 + r1) + r2) + r3, so every rank gets the same bits, whatever the timing,
+ * the backend and the size of chunks. bf16 is summed in fp32 and rounded once. A maximum with a NaN is NaN.
+ *
+ * Buffers are device memory and belong to the call's stream, as with NCCL: what was queued on the stream before the
+ * call is in the buffers, what is queued after it sees the result. The CPU's backends wait for the stream and have
+ * finished when the call returns. A NULL stream says that nothing queued touches the buffers (control messages).
+ *
+ * Errors: 0 or a negative status. After any error the run is over: the caller passes it up, and whoever started the
+ * rank calls comm_abort, which releases the others with STATUS_PEER and a text that names the failed rank. Buffers and
+ * requests of calls that were started must live until comm_wait or comm_abort has returned. */
+#ifndef CAMBIUM_COMM_COMM_H
+#define CAMBIUM_COMM_COMM_H
+
+#include "base/base.h"
+#include "kernels/device.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum comm_op { COMM_SUM, COMM_MAX };
+
+struct comm_backend;
+
+struct comm {
+    const struct comm_backend *backend;
+    int rank, size;
+    int world_rank; /* the rank in the whole run, which messages name */
+};
+
+/* What a call moves. Types: any where bytes only move; fp32, bf16, fp64 and int64 where they are added or compared.
+ * `send` and `receive` are equal (in place), or as the call says, or do not overlap. */
+struct comm_data {
+    const void *send;
+    void *receive;
+    int64_t count; /* elements, the same on every rank */
+    enum dtype dtype;
+};
+
+/* ---- collectives ---- */
+
+/* receive[count] = the sum or maximum over ranks of send[count]. In place where send == receive. */
+int comm_all_reduce(struct comm *comm, struct stream *stream, const struct comm_data *data, enum comm_op op);
+/* receive[count] = the sum over ranks of their send[rank * count ...]; send holds size * count elements. In place where
+ * receive == send + rank * count. */
+int comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct comm_data *data);
+/* receive[size * count] = every rank's send[count], in the order of ranks. In place where send == receive + rank *
+ * count. */
+int comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_data *data);
+/* receive[count] = send[count] of rank `root`; the others' send is not read. In place where send == receive. */
+int comm_broadcast(struct comm *comm, struct stream *stream, const struct comm_data *data, int root);
+/* receive[p * count ...] = rank p's send[rank * count ...]; both hold size * count elements. Never in place. */
+int comm_all_to_all(struct comm *comm, struct stream *stream, const struct comm_data *data);
+/* Returns when every rank of the group has called it and its stream has run. */
+int comm_barrier(struct comm *comm, struct stream *stream);
+
+/* ---- messages ---- */
+
+/* send[count] to rank `to`, which receives the same count and type; data->receive is not used. */
+int comm_send(struct comm *comm, struct stream *stream, const struct comm_data *data, int to);
+/* receive[count] from rank `from`; data->send is not used. */
+int comm_receive(struct comm *comm, struct stream *stream, const struct comm_data *data, int from);
+/* Both at once, so that rings and neighbours cannot wait for each other. `to` and `from` may be the same rank, also
+ * this one. Never in place. */
+int comm_send_receive(struct comm *comm, struct stream *stream, const struct comm_data *data, int to, int from);
+
+/* ---- started now, finished by comm_wait ---- */
+
+enum comm_kind {
+    COMM_ALL_REDUCE,
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_GATHER,
+    COMM_BROADCAST,
+    COMM_ALL_TO_ALL,
+    COMM_BARRIER,
+    COMM_SEND,
+    COMM_RECEIVE,
+};
+
+struct comm_call {
+    enum comm_kind kind;
+    enum comm_op op;
+    int peer; /* the root of a broadcast; the other rank of a message */
+    struct stream *stream;
+    struct comm_data data;
+};
+
+/* The caller's memory for one started call; it stays in its place until comm_wait. Zeroed: nothing to wait for. The
+ * members below are the backend's. */
+struct comm_request {
+    struct comm *comm;
+    struct comm_call call;
+    struct comm_request *next;
+    uint64_t sequence;
+    uint64_t handle[2];
+    int64_t agreement[4];
+    _Atomic uint32_t is_done;
+};
+
+/* Collectives that one rank may have started in one group and not yet waited for. */
+enum { COMM_STARTED_MAX = 32 };
+
+/* The buffers are the call's until comm_wait. Requests may be waited for in any order. */
+int comm_all_reduce_start(struct comm *comm, struct stream *stream, const struct comm_data *data, enum comm_op op,
+                          struct comm_request *request);
+int comm_reduce_scatter_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
+                              struct comm_request *request);
+int comm_all_gather_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
+                          struct comm_request *request);
+int comm_send_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int to,
+                    struct comm_request *request);
+int comm_receive_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int from,
+                       struct comm_request *request);
+int comm_wait(struct comm_request *request);
+
+/* ---- groups ---- */
+
+/* A rank alone. */
+int comm_single_open(struct comm **comm);
+
+/* The group of `ranks` (of `parent`, each once, this one among them), numbered in this order. Called by just these
+ * ranks, with the same list; returns when all of them have. */
+int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm **comm);
+
+/* Leaves the group; sub-groups first. Every request has been waited for. */
+void comm_close(struct comm *comm);
+
+/* Marks the whole run as failed by this rank: whoever waits for a collective or message, now or later, gets
+ * STATUS_PEER and "rank R failed: REASON". Nobody touches this rank's buffers any more when it returns. Over MPI it
+ * prints the line and ends the processes of the run. */
+void comm_abort(struct comm *comm, const char *reason);
+
+/* ---- ranks as threads ---- */
+
+/* A world of `ranks` in this process: comms[r] for the thread that will be rank r. */
+int comm_local_open(int ranks, struct comm **comms);
+
+/* Runs function(comm, context) in one thread a rank and joins them. A function that fails aborts the world. The status
+ * and text are those of the rank that failed first, with its number before the text. */
+int comm_local_run(int ranks, int (*function)(struct comm *world, void *context), void *context);
+
+/* ---- ranks as processes ---- */
+
+/* Whether mpirun or srun started this process as one of several: the environment says so (OMPI_COMM_WORLD_SIZE of
+ * mpirun, PMIX_RANK of prte and srun --mpi=pmix, SLURM_STEP_NUM_TASKS of srun; PMIX_RANK of a step of one task does not
+ * count). */
+bool comm_mpi_is_launched(void);
+
+/* Initialises MPI, once in a process, and gives the world of all its ranks; comm_close ends MPI. STATUS_UNSUPPORTED in
+ * a build without it. Every group of it is used from the thread that uses the world, or from one at a time. */
+int comm_mpi_open(struct comm **comm);
+
+#endif

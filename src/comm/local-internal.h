@@ -1,0 +1,129 @@
+/* The local backend: what ranks that are threads share.
+ *
+ * A world is one run of threads. A group has a ring of entries, one for each collective that may be under way, and a
+ * mailbox for each ordered pair of members. Every word that threads meet at is a C11 atomic; sleeping is a futex with
+ * a time limit, so that nobody who sleeps misses that the world has failed.
+ *
+ * A rank is busy while it touches memory of others (their buffers or requests), and never starts that in a failed
+ * world. So a rank that fails waits until nobody is busy, and may then free everything. */
+#ifndef CAMBIUM_COMM_LOCAL_INTERNAL_H
+#define CAMBIUM_COMM_LOCAL_INTERNAL_H
+
+#include "comm-internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { CACHE_LINE = 64, FAILURE_BYTES = 1024 };
+
+/* A number that threads change and wait for. */
+struct meeting {
+    _Alignas(CACHE_LINE) _Atomic uint32_t value;
+    _Atomic uint32_t sleepers;
+};
+
+struct local_rank {
+    _Alignas(CACHE_LINE) atomic_bool is_busy;
+    atomic_bool has_ended; /* has left the world */
+};
+
+struct local_world {
+    int size;
+    int spins;               /* looks at a meeting before giving the core away */
+    struct local_rank *rank; /* [size] */
+
+    pthread_mutex_t lock; /* of what follows */
+    int references;       /* groups */
+    struct local_group *forming;
+    int failed_rank, failed_status;
+    char failed_text[FAILURE_BYTES];
+    atomic_bool is_failed; /* written under the lock, behind the text */
+};
+
+/* The tasks of a collective that belong to one member; whoever waits takes its own first and then the others'. */
+struct local_share {
+    _Alignas(CACHE_LINE) _Atomic uint32_t next;
+};
+
+/* One collective under way. */
+struct local_entry {
+    struct meeting turn;       /* the low bits of the number of the collective that this entry is for */
+    struct meeting started;    /* members */
+    struct meeting done;       /* tasks */
+    _Atomic uint32_t left;     /* members; the last one clears the entry for its next turn */
+    struct comm_call *call;    /* [size] */
+    const void **send;         /* [size] */
+    void **receive;            /* [size] */
+    struct local_share *share; /* [size] */
+};
+
+/* Requests of one kind, sends or receives, that have not met their counterpart. */
+struct local_mailbox {
+    pthread_mutex_t lock;
+    struct comm_request *head, *last;
+};
+
+struct local_member {
+    struct meeting bell;       /* rings when a message of this member is done */
+    _Atomic uint64_t sequence; /* collectives started */
+};
+
+struct local_group {
+    struct local_world *world;
+    int size;
+    int references;                /* under the world's lock */
+    int *world_rank;               /* [size] */
+    struct local_member *member;   /* [size] */
+    struct local_mailbox *mailbox; /* [from * size + to] */
+    struct local_entry entry[COMM_STARTED_MAX];
+
+    /* While it forms. */
+    const struct local_group *parent;
+    struct local_group *next_forming;
+    bool *has_joined;      /* [size], under the world's lock */
+    struct meeting joined; /* members */
+};
+
+struct local_comm {
+    struct comm base;
+    struct local_group *group;
+    uint64_t sequence;                 /* of the next collective */
+    bool is_started[COMM_STARTED_MAX]; /* this rank has not yet left the entry */
+};
+
+extern const struct comm_backend comm_backend_local;
+
+/* ---- waiting ---- */
+
+/* Adds to the value; wakes the sleepers when it becomes `target`. */
+void meeting_add(struct meeting *meeting, uint32_t more, uint32_t target);
+/* Adds one, and wakes the sleepers. */
+void meeting_ring(struct meeting *meeting);
+void meeting_set(struct meeting *meeting, uint32_t value);
+/* One step of waiting while the value is `seen`; `step` counts from 0. True after a sleep: time to look around. */
+bool meeting_rest(const struct local_world *world, struct meeting *meeting, uint32_t seen, int *step);
+
+/* ---- failure ---- */
+
+static inline bool local_has_failed(const struct local_world *world) {
+    return atomic_load_explicit(&world->is_failed, memory_order_acquire);
+}
+/* Marks the world as failed by this rank unless it has failed before; the others get `status` and the text. */
+void local_set_failure(struct local_comm *comm, int status, const char *text);
+/* In a failed world: returns its status and text once nobody touches this rank's memory any more. */
+int local_failure(struct local_comm *comm);
+/* Both. */
+int local_fail(struct local_comm *comm, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* False in a failed world. */
+bool local_busy_begin(struct local_comm *comm);
+void local_busy_end(struct local_comm *comm);
+bool local_has_ended(const struct local_group *group, int member);
+
+/* ---- what the table holds ---- */
+
+int local_start(struct comm *comm, struct comm_request *request);
+int local_finish(struct comm *comm, struct comm_request *request);
+int local_message_start(struct local_comm *comm, struct comm_request *request);
+int local_message_finish(struct local_comm *comm, struct comm_request *request);
+
+#endif

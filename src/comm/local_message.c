@@ -1,0 +1,75 @@
+/* Messages between threads. Whoever comes second, sender or receiver, finds the other's request in the mailbox of the
+ * pair, copies from buffer to buffer and marks it as done. */
+#include "local-internal.h"
+
+#include <inttypes.h>
+
+static struct comm_request *meet_or_queue(struct local_mailbox *box, struct comm_request *request) {
+    pthread_mutex_lock(&box->lock);
+    struct comm_request *other = box->head;
+    if (other && other->call.kind != request->call.kind) {
+        box->head = other->next;
+    } else {
+        request->next = NULL;
+        if (other)
+            box->last->next = request;
+        else
+            box->head = request;
+        box->last = request;
+        other = NULL;
+    }
+    pthread_mutex_unlock(&box->lock);
+    return other;
+}
+
+static int fail_mismatch(struct local_comm *comm, const struct comm_data *sent, const struct comm_data *received,
+                         int from, int to) {
+    return local_fail(comm, STATUS_INVALID, "rank %d sends %" PRId64 " %s to rank %d, which receives %" PRId64 " %s",
+                      comm->group->world_rank[from], sent->count, dtype_name(sent->dtype), comm->group->world_rank[to],
+                      received->count, dtype_name(received->dtype));
+}
+
+int local_message_start(struct local_comm *comm, struct comm_request *request) {
+    struct local_group *group = comm->group;
+    bool is_send = request->call.kind == COMM_SEND;
+    int from = is_send ? comm->base.rank : request->call.peer, to = is_send ? request->call.peer : comm->base.rank;
+    if (!local_busy_begin(comm))
+        return local_failure(comm);
+    struct comm_request *other = meet_or_queue(&group->mailbox[from * group->size + to], request);
+    if (!other) {
+        local_busy_end(comm);
+        return STATUS_OK;
+    }
+    const struct comm_data *sent = is_send ? &request->call.data : &other->call.data;
+    const struct comm_data *received = is_send ? &other->call.data : &request->call.data;
+    if (sent->count != received->count || sent->dtype != received->dtype) {
+        struct comm_data a = *sent, b = *received;
+        local_busy_end(comm);
+        return fail_mismatch(comm, &a, &b, from, to);
+    }
+    if (sent->count > 0)
+        memcpy(received->receive, sent->send, (size_t)sent->count * dtype_bytes(sent->dtype));
+    atomic_store_explicit(&request->is_done, 1, memory_order_relaxed);
+    atomic_store(&other->is_done, 1); /* from here on the request is its owner's again */
+    meeting_ring(&group->member[request->call.peer].bell);
+    local_busy_end(comm);
+    return STATUS_OK;
+}
+
+int local_message_finish(struct local_comm *comm, struct comm_request *request) {
+    struct local_group *group = comm->group;
+    struct meeting *bell = &group->member[comm->base.rank].bell;
+    for (int step = 0;;) {
+        uint32_t seen = atomic_load(&bell->value); /* before the flag: a ring in between is not slept through */
+        if (atomic_load(&request->is_done))
+            return STATUS_OK;
+        if (local_has_failed(group->world))
+            return local_failure(comm);
+        if (!meeting_rest(group->world, bell, seen, &step) || !local_has_ended(group, request->call.peer) ||
+            atomic_load(&request->is_done))
+            continue;
+        return local_fail(comm, STATUS_PEER, "rank %d ended while rank %d waits for a message %s it",
+                          group->world_rank[request->call.peer], comm->base.world_rank,
+                          request->call.kind == COMM_SEND ? "to" : "from");
+    }
+}

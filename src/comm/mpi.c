@@ -1,0 +1,140 @@
+/* Ranks as processes over MPI: how the world and its groups are made and left. */
+#include "mpi-internal.h"
+
+#include <stdlib.h>
+
+enum { SCRATCH_BYTES = 1 << 20, PIECE_BYTES_MIN = 64 * 1024 };
+
+static void comm_free(struct mpi_comm *comm) {
+    if (comm->work != MPI_COMM_NULL)
+        MPI_Comm_free(&comm->work);
+    if (comm->calls != MPI_COMM_NULL)
+        MPI_Comm_free(&comm->calls);
+    free(comm->world_rank);
+    free(comm->scratch);
+    free(comm->source);
+    free(comm->transfers);
+    free(comm);
+}
+
+static void mpi_close(struct comm *base) {
+    struct mpi_comm *comm = (struct mpi_comm *)base;
+    bool is_world = comm->is_world;
+    comm_free(comm);
+    if (is_world)
+        MPI_Finalize();
+}
+
+static void mpi_abort(struct comm *comm, const char *reason) {
+    log_error("rank %d failed: %s", comm->world_rank, reason);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static int mpi_subgroup(struct comm *parent, const int *ranks, int count, struct comm **out);
+
+static const struct comm_backend comm_backend_mpi = {.name = "mpi",
+                                                     .start = mpi_start,
+                                                     .finish = mpi_finish,
+                                                     .subgroup = mpi_subgroup,
+                                                     .abort = mpi_abort,
+                                                     .close = mpi_close};
+
+/* A rank's side of a group of `size`; its communicators are still to be made. */
+static struct mpi_comm *comm_new(int rank, int size) {
+    struct mpi_comm *comm = calloc(1, sizeof *comm);
+    if (!comm)
+        return NULL;
+    comm->base = (struct comm){.backend = &comm_backend_mpi, .rank = rank, .size = size};
+    comm->calls = comm->work = MPI_COMM_NULL;
+    comm->piece_bytes = SCRATCH_BYTES / (size_t)size / 64 * 64;
+    if (comm->piece_bytes < PIECE_BYTES_MIN)
+        comm->piece_bytes = PIECE_BYTES_MIN;
+    comm->world_rank = calloc((size_t)size, sizeof *comm->world_rank);
+    comm->scratch = aligned_alloc(64, comm->piece_bytes * (size_t)size);
+    comm->source = calloc((size_t)size, sizeof *comm->source);
+    comm->transfers = calloc(2 * (size_t)size, sizeof(MPI_Request));
+    if (comm->world_rank && comm->scratch && comm->source && comm->transfers)
+        return comm;
+    comm_free(comm);
+    return NULL;
+}
+
+/* The second communicator, and errors as return codes in both. */
+static int complete(struct mpi_comm *comm) {
+    MPI_Comm_set_errhandler(comm->calls, MPI_ERRORS_RETURN);
+    int status = mpi_status(comm, MPI_Comm_dup(comm->calls, &comm->work), "communicator");
+    if (!status)
+        MPI_Comm_set_errhandler(comm->work, MPI_ERRORS_RETURN);
+    return status;
+}
+
+static int mpi_subgroup(struct comm *base, const int *ranks, int count, struct comm **out) {
+    struct mpi_comm *parent = (struct mpi_comm *)base;
+    int rank = 0;
+    while (ranks[rank] != base->rank)
+        rank++;
+    struct mpi_comm *comm = comm_new(rank, count);
+    if (!comm)
+        return status_fail(STATUS_MEMORY, "no memory for a group of %d ranks", count);
+    comm->base.world_rank = base->world_rank;
+    for (int i = 0; i < count; i++)
+        comm->world_rank[i] = parent->world_rank[ranks[i]];
+    MPI_Group all, some;
+    int status = mpi_status(parent, MPI_Comm_group(parent->calls, &all), "group");
+    if (!status) {
+        status = mpi_status(parent, MPI_Group_incl(all, count, ranks, &some), "group");
+        MPI_Group_free(&all);
+    }
+    if (!status) {
+        status = mpi_status(parent, MPI_Comm_create_group(parent->calls, some, 0, &comm->calls), "communicator");
+        MPI_Group_free(&some);
+    }
+    status = status ? status : complete(comm);
+    if (!status) {
+        *out = &comm->base;
+        return STATUS_OK;
+    }
+    comm_free(comm);
+    return status;
+}
+
+static int open_world(struct comm **out) {
+    int rank = 0, size = 0;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size == 1)
+        return status_fail(STATUS_INVALID, "the launcher started several processes, but MPI sees one rank: use srun "
+                                           "--mpi=pmix, or the mpirun of the MPI that this program was built with");
+    struct mpi_comm *comm = comm_new(rank, size);
+    if (!comm)
+        return status_fail(STATUS_MEMORY, "no memory for a group of %d ranks", size);
+    comm->base.world_rank = rank;
+    comm->is_world = true;
+    for (int r = 0; r < size; r++)
+        comm->world_rank[r] = r;
+    int status = mpi_status(comm, MPI_Comm_dup(MPI_COMM_WORLD, &comm->calls), "communicator");
+    status = status ? status : complete(comm);
+    if (!status)
+        *out = &comm->base;
+    else
+        comm_free(comm);
+    return status;
+}
+
+int comm_mpi_open(struct comm **out) {
+    *out = NULL;
+    int is_initialized = 0, provided = 0;
+    MPI_Initialized(&is_initialized);
+    if (is_initialized)
+        return status_fail(STATUS_INVALID, "MPI is initialised once in a process");
+    /* One thread at a time calls MPI, but not always the same one. */
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
+        return status_fail(STATUS_IO, "MPI cannot be initialised");
+    int status = provided < MPI_THREAD_SERIALIZED
+                     ? status_fail(STATUS_UNSUPPORTED, "this MPI cannot be called from several threads in turn")
+                     : open_world(out);
+    if (status)
+        MPI_Finalize();
+    return status;
+}
