@@ -238,10 +238,11 @@ TILE_INLINE void pack_lane(bool is_widened, const struct unit_rows *p, int lane,
 
 TILE_INLINE void pack_lanes(bool is_widened, const struct unit_rows *p) {
     int64_t whole = p->type == DTYPE_BF16 ? p->k / 2 : p->k, last = whole < p->end ? whole : p->end;
-    int64_t s = p->first;
-    for (; s + 4 <= last && p->rows >= 4; s += 4)
-        for (int next = 0; next < p->rows; next += 4) {
-            int lane = next + 4 <= p->rows ? next : p->rows - 4;
+    /* Four rows at a time: more, at strides of whole pages, would push each other out of the first-level cache. */
+    int64_t fours = p->rows >= 4 && last > p->first ? (last - p->first) / 4 : 0, rest = p->first + 4 * fours;
+    for (int next = 0; next < p->rows; next += 4) {
+        int lane = next + 4 <= p->rows ? next : p->rows - 4;
+        for (int64_t s = p->first; s < rest; s += 4) {
             const char *from = p->row + (size_t)lane * p->stride + (size_t)s * sizeof(float);
             _Alignas(16) uint32_t unit[4][4];
             __m128 x[4];
@@ -253,8 +254,9 @@ TILE_INLINE void pack_lanes(bool is_widened, const struct unit_rows *p) {
                 put_units(is_widened, 4, unit[i], s + i, p->rows, p->out + lane);
             }
         }
+    }
     for (int lane = 0; lane < p->rows; lane++)
-        pack_lane(is_widened, p, lane, s);
+        pack_lane(is_widened, p, lane, rest);
 }
 
 /* One pass over the panels: rows first .. first + rows of C in `blocks` tiles, nearly equal. */
