@@ -16,7 +16,8 @@ struct bench_options {
     const char *input;     /* a text file */
     const char *filter;    /* of op cases: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
-    int precision; /* enum precision */
+    int precision;      /* enum precision */
+    bool has_precision; /* given: operations of the other are left out */
     bool has_dropout;
 };
 

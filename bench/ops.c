@@ -6,7 +6,36 @@
 #include <math.h>
 #include <string.h>
 
-static int measure_case(struct device *device, const struct op_case *op_case, struct bench_ceiling ceiling) {
+/* Of all operations together: what was done, in which time, and how long it would take at the ceilings. */
+struct totals {
+    int operations;
+    double flops, bytes, seconds, floor_seconds, gemm_seconds; /* gemm_seconds: of the flops at their ceilings */
+};
+
+/* Where nothing is computed, only moved, the unit is bytes. */
+static void add_speed(json_t *object, const struct totals *totals, double read_ceiling) {
+    bool is_moved = totals->flops == 0;
+    json_object_set_new(object, is_moved ? "bytes_per_s" : "model_tflops",
+                        json_real(is_moved ? totals->bytes / totals->seconds : totals->flops / totals->seconds / 1e12));
+    json_object_set_new(object, "ceiling",
+                        json_real(is_moved ? read_ceiling : totals->flops / totals->gemm_seconds / 1e12));
+    json_object_set_new(object, "ratio", json_real(totals->floor_seconds / totals->seconds));
+}
+
+static int print_summary(const char *bench, struct device *device, const struct totals *totals,
+                         const struct bench_ceiling *fp32, const struct bench_ceiling *bf16) {
+    json_t *object = json_pack("{s:s, s:s, s:I, s:f}", "bench", bench, "device", device_description(device),
+                               "operations", (json_int_t)totals->operations, "seconds", totals->seconds);
+    add_speed(object, totals, fp32->read);
+    json_object_set_new(object, "fp32_ceiling_tflops", json_real(fp32->gemm / 1e12));
+    json_object_set_new(object, "bf16_ceiling_tflops", json_real(bf16 ? bf16->gemm / 1e12 : 0));
+    json_object_set_new(object, "read_bytes_per_s", json_real(fp32->read));
+    json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)bench_peak_rss()));
+    return bench_print(object);
+}
+
+static int measure_case(struct device *device, const struct op_case *op_case, struct bench_ceiling ceiling,
+                        struct totals *totals) {
     struct op_timing timing;
     char text[256];
     op_case_text(op_case, text, sizeof text);
@@ -14,6 +43,12 @@ static int measure_case(struct device *device, const struct op_case *op_case, st
     if (status)
         return status;
     double floor = fmax(timing.flops / ceiling.gemm, timing.bytes / ceiling.read);
+    totals->operations++;
+    totals->flops += timing.flops;
+    totals->bytes += timing.bytes;
+    totals->seconds += timing.seconds;
+    totals->floor_seconds += floor;
+    totals->gemm_seconds += timing.flops / ceiling.gemm;
     return bench_print(json_pack("{s:s, s:f, s:f, s:f, s:f}", "op", text, "seconds", timing.seconds, "model_tflops",
                                  timing.flops / timing.seconds / 1e12, "bytes_per_s", timing.bytes / timing.seconds,
                                  "ratio", floor / timing.seconds));
@@ -24,7 +59,8 @@ static bool is_chosen(const struct bench_options *options, const struct op_famil
                       const struct op_case *op_case, bool only_gemm) {
     char text[256];
     op_case_text(op_case, text, sizeof text);
-    return (op_case->use & OP_BENCH) && (!only_gemm || !strcmp(family->name, "gemm")) &&
+    bool is_type = !options->has_precision || (op_case->type == DTYPE_BF16) == (options->precision == PRECISION_BF16);
+    return (op_case->use & OP_BENCH) && is_type && (!only_gemm || !strcmp(family->name, "gemm")) &&
            (!options->filter || strstr(text, options->filter));
 }
 
@@ -45,25 +81,22 @@ static int measure_families(const struct bench_options *options, bool only_gemm)
     if (!status)
         status = bench_measure_ceiling(device, DTYPE_F32, &fp32);
     bool has_bf16 = !status && !bench_measure_ceiling(device, DTYPE_BF16, &bf16);
-    int measured = 0;
+    struct totals totals = {0};
     for (int f = 0; !status && op_family_at(f); f++) {
         const struct op_family *family = op_family_at(f);
         for (int i = 0; i < family->count && !status; i++) {
             const struct op_case *op_case = &family->cases[i];
             if (!is_chosen(options, family, op_case, only_gemm) || (op_case->type == DTYPE_BF16 && !has_bf16))
                 continue;
-            status = measure_case(device, op_case, op_case->type == DTYPE_BF16 ? bf16 : fp32);
-            measured++;
+            status = measure_case(device, op_case, op_case->type == DTYPE_BF16 ? bf16 : fp32, &totals);
         }
     }
     if (!status)
         status = bench_measure_ceiling(device, DTYPE_F32, &again);
-    if (!status)
-        status =
-            bench_print(json_pack("{s:s, s:s, s:I, s:f, s:f, s:f}", "bench", only_gemm ? "gemm" : "ops", "device",
-                                  device_description(device), "operations", (json_int_t)measured, "fp32_ceiling_tflops",
-                                  bench_mean(fp32, again).gemm / 1e12, "bf16_ceiling_tflops",
-                                  has_bf16 ? bf16.gemm / 1e12 : 0.0, "read_bytes_per_s", bench_mean(fp32, again).read));
+    if (!status) {
+        fp32 = bench_mean(fp32, again);
+        status = print_summary(only_gemm ? "gemm" : "ops", device, &totals, &fp32, has_bf16 ? &bf16 : NULL);
+    }
     device_close(device);
     return status;
 }

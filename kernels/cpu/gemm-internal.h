@@ -45,7 +45,7 @@ struct gemm_level {
     int (*column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                       int64_t stride, float *out);
     size_t (*column_sum_workspace)(struct device *device, int64_t rows, int64_t cols);
-    size_t (*packed_workspace)(const struct gemm *gemm);
+    size_t (*packed_workspace)(struct device *device, const struct gemm *gemm);
     void (*packed_gemm)(const struct exec *exec, const struct gemm *gemm);
 };
 

@@ -239,7 +239,7 @@ size_t gemm_workspace(const struct gemm_level *level, struct device *device, con
     if (refusal(g) || g->m == 0 || g->n == 0)
         return 0;
     if (g->packed)
-        return level->packed_workspace(g);
+        return level->packed_workspace(device, g);
     size_t bytes = scratchpad_bytes(device, g);
     if (g->epilogue != EPILOGUE_NONE)
         bytes += stage_bytes(g);

@@ -42,5 +42,9 @@ struct comm_reduction {
     enum comm_op op;
 };
 void comm_reduce(const struct comm_reduction *reduction);
+/* The same, compiled for one level of instructions each. */
+void comm_reduce_v2(const struct comm_reduction *reduction);
+void comm_reduce_v3(const struct comm_reduction *reduction);
+void comm_reduce_v4(const struct comm_reduction *reduction);
 
 #endif

@@ -35,14 +35,14 @@ static const struct config_row rows[] = {
      .offset = AT(precision),
      .default_text = "fp32",
      .choices = precisions,
-     .help = "to compute in"},
+     .help = "to compute in; bench gemm and ops measure both when it is not given"},
     {.path = "steps",
      .type = CONFIG_INT,
      .offset = AT(steps),
      .default_text = "5",
      .minimum = 1,
      .maximum = 1e6,
-     .help = "measured steps; the median counts"},
+     .help = "measured steps of train, prefill, decode and tokenizer; the median counts"},
     {.path = "threads",
      .type = CONFIG_INT,
      .offset = AT(threads),
@@ -103,6 +103,7 @@ int command_bench(int argc, char **argv) {
     bool is_help = false, has_what = argc > 0 && argv[0][0] != '-';
     int status = config_parse(&command, argc - has_what, argv + has_what, &values, &config, &is_help);
     if (!status && !is_help) {
+        values.has_precision = config_is_given(config, "precision");
         status = has_what ? status_fail(STATUS_USAGE,
                                         "bench: '%s' is not gemm, ops, tokenizer, train, prefill or decode", argv[0])
                           : status_fail(STATUS_USAGE, "bench wants gemm, ops, tokenizer, train, prefill or decode");

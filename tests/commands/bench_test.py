@@ -95,6 +95,9 @@ class Bench(unittest.TestCase):
     def test_products(self):
         *lines, summary = self.bench("gemm", "--filter", "fp32 1x768x768 ")
         self.assertEqual((summary["bench"], summary["operations"], len(lines)), ("gemm", 1, 1))
+        for key in ("seconds", "model_tflops", "ratio"):
+            self.assertAlmostEqual(summary[key] / lines[0][key], 1, delta=1e-4)
+        self.assertGreater(summary["ceiling"], 0)
         self.assertTrue(lines[0]["op"].startswith("gemm fp32 1x768x768 "), lines)
         for key in ("seconds", "model_tflops", "bytes_per_s", "ratio"):
             self.assertGreater(lines[0][key], 0)

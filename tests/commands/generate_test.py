@@ -10,8 +10,8 @@ import subprocess
 import tempfile
 import unittest
 
-from model_support import (CAMBIUM, EOS, EXPECTED, TINY, read_safetensors, rows, run, write_model, write_reciting_model,
-                           write_safetensors)
+from model_support import (CAMBIUM, EOS, EXPECTED, TINY, gpt2_config, read_safetensors, rows, run, write_model,
+                           write_reciting_model, write_safetensors)
 
 GREEDY = ("--temperature", "0", "--max-new-tokens", EXPECTED["new_tokens"])
 
@@ -139,6 +139,18 @@ class Sampling(unittest.TestCase):
             rest = tokens_of("--max-new-tokens", 16 - given, *words, *prompt, *whole[:given])[0]
             self.assertEqual(rest, whole[given:])
         self.assertNotEqual(tokens_of("--max-new-tokens", 11, *words, *prompt[1:], *whole[:5])[0], whole[5:])
+
+    def test_every_draw_has_a_random_number_of_its_own(self):
+        with tempfile.TemporaryDirectory() as temporary:  # a model to which all tokens are alike
+            config = gpt2_config(vocab_size=300, n_positions=64)
+            write_model(temporary, config, **{"transformer.wte.weight": ("F32", (300, 8), bytes(300 * 8 * 4))})
+            output, _ = run("generate", "--model", temporary, "--prompt-tokens", 1, "--max-new-tokens", 60, "--temperature",
+                            1, "--num-samples", 4, "--json")
+            texts = [row["tokens"] for row in rows(output)]
+        # 60 draws of 300 hit 54 on average, by 2 more or less, and 240 hit 165
+        for text in texts:
+            self.assertGreater(len(set(text)), 44)
+        self.assertGreater(len({token for text in texts for token in text}), 130)
 
 
 class Output(unittest.TestCase):

@@ -34,6 +34,7 @@ LIBRARY_ROOMS = {
     "yaml.h": {"config"},
     "zlib.h": {"data", "text"},
     "protobuf-c": {"train"},
+    "mpi.h": {"comm"},
 }
 # State that outlives a call, and why it may. Everything else travels in arguments.
 STATE = {
@@ -139,8 +140,14 @@ class Files(unittest.TestCase):
                         continue  # launchers of ranks say so there and nowhere else
                     if name_of(path) == "src/base/arena.c" and match.group(1) == "abort":
                         continue  # more taken than planned: an assertion that holds in every build
+                    if name_of(path) == "src/comm/launch.c" and match.group(1) == "getenv":
+                        continue  # a launcher says in the environment, and nowhere else, that there are several ranks
                     found.append(f"{name_of(path)}: {match.group(1)}")
         self.assertFalse(found, "\n".join(found))
+
+    def test_comm_sees_devices_but_no_operations(self):
+        for path in files_under(room_directory("comm"), (".c", ".h")):
+            self.assertNotIn('"kernels/ops.h"', read(path), name_of(path))
 
 
 @unittest.skipUnless(CAMBIUM and os.path.exists(CAMBIUM), "CAMBIUM does not name the built program")

@@ -6,7 +6,7 @@
 #include "cpu/level/level.h"
 
 void LEVEL(gemm_epilogue)(const struct gemm *gemm, const struct gemm_block *block);
-size_t LEVEL(gemm_packed_workspace)(const struct gemm *gemm);
+size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm);
 void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm);
 
 #endif

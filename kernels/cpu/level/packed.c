@@ -23,9 +23,10 @@ enum {
     WIDEST = 2,                        /* panels side by side */
     WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the most rows that leave registers for that */
     SLICE_STEPS = 256,                 /* of rows that are packed: at most 14 KB, which stay in the first-level cache */
-    A_BYTES = 1 << 20,                 /* of packed rows at a time: half of a second-level cache or less */
-    PREFETCH_BYTES = 8192,             /* ahead in the panel's own stream */
-    PREFETCH_ROWS = 7,                 /* beyond this many rows the multipliers hide the processor's own prefetching */
+    FEW_BLOCKS = 2,
+    A_BYTES = 1 << 20,     /* of packed rows at a time: half of a second-level cache or less */
+    PREFETCH_BYTES = 8192, /* ahead in the panel's own stream */
+    PREFETCH_ROWS = 7,     /* beyond this many rows the multipliers hide the processor's own prefetching */
 };
 /* Units of a row's element in the packed rows: bf16 is widened where there is no arithmetic on pairs. */
 enum { PAIR_UNITS = SIMD_PAIRS ? 1 : 2 };
@@ -237,10 +238,11 @@ TILE_INLINE void pack_lane(bool is_widened, const struct unit_rows *p, int lane,
 
 TILE_INLINE void pack_lanes(bool is_widened, const struct unit_rows *p) {
     int64_t whole = p->type == DTYPE_BF16 ? p->k / 2 : p->k, last = whole < p->end ? whole : p->end;
-    int64_t s = p->first;
-    for (; s + 4 <= last && p->rows >= 4; s += 4)
-        for (int next = 0; next < p->rows; next += 4) {
-            int lane = next + 4 <= p->rows ? next : p->rows - 4;
+    /* Four rows at a time: more, at strides of whole pages, would push each other out of the first-level cache. */
+    int64_t fours = p->rows >= 4 && last > p->first ? (last - p->first) / 4 : 0, rest = p->first + 4 * fours;
+    for (int next = 0; next < p->rows; next += 4) {
+        int lane = next + 4 <= p->rows ? next : p->rows - 4;
+        for (int64_t s = p->first; s < rest; s += 4) {
             const char *from = p->row + (size_t)lane * p->stride + (size_t)s * sizeof(float);
             _Alignas(16) uint32_t unit[4][4];
             __m128 x[4];
@@ -252,8 +254,9 @@ TILE_INLINE void pack_lanes(bool is_widened, const struct unit_rows *p) {
                 put_units(is_widened, 4, unit[i], s + i, p->rows, p->out + lane);
             }
         }
+    }
     for (int lane = 0; lane < p->rows; lane++)
-        pack_lane(is_widened, p, lane, s);
+        pack_lane(is_widened, p, lane, rest);
 }
 
 /* One pass over the panels: rows first .. first + rows of C in `blocks` tiles, nearly equal. */
@@ -331,23 +334,41 @@ static void pack_slice(const struct pass *pass, int64_t block, int64_t slice) {
         pack_lanes(false, &rows);
 }
 
-static void run_pass(const struct pass *pass, int threads) {
+/* The tiles, shared among the threads that are there. */
+static void run_tiles(const struct pass *pass) {
+#pragma omp for schedule(static) nowait
+    for (int64_t item = 0; item < pass->columns * pass->shares; item++) {
+        int64_t panel = item / pass->shares, share = item % pass->shares;
+        int64_t last = pass->blocks * (share + 1) / pass->shares;
+        for (int64_t block = pass->blocks * share / pass->shares; block < last; block++)
+            run_tile(pass, panel, block);
+    }
+}
+
+/* Few rows are packed by every thread for itself: to wait for the others and to read what their cores wrote takes
+ * longer. */
+static void run_pass(const struct pass *shared, int threads) {
+    int64_t slices = (shared->steps + SLICE_STEPS - 1) / SLICE_STEPS,
+            pieces = shared->packed ? shared->blocks * slices : 0;
+    int64_t slots = 0;
     (void)threads;
-    int64_t slices = !pass->packed ? 0 : (pass->steps + SLICE_STEPS - 1) / SLICE_STEPS;
 #pragma omp parallel num_threads(threads)
     {
-        if (slices > 0) {
+        struct pass pass = *shared;
+        if (pieces && pass.blocks <= FEW_BLOCKS) {
+            int64_t slot;
+#pragma omp atomic capture
+            slot = slots++;
+            pass.packed += slot * pass.rows * pass.row_floats;
+            pass.a = pass.packed;
+            for (int64_t i = 0; i < pieces; i++)
+                pack_slice(&pass, i / slices, i % slices);
+        } else if (pieces) {
 #pragma omp for schedule(static)
-            for (int64_t i = 0; i < pass->blocks * slices; i++)
-                pack_slice(pass, i / slices, i % slices);
+            for (int64_t i = 0; i < pieces; i++)
+                pack_slice(&pass, i / slices, i % slices);
         }
-#pragma omp for schedule(static) nowait
-        for (int64_t item = 0; item < pass->columns * pass->shares; item++) {
-            int64_t panel = item / pass->shares, share = item % pass->shares;
-            int64_t last = pass->blocks * (share + 1) / pass->shares;
-            for (int64_t block = pass->blocks * share / pass->shares; block < last; block++)
-                run_tile(pass, panel, block);
-        }
+        run_tiles(&pass);
     }
 }
 
@@ -361,9 +382,10 @@ static int64_t pass_rows(const struct gemm *gemm) {
     return rows > 4 * TILE_ROWS ? rows : 4 * TILE_ROWS;
 }
 
-size_t LEVEL(gemm_packed_workspace)(const struct gemm *gemm) {
+size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm) {
     int64_t rows = gemm->m < pass_rows(gemm) ? gemm->m : pass_rows(gemm);
-    return (size_t)(rows * row_floats(gemm)) * sizeof(float);
+    int64_t few = rows < FEW_BLOCKS * TILE_ROWS ? rows : FEW_BLOCKS * TILE_ROWS, copies = few * device->threads;
+    return (size_t)((rows > copies ? rows : copies) * row_floats(gemm)) * sizeof(float);
 }
 
 void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {

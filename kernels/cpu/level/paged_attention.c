@@ -25,9 +25,9 @@ struct paged_plan {
     bool keys_in_place, values_in_place;
     int64_t ahead; /* floats from a head's keys or values in a page to the next one's; 0 where they are copied */
     int64_t row_pieces;
-    int32_t *first_row;            /* [row_pieces + 1] */
-    struct paged_scratch *scratch; /* [threads] */
-    size_t bytes;
+    int32_t *first_row; /* [row_pieces + 1] */
+    char *scratch;      /* [threads][scratch_bytes] */
+    size_t scratch_bytes, bytes;
 };
 
 /* Cuts the rows where the sequence changes or a tile is full. */
@@ -41,6 +41,18 @@ static void cut_rows(struct paged_plan *plan) {
         }
     plan->first_row[pieces] = (int32_t)a->rows;
     plan->row_pieces = pieces;
+}
+
+/* Places the scratch of one thread and returns its bytes. Each thread does so for itself: what another core has written
+ * takes long to read. */
+static size_t carve_scratch(const struct paged_plan *plan, char *memory, struct paged_scratch *scratch) {
+    struct carver carver = {.base = memory};
+    LEVEL(attention_tile_carve)(&scratch->large, &plan->shape, TILE_ROWS, &carver);
+    for (int u = 0; u < MOST_UNITS; u++)
+        LEVEL(attention_tile_carve)(&scratch->few[u], &plan->shape, FEW_ROWS, &carver);
+    scratch->keys = plan->keys_in_place ? NULL : carve_floats(&carver, chunk_key_units(&plan->shape));
+    scratch->values = plan->values_in_place ? NULL : carve_floats(&carver, chunk_value_units(&plan->shape));
+    return carver.used;
 }
 
 static struct paged_plan paged_plan(const struct paged_attention *a, int threads, void *workspace) {
@@ -59,15 +71,9 @@ static struct paged_plan paged_plan(const struct paged_attention *a, int threads
     plan.first_row = carve(&carver, a->rows + 1, sizeof *plan.first_row);
     if (workspace)
         cut_rows(&plan);
-    plan.scratch = carve(&carver, threads, sizeof *plan.scratch);
-    for (int t = 0; t < threads; t++) {
-        struct paged_scratch counted, *scratch = workspace ? &plan.scratch[t] : &counted;
-        LEVEL(attention_tile_carve)(&scratch->large, &plan.shape, TILE_ROWS, &carver);
-        for (int u = 0; u < MOST_UNITS; u++)
-            LEVEL(attention_tile_carve)(&scratch->few[u], &plan.shape, FEW_ROWS, &carver);
-        scratch->keys = plan.keys_in_place ? NULL : carve_floats(&carver, chunk_key_units(&plan.shape));
-        scratch->values = plan.values_in_place ? NULL : carve_floats(&carver, chunk_value_units(&plan.shape));
-    }
+    struct paged_scratch counted;
+    plan.scratch_bytes = carve_scratch(&plan, NULL, &counted);
+    plan.scratch = carve(&carver, threads, plan.scratch_bytes);
     plan.bytes = carver.used;
     return plan;
 }
@@ -279,15 +285,22 @@ LEVEL_OP(paged_attention, paged_attention) {
         return status;
     struct paged_plan plan = paged_plan(a, threads, exec->workspace);
     int64_t items = plan.row_pieces * ((plan.units + plan.units_at_once - 1) / plan.units_at_once);
-    int slots = 0;
+    int64_t slots = 0, next = 0;
 #pragma omp parallel num_threads(threads)
     {
-        int slot;
+        struct paged_scratch scratch;
+        int64_t slot, item;
 #pragma omp atomic capture
         slot = slots++;
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < items; i++)
-            attend_item(&plan, i, &plan.scratch[slot]);
+#pragma omp atomic capture
+        item = next++;
+        if (item < items)
+            carve_scratch(&plan, plan.scratch + (size_t)slot * plan.scratch_bytes, &scratch);
+        while (item < items) {
+            attend_item(&plan, item, &scratch);
+#pragma omp atomic capture
+            item = next++;
+        }
     }
     return STATUS_OK;
 }

@@ -10,7 +10,7 @@
 
 /* One thread for what is over before a second one woke up. */
 static inline int threads_for(const struct exec *exec, int64_t elements) {
-    return elements < 16384 ? 1 : exec_threads(exec);
+    return elements < 8192 ? 1 : exec_threads(exec);
 }
 
 static inline int require_activation(const char *op, enum dtype type) {

@@ -1,0 +1,362 @@
+#include "cases.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+
+/* ---- values ---- */
+
+/* The i-th value of a rank: rounding matters in sums of three, and nothing overflows. */
+static double value_of(int rank, int64_t i, enum dtype dtype) {
+    struct philox words = philox(7, (uint32_t)rank, (uint32_t)i, (uint32_t)dtype, 0);
+    double unit = rng_unit(words.word[0]) - 0.5;
+    if (dtype == DTYPE_I64)
+        return floor(unit * 0x1p40);
+    return dtype == DTYPE_F64 ? unit : ldexp((double)(float)unit, (int)(words.word[1] % 8));
+}
+
+static void put(void *memory, int64_t i, enum dtype dtype, double value) {
+    switch (dtype) {
+    case DTYPE_F32:
+        ((float *)memory)[i] = (float)value;
+        break;
+    case DTYPE_BF16:
+        ((uint16_t *)memory)[i] = bf16_from_float((float)value);
+        break;
+    case DTYPE_F64:
+        ((double *)memory)[i] = value;
+        break;
+    case DTYPE_I64:
+        ((int64_t *)memory)[i] = (int64_t)value;
+        break;
+    default: /* types that only move */
+        memset((char *)memory + (size_t)i * dtype_bytes(dtype), (int)(fabs(value) * 16), dtype_bytes(dtype));
+    }
+}
+
+static void fill(void *memory, int rank, int64_t first, int64_t count, enum dtype dtype) {
+    for (int64_t i = 0; i < count; i++)
+        put(memory, i, dtype, value_of(rank, first + i, dtype));
+}
+
+/* What the ranks' values add up to, or their maximum, one element after the other in the order of ranks. */
+static void expected(void *memory, int size, int64_t first, int64_t count, enum dtype dtype, enum comm_op op) {
+    for (int64_t i = 0; i < count; i++) {
+        float narrow = 0; /* fp32, and bf16 */
+        double wide = 0;
+        int64_t whole = 0;
+        for (int rank = 0; rank < size; rank++) {
+            double value = value_of(rank, first + i, dtype);
+            float f = dtype == DTYPE_BF16 ? bf16_to_float(bf16_from_float((float)value)) : (float)value;
+            bool is_first = rank == 0, is_sum = op == COMM_SUM;
+            narrow = is_first ? f : is_sum ? narrow + f : fmaxf(narrow, f);
+            wide = is_first ? value : is_sum ? wide + value : fmax(wide, value);
+            whole = is_first ? (int64_t)value : is_sum ? whole + (int64_t)value : (int64_t)wide;
+        }
+        if (dtype == DTYPE_I64)
+            ((int64_t *)memory)[i] = op == COMM_SUM ? whole : (int64_t)wide;
+        else
+            put(memory, i, dtype, dtype == DTYPE_F64 ? wide : (double)narrow);
+    }
+}
+
+/* ---- one size and type ---- */
+
+struct buffers {
+    char *a, *b, *c; /* size * count elements each */
+};
+
+static int reductions(struct comm *comm, struct buffers m, int64_t count, enum dtype dtype) {
+    size_t bytes = (size_t)count * dtype_bytes(dtype), mine = bytes * (size_t)comm->rank;
+    for (int op = COMM_SUM; op <= COMM_MAX; op++) {
+        expected(m.c, comm->size, 0, count, dtype, op);
+        fill(m.a, comm->rank, 0, count, dtype);
+        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){m.a, m.b, count, dtype}, op));
+        expect(!memcmp(m.b, m.c, bytes));
+        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){m.a, m.a, count, dtype}, op));
+        expect(!memcmp(m.a, m.c, bytes));
+    }
+    expected(m.c, comm->size, count * comm->rank, count, dtype, COMM_SUM);
+    fill(m.a, comm->rank, 0, count * comm->size, dtype);
+    expect_ok(comm_reduce_scatter(comm, NULL, &(struct comm_data){m.a, m.b, count, dtype}));
+    expect(!memcmp(m.b, m.c, bytes));
+    expect_ok(comm_reduce_scatter(comm, NULL, &(struct comm_data){m.a, m.a + mine, count, dtype}));
+    expect(!memcmp(m.a + mine, m.c, bytes));
+    return STATUS_OK;
+}
+
+static int moves(struct comm *comm, struct buffers m, int64_t count, enum dtype dtype) {
+    int size = comm->size;
+    size_t bytes = (size_t)count * dtype_bytes(dtype), mine = bytes * (size_t)comm->rank;
+    for (int r = 0; r < size; r++)
+        fill(m.c + bytes * (size_t)r, r, 0, count, dtype);
+    fill(m.a, comm->rank, 0, count, dtype);
+    expect_ok(comm_all_gather(comm, NULL, &(struct comm_data){m.a, m.b, count, dtype}));
+    expect(!memcmp(m.b, m.c, bytes * (size_t)size));
+    memset(m.b, 0, bytes * (size_t)size);
+    fill(m.b + mine, comm->rank, 0, count, dtype);
+    expect_ok(comm_all_gather(comm, NULL, &(struct comm_data){m.b + mine, m.b, count, dtype}));
+    expect(!memcmp(m.b, m.c, bytes * (size_t)size));
+
+    for (int root = 0; root < size; root++) {
+        memset(m.b, 0, bytes);
+        expect_ok(comm_broadcast(comm, NULL, &(struct comm_data){m.a, m.b, count, dtype}, root));
+        expect(!memcmp(m.b, m.c + bytes * (size_t)root, bytes));
+        fill(m.b, comm->rank, 0, count, dtype);
+        expect_ok(comm_broadcast(comm, NULL, &(struct comm_data){m.b, m.b, count, dtype}, root));
+        expect(!memcmp(m.b, m.c + bytes * (size_t)root, bytes));
+    }
+
+    for (int r = 0; r < size; r++)
+        fill(m.c + bytes * (size_t)r, r, count * comm->rank, count, dtype);
+    fill(m.a, comm->rank, 0, count * size, dtype);
+    expect_ok(comm_all_to_all(comm, NULL, &(struct comm_data){m.a, m.b, count, dtype}));
+    expect(!memcmp(m.b, m.c, bytes * (size_t)size));
+    return STATUS_OK;
+}
+
+static int messages(struct comm *comm, struct buffers m, int64_t count, enum dtype dtype) {
+    size_t bytes = (size_t)count * dtype_bytes(dtype);
+    fill(m.a, comm->rank, 0, count, dtype);
+    for (int step = 0; step < comm->size; step++) { /* step 0 is to itself */
+        int to = (comm->rank + step) % comm->size, from = (comm->rank + comm->size - step) % comm->size;
+        memset(m.b, 0, bytes);
+        expect_ok(comm_send_receive(comm, NULL, &(struct comm_data){m.a, m.b, count, dtype}, to, from));
+        fill(m.c, from, 0, count, dtype);
+        expect(!memcmp(m.b, m.c, bytes));
+    }
+    /* Down the line and back, as a pipeline. */
+    int last = comm->size - 1;
+    if (comm->rank > 0)
+        expect_ok(comm_receive(comm, NULL, &(struct comm_data){NULL, m.b, count, dtype}, comm->rank - 1));
+    if (comm->rank < last) {
+        expect_ok(
+            comm_send(comm, NULL, &(struct comm_data){comm->rank ? m.b : m.a, NULL, count, dtype}, comm->rank + 1));
+        expect_ok(comm_receive(comm, NULL, &(struct comm_data){NULL, m.b, count, dtype}, comm->rank + 1));
+    }
+    if (comm->rank > 0)
+        expect_ok(comm_send(comm, NULL, &(struct comm_data){m.b, NULL, count, dtype}, comm->rank - 1));
+    fill(m.c, 0, 0, count, dtype);
+    expect(comm->size == 1 || !memcmp(m.b, m.c, bytes));
+    return STATUS_OK;
+}
+
+static int every_type(struct comm *comm) {
+    static const int64_t counts[] = {0, 1, 3, 17, 1001, 9973, 70001};
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I64, DTYPE_I32, DTYPE_U8};
+    size_t most = 70001 * 8 * (size_t)comm->size;
+    struct buffers m = {malloc(most), malloc(most), malloc(most)};
+    int status = m.a && m.b && m.c ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t c = 0; c < sizeof counts / sizeof *counts && !status; c++)
+        for (size_t t = 0; t < sizeof types / sizeof *types && !status; t++) {
+            if (types[t] <= DTYPE_I64 && types[t] != DTYPE_F16)
+                status = reductions(comm, m, counts[c], types[t]);
+            status = status ? status : moves(comm, m, counts[c], types[t]);
+            status = status ? status : messages(comm, m, counts[c], types[t]);
+            if (status)
+                status_wrap(status, "%lld %s", (long long)counts[c], dtype_name(types[t]));
+        }
+    if (status)
+        comm_abort(comm, status_text()); /* before the buffers go */
+    free(m.a);
+    free(m.b);
+    free(m.c);
+    return status;
+}
+
+/* ---- started and waited for later ---- */
+
+enum { STARTED = 5, LONG = 40000 };
+
+static int started_in_any_order(struct comm *comm) {
+    int size = comm->size, rank = comm->rank;
+    float *memory = calloc((size_t)LONG * (size_t)(2 * size + 4), sizeof *memory);
+    expect(memory);
+    float *sum = memory, *scattered = sum + LONG, *gathered = scattered + LONG,
+          *whole = gathered + (size_t)LONG * (size_t)size;
+    float *max = whole + (size_t)LONG * (size_t)size, *check = max + LONG;
+    struct comm_request request[STARTED] = {0};
+    int status = STATUS_OK;
+    for (int round = 0; round < 6 && !status; round++) {
+        fill(sum, rank, 0, LONG, DTYPE_F32);
+        fill(max, rank, 0, LONG, DTYPE_F32);
+        fill(whole, rank, 0, (int64_t)LONG * size, DTYPE_F32);
+        fill(gathered + (size_t)LONG * (size_t)rank, rank, 0, LONG, DTYPE_F32);
+        float *own = gathered + (size_t)LONG * (size_t)rank;
+        status =
+            comm_all_reduce_start(comm, NULL, &(struct comm_data){sum, sum, LONG, DTYPE_F32}, COMM_SUM, &request[0]);
+        status = status ? status
+                        : comm_reduce_scatter_start(comm, NULL, &(struct comm_data){whole, scattered, LONG, DTYPE_F32},
+                                                    &request[1]);
+        status = status ? status
+                        : comm_all_gather_start(comm, NULL, &(struct comm_data){own, gathered, LONG, DTYPE_F32},
+                                                &request[2]);
+        status = status ? status : comm_barrier(comm, NULL); /* a whole one between started ones */
+        status = status ? status
+                        : comm_all_reduce_start(comm, NULL, &(struct comm_data){max, max, LONG, DTYPE_F32}, COMM_MAX,
+                                                &request[3]);
+        for (int i = 0; i < 4 && !status; i++) /* each rank in another order */
+            status = comm_wait(&request[(round + rank) % 2 ? i : 3 - i]);
+        status = status ? status : comm_wait(&request[4]); /* never started: nothing to wait for */
+    }
+    bool is_right = true;
+    expected(check, size, 0, LONG, DTYPE_F32, COMM_SUM);
+    is_right = is_right && !memcmp(check, sum, LONG * sizeof *check);
+    expected(check, size, 0, LONG, DTYPE_F32, COMM_MAX);
+    is_right = is_right && !memcmp(check, max, LONG * sizeof *check);
+    expected(check, size, (int64_t)LONG * rank, LONG, DTYPE_F32, COMM_SUM);
+    is_right = is_right && !memcmp(check, scattered, LONG * sizeof *check);
+    for (int r = 0; r < size; r++) {
+        fill(check, r, 0, LONG, DTYPE_F32);
+        is_right = is_right && !memcmp(check, gathered + (size_t)LONG * (size_t)r, LONG * sizeof *check);
+    }
+    if (status)
+        comm_abort(comm, status_text());
+    free(memory);
+    expect_ok(status);
+    expect(is_right);
+    return STATUS_OK;
+}
+
+/* Several messages of one pair are under way at once, and arrive in the order in which they were sent. */
+static int started_messages(struct comm *comm) {
+    int next = (comm->rank + 1) % comm->size, before = (comm->rank + comm->size - 1) % comm->size;
+    if (comm->size == 1)
+        return STATUS_OK;
+    enum { DEPTH = 4, LENGTH = 3000 };
+    int64_t out[DEPTH][LENGTH], in[DEPTH][LENGTH];
+    struct comm_request sends[DEPTH], receives[DEPTH];
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < DEPTH; i++) {
+            for (int k = 0; k < LENGTH; k++)
+                out[i][k] = comm->rank * 1000000 + round * 1000 + i;
+            struct comm_data to = {out[i], NULL, LENGTH, DTYPE_I64}, from = {NULL, in[i], LENGTH, DTYPE_I64};
+            expect_ok(comm_receive_start(comm, NULL, &from, before, &receives[i]));
+            expect_ok(comm_send_start(comm, NULL, &to, next, &sends[i]));
+        }
+        for (int i = 0; i < DEPTH; i++)
+            expect_ok(comm_wait(&receives[(i + round) % DEPTH]));
+        for (int i = 0; i < DEPTH; i++) {
+            expect(in[i][0] == before * 1000000 + round * 1000 + i);
+            expect(in[i][LENGTH - 1] == in[i][0]);
+            expect_ok(comm_wait(&sends[i]));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- the rest ---- */
+
+static int many_small_ones(struct comm *comm) {
+    for (int64_t i = 0; i < 3000; i++) {
+        int64_t values[3] = {i, comm->rank, 1};
+        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){values, values, 3, DTYPE_I64}, COMM_SUM));
+        expect(values[0] == i * comm->size && values[2] == comm->size);
+        if (i % 7 == comm->rank)
+            sched_yield();
+        if (i % 50 == 0)
+            expect_ok(comm_barrier(comm, NULL));
+    }
+    return STATUS_OK;
+}
+
+/* The digits of a sum show which ranks took part. */
+static int sum_of_powers(struct comm *comm, int world_rank, int64_t *sum) {
+    int64_t one = INT64_C(1) << (4 * world_rank);
+    return comm_all_reduce(comm, NULL, &(struct comm_data){&one, sum, 1, DTYPE_I64}, COMM_SUM);
+}
+
+static int subgroups(struct comm *world) {
+    int ranks[64], count = 0;
+    int64_t wanted = 0, sum;
+    for (int r = world->rank % 2; r < world->size; r += 2) { /* even and odd ranks */
+        ranks[count++] = r;
+        wanted += INT64_C(1) << (4 * r);
+    }
+    struct comm *half, *reversed, *alone, *pair;
+    expect_ok(comm_subgroup(world, ranks, count, &half));
+    expect(half->size == count && half->rank == world->rank / 2 && half->world_rank == world->world_rank);
+    for (int i = 0; i < 20; i++) {
+        expect_ok(sum_of_powers(half, world->rank, &sum));
+        expect(sum == wanted);
+    }
+    for (int i = 0; i < world->size; i++) /* backwards, inside the halves */
+        ranks[i] = half->size - 1 - i;
+    expect_ok(comm_subgroup(half, ranks, half->size, &reversed));
+    expect(reversed->rank == half->size - 1 - half->rank);
+    int64_t number = world->rank, first = -1;
+    expect_ok(comm_broadcast(reversed, NULL, &(struct comm_data){&number, &first, 1, DTYPE_I64}, 0));
+    expect(first == world->rank % 2 + 2 * (half->size - 1));
+
+    expect_ok(comm_subgroup(world, &world->rank, 1, &alone));
+    expect(alone->size == 1 && alone->world_rank == world->world_rank);
+    expect_ok(sum_of_powers(alone, world->rank, &sum));
+    expect(sum == INT64_C(1) << (4 * world->rank));
+    if (world->size > 1 && world->rank < 2) { /* only its members make a group */
+        expect_ok(comm_subgroup(world, (int[]){1, 0}, 2, &pair));
+        expect_ok(sum_of_powers(pair, world->rank, &sum));
+        expect(sum == 0x11 && pair->rank == 1 - world->rank);
+        comm_close(pair);
+    }
+    comm_close(alone);
+    comm_close(reversed);
+    comm_close(half);
+    return STATUS_OK;
+}
+
+/* Sums whose order matters, again and again while ranks come at different times: always the same bits, everywhere. */
+static int bits_are_the_same(struct comm *comm) {
+    enum { N = 50021, AGAIN = 12 };
+    float *memory = malloc(3 * N * sizeof *memory);
+    expect(memory);
+    float *own = memory, *sum = own + N, *first = sum + N;
+    bool is_same = true;
+    int status = STATUS_OK;
+    fill(own, comm->rank, 0, N, DTYPE_F32);
+    for (int round = 0; round < AGAIN && !status; round++) {
+        for (int i = 0; i < (round * 7 + comm->rank * 3) % 11; i++)
+            sched_yield();
+        status = comm_all_reduce(comm, NULL, &(struct comm_data){own, sum, N, DTYPE_F32}, COMM_SUM);
+        if (round == 0 && !status) { /* rank 0's bits for everybody */
+            memcpy(first, sum, N * sizeof *sum);
+            status = comm_broadcast(comm, NULL, &(struct comm_data){first, first, N, DTYPE_F32}, 0);
+        }
+        is_same = is_same && !status && !memcmp(first, sum, N * sizeof *sum);
+    }
+    /* In pieces of any size: the same bits again. */
+    for (int64_t at = 0, piece = 1; at < N && !status; at += piece, piece = piece * 3 + 1) {
+        piece = N - at < piece ? N - at : piece;
+        status = comm_all_reduce(comm, NULL, &(struct comm_data){own + at, sum + at, piece, DTYPE_F32}, COMM_SUM);
+    }
+    is_same = is_same && !memcmp(first, sum, N * sizeof *sum);
+    if (status)
+        comm_abort(comm, status_text());
+    free(memory);
+    expect_ok(status);
+    expect(is_same);
+    return STATUS_OK;
+}
+
+static int nan_is_not_hidden(struct comm *comm) {
+    for (int who = 0; who < comm->size; who++) {
+        float value = comm->rank == who ? NAN : 1;
+        uint16_t narrow = bf16_from_float(value);
+        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){&value, &value, 1, DTYPE_F32}, COMM_MAX));
+        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){&narrow, &narrow, 1, DTYPE_BF16}, COMM_MAX));
+        expect(isnan(value) && isnan(bf16_to_float(narrow)));
+    }
+    return STATUS_OK;
+}
+
+int cases_run(struct comm *world, void *context) {
+    (void)context;
+    expect_ok(every_type(world));
+    expect_ok(started_in_any_order(world));
+    expect_ok(started_messages(world));
+    expect_ok(many_small_ones(world));
+    expect_ok(subgroups(world));
+    expect_ok(bits_are_the_same(world));
+    expect_ok(nan_is_not_hidden(world));
+    expect_ok(comm_barrier(world, NULL));
+    return STATUS_OK;
+}

@@ -1,0 +1,24 @@
+/* What must hold of every backend's collectives: run by ranks as threads (comm_test.c) and as processes (mpi_ranks.c).
+ * Ranks are not the test's own thread, so the checks return a status instead of ending the test. */
+#ifndef CAMBIUM_TESTS_COMM_CASES_H
+#define CAMBIUM_TESTS_COMM_CASES_H
+
+#include "comm/comm.h"
+
+/* Returns from the rank's function with the failed condition and its place. */
+#define expect(condition)                                                                                              \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            return status_fail(STATUS_INVALID, "%s:%d: not true: %s", __FILE__, __LINE__, #condition);                 \
+    } while (0)
+#define expect_ok(call)                                                                                                \
+    do {                                                                                                               \
+        int status_ = (call);                                                                                          \
+        if (status_)                                                                                                   \
+            return status_wrap(status_, "%s:%d", __FILE__, __LINE__);                                                  \
+    } while (0)
+
+/* All of it, on a world of any size; `context` is not used. */
+int cases_run(struct comm *world, void *context);
+
+#endif

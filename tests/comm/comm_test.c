@@ -1,0 +1,291 @@
+#include "cases.h"
+
+#include "support/test.h"
+
+#include <stdatomic.h>
+#include <unistd.h>
+
+static void run_cases(int ranks) {
+    test_ok(comm_local_run(ranks, cases_run, NULL));
+}
+static void every_collective_of_1_rank(void **state) {
+    (void)state;
+    run_cases(1);
+}
+static void every_collective_of_2_ranks(void **state) {
+    (void)state;
+    run_cases(2);
+}
+static void every_collective_of_3_ranks(void **state) {
+    (void)state;
+    run_cases(3);
+}
+static void every_collective_of_4_ranks(void **state) {
+    (void)state;
+    run_cases(4);
+}
+static void every_collective_of_8_ranks(void **state) {
+    (void)state;
+    run_cases(8);
+}
+
+/* ---- streams ---- */
+
+static int with_a_stream(struct comm *world, void *context) {
+    struct device *device = context;
+    struct stream *stream;
+    void *memory;
+    expect_ok(stream_open(device, &stream));
+    expect_ok(device_alloc(device, 4096, &memory));
+    float numbers[1000];
+    for (int i = 0; i < 1000; i++)
+        numbers[i] = (float)(i * (world->rank + 1));
+    expect_ok(stream_copy_to_device(stream, memory, numbers, sizeof numbers));
+    expect_ok(comm_all_reduce(world, stream, &(struct comm_data){memory, memory, 1000, DTYPE_F32}, COMM_SUM));
+    expect_ok(comm_barrier(world, stream));
+    expect_ok(stream_copy_to_host(stream, numbers, memory, sizeof numbers));
+    expect_ok(stream_wait(stream));
+    for (int i = 0; i < 1000; i++)
+        expect(numbers[i] == (float)(i * world->size * (world->size + 1) / 2));
+    device_free(device, memory);
+    stream_close(stream);
+    return STATUS_OK;
+}
+
+static void a_collective_follows_its_stream(void **state) {
+    (void)state;
+    struct device *device;
+    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(comm_local_run(1, with_a_stream, device));
+    test_ok(comm_local_run(4, with_a_stream, device));
+    device_close(device);
+}
+
+/* ---- different calls ---- */
+
+enum difference { OTHER_KIND, OTHER_COUNT, OTHER_TYPE, OTHER_OP, OTHER_ROOT };
+
+static int call_differently(struct comm *world, void *context) {
+    enum difference difference = *(enum difference *)context;
+    double in[64] = {0}, out[64 * 8];
+    bool is_odd = world->rank == 2;
+    struct comm_data data = {in, out, is_odd && difference == OTHER_COUNT ? 9 : 8,
+                             is_odd && difference == OTHER_TYPE ? DTYPE_BF16 : DTYPE_F32};
+    if (difference == OTHER_ROOT)
+        return comm_broadcast(world, NULL, &data, is_odd ? 1 : 0);
+    if (difference == OTHER_KIND && is_odd)
+        return comm_all_gather(world, NULL, &data);
+    return comm_all_reduce(world, NULL, &data, is_odd && difference == OTHER_OP ? COMM_MAX : COMM_SUM);
+}
+
+static void different_calls_are_named(void **state) {
+    (void)state;
+    static const char *const parts[][2] = {
+        [OTHER_KIND] = {"rank 0 all-reduce (sum) of 8 fp32", "rank 2 all-gather of 8 fp32"},
+        [OTHER_COUNT] = {"rank 0 all-reduce (sum) of 8 fp32", "rank 2 all-reduce (sum) of 9 fp32"},
+        [OTHER_TYPE] = {"rank 0 all-reduce (sum) of 8 fp32", "rank 2 all-reduce (sum) of 8 bf16"},
+        [OTHER_OP] = {"rank 0 all-reduce (sum) of 8 fp32", "rank 2 all-reduce (max) of 8 fp32"},
+        [OTHER_ROOT] = {"rank 0 broadcast of 8 fp32 from root 0", "rank 2 broadcast of 8 fp32 from root 1"},
+    };
+    for (enum difference d = OTHER_KIND; d <= OTHER_ROOT; d++) {
+        int status = comm_local_run(4, call_differently, &d);
+        test_fails(status, STATUS_INVALID, parts[d][0]);
+        test_fails(status, STATUS_INVALID, parts[d][1]);
+    }
+}
+
+static int message_differently(struct comm *world, void *context) {
+    (void)context;
+    float numbers[16] = {0};
+    if (world->rank == 1)
+        return comm_send(world, NULL, &(struct comm_data){numbers, NULL, 8, DTYPE_F32}, 2);
+    if (world->rank == 2)
+        return comm_receive(world, NULL, &(struct comm_data){NULL, numbers, 9, DTYPE_I32}, 1);
+    return comm_barrier(world, NULL);
+}
+
+static void a_different_message_is_named(void **state) {
+    (void)state;
+    test_fails(comm_local_run(3, message_differently, NULL), STATUS_INVALID,
+               "rank 1 sends 8 fp32 to rank 2, which receives 9 int32");
+}
+
+static int group_differently(struct comm *world, void *context) {
+    (void)context;
+    struct comm *group;
+    return comm_subgroup(world, (int[]){0, 1, 2}, world->rank == 0 ? 2 : 3, &group);
+}
+
+static void different_lists_of_ranks_are_named(void **state) {
+    (void)state;
+    test_fails(comm_local_run(3, group_differently, NULL), STATUS_INVALID, "different lists of ranks");
+}
+
+/* ---- failures ---- */
+
+enum place { IN_BARRIER, IN_MESSAGE, IN_SUBGROUP, IN_STARTED, PLACE_COUNT };
+
+struct failure {
+    enum place place;
+    bool is_error; /* rank 2 fails; else it just ends */
+    _Atomic int released;
+    char text[8][256]; /* [rank] */
+};
+
+static int wait_somewhere(struct comm *world, enum place place) {
+    struct comm *group;
+    struct comm_request request;
+    double value = 1;
+    struct comm_data data = {&value, &value, 1, DTYPE_F64};
+    switch (place) {
+    case IN_BARRIER:
+        return comm_barrier(world, NULL);
+    case IN_MESSAGE:
+        return comm_receive(world, NULL, &data, 2);
+    case IN_SUBGROUP:
+        return comm_subgroup(world, (int[]){0, 1, 2, 3}, 4, &group);
+    default:
+        expect_ok(comm_all_reduce_start(world, NULL, &data, COMM_SUM, &request));
+        return comm_wait(&request);
+    }
+}
+
+static int fail_among_others(struct comm *world, void *context) {
+    struct failure *failure = context;
+    if (world->rank == 2) {
+        usleep(50 * 1000); /* the others sleep by now */
+        return failure->is_error ? status_fail(STATUS_IO, "the disk is full") : STATUS_OK;
+    }
+    int status = wait_somewhere(world, failure->place);
+    failure->released += status == STATUS_PEER;
+    snprintf(failure->text[world->rank], sizeof failure->text[0], "%s", status_text());
+    int again = comm_barrier(world, NULL); /* a failed world stays so */
+    expect(again == status);
+    return status;
+}
+
+static void a_failed_rank_releases_the_others(void **state) {
+    (void)state;
+    for (enum place place = 0; place < PLACE_COUNT; place++) {
+        struct failure failure = {.place = place, .is_error = true};
+        test_fails(comm_local_run(4, fail_among_others, &failure), STATUS_IO, "rank 2: the disk is full");
+        assert_int_equal(failure.released, 3);
+        assert_string_equal(failure.text[0], "rank 2 failed: the disk is full");
+        assert_string_equal(failure.text[3], failure.text[0]);
+    }
+}
+
+static void a_rank_that_ends_early_releases_the_others(void **state) {
+    (void)state;
+    for (enum place place = 0; place < PLACE_COUNT; place++) {
+        struct failure failure = {.place = place, .is_error = false};
+        test_fails(comm_local_run(4, fail_among_others, &failure), STATUS_PEER, "rank 2 ended while rank");
+        assert_int_equal(failure.released, 3);
+    }
+}
+
+/* Ranks fail while their buffers are in use by others, and free them at once: for the sanitizers. */
+static int fail_in_the_middle(struct comm *world, void *context) {
+    int round = *(int *)context, status = STATUS_OK;
+    enum { N = 200000 };
+    float *numbers = calloc(N, sizeof *numbers);
+    expect(numbers);
+    struct comm_request requests[2] = {0};
+    struct comm_data data = {numbers, numbers, N / 2, DTYPE_F32};
+    struct comm_data more = {numbers + N / 2, numbers + N / 2, N / 2, DTYPE_F32};
+    for (int i = 0; i < 20 && !status; i++) {
+        status = comm_all_reduce_start(world, NULL, &data, COMM_SUM, &requests[0]);
+        status = status ? status : comm_all_reduce_start(world, NULL, &more, COMM_MAX, &requests[1]);
+        if (!status && world->rank == round % 3 && i == round % 20)
+            status = status_fail(STATUS_IO, "torn off");
+        status = status ? status : comm_wait(&requests[0]);
+        status = status ? status : comm_wait(&requests[1]);
+        int next = (world->rank + 1) % world->size, before = (world->rank + 2) % world->size;
+        struct comm_data half = {numbers, numbers + N / 2, N / 2, DTYPE_F32};
+        status = status ? status : comm_send_receive(world, NULL, &half, next, before);
+    }
+    if (status == STATUS_IO)
+        comm_abort(world, status_text());
+    free(numbers);
+    return status;
+}
+
+static void a_failed_rank_may_free_its_buffers(void **state) {
+    (void)state;
+    for (int round = 0; round < 60; round++)
+        test_fails(comm_local_run(3, fail_in_the_middle, &round), STATUS_IO, "torn off");
+}
+
+/* ---- calls that are refused ---- */
+
+static int refuse(struct comm *world, void *context) {
+    (void)context;
+    float numbers[64] = {0};
+    struct comm *group;
+    struct comm_request requests[COMM_STARTED_MAX + 1];
+    struct comm_data data = {numbers, numbers, 8, DTYPE_F32};
+    struct comm_data shifted = {numbers, numbers + 1, 8, DTYPE_F32}, unsummed = {numbers, numbers, 8, DTYPE_U8};
+    expect(comm_all_reduce(world, NULL, &shifted, COMM_SUM) == STATUS_INVALID && strstr(status_text(), "overlap"));
+    expect(comm_all_gather(world, NULL, &shifted) == STATUS_INVALID);
+    expect(comm_all_to_all(world, NULL, &data) == STATUS_INVALID);
+    expect(comm_reduce_scatter(world, NULL, &unsummed) == STATUS_UNSUPPORTED && strstr(status_text(), "uint8"));
+    expect(comm_broadcast(world, NULL, &data, 5) == STATUS_INVALID && strstr(status_text(), "ranks 0 to 1"));
+    expect(comm_send(world, NULL, &data, world->rank) == STATUS_INVALID && strstr(status_text(), "itself"));
+    expect(comm_send_receive(world, NULL, &data, 0, 1) == STATUS_INVALID);
+    expect(comm_all_reduce(world, NULL, &(struct comm_data){numbers, NULL, 8, DTYPE_F32}, COMM_SUM) == STATUS_INVALID);
+    expect(comm_all_reduce(world, NULL, &(struct comm_data){numbers, numbers, -1, DTYPE_F32}, COMM_SUM) ==
+           STATUS_INVALID);
+    expect(comm_subgroup(world, (int[]){0, 2}, 2, &group) == STATUS_INVALID);
+    expect(comm_subgroup(world, (int[]){1, 1}, 2, &group) == STATUS_INVALID);
+    expect(comm_subgroup(world, (int[]){1 - world->rank}, 1, &group) == STATUS_INVALID);
+    for (int i = 0; i < COMM_STARTED_MAX; i++)
+        expect_ok(comm_all_reduce_start(world, NULL, &data, COMM_MAX, &requests[i]));
+    expect(comm_all_reduce_start(world, NULL, &data, COMM_MAX, &requests[COMM_STARTED_MAX]) == STATUS_INVALID);
+    for (int i = 0; i < COMM_STARTED_MAX; i++)
+        expect_ok(comm_wait(&requests[i]));
+    return comm_barrier(world, NULL);
+}
+
+static void wrong_calls_are_refused_and_harm_nobody(void **state) {
+    (void)state;
+    test_ok(comm_local_run(2, refuse, NULL));
+    test_fails(comm_local_run(0, refuse, NULL), STATUS_INVALID, "0 ranks");
+}
+
+static void a_single_process_is_not_launched(void **state) {
+    (void)state;
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("PMIX_RANK");
+    unsetenv("SLURM_STEP_NUM_TASKS");
+    assert_false(comm_mpi_is_launched());
+    setenv("SLURM_NTASKS", "4", 1); /* of a batch script, which is one process */
+    assert_false(comm_mpi_is_launched());
+    setenv("PMIX_RANK", "0", 1);
+    assert_true(comm_mpi_is_launched());
+    setenv("SLURM_STEP_NUM_TASKS", "1", 1);
+    assert_false(comm_mpi_is_launched());
+    setenv("SLURM_STEP_NUM_TASKS", "2", 1);
+    assert_true(comm_mpi_is_launched());
+    setenv("OMPI_COMM_WORLD_SIZE", "1", 1); /* mpirun -n 1 */
+    assert_false(comm_mpi_is_launched());
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_collective_of_1_rank),
+        cmocka_unit_test(every_collective_of_2_ranks),
+        cmocka_unit_test(every_collective_of_3_ranks),
+        cmocka_unit_test(every_collective_of_4_ranks),
+        cmocka_unit_test(every_collective_of_8_ranks),
+        cmocka_unit_test(a_collective_follows_its_stream),
+        cmocka_unit_test(different_calls_are_named),
+        cmocka_unit_test(a_different_message_is_named),
+        cmocka_unit_test(different_lists_of_ranks_are_named),
+        cmocka_unit_test(a_failed_rank_releases_the_others),
+        cmocka_unit_test(a_rank_that_ends_early_releases_the_others),
+        cmocka_unit_test(a_failed_rank_may_free_its_buffers),
+        cmocka_unit_test(wrong_calls_are_refused_and_harm_nobody),
+        cmocka_unit_test(a_single_process_is_not_launched),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
