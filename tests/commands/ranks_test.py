@@ -1,7 +1,7 @@
 """pretrain on several ranks: the run of one rank, told once, stopped together, refused by name."""
-import os, shutil, signal, unittest
+import os, pathlib, shutil, signal, unittest
 
-from pretrain_support import CAMBIUM, Run, timeless, wait_for
+from pretrain_support import Run, timeless, wait_for
 
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
 TP2 = dict(parallel__tensor_model_parallel_size=2)
@@ -21,17 +21,15 @@ class Ranks(unittest.TestCase):
         run = Run()
         keys = dict(train__eval_interval=5, train__eval_iters=3, checkpoint__save_interval=10)
         run.run("one", **keys)
-        for ranks, layout in ((2, TP2), (2, {}), (2, ZERO), (4, dict(**TP2, **ZERO, train__micro_batch_size=1))):
-            name = f"ranks{ranks}{len(layout)}"
-            shutil.rmtree(run.directory / name, ignore_errors=True)
-            (run.directory / f"{name}.jsonl").unlink(missing_ok=True)
+        layouts = {"tensor": (2, TP2), "data": (2, {}), "zero": (2, ZERO), "both": (4, dict(**TP2, **ZERO, train__micro_batch_size=1))}
+        for name, (ranks, layout) in layouts.items():
             done = run.run(name, ["--ranks", str(ranks)], **keys, **layout)
             self.same_run(run.records(name), run.records("one"))
             self.assertEqual(run.checkpoints(name), run.checkpoints("one"))
             self.assertEqual(done.stderr.count("iteration 20/20"), 1, done.stderr)
             self.assertEqual(done.stderr.count("memory plan"), 1)
-            for ours, one in zip(run.files(name).items(), run.files("one").items()):
-                self.assertEqual((ours[0], len(ours[1])), (one[0], len(one[1])))
+            sizes = {path: len(data) for path, data in run.files(name).items()}
+            self.assertEqual(sizes, {path: len(data) for path, data in run.files("one").items()})
 
     def test_a_run_goes_on_in_another_layout(self):
         run = Run()
@@ -72,6 +70,13 @@ class Ranks(unittest.TestCase):
         errors = [line for line in done.stderr.splitlines() if "error" in line]
         self.assertEqual(len(errors), 1, done.stderr)
         self.assertRegex(errors[0], r"^cambium: error: rank 0: iteration \d+: the (loss|gradient norm) is")
+        self.assertEqual(run.checkpoints(), [])
+
+    def test_a_failure_of_one_rank_is_said_once_with_its_number(self):
+        run = Run()
+        done = run.run("run", ["--ranks", "4"], expect=1, log__metrics_file="/dev/full", **ZERO, train__micro_batch_size=1)
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        self.assertEqual(errors, ["cambium: error: rank 0: cannot write /dev/full: No space left on device"])
         self.assertEqual(run.checkpoints(), [])
 
     def test_impossible_layouts_are_refused_with_the_numbers(self):
@@ -127,8 +132,7 @@ class Processes(unittest.TestCase):
             self.assertEqual(process.returncode, 0, errors)
             self.assertEqual(errors.count("iteration 10/10"), 1, errors)
             self.assertEqual(timeless(run.records(f"mpi{ranks}")), timeless(run.records(f"threads{ranks}")))
-            self.assertEqual({k: v for k, v in run.files(f"mpi{ranks}").items()},
-                             {k: v for k, v in run.files(f"threads{ranks}").items()})
+            self.assertEqual(run.files(f"mpi{ranks}"), run.files(f"threads{ranks}"))
 
     def test_what_is_wrong_is_said_once(self):
         run = Run()
@@ -138,6 +142,18 @@ class Processes(unittest.TestCase):
             self.assertEqual(process.returncode, status, errors)
             self.assertEqual(errors.count("cambium: error: "), 1, errors)
             self.assertIn(part, errors)
+
+    def test_a_signal_at_one_process_stops_all(self):
+        run = Run()
+        process = self.launch(run, 2, "run", train__train_iters=100000)
+        metrics = run.directory / "run.jsonl"
+        self.assertTrue(wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 3, process))
+        ranks = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        os.kill(ranks[-1], signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual(errors.count("stopped by SIGTERM"), 1, errors)
+        self.assertEqual(run.checkpoints(), [f"iter_{run.records()[-1]['iteration']:07d}"])
 
     def test_a_launch_of_one_process_does_not_start_mpi(self):
         run = Run()
