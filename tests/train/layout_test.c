@@ -84,7 +84,6 @@ static int ranks_of(const struct layout *layout) {
 
 static void train(const char **prefix, const struct layout *layout, struct outcome *outcome) {
     struct task task = {.outcome = outcome};
-    outcome->directory = test_directory();
     task.run = make_layout_run(prefix, layout, outcome);
     test_ok(comm_local_run(ranks_of(layout), run_rank, &task));
 }
@@ -167,7 +166,7 @@ static bool make_layout(int number, bool is_untied, struct layout *layout) {
 
 static void check_layouts(bool is_untied) {
     char *prefix = write_text();
-    struct outcome whole, cut;
+    struct outcome whole = {.directory = test_directory()}, cut = {.directory = test_directory()};
     struct layout one = {.tensor = 1, .data = 1, .micro_batch_size = 1, .is_untied = is_untied}, layout;
     train((const char **)&prefix, &one, &whole);
     for (int i = is_untied; make_layout(i, is_untied, &layout); i += test_is_long() ? 1 : 11) {
@@ -175,8 +174,8 @@ static void check_layouts(bool is_untied) {
             continue; /* the same as without */
         train((const char **)&prefix, &layout, &cut);
         compare(&whole, &cut, &layout);
-        free(cut.directory);
     }
+    free(cut.directory);
     free(whole.directory);
     free(prefix);
 }
