@@ -76,12 +76,22 @@ static int ranks_of(const struct layout *layout) {
     return layout->tensor * layout->data;
 }
 
+/* A new directory in the program's own; the caller frees the path. */
+static char *new_directory(void) {
+    static char *root;
+    static int serial;
+    char *path;
+    root = root ? root : test_directory();
+    assert_true(asprintf(&path, "%s/%d", root, serial++) > 0);
+    return path;
+}
+
 /* Iterations first + 1 to last; from 0 on it starts afresh, else from what `outcome` holds. */
 static void train(const char **prefix, const struct layout *layout, int64_t first, int64_t last,
                   struct outcome *outcome) {
     struct task task = {.outcome = outcome, .last = last};
     if (first == 0)
-        outcome->directory = test_directory();
+        outcome->directory = new_directory();
     task.run = make_layout_run(prefix, layout, outcome);
     if (first > 0) {
         snprintf(task.run.checkpoint, sizeof task.run.checkpoint, "%s/iter_%07d", outcome->directory, (int)first);
