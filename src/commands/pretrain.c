@@ -141,6 +141,8 @@ int command_pretrain(int argc, char **argv) {
     int status = comm_mpi_is_launched() ? comm_mpi_open(&world) : STATUS_OK;
     bool is_first = !world || world->rank == 0;
     log_quiet(!is_first);
+    if (!status && !is_first && !freopen("/dev/null", "w", stdout)) /* results, and --help, are the first rank's */
+        status = status_fail_errno("cannot open /dev/null");
     if (!status)
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     if (!status && !is_help)

@@ -225,7 +225,8 @@ static void impossible_runs_are_refused_with_both_numbers(void **state) {
 static void what_a_run_needs_is_asked_for_by_name(void **state) {
     (void)state;
     struct options o;
-    test_ok(resolve(&o, ""));
+    struct config *config; /* which owns the strings of the run */
+    test_ok(read_text(&o, &config, SMALL));
     struct run_config run = o.run;
     run.model.num_layers = 0;
     test_fails(run_config_resolve(&run), STATUS_USAGE, "model.num_layers is not given");
@@ -241,6 +242,7 @@ static void what_a_run_needs_is_asked_for_by_name(void **state) {
     run = o.run;
     run.data.seq_length = run.model.max_position_embeddings = 0;
     test_fails(run_config_resolve(&run), STATUS_USAGE, "data.seq_length is not given");
+    config_free(config);
 }
 
 static char *dump(const struct options *options) {
