@@ -231,7 +231,7 @@ static int attention_half_backward(const struct block_pass *pass) {
     struct linear_call projection = linear_call_at(pass, ATTACH_PROJECTION);
     projection.x = saved->attention;
     projection.dy = model->branch;
-    projection.dx = model->d_norm; /* the gradient of the heads' outputs, for now */
+    projection.dx = model->d_norm; /* first the gradient of the heads' outputs stands there */
     if (!status)
         status = linear_backward(&params->projection, &projection);
     struct attention core;
