@@ -12,10 +12,9 @@ static int64_t stream_rows(const struct block_pass *pass) {
     return rank_stream_rows(pass->model->rank, pass->rows);
 }
 
-/* Whether the backward makes such outputs again: not those of the last layer, which nobody wrote over. */
+/* Whether the backward makes such outputs again: not where nobody wrote over them. */
 static bool is_recomputed(const struct block_pass *pass, bool is_chosen) {
-    return is_chosen && pass->model->options.recompute.how == RECOMPUTE_SELECTIVE &&
-           pass->layer + 1 < pass->model->options.config.num_layers;
+    return is_chosen && pass->model->options.recompute.how == RECOMPUTE_SELECTIVE && !pass->is_fresh;
 }
 
 static const struct hook_list *hooks_at(const struct block_pass *pass, enum attach_place place) {
@@ -98,8 +97,8 @@ static int attention_call(const struct block_pass *pass, struct attention *call)
     struct qkv_columns columns = qkv_columns_of(model);
     *call = (struct attention){
         .rows = pass->rows,
-        .segments = model->batch.segments,
-        .segment_start = model->batch.segment_start,
+        .segments = model->slot->batch.segments,
+        .segment_start = model->slot->batch.segment_start,
         .heads = (int)model->heads,
         .kv_heads = (int)model->query_groups,
         .head_size = (int)columns.head,
@@ -117,7 +116,7 @@ static int attention_call(const struct block_pass *pass, struct attention *call)
         .dropout = {.p = pass->has_dropout ? (float)c->attention_dropout : 0,
                     .seed = model->rank->seed,
                     .site = (uint32_t)(pass->layer * c->num_attention_heads + model->first_head),
-                    .keys = {.sample = model->batch.sample, .token = model->batch.token}},
+                    .keys = {.sample = model->slot->batch.sample, .token = model->slot->batch.token}},
     };
     const struct hook_list *hooks = hooks_at(pass, ATTACH_KV);
     for (int i = 0; i < hooks->count; i++) {

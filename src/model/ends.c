@@ -35,7 +35,7 @@ static struct hook_call embedding_hook_call(struct model *model, int64_t rows, v
         .out = model->options.config.hidden_size,
         .segments = &(const struct hook_segment){.rows = rows},
         .segment_count = 1,
-        .saved = model->saved[0].hooks[ATTACH_EMBEDDING],
+        .saved = model->slot->saved[0].hooks[ATTACH_EMBEDDING],
         .y = x,
         .dy = x,
     };
@@ -55,8 +55,8 @@ int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, 
         .type = model->options.dtype,
         .first_token = model->first_token,
         .token_count = model->vocab,
-        .tokens = model->batch.tokens,
-        .positions = model->batch.positions,
+        .tokens = model->slot->batch.tokens,
+        .positions = model->slot->batch.positions,
         .token_table = tokens.data,
         .position_table = positions.data,
         .x = model->rank->is_sequence_parallel ? model->whole : x,
@@ -94,8 +94,8 @@ int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout,
         .type = model->options.dtype,
         .first_token = model->first_token,
         .token_count = model->vocab,
-        .tokens = model->batch.tokens,
-        .positions = model->batch.positions,
+        .tokens = model->slot->batch.tokens,
+        .positions = model->slot->batch.positions,
         .dx = whole,
         .dtoken_table = param_gradient(&model->store, model->token_table),
         .dposition_table = param_gradient(&model->store, model->position_table),
@@ -154,9 +154,9 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
         .stride = model->vocab_stride,
         .type = model->options.dtype,
         .logits = model->logits,
-        .labels = model->batch.labels + first,
+        .labels = model->slot->batch.labels + first,
         .loss = model->losses + first,
-        .dloss = model->batch.loss_weight + first,
+        .dloss = model->slot->batch.loss_weight + first,
     };
     if (model->rank->grid.tensor > 1)
         return join_loss(model, &call, train);
@@ -167,8 +167,8 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
 int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients) {
     int64_t stream_rows = rank_stream_rows(model->rank, rows);
     const void *whole;
-    int status = norm_forward(model, &model->final_norm, stream_rows, model->x_last, model->final, model->final_mean,
-                              model->final_rstd);
+    int status = norm_forward(model, &model->final_norm, stream_rows, model->slot->x_last, model->final,
+                              model->final_mean, model->final_rstd);
     if (!status)
         status = gather_stream(model, rows, model->final, &whole);
     for (int64_t first = 0; first < rows && !status; first += HEAD_CHUNK_ROWS) {
@@ -185,10 +185,10 @@ int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_grad
         status = sum_stream(model, rows, model->rank->is_sequence_parallel ? model->whole_gradient : model->d_norm,
                             model->d_norm);
     if (!status)
-        status = rank_run(model->rank, PHASE_LOSS, weighted_sum, rows, model->losses, model->batch.loss_weight, true,
-                          model->loss_sum);
+        status = rank_run(model->rank, PHASE_LOSS, weighted_sum, rows, model->losses, model->slot->batch.loss_weight,
+                          true, model->loss_sum);
     if (!status && train)
-        status = norm_backward(model, &model->final_norm, stream_rows, model->x_last, model->final_mean,
+        status = norm_backward(model, &model->final_norm, stream_rows, model->slot->x_last, model->final_mean,
                                model->final_rstd, model->d_norm, NULL, model->d);
     return status;
 }

@@ -12,13 +12,13 @@ size_t model_kv_page_bytes(const struct model_config *config, enum dtype dtype) 
 static int run(struct model *model, const struct model_kv *kv, int64_t rows, int64_t wanted, int64_t max_pages,
                const struct hook_segment *segments, int segment_count) {
     const struct model_config *c = &model->options.config;
-    int status = embedding_pass_forward(model, rows, false, model->saved[0].x);
+    int status = embedding_pass_forward(model, rows, false, model->slot->saved[0].x);
     for (int64_t layer = 0; layer < c->num_layers && !status; layer++) {
         struct block_pass block = {
             .model = model,
             .layer = layer,
-            .saved = &model->saved[layer],
-            .out = layer + 1 == c->num_layers ? model->x_last : model->saved[layer + 1].x,
+            .saved = &model->slot->saved[layer],
+            .out = layer + 1 == c->num_layers ? model->slot->x_last : model->slot->saved[layer + 1].x,
             .rows = rows,
             .segments = segments,
             .segment_count = segment_count,
@@ -30,8 +30,8 @@ static int run(struct model *model, const struct model_kv *kv, int64_t rows, int
     if (status || wanted == 0)
         return status;
     struct device_step *step = &model->step;
-    status = rank_run(model->rank, PHASE_REST, gather_rows, wanted, c->hidden_size, model->options.dtype, model->x_last,
-                      step->logit_row, step->rows);
+    status = rank_run(model->rank, PHASE_REST, gather_rows, wanted, c->hidden_size, model->options.dtype,
+                      model->slot->x_last, step->logit_row, step->rows);
     if (!status)
         status = norm_forward(model, &model->final_norm, wanted, step->rows, step->rows, NULL, NULL);
     struct linear_call head = {
@@ -82,14 +82,14 @@ static int upload_step(struct model *model, const struct model_step *step) {
         const void *from;
         size_t bytes;
     } copies[] = {
-        {model->batch.tokens, step->tokens, rows},
-        {model->batch.positions, step->positions, rows},
+        {model->slot->batch.tokens, step->tokens, rows},
+        {model->slot->batch.positions, step->positions, rows},
         {device->sequence, step->sequence, rows},
         {device->cached, step->cached, rows},
         {device->slot, step->slot, rows},
         {device->page_table, step->page_table, (size_t)(step->sequences * step->max_pages) * sizeof(int32_t)},
         {device->logit_row, step->logit_row, wanted},
-        {model->batch.labels, step->labels, step->labels ? wanted : 0},
+        {model->slot->batch.labels, step->labels, step->labels ? wanted : 0},
         {device->sample, step->sample, step->sample ? (size_t)step->logit_rows * sizeof(struct sample_row) : 0},
     };
     int status = STATUS_OK;
@@ -107,7 +107,7 @@ static int label_logprobs(struct model *model, const struct model_step *step, fl
         .stride = model->vocab_stride,
         .type = DTYPE_F32,
         .logits = model->step.logits,
-        .labels = model->batch.labels,
+        .labels = model->slot->batch.labels,
         .loss = model->step.logprob,
     };
     int status = rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);

@@ -49,8 +49,17 @@ struct device_step {
     void *rows;    /* [max_logit_rows, C] gathered */
 };
 
+/* Where a chunk's activations of one micro batch stand until their backward. */
+struct model_slot {
+    struct device_batch batch;
+    struct block_saved *saved; /* [layers of a chunk]; without training all share one set */
+    void *x_last;              /* [N, C] output of the last block; NULL where another stage goes on */
+};
+
 struct model {
     struct model_options options;
+    bool has_embedding, has_head;
+    bool *is_held, *is_copy; /* [table count] of the parameters */
     struct param_table table;
     struct param_store store;
     struct rank *rank;
@@ -64,9 +73,14 @@ struct model {
     int64_t vocab_stride; /* `vocab` rounded up, the row stride of logits */
     void *activations;    /* the block that everything below stands in */
 
-    struct device_batch batch;
-    struct block_saved *saved;               /* [L]; without training all share two sets */
-    void *x_last;                            /* [N, C] output of the last block */
+    struct model_slot *slots;
+    struct block_saved *saved; /* [slots][layers of a chunk] */
+    struct block_saved *again; /* [layers of a chunk] sets of layers that are computed again */
+    /* The chunk and the slot of the pass that runs; between passes chunk 0 and slot 0. */
+    const struct model_chunk *chunk;
+    const struct model_slot *slot;
+    const struct model_slot *fresh; /* of the last forward, while nothing has written over what slots share */
+
     void *final;                             /* [N, C] normalised */
     float *final_mean, *final_rstd, *losses; /* [N] */
     double *loss_sum;
@@ -75,6 +89,7 @@ struct model {
     void *whole, *whole_gradient; /* [N, C] under sequence parallelism: what is gathered, or still to be summed */
     void *branch;                 /* [N, C] result of attention or MLP before its residual; gradients */
     void *d, *d_norm;             /* [N, C] gradient of the residual stream; of a norm's output */
+    void *own_d;                  /* where d is when no neighbour gets it */
     void *d_qkv, *d_fc;           /* [N, 3C], [N, F] */
     struct device_step step;
 };
@@ -88,6 +103,7 @@ struct block_pass {
     int64_t rows; /* of the batch; of the residual stream a rank may have but its share of them */
     bool has_dropout, overwrite_gradients;
     bool is_again; /* for a backward, which needs no output */
+    bool is_fresh; /* what slots and layers share is still as this layer's forward left it */
     const struct hook_segment *segments;
     int segment_count;
     const struct model_kv *kv; /* inference: keys and values go to and come from here */
@@ -95,9 +111,9 @@ struct block_pass {
 };
 
 /* sizes.c */
-/* Layers that are computed again together, from the input of the first: the group of `layer`, of one layer or more;
- * false when it keeps what its backward needs. */
-bool model_recompute_group(const struct model *model, int64_t layer, int64_t *first, int64_t *end);
+/* Layers of a chunk, counted from its first, that are computed again together from the input of the first: the group
+ * of `layer`, of one layer or more; false when the slot keeps what its backward needs. */
+bool model_recompute_group(const struct model *model, int slot, int64_t layer, int64_t *first, int64_t *end);
 void model_place_activations(struct model *model, struct arena *arena);
 
 /* block.c */
@@ -128,10 +144,16 @@ int norm_gradients_sum(struct model *model, int64_t layer);
 /* ends.c: embedding and head. */
 int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x);
 int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout, void *dx);
-/* Losses of all rows added to loss_sum; with `train` also model->d and the head's gradients, logits chunk by chunk. */
+/* Losses of all rows of the slot's x_last added to loss_sum; with `train` also model->d and the head's gradients,
+ * logits chunk by chunk. */
 int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients);
 /* Logits of rows [first, first + count) of model->final into model->logits. */
 int head_logits(struct model *model, int64_t first, int64_t count);
+
+/* pass.c: the batch stands in the slot. */
+int pass_forward(struct model *model, const struct model_pass *pass, const void *x, void *y);
+int pass_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
+int pass_evaluate(struct model *model, int chunk, const void *x, void *y);
 
 /* infer.c: an inference step of `rows` rows while planning. */
 int model_plan_step(struct model *model, int64_t rows);

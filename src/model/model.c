@@ -1,5 +1,4 @@
-/* A model on one rank: opening (first as a plan, then for real), initial values, one micro batch forward and backward.
- */
+/* A model on one rank: its stage of the pipeline, opening (first as a plan, then for real), initial values. */
 #include "model-internal.h"
 
 #include <stdlib.h>
@@ -30,8 +29,7 @@ static struct linear find_linear(const struct model *model, int64_t layer, const
 static int find_parameters(struct model *model) {
     const struct model_config *c = &model->options.config;
     model->blocks = calloc((size_t)c->num_layers, sizeof *model->blocks);
-    model->saved = calloc((size_t)c->num_layers, sizeof *model->saved);
-    if (!model->blocks || !model->saved)
+    if (!model->blocks)
         return status_fail(STATUS_MEMORY, "out of memory");
     model->token_table = find(model, -1, "embedding.token.weight");
     model->position_table = find(model, -1, "embedding.position.weight");
@@ -73,7 +71,66 @@ static int cut(struct model *model) {
     return STATUS_OK;
 }
 
-static int run_step(struct model *model, int64_t rows, const struct model_pass *pass, bool train);
+/* ---- the stage ---- */
+
+/* The chunks of this rank, and the slots of their activations. */
+static int open_stage(struct model *model) {
+    struct model_options *o = &model->options;
+    int64_t layers = o->config.num_layers, end = 0;
+    if (!o->chunk_count)
+        o->chunks[o->chunk_count++] = (struct model_chunk){0, layers};
+    o->slots = o->use == MODEL_TRAIN && o->slots ? o->slots : 1;
+    for (int c = 0; c < o->chunk_count; c++) {
+        const struct model_chunk *chunk = &o->chunks[c];
+        if (chunk->first < end || chunk->count < 1 || chunk->count != o->chunks[0].count)
+            return status_fail(STATUS_INVALID, "chunks of a stage that overlap, or are not of one size");
+        end = chunk->first + chunk->count;
+    }
+    if (end > layers)
+        return status_fail(STATUS_INVALID, "a stage of layer %lld in a model of %lld", (long long)end,
+                           (long long)layers);
+    model->has_embedding = o->chunks[0].first == 0;
+    model->has_head = end == layers;
+    model->chunk = &o->chunks[0];
+    size_t count = (size_t)o->chunks[0].count;
+    model->slots = calloc((size_t)o->slots, sizeof *model->slots);
+    model->saved = calloc((size_t)o->slots * count, sizeof *model->saved);
+    model->again = calloc(count, sizeof *model->again);
+    if (!model->slots || !model->saved || !model->again)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int slot = 0; slot < o->slots; slot++)
+        model->slots[slot].saved = model->saved + (size_t)slot * count;
+    model->slot = &model->slots[0];
+    return STATUS_OK;
+}
+
+static bool has_layer(const struct model_options *options, int64_t layer) {
+    for (int c = 0; c < options->chunk_count; c++)
+        if (layer >= options->chunks[c].first && layer < options->chunks[c].first + options->chunks[c].count)
+            return true;
+    return false;
+}
+
+/* Which parameters the stage has: those of its layers and ends. A tied head's are a copy where the embedding is another
+ * stage's. */
+static int choose_parameters(struct model *model) {
+    const struct model_options *o = &model->options;
+    size_t count = (size_t)model->table.count;
+    model->is_held = calloc(count, sizeof *model->is_held);
+    model->is_copy = calloc(count, sizeof *model->is_copy);
+    if (!model->is_held || !model->is_copy)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < count; i++) {
+        int64_t layer = model->table.rows[i].layer;
+        model->is_held[i] = layer < 0                      ? model->has_embedding
+                            : layer < o->config.num_layers ? has_layer(o, layer)
+                                                           : model->has_head;
+    }
+    int token_table = find(model, -1, "embedding.token.weight");
+    if (model->has_head && !model->has_embedding && !o->config.untie_embeddings_and_output_weights)
+        model->is_held[token_table] = model->is_copy[token_table] = true;
+    return STATUS_OK;
+}
 
 /* Runs what the model will run, on nothing: every operation notes the scratch that it needs. Which shape needs most is
  * the backend's secret, so small batches are planned as well as the largest. */
@@ -81,28 +138,42 @@ static int plan_workspace(struct model *model) {
     const struct model_options *o = &model->options;
     int64_t start[2] = {0, 0};
     int status = STATUS_OK;
-    model->batch.segments = 1;
-    model->batch.segment_start = start;
+    struct device_batch *batch = &model->slots[0].batch;
+    batch->segments = 1;
+    batch->segment_start = start;
     for (int64_t rows = 1; !status; rows = rows * 2 < o->max_rows ? rows * 2 : o->max_rows) {
         start[1] = rows;
         struct model_pass pass = {.has_dropout = true};
         if (o->use == MODEL_INFER)
             status = model_plan_step(model, rows);
-        else
-            status = run_step(model, rows, &pass, o->use == MODEL_TRAIN);
+        for (int c = 0; c < o->chunk_count && o->use != MODEL_INFER && !status; c++) {
+            pass.chunk = c;
+            batch->rows = rows;
+            status =
+                o->use == MODEL_TRAIN ? pass_forward(model, &pass, NULL, NULL) : pass_evaluate(model, c, NULL, NULL);
+            if (!status && o->use == MODEL_TRAIN)
+                status = pass_backward(model, &pass, NULL, NULL);
+        }
         if (rows == o->max_rows)
             break;
     }
-    model->batch.segment_start = NULL;
+    batch->segment_start = NULL;
     return status;
 }
 
 static int build(struct model *model, struct model_plan *plan) {
     const struct model_options *o = &model->options;
-    struct param_part part = {.tensor = model->rank->place.tensor, .tensors = model->rank->grid.tensor};
     int status = cut(model);
     if (!status)
+        status = open_stage(model);
+    if (!status)
         status = gpt2_describe(&o->config, &model->table);
+    if (!status)
+        status = choose_parameters(model);
+    struct param_part part = {.tensor = model->rank->place.tensor,
+                              .tensors = model->rank->grid.tensor,
+                              .is_held = model->is_held,
+                              .is_copy = model->is_copy};
     if (!status)
         status = param_store_sketch(&model->store,
                                     &(const struct param_store_options){.table = &model->table,
@@ -166,7 +237,11 @@ void model_close(struct model *model) {
     param_store_close(&model->store);
     param_table_free(&model->table);
     free(model->blocks);
+    free(model->slots);
     free(model->saved);
+    free(model->again);
+    free(model->is_held);
+    free(model->is_copy);
     free(model);
 }
 
@@ -238,176 +313,4 @@ double model_flops_per_token(const struct model_config *c, int64_t seq_length) {
     double block = 4 * C * C + 3 * C + C + 2 * C * F + F + C + 4 * C; /* qkv, projection, fc1, fc2, norms */
     double weights = (double)c->num_layers * block + 2 * C + V * C;
     return 6 * weights + 6 * (double)c->num_layers * C * (double)seq_length;
-}
-
-/* ---- a micro batch ---- */
-
-static int upload(struct model *model, const struct model_batch *batch) {
-    const struct model_options *o = &model->options;
-    if (batch->rows < 1 || batch->rows > o->max_rows)
-        return status_fail(STATUS_INVALID, "a batch of %lld rows in a model opened for %lld", (long long)batch->rows,
-                           (long long)o->max_rows);
-    for (int64_t i = 0; i < batch->rows; i++) {
-        if (batch->tokens[i] < 0 || batch->tokens[i] >= o->config.vocab_size || batch->labels[i] < 0 ||
-            batch->labels[i] >= o->config.vocab_size)
-            return status_fail(STATUS_INVALID, "row %lld: token %d or label %d is not in the vocabulary of %lld",
-                               (long long)i, batch->tokens[i], batch->labels[i], (long long)o->config.vocab_size);
-        if (batch->positions[i] < 0 || batch->positions[i] >= o->config.max_position_embeddings)
-            return status_fail(STATUS_INVALID, "row %lld: position %d of a model with %lld", (long long)i,
-                               batch->positions[i], (long long)o->config.max_position_embeddings);
-    }
-    struct device_batch *device = &model->batch;
-    device->rows = batch->rows;
-    device->segments = batch->segments;
-    device->segment_start = batch->segment_start;
-    const void *from[] = {batch->tokens, batch->positions, batch->sample,
-                          batch->token,  batch->labels,    batch->loss_weight};
-    void *to[] = {device->tokens, device->positions, device->sample,
-                  device->token,  device->labels,    device->loss_weight};
-    int status = STATUS_OK;
-    for (int i = 0; i < 6 && !status; i++)
-        status = stream_copy_to_device(model->rank->exec.stream, to[i], from[i], (size_t)batch->rows * 4);
-    return status;
-}
-
-/* Weight gradients of linears are overwritten by the first micro batch; all others only ever add. */
-static int clear_gradients(struct model *model) {
-    const struct param_store *store = &model->store;
-    int status = STATUS_OK;
-    for (int i = 0; i < model->table.count && !status && !model->rank->is_planning; i++) {
-        float *gradient = param_gradient(store, i);
-        if (gradient && !model->table.rows[i].is_linear)
-            status =
-                stream_zero(model->rank->exec.stream, gradient, (size_t)param_local_elements(store, i) * sizeof(float));
-    }
-    return status;
-}
-
-static struct block_pass block_pass_of(struct model *model, int64_t layer, int64_t rows, const struct model_pass *pass,
-                                       const struct hook_segment *segment) {
-    bool is_last = layer + 1 == model->options.config.num_layers;
-    return (struct block_pass){
-        .model = model,
-        .layer = layer,
-        .saved = &model->saved[layer],
-        .out = is_last ? model->x_last : model->saved[layer + 1].x,
-        .rows = rows,
-        .has_dropout = pass->has_dropout,
-        .overwrite_gradients = pass->is_first_micro_batch,
-        .segments = segment,
-        .segment_count = 1,
-    };
-}
-
-static int run_blocks(struct model *model, int64_t rows, const struct model_pass *pass) {
-    struct hook_segment segment = {.rows = rows};
-    int status = embedding_pass_forward(model, rows, pass->has_dropout, model->saved[0].x);
-    for (int64_t layer = 0; layer < model->options.config.num_layers && !status; layer++) {
-        struct block_pass block = block_pass_of(model, layer, rows, pass, &segment);
-        status = block_forward(&block);
-    }
-    return status;
-}
-
-/* Before the backward of `layer`: the forward of its group, if the last layer of one that kept its input alone. The
- * last group of all is still as the forward left it. */
-static int run_again(struct model *model, int64_t layer, int64_t rows, const struct model_pass *pass) {
-    struct hook_segment segment = {.rows = rows};
-    int64_t first, end, next_first, next_end;
-    int status = STATUS_OK;
-    if (!model_recompute_group(model, layer, &first, &end) || layer + 1 != end ||
-        end == model->options.config.num_layers || !model_recompute_group(model, end, &next_first, &next_end))
-        return STATUS_OK;
-    for (int64_t again = first; again < end && !status; again++) {
-        struct block_pass block = block_pass_of(model, again, rows, pass, &segment);
-        block.is_again = again + 1 == end;
-        status = block_forward(&block);
-    }
-    return status;
-}
-
-/* The gradients of a layer are what they will be. */
-static int layer_done(struct model *model, const struct model_pass *pass, int64_t layer) {
-    int status = pass->is_last_micro_batch && layer >= 0 ? norm_gradients_sum(model, layer) : STATUS_OK;
-    return !status && pass->layer_done ? pass->layer_done(pass->context, (int)layer) : status;
-}
-
-static int run_step(struct model *model, int64_t rows, const struct model_pass *pass, bool train) {
-    struct hook_segment segment = {.rows = rows};
-    int status = train && pass->is_first_micro_batch ? clear_gradients(model) : STATUS_OK;
-    if (!status)
-        status = run_blocks(model, rows, pass);
-    if (!status)
-        status = head_pass(model, rows, train, pass->is_first_micro_batch);
-    if (!status && train)
-        status = layer_done(model, pass, model->options.config.num_layers);
-    for (int64_t layer = model->options.config.num_layers - 1; layer >= 0 && train && !status; layer--) {
-        struct block_pass block = block_pass_of(model, layer, rows, pass, &segment);
-        status = run_again(model, layer, rows, pass);
-        if (!status)
-            status = block_backward(&block);
-        if (!status)
-            status = layer_done(model, pass, layer);
-    }
-    if (!status && train)
-        status = embedding_pass_backward(model, rows, pass->has_dropout, model->d);
-    return status || !train ? status : layer_done(model, pass, -1);
-}
-
-int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass) {
-    int status = upload(model, batch);
-    return status ? status : run_step(model, batch->rows, pass, true);
-}
-
-int model_evaluate(struct model *model, const struct model_batch *batch) {
-    int status = upload(model, batch);
-    return status ? status : run_step(model, batch->rows, &(struct model_pass){0}, false);
-}
-
-int model_loss(struct model *model, double *loss) {
-    struct stream *stream = model->rank->exec.stream;
-    int status = stream_copy_to_host(stream, loss, model->loss_sum, sizeof *loss);
-    if (!status)
-        status = stream_wait(stream);
-    return status ? status : stream_zero(stream, model->loss_sum, sizeof *loss);
-}
-
-int model_row_losses(struct model *model, float *losses) {
-    struct stream *stream = model->rank->exec.stream;
-    int status = stream_copy_to_host(stream, losses, model->losses, (size_t)model->batch.rows * sizeof *losses);
-    return status ? status : stream_wait(stream);
-}
-
-/* One chunk of model->logits to host rows of V floats. */
-static int fetch_logits(struct model *model, int64_t count, float *out) {
-    int64_t V = model->options.config.vocab_size, stride = model->vocab_stride;
-    size_t width = dtype_bytes(model->options.dtype);
-    char *host = malloc((size_t)(count * stride) * width);
-    if (!host)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int status = stream_copy_to_host(model->rank->exec.stream, host, model->logits, (size_t)(count * stride) * width);
-    if (!status)
-        status = stream_wait(model->rank->exec.stream);
-    for (int64_t i = 0; i < count && !status; i++)
-        for (int64_t v = 0; v < V; v++)
-            out[i * V + v] = model->options.dtype == DTYPE_F32 ? ((float *)host)[i * stride + v]
-                                                               : bf16_to_float(((uint16_t *)host)[i * stride + v]);
-    free(host);
-    return status;
-}
-
-int model_logits(struct model *model, const struct model_batch *batch, float *logits) {
-    int status = upload(model, batch);
-    if (!status)
-        status = run_blocks(model, batch->rows, &(struct model_pass){0});
-    if (!status)
-        status = norm_forward(model, &model->final_norm, batch->rows, model->x_last, model->final, model->final_mean,
-                              model->final_rstd);
-    for (int64_t first = 0; first < batch->rows && !status; first += HEAD_CHUNK_ROWS) {
-        int64_t count = batch->rows - first < HEAD_CHUNK_ROWS ? batch->rows - first : HEAD_CHUNK_ROWS;
-        status = head_logits(model, first, count);
-        if (!status)
-            status = fetch_logits(model, count, logits + first * model->options.config.vocab_size);
-    }
-    return status;
 }

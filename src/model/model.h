@@ -45,12 +45,25 @@ struct model_recompute {
     bool layernorm, mlp_act;
 };
 
+/* Layers first .. first + count - 1 that a micro batch goes through without leaving the rank. */
+struct model_chunk {
+    int64_t first, count;
+};
+enum { MODEL_CHUNKS_MAX = 64 };
+
 struct model_options {
     struct model_config config; /* resolved */
     enum dtype dtype;           /* of weights and activations: DTYPE_F32 or DTYPE_BF16 */
     enum model_use use;
     struct model_recompute recompute; /* MODEL_TRAIN */
     int64_t max_rows;                 /* rows of the largest batch */
+    /* A pipeline stage: its runs of layers, ascending. Who has the first layer has the embedding, who has the last one
+     * the head. 0: one run of all layers. */
+    int chunk_count;
+    struct model_chunk chunks[MODEL_CHUNKS_MAX];
+    int slots; /* MODEL_TRAIN: micro batches of a chunk that are held for their backward at once; 0: 1 */
+    /* With RECOMPUTE_BLOCK: slots from this one on recompute all layers; 0: all slots are as `recompute` says. */
+    int partial_slots;
     int layer_shards;                 /* MODEL_TRAIN: as in struct param_store_options */
     int64_t max_logit_rows;           /* MODEL_INFER: rows whose logits one step may want */
     int64_t max_sequences, max_pages; /* MODEL_INFER: of a step's page table */
@@ -102,19 +115,33 @@ struct model_batch {
 };
 
 struct model_pass {
-    bool is_first_micro_batch; /* gradients are written, not added to */
-    bool is_last_micro_batch;  /* gradients are finished: what tensor ranks have parts of is summed over them */
+    int chunk, slot;           /* what goes through, and where its activations are held */
+    bool is_first_micro_batch; /* of a chunk's backwards: gradients are written, not added to */
+    bool is_last_micro_batch;  /* of them: what tensor ranks have parts of is summed over them, and is finished */
     bool has_dropout;
     /* Called in the backward as soon as this pass has added all it adds to the gradients of a layer's parameters:
-     * first those behind the layers (num_layers), then each layer from the last one down, then those before them (-1).
-     * NULL: nobody asks. */
+     * first those behind the layers (num_layers), then each layer from the last one down, then those before them (-1);
+     * of all these only what the chunk has. NULL: nobody asks. */
     int (*layer_done)(void *context, int layer);
     void *context;
 };
 
-/* Forward and backward of one micro batch; adds sum(loss * loss_weight) to the device number that model_loss reads. */
+/* The two halves of training on a micro batch, chunk by chunk. x, y, dy and dx are on the device, of the rank's rows of
+ * the residual stream: [N, C] of the model's type.
+ *
+ * The forward takes x, the output of the layer before (NULL in the chunk with the embedding), and gives y (NULL in the
+ * chunk with the head, whose forward is part of its backward). The batch's segments must stay until the backward. */
+int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
+                  void *y);
+/* dy: the gradient of y (NULL in the chunk with the head, which adds sum(loss * loss_weight) to the device number that
+ * model_loss reads); dx: that of x (NULL in the chunk with the embedding). */
+int model_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
+/* A forward without dropout in slot 0, and in the chunk with the head its losses, added to the same number. */
+int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y);
+
+/* Both halves on a model of one chunk with both ends. */
 int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass);
-/* Forward only (no dropout); adds to the same number. */
+/* The same without a backward. */
 int model_evaluate(struct model *model, const struct model_batch *batch);
 /* Reads the loss sum and clears it; waits for the stream. */
 int model_loss(struct model *model, double *loss);

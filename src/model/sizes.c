@@ -2,8 +2,7 @@
  * printed plan is the allocation. */
 #include "model-internal.h"
 
-static void place_batch(struct model *model, struct arena *arena) {
-    struct device_batch *batch = &model->batch;
+static void place_batch(const struct model *model, struct arena *arena, struct device_batch *batch) {
     size_t bytes = (size_t)model->options.max_rows * 4;
     batch->tokens = arena_take(arena, bytes);
     batch->positions = arena_take(arena, bytes);
@@ -21,25 +20,30 @@ static int64_t kv_columns(const struct model *model) {
     return model->query_groups * model->options.config.hidden_size / model->options.config.num_attention_heads;
 }
 
-/* What the forward of a block keeps, but for its input. `first`: the first layer's set, in which what the backward
- * computes again stands for all layers; NULL for that set itself. */
+static size_t stream_bytes(const struct model *model) {
+    return stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, model->options.max_rows);
+}
+
+static size_t wide_bytes(const struct model *model) {
+    return (size_t)model->options.max_rows * (size_t)model->ffn * dtype_bytes(model->options.dtype);
+}
+
+/* What the forward of a block keeps, but for its input. `shared`: where what the backward computes again stands, for
+ * all layers and slots; NULL where there is no backward. */
 static void place_saved(struct model *model, struct arena *arena, struct block_saved *saved,
-                        const struct block_saved *first) {
+                        const struct block_saved *shared) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
-    size_t row = (size_t)o->config.hidden_size * dtype_bytes(o->dtype);
     size_t width = dtype_bytes(o->dtype), heads_row = (size_t)(model->qkv - 2 * kv_columns(model)) * width;
-    size_t wide = (size_t)model->ffn * width;
-    const struct model_recompute *r = &o->recompute;
-    bool no_norms = r->how == RECOMPUTE_SELECTIVE && r->layernorm;
-    bool no_gelu = r->how == RECOMPUTE_SELECTIVE && r->mlp_act;
-    saved->norm1 = no_norms && first ? first->norm1 : arena_take(arena, own * row);
+    bool is_within = shared && o->recompute.how == RECOMPUTE_SELECTIVE;
+    bool no_norms = is_within && o->recompute.layernorm, no_gelu = is_within && o->recompute.mlp_act;
+    saved->norm1 = no_norms ? shared->norm1 : arena_take(arena, stream_bytes(model));
     saved->qkv = arena_take(arena, N * (size_t)model->qkv * width);
     saved->attention = arena_take(arena, N * heads_row);
-    saved->middle = arena_take(arena, own * row);
-    saved->norm2 = no_norms && first ? first->norm2 : arena_take(arena, own * row);
-    saved->fc1 = arena_take(arena, N * wide);
-    saved->gelu = no_gelu && first ? first->gelu : arena_take(arena, N * wide);
+    saved->middle = arena_take(arena, stream_bytes(model));
+    saved->norm2 = no_norms ? shared->norm2 : arena_take(arena, stream_bytes(model));
+    saved->fc1 = arena_take(arena, wide_bytes(model));
+    saved->gelu = no_gelu ? shared->gelu : arena_take(arena, wide_bytes(model));
     saved->mean1 = arena_take(arena, own * sizeof(float));
     saved->rstd1 = arena_take(arena, own * sizeof(float));
     saved->mean2 = arena_take(arena, own * sizeof(float));
@@ -47,64 +51,92 @@ static void place_saved(struct model *model, struct arena *arena, struct block_s
     saved->lse = arena_take(arena, N * (size_t)model->heads * sizeof(float));
 }
 
-static void place_hooks(struct model *model, struct arena *arena, int64_t layer) {
+/* `layer` of each chunk: what the one that keeps most keeps. */
+static void place_hooks(struct model *model, struct arena *arena, int64_t layer, struct block_saved *saved) {
+    const struct model_options *o = &model->options;
     for (int place = 0; place < ATTACH_PLACE_COUNT; place++) {
-        size_t bytes = block_hook_saved_bytes(model, layer, (enum attach_place)place);
-        model->saved[layer].hooks[place] = bytes ? arena_take(arena, bytes) : NULL;
+        size_t most = 0;
+        for (int c = 0; c < o->chunk_count; c++) {
+            size_t bytes = block_hook_saved_bytes(model, o->chunks[c].first + layer, (enum attach_place)place);
+            most = bytes > most ? bytes : most;
+        }
+        saved->hooks[place] = most ? arena_take(arena, most) : NULL;
     }
 }
 
-bool model_recompute_group(const struct model *model, int64_t layer, int64_t *first, int64_t *end) {
+bool model_recompute_group(const struct model *model, int slot, int64_t layer, int64_t *first, int64_t *end) {
     const struct model_recompute *r = &model->options.recompute;
-    int64_t layers = model->options.config.num_layers;
+    int64_t layers = model->options.chunks[0].count;
+    bool is_partial = !model->options.partial_slots || slot < model->options.partial_slots;
     *first = r->how == RECOMPUTE_UNIFORM ? layer / r->num_layers * r->num_layers : layer;
     *end = r->how == RECOMPUTE_UNIFORM ? *first + r->num_layers : layer + 1;
     if (*end > layers)
         *end = layers;
-    return r->how == RECOMPUTE_UNIFORM || (r->how == RECOMPUTE_BLOCK && layer < r->num_layers);
+    return r->how == RECOMPUTE_UNIFORM || (r->how == RECOMPUTE_BLOCK && (!is_partial || layer < r->num_layers));
 }
 
-/* Training: layers that are computed again share as many sets as a group has layers; the first of a group keeps its
- * input. What is computed again within a layer stands in one place for all. */
-static void place_kept_blocks(struct model *model, struct arena *arena) {
-    const struct model_options *o = &model->options;
-    size_t stream_bytes = stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, o->max_rows);
-    for (int64_t layer = 0; layer < o->config.num_layers; layer++) {
-        struct block_saved *saved = &model->saved[layer];
+/* What a micro batch keeps of a chunk until its backward. Layers that are computed again share sets, as many as a group
+ * has layers, with all slots (*placed: how many there are so far); the first of a group keeps its input. `shared`:
+ * where what is computed again within a layer stands. */
+static void place_kept_blocks(struct model *model, struct arena *arena, int slot, int64_t *placed,
+                              const struct block_saved *shared) {
+    for (int64_t layer = 0; layer < model->options.chunks[0].count; layer++) {
+        struct block_saved *saved = &model->slots[slot].saved[layer];
         int64_t first, end;
-        if (!model_recompute_group(model, layer, &first, &end) ||
-            first == 0) { /* the first group's sets are all groups' */
-            place_saved(model, arena, saved, layer ? &model->saved[0] : NULL);
-            saved->x = arena_take(arena, stream_bytes);
+        if (model_recompute_group(model, slot, layer, &first, &end)) {
+            if (layer - first == *placed) {
+                place_saved(model, arena, &model->again[*placed], shared);
+                model->again[(*placed)++].x = layer > first ? arena_take(arena, stream_bytes(model)) : NULL;
+            }
+            *saved = model->again[layer - first];
         } else {
-            *saved = model->saved[layer - first];
-            saved->x = layer == first ? arena_take(arena, stream_bytes) : saved->x;
+            place_saved(model, arena, saved, shared);
+            first = layer;
         }
-        place_hooks(model, arena, layer);
+        if (layer == first)
+            saved->x = arena_take(arena, stream_bytes(model));
+        place_hooks(model, arena, layer, saved);
     }
-    model->x_last = arena_take(arena, stream_bytes);
+}
+
+static void place_slots(struct model *model, struct arena *arena) {
+    const struct model_recompute *r = &model->options.recompute;
+    struct block_saved shared = {0};
+    int64_t placed = 0;
+    if (r->how == RECOMPUTE_SELECTIVE && r->layernorm) {
+        shared.norm1 = arena_take(arena, stream_bytes(model));
+        shared.norm2 = arena_take(arena, stream_bytes(model));
+    }
+    if (r->how == RECOMPUTE_SELECTIVE && r->mlp_act)
+        shared.gelu = arena_take(arena, wide_bytes(model));
+    for (int slot = 0; slot < model->options.slots; slot++) {
+        place_batch(model, arena, &model->slots[slot].batch);
+        place_kept_blocks(model, arena, slot, &placed, &shared);
+        model->slots[slot].x_last = model->has_head ? arena_take(arena, stream_bytes(model)) : NULL;
+    }
 }
 
 /* Without a backward nothing is kept: all layers share one set, and the stream goes to and fro. */
 static void place_passing_blocks(struct model *model, struct arena *arena) {
-    const struct model_options *o = &model->options;
-    size_t stream_bytes = stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, o->max_rows);
+    struct model_slot *slot = &model->slots[0];
+    int64_t layers = model->options.chunks[0].count;
     struct block_saved set = {0};
+    place_batch(model, arena, &slot->batch);
     place_saved(model, arena, &set, NULL);
-    void *x[] = {arena_take(arena, stream_bytes), arena_take(arena, stream_bytes)};
-    for (int64_t layer = 0; layer < o->config.num_layers; layer++) {
-        model->saved[layer] = set;
-        model->saved[layer].x = x[layer % 2];
-        place_hooks(model, arena, layer);
+    void *x[] = {arena_take(arena, stream_bytes(model)), arena_take(arena, stream_bytes(model))};
+    for (int64_t layer = 0; layer < layers; layer++) {
+        slot->saved[layer] = set;
+        slot->saved[layer].x = x[layer % 2];
+        place_hooks(model, arena, layer, &slot->saved[layer]);
     }
-    model->x_last = x[o->config.num_layers % 2];
+    slot->x_last = x[layers % 2];
 }
 
 static void place_head(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
     size_t chunk = o->max_rows < HEAD_CHUNK_ROWS ? N : HEAD_CHUNK_ROWS;
-    model->final = arena_take(arena, own * stream_row_bytes(model));
+    model->final = arena_take(arena, stream_bytes(model));
     model->final_mean = arena_take(arena, own * sizeof(float));
     model->final_rstd = arena_take(arena, own * sizeof(float));
     model->losses = arena_take(arena, N * sizeof(float));
@@ -118,11 +150,11 @@ static void place_head(struct model *model, struct arena *arena) {
 
 static void place_gradients(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
-    size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
-    model->d = arena_take(arena, own * stream_row_bytes(model));
-    model->d_norm = arena_take(arena, own * stream_row_bytes(model)); /* also [N, C / tensor ranks] */
+    size_t N = (size_t)o->max_rows;
+    model->own_d = model->has_embedding ? arena_take(arena, stream_bytes(model)) : NULL;
+    model->d_norm = arena_take(arena, stream_bytes(model)); /* also [N, C / tensor ranks] */
     model->d_qkv = arena_take(arena, N * (size_t)model->qkv * dtype_bytes(o->dtype));
-    model->d_fc = arena_take(arena, N * (size_t)model->ffn * dtype_bytes(o->dtype));
+    model->d_fc = arena_take(arena, wide_bytes(model));
 }
 
 static void place_step(struct model *model, struct arena *arena) {
@@ -143,19 +175,18 @@ static void place_step(struct model *model, struct arena *arena) {
 
 void model_place_activations(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
-    place_batch(model, arena);
     if (o->use == MODEL_TRAIN)
-        place_kept_blocks(model, arena);
+        place_slots(model, arena);
     else
         place_passing_blocks(model, arena);
-    model->branch = arena_take(arena, stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, o->max_rows));
+    model->branch = arena_take(arena, stream_bytes(model));
     if (model->rank->is_sequence_parallel) {
         model->whole = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
         model->whole_gradient = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
     }
     if (o->use == MODEL_INFER)
         place_step(model, arena);
-    else
+    else if (model->has_head)
         place_head(model, arena);
     if (o->use == MODEL_TRAIN)
         place_gradients(model, arena);

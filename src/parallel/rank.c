@@ -42,6 +42,15 @@ static int open_group(struct rank *rank, unsigned axes, struct comm **group) {
     return status;
 }
 
+static int open_pipeline_groups(struct rank *rank) {
+    int ranks[2], status = STATUS_OK;
+    for (int kind = 0; kind < 2 && !status; kind++)
+        status = open_group(rank, GRID_PIPELINE, &rank->pipeline[kind]);
+    if (!status && rank->grid.pipeline > 1 && rank_grid_embedding_group(&rank->grid, rank->world->rank, ranks))
+        status = comm_subgroup(rank->world, ranks, 2, &rank->embedding);
+    return status;
+}
+
 int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device) {
     *rank = (struct rank){.grid = *grid,
                           .place = rank_grid_place(grid, number),
@@ -60,6 +69,8 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
         status = open_group(rank, GRID_TENSOR, &rank->tensor);
     if (!status)
         status = open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->data);
+    if (!status)
+        status = open_pipeline_groups(rank);
     if (status)
         rank_close(rank);
     return status;
@@ -88,6 +99,9 @@ void rank_close(struct rank *rank) {
         stream_close(rank->exec.stream);
     comm_close(rank->tensor);
     comm_close(rank->data);
+    comm_close(rank->pipeline[0]);
+    comm_close(rank->pipeline[1]);
+    comm_close(rank->embedding);
     *rank = (struct rank){0};
 }
 

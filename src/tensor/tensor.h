@@ -74,7 +74,11 @@ int64_t param_table_elements(const struct param_table *table, bool only_trainabl
 struct param_part {
     int tensor, tensors; /* the number of this tensor rank, and of all */
     const bool *is_held; /* [table count] of this stage; NULL: every parameter */
+    const bool *is_copy; /* [table count] of which another stage has the original (tied embeddings); NULL: none */
 };
+static inline bool param_part_is_copy(const struct param_part *part, int id) {
+    return part->is_copy && part->is_copy[id];
+}
 
 /* A rectangle of a parameter that a part holds: rows [row, row + rows) and columns [column, column + columns) of the
  * whole parameter, which are rows [local_row, local_row + rows) and all columns of the part. */
@@ -127,8 +131,8 @@ struct param_store_options {
     int layer_shards; /* what each layer takes can be cut into so many equal, aligned shards; 0: never cut */
 };
 
-/* A store without values, for planning: borrowed views have shapes and no data. The table (and part->is_held) must stay
- * unchanged and alive. */
+/* A store without values, for planning: borrowed views have shapes and no data. The table (and what `part` points to)
+ * must stay unchanged and alive. */
 int param_store_sketch(struct param_store *store, const struct param_store_options *options);
 /* What param_store_open and param_store_pack will allocate. */
 size_t param_weight_bytes(const struct param_store *store);

@@ -1,0 +1,260 @@
+/* One micro batch on its way through a chunk, forward and backward. */
+#include "model-internal.h"
+
+#include <stdlib.h>
+
+/* ---- the batch ---- */
+
+static int upload(struct model *model, const struct model_batch *batch, struct device_batch *device) {
+    const struct model_options *o = &model->options;
+    if (batch->rows < 1 || batch->rows > o->max_rows)
+        return status_fail(STATUS_INVALID, "a batch of %lld rows in a model opened for %lld", (long long)batch->rows,
+                           (long long)o->max_rows);
+    for (int64_t i = 0; i < batch->rows; i++) {
+        if (batch->tokens[i] < 0 || batch->tokens[i] >= o->config.vocab_size || batch->labels[i] < 0 ||
+            batch->labels[i] >= o->config.vocab_size)
+            return status_fail(STATUS_INVALID, "row %lld: token %d or label %d is not in the vocabulary of %lld",
+                               (long long)i, batch->tokens[i], batch->labels[i], (long long)o->config.vocab_size);
+        if (batch->positions[i] < 0 || batch->positions[i] >= o->config.max_position_embeddings)
+            return status_fail(STATUS_INVALID, "row %lld: position %d of a model with %lld", (long long)i,
+                               batch->positions[i], (long long)o->config.max_position_embeddings);
+    }
+    device->rows = batch->rows;
+    device->segments = batch->segments;
+    device->segment_start = batch->segment_start;
+    const void *from[] = {batch->tokens, batch->positions, batch->sample,
+                          batch->token,  batch->labels,    batch->loss_weight};
+    void *to[] = {device->tokens, device->positions, device->sample,
+                  device->token,  device->labels,    device->loss_weight};
+    int status = STATUS_OK;
+    for (int i = 0; i < 6 && !status; i++)
+        status = stream_copy_to_device(model->rank->exec.stream, to[i], from[i], (size_t)batch->rows * 4);
+    return status;
+}
+
+/* ---- forward and backward ---- */
+
+/* What a chunk's layers and ends have of the parameters. */
+static bool is_of_chunk(const struct model *model, int id) {
+    const struct model_chunk *chunk = model->chunk;
+    int64_t layer = model->table.rows[id].layer, end = chunk->first + chunk->count;
+    bool is_before = layer < 0 && chunk->first == 0,
+         is_behind = layer == end && end == model->options.config.num_layers;
+    return is_before || is_behind || (layer >= chunk->first && layer < end);
+}
+
+/* Weight gradients of linears are overwritten by the first micro batch; all others only ever add. The token table is
+ * the linear of a tied head, where there is one. */
+static int clear_gradients(struct model *model) {
+    const struct param_store *store = &model->store;
+    int status = STATUS_OK;
+    for (int i = 0; i < model->table.count && !status && !model->rank->is_planning; i++) {
+        bool is_written = model->table.rows[i].is_linear && (i != model->token_table || model->has_head);
+        float *gradient = param_gradient(store, i);
+        if (gradient && !is_written && is_of_chunk(model, i))
+            status =
+                stream_zero(model->rank->exec.stream, gradient, (size_t)param_local_elements(store, i) * sizeof(float));
+    }
+    return status;
+}
+
+static void enter(struct model *model, int chunk, int slot) {
+    model->chunk = &model->options.chunks[chunk];
+    model->slot = &model->slots[slot];
+}
+
+static bool starts_here(const struct model *model) {
+    return model->chunk->first == 0;
+}
+
+static bool ends_here(const struct model *model) {
+    return model->chunk->first + model->chunk->count == model->options.config.num_layers;
+}
+
+/* `layer` of the current chunk, counted from its first; `y`: where the chunk's output goes. */
+static struct block_pass block_pass_of(struct model *model, int64_t layer, void *y, const struct model_pass *pass,
+                                       const struct hook_segment *segment) {
+    bool is_last = layer + 1 == model->chunk->count;
+    return (struct block_pass){
+        .model = model,
+        .layer = model->chunk->first + layer,
+        .saved = &model->slot->saved[layer],
+        .out = is_last ? y : model->slot->saved[layer + 1].x,
+        .rows = model->slot->batch.rows,
+        .has_dropout = pass->has_dropout,
+        .overwrite_gradients = pass->is_first_micro_batch,
+        .segments = segment,
+        .segment_count = 1,
+    };
+}
+
+static size_t stream_bytes(const struct model *model) {
+    return (size_t)(rank_stream_rows(model->rank, model->slot->batch.rows) * model->options.config.hidden_size) *
+           dtype_bytes(model->options.dtype);
+}
+
+/* The embedding, or what came from the layer before; then the blocks. */
+int pass_forward(struct model *model, const struct model_pass *pass, const void *x, void *y) {
+    enter(model, pass->chunk, pass->slot);
+    int64_t rows = model->slot->batch.rows;
+    struct hook_segment segment = {.rows = rows};
+    int status = STATUS_OK;
+    if (starts_here(model))
+        status = embedding_pass_forward(model, rows, pass->has_dropout, model->slot->saved[0].x);
+    else if (!model->rank->is_planning)
+        status = stream_copy(model->rank->exec.stream, model->slot->saved[0].x, x, stream_bytes(model));
+    for (int64_t layer = 0; layer < model->chunk->count && !status; layer++) {
+        struct block_pass block =
+            block_pass_of(model, layer, ends_here(model) ? model->slot->x_last : y, pass, &segment);
+        status = block_forward(&block);
+    }
+    model->fresh = model->slot;
+    return status;
+}
+
+/* Before the backward of `layer`: the forward of its group, if the last layer of one that kept its input alone. Not of
+ * the chunk's last group while it is still as the forward left it. */
+static int run_again(struct model *model, int64_t layer, bool is_fresh, const struct model_pass *pass) {
+    struct hook_segment segment = {.rows = model->slot->batch.rows};
+    int64_t first, end, next_first, next_end;
+    int status = STATUS_OK;
+    if (!model_recompute_group(model, pass->slot, layer, &first, &end) || layer + 1 != end)
+        return STATUS_OK;
+    bool is_last = end == model->chunk->count || !model_recompute_group(model, pass->slot, end, &next_first, &next_end);
+    if (is_fresh && is_last)
+        return STATUS_OK;
+    for (int64_t again = first; again < end && !status; again++) {
+        struct block_pass block = block_pass_of(model, again, model->branch, pass, &segment);
+        block.is_again = again + 1 == end;
+        status = block_forward(&block);
+    }
+    return status;
+}
+
+/* The gradients of a layer are what they will be. */
+static int layer_done(struct model *model, const struct model_pass *pass, int64_t layer) {
+    int status = pass->is_last_micro_batch && layer >= 0 ? norm_gradients_sum(model, layer) : STATUS_OK;
+    return !status && pass->layer_done ? pass->layer_done(pass->context, (int)layer) : status;
+}
+
+static int run_blocks_backward(struct model *model, const struct model_pass *pass, bool is_fresh) {
+    struct hook_segment segment = {.rows = model->slot->batch.rows};
+    int status = STATUS_OK;
+    for (int64_t layer = model->chunk->count - 1; layer >= 0 && !status; layer--) {
+        struct block_pass block = block_pass_of(model, layer, NULL, pass, &segment);
+        block.is_fresh = is_fresh && layer + 1 == model->chunk->count;
+        status = run_again(model, layer, is_fresh, pass);
+        if (!status)
+            status = block_backward(&block);
+        if (!status)
+            status = layer_done(model, pass, block.layer);
+    }
+    return status;
+}
+
+/* The head, or what came from the layer behind; then the blocks, and the embedding. */
+int pass_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx) {
+    enter(model, pass->chunk, pass->slot);
+    bool is_fresh = model->fresh == model->slot;
+    int64_t rows = model->slot->batch.rows;
+    int status = pass->is_first_micro_batch ? clear_gradients(model) : STATUS_OK;
+    model->fresh = NULL;
+    model->d = starts_here(model) ? model->own_d : dx;
+    if (!status && ends_here(model))
+        status = head_pass(model, rows, true, pass->is_first_micro_batch);
+    else if (!status && !model->rank->is_planning)
+        status = stream_copy(model->rank->exec.stream, model->d, dy, stream_bytes(model));
+    if (!status && ends_here(model))
+        status = layer_done(model, pass, model->options.config.num_layers);
+    if (!status)
+        status = run_blocks_backward(model, pass, is_fresh);
+    if (status || !starts_here(model))
+        return status;
+    status = embedding_pass_backward(model, rows, pass->has_dropout, model->d);
+    return status ? status : layer_done(model, pass, -1);
+}
+
+int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
+    int status = pass_forward(model, &(const struct model_pass){.chunk = chunk}, x, y);
+    if (!status && ends_here(model))
+        status = head_pass(model, model->slot->batch.rows, false, false);
+    model->fresh = NULL;
+    return status;
+}
+
+/* ---- from outside ---- */
+
+int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
+                  void *y) {
+    int status = upload(model, batch, &model->slots[pass->slot].batch);
+    return status ? status : pass_forward(model, pass, x, y);
+}
+
+int model_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx) {
+    return pass_backward(model, pass, dy, dx);
+}
+
+int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y) {
+    int status = upload(model, batch, &model->slots[0].batch);
+    return status ? status : pass_evaluate(model, chunk, x, y);
+}
+
+int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass) {
+    int status = model_forward(model, batch, pass, NULL, NULL);
+    return status ? status : model_backward(model, pass, NULL, NULL);
+}
+
+int model_evaluate(struct model *model, const struct model_batch *batch) {
+    return model_evaluate_chunk(model, batch, 0, NULL, NULL);
+}
+
+int model_loss(struct model *model, double *loss) {
+    *loss = 0;
+    if (!model->has_head)
+        return STATUS_OK;
+    struct stream *stream = model->rank->exec.stream;
+    int status = stream_copy_to_host(stream, loss, model->loss_sum, sizeof *loss);
+    if (!status)
+        status = stream_wait(stream);
+    return status ? status : stream_zero(stream, model->loss_sum, sizeof *loss);
+}
+
+int model_row_losses(struct model *model, float *losses) {
+    struct stream *stream = model->rank->exec.stream;
+    int status = stream_copy_to_host(stream, losses, model->losses, (size_t)model->slot->batch.rows * sizeof *losses);
+    return status ? status : stream_wait(stream);
+}
+
+/* One chunk of model->logits to host rows of V floats. */
+static int fetch_logits(struct model *model, int64_t count, float *out) {
+    int64_t V = model->options.config.vocab_size, stride = model->vocab_stride;
+    size_t width = dtype_bytes(model->options.dtype);
+    char *host = malloc((size_t)(count * stride) * width);
+    if (!host)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = stream_copy_to_host(model->rank->exec.stream, host, model->logits, (size_t)(count * stride) * width);
+    if (!status)
+        status = stream_wait(model->rank->exec.stream);
+    for (int64_t i = 0; i < count && !status; i++)
+        for (int64_t v = 0; v < V; v++)
+            out[i * V + v] = model->options.dtype == DTYPE_F32 ? ((float *)host)[i * stride + v]
+                                                               : bf16_to_float(((uint16_t *)host)[i * stride + v]);
+    free(host);
+    return status;
+}
+
+int model_logits(struct model *model, const struct model_batch *batch, float *logits) {
+    int status = upload(model, batch, &model->slots[0].batch);
+    if (!status)
+        status = pass_forward(model, &(const struct model_pass){0}, NULL, NULL);
+    if (!status)
+        status = norm_forward(model, &model->final_norm, batch->rows, model->slot->x_last, model->final,
+                              model->final_mean, model->final_rstd);
+    for (int64_t first = 0; first < batch->rows && !status; first += HEAD_CHUNK_ROWS) {
+        int64_t count = batch->rows - first < HEAD_CHUNK_ROWS ? batch->rows - first : HEAD_CHUNK_ROWS;
+        status = head_logits(model, first, count);
+        if (!status)
+            status = fetch_logits(model, count, logits + first * model->options.config.vocab_size);
+    }
+    return status;
+}

@@ -1,0 +1,158 @@
+/* The steps of one stage, and the messages between them. */
+#include "parallel/pipeline.h"
+
+#include <stdlib.h>
+
+/* ---- buffers ---- */
+
+static bool has_sends(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind) {
+    int end = kind == PIPELINE_FORWARD ? shape->stages - 1 : 0;
+    return shape->stages > 1 && (shape->chunks > 1 || stage != end);
+}
+
+/* Where the buffers of a stage stand; counts their bytes on a planning arena. */
+static void place_buffers(const struct pipeline_shape *shape, int stage, size_t message_bytes, struct arena *arena,
+                          struct pipeline_lane lanes[PIPELINE_KINDS]) {
+    for (int kind = 0; kind < PIPELINE_KINDS; kind++) {
+        struct pipeline_lane *lane = &lanes[kind];
+        int before = kind == PIPELINE_FORWARD ? stage - 1 : stage + 1;
+        lane->receive_buffers = pipeline_receive_buffers(shape, stage, (enum pipeline_step_kind)kind);
+        lane->from = lane->receive_buffers ? (before + shape->stages) % shape->stages : PIPELINE_NO_MESSAGE;
+        lane->has_sends = has_sends(shape, stage, (enum pipeline_step_kind)kind);
+        lane->received = arena_take(arena, (size_t)lane->receive_buffers * message_bytes);
+        lane->sent = arena_take(arena, lane->has_sends ? PIPELINE_SEND_BUFFERS * message_bytes : 0);
+    }
+}
+
+size_t pipeline_bytes(const struct pipeline_shape *shape, int stage, size_t message_bytes) {
+    struct arena arena = ARENA_PLAN;
+    struct pipeline_lane lanes[PIPELINE_KINDS];
+    place_buffers(shape, stage, message_bytes, &arena, lanes);
+    return arena.used;
+}
+
+static int list_steps(const struct pipeline_shape *shape, int stage, struct pipeline_step **steps) {
+    *steps = calloc((size_t)pipeline_step_count(shape), sizeof **steps);
+    if (!*steps)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    pipeline_steps(shape, stage, *steps);
+    return STATUS_OK;
+}
+
+int pipeline_slots(const struct pipeline_shape *shape, int stage, int *slots) {
+    struct pipeline_step *steps;
+    int status = list_steps(shape, stage, &steps);
+    if (!status)
+        *slots = pipeline_in_flight(steps, pipeline_step_count(shape), -1);
+    free(steps);
+    return status;
+}
+
+static size_t message_bytes(const struct pipeline *pipeline) {
+    return (size_t)pipeline->elements * dtype_bytes(pipeline->dtype);
+}
+
+int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pipeline_shape *shape, int64_t elements,
+                  enum dtype dtype) {
+    int stage = rank->place.pipeline;
+    *pipeline = (struct pipeline){.rank = rank, .shape = *shape, .elements = elements, .dtype = dtype};
+    struct pipeline_shape forward_only = *shape;
+    forward_only.is_forward_only = true;
+    int status = list_steps(shape, stage, &pipeline->steps);
+    if (!status)
+        status = list_steps(&forward_only, stage, &pipeline->forward_steps);
+    size_t bytes = pipeline_bytes(shape, stage, message_bytes(pipeline));
+    if (!status && bytes && (status = device_alloc(rank->device, bytes, &pipeline->memory)))
+        status_wrap(status, "buffers of the pipeline");
+    if (status)
+        return status;
+    struct arena arena = arena_over(pipeline->memory, bytes);
+    place_buffers(shape, stage, message_bytes(pipeline), &arena, pipeline->lanes);
+    for (int kind = 0; kind < PIPELINE_KINDS && !status; kind++) {
+        struct pipeline_lane *lane = &pipeline->lanes[kind];
+        lane->receive_requests = calloc((size_t)lane->receive_buffers + 1, sizeof *lane->receive_requests);
+        if (!lane->receive_requests)
+            status = status_fail(STATUS_MEMORY, "out of memory");
+    }
+    return status;
+}
+
+void pipeline_close(struct pipeline *pipeline) {
+    if (!pipeline->rank)
+        return;
+    for (int kind = 0; kind < PIPELINE_KINDS; kind++)
+        free(pipeline->lanes[kind].receive_requests);
+    device_free(pipeline->rank->device, pipeline->memory);
+    free(pipeline->steps);
+    free(pipeline->forward_steps);
+    *pipeline = (struct pipeline){0};
+}
+
+/* ---- messages ---- */
+
+/* Posts the receive of message `number`, which takes the place of the one `receive_buffers` before it. */
+static int post_receive(struct pipeline *pipeline, enum pipeline_step_kind kind, int number) {
+    struct pipeline_lane *lane = &pipeline->lanes[kind];
+    int buffer = number % lane->receive_buffers;
+    struct comm_data data = {.receive = lane->received + (size_t)buffer * message_bytes(pipeline),
+                             .count = pipeline->elements,
+                             .dtype = pipeline->dtype};
+    return comm_receive_start(pipeline->rank->pipeline[kind], pipeline->rank->exec.stream, &data, lane->from,
+                              &lane->receive_requests[buffer]);
+}
+
+/* Posts as many as there are buffers, of the messages that the steps will take. */
+static int post_first_receives(struct pipeline *pipeline, const struct pipeline_step *steps, int count,
+                               int expected[PIPELINE_KINDS]) {
+    int status = STATUS_OK;
+    expected[PIPELINE_FORWARD] = expected[PIPELINE_BACKWARD] = 0;
+    for (int i = 0; i < count; i++)
+        expected[steps[i].kind] += steps[i].receive.stage != PIPELINE_NO_MESSAGE;
+    for (int kind = 0; kind < PIPELINE_KINDS; kind++)
+        for (int n = 0; n < pipeline->lanes[kind].receive_buffers && n < expected[kind] && !status; n++)
+            status = post_receive(pipeline, (enum pipeline_step_kind)kind, n);
+    return status;
+}
+
+static int wait_for(struct rank *rank, struct comm_request *request) {
+    int status = rank_sum_wait(rank, request);
+    *request = (struct comm_request){0};
+    return status;
+}
+
+static int run_step(struct pipeline *pipeline, const struct pipeline_step *step, int expected,
+                    const struct pipeline_worker *worker) {
+    struct rank *rank = pipeline->rank;
+    struct pipeline_lane *lane = &pipeline->lanes[step->kind];
+    bool receives = step->receive.stage != PIPELINE_NO_MESSAGE, sends = step->send.stage != PIPELINE_NO_MESSAGE;
+    int buffer = receives ? step->receive.number % lane->receive_buffers : 0;
+    int place = sends ? step->send.number % PIPELINE_SEND_BUFFERS : 0;
+    const char *in = receives ? lane->received + (size_t)buffer * message_bytes(pipeline) : NULL;
+    char *out = sends ? lane->sent + (size_t)place * message_bytes(pipeline) : NULL;
+    int status = sends ? wait_for(rank, &lane->send_requests[place]) : STATUS_OK;
+    if (!status && receives)
+        status = wait_for(rank, &lane->receive_requests[buffer]);
+    if (!status)
+        status = worker->run(worker->context, step, in, out);
+    if (!status && receives && step->receive.number + lane->receive_buffers < expected)
+        status = post_receive(pipeline, step->kind, step->receive.number + lane->receive_buffers);
+    if (status || !sends)
+        return status;
+    struct comm_data data = {.send = out, .count = pipeline->elements, .dtype = pipeline->dtype};
+    double start = rank_phase_begin(rank);
+    status = comm_send_start(rank->pipeline[step->kind], rank->exec.stream, &data, step->send.stage,
+                             &lane->send_requests[place]);
+    return rank_phase_end(rank, PHASE_COMM, start, status);
+}
+
+int pipeline_run(struct pipeline *pipeline, bool is_forward_only, const struct pipeline_worker *worker) {
+    const struct pipeline_step *steps = is_forward_only ? pipeline->forward_steps : pipeline->steps;
+    int count = pipeline_step_count(&pipeline->shape) / (is_forward_only ? 2 : 1), expected[PIPELINE_KINDS];
+    int status = post_first_receives(pipeline, steps, count, expected);
+    for (int i = 0; i < count && !status; i++)
+        status = run_step(pipeline, &steps[i], expected[steps[i].kind], worker);
+    for (int kind = 0; kind < PIPELINE_KINDS; kind++)
+        for (int i = 0; i < PIPELINE_SEND_BUFFERS && !status; i++)
+            status = wait_for(pipeline->rank, &pipeline->lanes[kind].send_requests[i]);
+    return status;
+}
