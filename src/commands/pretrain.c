@@ -1,7 +1,7 @@
 /* cambium pretrain: trains a GPT on preprocessed text. */
 #include "commands.h"
+#include "launch.h"
 
-#include "comm/comm.h"
 #include "config/run.h"
 #include "train/train.h"
 
@@ -27,12 +27,8 @@ static const struct config_row rows[] = {
      .metavar = "DIR",
      .is_path = true,
      .help = "start from the weights of a model directory, whose config.json supplies the whole model section"},
-    {.path = "ranks",
-     .type = CONFIG_INT,
-     .offset = offsetof(struct options, ranks),
-     .minimum = 1,
-     .maximum = 1024,
-     .help = "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"},
+    RANKS_ROW(offsetof(struct options, ranks),
+              "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
     {.path = "dry-run",
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, is_dry_run),
@@ -89,44 +85,30 @@ static int train(struct comm *world, void *context) {
     return status;
 }
 
-/* Whether all processes of the launcher have come as far as this, and mean the same run: the first one that has not
- * says why. */
-static int agree(struct comm *world, int status, const struct train_run *run, bool *is_told) {
-    int64_t own[2] = {status, run->iteration}, *all = calloc((size_t)world->size * 2, sizeof *all);
-    struct comm_data data = {.send = own, .receive = all, .count = 2, .dtype = DTYPE_I64};
-    int gathered = all ? comm_all_gather(world, NULL, &data) : status_fail(STATUS_MEMORY, "out of memory");
-    int first = 0, same = 0;
-    for (int r = world->size - 1; r >= 0 && !gathered; r--) {
-        first = all[2 * r] ? r : first;
-        same += all[2 * r] == all[0];
-        if (!status && !all[2 * r] && all[2 * r + 1] != all[1])
+/* Whether all processes mean the same run. */
+static int agree_on_iteration(struct launch *launch, const struct train_run *run) {
+    const struct comm *world = launch->world;
+    int64_t *all = calloc((size_t)world->size, sizeof *all);
+    struct comm_data data = {.send = &run->iteration, .receive = all, .count = 1, .dtype = DTYPE_I64};
+    int status = all ? comm_all_gather(launch->world, NULL, &data) : status_fail(STATUS_MEMORY, "out of memory");
+    for (int r = 1; r < world->size && !status; r++)
+        if (all[r] != all[0]) {
+            launch->is_told = !launch->is_first;
             status = status_fail(STATUS_INVALID,
                                  "rank 0 would go on from iteration %lld and rank %d from %lld: checkpoint.load must "
                                  "be one directory that all hosts see",
-                                 (long long)all[1], r, (long long)all[2 * r + 1]);
-    }
-    if (!gathered && all[2 * first]) {
-        if (world->rank == first && same == world->size)
-            log_error("%s", status_text());
-        else if (world->rank == first)
-            log_error("rank %d: %s", first, status_text());
-        *is_told = true;
-        status = (int)all[2 * first];
-    } else if (status) {
-        *is_told = world->rank > 0;
-    }
+                                 (long long)all[0], r, (long long)all[r]);
+        }
     free(all);
-    return gathered ? gathered : status;
+    return status;
 }
 
 /* Everything that is said and done before a rank starts. */
-static int prepare(struct options *options, struct config *config, const struct comm *world, struct train_run *run,
+static int prepare(struct options *options, struct config *config, const struct launch *launch, struct train_run *run,
                    struct train_plan *plan) {
-    int ranks = world ? world->size : options->ranks ? (int)options->ranks : 1;
-    if (options->ranks && options->ranks != ranks)
-        return status_fail(STATUS_USAGE, "--ranks %lld in a launch of %d processes: each of them is a rank",
-                           (long long)options->ranks, ranks);
-    int status = train_prepare(run, &options->run, options->init_from, config);
+    int ranks, status = launch_ranks(launch, options->ranks, &ranks);
+    if (!status)
+        status = train_prepare(run, &options->run, options->init_from, config);
     return status ? status : train_plan_make(run, ranks, plan);
 }
 
@@ -136,27 +118,23 @@ int command_pretrain(int argc, char **argv) {
     struct config *config = NULL;
     struct train_run run = {0};
     struct train_plan plan;
-    struct comm *world = NULL; /* of processes; NULL when there is this one alone */
-    bool is_help = false, is_told = false;
-    int status = comm_mpi_is_launched() ? comm_mpi_open(&world) : STATUS_OK;
-    bool is_first = !world || world->rank == 0;
-    log_quiet(!is_first);
-    if (!status && !is_first && !freopen("/dev/null", "w", stdout)) /* results, and --help, are the first rank's */
-        status = status_fail_errno("cannot open /dev/null");
+    struct launch launch;
+    bool is_help = false;
+    int status = launch_begin(&launch);
     if (!status)
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     if (!status && !is_help)
-        status = prepare(&options, config, world, &run, &plan);
-    if (world)
-        status = agree(world, status, &run, &is_told);
+        status = prepare(&options, config, &launch, &run, &plan);
+    status = launch_agree(&launch, status);
+    if (!status && launch.world)
+        status = agree_on_iteration(&launch, &run);
     if (!status && !is_help && options.is_dry_run) {
-        status = is_first ? dry_run(&command, &options, &run, &plan) : STATUS_OK;
+        status = launch.is_first ? dry_run(&command, &options, &run, &plan) : STATUS_OK;
     } else if (!status && !is_help) {
-        if (is_first)
+        if (launch.is_first)
             train_plan_print(&plan, "cambium: ", stderr);
-        status = world ? train(world, &run) : comm_local_run(plan.ranks, train, &run);
+        status = launch_run(&launch, plan.ranks, train, &run);
     }
     config_free(config);
-    comm_close(world);
-    return is_told && status ? (status == STATUS_USAGE ? 2 : 1) : command_exit_status(status);
+    return launch_end(&launch, status);
 }

@@ -1,6 +1,6 @@
 /* Weights and optimizer from and to files. Loading fills the fp32 master copy (in fp32: the weights themselves), from
  * which the working weights are rounded, so that a run may go on in the other precision. */
-#include "train-internal.h"
+#include "save-internal.h"
 
 #include <stdlib.h>
 
@@ -71,15 +71,15 @@ static struct ckpt_array pieces_array(struct pieces *pieces, const char *prefix,
 }
 
 /* Both moments and the master weights. */
-struct state {
+struct optimizer_arrays {
     struct pieces pieces[3];
     struct ckpt_array arrays[3];
 };
 
-static int state_open(struct state *state, struct trainer *trainer, bool is_written) {
+static int state_open(struct optimizer_arrays *state, struct trainer *trainer, bool is_written) {
     struct optimizer *optimizer = &trainer->optimizer;
     bool has_master = optimizer->store->dtype != DTYPE_F32;
-    *state = (struct state){0};
+    *state = (struct optimizer_arrays){0};
     int status = pieces_open(&state->pieces[0], trainer, optimizer->m, true, is_written);
     if (!status)
         status = pieces_open(&state->pieces[1], trainer, optimizer->v, true, is_written);
@@ -93,16 +93,30 @@ static int state_open(struct state *state, struct trainer *trainer, bool is_writ
     return STATUS_OK;
 }
 
-static void state_free(struct state *state) {
+static void state_free(struct optimizer_arrays *state) {
     for (int i = 0; i < 3; i++) {
         free(state->pieces[i].flats);
         free(state->pieces[i].arrays);
     }
 }
 
+int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out, const struct ckpt_array **arrays) {
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    *arrays = (*out)->arrays;
+    return state_open(*out, trainer, true);
+}
+
+void optimizer_arrays_close(struct optimizer_arrays *arrays) {
+    if (arrays)
+        state_free(arrays);
+    free(arrays);
+}
+
 /* ---- loading ---- */
 
-static int load_weights(struct trainer *trainer, struct state *state, const char *directory) {
+static int load_weights(struct trainer *trainer, struct optimizer_arrays *state, const char *directory) {
     struct ckpt_array array = pieces_array(&state->pieces[2], "", false);
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_model(directory, &tensors);
@@ -113,7 +127,7 @@ static int load_weights(struct trainer *trainer, struct state *state, const char
 }
 
 /* Moments, and the master weights where a bf16 run left them beside; else those are the model's. */
-static int load_checkpoint(struct trainer *trainer, struct state *state) {
+static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *state) {
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_optimizer(trainer->run.checkpoint, &tensors);
     bool has_master = !status && ckpt_has_prefix(tensors, master_prefix);
@@ -131,7 +145,7 @@ int train_load(struct trainer *trainer) {
         int status = model_initialise(trainer->model, (uint64_t)trainer->run.config.train.seed);
         return status ? status : optimizer_reset(&trainer->optimizer);
     }
-    struct state state;
+    struct optimizer_arrays state;
     int status = state_open(&state, trainer, false);
     if (!status && *trainer->run.checkpoint)
         status = load_checkpoint(trainer, &state);
@@ -139,44 +153,4 @@ int train_load(struct trainer *trainer) {
         status = load_weights(trainer, &state, trainer->run.model_directory);
     state_free(&state);
     return status ? status : optimizer_round_weights(&trainer->optimizer);
-}
-
-/* ---- saving ---- */
-
-int trainer_save(struct trainer *trainer) {
-    struct param_store *store = model_store(trainer->model);
-    const struct run_config *run = &trainer->run.config;
-    struct ckpt_flat flat = {.store = store,
-                             .stream = trainer->rank.exec.stream,
-                             .memory = store->weights,
-                             .dtype = store->dtype,
-                             .writes_nothing = trainer->rank.data->rank > 0,
-                             .leaves_copies = true};
-    struct ckpt_array weights = ckpt_flat_array(&flat, "", false);
-    struct state state;
-    char *config_text = NULL, *state_text = NULL;
-    int status = state_open(&state, trainer, true);
-    if (!status)
-        status = gpt2_write_config(&run->model, store->dtype, trainer->run.eos_id, &config_text);
-    if (!status)
-        status = train_state_write(trainer, &state_text);
-    struct ckpt_save save = {
-        .root = run->checkpoint.save,
-        .iteration = trainer->iteration,
-        .model = {.table = store->table,
-                  .weights = &weights,
-                  .config_text = config_text,
-                  .tokenizer_directory = trainer->run.tokenizer_directory,
-                  .world = trainer->world},
-        .optimizer = state.arrays,
-        .optimizer_count = store->dtype == DTYPE_F32 ? 2 : 3,
-        .state_text = state_text,
-        .keep_last = run->checkpoint.keep_last,
-    };
-    if (!status)
-        status = ckpt_save(&save);
-    state_free(&state);
-    free(config_text);
-    free(state_text);
-    return status;
 }

@@ -1,0 +1,39 @@
+/* How a command becomes ranks: the processes of mpirun or srun, or threads of this one.
+ *
+ * Each process parses the same command line. What can be found wrong before a rank runs is agreed on, so that it is
+ * said once; results and --help are the first process's. */
+#ifndef CAMBIUM_COMMANDS_LAUNCH_H
+#define CAMBIUM_COMMANDS_LAUNCH_H
+
+#include "comm/comm.h"
+
+struct launch {
+    struct comm *world; /* of the launcher's processes; NULL: this process alone */
+    bool is_first;
+    bool is_told; /* a failure that another process says */
+};
+
+/* Joins the other processes, if a launcher started several. Standard output of all but the first goes nowhere, and
+ * they are quiet. */
+int launch_begin(struct launch *launch);
+
+/* The number of ranks: of the launch, or `asked` threads (0: not asked), else 1. */
+int launch_ranks(const struct launch *launch, int64_t asked, int *ranks);
+
+/* Whether all processes have come as far as this: the first one whose status is none of success says why, and all get
+ * its status. */
+int launch_agree(struct launch *launch, int status);
+
+/* Runs `function` as every rank of this process. It calls comm_abort where it fails, before it gives back memory that
+ * others may be reading. */
+int launch_run(const struct launch *launch, int ranks, int (*function)(struct comm *world, void *context),
+               void *context);
+
+/* Leaves the launch; the exit status of the process. */
+int launch_end(struct launch *launch, int status);
+
+/* The row of --ranks: an int64_t of the command's struct, 0 when not given. */
+#define RANKS_ROW(at, help_)                                                                                           \
+    { .path = "ranks", .type = CONFIG_INT, .offset = (at), .minimum = 1, .maximum = 1024, .help = help_ }
+
+#endif
