@@ -117,7 +117,6 @@ static int check_parallel(const struct run_config *run) {
         const char *name;
         int64_t size;
     } axes[] = {
-        {"pipeline_model_parallel_size", run->parallel.pipeline_model_parallel_size},
         {"context_parallel_size", run->parallel.context_parallel_size},
         {"expert_model_parallel_size", run->parallel.expert_model_parallel_size},
     };
@@ -139,6 +138,12 @@ static int check_recompute(const struct run_config *run) {
         run->parallel.recompute_num_layers > run->model.num_layers)
         return status_fail(STATUS_USAGE, "parallel.recompute_num_layers %lld of a model with %lld layers",
                            (long long)run->parallel.recompute_num_layers, (long long)run->model.num_layers);
+    if (run->parallel.num_microbatches_with_partial_activation_checkpoints &&
+        (run->parallel.recompute_granularity != GRANULARITY_FULL || run->parallel.recompute_method != METHOD_BLOCK))
+        return status_fail(STATUS_USAGE,
+                           "parallel.num_microbatches_with_partial_activation_checkpoints %lld: expected with "
+                           "parallel.recompute_granularity full and parallel.recompute_method block",
+                           (long long)run->parallel.num_microbatches_with_partial_activation_checkpoints);
     return STATUS_OK;
 }
 

@@ -196,6 +196,7 @@ static int build(struct model *model, struct model_plan *plan) {
     plan->workspace = model->rank->workspace_needed;
     plan->parameters = param_table_elements(&model->table, true);
     plan->flat_elements = model->store.flat_elements;
+    plan->stream_bytes = (size_t)model_stream_elements(model) * dtype_bytes(o->dtype);
     return status;
 }
 
@@ -243,6 +244,10 @@ void model_close(struct model *model) {
     free(model->is_held);
     free(model->is_copy);
     free(model);
+}
+
+int64_t model_stream_elements(const struct model *model) {
+    return rank_stream_rows(model->rank, model->options.max_rows) * model->options.config.hidden_size;
 }
 
 const struct param_table *model_table(const struct model *model) {

@@ -75,6 +75,7 @@ struct model_plan {
     size_t weights, gradients, activations, workspace;
     int64_t parameters;    /* elements that train */
     int64_t flat_elements; /* length of the store's flat arrays: what an optimizer plans by */
+    size_t stream_bytes;   /* of the largest batch between two layers: what stages send each other */
 };
 
 /* `rank` must be planning (fresh); its workspace is allocated here, so whoever else uses it (the optimizer) notes its
@@ -83,6 +84,8 @@ struct model_plan {
 int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
                struct model **model);
 void model_close(struct model *model);
+/* Elements of the residual stream of the largest batch, on this rank. */
+int64_t model_stream_elements(const struct model *model);
 const struct param_table *model_table(const struct model *model);
 struct param_store *model_store(struct model *model);
 const struct model_config *model_config_of(const struct model *model);
@@ -138,6 +141,10 @@ int model_forward(struct model *model, const struct model_batch *batch, const st
 int model_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
 /* A forward without dropout in slot 0, and in the chunk with the head its losses, added to the same number. */
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y);
+
+/* Behind the last backward of a global batch, on all stages: the gradient of a tied table is summed over the stages
+ * that have it. */
+int model_sum_tied_gradients(struct model *model);
 
 /* Both halves on a model of one chunk with both ends. */
 int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass);

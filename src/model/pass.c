@@ -194,6 +194,15 @@ int model_backward(struct model *model, const struct model_pass *pass, const voi
     return pass_backward(model, pass, dy, dx);
 }
 
+int model_sum_tied_gradients(struct model *model) {
+    struct rank *rank = model->rank;
+    if (!rank->embedding || model->options.config.untie_embeddings_and_output_weights ||
+        !param_trains(&model->store, model->token_table))
+        return STATUS_OK;
+    return rank_sum(rank, rank->embedding, param_gradient(&model->store, model->token_table),
+                    param_local_elements(&model->store, model->token_table), DTYPE_F32);
+}
+
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y) {
     int status = upload(model, batch, &model->slots[0].batch);
     return status ? status : pass_evaluate(model, chunk, x, y);

@@ -1,6 +1,8 @@
 /* AdamW and clipping, driven by the parameter table. */
 #include "optim/optim.h"
 
+#include "parallel/schedule.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -88,6 +90,24 @@ int optimizer_round_weights(struct optimizer *optimizer) {
     return status ? status : gradient_sync_gather_weights(optimizer->sync);
 }
 
+/* Adds the squares of gradients [first, end), but for parameters of which another stage counts the original. */
+static int sum_squares_between(struct optimizer *optimizer, int64_t first, int64_t end, double *sum) {
+    const struct param_store *store = optimizer->store;
+    int status = STATUS_OK;
+    for (int i = 0; i <= store->table->count && !status; i++) {
+        bool is_end = i == store->table->count;
+        if (!is_end && (!param_part_is_copy(&store->part, i) || store->offset[i] >= end))
+            continue;
+        int64_t stop = is_end ? end : store->offset[i];
+        if (first < stop)
+            status = rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, stop - first, store->gradients + first,
+                              true, sum);
+        int64_t behind = is_end ? end : store->offset[i] + param_local_elements(store, i);
+        first = behind > first ? behind : first;
+    }
+    return status;
+}
+
 /* Adds the squares of this rank's pieces of the parameters that are cut over the tensor ranks, or of the copies. */
 static int sum_squares(struct optimizer *optimizer, bool of_copies, double *sum) {
     const struct param_store *store = optimizer->store;
@@ -96,8 +116,7 @@ static int sum_squares(struct optimizer *optimizer, bool of_copies, double *sum)
     for (int i = 0; i < sync->piece_count && !status; i++) {
         const struct sync_piece *piece = &sync->pieces[i];
         if ((piece->bucket_first >= store->sharded_elements) == of_copies)
-            status = rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, piece->count,
-                              store->gradients + piece->first, true, sum);
+            status = sum_squares_between(optimizer, piece->first, piece->first + piece->count, sum);
     }
     return status;
 }
@@ -121,6 +140,8 @@ static int measure_norm(struct optimizer *optimizer, double *norm) {
         status = sum_squares(optimizer, true, &scalars->sum_of_squares);
     if (!status && optimizer->sync->is_sharded)
         status = rank_sum(rank, rank->data, &scalars->sum_of_squares, 1, DTYPE_F64);
+    if (!status)
+        status = rank_sum(rank, rank->pipeline[PIPELINE_FORWARD], &scalars->sum_of_squares, 1, DTYPE_F64);
     if (!status)
         status = rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip);
     float value = 0;

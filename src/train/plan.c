@@ -16,15 +16,41 @@ static struct model_recompute recompute_of(const struct run_config *run) {
     return recompute;
 }
 
-struct model_options train_model_options(const struct train_run *run, const struct rank_grid *grid) {
-    return (struct model_options){
+struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid) {
+    return (struct pipeline_split){.layers = run->model.num_layers,
+                                   .stages = grid->pipeline,
+                                   .chunks = run->parallel.virtual_pipeline_model_parallel_size,
+                                   .first = run->parallel.decoder_first_pipeline_num_layers,
+                                   .last = run->parallel.decoder_last_pipeline_num_layers};
+}
+
+struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid) {
+    return (struct pipeline_shape){
+        .stages = grid->pipeline,
+        .chunks = (int)run->parallel.virtual_pipeline_model_parallel_size,
+        .micro_batches = (int)(run->train.global_batch_size / run->train.micro_batch_size / grid->data),
+        .group_size = (int)run->parallel.microbatch_group_size_per_vp_stage,
+    };
+}
+
+int train_model_options(const struct train_run *run, const struct rank *rank, struct model_options *options) {
+    const struct rank_grid *grid = &rank->grid;
+    struct pipeline_shape shape = train_pipeline_shape(&run->config, grid);
+    struct pipeline_split split = train_pipeline_split(&run->config, grid);
+    *options = (struct model_options){
         .config = run->config.model,
         .dtype = run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .use = MODEL_TRAIN,
         .recompute = recompute_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
+        .chunk_count = shape.chunks,
+        .partial_slots = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
         .layer_shards = run->config.parallel.use_distributed_optimizer ? grid->data * grid->context : 0,
     };
+    int status = pipeline_slots(&shape, rank->place.pipeline, &options->slots);
+    for (int c = 0; c < shape.chunks && !status; c++)
+        status = pipeline_layers(&split, rank->place.pipeline, c, &options->chunks[c].first, &options->chunks[c].count);
+    return status;
 }
 
 struct gpt_data_options train_data_options(const struct train_run *run) {
@@ -65,21 +91,24 @@ static size_t data_bytes(const struct train_run *run, int data_ranks, const stru
 
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
                     struct train_plan *plan) {
-    struct model_options options = train_model_options(run, &rank->grid);
+    struct model_options options;
     struct model_plan of_model;
     struct model *none;
     rank->is_sequence_parallel = run->config.parallel.sequence_parallel && rank->grid.tensor > 1;
-    int status = model_open(&options, rank, true, &of_model, &none);
+    int status = train_model_options(run, rank, &options);
+    if (!status)
+        status = model_open(&options, rank, true, &of_model, &none);
     if (status)
         return status;
     optimizer_plan(rank, of_model.flat_elements);
+    struct pipeline_shape shape = train_pipeline_shape(&run->config, &rank->grid);
     int shards = options.layer_shards ? options.layer_shards : 1;
     *plan = (struct train_plan){
         .ranks = rank_grid_size(&rank->grid),
         .weights = of_model.weights,
         .gradients = of_model.gradients,
         .optimizer = optimizer_bytes(of_model.flat_elements / shards, options.dtype),
-        .activations = of_model.activations,
+        .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes),
         .workspace = rank->workspace_needed,
         .data = data_bytes(run, rank->grid.data, data),
         .parameters = of_model.parameters,

@@ -18,8 +18,11 @@ int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid) 
     int status = rank_grid_fill(grid, ranks);
     if (status)
         return status;
+    struct pipeline_split split = train_pipeline_split(run, grid);
     struct parallel_layout layout = {.grid = *grid,
-                                     .chunks = 1,
+                                     .chunks = split.chunks,
+                                     .first = split.first,
+                                     .last = split.last,
                                      .sequence_parallel = run->parallel.sequence_parallel,
                                      .layers = run->model.num_layers,
                                      .heads = run->model.num_attention_heads,
@@ -28,7 +31,9 @@ int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid) 
                                      .seq_length = run->data.seq_length,
                                      .micro_batch = run->train.micro_batch_size,
                                      .global_batch = run->train.global_batch_size};
-    return parallel_layout_check(&layout);
+    status = parallel_layout_check(&layout);
+    struct pipeline_shape shape = train_pipeline_shape(run, grid);
+    return status ? status : pipeline_shape_check(&shape);
 }
 
 /* ---- who shares what ---- */

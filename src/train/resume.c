@@ -53,6 +53,7 @@ static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *me
                                .dtype = DTYPE_F32,
                                .first = piece->first,
                                .count = piece->count,
+                               .leaves = is_written ? sync->store->part.is_copy : NULL,
                                .writes_nothing = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
                                .leaves_copies = is_written};
     }

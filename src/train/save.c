@@ -10,6 +10,7 @@ int trainer_save(struct trainer *trainer) {
                              .stream = trainer->rank.exec.stream,
                              .memory = store->weights,
                              .dtype = store->dtype,
+                             .leaves = store->part.is_copy,
                              .writes_nothing = trainer->rank.data->rank > 0,
                              .leaves_copies = true};
     struct ckpt_array weights = ckpt_flat_array(&flat, "", false);

@@ -8,6 +8,8 @@
 #include "data/data.h"
 #include "model/model.h"
 #include "optim/optim.h"
+#include "parallel/layout.h"
+#include "parallel/pipeline.h"
 
 /* Where a rank runs. */
 struct train_site {
@@ -29,6 +31,7 @@ struct trainer {
     struct gpt_batch
         *micros; /* [micro_count]: all of them at once, since a row's loss weight needs the labels of all */
     struct model *model;
+    struct pipeline pipeline;
     struct gradient_sync sync;
     struct optimizer optimizer;
     struct schedule schedule;
@@ -47,8 +50,21 @@ int train_agree_stop(struct trainer *trainer);
 /* Sums one number in host memory over the ranks that share this one's weights. */
 int train_sum_over_data(struct trainer *trainer, void *value, enum dtype dtype);
 
+/* batch.c */
+/* Forward and backward of the next global batch, and its mean loss; leaves the gradients' sums over the data ranks
+ * started. */
+int train_global_batch(struct trainer *trainer, double *loss);
+/* The forward of the global batch of samples from `first` on: adds to what train_sum_loss gives. *labels: rows of this
+ * rank's part that count. */
+int train_evaluate_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels);
+/* The losses so far, of all ranks. */
+int train_sum_loss(struct trainer *trainer, double *loss);
+
 /* plan.c */
-struct model_options train_model_options(const struct train_run *run, const struct rank_grid *grid);
+struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid);
+struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid);
+/* Of the rank's stage. */
+int train_model_options(const struct train_run *run, const struct rank *rank, struct model_options *options);
 struct gpt_data_options train_data_options(const struct train_run *run);
 /* Fills `plan`; `rank` is left planning, with the needs of model and optimizer noted. `data` holds the open files. */
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,

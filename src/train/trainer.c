@@ -49,7 +49,7 @@ static int open_batches(struct trainer *trainer) {
 
 static int open_model(struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
-    struct model_options options = train_model_options(&trainer->run, &trainer->rank.grid);
+    struct model_options options;
     struct optimizer_options adamw = {
         .beta1 = run->optim.adam_beta1,
         .beta2 = run->optim.adam_beta2,
@@ -57,7 +57,13 @@ static int open_model(struct trainer *trainer) {
         .weight_decay = run->optim.weight_decay,
         .clip_grad = run->optim.clip_grad,
     };
-    int status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
+    int status = train_model_options(&trainer->run, &trainer->rank, &options);
+    if (!status)
+        status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
+    struct pipeline_shape shape = train_pipeline_shape(run, &trainer->rank.grid);
+    if (!status)
+        status = pipeline_open(&trainer->pipeline, &trainer->rank, &shape, model_stream_elements(trainer->model),
+                               options.dtype);
     if (!status)
         status = gradient_sync_open(&trainer->sync, &trainer->rank, model_store(trainer->model),
                                     run->parallel.use_distributed_optimizer);
@@ -121,6 +127,7 @@ void trainer_close(struct trainer *trainer) {
         return;
     optimizer_close(&trainer->optimizer);
     gradient_sync_close(&trainer->sync);
+    pipeline_close(&trainer->pipeline);
     model_close(trainer->model);
     rank_close(&trainer->rank);
     if (trainer->device)
@@ -131,50 +138,6 @@ void trainer_close(struct trainer *trainer) {
     gpt_data_close(&trainer->data);
     comm_close(trainer->own_world);
     free(trainer);
-}
-
-/* ---- batches ---- */
-
-/* Reads this rank's part of the global batch of samples from `first` on; *labels is the number of its rows that count.
- */
-static int read_global_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels) {
-    const struct comm *group = trainer->rank.data;
-    *labels = 0;
-    for (int64_t m = 0; m < trainer->micro_count; m++) {
-        struct gpt_batch *batch = &trainer->micros[m];
-        int64_t size = trainer->run.config.train.micro_batch_size;
-        int64_t sample = gpt_batch_first(first, m, size, group->rank, group->size);
-        int status = gpt_batch_read(batch, split, sample);
-        if (status)
-            return status;
-        for (int64_t i = 0; i < batch->samples * batch->seq_length; i++)
-            *labels += batch->loss_mask[i] != 0;
-    }
-    return STATUS_OK;
-}
-
-/* Turns masks into what each row's loss counts in the mean. */
-static void weigh_rows(struct trainer *trainer, int64_t labels) {
-    float weight = labels > 0 ? (float)(1.0 / (double)labels) : 0;
-    for (int64_t m = 0; m < trainer->micro_count; m++) {
-        struct gpt_batch *batch = &trainer->micros[m];
-        for (int64_t i = 0; i < batch->samples * batch->seq_length; i++)
-            batch->loss_mask[i] *= weight;
-    }
-}
-
-static struct model_batch view_batch(const struct gpt_batch *batch) {
-    return (struct model_batch){
-        .rows = batch->samples * batch->seq_length,
-        .tokens = batch->tokens,
-        .positions = batch->positions,
-        .sample = batch->sample,
-        .token = batch->token,
-        .segments = batch->segments,
-        .segment_start = batch->segment_start,
-        .labels = batch->labels,
-        .loss_weight = batch->loss_mask,
-    };
 }
 
 /* ---- an iteration ---- */
@@ -194,39 +157,11 @@ static int fail_not_finite(struct trainer *trainer, const char *what, double val
         (long long)trainer->iteration + 1, what, value, (long long)first, (long long)(first + count - 1));
 }
 
-static int start_sums(void *context, int layer) {
-    return gradient_sync_layer(context, layer);
-}
-
-/* Leaves the gradients' sums over the data ranks started. */
-static int forward_backward(struct trainer *trainer, double *loss) {
-    int64_t labels;
-    int status = read_global_batch(trainer, &trainer->data.splits[SPLIT_TRAIN], trainer->consumed_samples, &labels);
-    if (!status)
-        status = train_sum_over_data(trainer, &labels, DTYPE_I64);
-    if (status)
-        return status;
-    weigh_rows(trainer, labels);
-    for (int64_t m = 0; m < trainer->micro_count && !status; m++) {
-        struct model_batch batch = view_batch(&trainer->micros[m]);
-        bool is_last = m + 1 == trainer->micro_count;
-        struct model_pass pass = {.is_first_micro_batch = m == 0,
-                                  .is_last_micro_batch = is_last,
-                                  .has_dropout = true,
-                                  .layer_done = is_last ? start_sums : NULL,
-                                  .context = &trainer->sync};
-        status = model_train_step(trainer->model, &batch, &pass);
-    }
-    if (!status)
-        status = model_loss(trainer->model, loss);
-    return status ? status : train_sum_over_data(trainer, loss, DTYPE_F64);
-}
-
 int trainer_step(struct trainer *trainer, struct train_record *record) {
     const struct run_config *run = &trainer->run.config;
     double start = clock_seconds(), loss, norm = 0;
     double lr = schedule_lr(&trainer->schedule, trainer->iteration + 1);
-    int status = forward_backward(trainer, &loss);
+    int status = train_global_batch(trainer, &loss);
     if (status)
         return status;
     if (!isfinite(loss))
@@ -266,19 +201,13 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     int64_t first = (trainer->iteration / run->train.eval_interval - 1) * run->train.eval_iters * batch_size;
     int status = train_agree_stop(trainer);
     for (int64_t i = 0; i < run->train.eval_iters && !status && !trainer->stop; i++) {
-        status = read_global_batch(trainer, split, first + i * batch_size, &more);
+        status = train_evaluate_batch(trainer, split, first + i * batch_size, &more);
         labels += more;
-        for (int64_t m = 0; m < trainer->micro_count && !status; m++) {
-            struct model_batch batch = view_batch(&trainer->micros[m]);
-            status = model_evaluate(trainer->model, &batch);
-        }
         if (!status)
             status = train_agree_stop(trainer);
     }
     if (!status)
-        status = model_loss(trainer->model, &loss);
-    if (!status)
-        status = train_sum_over_data(trainer, &loss, DTYPE_F64);
+        status = train_sum_loss(trainer, &loss);
     if (!status)
         status = train_sum_over_data(trainer, &labels, DTYPE_I64);
     if (status)

@@ -1,0 +1,104 @@
+/* A global batch: what this rank has of it, and its way through the stages. */
+#include "train-internal.h"
+
+/* Reads this rank's part of the global batch of samples from `first` on; *labels is the number of its rows that count.
+ */
+static int read_global_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels) {
+    const struct comm *group = trainer->rank.data;
+    *labels = 0;
+    for (int64_t m = 0; m < trainer->micro_count; m++) {
+        struct gpt_batch *batch = &trainer->micros[m];
+        int64_t size = trainer->run.config.train.micro_batch_size;
+        int64_t sample = gpt_batch_first(first, m, size, group->rank, group->size);
+        int status = gpt_batch_read(batch, split, sample);
+        if (status)
+            return status;
+        for (int64_t i = 0; i < batch->samples * batch->seq_length; i++)
+            *labels += batch->loss_mask[i] != 0;
+    }
+    return STATUS_OK;
+}
+
+/* Turns masks into what each row's loss counts in the mean. */
+static void weigh_rows(struct trainer *trainer, int64_t labels) {
+    float weight = labels > 0 ? (float)(1.0 / (double)labels) : 0;
+    for (int64_t m = 0; m < trainer->micro_count; m++) {
+        struct gpt_batch *batch = &trainer->micros[m];
+        for (int64_t i = 0; i < batch->samples * batch->seq_length; i++)
+            batch->loss_mask[i] *= weight;
+    }
+}
+
+static struct model_batch view_batch(const struct gpt_batch *batch) {
+    return (struct model_batch){
+        .rows = batch->samples * batch->seq_length,
+        .tokens = batch->tokens,
+        .positions = batch->positions,
+        .sample = batch->sample,
+        .token = batch->token,
+        .segments = batch->segments,
+        .segment_start = batch->segment_start,
+        .labels = batch->labels,
+        .loss_weight = batch->loss_mask,
+    };
+}
+
+static int start_sums(void *context, int layer) {
+    struct trainer *trainer = context;
+    if (layer < 0) /* what stages share is not summed yet */
+        return STATUS_OK;
+    return gradient_sync_layer(&trainer->sync, layer);
+}
+
+static int train_micro_batch(void *context, const struct pipeline_step *step, const void *in, void *out) {
+    struct trainer *trainer = context;
+    bool is_last = step->micro_batch + 1 == trainer->micro_count;
+    struct model_pass pass = {.chunk = step->chunk,
+                              .slot = step->slot,
+                              .is_first_micro_batch = step->micro_batch == 0,
+                              .is_last_micro_batch = is_last,
+                              .has_dropout = true,
+                              .layer_done = is_last ? start_sums : NULL,
+                              .context = trainer};
+    if (step->kind == PIPELINE_BACKWARD)
+        return model_backward(trainer->model, &pass, in, out);
+    struct model_batch batch = view_batch(&trainer->micros[step->micro_batch]);
+    return model_forward(trainer->model, &batch, &pass, in, out);
+}
+
+int train_sum_loss(struct trainer *trainer, double *loss) {
+    int status = model_loss(trainer->model, loss);
+    if (!status)
+        status = train_sum_over_data(trainer, loss, DTYPE_F64);
+    struct comm_data data = {.send = loss, .receive = loss, .count = 1, .dtype = DTYPE_F64};
+    return status ? status : comm_all_reduce(trainer->rank.pipeline[PIPELINE_FORWARD], NULL, &data, COMM_SUM);
+}
+
+int train_global_batch(struct trainer *trainer, double *loss) {
+    int64_t labels;
+    int status = read_global_batch(trainer, &trainer->data.splits[SPLIT_TRAIN], trainer->consumed_samples, &labels);
+    if (!status)
+        status = train_sum_over_data(trainer, &labels, DTYPE_I64);
+    if (status)
+        return status;
+    weigh_rows(trainer, labels);
+    status = pipeline_run(&trainer->pipeline, false, &(const struct pipeline_worker){train_micro_batch, trainer});
+    if (!status)
+        status = model_sum_tied_gradients(trainer->model);
+    if (!status)
+        status = gradient_sync_layer(&trainer->sync, -1);
+    return status ? status : train_sum_loss(trainer, loss);
+}
+
+static int evaluate_micro_batch(void *context, const struct pipeline_step *step, const void *in, void *out) {
+    struct trainer *trainer = context;
+    struct model_batch batch = view_batch(&trainer->micros[step->micro_batch]);
+    return model_evaluate_chunk(trainer->model, &batch, step->chunk, in, out);
+}
+
+int train_evaluate_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels) {
+    int status = read_global_batch(trainer, split, first, labels);
+    if (status)
+        return status;
+    return pipeline_run(&trainer->pipeline, true, &(const struct pipeline_worker){evaluate_micro_batch, trainer});
+}
