@@ -53,7 +53,8 @@ static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *me
                                .dtype = DTYPE_F32,
                                .first = piece->first,
                                .count = piece->count,
-                               .writes_nothing = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
+                               .is_copy = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
+                               .copy_of = train_first_copy(trainer),
                                .leaves_copies = is_written};
     }
     return STATUS_OK;
