@@ -206,14 +206,13 @@ static int open_model(struct engine *engine, const struct model_config *config, 
 /* What stands in the files: of them, or of random weights. `tensors` stays NULL for those. */
 static int find_model(struct engine *engine, struct model_config *config, enum dtype *dtype,
                       struct ckpt_tensors **tensors) {
-    if (engine->options.random) {
-        *config = *engine->options.random;
-        return STATUS_OK;
-    }
-    int status = find_directory(engine);
+    int status = engine->options.random ? STATUS_OK : find_directory(engine);
     if (status)
         return status;
-    status = read_directory(engine, config, dtype, tensors);
+    if (engine->options.random)
+        *config = *engine->options.random;
+    else
+        status = read_directory(engine, config, dtype, tensors);
     if (!status && engine->options.world)
         status = check_layout(config, &engine->options.grid, true);
     return engine->options.world ? comm_agree(engine->options.world, status) : status;
