@@ -81,10 +81,20 @@ bool slice_next_block(const struct param_slice *slice, const struct ckpt_block *
 int slice_rects(const struct ckpt_array *array, const struct param *param, const struct param_slice *slice, int index,
                 struct ckpt_block rects[CKPT_MAX_RECTS]);
 
-/* out[columns, rows] = in[rows, columns] of 2- or 4-byte elements. */
-void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out);
+/* out[columns, rows] = in[rows, columns] of 2- or 4-byte elements; rows of `out` begin `stride` elements apart. */
+void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out, int64_t stride);
 
-/* ---- writing: plan.c, owners.c, write.c ---- */
+/* Fixes where each tensor of a writer stands, in a file that errors call `path`. */
+int safetensors_writer_place(struct safetensors_writer *writer, const char *path);
+/* Of a placed writer: the bytes before the data, their number, and that of the whole file. */
+const char *safetensors_writer_header(const struct safetensors_writer *writer, size_t *header_bytes,
+                                      int64_t *file_bytes);
+/* The byte of the file where a tensor begins. */
+int64_t safetensors_writer_start(const struct safetensors_writer *writer, int number);
+/* Blocks for the whole file now, so that a full disk fails here and not in the middle. Not every file system can. */
+int file_reserve(int descriptor, int64_t bytes, const char *path);
+
+/* ---- writing: plan.c, owners.c ---- */
 
 /* The files of arrays: one file `NAME.safetensors`, or shards and an index when they are more than max_shard_bytes (0:
  * never). */
@@ -99,9 +109,10 @@ struct write_request {
 struct file_tensor {
     char name[TENSOR_NAME_BYTES];
     enum dtype dtype;
-    int dims, shard, number;                /* number: in its shard's writer */
+    int dims, shard;
     int64_t shape[2], rows, columns, bytes; /* rows: along the axis of the slices */
-    int64_t owned;                          /* elements that this rank writes */
+    int file;                               /* of the directory: files.c */
+    int64_t start;                          /* its first byte in that file */
 };
 
 /* One slice of one parameter of one array. */
@@ -131,12 +142,8 @@ int write_plan_shard_name(const struct write_plan *plan, int shard, char *out, s
  * one rank. */
 int write_plan_check_owners(struct write_plan *plan, struct comm *world);
 
-/* Creates every file at its full size, without values. */
-int write_create(struct write_plan *plan, const char *directory);
-/* Writes what this rank owns into the files that are there, and syncs them. The creator's syncs take every file. */
-int write_values(struct write_plan *plan, const char *directory, bool is_creator);
 /* The index of several shards; nothing where there is one file. */
-int write_index(const struct write_plan *plan, const char *directory);
+int write_plan_index(const struct write_plan *plan, const char *directory);
 
 /* ---- ranks that write together: together.c; all of them make the same calls; NULL: one rank ---- */
 

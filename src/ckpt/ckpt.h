@@ -35,7 +35,11 @@ struct ckpt_array {
     const char *prefix;  /* before each tensor's name in the files: "" for weights, "exp_avg." */
     enum dtype dtype;    /* DTYPE_F32 or DTYPE_BF16: of the values in the calls below, and of files that are written */
     bool only_trainable; /* frozen parameters have no such numbers */
-    /* The rectangles of a parameter that this rank reads or writes, each in one slice: their number, at most
+    /* For writing: this rank has the same numbers as the rank `copy_of` of the world, and is not their owner. */
+    bool is_copy;
+    int copy_of;
+    int threads; /* that may call get() at once; 0: one */
+    /* The rectangles of a parameter that this rank reads, or has to write, each in one slice: their number, at most
      * CKPT_MAX_RECTS. NULL: all of it. */
     int (*rects)(void *context, int param, struct ckpt_block *rects);
     int (*get)(void *context, const struct ckpt_block *block, void *values);       /* memory to file; for writing */
@@ -51,10 +55,12 @@ struct ckpt_flat {
     void *memory; /* of `dtype` */
     enum dtype dtype;
     int64_t first, count; /* count 0: the whole array */
-    /* For writing, where ranks hold copies: who does not write. */
-    bool writes_nothing; /* another data-parallel rank has the same elements */
-    bool leaves_copies;  /* parameters of which every tensor rank has a copy are the first one's */
-    const bool *leaves;  /* [table count] those that another stage writes (a tied embedding); NULL: none */
+    /* For writing, where ranks hold copies: who does not own them. */
+    bool is_copy; /* the rank `copy_of`, of the same data group, has the same elements */
+    int copy_of;
+    bool leaves_copies; /* parameters of which every tensor rank has a copy are the first one's */
+    const bool *leaves; /* [table count] those that another stage writes (a tied embedding); NULL: none */
+    int threads;        /* that may read the memory at once, where copies to the host run in the caller; 0: one */
 };
 /* The array over `flat`, which must stay alive and in place. Each call waits for the stream. */
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);
@@ -79,7 +85,7 @@ struct ckpt_tensors; /* the open tensor files of a directory */
 /* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count
  * with or without "transformer.". Pickles are refused by name. */
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors);
-/* optimizer.safetensors. */
+/* optimizer.safetensors, or its shards in the same way. */
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors);
 void ckpt_close(struct ckpt_tensors *tensors);
 /* The type of the largest floating-point tensor. */
@@ -110,7 +116,8 @@ struct ckpt_model {
     const struct ckpt_array *weights;
     const char *config_text;         /* config.json */
     const char *tokenizer_directory; /* its tokenizer files and generation_config.json are copied; NULL: none */
-    int64_t max_shard_bytes;         /* 0: transformers' 50 GB */
+    int64_t max_shard_bytes;         /* of a file, its largest tensor permitting; 0: transformers' 50 GB */
+    int threads;                     /* to copy with; 0: one */
     struct comm *world;              /* the ranks that write together; NULL: this one alone */
 };
 
@@ -138,5 +145,37 @@ struct ckpt_save {
  * it fails, nothing of it stays and the other checkpoints are untouched. A checkpoint that cannot be pruned is a
  * warning: the new one is already whole. */
 int ckpt_save(const struct ckpt_save *save);
+
+/* ---- saving again and again, also while the memory goes on to change ---- */
+
+/* How far a save is at one rank; what all ranks have come to is the least of theirs. */
+enum ckpt_progress {
+    CKPT_FAILED,
+    CKPT_WRITING,
+    CKPT_WRITTEN,   /* this rank's part is on the disk */
+    CKPT_PUBLISHED, /* the checkpoint is there */
+    CKPT_IDLE,      /* there is no save */
+};
+
+struct ckpt_saver;
+
+/* Prepares saves of the same arrays into the same root: the calls here are made by all ranks together, but for
+ * _progress. What `save` points to stays alive and in place until the close; its iteration and state are given later.
+ * `is_background`: takes the memory for a copy of what this rank writes, which is 1/ranks of the files. */
+int ckpt_saver_open(const struct ckpt_save *save, bool is_background, struct ckpt_saver **saver);
+/* Bytes that it takes at a rank; of the arrays only prefix, type and only_trainable count. */
+int ckpt_saver_bytes(const struct ckpt_save *save, bool is_background, int ranks, int rank, size_t *bytes);
+/* Ends a save that is under way: nothing of it stays. */
+void ckpt_saver_close(struct ckpt_saver *saver);
+/* Begins a save (after the one before it). When it returns, the arrays may change if the saver is a background one: a
+ * thread writes the copy and knows nothing of the other ranks. A failure is one of all ranks, as with ckpt_save. */
+int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *state_text);
+/* Costs nothing; any time. */
+enum ckpt_progress ckpt_saver_progress(const struct ckpt_saver *saver);
+/* Takes the save on: `least` is the least progress of all ranks, which they have agreed on in a way of their own. Waits
+ * for no disk. *is_saved: the checkpoint is there. */
+int ckpt_saver_advance(struct ckpt_saver *saver, enum ckpt_progress least, bool *is_saved);
+/* Until the save is through. */
+int ckpt_saver_wait(struct ckpt_saver *saver);
 
 #endif

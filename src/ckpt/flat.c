@@ -21,7 +21,7 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
     const struct param_store *store = flat->store;
     struct param_rect rects[PARAM_MAX_SLICES];
     int rect_count = param_part_rects(&store->part, store->table, param, rects), count = 0;
-    if (flat->writes_nothing || (flat->leaves && flat->leaves[param]))
+    if (flat->leaves && flat->leaves[param])
         return 0;
     if (flat->leaves_copies && store->table->rows[param].shard == PARAM_REPLICATED && store->part.tensor > 0)
         return 0;
@@ -89,6 +89,9 @@ struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bo
     return (struct ckpt_array){.prefix = prefix,
                                .dtype = flat->dtype,
                                .only_trainable = only_trainable,
+                               .is_copy = flat->is_copy,
+                               .copy_of = flat->copy_of,
+                               .threads = flat->threads,
                                .rects = flat_rects,
                                .get = flat_get,
                                .put = flat_put,

@@ -21,8 +21,9 @@ static void add(struct write_share *share, int64_t row, int64_t rows, int64_t co
 static void add_piece(struct write_plan *plan, const struct write_piece *piece) {
     const struct param *param = &plan->request.table->rows[piece->param];
     const struct param_slice *slice = &param->slices[piece->slice];
+    const struct ckpt_array *array = &plan->request.arrays[piece->array];
     struct ckpt_block rects[CKPT_MAX_RECTS];
-    int count = slice_rects(&plan->request.arrays[piece->array], param, slice, piece->param, rects);
+    int count = array->is_copy ? 0 : slice_rects(array, param, slice, piece->param, rects);
     for (int i = 0; i < count; i++)
         add(&plan->shares[piece->tensor], slice->file_start + rects[i].row - slice->row, rects[i].rows, rects[i].column,
             rects[i].columns);
@@ -46,8 +47,6 @@ int write_plan_check_owners(struct write_plan *plan, struct comm *world) {
     int status = STATUS_OK;
     for (int i = 0; i < plan->piece_count; i++)
         add_piece(plan, &plan->pieces[i]);
-    for (int i = 0; i < plan->tensor_count; i++)
-        plan->tensors[i].owned = plan->shares[i].elements;
     _Static_assert(sizeof *plan->shares == 2 * sizeof(int64_t), "shares are summed as pairs of numbers");
     struct comm_data data = {
         .send = plan->shares, .receive = plan->shares, .count = 2 * (int64_t)plan->tensor_count, .dtype = DTYPE_I64};

@@ -152,3 +152,36 @@ int write_plan_shard_name(const struct write_plan *plan, int shard, char *out, s
                 : snprintf(out, bytes, "%s-%05d-of-%05d.safetensors", name, shard + 1, plan->shard_count);
     return n > 0 && (size_t)n < bytes ? STATUS_OK : status_fail(STATUS_INVALID, "name too long: %s", name);
 }
+/* The index as transformers writes it: sorted keys, two spaces, a line feed at the end. */
+int write_plan_index(const struct write_plan *plan, const char *directory) {
+    char name[NAME_MAX + 1], path[PATH_MAX];
+    if (plan->shard_count == 1)
+        return STATUS_OK;
+    json_t *map = json_object();
+    int status = map ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < plan->tensor_count && !status; i++) {
+        status = write_plan_shard_name(plan, plan->tensors[i].shard, name, sizeof name);
+        if (!status && json_object_set_new(map, plan->tensors[i].name, json_string(name)))
+            status = status_fail(STATUS_MEMORY, "out of memory");
+    }
+    json_t *index = json_pack("{s:{s:I, s:I}, s:O}", "metadata", "total_parameters", (json_int_t)plan->total_elements,
+                              "total_size", (json_int_t)plan->total_bytes, "weight_map", map);
+    char *text = index ? json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    if (!status && !text)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    struct strbuf lines = STRBUF_INIT;
+    if (!status) {
+        strbuf_format(&lines, "%s\n", text);
+        snprintf(name, sizeof name, "%s.safetensors.index.json", plan->request.name);
+        status = strbuf_status(&lines);
+    }
+    if (!status)
+        status = file_join(path, sizeof path, directory, name);
+    if (!status)
+        status = file_write_atomic(path, strbuf_text(&lines), lines.length);
+    strbuf_free(&lines);
+    free(text);
+    json_decref(index);
+    json_decref(map);
+    return status;
+}

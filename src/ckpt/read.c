@@ -197,7 +197,7 @@ static int read_part(const struct tensor_entry *entry, const struct param *param
             return status;
     }
     if (slice->is_transposed)
-        transpose(scratch, part->columns, part->rows, (size_t)width, out);
+        transpose(scratch, part->columns, part->rows, (size_t)width, out, part->columns);
     return STATUS_OK;
 }
 

@@ -56,18 +56,13 @@ int safetensors_writer_add(struct safetensors_writer *writer, const char *name, 
 /* Creates the file: header written, space for all data reserved, so that a full disk is known at once. Data stand in
  * the order of the reference implementation (wider types first, then names), so that equal tensors give equal files. */
 int safetensors_writer_create(struct safetensors_writer *writer, const char *path);
-/* Closes a created file as it is, for writers that open it. */
-int safetensors_writer_leave(struct safetensors_writer *writer);
-/* Instead of creating one: opens a file that another writer, also of another process, created from the same plan.
- * STATUS_INVALID when the plan was another. */
-int safetensors_writer_open(struct safetensors_writer *writer, const char *path);
 /* Writes elements [first, first + count) of tensor `number`, given in the tensor's own type. Different ranges may be
  * written by different threads at once. */
 int safetensors_writer_write(const struct safetensors_writer *writer, int number, int64_t first, int64_t count,
                              const void *values);
 /* Flushes the file to the disk and closes it. */
 int safetensors_writer_finish(struct safetensors_writer *writer);
-/* Frees the writer; a file that it created and neither left nor finished is removed. */
+/* Frees the writer; a file that it created and did not finish is removed. */
 void safetensors_writer_free(struct safetensors_writer *writer);
 
 #endif

@@ -20,8 +20,11 @@ struct safetensors_writer {
     struct planned *tensors; /* in order of the calls */
     int count, capacity;
     char *path;
-    int descriptor;  /* -1: none */
-    bool is_creator; /* who made the file removes it when it is not finished */
+    int descriptor; /* -1: none */
+    /* Once it is placed: the bytes before the data, and those of the whole file. */
+    char *header;
+    size_t header_bytes;
+    int64_t file_bytes;
 };
 
 int safetensors_writer_new(struct safetensors_writer **out) {
@@ -37,12 +40,12 @@ void safetensors_writer_free(struct safetensors_writer *writer) {
         return;
     if (writer->descriptor >= 0) {
         close(writer->descriptor);
-        if (writer->is_creator)
-            unlink(writer->path);
+        unlink(writer->path);
     }
     for (int i = 0; i < writer->count; i++)
         free(writer->tensors[i].name);
     free(writer->tensors);
+    free(writer->header);
     free(writer->path);
     free(writer);
 }
@@ -117,100 +120,66 @@ static int build_header(struct safetensors_writer *writer, struct planned **orde
                                writer->path);
 }
 
-/* Blocks for the whole file now, so that a full disk fails here and not in the middle. Not every file system can. */
-static int reserve(const struct safetensors_writer *writer, int64_t bytes) {
-    if (bytes == 0 || fallocate(writer->descriptor, 0, 0, bytes) == 0)
+int file_reserve(int descriptor, int64_t bytes, const char *path) {
+    if (bytes == 0 || fallocate(descriptor, 0, 0, bytes) == 0)
         return STATUS_OK;
-    if ((errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(writer->descriptor, bytes) == 0)
+    if ((errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(descriptor, bytes) == 0)
         return STATUS_OK;
-    return status_fail_errno("cannot write %lld bytes to %s", (long long)bytes, writer->path);
+    return status_fail_errno("cannot write %lld bytes to %s", (long long)bytes, path);
 }
 
-/* The bytes before the data. */
-struct header {
-    char *bytes;
-    size_t length;
-    int64_t file_bytes; /* of the whole file */
-};
+/* The text of the header behind its length, padded with spaces. */
+static int keep_header(struct safetensors_writer *writer, const char *text, int64_t data_bytes) {
+    size_t length = strlen(text), padded = (length + 7) / 8 * 8;
+    uint64_t number = padded;
+    writer->header_bytes = 8 + padded;
+    writer->header = malloc(writer->header_bytes);
+    if (!writer->header)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    if (__builtin_add_overflow((int64_t)writer->header_bytes, data_bytes, &writer->file_bytes))
+        return status_fail(STATUS_INVALID, "%s: more bytes than a file can have", writer->path);
+    memcpy(writer->header, &number, 8);
+    memcpy(writer->header + 8, text, length);
+    memset(writer->header + 8 + length, ' ', padded - length);
+    for (int i = 0; i < writer->count; i++)
+        writer->tensors[i].start += (int64_t)writer->header_bytes;
+    return STATUS_OK;
+}
 
-static int make_header(struct safetensors_writer *writer, const char *path, struct header *header) {
+int safetensors_writer_place(struct safetensors_writer *writer, const char *path) {
     struct planned **order = calloc((size_t)writer->count + 1, sizeof *order);
     char *text = NULL;
     int64_t data_bytes = 0;
-    *header = (struct header){0};
     writer->path = strdup(path);
     int status = order && writer->path ? build_header(writer, order, &data_bytes, &text)
                                        : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = keep_header(writer, text, data_bytes);
     free(order);
-    if (status)
-        return status;
-    size_t length = strlen(text), padded = (length + 7) / 8 * 8;
-    uint64_t number = padded;
-    header->length = 8 + padded;
-    header->bytes = malloc(header->length);
-    if (!header->bytes) {
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    } else if (__builtin_add_overflow((int64_t)header->length, data_bytes, &header->file_bytes)) {
-        status = status_fail(STATUS_INVALID, "%s: more bytes than a file can have", path);
-    } else {
-        memcpy(header->bytes, &number, 8);
-        memcpy(header->bytes + 8, text, length);
-        memset(header->bytes + 8 + length, ' ', padded - length);
-        for (int i = 0; i < writer->count; i++)
-            writer->tensors[i].start += (int64_t)header->length;
-    }
     free(text);
     return status;
 }
 
+const char *safetensors_writer_header(const struct safetensors_writer *writer, size_t *header_bytes,
+                                      int64_t *file_bytes) {
+    *header_bytes = writer->header_bytes;
+    *file_bytes = writer->file_bytes;
+    return writer->header;
+}
+
+int64_t safetensors_writer_start(const struct safetensors_writer *writer, int number) {
+    return writer->tensors[number].start;
+}
+
 int safetensors_writer_create(struct safetensors_writer *writer, const char *path) {
-    struct header header;
-    int status = make_header(writer, path, &header);
-    if (!status) {
-        writer->descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-        writer->is_creator = true;
-        status =
-            writer->descriptor < 0 ? status_fail_errno("cannot create %s", path) : reserve(writer, header.file_bytes);
-    }
-    if (!status)
-        status = file_pwrite_all(writer->descriptor, header.bytes, header.length, 0, path);
-    free(header.bytes);
-    return status;
-}
-
-/* Values must not go where another plan has others. */
-static int check_same_plan(const struct safetensors_writer *writer, const struct header *header) {
-    struct stat info;
-    char *found = malloc(header->length);
-    int status = found ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status && fstat(writer->descriptor, &info))
-        status = status_fail_errno("cannot read %s", writer->path);
-    bool is_same = !status && info.st_size == header->file_bytes;
-    if (is_same) {
-        status = file_pread_all(writer->descriptor, found, header->length, 0, writer->path);
-        is_same = !status && !memcmp(found, header->bytes, header->length);
-    }
-    if (!status && !is_same)
-        status = status_fail(STATUS_INVALID, "%s was created for other tensors than are to be written", writer->path);
-    free(found);
-    return status;
-}
-
-int safetensors_writer_open(struct safetensors_writer *writer, const char *path) {
-    struct header header;
-    int status = make_header(writer, path, &header);
-    if (!status) {
-        writer->descriptor = open(path, O_RDWR | O_CLOEXEC);
-        status = writer->descriptor < 0 ? status_fail_errno("cannot open %s", path) : check_same_plan(writer, &header);
-    }
-    free(header.bytes);
-    return status;
-}
-
-int safetensors_writer_leave(struct safetensors_writer *writer) {
-    int result = close(writer->descriptor);
-    writer->descriptor = -1;
-    return result ? status_fail_errno("cannot write %s", writer->path) : STATUS_OK;
+    int status = safetensors_writer_place(writer, path);
+    if (status)
+        return status;
+    writer->descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (writer->descriptor < 0)
+        return status_fail_errno("cannot create %s", path);
+    status = file_reserve(writer->descriptor, writer->file_bytes, path);
+    return status ? status : file_pwrite_all(writer->descriptor, writer->header, writer->header_bytes, 0, path);
 }
 
 int safetensors_writer_write(const struct safetensors_writer *writer, int number, int64_t first, int64_t count,
@@ -232,7 +201,6 @@ int safetensors_writer_finish(struct safetensors_writer *writer) {
     if (!result)
         return STATUS_OK;
     int status = status_fail_errno("cannot write %s", writer->path);
-    if (writer->is_creator)
-        unlink(writer->path);
+    unlink(writer->path);
     return status;
 }

@@ -1,105 +1,39 @@
-/* How model directories and checkpoints come to be. One rank plans the directory and creates it beside its target,
- * every rank writes what it owns, and the directory takes its place when all have written and synced. */
-#include "ckpt-internal.h"
+/* How model directories and checkpoints come to be. One rank creates the directory beside its target, the ranks hand
+ * each other what each of them writes, and the directory takes its place when all have written and synced. A saver
+ * keeps what follows from the table and the layout alone, so that a save begins at once. */
+#include "comm/comm_file.h"
+#include "save-internal.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static const int64_t default_shard_bytes = 50000000000; /* transformers' */
 
-/* A directory that is being written. */
-struct writing {
-    const char *target;
-    const struct ckpt_model *model;
-    const struct ckpt_save *save; /* NULL: a model alone */
-    struct write_plan plans[2];
+enum { SLOTS = 3 /* where nobody waits for the memory: one is filled while another is written */ };
+
+struct ckpt_saver {
+    struct ckpt_save save; /* iteration and state: of the save under way */
+    bool is_model, is_background;
+    bool is_mpi; /* in the foreground, through MPI-IO */
+    struct write_plan plans[SAVE_PLANS];
     int plan_count;
+    struct save_files files;
+    struct save_exchange exchange;
+    struct save_writer writer;
+    bool has_writer;
+    char *memory; /* slots, then what the exchange needs */
+    size_t memory_bytes;
+    char *state_text;
+    char target[PATH_MAX], directory[PATH_MAX];
+    struct staging staging; /* of the first rank */
+    enum ckpt_progress phase;
 };
 
-static int write_text(const char *directory, const char *name, const char *text) {
-    char path[PATH_MAX];
-    int status = file_join(path, sizeof path, directory, name);
-    return status ? status : file_write_atomic(path, text, strlen(text));
-}
+/* ---- what follows from the table and the layout ---- */
 
-static int copy_tokenizer(const char *from, const char *to) {
-    static const char *const names[] = {
-        "tokenizer.json",        "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
-        "generation_config.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char source[PATH_MAX], target[PATH_MAX];
-        if (!directory_has_file(from, names[i]))
-            continue;
-        int status = file_join(source, sizeof source, from, names[i]);
-        if (!status)
-            status = file_join(target, sizeof target, to, names[i]);
-        if (!status)
-            status = file_copy(source, target);
-        if (!status)
-            status = file_sync(target);
-        if (status)
-            return status;
-    }
-    return STATUS_OK;
-}
-
-/* An --output that names the wrong directory must not cost its contents. */
-static int check_replaceable(const char *directory) {
-    char **names;
-    size_t count;
-    int status = directory_check(directory);
-    if (status == STATUS_NOT_FOUND)
-        return STATUS_OK;
-    if (!status)
-        status = file_list(directory, &names, &count);
-    if (status)
-        return status;
-    if (count > 0 && !directory_has_model(directory))
-        status = status_fail(STATUS_INVALID, "%s is not empty and no model directory: name another, or remove it",
-                             directory);
-    file_list_free(names, count);
-    return status;
-}
-
-static int compare_iterations(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static void prune_one(const char *root, int64_t iteration) {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/iter_%07lld", root, (long long)iteration) >= (int)sizeof path)
-        return;
-    if (staging_remove(path))
-        log_warning("%s", status_text());
-}
-
-static void prune(const char *root, int64_t saved, int64_t keep_last) {
-    char **names;
-    size_t count, found = 0;
-    if (keep_last <= 0)
-        return;
-    if (file_list(root, &names, &count)) {
-        log_warning("%s", status_text());
-        return;
-    }
-    int64_t *iterations = calloc(count + 1, sizeof *iterations);
-    for (size_t i = 0; iterations && i < count; i++) {
-        int64_t number = checkpoint_iteration(names[i]);
-        if (number >= 0 && number != saved)
-            iterations[found++] = number;
-    }
-    if (found)
-        qsort(iterations, found, sizeof *iterations, compare_iterations);
-    for (size_t i = 0; i < found && (int64_t)(found - i) > keep_last - 1; i++)
-        prune_one(root, iterations[i]);
-    free(iterations);
-    file_list_free(names, count);
-}
-
-static int make_plans(struct writing *writing) {
-    const struct ckpt_model *model = writing->model;
-    const struct ckpt_save *save = writing->save;
+static int make_plans(struct ckpt_saver *saver) {
+    const struct ckpt_model *model = &saver->save.model;
     struct write_request weights = {
         .name = "model",
         .table = model->table,
@@ -107,90 +41,376 @@ static int make_plans(struct writing *writing) {
         .array_count = 1,
         .max_shard_bytes = model->max_shard_bytes > 0 ? model->max_shard_bytes : default_shard_bytes,
     };
-    int status = write_plan_make(&weights, &writing->plans[writing->plan_count++]);
-    if (status || !save)
+    int status = write_plan_make(&weights, &saver->plans[saver->plan_count++]);
+    if (status || saver->is_model)
         return status;
-    struct write_request optimizer = {
-        .name = "optimizer",
-        .table = model->table,
-        .arrays = save->optimizer,
-        .array_count = save->optimizer_count,
-    };
-    return write_plan_make(&optimizer, &writing->plans[writing->plan_count++]);
+    struct write_request optimizer = weights;
+    optimizer.name = "optimizer";
+    optimizer.arrays = saver->save.optimizer;
+    optimizer.array_count = saver->save.optimizer_count;
+    return write_plan_make(&optimizer, &saver->plans[saver->plan_count++]);
 }
 
-/* The first rank's part before the values. */
-static int begin(struct writing *writing, struct staging *staging) {
-    const struct ckpt_model *model = writing->model;
-    int status = writing->save ? STATUS_OK : check_replaceable(writing->target);
-    if (!status)
-        status = staging_begin(staging, writing->target, writing->save != NULL);
-    if (!status)
-        status = write_text(staging->temporary, CONFIG_FILE, model->config_text);
-    if (!status && model->tokenizer_directory)
-        status = copy_tokenizer(model->tokenizer_directory, staging->temporary);
-    for (int i = 0; i < writing->plan_count && !status; i++)
-        status = write_create(&writing->plans[i], staging->temporary);
-    return status;
+static int thread_count(const struct ckpt_saver *saver) {
+    return saver->save.model.threads > 0 ? saver->save.model.threads : 1;
 }
 
-/* And after them. */
-static int finish(struct writing *writing, struct staging *staging) {
-    int status = STATUS_OK;
-    for (int i = 0; i < writing->plan_count && !status; i++)
-        status = write_index(&writing->plans[i], staging->temporary);
-    if (!status && writing->save)
-        status = write_text(staging->temporary, STATE_FILE, writing->save->state_text);
-    if (!status)
-        status = staging_commit(staging);
-    if (!status && writing->save)
-        prune(writing->save->root, writing->save->iteration, writing->save->keep_last);
-    return status;
+/* Bytes of a rank: slots, two messages, scratch. */
+static size_t sizes(const struct ckpt_saver *saver, int rank, int64_t *slots) {
+    int64_t chunks = save_files_chunks_of(&saver->files, rank), most = saver->is_mpi ? 1 : SLOTS;
+    *slots = saver->is_background || chunks < most ? chunks : most;
+    int64_t messages = saver->files.ranks > 1 ? 2 : 0;
+    return (size_t)((*slots + messages) * saver->files.chunk_bytes) + (size_t)thread_count(saver) * SAVE_SCRATCH_BYTES;
 }
 
-static int write_directory(struct writing *writing) {
-    struct comm *world = writing->model->world;
-    struct staging staging = {.lock = -1};
-    char directory[PATH_MAX] = "";
-    bool is_first = together_is_first(world);
-    int status = together_agree(world, make_plans(writing));
-    for (int i = 0; i < writing->plan_count && !status; i++)
-        status = write_plan_check_owners(&writing->plans[i], world);
-    if (!status) { /* on all ranks or on none, as after each agreement */
-        if (is_first)
-            status = begin(writing, &staging);
-        if (is_first && !status)
-            status = copy_path(staging.temporary, directory, sizeof directory);
-        status = together_agree(world, status);
+/* The system gives new memory page by page as it is touched, which takes longer than the copy that it is for: a
+ * background save has it all beforehand. */
+static int allocate(struct ckpt_saver *saver, int rank) {
+    enum { PIECE = 4 << 20 };
+    struct save_exchange *x = &saver->exchange;
+    int threads = thread_count(saver);
+    int64_t chunk = saver->files.chunk_bytes;
+    size_t bytes = saver->memory_bytes = sizes(saver, rank, &saver->writer.slot_count);
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return status_fail(STATUS_MEMORY, "cannot allocate %.1f MB to save with", (double)bytes / 1e6);
+    saver->memory = memory;
+    if (saver->is_background && bytes > PIECE) {
+        madvise(memory, bytes, MADV_HUGEPAGE);
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (size_t at = 0; at < bytes; at += PIECE)
+            memset(memory + at, 0, bytes - at < PIECE ? bytes - at : PIECE);
     }
+    saver->writer.slots = memory;
+    x->giving = memory + saver->writer.slot_count * chunk;
+    x->taking = x->giving + (saver->files.ranks > 1 ? chunk : 0);
+    x->scratch = x->taking + (saver->files.ranks > 1 ? chunk : 0);
+    x->threads = threads;
+    return STATUS_OK;
+}
+
+/* All ranks must mean the same files. */
+static int check_same_files(const struct ckpt_saver *saver, struct comm *world) {
+    int64_t own = save_files_hash(&saver->files), first = own;
+    struct comm_data data = {.send = &first, .receive = &first, .count = 1, .dtype = DTYPE_I64};
+    int status = world && world->size > 1 ? comm_broadcast(world, NULL, &data, 0) : STATUS_OK;
+    if (!status && own != first)
+        status = status_fail(STATUS_INVALID, "its tensors are not those of rank 0");
+    return together_agree(world, status);
+}
+
+static int prepare(struct ckpt_saver *saver) {
+    struct comm *world = saver->save.model.world;
+    int status = make_plans(saver);
+    if (!status)
+        status = save_files_make(saver->plans, saver->plan_count, world ? world->size : 1, &saver->files);
+    status = together_agree(world, status);
+    if (!status)
+        status = check_same_files(saver, world);
+    for (int i = 0; i < saver->plan_count && !status; i++)
+        status = write_plan_check_owners(&saver->plans[i], world);
+    if (status)
+        return status;
+    struct save_exchange *x = &saver->exchange;
+    *x = (struct save_exchange){.plans = saver->plans, .files = &saver->files, .world = world};
+    status = save_cells_make(saver->plans, saver->plan_count, &saver->files, world, &x->gives, &x->takes);
+    saver->writer.files = &saver->files;
+    saver->writer.rank = world ? world->rank : 0;
+    saver->writer.directory = saver->directory;
+    if (!status)
+        status = allocate(saver, saver->writer.rank);
+    if (!status)
+        status = save_writer_init(&saver->writer);
+    saver->has_writer = !status;
+    return together_agree(world, status);
+}
+
+static int open_saver(const struct ckpt_save *save, bool is_model, bool is_background, struct ckpt_saver **out) {
+    struct ckpt_saver *saver = *out = calloc(1, sizeof *saver);
+    int status = saver ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    status = together_agree(save->model.world, status);
     if (!status) {
-        status = together_path(world, directory);
-        for (int i = 0; i < writing->plan_count && !status; i++)
-            status = write_values(&writing->plans[i], directory, is_first);
-        status = together_agree(world, status);
+        saver->save = *save;
+        saver->is_model = is_model;
+        saver->is_background = is_background;
+        saver->is_mpi = !is_background && save->model.world && comm_has_files(save->model.world);
+        saver->staging.lock = -1;
+        saver->phase = CKPT_IDLE;
+        status = prepare(saver);
     }
-    if (!status && is_first)
-        status = finish(writing, &staging);
-    if (is_first)
-        staging_abort(&staging);
-    for (int i = 0; i < writing->plan_count; i++)
-        write_plan_free(&writing->plans[i]);
-    return together_agree(world, status); /* nobody leaves before the directory is whole, or gone */
+    if (status) {
+        ckpt_saver_close(saver);
+        *out = NULL;
+    }
+    return status;
+}
+
+int ckpt_saver_open(const struct ckpt_save *save, bool is_background, struct ckpt_saver **saver) {
+    int status = open_saver(save, false, is_background, saver);
+    return status ? status_wrap(status, "checkpoints cannot be saved") : STATUS_OK;
+}
+
+int ckpt_saver_bytes(const struct ckpt_save *save, bool is_background, int ranks, int rank, size_t *bytes) {
+    struct ckpt_saver saver = {.save = *save, .is_background = is_background};
+    int64_t slots;
+    int status = make_plans(&saver);
+    if (!status)
+        status = save_files_make(saver.plans, saver.plan_count, ranks, &saver.files);
+    *bytes = status ? 0 : sizes(&saver, rank, &slots);
+    save_files_free(&saver.files);
+    for (int i = 0; i < saver.plan_count; i++)
+        write_plan_free(&saver.plans[i]);
+    return status;
+}
+
+/* Ends the writer, and removes what it wrote. */
+static void give_up(struct ckpt_saver *saver) {
+    char text[2048]; /* the failure that led here stays the one reported */
+    snprintf(text, sizeof text, "%s", status_text());
+    save_writer_join(&saver->writer, true);
+    staging_abort(&saver->staging);
+    status_fail(STATUS_IO, "%s", text);
+    free(saver->state_text);
+    saver->state_text = NULL;
+    saver->phase = CKPT_IDLE;
+}
+
+void ckpt_saver_close(struct ckpt_saver *saver) {
+    if (!saver)
+        return;
+    if (saver->has_writer) {
+        give_up(saver);
+        save_writer_destroy(&saver->writer);
+    }
+    if (saver->memory)
+        munmap(saver->memory, saver->memory_bytes);
+    free(saver->exchange.gives.items);
+    free(saver->exchange.takes.items);
+    save_files_free(&saver->files);
+    for (int i = 0; i < saver->plan_count; i++)
+        write_plan_free(&saver->plans[i]);
+    free(saver);
+}
+
+/* ---- a save ---- */
+
+static int create(struct ckpt_saver *saver) {
+    int status = saver->is_model ? save_check_replaceable(saver->target) : STATUS_OK;
+    if (!status)
+        status = staging_begin(&saver->staging, saver->target, !saver->is_model);
+    if (!status)
+        status = save_files_create(&saver->files, saver->staging.temporary);
+    if (!status)
+        status = copy_path(saver->staging.temporary, saver->directory, sizeof saver->directory);
+    return status;
+}
+
+/* Runs beside the training, as the first rank's last part. */
+static int publish(void *context) {
+    struct ckpt_saver *saver = context;
+    const struct ckpt_save *save = &saver->save;
+    int status = save_texts(saver->staging.temporary, save, saver->is_model ? NULL : saver->state_text);
+    for (int i = 0; i < saver->plan_count && !status; i++)
+        status = write_plan_index(&saver->plans[i], saver->staging.temporary);
+    if (!status)
+        status = staging_commit(&saver->staging);
+    if (!status && !saver->is_model)
+        save_prune(save->root, save->iteration, save->keep_last);
+    return status;
+}
+
+/* The chunk of this rank in step first_step + k of a file; -1: none. */
+static int64_t chunk_of(const struct ckpt_saver *saver, const struct save_file *file, int64_t k) {
+    int64_t first, end;
+    save_file_chunks(&saver->files, file, saver->writer.rank, &first, &end);
+    return first + k < end ? first + k : -1;
+}
+
+static int64_t steps_of(const struct save_file *file) {
+    return (file->chunks + file->owners - 1) / file->owners;
+}
+
+static void put_header(const struct save_file *file, int64_t at, int64_t bytes, char *slot) {
+    int64_t length = (int64_t)file->header_bytes - at;
+    if (length > 0)
+        memcpy(slot, file->header + at, (size_t)(length < bytes ? length : bytes));
+}
+
+/* A chunk that stands in memory to where it belongs. */
+struct sink {
+    struct comm_file *file; /* of all ranks; NULL: the writer's thread takes it */
+    int64_t next;           /* chunk of this rank */
+};
+
+/* Returns what is wrong with the others, and notes what goes wrong here. */
+static int fill_file(struct ckpt_saver *saver, const struct save_file *file, struct sink *sink,
+                     struct save_failure *failure) {
+    int64_t chunk_bytes = saver->files.chunk_bytes;
+    for (int64_t k = 0; k < steps_of(file); k++) {
+        int64_t chunk = chunk_of(saver, file, k), at = chunk * chunk_bytes;
+        int64_t bytes = file->bytes - at < chunk_bytes ? file->bytes - at : chunk_bytes;
+        char *slot = NULL;
+        if (chunk >= 0 && !failure->status) {
+            slot = sink->file ? saver->writer.slots : save_writer_slot(&saver->writer, sink->next);
+            if (slot)
+                put_header(file, at, bytes, slot);
+            else /* the writer has failed */
+                save_failure_note(failure, save_writer_join(&saver->writer, true));
+        }
+        int result = save_exchange_step(&saver->exchange, file->first_step + k, slot, failure);
+        if (result)
+            return result;
+        bool is_full = slot && !failure->status;
+        if (sink->file)
+            save_failure_note(failure, comm_file_write(sink->file, is_full ? at : 0, slot, is_full ? bytes : 0));
+        else if (is_full)
+            save_writer_filled(&saver->writer, sink->next);
+        sink->next += chunk >= 0;
+    }
+    return STATUS_OK;
+}
+
+/* Every file, through the exchange. What goes wrong at one rank alone is left to the agreement that follows. */
+static int fill(struct ckpt_saver *saver) {
+    struct sink sink = {0};
+    struct save_failure failure = {0};
+    int result = STATUS_OK;
+    saver->exchange.next_give = saver->exchange.next_take = 0;
+    for (int f = 0; f < saver->files.count && !result; f++) {
+        const struct save_file *file = &saver->files.items[f];
+        if (saver->is_mpi) {
+            char path[PATH_MAX];
+            result = file_join(path, sizeof path, saver->directory, file->name);
+            if (!result)
+                result = comm_file_open(saver->save.model.world, path, &sink.file);
+        }
+        if (!result)
+            result = fill_file(saver, file, &sink, &failure);
+        if (sink.file && !result)
+            save_failure_note(&failure, comm_file_close(sink.file));
+        sink.file = NULL;
+    }
+    return failure.status ? status_fail(failure.status, "%s", failure.text) : result;
+}
+
+static int failed(struct ckpt_saver *saver, int status) {
+    give_up(saver);
+    return status_wrap(status, saver->is_model ? "model %s was not written" : "checkpoint %s was not saved",
+                       saver->target);
+}
+
+static int set_target(struct ckpt_saver *saver, int64_t iteration, const char *state_text) {
+    const char *root = saver->save.root;
+    saver->save.iteration = iteration;
+    if (saver->is_model)
+        return copy_path(root, saver->target, sizeof saver->target);
+    if (iteration < 0 || snprintf(saver->target, sizeof saver->target, "%s/iter_%07lld", root, (long long)iteration) >=
+                             (int)sizeof saver->target)
+        return status_fail(STATUS_INVALID, "cannot save iteration %lld under %.200s", (long long)iteration, root);
+    saver->state_text = state_text ? strdup(state_text) : NULL; /* the first rank's */
+    return state_text && !saver->state_text ? status_fail(STATUS_MEMORY, "out of memory") : STATUS_OK;
+}
+
+int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *state_text) {
+    struct comm *world = saver->save.model.world;
+    int status = saver->phase == CKPT_IDLE ? STATUS_OK : ckpt_saver_wait(saver);
+    if (status)
+        return status;
+    status = set_target(saver, iteration, state_text);
+    if (!status && together_is_first(world))
+        status = create(saver);
+    status = together_agree(world, status);
+    if (!status)
+        status = together_path(world, saver->directory);
+    if (status)
+        return failed(saver, status);
+    if (!saver->is_mpi)
+        status = save_writer_start(&saver->writer);
+    status = together_agree(world, status);
+    if (!status) {
+        status = together_agree(world, fill(saver));
+    }
+    if (status)
+        return failed(saver, status);
+    saver->phase = CKPT_WRITING;
+    return STATUS_OK;
+}
+
+enum ckpt_progress ckpt_saver_progress(const struct ckpt_saver *saver) {
+    int status = STATUS_OK;
+    if (saver->phase == CKPT_IDLE || saver->phase == CKPT_PUBLISHED)
+        return saver->phase;
+    bool is_done = saver->is_mpi && saver->phase == CKPT_WRITING;
+    if (!is_done)
+        is_done = save_writer_is_done((struct save_writer *)&saver->writer, &status);
+    if (is_done && status)
+        return CKPT_FAILED;
+    if (!is_done)
+        return saver->phase;
+    return saver->phase == CKPT_WRITING ? CKPT_WRITTEN : CKPT_PUBLISHED;
+}
+
+int ckpt_saver_advance(struct ckpt_saver *saver, enum ckpt_progress least, bool *is_saved) {
+    struct comm *world = saver->save.model.world;
+    int status = STATUS_OK;
+    *is_saved = false;
+    if (least == CKPT_FAILED) {
+        if (ckpt_saver_progress(saver) == CKPT_FAILED)
+            status = save_writer_join(&saver->writer, true);
+        return failed(saver, together_agree(world, status));
+    }
+    if (least == CKPT_WRITTEN && saver->phase == CKPT_WRITING) {
+        save_writer_join(&saver->writer, false);
+        saver->phase = together_is_first(world) ? CKPT_WRITTEN : CKPT_PUBLISHED;
+        if (together_is_first(world) && (status = save_writer_run(&saver->writer, publish, saver))) {
+            saver->writer.is_done = true; /* seen as a failure by all at the next agreement */
+            saver->writer.status = status;
+            snprintf(saver->writer.text, sizeof saver->writer.text, "%s", status_text());
+        }
+    } else if (least == CKPT_PUBLISHED) {
+        save_writer_join(&saver->writer, false);
+        give_up(saver); /* nothing is left to remove */
+        *is_saved = true;
+    }
+    return STATUS_OK;
+}
+
+int ckpt_saver_wait(struct ckpt_saver *saver) {
+    struct comm *world = saver->save.model.world;
+    bool is_saved = false;
+    int status = STATUS_OK;
+    while (!status && !is_saved && saver->phase != CKPT_IDLE) {
+        save_writer_wait(&saver->writer);
+        int64_t least = -(int64_t)ckpt_saver_progress(saver);
+        struct comm_data data = {.send = &least, .receive = &least, .count = 1, .dtype = DTYPE_I64};
+        if (world)
+            status = comm_all_reduce(world, NULL, &data, COMM_MAX);
+        if (!status)
+            status = ckpt_saver_advance(saver, (enum ckpt_progress) - least, &is_saved);
+    }
+    return status;
+}
+
+/* ---- one save ---- */
+
+static int save_once(const struct ckpt_save *save, bool is_model) {
+    struct ckpt_saver *saver;
+    int status = open_saver(save, is_model, false, &saver);
+    if (status)
+        return is_model ? status_wrap(status, "model %s was not written", save->root)
+                        : status_wrap(status, "checkpoint %s/iter_%07lld was not saved", save->root,
+                                      (long long)save->iteration);
+    status = ckpt_saver_begin(saver, save->iteration, save->state_text);
+    if (!status)
+        status = ckpt_saver_wait(saver);
+    ckpt_saver_close(saver);
+    return status;
 }
 
 int ckpt_write_model(const char *directory, const struct ckpt_model *model) {
-    struct writing writing = {.target = directory, .model = model};
-    int status = write_directory(&writing);
-    return status ? status_wrap(status, "model %s was not written", directory) : STATUS_OK;
+    return save_once(&(struct ckpt_save){.root = directory, .model = *model}, true);
 }
 
 int ckpt_save(const struct ckpt_save *save) {
-    char target[PATH_MAX];
-    if (save->iteration < 0 ||
-        snprintf(target, sizeof target, "%s/iter_%07lld", save->root, (long long)save->iteration) >= (int)sizeof target)
-        return status_fail(STATUS_INVALID, "cannot save iteration %lld under %.200s", (long long)save->iteration,
-                           save->root);
-    struct writing writing = {.target = target, .model = &save->model, .save = save};
-    int status = write_directory(&writing);
-    return status ? status_wrap(status, "checkpoint %s was not saved", target) : STATUS_OK;
+    return save_once(save, false);
 }

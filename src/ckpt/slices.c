@@ -80,7 +80,7 @@ bool slice_next_block(const struct param_slice *slice, const struct ckpt_block *
 /* A tile goes through a small buffer, so that each cache line of either side is touched once: at a stride of some 4 KiB
  * the lines of a tile would push each other out. Bits are moved, never numbers, so that a NaN arrives as it left. */
 #define DEFINE_TRANSPOSE(name, type)                                                                                   \
-    static void name(const type *in, int64_t rows, int64_t columns, type *out) {                                       \
+    static void name(const type *in, int64_t rows, int64_t columns, type *out, int64_t stride) {                       \
         type tile[TILE][TILE + 1];                                                                                     \
         for (int64_t r0 = 0; r0 < rows; r0 += TILE)                                                                    \
             for (int64_t c0 = 0; c0 < columns; c0 += TILE) {                                                           \
@@ -89,15 +89,15 @@ bool slice_next_block(const struct param_slice *slice, const struct ckpt_block *
                     for (int64_t c = 0; c < width; c++)                                                                \
                         tile[c][r] = in[(r0 + r) * columns + c0 + c];                                                  \
                 for (int64_t c = 0; c < width; c++)                                                                    \
-                    memcpy(out + (c0 + c) * rows + r0, tile[c], (size_t)height * sizeof(type));                        \
+                    memcpy(out + (c0 + c) * stride + r0, tile[c], (size_t)height * sizeof(type));                      \
             }                                                                                                          \
     }
 DEFINE_TRANSPOSE(transpose_2_bytes, uint16_t)
 DEFINE_TRANSPOSE(transpose_4_bytes, uint32_t)
 
-void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out) {
+void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out, int64_t stride) {
     if (element_bytes == 2)
-        transpose_2_bytes(in, rows, columns, out);
+        transpose_2_bytes(in, rows, columns, out, stride);
     else
-        transpose_4_bytes(in, rows, columns, out);
+        transpose_4_bytes(in, rows, columns, out, stride);
 }

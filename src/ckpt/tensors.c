@@ -99,38 +99,42 @@ static int list_indexed_files(struct ckpt_tensors *tensors, const char *path) {
     return status;
 }
 
-static int list_model(struct ckpt_tensors *tensors) {
-    char single[PATH_MAX], index[PATH_MAX], pickle[PATH_MAX], pickle_index[PATH_MAX];
+/* NAME.safetensors, or what its index names. */
+static int list_files(struct ckpt_tensors *tensors, const char *name) {
+    char single[PATH_MAX], index[PATH_MAX], file[64];
     const char *directory = tensors->directory;
-    int status = file_join(single, sizeof single, directory, MODEL_FILE);
+    snprintf(file, sizeof file, "%s.safetensors.index.json", name);
+    int status = file_join(index, sizeof index, directory, file);
+    snprintf(file, sizeof file, "%s.safetensors", name);
     if (!status)
-        status = file_join(index, sizeof index, directory, MODEL_INDEX_FILE);
-    if (!status)
-        status = file_join(pickle, sizeof pickle, directory, "pytorch_model.bin");
-    if (!status)
-        status = file_join(pickle_index, sizeof pickle_index, directory, "pytorch_model.bin.index.json");
+        status = file_join(single, sizeof single, directory, file);
     if (status)
         return status;
     if (file_exists(single))
-        return list_single_file(tensors, MODEL_FILE);
+        return list_single_file(tensors, file);
     if (file_exists(index))
         return list_indexed_files(tensors, index);
-    if (file_exists(pickle) || file_exists(pickle_index))
-        return status_fail(STATUS_UNSUPPORTED,
-                           "%s holds only pytorch_model.bin, a pickle, which can run code and is never read: save the "
-                           "model again as safetensors",
-                           directory);
-    return status_fail(STATUS_NOT_FOUND, "%s holds no %s and no %s", directory, MODEL_FILE, MODEL_INDEX_FILE);
+    return status_fail(STATUS_NOT_FOUND, "%s holds no %s and no %s.index.json", directory, file, file);
 }
 
-static int open_tensors(const char *directory, const char *single_file, struct ckpt_tensors **out) {
+static int refuse_pickles(const char *directory, int status) {
+    if (!directory_has_file(directory, "pytorch_model.bin") &&
+        !directory_has_file(directory, "pytorch_model.bin.index.json"))
+        return status;
+    return status_fail(STATUS_UNSUPPORTED,
+                       "%s holds only pytorch_model.bin, a pickle, which can run code and is never read: save the "
+                       "model again as safetensors",
+                       directory);
+}
+
+static int open_tensors(const char *directory, const char *name, struct ckpt_tensors **out) {
     *out = NULL;
     struct ckpt_tensors *tensors = calloc(1, sizeof *tensors);
     if (!tensors || !(tensors->directory = strdup(directory))) {
         free(tensors);
         return no_memory(directory);
     }
-    int status = single_file ? list_single_file(tensors, single_file) : list_model(tensors);
+    int status = list_files(tensors, name);
     if (!status && tensors->count)
         qsort(tensors->entries, tensors->count, sizeof *tensors->entries, compare_entries);
     if (status)
@@ -141,11 +145,12 @@ static int open_tensors(const char *directory, const char *single_file, struct c
 }
 
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors) {
-    return open_tensors(directory, NULL, tensors);
+    int status = open_tensors(directory, "model", tensors);
+    return status == STATUS_NOT_FOUND ? refuse_pickles(directory, status) : status;
 }
 
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors) {
-    return open_tensors(directory, OPTIMIZER_FILE, tensors);
+    return open_tensors(directory, "optimizer", tensors);
 }
 
 void ckpt_close(struct ckpt_tensors *tensors) {

@@ -62,6 +62,11 @@ int comm_all_to_all(struct comm *comm, struct stream *stream, const struct comm_
 /* Returns when every rank of the group has called it and its stream has run. */
 int comm_barrier(struct comm *comm, struct stream *stream);
 
+/* Whether all ranks have come as far as this: `status` is each one's own. Where any is no success, the first rank with
+ * a failure of its own gets that back, text and all, and the others get STATUS_PEER and its number and text: so it is
+ * said once. */
+int comm_agree(struct comm *comm, int status);
+
 /* ---- messages ---- */
 
 /* send[count] to rank `to`, which receives the same count and type; data->receive is not used. */

@@ -33,6 +33,9 @@ MPI_Datatype mpi_type(enum dtype dtype);
 int mpi_all_reduce(struct mpi_comm *comm, const struct comm_call *call);
 int mpi_reduce_scatter(struct mpi_comm *comm, const struct comm_call *call);
 
+/* Whether the group is one of this backend. */
+bool comm_is_mpi(const struct comm *comm);
+
 int mpi_start(struct comm *comm, struct comm_request *request);
 int mpi_finish(struct comm *comm, struct comm_request *request);
 

@@ -39,6 +39,10 @@ static const struct comm_backend comm_backend_mpi = {.name = "mpi",
                                                      .abort = mpi_abort,
                                                      .close = mpi_close};
 
+bool comm_is_mpi(const struct comm *comm) {
+    return comm->backend == &comm_backend_mpi;
+}
+
 /* A rank's side of a group of `size`; its communicators are still to be made. */
 static struct mpi_comm *comm_new(int rank, int size) {
     struct mpi_comm *comm = calloc(1, sizeof *comm);

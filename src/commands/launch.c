@@ -55,6 +55,12 @@ int launch_run(const struct launch *launch, int ranks, int (*function)(struct co
     return launch->world ? function(launch->world, context) : comm_local_run(ranks, function, context);
 }
 
+void launch_abort(struct comm *world, int status) {
+    if (status == STATUS_PEER)
+        comm_barrier(world, NULL); /* ends when the rank that failed comes here */
+    comm_abort(world, status_text());
+}
+
 int launch_end(struct launch *launch, int status) {
     comm_close(launch->world);
     launch->world = NULL;

@@ -24,10 +24,13 @@ int launch_ranks(const struct launch *launch, int64_t asked, int *ranks);
  * its status. */
 int launch_agree(struct launch *launch, int status);
 
-/* Runs `function` as every rank of this process. It calls comm_abort where it fails, before it gives back memory that
+/* Runs `function` as every rank of this process. Where it fails, it calls launch_abort before it gives back memory that
  * others may be reading. */
 int launch_run(const struct launch *launch, int ranks, int (*function)(struct comm *world, void *context),
                void *context);
+
+/* A rank's failure ends the run; one that only heard of another's leaves it to that one to say so. */
+void launch_abort(struct comm *world, int status);
 
 /* Leaves the launch; the exit status of the process. */
 int launch_end(struct launch *launch, int status);

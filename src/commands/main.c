@@ -4,6 +4,7 @@
 #include "base/base.h"
 #include "config/config.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,6 +50,7 @@ int main(int argc, char **argv) {
         print_help(stderr);
         return 2;
     }
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
     const char *word = argv[1];
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
         print_help(stdout);

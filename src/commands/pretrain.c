@@ -80,7 +80,7 @@ static int train(struct comm *world, void *context) {
     if (!status)
         status = trainer_run(trainer);
     if (status)
-        comm_abort(world, status_text()); /* the others no longer touch this rank's memory */
+        launch_abort(world, status); /* the others no longer touch this rank's memory */
     trainer_close(trainer);
     return status;
 }

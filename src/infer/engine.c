@@ -1,6 +1,8 @@
 /* The engine: a model from a directory, sequences over pages, and the step. */
 #include "infer/infer.h"
 
+#include "parallel/layout.h"
+
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,7 @@ struct engine {
     int32_t eos_id;
     struct device *device;
     struct rank rank;
+    struct comm *holders; /* the ranks that hold this model together; NULL: this one alone */
     struct model_plan plan;
     struct model *model;
     struct kv_pool pool;
@@ -34,22 +37,60 @@ struct engine {
     struct hook_segment *segments;
     struct sample_row *sample;
     float *logprob, *label_logprob;
+    struct engine_result *given; /* [max_logit_rows] */
 };
 
 /* ---- opening ---- */
 
-static int read_directory(struct engine *engine, struct model_config *config, enum dtype *dtype,
-                          struct ckpt_tensors **tensors) {
+static int read_config(const char *directory, struct model_config *config, enum dtype *dtype, int32_t *eos_id) {
     struct strbuf text = STRBUF_INIT;
     char where[PATH_MAX + 16];
-    *tensors = NULL;
-    int status = ckpt_resolve_model(engine->options.model, engine->directory, sizeof engine->directory);
-    snprintf(where, sizeof where, "%s/config.json", engine->directory);
+    snprintf(where, sizeof where, "%s/config.json", directory);
+    int status = ckpt_read_config(directory, &text);
     if (!status)
-        status = ckpt_read_config(engine->directory, &text);
-    if (!status)
-        status = gpt2_read_config(strbuf_text(&text), where, config, dtype, &engine->eos_id);
+        status = gpt2_read_config(strbuf_text(&text), where, config, dtype, eos_id);
     strbuf_free(&text);
+    return status;
+}
+
+static int check_layout(const struct model_config *config, const struct rank_grid *grid, bool takes_data) {
+    struct parallel_layout layout = {.grid = *grid,
+                                     .chunks = 1,
+                                     .layers = config->num_layers,
+                                     .heads = config->num_attention_heads,
+                                     .query_groups = config->num_query_groups,
+                                     .ffn_hidden = config->ffn_hidden_size,
+                                     .is_one_model = !takes_data};
+    return parallel_layout_check(&layout);
+}
+
+int engine_check(const struct engine_options *options, bool takes_data) {
+    char directory[PATH_MAX];
+    struct model_config config;
+    enum dtype dtype;
+    int32_t eos_id;
+    int status = ckpt_resolve_model(options->model, directory, sizeof directory);
+    if (!status)
+        status = read_config(directory, &config, &dtype, &eos_id);
+    return status ? status : check_layout(&config, &options->grid, takes_data);
+}
+
+/* The first rank's choice: a new checkpoint may appear just now. */
+static int find_directory(struct engine *engine) {
+    struct comm *world = engine->options.world;
+    int status = STATUS_OK;
+    if (!world || world->rank == 0)
+        status = ckpt_resolve_model(engine->options.model, engine->directory, sizeof engine->directory);
+    if (world)
+        status = comm_agree(world, status);
+    struct comm_data data = {
+        .send = engine->directory, .receive = engine->directory, .count = sizeof engine->directory, .dtype = DTYPE_U8};
+    return status || !world ? status : comm_broadcast(world, NULL, &data, 0);
+}
+
+static int read_directory(struct engine *engine, struct model_config *config, enum dtype *dtype,
+                          struct ckpt_tensors **tensors) {
+    int status = read_config(engine->directory, config, dtype, &engine->eos_id);
     if (!status)
         status = ckpt_open_model(engine->directory, tensors);
     bool differs = false;
@@ -91,6 +132,7 @@ static void place_arrays(struct engine *engine, struct arena *arena) {
     engine->sample = take(arena, o->max_logit_rows, sizeof *engine->sample);
     engine->logprob = take(arena, o->max_logit_rows, sizeof(float));
     engine->label_logprob = take(arena, o->max_logit_rows, sizeof(float));
+    engine->given = take(arena, o->max_logit_rows, sizeof *engine->given);
 }
 
 static int allocate_host(struct engine *engine) {
@@ -109,11 +151,11 @@ static int allocate_host(struct engine *engine) {
     return STATUS_OK;
 }
 
-static int allocate_cache(struct engine *engine, const struct model_config *config, enum dtype dtype) {
+static int allocate_cache(struct engine *engine) {
     const struct engine_options *o = &engine->options;
     int64_t tokens = o->cache_tokens ? o->cache_tokens : o->max_sequences * engine->max_pages * KV_PAGE_TOKENS;
     engine->kv.page_count = (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
-    engine->kv_bytes = (size_t)config->num_layers * (size_t)engine->kv.page_count * model_kv_page_bytes(config, dtype);
+    engine->kv_bytes = model_kv_bytes(engine->model, engine->kv.page_count);
     int status = kv_pool_open(&engine->pool, engine->kv.page_count);
     if (!status)
         status = device_alloc(engine->device, engine->kv_bytes, &engine->kv.pages);
@@ -123,6 +165,27 @@ static int allocate_cache(struct engine *engine, const struct model_config *conf
             device_alloc(engine->device, (size_t)(o->max_sequences * engine->seen_words) * sizeof(uint64_t), &seen);
     engine->device_seen = seen;
     return status ? status_wrap(status, "KV cache") : STATUS_OK;
+}
+
+static int open_rank(struct engine *engine) {
+    struct comm *world = engine->options.world;
+    int status = device_open("cpu", 0, engine->options.threads, &engine->device);
+    if (!status && world)
+        status = rank_open(&engine->rank, &engine->options.grid, world, engine->device, 0);
+    else if (!status)
+        status = rank_open_single(&engine->rank, engine->device, 0);
+    const struct rank_grid *grid = &engine->rank.grid;
+    unsigned axes = GRID_TENSOR | GRID_PIPELINE;
+    int count = status ? 1 : rank_grid_group_size(grid, axes);
+    int *ranks = count > 1 ? malloc((size_t)count * sizeof *ranks) : NULL;
+    if (count > 1 && !ranks)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    if (count > 1) {
+        rank_grid_group(grid, axes, world->rank, ranks);
+        status = comm_subgroup(world, ranks, count, &engine->holders);
+    }
+    free(ranks);
+    return status;
 }
 
 static int open_model(struct engine *engine, const struct model_config *config, enum dtype dtype) {
@@ -136,22 +199,31 @@ static int open_model(struct engine *engine, const struct model_config *config, 
         .max_sequences = o->max_sequences,
         .max_pages = engine->max_pages,
     };
-    int status = device_open("cpu", 0, o->threads, &engine->device);
-    if (!status)
-        status = rank_open_single(&engine->rank, engine->device, 0);
+    int status = open_rank(engine);
     return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
+}
+
+/* What stands in the files: of them, or of random weights. `tensors` stays NULL for those. */
+static int find_model(struct engine *engine, struct model_config *config, enum dtype *dtype,
+                      struct ckpt_tensors **tensors) {
+    int status = engine->options.random ? STATUS_OK : find_directory(engine);
+    if (status)
+        return status;
+    if (engine->options.random)
+        *config = *engine->options.random;
+    else
+        status = read_directory(engine, config, dtype, tensors);
+    if (!status && engine->options.world)
+        status = check_layout(config, &engine->options.grid, true);
+    return engine->options.world ? comm_agree(engine->options.world, status) : status;
 }
 
 static int open_all(struct engine *engine) {
     struct model_config config;
     enum dtype dtype = DTYPE_F32;
     struct ckpt_tensors *tensors = NULL;
-    int status = STATUS_OK;
     engine->eos_id = -1;
-    if (engine->options.random)
-        config = *engine->options.random;
-    else
-        status = read_directory(engine, &config, &dtype, &tensors);
+    int status = find_model(engine, &config, &dtype, &tensors);
     if (engine->options.precision >= 0)
         dtype = engine->options.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
     else if (dtype != DTYPE_BF16)
@@ -170,7 +242,9 @@ static int open_all(struct engine *engine) {
         status = model_pack(engine->model);
     if (!status)
         status = allocate_host(engine);
-    return status ? status : allocate_cache(engine, &config, dtype);
+    if (!status)
+        status = allocate_cache(engine);
+    return engine->options.world ? comm_agree(engine->options.world, status) : status;
 }
 
 int engine_open(const struct engine_options *options, struct engine **out) {
@@ -197,6 +271,7 @@ void engine_close(struct engine *engine) {
     kv_pool_close(&engine->pool);
     free(engine->page_table);
     model_close(engine->model);
+    comm_close(engine->holders);
     rank_close(&engine->rank);
     device_close(engine->device);
     free(engine);
@@ -252,17 +327,6 @@ int engine_sequence_new(struct engine *engine) {
                        (long long)engine->options.max_sequences);
 }
 
-/* Copies one page of every layer. */
-static int copy_page(struct engine *engine, int32_t from, int32_t to) {
-    size_t page = model_kv_page_bytes(engine_config(engine), engine_dtype(engine));
-    int status = STATUS_OK;
-    for (int64_t layer = 0; layer < engine_config(engine)->num_layers && !status; layer++) {
-        char *pages = (char *)engine->kv.pages + (size_t)(layer * engine->kv.page_count) * page;
-        status = stream_copy(engine->rank.exec.stream, pages + (size_t)to * page, pages + (size_t)from * page, page);
-    }
-    return status;
-}
-
 int engine_sequence_fork(struct engine *engine, int parent) {
     const struct sequence *source = &engine->sequences[parent];
     int child = engine_sequence_new(engine);
@@ -281,7 +345,7 @@ int engine_sequence_fork(struct engine *engine, int parent) {
     int32_t page = kv_pool_take(&engine->pool);
     int status = page < 0
                      ? status_fail(STATUS_MEMORY, "the KV cache of %lld pages is full", (long long)engine->pool.count)
-                     : copy_page(engine, source->pages[full], page);
+                     : model_kv_copy_page(engine->model, &engine->kv, source->pages[full], page);
     if (page >= 0) {
         copy->pages[full] = page;
         copy->length = source->length;
@@ -307,6 +371,26 @@ int64_t engine_sequence_length(const struct engine *engine, int sequence) {
 
 /* ---- the step ---- */
 
+static bool is_of_vocabulary(const struct engine *engine, int32_t token) {
+    return token >= 0 && token < engine_config(engine)->vocab_size;
+}
+
+static int fail_token(const struct engine *engine, int32_t token) {
+    return status_fail(STATUS_INVALID, "token %d is not in the vocabulary of %lld", token,
+                       (long long)engine_config(engine)->vocab_size);
+}
+
+int engine_check_tokens(const struct engine *engine, const char *what, const int32_t *tokens, int64_t count) {
+    int64_t positions = engine_config(engine)->max_position_embeddings;
+    if (count > positions)
+        return status_fail(STATUS_INVALID, "%s%lld tokens, more than the model's %lld positions", what,
+                           (long long)count, (long long)positions);
+    for (int64_t i = 0; i < count; i++)
+        if (!is_of_vocabulary(engine, tokens[i]))
+            return fail_token(engine, tokens[i]);
+    return STATUS_OK;
+}
+
 /* Refuses what cannot run before anything has changed. `length` counts up over the rows and is put back. */
 static int check_rows(struct engine *engine, const struct engine_row *rows, int64_t count) {
     const struct model_config *config = engine_config(engine);
@@ -320,10 +404,8 @@ static int check_rows(struct engine *engine, const struct engine_row *rows, int6
         const struct engine_row *row = &rows[done];
         if (row->sequence < 0 || row->sequence >= o->max_sequences || !engine->sequences[row->sequence].is_used)
             return status_fail(STATUS_INVALID, "row %lld: no sequence %d", (long long)done, row->sequence);
-        if (row->token < 0 || row->token >= config->vocab_size || row->label >= config->vocab_size) {
-            status = status_fail(STATUS_INVALID, "token %d is not in the vocabulary of %lld",
-                                 row->token < 0 || row->token >= config->vocab_size ? row->token : row->label,
-                                 (long long)config->vocab_size);
+        if (!is_of_vocabulary(engine, row->token) || row->label >= config->vocab_size) {
+            status = fail_token(engine, is_of_vocabulary(engine, row->token) ? row->label : row->token);
             break;
         }
         struct sequence *sequence = &engine->sequences[row->sequence];
@@ -388,6 +470,30 @@ static int64_t find_segments(struct engine *engine, const struct engine_row *row
     return segments;
 }
 
+/* The results of the wanted rows, from the rank that has them to the others. */
+static int give_results(struct engine *engine, const struct engine_row *rows, int64_t wanted,
+                        struct engine_result *results) {
+    for (int64_t i = 0; i < wanted; i++) {
+        const struct engine_row *row = &rows[engine->logit_row[i]];
+        engine->given[i] = (struct engine_result){
+            .token = row->sampling ? engine->drawn[i] : -1,
+            .logprob = row->sampling ? engine->logprob[i] : 0,
+            .label_logprob = row->label >= 0 ? engine->label_logprob[i] : 0,
+        };
+    }
+    const struct rank_grid *grid = &engine->rank.grid;
+    struct comm_data data = {.send = engine->given,
+                             .receive = engine->given,
+                             .count = wanted * (int64_t)sizeof *engine->given,
+                             .dtype = DTYPE_U8};
+    int status = STATUS_OK;
+    if (engine->holders && wanted)
+        status = comm_broadcast(engine->holders, NULL, &data, (grid->pipeline - 1) * grid->tensor);
+    for (int64_t i = 0; i < wanted && !status; i++)
+        results[engine->logit_row[i]] = engine->given[i];
+    return status;
+}
+
 int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results) {
     int status = check_rows(engine, rows, count);
     if (status)
@@ -431,13 +537,5 @@ int engine_step(struct engine *engine, const struct engine_row *rows, int64_t co
         .token = engine->drawn, .logprob = engine->logprob, .label_logprob = engine->label_logprob};
     if (!status)
         status = model_infer(engine->model, &engine->kv, &step, &result);
-    for (int64_t i = 0; i < wanted && !status; i++) {
-        const struct engine_row *row = &rows[engine->logit_row[i]];
-        results[engine->logit_row[i]] = (struct engine_result){
-            .token = row->sampling ? engine->drawn[i] : -1,
-            .logprob = row->sampling ? engine->logprob[i] : 0,
-            .label_logprob = row->label >= 0 ? engine->label_logprob[i] : 0,
-        };
-    }
-    return status;
+    return status ? status : give_results(engine, rows, wanted, results);
 }

@@ -166,21 +166,17 @@ static int write_texts(struct generation *g) {
     return status;
 }
 
-static int check(const struct engine *engine, const struct generate_options *options) {
-    int64_t positions = engine_config(engine)->max_position_embeddings;
-    if (options->prompt_length < 1)
+int generate_check(const struct engine *engine, const int32_t *prompt, int64_t prompt_length) {
+    if (prompt_length < 1)
         return status_fail(STATUS_INVALID, "the prompt has no tokens");
-    if (options->prompt_length > positions)
-        return status_fail(STATUS_INVALID, "the prompt has %lld tokens, more than the model's %lld positions",
-                           (long long)options->prompt_length, (long long)positions);
-    return STATUS_OK;
+    return engine_check_tokens(engine, "the prompt has ", prompt, prompt_length);
 }
 
 int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
              struct generated *out) {
     for (int64_t i = 0; i < options->samples; i++)
         out[i] = (struct generated){.tokens = TOKEN_BUFFER_INIT, .text = STRBUF_INIT, .reason = FINISH_LENGTH};
-    int status = check(engine, options);
+    int status = generate_check(engine, options->prompt, options->prompt_length);
     if (status || options->max_new_tokens < 1)
         return status;
     struct generation g = {.engine = engine, .tokenizer = tokenizer, .options = options, .out = out};

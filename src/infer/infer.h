@@ -3,7 +3,12 @@
  * An engine owns a model opened from a directory, its packed weights, a pool of reference-counted KV pages and the
  * sequences that hold them. A caller (the commands; one day a server's scheduler) makes sequences, and drives steps: a
  * flat list of rows, prefill and decode of any sequences mixed. Nothing is allocated in a step, and the bits of a row
- * do not depend on the other rows of its step. One thread at a time. */
+ * do not depend on the other rows of its step. One thread at a time.
+ *
+ * Ranks that hold one model together have an engine each, with their parts of the weights and of the cache, and make
+ * the same calls with the same arguments. What a step gives is found by one of them and sent to the others, so that
+ * all go on alike, whatever their processors round to. A caller sees to it that they are asked the same: by the files
+ * that all read, or by what one rank read and sent. */
 #ifndef CAMBIUM_INFER_INFER_H
 #define CAMBIUM_INFER_INFER_H
 
@@ -34,6 +39,8 @@ struct engine;
 struct engine_options {
     const char *model;                 /* a model directory, or a directory of checkpoints: the newest */
     const struct model_config *random; /* instead of `model`: random weights of this shape, for benchmarks */
+    struct comm *world;                /* all ranks; NULL: this one alone */
+    struct rank_grid grid;             /* of the world, filled; data-parallel ranks have the whole model again */
     int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
     int threads;                       /* 0: all cores */
     int64_t max_rows;                  /* of a step */
@@ -42,6 +49,10 @@ struct engine_options {
     int64_t cache_tokens; /* 0: max_sequences times the model's positions */
 };
 
+/* Whether there is a model, and ranks of the grid can hold it: what can be refused before they start. `takes_data`:
+ * whether the caller has work for data-parallel ranks. */
+int engine_check(const struct engine_options *options, bool takes_data);
+/* Ranks open together. */
 int engine_open(const struct engine_options *options, struct engine **engine);
 void engine_close(struct engine *engine);
 const struct model_config *engine_config(const struct engine *engine);
@@ -52,6 +63,8 @@ int64_t engine_max_logit_rows(const struct engine *engine);
 const char *engine_directory(const struct engine *engine);
 int32_t engine_eos_id(const struct engine *engine);
 struct rank *engine_rank(struct engine *engine);
+/* A text that the engine can run: at most as many tokens as positions, all of the vocabulary. */
+int engine_check_tokens(const struct engine *engine, const char *what, const int32_t *tokens, int64_t count);
 /* Bytes: packed weights, cache, activations and workspace. */
 size_t engine_planned_bytes(const struct engine *engine);
 size_t engine_weight_bytes(const struct engine *engine);
@@ -116,6 +129,8 @@ struct generated {
     enum finish_reason reason;
 };
 
+/* Whether the engine can begin with the prompt. */
+int generate_check(const struct engine *engine, const int32_t *prompt, int64_t prompt_length);
 /* Writes `samples` texts into `out` [samples] (the caller frees each with generated_free). All samples share the pages
  * of the prompt and advance together. */
 int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,

@@ -4,10 +4,9 @@
 #include <stdlib.h>
 
 int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, float *logprobs) {
-    int64_t positions = engine_config(engine)->max_position_embeddings;
-    if (count > positions)
-        return status_fail(STATUS_INVALID, "%lld tokens, more than the model's %lld positions", (long long)count,
-                           (long long)positions);
+    int checked = engine_check_tokens(engine, "", tokens, count);
+    if (checked)
+        return checked;
     int64_t limit = engine_max_rows(engine), wanted = engine_max_logit_rows(engine);
     int64_t chunk = limit < wanted ? limit : wanted;
     struct engine_row *rows = malloc((size_t)chunk * sizeof *rows);

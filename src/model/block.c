@@ -136,10 +136,9 @@ static int attention_call(const struct block_pass *pass, struct attention *call)
 /* Keys and values into the pages, then every row looks at its sequence's pages. */
 static int attention_core_paged(const struct block_pass *pass) {
     struct model *model = pass->model;
-    const struct model_config *c = &model->options.config;
     const struct device_step *step = &model->step;
     struct qkv_columns columns = qkv_columns_of(model);
-    int64_t page_elements = (int64_t)(model_kv_page_bytes(c, model->options.dtype) / dtype_bytes(model->options.dtype));
+    int64_t page_elements = model_kv_page_elements(model);
     void *pages = at_element(model, pass->kv->pages, pass->layer * pass->kv->page_count * page_elements);
     struct kv_append append = {
         .rows = pass->rows,

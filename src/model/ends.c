@@ -133,7 +133,7 @@ int head_logits(struct model *model, int64_t first, int64_t count) {
 }
 
 /* The loss of a vocabulary that is cut over ranks: three numbers a row travel, never logits. */
-static int join_loss(struct model *model, const struct cross_entropy *call, bool train) {
+int head_join_loss(struct model *model, const struct cross_entropy *call, bool train) {
     struct rank *rank = model->rank;
     struct cross_entropy own = *call, whole = *call;
     own.part = model->parts + (int64_t)rank->place.tensor * call->rows;
@@ -159,7 +159,7 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
         .dloss = model->slot->batch.loss_weight + first,
     };
     if (model->rank->grid.tensor > 1)
-        return join_loss(model, &call, train);
+        return head_join_loss(model, &call, train);
     return train ? rank_run(model->rank, PHASE_LOSS, cross_entropy_fused, &call)
                  : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
 }

@@ -3,9 +3,27 @@
 
 #include <string.h>
 
-size_t model_kv_page_bytes(const struct model_config *config, enum dtype dtype) {
-    int64_t D = config->hidden_size / config->num_attention_heads;
-    return (size_t)(2 * config->num_query_groups * KV_PAGE_TOKENS * D) * dtype_bytes(dtype);
+int64_t model_kv_page_elements(const struct model *model) {
+    int64_t D = model->options.config.hidden_size / model->options.config.num_attention_heads;
+    return 2 * model->query_groups * KV_PAGE_TOKENS * D;
+}
+
+static size_t kv_page_bytes(const struct model *model) {
+    return (size_t)model_kv_page_elements(model) * dtype_bytes(model->options.dtype);
+}
+
+size_t model_kv_bytes(const struct model *model, int64_t page_count) {
+    return (size_t)model->options.config.num_layers * (size_t)page_count * kv_page_bytes(model);
+}
+
+int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to) {
+    size_t page = kv_page_bytes(model);
+    int status = STATUS_OK;
+    for (int64_t layer = 0; layer < model->options.config.num_layers && !status; layer++) {
+        char *pages = (char *)kv->pages + (size_t)(layer * kv->page_count) * page;
+        status = stream_copy(model->rank->exec.stream, pages + (size_t)to * page, pages + (size_t)from * page, page);
+    }
+    return status;
 }
 
 /* The blocks, and the logits of the wanted rows in step.logits. */
@@ -48,17 +66,35 @@ static int run(struct model *model, const struct model_kv *kv, int64_t rows, int
     return status ? status : linear_forward(&model->head, &head);
 }
 
-static struct sample sample_call(const struct model *model, int64_t wanted) {
+/* Drawing for rows [first, first + count) of those that are wanted, from `logits` of the whole vocabulary. */
+static struct sample sample_call(const struct model *model, int64_t first, int64_t count, const float *logits) {
     return (struct sample){
-        .rows = wanted,
+        .rows = count,
         .vocab = model->options.config.vocab_size,
-        .stride = model->vocab_stride,
+        .stride = model->whole_vocab_stride,
         .type = DTYPE_F32,
-        .logits = model->step.logits,
-        .row = model->step.sample,
-        .token = model->step.drawn,
-        .logprob = model->step.logprob,
+        .logits = logits,
+        .row = model->step.sample + first,
+        .token = model->step.drawn + first,
+        .logprob = model->step.logprob + first,
     };
+}
+
+/* One row's logits of every tensor rank, to the first one's `whole` [V]. */
+static int collect_row(struct model *model, const float *own, float *whole) {
+    struct rank *rank = model->rank;
+    struct stream *stream = rank->exec.stream;
+    int64_t V = model->options.config.vocab_size;
+    struct comm_data data = {.send = own, .count = model->vocab, .dtype = DTYPE_F32};
+    if (rank->place.tensor > 0)
+        return comm_send(rank->tensor, stream, &data, 0);
+    int status = stream_copy(stream, whole, own, (size_t)model->vocab * sizeof *whole);
+    for (int t = 1; t < rank->grid.tensor && !status; t++) {
+        int64_t first = param_share(V, t, rank->grid.tensor), end = param_share(V, t + 1, rank->grid.tensor);
+        data = (struct comm_data){.receive = whole + first, .count = end - first, .dtype = DTYPE_F32};
+        status = comm_receive(rank->tensor, stream, &data, t);
+    }
+    return status;
 }
 
 int model_plan_step(struct model *model, int64_t rows) {
@@ -66,8 +102,10 @@ int model_plan_step(struct model *model, int64_t rows) {
     struct hook_segment segment = {.slot = -1, .rows = rows};
     struct model_kv kv = {.page_count = 1};
     int status = run(model, &kv, rows, wanted, model->options.max_pages, &segment, 1);
-    struct sample call = sample_call(model, wanted);
-    return status ? status : rank_run_scratch(model->rank, PHASE_REST, sample, &call);
+    if (model->rank->grid.tensor > 1 && wanted > DRAW_CHUNK_ROWS)
+        wanted = DRAW_CHUNK_ROWS;
+    struct sample call = sample_call(model, 0, wanted, NULL);
+    return status || model->rank->place.tensor > 0 ? status : rank_run_scratch(model->rank, PHASE_REST, sample, &call);
 }
 
 static int upload_step(struct model *model, const struct model_step *step) {
@@ -103,14 +141,16 @@ static int upload_step(struct model *model, const struct model_step *step) {
 static int label_logprobs(struct model *model, const struct model_step *step, float *out) {
     struct cross_entropy call = {
         .rows = step->logit_rows,
-        .vocab = model->options.config.vocab_size,
+        .vocab = model->vocab,
+        .first_label = model->first_token,
         .stride = model->vocab_stride,
         .type = DTYPE_F32,
         .logits = model->step.logits,
         .labels = model->slot->batch.labels,
         .loss = model->step.logprob,
     };
-    int status = rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
+    int status = model->rank->grid.tensor > 1 ? head_join_loss(model, &call, false)
+                                              : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
     if (!status)
         status = stream_copy_to_host(model->rank->exec.stream, out, model->step.logprob,
                                      (size_t)step->logit_rows * sizeof *out);
@@ -121,10 +161,30 @@ static int label_logprobs(struct model *model, const struct model_step *step, fl
     return status;
 }
 
+/* Of a vocabulary that is cut: cuts by rank and mass look at all of it, and the draw must be the one of a rank alone,
+ * bit for bit; the few rows that are drawn for go to the first tensor rank. */
+static int draw_from_parts(struct model *model, int64_t wanted) {
+    struct rank *rank = model->rank;
+    int status = STATUS_OK;
+    for (int64_t first = 0; first < wanted && !status; first += DRAW_CHUNK_ROWS) {
+        int64_t count = wanted - first < DRAW_CHUNK_ROWS ? wanted - first : DRAW_CHUNK_ROWS;
+        double start = rank_phase_begin(rank);
+        for (int64_t i = 0; i < count && !status; i++)
+            status = collect_row(model, model->step.logits + (first + i) * model->vocab_stride,
+                                 rank->place.tensor ? NULL : model->step.whole + i * model->whole_vocab_stride);
+        status = rank_phase_end(rank, PHASE_COMM, start, status);
+        struct sample call = sample_call(model, first, count, model->step.whole);
+        if (!status && rank->place.tensor == 0)
+            status = rank_run(rank, PHASE_REST, sample, &call);
+    }
+    return status;
+}
+
 static int draw(struct model *model, const struct model_step *step, const struct model_step_result *result) {
     struct stream *stream = model->rank->exec.stream;
-    struct sample call = sample_call(model, step->logit_rows);
-    int status = rank_run(model->rank, PHASE_REST, sample, &call);
+    struct sample call = sample_call(model, 0, step->logit_rows, model->step.logits);
+    int status = model->rank->grid.tensor > 1 ? draw_from_parts(model, step->logit_rows)
+                                              : rank_run(model->rank, PHASE_REST, sample, &call);
     size_t bytes = (size_t)step->logit_rows * 4;
     if (!status)
         status = stream_copy_to_host(stream, result->token, model->step.drawn, bytes);
@@ -145,9 +205,5 @@ int model_infer(struct model *model, const struct model_kv *kv, const struct mod
         status = label_logprobs(model, step, result->label_logprob);
     if (!status && step->sample && step->logit_rows)
         status = draw(model, step, result);
-    for (int64_t i = 0; i < step->logit_rows && result->logits && !status; i++)
-        status = stream_copy_to_host(stream, result->logits + i * model->options.config.vocab_size,
-                                     model->step.logits + i * model->vocab_stride,
-                                     (size_t)model->options.config.vocab_size * sizeof(float));
     return status ? status : stream_wait(stream);
 }

@@ -40,6 +40,9 @@ struct device_batch {
     float *loss_weight;
 };
 
+/* A vocabulary that is cut over ranks is put together for drawing: so many rows at a time. */
+enum { DRAW_CHUNK_ROWS = 16 };
+
 /* Device arrays of an inference step. */
 struct device_step {
     int32_t *sequence, *cached, *slot, *page_table, *logit_row, *drawn;
@@ -47,6 +50,7 @@ struct device_step {
     struct sample_row *sample;
     float *logits; /* [max_logit_rows, vocab_stride] */
     void *rows;    /* [max_logit_rows, C] gathered */
+    float *whole;  /* [DRAW_CHUNK_ROWS, whole_vocab_stride] of all tensor ranks, on the first of them */
 };
 
 /* Where a chunk's activations of one micro batch stand until their backward. */
@@ -71,7 +75,8 @@ struct model {
     int64_t first_head, heads, query_groups, ffn, first_token, vocab;
     int64_t qkv;          /* columns of q, k and v together */
     int64_t vocab_stride; /* `vocab` rounded up, the row stride of logits */
-    void *activations;    /* the block that everything below stands in */
+    int64_t whole_vocab_stride;
+    void *activations; /* the block that everything below stands in */
 
     struct model_slot *slots;
     struct block_saved *saved; /* [slots][layers of a chunk] */
@@ -147,6 +152,8 @@ int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout,
 /* Losses of all rows of the slot's x_last added to loss_sum; with `train` also model->d and the head's gradients,
  * logits chunk by chunk. */
 int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients);
+/* The losses of a call whose columns are cut over the tensor ranks; with `train` also its gradient. */
+int head_join_loss(struct model *model, const struct cross_entropy *call, bool train);
 /* Logits of rows [first, first + count) of model->final into model->logits. */
 int head_logits(struct model *model, int64_t first, int64_t count);
 
@@ -155,7 +162,9 @@ int pass_forward(struct model *model, const struct model_pass *pass, const void 
 int pass_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y);
 
-/* infer.c: an inference step of `rows` rows while planning. */
+/* infer.c */
+int64_t model_kv_page_elements(const struct model *model);
+/* An inference step of `rows` rows while planning. */
 int model_plan_step(struct model *model, int64_t rows);
 
 #endif

@@ -68,6 +68,8 @@ static int cut(struct model *model) {
     model->vocab = param_share(c->vocab_size, t + 1, tensors) - model->first_token;
     model->qkv = (model->heads + 2 * model->query_groups) * (c->hidden_size / c->num_attention_heads);
     model->vocab_stride = (model->vocab + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
+    model->whole_vocab_stride =
+        (c->vocab_size + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
     return STATUS_OK;
 }
 

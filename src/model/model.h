@@ -181,17 +181,18 @@ struct model_step_result {
     int32_t *token;       /* [logit_rows] drawn; needs step->sample */
     float *logprob;       /* [logit_rows] of the drawn token */
     float *label_logprob; /* [logit_rows] of step->labels */
-    float *logits;        /* [logit_rows, V] fp32, or NULL */
 };
 
-/* KV cache of all layers: bytes of one page of one layer, and the whole block that the caller allocates on the device:
- * [L][page_count] pages. */
-size_t model_kv_page_bytes(const struct model_config *config, enum dtype dtype);
+/* KV cache of this rank's heads: one block, which the caller allocates on the device, [layers][page_count] pages. */
 struct model_kv {
     void *pages; /* device */
     int64_t page_count;
 };
-/* One step; results arrive in host memory. Waits for the stream. Nothing is allocated. */
+size_t model_kv_bytes(const struct model *model, int64_t page_count);
+/* Copies a page of every layer. */
+int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to);
+/* One step; results arrive in host memory, those of a vocabulary that is cut over tensor ranks at the first of them.
+ * Waits for the stream. Nothing is allocated. */
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step,
                 const struct model_step_result *result);
 

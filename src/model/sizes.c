@@ -132,6 +132,12 @@ static void place_passing_blocks(struct model *model, struct arena *arena) {
     slot->x_last = x[layers % 2];
 }
 
+/* What tensor ranks tell each other of the loss of so many rows. */
+static void place_parts(struct model *model, struct arena *arena, size_t rows) {
+    model->parts = arena_take(arena, (size_t)model->rank->grid.tensor * rows * sizeof *model->parts);
+    model->joined = arena_take(arena, rows * sizeof *model->joined);
+}
+
 static void place_head(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
@@ -142,10 +148,8 @@ static void place_head(struct model *model, struct arena *arena) {
     model->losses = arena_take(arena, N * sizeof(float));
     model->loss_sum = arena_take(arena, sizeof(double));
     model->logits = arena_take(arena, chunk * (size_t)model->vocab_stride * dtype_bytes(o->dtype));
-    if (model->rank->grid.tensor > 1) {
-        model->parts = arena_take(arena, (size_t)model->rank->grid.tensor * chunk * sizeof *model->parts);
-        model->joined = arena_take(arena, chunk * sizeof *model->joined);
-    }
+    if (model->rank->grid.tensor > 1)
+        place_parts(model, arena, chunk);
 }
 
 static void place_gradients(struct model *model, struct arena *arena) {
@@ -171,6 +175,11 @@ static void place_step(struct model *model, struct arena *arena) {
     step->sample = arena_take(arena, wanted * sizeof(struct sample_row));
     step->logits = arena_take(arena, wanted * (size_t)model->vocab_stride * sizeof(float));
     step->rows = arena_take(arena, wanted * (size_t)o->config.hidden_size * dtype_bytes(o->dtype));
+    if (model->rank->grid.tensor > 1)
+        place_parts(model, arena, wanted);
+    if (model->rank->grid.tensor > 1 && model->rank->place.tensor == 0)
+        step->whole = arena_take(arena, (wanted < DRAW_CHUNK_ROWS ? wanted : DRAW_CHUNK_ROWS) *
+                                            (size_t)model->whole_vocab_stride * sizeof(float));
 }
 
 void model_place_activations(struct model *model, struct arena *arena) {

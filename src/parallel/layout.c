@@ -47,7 +47,7 @@ static bool works(const struct parallel_layout *layout) {
         if (rules[i].value % rules[i].divisor)
             return false;
     struct pipeline_split split = split_of(layout);
-    return pipeline_split_fits(&split);
+    return pipeline_split_fits(&split) && !(layout->is_one_model && layout->grid.data > 1);
 }
 
 struct candidate {
@@ -116,7 +116,13 @@ static bool add_broken_rule(struct strbuf *text, const struct parallel_layout *l
             strbuf_format(text, " (%lld is)", (long long)divisor);
         return true;
     }
-    return false;
+    if (!layout->is_one_model || layout->grid.data == 1)
+        return false;
+    strbuf_format(text,
+                  "%d ranks with parallel.tensor_model_parallel_size %d and parallel.pipeline_model_parallel_size %d "
+                  "would be data parallel, and there is but one piece of work",
+                  rank_grid_size(&layout->grid), layout->grid.tensor, layout->grid.pipeline);
+    return true;
 }
 
 int parallel_layout_check(const struct parallel_layout *layout) {

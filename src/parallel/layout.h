@@ -56,6 +56,7 @@ struct parallel_layout {
     struct rank_grid grid;       /* filled */
     int64_t chunks, first, last; /* of the pipeline split; chunks 1: no interleaving */
     bool sequence_parallel;
+    bool is_one_model; /* there is nothing that data-parallel ranks could share */
     int64_t layers, heads, query_groups, ffn_hidden;
     int64_t vocab; /* rows of the vocabulary's table; 0: padded to whatever the tensor ranks need */
     int64_t seq_length, micro_batch, global_batch; /* global_batch 0: none (inference) */

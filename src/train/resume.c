@@ -54,7 +54,8 @@ static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *me
                                .first = piece->first,
                                .count = piece->count,
                                .leaves = is_written ? sync->store->part.is_copy : NULL,
-                               .writes_nothing = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
+                               .is_copy = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
+                               .copy_of = train_first_copy(trainer),
                                .leaves_copies = is_written};
     }
     return STATUS_OK;

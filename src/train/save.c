@@ -3,6 +3,12 @@
 
 #include <stdlib.h>
 
+int train_first_copy(const struct trainer *trainer) {
+    struct rank_grid first = trainer->rank.place;
+    first.data = 0;
+    return rank_grid_rank(&trainer->rank.grid, &first);
+}
+
 int trainer_save(struct trainer *trainer) {
     struct param_store *store = model_store(trainer->model);
     const struct run_config *run = &trainer->run.config;
@@ -11,7 +17,8 @@ int trainer_save(struct trainer *trainer) {
                              .memory = store->weights,
                              .dtype = store->dtype,
                              .leaves = store->part.is_copy,
-                             .writes_nothing = trainer->rank.data->rank > 0,
+                             .is_copy = trainer->rank.data->rank > 0,
+                             .copy_of = train_first_copy(trainer),
                              .leaves_copies = true};
     struct ckpt_array weights = ckpt_flat_array(&flat, "", false);
     struct optimizer_arrays *arrays;

@@ -398,7 +398,7 @@ static void a_failed_save_leaves_the_last_checkpoint_alone(void **state) {
     char *root = test_directory();
     trainer_open(&t, DTYPE_F32);
     test_ok(trainer_save(&t, root, 1, 1));
-    assert_int_equal(save_in_child(&t, root, 2, 10, "config.json: File too large"), 0);
+    assert_int_equal(save_in_child(&t, root, 2, 10, "model.safetensors: File too large"), 0);
     assert_int_equal(save_in_child(&t, root, 2, 10000, "model.safetensors: File too large"), 0);
     assert_int_equal(save_in_child(&t, root, 2, 30000, "optimizer.safetensors: File too large"), 0);
     assert_int_equal(save_in_child(&t, root, 1, 30000, "optimizer.safetensors: File too large"), 0);

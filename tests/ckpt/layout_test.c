@@ -216,8 +216,11 @@ static int part_save(struct part *part) {
         part->flats[a].leaves_copies = !(is_faulty && run->fault == FAULT_DOUBLE);
         part->flats[a].leaves = part->leaves;
     }
-    part->flats[0].writes_nothing = part->place.data > 0 || (is_faulty && run->fault == FAULT_HOLE);
-    struct ckpt_array weights = part->arrays[0];
+    struct rank_grid first = part->place;
+    first.data = 0;
+    part->flats[0].is_copy = part->place.data > 0 || (is_faulty && run->fault == FAULT_HOLE);
+    part->flats[0].copy_of = is_faulty && run->fault == FAULT_HOLE ? 0 : rank_grid_rank(&run->grid, &first);
+    struct ckpt_array weights = ckpt_flat_array(&part->flats[0], "", false);
     weights.rects = part_rects;
     weights.get = part_get;
     weights.context = part;
@@ -535,7 +538,7 @@ static void ranks_with_other_tensors_are_refused(void **state) {
     run.fault = FAULT_TABLE;
     run.fault_rank = 1;
     launch(&run);
-    assert_failed_by(&run, 1, STATUS_INVALID, "model.safetensors was created for other tensors");
+    assert_failed_by(&run, 1, STATUS_INVALID, "its tensors are not those of rank 0");
     assert_only(root, "");
     free(run.table.rows);
     free(root);

@@ -296,42 +296,6 @@ static void impossible_plans_are_refused_and_leave_no_file(void **state) {
     free(path);
 }
 
-/* As ranks do: one creates, each opens and writes its elements. */
-static void a_left_file_is_filled_by_writers_of_the_same_plan(void **state) {
-    (void)state;
-    struct safetensors_writer *writer;
-    struct safetensors *file;
-    char *path = tiny_path(directory, "left");
-    const int64_t count = 6, other = 7;
-    const float values[6] = {1, 2, 3, 4, 5, 6};
-    float out[6];
-    test_ok(safetensors_writer_new(&writer));
-    assert_int_equal(safetensors_writer_add(writer, "w", DTYPE_F32, 1, &count), 0);
-    test_ok(safetensors_writer_create(writer, path));
-    test_ok(safetensors_writer_leave(writer));
-    safetensors_writer_free(writer);
-    for (int half = 1; half >= 0; half--) {
-        test_ok(safetensors_writer_new(&writer));
-        assert_int_equal(safetensors_writer_add(writer, "w", DTYPE_F32, 1, &count), 0);
-        test_ok(safetensors_writer_open(writer, path));
-        test_ok(safetensors_writer_write(writer, 0, half * 3, 3, values + half * 3));
-        test_ok(safetensors_writer_finish(writer));
-        safetensors_writer_free(writer);
-    }
-    for (int i = 0; i < 2; i++) { /* another size; another name of the same size */
-        test_ok(safetensors_writer_new(&writer));
-        assert_int_equal(safetensors_writer_add(writer, i ? "v" : "w", DTYPE_F32, 1, i ? &count : &other), 0);
-        test_fails(safetensors_writer_open(writer, path), STATUS_INVALID, "was created for other tensors");
-        safetensors_writer_free(writer);
-    }
-    test_ok(safetensors_open(path, &file)); /* still there */
-    test_ok(safetensors_read(file, safetensors_find(file, "w"), 0, 6, DTYPE_F32, out));
-    assert_memory_equal(out, values, sizeof out);
-    safetensors_close(file);
-    free(path);
-}
-
-/* The space is asked for before the first value is written. */
 static void no_room_is_known_when_the_file_is_created(void **state) {
     (void)state;
     char *path = tiny_path(directory, "big");
@@ -367,7 +331,6 @@ int main(void) {
         cmocka_unit_test(every_float_type_is_read_as_fp32_and_bf16),
         cmocka_unit_test(a_written_file_is_ordered_by_width_then_name),
         cmocka_unit_test(impossible_plans_are_refused_and_leave_no_file),
-        cmocka_unit_test(a_left_file_is_filled_by_writers_of_the_same_plan),
         cmocka_unit_test(no_room_is_known_when_the_file_is_created),
     };
     return cmocka_run_group_tests(tests, make_directory, free_directory);

@@ -89,6 +89,16 @@ def timeless(records):
     return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_s", "model_tflops")} for r in records]
 
 
+def assert_same_run(test, records, expected, losses=1e-6, norms=1e-5):
+    """That a run in one layout is that in another: what differs is the order of additions."""
+    test.assertEqual([r["iteration"] for r in records], [r["iteration"] for r in expected])
+    for ours, one in zip(records, expected):
+        for key, bound in (("lm_loss", losses), ("valid_loss", losses), ("grad_norm", norms), ("lr", 0)):
+            test.assertEqual(key in ours, key in one)
+            if key in one:
+                test.assertLessEqual(abs(ours[key] - one[key]), bound * one[key], (key, one))
+
+
 def wait_for(condition, process, seconds=120):
     """Waits until the condition holds; False when the process ended before."""
     end = time.monotonic() + seconds

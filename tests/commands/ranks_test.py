@@ -1,22 +1,14 @@
 """pretrain on several ranks: the run of one rank, told once, stopped together, refused by name."""
-import os, pathlib, shutil, signal, unittest
+import os, pathlib, signal, unittest
 
-from pretrain_support import Run, timeless, wait_for
+from mpi_support import HAS_MPIRUN, start
+from pretrain_support import Run, assert_same_run, timeless, wait_for
 
-MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
 TP2 = dict(parallel__tensor_model_parallel_size=2)
 ZERO = dict(parallel__use_distributed_optimizer="true")
 
 
 class Ranks(unittest.TestCase):
-    def same_run(self, records, expected, losses=1e-6, norms=1e-5):
-        self.assertEqual([r["iteration"] for r in records], [r["iteration"] for r in expected])
-        for ours, one in zip(records, expected):
-            for key, bound in (("lm_loss", losses), ("valid_loss", losses), ("grad_norm", norms), ("lr", 0)):
-                self.assertEqual(key in ours, key in one)
-                if key in one:
-                    self.assertLessEqual(abs(ours[key] - one[key]), bound * one[key], (key, one))
-
     def test_ranks_of_every_kind_give_the_run_of_one(self):
         run = Run()
         keys = dict(train__eval_interval=5, train__eval_iters=3, checkpoint__save_interval=10)
@@ -24,7 +16,7 @@ class Ranks(unittest.TestCase):
         layouts = {"tensor": (2, TP2), "data": (2, {}), "zero": (2, ZERO), "both": (4, dict(**TP2, **ZERO, train__micro_batch_size=1))}
         for name, (ranks, layout) in layouts.items():
             done = run.run(name, ["--ranks", str(ranks)], **keys, **layout)
-            self.same_run(run.records(name), run.records("one"))
+            assert_same_run(self, run.records(name), run.records("one"))
             self.assertEqual(run.checkpoints(name), run.checkpoints("one"))
             self.assertEqual(done.stderr.count("iteration 20/20"), 1, done.stderr)
             self.assertEqual(done.stderr.count("memory plan"), 1)
@@ -37,11 +29,11 @@ class Ranks(unittest.TestCase):
         run.run("moved", ["--ranks", "4"], train__exit_interval=7, **TP2, **ZERO)
         run.run("moved", ["--ranks", "2"], train__exit_interval=14)
         run.run("moved")
-        self.same_run(run.records("moved"), run.records("one"))
+        assert_same_run(self, run.records("moved"), run.records("one"))
         run.run("bf16", train__precision="bf16")
         run.run("moved16", ["--ranks", "4"], train__precision="bf16", train__exit_interval=7, train__micro_batch_size=1, **ZERO)
         run.run("moved16", ["--ranks", "2"], train__precision="bf16", **TP2)
-        self.same_run(run.records("moved16"), run.records("bf16"), losses=2e-2, norms=0.2)
+        assert_same_run(self, run.records("moved16"), run.records("bf16"), losses=2e-2, norms=0.2)
 
     def test_a_layout_on_the_same_ranks_resumes_bit_for_bit(self):
         run = Run()
@@ -112,22 +104,14 @@ class Ranks(unittest.TestCase):
         self.assertAlmostEqual(sharded["weights"], one["weights"], delta=0.1)
 
 
-@unittest.skipUnless(shutil.which("mpirun"), "there is no mpirun")
+@unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
 class Processes(unittest.TestCase):
-    def launch(self, run, ranks, *arguments, **keys):
-        command = run.command(*arguments, **keys)
-        run.command = lambda *a, **k: [*MPIRUN, "-n", str(ranks), *command]
-        try:
-            return run.start()
-        finally:
-            del run.command
-
     def test_processes_give_the_run_of_threads(self):
         run = Run()
         for ranks, layout in ((2, TP2), (4, ZERO)):
             layout = dict(layout, train__micro_batch_size=1, train__train_iters=10, train__eval_interval=5, train__eval_iters=2)
             run.run(f"threads{ranks}", ["--ranks", str(ranks)], **layout)
-            process = self.launch(run, ranks, f"mpi{ranks}", **layout)
+            process = start(run, ranks, f"mpi{ranks}", **layout)
             _, errors = process.communicate(timeout=300)
             self.assertEqual(process.returncode, 0, errors)
             self.assertEqual(errors.count("iteration 10/10"), 1, errors)
@@ -137,7 +121,7 @@ class Processes(unittest.TestCase):
     def test_what_is_wrong_is_said_once(self):
         run = Run()
         for status, keys, part in ((2, dict(model__hidden_size=33), "hidden_size 33"), (2, dict(TP2), "does not divide the 3 ranks")):
-            process = self.launch(run, 3, "run", **keys)
+            process = start(run, 3, "run", **keys)
             _, errors = process.communicate(timeout=300)
             self.assertEqual(process.returncode, status, errors)
             self.assertEqual(errors.count("cambium: error: "), 1, errors)
@@ -145,7 +129,7 @@ class Processes(unittest.TestCase):
 
     def test_a_signal_at_one_process_stops_all(self):
         run = Run()
-        process = self.launch(run, 2, "run", train__train_iters=100000)
+        process = start(run, 2, "run", train__train_iters=100000)
         metrics = run.directory / "run.jsonl"
         self.assertTrue(wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 3, process))
         ranks = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
@@ -157,7 +141,7 @@ class Processes(unittest.TestCase):
 
     def test_a_launch_of_one_process_does_not_start_mpi(self):
         run = Run()
-        process = self.launch(run, 1, "run", train__train_iters=4)
+        process = start(run, 1, "run", train__train_iters=4)
         _, errors = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 0, errors)
         self.assertEqual(len(run.records()), 4)

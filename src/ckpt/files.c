@@ -1,0 +1,134 @@
+/* The files of a directory in chunks. Each file's chunks are shared out among the ranks in contiguous ranges; a file of
+ * few chunks goes to few ranks, and the next file begins with the next ones. Chunks begin at multiples of the block
+ * that direct I/O counts in, so no two ranks touch one block. */
+#include "save-internal.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LARGEST_CHUNK = 8 << 20, CHUNKS_A_RANK = 4 };
+
+static int make_file(struct write_plan *plan, int shard, int number, struct save_file *file) {
+    int status = write_plan_shard_name(plan, shard, file->name, sizeof file->name);
+    if (!status)
+        status = safetensors_writer_new(&file->writer);
+    for (int i = 0; i < plan->tensor_count && !status; i++) {
+        const struct file_tensor *tensor = &plan->tensors[i];
+        if (tensor->shard != shard)
+            continue;
+        int added = safetensors_writer_add(file->writer, tensor->name, tensor->dtype, tensor->dims, tensor->shape);
+        status = added < 0 ? added : STATUS_OK;
+    }
+    if (!status)
+        status = safetensors_writer_place(file->writer, file->name);
+    if (status)
+        return status;
+    file->header = safetensors_writer_header(file->writer, &file->header_bytes, &file->bytes);
+    for (int i = 0, added = 0; i < plan->tensor_count; i++)
+        if (plan->tensors[i].shard == shard) {
+            plan->tensors[i].file = number;
+            plan->tensors[i].start = safetensors_writer_start(file->writer, added++);
+        }
+    return STATUS_OK;
+}
+
+/* Small files have small chunks, so that every rank has some. */
+static void share_out(struct save_files *files) {
+    int64_t part = files->total_bytes / ((int64_t)CHUNKS_A_RANK * files->ranks) / BLOCK_BYTES * BLOCK_BYTES;
+    int next = 0;
+    files->chunk_bytes = part < BLOCK_BYTES ? BLOCK_BYTES : part > LARGEST_CHUNK ? LARGEST_CHUNK : part;
+    for (int f = 0; f < files->count; f++) {
+        struct save_file *file = &files->items[f];
+        file->chunks = (file->bytes + files->chunk_bytes - 1) / files->chunk_bytes;
+        file->owners = file->chunks < files->ranks ? (int)file->chunks : files->ranks;
+        file->first_owner = next;
+        file->first_step = files->steps;
+        files->steps += (file->chunks + file->owners - 1) / file->owners;
+        next = (next + file->owners) % files->ranks;
+    }
+}
+
+int save_files_make(struct write_plan *plans, int plan_count, int ranks, struct save_files *files) {
+    int total = 0;
+    *files = (struct save_files){.ranks = ranks};
+    for (int p = 0; p < plan_count; p++)
+        total += plans[p].shard_count;
+    files->items = calloc((size_t)total + 1, sizeof *files->items);
+    if (!files->items)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int p = 0; p < plan_count; p++)
+        for (int shard = 0; shard < plans[p].shard_count; shard++) {
+            struct save_file *file = &files->items[files->count++];
+            int status = make_file(&plans[p], shard, files->count - 1, file);
+            if (status)
+                return status;
+            files->total_bytes += file->bytes;
+        }
+    share_out(files);
+    return STATUS_OK;
+}
+
+void save_files_free(struct save_files *files) {
+    for (int f = 0; f < files->count; f++)
+        safetensors_writer_free(files->items[f].writer);
+    free(files->items);
+    *files = (struct save_files){0};
+}
+
+/* Where the chunks of owner `index` begin. */
+static int64_t first_chunk(const struct save_file *file, int64_t index) {
+    return file->chunks * index / file->owners;
+}
+
+void save_file_chunks(const struct save_files *files, const struct save_file *file, int rank, int64_t *first,
+                      int64_t *end) {
+    int index = (rank - file->first_owner + files->ranks) % files->ranks;
+    *first = index < file->owners ? first_chunk(file, index) : 0;
+    *end = index < file->owners ? first_chunk(file, index + 1) : 0;
+}
+
+int save_file_owner(const struct save_files *files, const struct save_file *file, int64_t chunk, int64_t *step) {
+    int64_t index = chunk * file->owners / file->chunks;
+    while (first_chunk(file, index) > chunk)
+        index--;
+    while (first_chunk(file, index + 1) <= chunk)
+        index++;
+    *step = file->first_step + chunk - first_chunk(file, index);
+    return (int)((file->first_owner + index) % files->ranks);
+}
+
+int64_t save_files_chunks_of(const struct save_files *files, int rank) {
+    int64_t count = 0;
+    for (int f = 0; f < files->count; f++) {
+        int64_t first, end;
+        save_file_chunks(files, &files->items[f], rank, &first, &end);
+        count += end - first;
+    }
+    return count;
+}
+
+int64_t save_files_hash(const struct save_files *files) {
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a */
+    for (int f = 0; f < files->count; f++)
+        for (size_t i = 0; i < files->items[f].header_bytes; i++)
+            hash = (hash ^ (unsigned char)files->items[f].header[i]) * 0x100000001b3;
+    return (int64_t)hash;
+}
+
+int save_files_create(const struct save_files *files, const char *directory) {
+    int status = STATUS_OK;
+    for (int f = 0; f < files->count && !status; f++) {
+        char path[PATH_MAX];
+        status = file_join(path, sizeof path, directory, files->items[f].name);
+        if (status)
+            break;
+        int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        status = descriptor < 0 ? status_fail_errno("cannot create %s", path)
+                                : file_reserve(descriptor, files->items[f].bytes, path);
+        if (descriptor >= 0 && close(descriptor) && !status)
+            status = status_fail_errno("cannot write %s", path);
+    }
+    return status;
+}

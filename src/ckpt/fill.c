@@ -1,0 +1,245 @@
+/* A step of the exchange: each rank fills at most one of its chunks, from its own memory and from what others send.
+ * Values are turned into the file's orientation by whoever has them, in blocks that stay in a core's cache. */
+#include "save-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BLOCK_ELEMENTS = SAVE_SCRATCH_BYTES / sizeof(float),
+    LINES = 128, /* of the file, in a transposed block: as long are the runs in memory */
+};
+
+/* Where the elements of a cell go: its rows `stride` elements apart. */
+struct target {
+    char *at;
+    int64_t stride;
+};
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static const struct file_tensor *tensor_of(const struct save_exchange *x, const struct save_cell *cell) {
+    const struct write_plan *plan = &x->plans[cell->plan];
+    return &plan->tensors[plan->pieces[cell->piece].tensor];
+}
+
+static int64_t width_of(const struct save_exchange *x, const struct save_cell *cell) {
+    return (int64_t)dtype_bytes(tensor_of(x, cell)->dtype);
+}
+
+static const struct ckpt_array *source_of(const struct save_exchange *x, const struct save_cell *cell) {
+    const struct write_plan *plan = &x->plans[cell->plan];
+    return &plan->request.arrays[plan->pieces[cell->piece].array];
+}
+
+/* Part of a cell, at most BLOCK_ELEMENTS. */
+static int copy_block(const struct save_exchange *x, const struct save_cell *part, struct target to, char *scratch) {
+    const struct write_plan *plan = &x->plans[part->plan];
+    const struct write_piece *piece = &plan->pieces[part->piece];
+    const struct param_slice *slice = &plan->request.table->rows[piece->param].slices[piece->slice];
+    const struct ckpt_array *array = source_of(x, part);
+    size_t width = dtype_bytes(array->dtype), line = (size_t)part->columns * width;
+    int64_t place = slice->row - slice->file_start;
+    struct ckpt_block block = {.param = piece->param};
+    if (slice->is_transposed) {
+        block.row = part->column + place;
+        block.rows = part->columns;
+        block.column = part->row;
+        block.columns = part->rows;
+    } else {
+        block.row = part->row + place;
+        block.rows = part->rows;
+        block.column = part->column;
+        block.columns = part->columns;
+    }
+    bool is_direct = !slice->is_transposed && (part->rows == 1 || part->columns == to.stride);
+    int status = array->get(array->context, &block, is_direct ? to.at : scratch);
+    if (status || is_direct)
+        return status;
+    if (slice->is_transposed) {
+        transpose(scratch, block.rows, block.columns, width, to.at, to.stride);
+        return STATUS_OK;
+    }
+    for (int64_t r = 0; r < part->rows; r++)
+        memcpy(to.at + (size_t)(r * to.stride) * width, scratch + (size_t)r * line, line);
+    return STATUS_OK;
+}
+
+/* Copies the blocks of a cell whose numbers, counted on from *number, are `index` modulo `count`. */
+static int copy_cell(const struct save_exchange *x, const struct save_cell *cell, struct target to, int index,
+                     int count, int64_t *number) {
+    const struct write_plan *plan = &x->plans[cell->plan];
+    const struct write_piece *piece = &plan->pieces[cell->piece];
+    bool is_transposed = plan->request.table->rows[piece->param].slices[piece->slice].is_transposed;
+    int64_t width = width_of(x, cell), rows, columns;
+    if (is_transposed) {
+        rows = smaller(cell->rows, LINES);
+        columns = smaller(cell->columns, BLOCK_ELEMENTS / rows);
+    } else {
+        columns = smaller(cell->columns, BLOCK_ELEMENTS);
+        rows = smaller(cell->rows, BLOCK_ELEMENTS / columns);
+    }
+    for (int64_t row = 0; row < cell->rows; row += rows)
+        for (int64_t column = 0; column < cell->columns; column += columns) {
+            if ((*number)++ % count != index)
+                continue;
+            struct save_cell part = *cell;
+            part.row += row;
+            part.rows = smaller(rows, cell->rows - row);
+            part.column += column;
+            part.columns = smaller(columns, cell->columns - column);
+            struct target at = {to.at + (row * to.stride + column) * width, to.stride};
+            int status = copy_block(x, &part, at, x->scratch + (size_t)index * SAVE_SCRATCH_BYTES);
+            if (status)
+                return status;
+        }
+    return STATUS_OK;
+}
+
+/* Cells [first, end) of those that are given, into a chunk or, with `is_dense`, one behind the other. */
+struct copying {
+    const struct save_exchange *exchange;
+    int64_t first, end;
+    char *to;
+    bool is_dense;
+};
+
+static int copy_share(const struct copying *copying, int index, int count) {
+    const struct save_exchange *x = copying->exchange;
+    int64_t number = 0, at = 0;
+    for (int64_t i = copying->first; i < copying->end; i++) {
+        const struct save_cell *cell = &x->gives.items[i];
+        const struct file_tensor *tensor = tensor_of(x, cell);
+        struct target to = {copying->to + cell->at, tensor->dims == 2 ? tensor->shape[1] : 1};
+        if (copying->is_dense)
+            to = (struct target){copying->to + at, cell->columns};
+        int status = copy_cell(x, cell, to, index, count, &number);
+        if (status)
+            return status;
+        at += cell->rows * cell->columns * width_of(x, cell);
+    }
+    return STATUS_OK;
+}
+
+/* As many threads as the arrays allow; what the first of them says of a failure is this thread's text. */
+static int copy_all(const struct copying *copying) {
+    const struct save_exchange *x = copying->exchange;
+    int threads = x->threads, result = STATUS_OK;
+    char text[1024] = "";
+    for (int64_t i = copying->first; i < copying->end; i++) {
+        const struct ckpt_array *array = source_of(x, &x->gives.items[i]);
+        int most = array->threads > 0 ? array->threads : 1;
+        threads = most < threads ? most : threads;
+    }
+    if (threads == 1)
+        return copy_share(copying, 0, 1);
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+    for (int t = 0; t < threads; t++) {
+        int status = copy_share(copying, t, threads);
+        if (status) {
+#pragma omp critical(save_failure)
+            {
+                snprintf(text, sizeof text, "%s", status_text());
+                result = status;
+            }
+        }
+    }
+    return result ? status_fail(result, "%s", text) : STATUS_OK;
+}
+
+void save_failure_note(struct save_failure *failure, int status) {
+    if (!status || failure->status)
+        return;
+    failure->status = status;
+    snprintf(failure->text, sizeof failure->text, "%s", status_text());
+}
+
+/* ---- messages ---- */
+
+/* From `*next` on: where the cells of this step and shift end. */
+static int64_t end_of(const struct save_cells *cells, int64_t next, int64_t step, int shift) {
+    while (next < cells->count && cells->items[next].step == step && cells->items[next].shift == shift)
+        next++;
+    return next;
+}
+
+static int64_t bytes_of(const struct save_exchange *x, const struct save_cells *cells, int64_t first, int64_t end) {
+    int64_t bytes = 0;
+    for (; first < end; first++)
+        bytes += cells->items[first].rows * cells->items[first].columns * width_of(x, &cells->items[first]);
+    return bytes;
+}
+
+/* A message's cells to their places in the chunk. */
+static void place(const struct save_exchange *x, int64_t first, int64_t end, char *chunk) {
+    const char *from = x->taking;
+    for (; first < end; first++) {
+        const struct save_cell *cell = &x->takes.items[first];
+        const struct file_tensor *tensor = tensor_of(x, cell);
+        int64_t width = width_of(x, cell), stride = (tensor->dims == 2 ? tensor->shape[1] : 1) * width;
+        int64_t line = cell->columns * width, rows = cell->rows;
+        if (line == stride) {
+            line *= rows;
+            rows = 1;
+        }
+        for (int64_t r = 0; r < rows; r++, from += line)
+            memcpy(chunk + cell->at + r * stride, from, (size_t)line);
+    }
+}
+
+/* One message to the rank `shift` ahead, one from the rank `shift` behind; either may be empty. */
+static int exchange_shift(struct save_exchange *x, int64_t step, int shift, char *chunk, struct save_failure *failure) {
+    int64_t give_end = end_of(&x->gives, x->next_give, step, shift);
+    int64_t take_end = end_of(&x->takes, x->next_take, step, shift);
+    struct comm_request sending = {0}, receiving = {0};
+    bool has_received = false, has_sent = false;
+    int result = STATUS_OK;
+    if (take_end > x->next_take) {
+        struct comm_data data = {
+            .receive = x->taking, .count = bytes_of(x, &x->takes, x->next_take, take_end), .dtype = DTYPE_U8};
+        result = comm_receive_start(x->world, NULL, &data, x->takes.items[x->next_take].peer, &receiving);
+        has_received = !result;
+    }
+    if (!result && give_end > x->next_give) {
+        struct copying copying = {x, x->next_give, give_end, x->giving, true};
+        struct comm_data data = {
+            .send = x->giving, .count = bytes_of(x, &x->gives, x->next_give, give_end), .dtype = DTYPE_U8};
+        if (!failure->status)
+            save_failure_note(failure, copy_all(&copying));
+        result = comm_send_start(x->world, NULL, &data, x->gives.items[x->next_give].peer, &sending);
+        has_sent = !result;
+    }
+    int sent = has_sent ? comm_wait(&sending) : STATUS_OK; /* also after a failure: buffers are ours only then */
+    int received = has_received ? comm_wait(&receiving) : STATUS_OK;
+    if (!result)
+        result = sent ? sent : received;
+    if (!result && !failure->status)
+        place(x, x->next_take, take_end, chunk);
+    x->next_give = give_end;
+    x->next_take = take_end;
+    return result;
+}
+
+/* The least shift with anything to do in this step; -1: none. */
+static int next_shift(const struct save_exchange *x, int64_t step) {
+    const struct save_cell *give = x->next_give < x->gives.count ? &x->gives.items[x->next_give] : NULL;
+    const struct save_cell *take = x->next_take < x->takes.count ? &x->takes.items[x->next_take] : NULL;
+    int shift = give && give->step == step ? give->shift : -1;
+    return take && take->step == step && (shift < 0 || take->shift < shift) ? take->shift : shift;
+}
+
+int save_exchange_step(struct save_exchange *x, int64_t step, char *chunk, struct save_failure *failure) {
+    int64_t own_end = end_of(&x->gives, x->next_give, step, 0);
+    struct copying own = {x, x->next_give, own_end, chunk, false};
+    if (!failure->status)
+        save_failure_note(failure, copy_all(&own));
+    x->next_give = own_end;
+    for (int shift; (shift = next_shift(x, step)) >= 0;) {
+        int result = exchange_shift(x, step, shift, chunk, failure);
+        if (result)
+            return result;
+    }
+    return STATUS_OK;
+}

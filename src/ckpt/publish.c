@@ -1,0 +1,96 @@
+/* What a directory holds beside tensors, and how it takes its place: the first rank's part. */
+#include "save-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int write_text(const char *directory, const char *name, const char *text) {
+    char path[PATH_MAX];
+    int status = file_join(path, sizeof path, directory, name);
+    return status ? status : file_write_atomic(path, text, strlen(text));
+}
+
+static int copy_tokenizer(const char *from, const char *to) {
+    static const char *const names[] = {
+        "tokenizer.json",        "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
+        "generation_config.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char source[PATH_MAX], target[PATH_MAX];
+        if (!directory_has_file(from, names[i]))
+            continue;
+        int status = file_join(source, sizeof source, from, names[i]);
+        if (!status)
+            status = file_join(target, sizeof target, to, names[i]);
+        if (!status)
+            status = file_copy(source, target);
+        if (!status)
+            status = file_sync(target);
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+int save_check_replaceable(const char *directory) {
+    char **names;
+    size_t count;
+    int status = directory_check(directory);
+    if (status == STATUS_NOT_FOUND)
+        return STATUS_OK;
+    if (!status)
+        status = file_list(directory, &names, &count);
+    if (status)
+        return status;
+    if (count > 0 && !directory_has_model(directory))
+        status = status_fail(STATUS_INVALID, "%s is not empty and no model directory: name another, or remove it",
+                             directory);
+    file_list_free(names, count);
+    return status;
+}
+
+static int compare_iterations(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void prune_one(const char *root, int64_t iteration) {
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/iter_%07lld", root, (long long)iteration) >= (int)sizeof path)
+        return;
+    if (staging_remove(path))
+        log_warning("%s", status_text());
+}
+
+void save_prune(const char *root, int64_t saved, int64_t keep_last) {
+    char **names;
+    size_t count, found = 0;
+    if (keep_last <= 0)
+        return;
+    if (file_list(root, &names, &count)) {
+        log_warning("%s", status_text());
+        return;
+    }
+    int64_t *iterations = calloc(count + 1, sizeof *iterations);
+    for (size_t i = 0; iterations && i < count; i++) {
+        int64_t number = checkpoint_iteration(names[i]);
+        if (number >= 0 && number != saved)
+            iterations[found++] = number;
+    }
+    if (found)
+        qsort(iterations, found, sizeof *iterations, compare_iterations);
+    for (size_t i = 0; i < found && (int64_t)(found - i) > keep_last - 1; i++)
+        prune_one(root, iterations[i]);
+    free(iterations);
+    file_list_free(names, count);
+}
+
+/* Everything but the tensors. */
+int save_texts(const char *directory, const struct ckpt_save *save, const char *state_text) {
+    const struct ckpt_model *model = &save->model;
+    int status = write_text(directory, CONFIG_FILE, model->config_text);
+    if (!status && model->tokenizer_directory)
+        status = copy_tokenizer(model->tokenizer_directory, directory);
+    if (!status && state_text)
+        status = write_text(directory, STATE_FILE, state_text);
+    return status;
+}

@@ -1,0 +1,136 @@
+/* Saving inside: a directory's files are cut into chunks, each with one rank that writes it. Ranks first hand each
+ * other the elements of their chunks (cells.c, fill.c), so that each has contiguous ranges of the files in its memory;
+ * these go to the disk by a thread of their own (background.c) or through MPI-IO. */
+#ifndef CAMBIUM_CKPT_SAVE_INTERNAL_H
+#define CAMBIUM_CKPT_SAVE_INTERNAL_H
+
+#include "ckpt-internal.h"
+
+#include <pthread.h>
+
+enum { SAVE_PLANS = 2, BLOCK_BYTES = 4096 /* what direct I/O counts in */ };
+
+/* ---- files.c: the files, and who writes which chunk ---- */
+
+struct save_file {
+    char name[NAME_MAX + 1];
+    struct safetensors_writer *writer; /* knows the places */
+    const char *header;                /* the bytes before the data */
+    size_t header_bytes;
+    int64_t bytes, chunks;
+    int64_t first_step;      /* step first_step + k takes every owner's k-th chunk of this file */
+    int owners, first_owner; /* consecutive ranks, around the end of the world */
+};
+
+struct save_files {
+    struct save_file *items;
+    int count, ranks;
+    int64_t chunk_bytes, total_bytes, steps;
+};
+
+/* The files of some plans; sets the place of each of their tensors. */
+int save_files_make(struct write_plan *plans, int plan_count, int ranks, struct save_files *files);
+void save_files_free(struct save_files *files);
+/* The chunks of a file that a rank writes: [*first, *end). */
+void save_file_chunks(const struct save_files *files, const struct save_file *file, int rank, int64_t *first,
+                      int64_t *end);
+/* Who writes a chunk, and in which step. */
+int save_file_owner(const struct save_files *files, const struct save_file *file, int64_t chunk, int64_t *step);
+/* Of all files. */
+int64_t save_files_chunks_of(const struct save_files *files, int rank);
+/* A number that differs where the files do. */
+int64_t save_files_hash(const struct save_files *files);
+/* Creates every file at its full size, without contents. */
+int save_files_create(const struct save_files *files, const char *directory);
+
+/* ---- cells.c: which elements go where ---- */
+
+/* A rectangle of a tensor as it stands in its file, all of it in one chunk. */
+struct save_cell {
+    int64_t step;
+    int shift, peer; /* the other rank, and how many ranks it is away */
+    int plan, piece;
+    int64_t row, rows, column, columns;
+    int64_t at; /* the byte of the chunk where it begins */
+};
+
+struct save_cells {
+    struct save_cell *items; /* by step, shift, place */
+    int64_t count, capacity;
+};
+
+/* What this rank gives away (to itself too: shift 0), and what it takes from others. */
+int save_cells_make(const struct write_plan *plans, int plan_count, const struct save_files *files, struct comm *world,
+                    struct save_cells *gives, struct save_cells *takes);
+
+/* ---- fill.c: a step of the exchange ---- */
+
+/* The first thing that went wrong at this rank, kept while it goes on for the others' sake. */
+struct save_failure {
+    int status;
+    char text[1024];
+};
+/* Keeps this thread's text, where `status` is the first failure. */
+void save_failure_note(struct save_failure *failure, int status);
+
+struct save_exchange {
+    const struct write_plan *plans;
+    const struct save_files *files;
+    struct comm *world; /* NULL: alone */
+    struct save_cells gives, takes;
+    int64_t next_give, next_take;
+    int threads;
+    char *scratch;         /* [threads][SAVE_SCRATCH_BYTES] */
+    char *giving, *taking; /* [chunk_bytes] each; NULL when alone */
+};
+enum { SAVE_SCRATCH_BYTES = 256 << 10 };
+
+/* Fills `chunk` (NULL where this rank has none in this step) from this rank's memory and the others', and gives them
+ * theirs. After a failure the values do not matter, and only the others' wait is ended. Returns what is wrong with the
+ * others. */
+int save_exchange_step(struct save_exchange *exchange, int64_t step, char *chunk, struct save_failure *failure);
+
+/* ---- publish.c: the first rank's part ---- */
+
+/* An --output that names the wrong directory must not cost its contents. */
+int save_check_replaceable(const char *directory);
+/* Writes everything but the tensors; `state_text` NULL: a model alone. */
+int save_texts(const char *directory, const struct ckpt_save *save, const char *state_text);
+/* Removes all but the `keep_last` newest checkpoints and the one just saved; 0: none. */
+void save_prune(const char *root, int64_t saved, int64_t keep_last);
+
+/* ---- background.c: from memory to the disk ---- */
+
+struct save_writer {
+    const struct save_files *files;
+    int rank;
+    char *slots; /* [slot_count][chunk_bytes]: chunk n of this rank stands in slot n % slot_count */
+    int64_t slot_count, chunk_count;
+    const char *directory;
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int64_t filled, written; /* chunks; under the lock, as what follows */
+    bool is_cancelled, is_done;
+    int status;
+    char text[1024];
+};
+
+int save_writer_init(struct save_writer *writer);
+void save_writer_destroy(struct save_writer *writer);
+/* Starts a thread that writes this rank's chunks as they are filled, and syncs. */
+int save_writer_start(struct save_writer *writer);
+/* Starts a thread that calls `function` instead. */
+int save_writer_run(struct save_writer *writer, int (*function)(void *context), void *context);
+/* The slot for chunk `n`, once it is free; NULL when the writer has failed. */
+char *save_writer_slot(struct save_writer *writer, int64_t n);
+void save_writer_filled(struct save_writer *writer, int64_t n);
+/* Whether the thread has ended its work, and how. */
+bool save_writer_is_done(struct save_writer *writer, int *status);
+/* Waits until it has, where there is one. */
+void save_writer_wait(struct save_writer *writer);
+/* Ends it (cancelled: not for what is left); its status, with its text as this thread's. */
+int save_writer_join(struct save_writer *writer, bool is_cancelled);
+
+#endif

@@ -1,0 +1,48 @@
+"""What the tests of ranks as processes share: how they are launched, found, and seen to end."""
+import os, pathlib, shutil, subprocess, time
+
+from pretrain_support import CAMBIUM
+
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
+os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+HAS_MPIRUN = shutil.which("mpirun") is not None
+
+
+def start(run, ranks, *arguments, launcher=MPIRUN, **keys):
+    """Starts Run.command(*arguments, **keys) as so many processes."""
+    command = [*launcher, "-n", str(ranks), *run.command(*arguments, **keys)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def is_running(pid):
+    """Whether the process exists and is no zombie."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def rank_processes(word, variable="OMPI_COMM_WORLD_RANK"):
+    """{rank: pid} of the program's processes on whose command line this word stands, the rank as the launcher says it."""
+    found = {}
+    for directory in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if word not in (directory / "cmdline").read_bytes().decode().split("\0"):
+                continue
+            if not os.path.samefile(directory / "exe", CAMBIUM):
+                continue
+            environment = dict(e.split("=", 1) for e in (directory / "environ").read_bytes().decode().split("\0") if "=" in e)
+        except OSError:
+            continue
+        if variable in environment:
+            found[int(environment[variable])] = int(directory.name)
+    return found
+
+
+def wait_for_end(pids, seconds):
+    """The processes that still run after so many seconds."""
+    end = time.monotonic() + seconds
+    while pids and time.monotonic() < end:
+        time.sleep(0.01)
+        pids = [pid for pid in pids if is_running(pid)]
+    return pids

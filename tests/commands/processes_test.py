@@ -1,0 +1,81 @@
+"""pretrain under mpirun in a dozen layouts: the run and the weights of one rank."""
+import array, json, struct, unittest
+
+from mpi_support import HAS_MPIRUN, start
+from pretrain_support import Run, assert_same_run
+
+MODEL = dict(model__num_layers=4, train__global_batch_size=8, train__micro_batch_size=1)
+# ranks, and what is said of them: the sizes of the layout, sequence parallelism, ZeRO-1, recomputation, more keys
+LAYOUTS = [
+    (2, dict(tp=2)),
+    (2, dict(tp=2, sp=True, recompute="full")),
+    (2, dict()),
+    (2, dict(zero=True, recompute="selective")),
+    (3, dict(tp=1, zero=True), dict(train__global_batch_size=6)),
+    (4, dict(tp=4)),
+    (4, dict(tp=4, sp=True, recompute="selective")),
+    (4, dict(tp=2, zero=True)),
+    (4, dict(tp=2, sp=True), dict(train__micro_batch_size=2)),
+    (4, dict(tp=2, sp=True, zero=True, recompute="full"), dict(model__untie_embeddings_and_output_weights="true")),
+    (4, dict(zero=True), dict(train__micro_batch_size=2)),
+    (4, dict(), dict(model__untie_embeddings_and_output_weights="true")),
+]
+
+
+def layout_keys(tp=1, sp=False, zero=False, recompute=None):
+    keys = dict(parallel__tensor_model_parallel_size=tp)
+    if sp:
+        keys["parallel__sequence_parallel"] = "true"
+    if zero:
+        keys["parallel__use_distributed_optimizer"] = "true"
+    if recompute:
+        keys["parallel__recompute_granularity"] = recompute
+    if recompute == "selective":
+        keys["parallel__recompute_modules"] = "layernorm,mlp_act"
+    return keys
+
+
+def weights(run, name):
+    """All values of a model's file, by the tensors' names."""
+    (path,) = (run.directory / name).glob("iter_*/model.safetensors")
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8:8 + length])
+    values = {}
+    for tensor, entry in header.items():
+        if tensor != "__metadata__":
+            begin, end = entry["data_offsets"]
+            values[tensor] = array.array("f", data[8 + length + begin:8 + length + end])
+    return values
+
+
+@unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+class Processes(unittest.TestCase):
+    def same_weights(self, ours, one):
+        self.assertEqual(ours.keys(), one.keys())
+        differences = sorted(abs(a - b) for tensor in one for a, b in zip(ours[tensor], one[tensor], strict=True))
+        largest = max(abs(value) for values in one.values() for value in values)
+        self.assertLessEqual(differences[-1], 1e-3 * largest)
+        self.assertLessEqual(differences[-1 - len(differences) // 1000], 1e-5 * largest)
+
+    def test_a_dozen_layouts_give_the_run_of_one_rank(self):
+        run = Run()
+        known = set()
+        for number, (ranks, layout, *more) in enumerate(LAYOUTS):
+            # The micro batch is the layout's alone: one rank takes the global batch in ones.
+            keys = dict(MODEL, **(more[0] if more else {}))
+            one = "one-" + "-".join(f"{k}-{v}" for k, v in sorted(keys.items()) if k != "train__micro_batch_size" and MODEL.get(k) != v)
+            if one not in known:
+                run.run(one, **dict(keys, train__micro_batch_size=1))
+                known.add(one)
+            with self.subTest(ranks=ranks, **layout, **keys):
+                process = start(run, ranks, f"layout{number}", **keys, **layout_keys(**layout))
+                _, errors = process.communicate(timeout=300)
+                self.assertEqual(process.returncode, 0, errors)
+                self.assertIn(f"cambium: {ranks} ranks: tensor {layout.get('tp', 1)}, ", errors)
+                assert_same_run(self, run.records(f"layout{number}"), run.records(one))
+                self.same_weights(weights(run, f"layout{number}"), weights(run, one))
+
+
+if __name__ == "__main__":
+    unittest.main()
