@@ -138,6 +138,8 @@ const struct config_row run_rows[] = {
      .default_text = "core_attn",
      .metavar = "MODULE...",
      .help = "of selective: core_attn (attention never keeps its weights), layernorm, mlp_act"},
+    INT("parallel.threads_per_rank", parallel.threads_per_rank, "0", 0, 4096,
+        "threads that each rank computes with; 0: one where ranks share their cores, else all cores of the rank"),
 
     PATH("checkpoint.save", checkpoint.save, "DIR", "write checkpoints DIR/iter_0000100; without it nothing is saved"),
     PATH("checkpoint.load", checkpoint.load, "DIR",

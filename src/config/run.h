@@ -57,6 +57,7 @@ struct run_config {
         int recompute_granularity, recompute_method; /* enum recompute_granularity, enum recompute_method */
         int64_t recompute_num_layers;
         struct config_list recompute_modules; /* of core_attn, layernorm, mlp_act */
+        int64_t threads_per_rank;             /* 0: one where ranks share cores, else all */
     } parallel;
     struct {
         const char *save, *load;

@@ -8,20 +8,14 @@
 #include "data/data.h"
 #include "model/model.h"
 #include "optim/optim.h"
-
-/* Where a rank runs. */
-struct train_site {
-    int threads;    /* to compute with: its part of the cores that it shares */
-    int in_process; /* ranks of this process */
-    bool is_first_on_host, is_first_in_process;
-};
+#include "parallel/site.h"
 
 struct trainer {
     struct train_run run;
     struct train_plan plan;
     struct comm *world;
     struct comm *own_world; /* where the caller has none */
-    struct train_site site;
+    struct rank_site site;
     struct device *device;
     struct rank rank;
     struct gpt_data data;
@@ -40,8 +34,6 @@ struct trainer {
 /* ranks.c */
 /* The grid of so many ranks; refuses what cannot be. */
 int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid);
-/* All ranks tell each other where they run, and the log. */
-int train_find_site(struct comm *world, const struct rank_grid *grid, struct train_site *site);
 /* Sets trainer->stop from the wishes of all ranks. */
 int train_agree_stop(struct trainer *trainer);
 /* Sums one number in host memory over the ranks that share this one's weights. */

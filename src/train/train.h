@@ -55,6 +55,8 @@ size_t train_plan_total(const struct train_plan *plan);
 void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out);
 
 struct trainer;
+struct rank;
+struct rank_site;
 
 /* Plans rank 0 of the run on so many ranks; refuses layouts that cannot be, opens the datasets' files to see that they
  * are there, and writes nothing. */
@@ -63,6 +65,10 @@ int train_plan_make(const struct train_run *run, int ranks, struct train_plan *p
  * NULL for a rank alone. */
 int trainer_open(const struct train_run *run, struct comm *world, struct trainer **trainer);
 void trainer_close(struct trainer *trainer);
+/* For who measures: the rank, which books what its time went to, and the plan and place of it. */
+struct rank *trainer_rank(struct trainer *trainer);
+const struct train_plan *trainer_plan(const struct trainer *trainer);
+const struct rank_site *trainer_site(const struct trainer *trainer);
 
 /* One iteration; the record is the same on every rank. Allocates nothing once the first one is through. A loss or a
  * gradient norm that is not finite is STATUS_INVALID, with the iteration and the sample numbers; the weights are then

@@ -95,8 +95,10 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     if (!world)
         status = comm_single_open(&trainer->own_world);
     trainer->world = world ? world : trainer->own_world;
+    if (world && world->size > 1)
+        log_info("%d ranks: tensor %d, data %d, pipeline %d", world->size, grid.tensor, grid.data, grid.pipeline);
     if (!status)
-        status = train_find_site(trainer->world, &grid, &trainer->site);
+        status = rank_site_find(trainer->world, (int)run->config.parallel.threads_per_rank, &trainer->site);
     if (!status)
         status = open_data(trainer);
     if (!status)
@@ -131,6 +133,18 @@ void trainer_close(struct trainer *trainer) {
     gpt_data_close(&trainer->data);
     comm_close(trainer->own_world);
     free(trainer);
+}
+
+struct rank *trainer_rank(struct trainer *trainer) {
+    return &trainer->rank;
+}
+
+const struct train_plan *trainer_plan(const struct trainer *trainer) {
+    return &trainer->plan;
+}
+
+const struct rank_site *trainer_site(const struct trainer *trainer) {
+    return &trainer->site;
 }
 
 /* ---- batches ---- */
