@@ -61,7 +61,8 @@ struct run_config {
     } parallel;
     struct {
         const char *save, *load;
-        int64_t save_interval, keep_last;
+        int64_t save_interval, keep_last, max_shard_size; /* max_shard_size: MB */
+        bool async_save;
     } checkpoint;
     struct {
         int64_t log_interval;

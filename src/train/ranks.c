@@ -27,12 +27,12 @@ int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid) 
 
 /* ---- agreement ---- */
 
-int train_agree_stop(struct trainer *trainer) {
-    int64_t wish = stop_requested();
-    struct comm_data data = {.send = &wish, .receive = &wish, .count = 1, .dtype = DTYPE_I64};
+int train_agree(struct trainer *trainer) {
+    int64_t words[2] = {stop_requested(), -(int64_t)train_save_progress(trainer)};
+    struct comm_data data = {.send = words, .receive = words, .count = 2, .dtype = DTYPE_I64};
     int status = comm_all_reduce(trainer->world, NULL, &data, COMM_MAX);
-    trainer->stop = (int)wish;
-    return status;
+    trainer->stop = (int)words[0];
+    return status ? status : train_save_advance(trainer, (enum ckpt_progress)-words[1]);
 }
 
 int train_sum_over_data(struct trainer *trainer, void *value, enum dtype dtype) {

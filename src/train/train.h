@@ -79,6 +79,10 @@ int trainer_step(struct trainer *trainer, struct train_record *record);
 int trainer_evaluate(struct trainer *trainer, struct validation_record *record, bool *is_done);
 /* Writes checkpoint.save/iter_%07d. */
 int trainer_save(struct trainer *trainer);
+/* The same with checkpoint.async_save: returns when there is a copy of all that is to be written, so that iterations may
+ * follow; a thread writes it. trainer_run takes it on at the end of each, and trainer_save_wait waits for it. */
+int trainer_save_begin(struct trainer *trainer);
+int trainer_save_wait(struct trainer *trainer);
 
 /* The whole run: iterations, metrics, validation, checkpoints, until the end, exit_interval or a signal. */
 int trainer_run(struct trainer *trainer);

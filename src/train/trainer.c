@@ -63,7 +63,9 @@ static int open_model(struct trainer *trainer) {
                                     run->parallel.use_distributed_optimizer);
     if (!status)
         status = optimizer_open(&trainer->optimizer, &adamw, &trainer->sync);
-    return status ? status : train_load(trainer);
+    if (!status)
+        status = train_load(trainer);
+    return status ? status : train_saver_open(trainer);
 }
 
 /* The first rank of a host builds the index caches, which the others then find. */
@@ -121,6 +123,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
 void trainer_close(struct trainer *trainer) {
     if (!trainer)
         return;
+    train_saver_close(trainer);
     optimizer_close(&trainer->optimizer);
     gradient_sync_close(&trainer->sync);
     model_close(trainer->model);
@@ -278,7 +281,7 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
         return STATUS_OK;
     /* As Megatron counts: each validation goes on where the one before it ended. */
     int64_t first = (trainer->iteration / run->train.eval_interval - 1) * run->train.eval_iters * batch_size;
-    int status = train_agree_stop(trainer);
+    int status = train_agree(trainer);
     for (int64_t i = 0; i < run->train.eval_iters && !status && !trainer->stop; i++) {
         status = read_global_batch(trainer, split, first + i * batch_size, &more);
         labels += more;
@@ -287,7 +290,7 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
             status = model_evaluate(trainer->model, &batch);
         }
         if (!status)
-            status = train_agree_stop(trainer);
+            status = train_agree(trainer);
     }
     if (!status)
         status = model_loss(trainer->model, &loss);
