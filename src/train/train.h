@@ -46,7 +46,7 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
 /* Bytes of memory that a rank of a run takes, by purpose. */
 struct train_plan {
     int ranks;
-    size_t weights, gradients, optimizer, activations, workspace, data;
+    size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
     int64_t parameters;
     double flops_per_token;
 };
