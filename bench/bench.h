@@ -16,14 +16,19 @@ struct bench_options {
     const char *input;     /* a text file */
     const char *filter;    /* of op cases: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
-    int precision;      /* enum precision */
-    bool has_precision; /* given: operations of the other are left out */
-    bool has_dropout;
+    int64_t ranks, global_batch_size; /* of train; 0: not given */
+    int precision;                    /* enum precision */
+    bool has_precision;               /* given: operations of the other are left out */
+    bool has_dropout, has_baseline;
+    struct run_config run; /* of train: the section `parallel` */
+    struct comm *world;    /* of train: the processes of a launch, or NULL */
 };
 
 int bench_gemm(const struct bench_options *options);
 int bench_ops(const struct bench_options *options);
 int bench_tokenizer(const struct bench_options *options);
+/* The trainer's own step, beside that of one rank with as many threads in turn with it. A rank of `world` that fails
+ * has called comm_abort. */
 int bench_train(const struct bench_options *options);
 int bench_prefill(const struct bench_options *options);
 int bench_decode(const struct bench_options *options);

@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 #include "bench.h"
+#include "launch.h"
 
 #include <string.h>
 
@@ -49,7 +50,21 @@ static const struct config_row rows[] = {
      .default_text = "0",
      .minimum = 0,
      .maximum = 4096,
-     .help = "to compute with; 0 is all cores"},
+     .help = "to compute with, at each rank; 0 is all cores, or one where ranks share them"},
+    RANKS_ROW(AT(ranks),
+              "bench train: ranks, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
+    {.path = "global-batch-size",
+     .type = CONFIG_INT,
+     .offset = AT(global_batch_size),
+     .minimum = 1,
+     .maximum = 1 << 20,
+     .help = "bench train: samples of a step; a micro batch of each data-parallel rank when not given"},
+    {.path = "baseline",
+     .type = CONFIG_BOOL,
+     .offset = AT(has_baseline),
+     .default_text = "true",
+     .help = "bench train: in turn with each step on several ranks, or with recomputation, one of one rank that has "
+             "all their threads and keeps everything; not under mpirun or srun"},
     {.path = "dropout",
      .type = CONFIG_BOOL,
      .offset = AT(has_dropout),
@@ -74,20 +89,35 @@ static const struct config_row rows[] = {
      .help = "bench ops, gemm: only operations with this in their names"},
 };
 
-static const struct config_command command = {
-    .name = "bench",
-    .synopsis = "cambium bench gemm|ops|tokenizer|train|prefill|decode [OPTIONS]",
-    .description =
-        "Measures one thing and prints JSON lines, the summary last. Each figure stands beside a ceiling that was "
-        "measured just before and after in the same run (FLOP/s of plain matrix products, or the streaming read); "
-        "ratio is the share of it that was reached.",
-    .examples = "  cambium bench train --micro-batch-size 4 --seq-length 256 --precision bf16\n"
-                "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"
-                "  cambium bench ops --filter layernorm\n",
-    .rows = rows,
-    .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
-};
+/* The rows of the section `parallel` among those of a run. */
+static struct config_command describe(void) {
+    size_t first = 0, count = 0;
+    while (strncmp(run_rows[first].path, "parallel.", 9))
+        first++;
+    while (first + count < run_row_count && !strncmp(run_rows[first + count].path, "parallel.", 9))
+        count++;
+    return (struct config_command){
+        .name = "bench",
+        .synopsis = "cambium bench gemm|ops|tokenizer|train|prefill|decode [OPTIONS]",
+        .description =
+            "Measures one thing and prints JSON lines, the summary last. Each figure stands beside a ceiling that was "
+            "measured just before and after in the same run (FLOP/s of plain matrix products, or the streaming read); "
+            "ratio is the share of it that was reached. bench train takes the layouts of pretrain, and says what they "
+            "cost beside one rank.",
+        .examples = "  cambium bench train --micro-batch-size 4 --seq-length 256 --precision bf16\n"
+                    "  cambium bench train --precision bf16 --ranks 2 --parallel.tensor_model_parallel_size=2\n"
+                    "  cambium bench train --precision bf16 --ranks 2 --parallel.use_distributed_optimizer\n"
+                    "  cambium bench train --precision bf16 --parallel.recompute_granularity=full\n"
+                    "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"
+                    "  cambium bench ops --filter layernorm\n",
+        .rows = rows,
+        .row_count = sizeof rows / sizeof *rows,
+        .section_rows = run_rows + first,
+        .section_row_count = count,
+        .section_offset = AT(run),
+        .positional_offset = SIZE_MAX,
+    };
+}
 
 static const struct {
     const char *name;
@@ -97,20 +127,36 @@ static const struct {
     {"train", bench_train}, {"prefill", bench_prefill}, {"decode", bench_decode},
 };
 
+static int run(const char *what, struct bench_options *values) {
+    for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
+        if (what && !strcmp(what, benches[i].name))
+            return benches[i].run(values);
+    return what ? status_fail(STATUS_USAGE, "bench: '%s' is not gemm, ops, tokenizer, train, prefill or decode", what)
+                : status_fail(STATUS_USAGE, "bench wants gemm, ops, tokenizer, train, prefill or decode");
+}
+
+/* Only bench train has ranks. */
+static int measure(const char *what, struct bench_options *values, const struct config *config, struct launch *launch) {
+    int ranks, status = launch_ranks(launch, values->ranks, &ranks);
+    values->has_precision = config_is_given(config, "precision");
+    values->ranks = ranks;
+    values->world = launch->world;
+    return status ? status : run(what, values);
+}
+
 int command_bench(int argc, char **argv) {
+    const struct config_command command = describe();
     struct bench_options values = {0};
     struct config *config = NULL;
+    struct launch launch = {.is_first = true};
     bool is_help = false, has_what = argc > 0 && argv[0][0] != '-';
-    int status = config_parse(&command, argc - has_what, argv + has_what, &values, &config, &is_help);
-    if (!status && !is_help) {
-        values.has_precision = config_is_given(config, "precision");
-        status = has_what ? status_fail(STATUS_USAGE,
-                                        "bench: '%s' is not gemm, ops, tokenizer, train, prefill or decode", argv[0])
-                          : status_fail(STATUS_USAGE, "bench wants gemm, ops, tokenizer, train, prefill or decode");
-        for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
-            if (has_what && !strcmp(argv[0], benches[i].name))
-                status = benches[i].run(&values);
-    }
+    const char *what = has_what ? argv[0] : NULL;
+    int status = what && !strcmp(what, "train") ? launch_begin(&launch) : STATUS_OK;
+    if (!status)
+        status = config_parse(&command, argc - has_what, argv + has_what, &values, &config, &is_help);
+    status = launch_agree(&launch, status);
+    if (!status && !is_help)
+        status = measure(what, &values, config, &launch);
     config_free(config);
-    return command_exit_status(status);
+    return launch_end(&launch, status);
 }

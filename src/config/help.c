@@ -111,13 +111,15 @@ void config_help(const struct config_command *command, FILE *out) {
     }
     fprintf(out, "  --help%*sprint this text\n", TEXT_COLUMN - 8, "");
     if (has_sections) {
-        fputc('\n', out);
-        write_wrapped(
-            out,
-            "Each of the following stands in the YAML file (SECTION: on a line of its own, 'KEY: VALUE' lines "
-            "indented below it) or on the command line as --SECTION.KEY=VALUE, which goes over the file. "
-            "An empty path (--SECTION.KEY=) takes back what the file gives.",
-            0, 0);
+        if (command->config_flag) {
+            fputc('\n', out);
+            write_wrapped(
+                out,
+                "Each of the following stands in the YAML file (SECTION: on a line of its own, 'KEY: VALUE' lines "
+                "indented below it) or on the command line as --SECTION.KEY=VALUE, which goes over the file. "
+                "An empty path (--SECTION.KEY=) takes back what the file gives.",
+                0, 0);
+        }
         write_sections(command, out);
     }
     if (command->examples)

@@ -59,10 +59,12 @@ struct run_config {
         int recompute_granularity, recompute_method; /* enum recompute_granularity, enum recompute_method */
         int64_t recompute_num_layers, num_microbatches_with_partial_activation_checkpoints;
         struct config_list recompute_modules; /* of core_attn, layernorm, mlp_act */
+        int64_t threads_per_rank;             /* 0: one where ranks share cores, else all */
     } parallel;
     struct {
         const char *save, *load;
-        int64_t save_interval, keep_last;
+        int64_t save_interval, keep_last, max_shard_size; /* max_shard_size: MB */
+        bool async_save;
     } checkpoint;
     struct {
         int64_t log_interval;

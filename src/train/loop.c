@@ -72,14 +72,10 @@ static int evaluate(struct trainer *trainer, struct outputs *outputs) {
     return status;
 }
 
-static int save(struct trainer *trainer, struct outputs *outputs) {
-    double start = clock_seconds();
+/* The last checkpoint of a run is waited for. */
+static int save(struct trainer *trainer, struct outputs *outputs, bool is_last) {
     report_pause(&outputs->report);
-    int status = trainer_save(trainer);
-    if (!status)
-        log_info("saved %s/iter_%07lld (%.1f s)", trainer->run.config.checkpoint.save, (long long)trainer->iteration,
-                 clock_seconds() - start);
-    return status;
+    return trainer->run.config.checkpoint.async_save && !is_last ? trainer_save_begin(trainer) : trainer_save(trainer);
 }
 
 static bool divides(int64_t interval, int64_t iteration) {
@@ -96,15 +92,15 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
         if (!status)
             status = tell_step(outputs, &record);
         if (!status)
-            status = train_agree_stop(trainer);
+            status = train_agree(trainer);
         if (!status && divides(run->train.eval_interval, trainer->iteration) && !trainer->stop)
             status = evaluate(trainer, outputs);
         stop = trainer->stop;
         is_exit = divides(run->train.exit_interval, trainer->iteration);
-        bool is_end = trainer->iteration == run->train.train_iters;
-        bool wants_save = stop || is_exit || is_end || divides(run->checkpoint.save_interval, trainer->iteration);
+        bool is_last = stop || is_exit || trainer->iteration == run->train.train_iters;
+        bool wants_save = is_last || divides(run->checkpoint.save_interval, trainer->iteration);
         if (!status && wants_save && run->checkpoint.save)
-            status = save(trainer, outputs);
+            status = save(trainer, outputs, is_last);
     }
     if (status)
         return status;

@@ -114,7 +114,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .parameters = of_model.parameters,
         .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length),
     };
-    return STATUS_OK;
+    return train_saver_bytes(run, rank, &plan->checkpoint);
 }
 
 int train_plan_make(const struct train_run *run, int ranks, struct train_plan *plan) {
@@ -143,7 +143,8 @@ int train_plan_make(const struct train_run *run, int ranks, struct train_plan *p
 }
 
 size_t train_plan_total(const struct train_plan *plan) {
-    return plan->weights + plan->gradients + plan->optimizer + plan->activations + plan->workspace + plan->data;
+    return plan->weights + plan->gradients + plan->optimizer + plan->activations + plan->workspace + plan->data +
+           plan->checkpoint;
 }
 
 void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out) {
@@ -151,9 +152,9 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
         const char *name;
         size_t bytes;
     } parts[] = {
-        {"weights", plan->weights},         {"gradients", plan->gradients}, {"optimizer", plan->optimizer},
-        {"activations", plan->activations}, {"workspace", plan->workspace}, {"data", plan->data},
-        {"total", train_plan_total(plan)},
+        {"weights", plan->weights},         {"gradients", plan->gradients},    {"optimizer", plan->optimizer},
+        {"activations", plan->activations}, {"workspace", plan->workspace},    {"data", plan->data},
+        {"checkpoint", plan->checkpoint},   {"total", train_plan_total(plan)},
     };
     fprintf(out, "%smemory plan of %lld parameters", prefix, (long long)plan->parameters);
     if (plan->ranks > 1)

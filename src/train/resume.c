@@ -51,6 +51,7 @@ static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *me
                                .stream = trainer->rank.exec.stream,
                                .memory = memory + (is_local ? piece->local : piece->first),
                                .dtype = DTYPE_F32,
+                               .threads = device_threads(trainer->device),
                                .first = piece->first,
                                .count = piece->count,
                                .leaves = is_written ? sync->store->part.is_copy : NULL,
@@ -74,8 +75,8 @@ static struct ckpt_array pieces_array(struct pieces *pieces, const char *prefix,
 
 /* Both moments and the master weights. */
 struct optimizer_arrays {
-    struct pieces pieces[3];
-    struct ckpt_array arrays[3];
+    struct pieces pieces[OPTIMIZER_ARRAYS];
+    struct ckpt_array arrays[OPTIMIZER_ARRAYS];
 };
 
 static int state_open(struct optimizer_arrays *state, struct trainer *trainer, bool is_written) {
@@ -96,7 +97,7 @@ static int state_open(struct optimizer_arrays *state, struct trainer *trainer, b
 }
 
 static void state_free(struct optimizer_arrays *state) {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < OPTIMIZER_ARRAYS; i++) {
         free(state->pieces[i].flats);
         free(state->pieces[i].arrays);
     }
@@ -108,6 +109,11 @@ int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out
         return status_fail(STATUS_MEMORY, "out of memory");
     *arrays = (*out)->arrays;
     return state_open(*out, trainer, true);
+}
+
+struct ckpt_array optimizer_array_describe(int index) {
+    static const char *const prefixes[OPTIMIZER_ARRAYS] = {mean_prefix, square_prefix, master_prefix};
+    return (struct ckpt_array){.prefix = prefixes[index], .dtype = DTYPE_F32, .only_trainable = index < 2};
 }
 
 void optimizer_arrays_close(struct optimizer_arrays *arrays) {

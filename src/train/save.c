@@ -1,7 +1,18 @@
-/* Checkpoints of a run. */
+/* Checkpoints of a run, in the foreground or beside it. */
 #include "save-internal.h"
 
 #include <stdlib.h>
+
+struct run_saver {
+    struct ckpt_saver *saver;
+    struct ckpt_flat flat; /* the weights */
+    struct ckpt_array weights;
+    struct optimizer_arrays *arrays;
+    char *config_text;
+    int64_t iteration; /* of the save under way */
+    double start, stall;
+    bool is_under_way;
+};
 
 int train_first_copy(const struct trainer *trainer) {
     struct rank_grid first = trainer->rank.place;
@@ -9,43 +20,137 @@ int train_first_copy(const struct trainer *trainer) {
     return rank_grid_rank(&trainer->rank.grid, &first);
 }
 
-int trainer_save(struct trainer *trainer) {
-    struct param_store *store = model_store(trainer->model);
-    const struct run_config *run = &trainer->run.config;
-    struct ckpt_flat flat = {.store = store,
-                             .stream = trainer->rank.exec.stream,
-                             .memory = store->weights,
-                             .dtype = store->dtype,
-                             .leaves = store->part.is_copy,
-                             .is_copy = trainer->rank.data->rank > 0,
-                             .copy_of = train_first_copy(trainer),
-                             .leaves_copies = true};
-    struct ckpt_array weights = ckpt_flat_array(&flat, "", false);
-    struct optimizer_arrays *arrays;
-    const struct ckpt_array *optimizer;
-    char *config_text = NULL, *state_text = NULL;
-    int status = optimizer_arrays_open(trainer, &arrays, &optimizer);
+/* What both planning and saving know. */
+static struct ckpt_save describe(const struct train_run *run, const struct param_table *table, int threads) {
+    return (struct ckpt_save){
+        .root = run->config.checkpoint.save,
+        .model = {.table = table,
+                  .tokenizer_directory = run->tokenizer_directory,
+                  .max_shard_bytes = run->config.checkpoint.max_shard_size * 1000000,
+                  .threads = threads},
+        .optimizer_count = run->config.train.precision == PRECISION_FP32 ? 2 : 3,
+        .keep_last = run->config.checkpoint.keep_last,
+    };
+}
+
+int train_saver_bytes(const struct train_run *run, const struct rank *rank, size_t *bytes) {
+    struct param_table table = {0};
+    bool is_bf16 = run->config.train.precision == PRECISION_BF16;
+    struct ckpt_array weights = {.prefix = "", .dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32};
+    struct ckpt_array optimizer[OPTIMIZER_ARRAYS];
+    *bytes = 0;
+    if (!run->config.checkpoint.save)
+        return STATUS_OK;
+    for (int i = 0; i < OPTIMIZER_ARRAYS; i++)
+        optimizer[i] = optimizer_array_describe(i);
+    int status = gpt2_describe(&run->config.model, &table);
+    struct ckpt_save save = describe(run, &table, device_threads(rank->device));
+    save.model.weights = &weights;
+    save.optimizer = optimizer;
     if (!status)
-        status = gpt2_write_config(&run->model, store->dtype, trainer->run.eos_id, &config_text);
+        status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, rank_grid_size(&rank->grid),
+                                  rank_grid_rank(&rank->grid, &rank->place), bytes);
+    param_table_free(&table);
+    return status;
+}
+
+int train_saver_open(struct trainer *trainer) {
+    const struct run_config *run = &trainer->run.config;
+    struct param_store *store = model_store(trainer->model);
+    if (!run->checkpoint.save)
+        return STATUS_OK;
+    struct run_saver *saver = trainer->saver = calloc(1, sizeof *saver);
+    if (!saver)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    saver->flat = (struct ckpt_flat){.store = store,
+                                     .stream = trainer->rank.exec.stream,
+                                     .memory = store->weights,
+                                     .dtype = store->dtype,
+                                     .leaves = store->part.is_copy,
+                                     .is_copy = trainer->rank.data->rank > 0,
+                                     .copy_of = train_first_copy(trainer),
+                                     .leaves_copies = true,
+                                     .threads = device_threads(trainer->device)};
+    saver->weights = ckpt_flat_array(&saver->flat, "", false);
+    struct ckpt_save save = describe(&trainer->run, store->table, device_threads(trainer->device));
+    save.model.weights = &saver->weights;
+    save.model.world = trainer->world;
+    int status = optimizer_arrays_open(trainer, &saver->arrays, &save.optimizer);
+    if (!status)
+        status = gpt2_write_config(&run->model, store->dtype, trainer->run.eos_id, &saver->config_text);
+    save.model.config_text = saver->config_text;
+    return status ? status : ckpt_saver_open(&save, run->checkpoint.async_save, &saver->saver);
+}
+
+void train_saver_close(struct trainer *trainer) {
+    struct run_saver *saver = trainer->saver;
+    if (!saver)
+        return;
+    ckpt_saver_close(saver->saver);
+    optimizer_arrays_close(saver->arrays);
+    free(saver->config_text);
+    free(saver);
+}
+
+/* ---- a save ---- */
+
+enum ckpt_progress train_save_progress(const struct trainer *trainer) {
+    return trainer->saver && trainer->saver->is_under_way ? ckpt_saver_progress(trainer->saver->saver) : CKPT_IDLE;
+}
+
+static void tell(struct trainer *trainer) {
+    struct run_saver *saver = trainer->saver;
+    double seconds = clock_seconds() - saver->start;
+    saver->is_under_way = false;
+    if (trainer->run.config.checkpoint.async_save)
+        log_info("saved %s/iter_%07lld (%.1f s, which stood the training still for %.2f s)",
+                 trainer->run.config.checkpoint.save, (long long)saver->iteration, seconds, saver->stall);
+    else
+        log_info("saved %s/iter_%07lld (%.1f s)", trainer->run.config.checkpoint.save, (long long)saver->iteration,
+                 seconds);
+}
+
+int train_save_advance(struct trainer *trainer, enum ckpt_progress least) {
+    bool is_saved = false;
+    if (!trainer->saver || !trainer->saver->is_under_way)
+        return STATUS_OK;
+    int status = ckpt_saver_advance(trainer->saver->saver, least, &is_saved);
+    if (is_saved)
+        tell(trainer);
+    return status;
+}
+
+int trainer_save_begin(struct trainer *trainer) {
+    struct run_saver *saver = trainer->saver;
+    char *state_text = NULL;
+    int status = saver ? trainer_save_wait(trainer)
+                       : status_fail(STATUS_USAGE, "checkpoint.save is not given: there is no place to save in");
     if (!status)
         status = train_state_write(trainer, &state_text);
-    struct ckpt_save save = {
-        .root = run->checkpoint.save,
-        .iteration = trainer->iteration,
-        .model = {.table = store->table,
-                  .weights = &weights,
-                  .config_text = config_text,
-                  .tokenizer_directory = trainer->run.tokenizer_directory,
-                  .world = trainer->world},
-        .optimizer = optimizer,
-        .optimizer_count = store->dtype == DTYPE_F32 ? 2 : 3,
-        .state_text = state_text,
-        .keep_last = run->checkpoint.keep_last,
-    };
-    if (!status)
-        status = ckpt_save(&save);
-    optimizer_arrays_close(arrays);
-    free(config_text);
+    if (!status) {
+        saver->start = clock_seconds();
+        status = ckpt_saver_begin(saver->saver, trainer->iteration, state_text);
+        saver->stall = clock_seconds() - saver->start;
+        saver->iteration = trainer->iteration;
+        saver->is_under_way = !status;
+    }
     free(state_text);
     return status;
+}
+
+int trainer_save_wait(struct trainer *trainer) {
+    struct run_saver *saver = trainer->saver;
+    if (!saver || !saver->is_under_way)
+        return STATUS_OK;
+    double start = clock_seconds();
+    int status = ckpt_saver_wait(saver->saver);
+    saver->stall += clock_seconds() - start;
+    if (!status)
+        tell(trainer);
+    return status;
+}
+
+int trainer_save(struct trainer *trainer) {
+    int status = trainer_save_begin(trainer);
+    return status ? status : trainer_save_wait(trainer);
 }

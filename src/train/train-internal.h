@@ -10,20 +10,14 @@
 #include "optim/optim.h"
 #include "parallel/layout.h"
 #include "parallel/pipeline.h"
-
-/* Where a rank runs. */
-struct train_site {
-    int threads;    /* to compute with: its part of the cores that it shares */
-    int in_process; /* ranks of this process */
-    bool is_first_on_host, is_first_in_process;
-};
+#include "parallel/site.h"
 
 struct trainer {
     struct train_run run;
     struct train_plan plan;
     struct comm *world;
     struct comm *own_world; /* where the caller has none */
-    struct train_site site;
+    struct rank_site site;
     struct device *device;
     struct rank rank;
     struct gpt_data data;
@@ -37,16 +31,15 @@ struct trainer {
     struct schedule schedule;
     int64_t iteration; /* done */
     int64_t consumed_samples;
-    int stop; /* the signal that all ranks have agreed to stop for, or 0 */
+    struct run_saver *saver; /* NULL: nothing is saved */
+    int stop;                /* the signal that all ranks have agreed to stop for, or 0 */
 };
 
 /* ranks.c */
 /* The grid of so many ranks; refuses what cannot be. */
 int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid);
-/* All ranks tell each other where they run, and the log. */
-int train_find_site(struct comm *world, const struct rank_grid *grid, struct train_site *site);
-/* Sets trainer->stop from the wishes of all ranks. */
-int train_agree_stop(struct trainer *trainer);
+/* Sets trainer->stop from the wishes of all ranks, and takes a background save on as far as all have come. */
+int train_agree(struct trainer *trainer);
 /* Sums one number in host memory over the ranks that share this one's weights. */
 int train_sum_over_data(struct trainer *trainer, void *value, enum dtype dtype);
 
@@ -81,6 +74,15 @@ void train_row_text(const struct config_row *row, const struct run_config *run, 
 /* resume.c */
 /* Weights, and with a checkpoint the optimizer, from the files that the run names; or initial values. */
 int train_load(struct trainer *trainer);
+
+/* save.c */
+/* Bytes that saving takes at a rank. */
+int train_saver_bytes(const struct train_run *run, const struct rank *rank, size_t *bytes);
+int train_saver_open(struct trainer *trainer);
+void train_saver_close(struct trainer *trainer);
+/* How far a background save is here; what all ranks have agreed on takes it on. */
+enum ckpt_progress train_save_progress(const struct trainer *trainer);
+int train_save_advance(struct trainer *trainer, enum ckpt_progress least);
 
 /* stop.c */
 void stop_watch_begin(void);

@@ -46,7 +46,7 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
 /* Bytes of memory that a rank of a run takes, by purpose. */
 struct train_plan {
     int ranks;
-    size_t weights, gradients, optimizer, activations, workspace, data;
+    size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
     int64_t parameters;
     double flops_per_token;
 };
@@ -55,6 +55,8 @@ size_t train_plan_total(const struct train_plan *plan);
 void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out);
 
 struct trainer;
+struct rank;
+struct rank_site;
 
 /* Plans rank 0 of the run on so many ranks; refuses layouts that cannot be, opens the datasets' files to see that they
  * are there, and writes nothing. */
@@ -63,6 +65,10 @@ int train_plan_make(const struct train_run *run, int ranks, struct train_plan *p
  * NULL for a rank alone. */
 int trainer_open(const struct train_run *run, struct comm *world, struct trainer **trainer);
 void trainer_close(struct trainer *trainer);
+/* For who measures: the rank, which books what its time went to, and the plan and place of it. */
+struct rank *trainer_rank(struct trainer *trainer);
+const struct train_plan *trainer_plan(const struct trainer *trainer);
+const struct rank_site *trainer_site(const struct trainer *trainer);
 
 /* One iteration; the record is the same on every rank. Allocates nothing once the first one is through. A loss or a
  * gradient norm that is not finite is STATUS_INVALID, with the iteration and the sample numbers; the weights are then
@@ -73,6 +79,10 @@ int trainer_step(struct trainer *trainer, struct train_record *record);
 int trainer_evaluate(struct trainer *trainer, struct validation_record *record, bool *is_done);
 /* Writes checkpoint.save/iter_%07d. */
 int trainer_save(struct trainer *trainer);
+/* The same with checkpoint.async_save: returns when there is a copy of all that is to be written, so that iterations
+ * may follow; a thread writes it. trainer_run takes it on at the end of each, and trainer_save_wait waits for it. */
+int trainer_save_begin(struct trainer *trainer);
+int trainer_save_wait(struct trainer *trainer);
 
 /* The whole run: iterations, metrics, validation, checkpoints, until the end, exit_interval or a signal. */
 int trainer_run(struct trainer *trainer);

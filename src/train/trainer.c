@@ -69,7 +69,9 @@ static int open_model(struct trainer *trainer) {
                                     run->parallel.use_distributed_optimizer);
     if (!status)
         status = optimizer_open(&trainer->optimizer, &adamw, &trainer->sync);
-    return status ? status : train_load(trainer);
+    if (!status)
+        status = train_load(trainer);
+    return status ? status : train_saver_open(trainer);
 }
 
 /* The first rank of a host builds the index caches, which the others then find. */
@@ -101,8 +103,10 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     if (!world)
         status = comm_single_open(&trainer->own_world);
     trainer->world = world ? world : trainer->own_world;
+    if (world && world->size > 1)
+        log_info("%d ranks: tensor %d, data %d, pipeline %d", world->size, grid.tensor, grid.data, grid.pipeline);
     if (!status)
-        status = train_find_site(trainer->world, &grid, &trainer->site);
+        status = rank_site_find(trainer->world, (int)run->config.parallel.threads_per_rank, &trainer->site);
     if (!status)
         status = open_data(trainer);
     if (!status)
@@ -125,6 +129,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
 void trainer_close(struct trainer *trainer) {
     if (!trainer)
         return;
+    train_saver_close(trainer);
     optimizer_close(&trainer->optimizer);
     gradient_sync_close(&trainer->sync);
     pipeline_close(&trainer->pipeline);
@@ -138,6 +143,18 @@ void trainer_close(struct trainer *trainer) {
     gpt_data_close(&trainer->data);
     comm_close(trainer->own_world);
     free(trainer);
+}
+
+struct rank *trainer_rank(struct trainer *trainer) {
+    return &trainer->rank;
+}
+
+const struct train_plan *trainer_plan(const struct trainer *trainer) {
+    return &trainer->plan;
+}
+
+const struct rank_site *trainer_site(const struct trainer *trainer) {
+    return &trainer->site;
 }
 
 /* ---- an iteration ---- */
@@ -199,12 +216,12 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
         return STATUS_OK;
     /* As Megatron counts: each validation goes on where the one before it ended. */
     int64_t first = (trainer->iteration / run->train.eval_interval - 1) * run->train.eval_iters * batch_size;
-    int status = train_agree_stop(trainer);
+    int status = train_agree(trainer);
     for (int64_t i = 0; i < run->train.eval_iters && !status && !trainer->stop; i++) {
         status = train_evaluate_batch(trainer, split, first + i * batch_size, &more);
         labels += more;
         if (!status)
-            status = train_agree_stop(trainer);
+            status = train_agree(trainer);
     }
     if (!status)
         status = train_sum_loss(trainer, &loss);

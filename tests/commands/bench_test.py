@@ -1,12 +1,15 @@
 """The bench command: what its lines say, against formulas written here. Nothing here is a bar for speed."""
 import json
 import math
+import os
 import pathlib
+import shutil
 import statistics
+import subprocess
 import tempfile
 import unittest
 
-from model_support import TINY, gpt2_config, gpt2_shapes, rows, run, write_model
+from model_support import CAMBIUM, TINY, gpt2_config, gpt2_shapes, rows, run, write_model
 
 LAYERS, WIDTH, INNER, VOCAB, POSITIONS = 2, 32, 80, 97, 64
 CONFIG = gpt2_config(n_layer=LAYERS, n_embd=WIDTH, n_head=4, n_inner=INNER, vocab_size=VOCAB, n_positions=POSITIONS)
@@ -14,6 +17,9 @@ CONFIG = gpt2_config(n_layer=LAYERS, n_embd=WIDTH, n_head=4, n_inner=INNER, voca
 HEAD_WEIGHTS = VOCAB * WIDTH
 WEIGHTS = sum(math.prod(shape) for name, shape in gpt2_shapes(CONFIG).items() if name != "wpe.weight")
 BLOCK_WEIGHTS = WEIGHTS - HEAD_WEIGHTS
+TP2 = ["--ranks", 2, "--parallel.tensor_model_parallel_size=2"]
+ZERO = ["--ranks", 2, "--parallel.use_distributed_optimizer"]
+MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n", "2"]
 PHASES = ["gemm", "attention", "norms", "loss", "optimizer", "communication", "rest"]
 
 
@@ -61,6 +67,69 @@ class Bench(unittest.TestCase):
                                delta=1e-3)
         self.assertTrue(all(summary["phases"][name] > 0 for name in PHASES))
 
+    def train(self, *words, batch=4, length=24, steps=3, launcher=()):
+        """Lines and summary of a global batch in micro batches of one, and what was told."""
+        scratch = self.directory / "scratch"
+        scratch.mkdir(exist_ok=True)
+        done = subprocess.run([*launcher, CAMBIUM, "bench", "train", "--model", self.model, "--global-batch-size", str(batch),
+                               "--seq-length", str(length), "--steps", str(steps), *map(str, words)],
+                              env=dict(os.environ, TMPDIR=str(scratch)), capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(list(scratch.iterdir()), [])  # the tokens that it made are gone
+        *lines, summary = rows(done.stdout.encode())
+        self.assertEqual([line["step"] for line in lines], list(range(1, steps + 1)))
+        self.check_summary(summary, "train", batch * length)
+        self.check_flops(summary, batch * length * (6 * WEIGHTS + 6 * LAYERS * WIDTH * length))
+        self.assertEqual(summary["global_batch_size"], batch)
+        return lines, summary, done.stderr
+
+    def check_baseline(self, lines, summary):
+        baseline = summary["baseline"]
+        self.assertEqual(baseline["seconds"], statistics.median(line["baseline_seconds"] for line in lines))
+        self.assertAlmostEqual(summary["step_time_over_baseline"] * baseline["seconds"] / summary["seconds"], 1, delta=1e-4)
+        self.assertAlmostEqual(summary["tokens_per_s_over_baseline"] * baseline["tokens_per_s"] / summary["tokens_per_s"], 1,
+                               delta=1e-4)
+        self.assertEqual(list(baseline["phases"]), PHASES)
+
+    def test_layouts_beside_one_rank(self):
+        cores = len(os.sched_getaffinity(0))
+        one, summary, told = self.train()
+        self.assertEqual((summary["ranks"], summary["threads_per_rank"], told), (1, cores, ""))
+        self.assertNotIn("baseline", summary)
+        for words, tensor, data in ((TP2, 2, 1), (ZERO, 1, 2)):
+            lines, summary, told = self.train(*words)
+            self.check_baseline(lines, summary)
+            self.assertEqual(summary["baseline"]["threads"], min(2, cores))
+            self.assertEqual((summary["ranks"], summary["threads_per_rank"], len(summary["cores"])), (2, 1, 2))
+            self.assertEqual((summary["layout"]["tensor"], summary["layout"]["data"]), (tensor, data))
+            self.assertEqual(summary["layout"]["distributed_optimizer"], data == 2)
+            self.assertEqual(len(set(summary["cores"])), 2 if cores > 1 else 1)
+            self.assertIn("1 thread each", told)
+            # the trainer's own steps: the layout is not part of the answer
+            for line, expected in zip(lines, one):
+                self.assertAlmostEqual(line["loss"] / expected["loss"], 1, delta=1e-5)
+        _, summary, _ = self.train(*ZERO, "--baseline=false", "--threads", 2)
+        self.assertNotIn("baseline", summary)
+        self.assertEqual(summary["threads_per_rank"], 2)
+        _, summary, _ = self.train(*ZERO, "--baseline=false", "--threads", 2, "--parallel.threads_per_rank=1")
+        self.assertEqual(summary["threads_per_rank"], 1)
+
+    def test_recomputation_beside_none(self):
+        for words, name in ((["--parallel.recompute_granularity=full"], "full"),
+                            (["--parallel.recompute_granularity=selective", "--parallel.recompute_modules=[layernorm, mlp_act]"],
+                             "selective")):
+            lines, summary, _ = self.train(*words, batch=1)
+            self.check_baseline(lines, summary)
+            self.assertEqual(summary["layout"]["recompute"], name)
+            self.assertEqual(summary["baseline"]["threads"], summary["threads_per_rank"])
+
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
+    def test_processes_of_a_launch(self):
+        lines, summary, told = self.train("--parallel.tensor_model_parallel_size=2", launcher=MPIRUN)
+        self.assertEqual((summary["ranks"], summary["layout"]["tensor"]), (2, 2))
+        self.assertNotIn("baseline", summary)
+        self.assertEqual(told.count("2 ranks"), 1)
+
     def test_prefill(self):
         batch, length = 2, 40
         *lines, summary = self.bench("prefill", "--model", self.model, "--micro-batch-size", batch,
@@ -104,6 +173,9 @@ class Bench(unittest.TestCase):
 
     def test_what_cannot_be_measured(self):
         for words, part in ((["train", "--model", self.model, "--seq-length", 65], "65 is more than the model's 64"),
+                            (["train", "--model", self.model, "--seq-length", 8, *TP2[2:]], "needs 2 ranks"),
+                            (["train", "--model", self.model, "--seq-length", 8, *ZERO, "--global-batch-size", 3],
+                             "train.global_batch_size 3"),
                             (["decode", "--model", self.model, "--steps", 64], "more than the model's positions"),
                             (["tokenizer"], "--tokenizer DIR and --input FILE"),
                             (["ops", "--filter", "nothing-of-this-name"], "nothing-of-this-name")):

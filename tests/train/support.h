@@ -53,6 +53,7 @@ static inline struct train_run make_run(const char **prefix, int precision, int6
             {.lr = 1e-2, .weight_decay = 0.1, .clip_grad = 1, .adam_beta1 = 0.9, .adam_beta2 = 0.99, .adam_eps = 1e-8},
         .parallel = {.tensor_model_parallel_size = 1,
                      .pipeline_model_parallel_size = 1,
+                     .virtual_pipeline_model_parallel_size = 1,
                      .context_parallel_size = 1,
                      .expert_model_parallel_size = 1},
         .log = {.log_interval = 1},

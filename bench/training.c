@@ -1,0 +1,115 @@
+/* A run of the trainer for measuring: random tokens as a dataset, random weights, the defaults of pretrain. */
+#include "training.h"
+
+#include "data/data.h"
+#include "parallel/layout.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- dataset ---- */
+
+static int write_tokens(const char *prefix, int64_t count, int64_t vocab_size) {
+    struct indexed_writer writer;
+    int32_t *tokens = malloc((size_t)count * sizeof *tokens);
+    if (!tokens)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = (int32_t)(philox(1, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0] % (uint32_t)vocab_size);
+    int status = indexed_writer_open(&writer, prefix, indexed_token_type(vocab_size), vocab_size);
+    if (!status) {
+        status = indexed_writer_add_sequence(&writer, tokens, count);
+        if (!status)
+            status = indexed_writer_end_document(&writer);
+        if (!status)
+            status = indexed_writer_commit(&writer);
+        indexed_writer_abort(&writer);
+    }
+    free(tokens);
+    return status;
+}
+
+int bench_dataset_open(struct bench_dataset *dataset, int64_t tokens, int64_t vocab_size) {
+    const char *parent = getenv("TMPDIR"); /* as every program that needs files for a while */
+    int length = snprintf(dataset->directory, sizeof dataset->directory, "%s/cambium-bench-XXXXXX",
+                          parent && *parent ? parent : "/tmp");
+    if (length >= (int)sizeof dataset->directory)
+        snprintf(dataset->directory, sizeof dataset->directory, "/tmp/cambium-bench-XXXXXX");
+    if (!mkdtemp(dataset->directory)) {
+        int status = status_fail_errno("cannot make the directory %s for random tokens", dataset->directory);
+        dataset->directory[0] = 0;
+        return status;
+    }
+    snprintf(dataset->prefix, sizeof dataset->prefix, "%s/tokens", dataset->directory);
+    return write_tokens(dataset->prefix, tokens, vocab_size);
+}
+
+void bench_dataset_close(struct bench_dataset *dataset) {
+    static const char *const ends[] = {".bin", ".idx"};
+    char path[sizeof dataset->prefix + 8];
+    if (!dataset->directory[0])
+        return;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s%s", dataset->prefix, ends[i]);
+        unlink(path);
+    }
+    rmdir(dataset->directory);
+    dataset->directory[0] = 0;
+}
+
+/* ---- run ---- */
+
+/* What pretrain takes where nothing is said. */
+static int take_defaults(struct run_config *run) {
+    const struct config_command command = {
+        .name = "bench", .section_rows = run_rows, .section_row_count = run_row_count, .positional_offset = SIZE_MAX};
+    struct config *config;
+    bool is_help;
+    int status = config_parse(&command, 0, NULL, run, &config, &is_help);
+    run->data.split = "1,0,0"; /* the strings of the defaults end here */
+    run->parallel.recompute_modules = (struct config_list){0};
+    config_free(config);
+    return status;
+}
+
+/* The ranks that have data of their own: what a global batch is a multiple of. */
+static int64_t data_ranks(const struct run_config *run, int ranks) {
+    struct rank_grid grid = {.tensor = (int)run->parallel.tensor_model_parallel_size,
+                             .context = (int)run->parallel.context_parallel_size,
+                             .expert = (int)run->parallel.expert_model_parallel_size,
+                             .data = 1,
+                             .pipeline = (int)run->parallel.pipeline_model_parallel_size};
+    return rank_grid_fill(&grid, ranks) ? 1 : grid.data; /* what cannot be, the trainer refuses */
+}
+
+int bench_training_run(const struct bench_options *options, bool is_one_rank, int64_t iterations,
+                       struct bench_dataset *dataset, struct train_run *run) {
+    struct run_config config;
+    int status = take_defaults(&config);
+    if (!status)
+        status = bench_model_config(options->model, &config.model);
+    if (!status && options->seq_length > config.model.max_position_embeddings)
+        status = status_fail(STATUS_USAGE, "--seq-length %lld is more than the model's %lld positions",
+                             (long long)options->seq_length, (long long)config.model.max_position_embeddings);
+    if (status)
+        return status;
+    if (!options->has_dropout)
+        config.model.hidden_dropout = config.model.attention_dropout = config.model.embedding_dropout = 0;
+    if (!is_one_rank)
+        config.parallel = options->run.parallel;
+    if (!config.parallel.threads_per_rank)
+        config.parallel.threads_per_rank = options->threads;
+    dataset->item = dataset->prefix;
+    config.data.data_path = (struct config_list){&dataset->item, 1};
+    config.data.data_cache_path = "";
+    config.data.seq_length = options->seq_length;
+    config.train.train_iters = iterations;
+    config.train.micro_batch_size = options->micro_batch_size;
+    config.train.global_batch_size =
+        options->global_batch_size
+            ? options->global_batch_size
+            : options->micro_batch_size * data_ranks(&config, is_one_rank ? 1 : (int)options->ranks);
+    config.train.precision = options->precision;
+    config.optim.lr = 1e-4;
+    return train_prepare(run, &config, NULL, NULL);
+}

@@ -1,0 +1,151 @@
+/* Which ranks share a machine and its cores, and binding to them. */
+#include "parallel/site.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HOST_BYTES = 64 };
+
+/* What a rank tells the others; ranks with equal cores of one host share them. */
+struct whereabouts {
+    char host[HOST_BYTES], boot[HOST_BYTES], cores[SITE_CORES_BYTES];
+    int64_t core_count, process;
+};
+
+/* What follows for one of them. */
+struct share {
+    int ranks, place; /* that share its cores, and its number among them */
+    int threads;
+    bool is_bound;
+};
+
+/* "0-3,8": longer lists end in "...", and then only the count tells them apart. */
+static void list_cores(const cpu_set_t *set, char out[SITE_CORES_BYTES]) {
+    size_t used = 0;
+    out[0] = 0;
+    for (int first = 0; first < CPU_SETSIZE; first++) {
+        int last = first;
+        if (!CPU_ISSET(first, set))
+            continue;
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, set))
+            last++;
+        if (used > SITE_CORES_BYTES - 24) {
+            snprintf(out + used, SITE_CORES_BYTES - used, ",...");
+            return;
+        }
+        used += (size_t)snprintf(out + used, SITE_CORES_BYTES - used, last > first ? "%s%d-%d" : "%s%d",
+                                 used ? "," : "", first, last);
+        first = last;
+    }
+}
+
+static struct whereabouts find_whereabouts(cpu_set_t *set) {
+    struct whereabouts own = {.process = getpid(), .core_count = 1};
+    CPU_ZERO(set);
+    gethostname(own.host, sizeof own.host - 1);
+    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "re"); /* hosts may have the same name */
+    if (boot) {
+        if (!fgets(own.boot, sizeof own.boot, boot))
+            own.boot[0] = 0;
+        fclose(boot);
+    }
+    if (!sched_getaffinity(0, sizeof *set, set)) {
+        own.core_count = CPU_COUNT(set);
+        list_cores(set, own.cores);
+    }
+    return own;
+}
+
+static bool same_host(const struct whereabouts *a, const struct whereabouts *b) {
+    return !strcmp(a->host, b->host) && !strcmp(a->boot, b->boot);
+}
+
+static bool same_cores(const struct whereabouts *a, const struct whereabouts *b) {
+    return same_host(a, b) && a->core_count == b->core_count && !strcmp(a->cores, b->cores);
+}
+
+static struct share share_of(const struct whereabouts *all, int ranks, int rank, int threads) {
+    struct share share = {0};
+    for (int r = 0; r < ranks; r++) {
+        share.ranks += same_cores(&all[r], &all[rank]);
+        share.place += r < rank && same_cores(&all[r], &all[rank]);
+    }
+    share.threads = threads ? threads : share.ranks > 1 ? 1 : (int)all[rank].core_count;
+    share.is_bound = share.ranks > 1 && (int64_t)share.ranks * share.threads <= all[rank].core_count;
+    return share;
+}
+
+/* Of a set that several ranks share, the cores of one of them. */
+static cpu_set_t own_cores(const cpu_set_t *set, const struct share *share) {
+    cpu_set_t own;
+    int number = 0, first = share->place * share->threads;
+    CPU_ZERO(&own);
+    for (int core = 0; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET(core, set)) {
+            if (number >= first && number < first + share->threads)
+                CPU_SET(core, &own);
+            number++;
+        }
+    return own;
+}
+
+/* A line for each set of cores. */
+static void tell(const struct whereabouts *all, int ranks, int threads) {
+    for (int first = 0; first < ranks; first++) {
+        struct share share = share_of(all, ranks, first, threads);
+        struct strbuf text = STRBUF_INIT;
+        for (int r = first; r < ranks && share.place == 0; r++)
+            if (same_cores(&all[r], &all[first]))
+                strbuf_format(&text, "%s%d", text.length ? ", " : "", r);
+        const char *how = share.is_bound     ? "each bound to its part of cores"
+                          : share.ranks == 1 ? "cores"
+                                             : "more than there are, of cores";
+        if (share.place == 0 && !strbuf_status(&text))
+            log_info("rank%s %s on %s: %d thread%s%s, %s %s", share.ranks > 1 ? "s" : "", strbuf_text(&text),
+                     all[first].host, share.threads, share.threads > 1 ? "s" : "", share.ranks > 1 ? " each" : "", how,
+                     all[first].cores);
+        strbuf_free(&text);
+    }
+}
+
+static int settle(const struct whereabouts *all, const struct comm *world, cpu_set_t *set, int threads,
+                  struct rank_site *site) {
+    struct share share = share_of(all, world->size, world->rank, threads);
+    int first_on_host = world->rank, first_in_process = world->rank;
+    *site = (struct rank_site){.threads = share.threads};
+    for (int r = world->size - 1; r >= 0; r--) {
+        if (!same_host(&all[r], &all[world->rank]))
+            continue;
+        first_on_host = r;
+        if (all[r].process != all[world->rank].process)
+            continue;
+        first_in_process = r;
+        site->in_process++;
+    }
+    site->is_first_on_host = first_on_host == world->rank;
+    site->is_first_in_process = first_in_process == world->rank;
+    if (share.is_bound) {
+        *set = own_cores(set, &share);
+        if (sched_setaffinity(0, sizeof *set, set))
+            return status_fail_errno("cannot bind rank %d to its cores", world->rank);
+    }
+    list_cores(set, site->cores);
+    return STATUS_OK;
+}
+
+int rank_site_find(struct comm *world, int threads, struct rank_site *site) {
+    cpu_set_t set;
+    struct whereabouts *all = calloc((size_t)world->size, sizeof *all), own = find_whereabouts(&set);
+    if (!all)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    struct comm_data data = {.send = &own, .receive = all, .count = sizeof own / sizeof(int64_t), .dtype = DTYPE_I64};
+    int status = comm_all_gather(world, NULL, &data);
+    if (!status)
+        status = settle(all, world, &set, threads, site);
+    if (!status && world->size > 1)
+        tell(all, world->size, threads);
+    free(all);
+    return status;
+}

@@ -1,0 +1,24 @@
+/* Where the ranks of a run are: which share a machine and its cores, and what of them each computes with.
+ *
+ * Ranks that were started with the same cores share them: without a number of threads each computes with one, and where
+ * the cores are enough for all, each is bound to cores of its own. A rank with cores that no other one has (alone, or
+ * bound by mpirun or srun) computes with all of them and stays as it is. */
+#ifndef CAMBIUM_PARALLEL_SITE_H
+#define CAMBIUM_PARALLEL_SITE_H
+
+#include "comm/comm.h"
+
+enum { SITE_CORES_BYTES = 168 };
+
+struct rank_site {
+    int threads;    /* to compute with */
+    int in_process; /* ranks of this process */
+    bool is_first_on_host, is_first_in_process;
+    char cores[SITE_CORES_BYTES]; /* what this rank may use, "0-3,8" */
+};
+
+/* All ranks tell each other where they run, bind the calling thread, and tell the log; threads that it starts later
+ * are bound with it. `threads`: of each rank, 0 for the default. */
+int rank_site_find(struct comm *world, int threads, struct rank_site *site);
+
+#endif
