@@ -3,7 +3,6 @@
 #include "model_arguments.h"
 
 #include "config/run.h"
-#include "infer/infer.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -100,15 +99,20 @@ static const struct config_row rows[] = {
      .help = "one JSON object a text: index, text (null without a tokenizer), tokens, finish_reason (stop or length)"},
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
+    MODEL_RANKS_ROW(AT(base)),
+    MODEL_TENSOR_ROW(AT(base)),
 };
 
 static const struct config_command command = {
     .name = "generate",
     .synopsis = "cambium generate --model DIR --prompt TEXT [OPTIONS]",
-    .description = "Writes text with a trained model, to standard output. Equal seeds give equal texts.",
-    .examples = "  cambium generate --model out/gpt --prompt 'The meaning of life' --stream\n"
-                "  cambium generate --model out/gpt --prompt 'Once' --temperature 0 --max-new-tokens 20\n"
-                "  echo 'Once upon' | cambium generate --model out/gpt --prompt - --num-samples 3 --json\n",
+    .description = "Writes text with a trained model, to standard output. Equal seeds give equal texts. Several ranks, "
+                   "threads or processes of mpirun or srun, hold the model together and write the same text.",
+    .examples =
+        "  cambium generate --model out/gpt --prompt 'The meaning of life' --stream\n"
+        "  cambium generate --model out/gpt --prompt 'Once' --temperature 0 --max-new-tokens 20\n"
+        "  echo 'Once upon' | cambium generate --model out/gpt --prompt - --num-samples 3 --json\n"
+        "  mpirun -n 2 cambium generate --model out/gpt --prompt Once --parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
     .positional_offset = SIZE_MAX,
@@ -275,15 +279,28 @@ static int print_texts(const struct output *o, const struct generated *texts) {
 
 /* ---- the run ---- */
 
-static int write_texts(const struct generate_command *c, struct engine *engine, const struct tokenizer *tokenizer,
-                       const struct strbuf *prompt, const struct token_buffer *ids) {
+/* One rank of it. */
+struct run {
+    const struct generate_command *command;
+    const struct rank_grid *grid;
+    struct comm *world;
+    bool is_first;
+    struct engine *engine;
+    struct tokenizer *tokenizer;
+    struct strbuf prompt; /* of the first rank */
+    struct token_buffer ids;
+};
+
+static int write_texts(struct run *run) {
+    const struct generate_command *c = run->command;
     struct generated *texts = calloc((size_t)c->num_samples, sizeof *texts);
     if (!texts)
         return status_fail(STATUS_MEMORY, "out of memory");
-    int32_t eos = tokenizer && tokenizer_eos_id(tokenizer) >= 0 ? tokenizer_eos_id(tokenizer) : engine_eos_id(engine);
+    bool has_eos = run->tokenizer && tokenizer_eos_id(run->tokenizer) >= 0;
+    int32_t eos = has_eos ? tokenizer_eos_id(run->tokenizer) : engine_eos_id(run->engine);
     struct generate_options options = {
-        .prompt = ids->ids,
-        .prompt_length = (int64_t)ids->count,
+        .prompt = run->ids.ids,
+        .prompt_length = (int64_t)run->ids.count,
         .max_new_tokens = c->max_new_tokens,
         .samples = c->num_samples,
         .sampling = {.temperature = c->temperature,
@@ -294,18 +311,79 @@ static int write_texts(const struct generate_command *c, struct engine *engine, 
         .stop = c->stop.items,
         .stop_count = c->stop.count,
         .eos_id = c->ignore_eos ? -1 : eos,
-        .on_text = c->stream ? print_part : NULL,
+        .on_text = c->stream && run->is_first ? print_part : NULL,
     };
     int status = STATUS_OK;
-    if (c->stream && c->echo)
-        status = print_part(NULL, 0, strbuf_text(prompt), prompt->length);
+    if (c->stream && c->echo && run->is_first)
+        status = print_part(NULL, 0, strbuf_text(&run->prompt), run->prompt.length);
     if (!status)
-        status = generate(engine, tokenizer, &options, texts);
-    if (!status)
-        status = print_texts(&(struct output){c, prompt, ids, tokenizer != NULL}, texts);
+        status = generate(run->engine, run->tokenizer, &options, texts);
+    if (!status && run->is_first)
+        status = print_texts(&(struct output){c, &run->prompt, &run->ids, run->tokenizer != NULL}, texts);
     for (int64_t i = 0; i < c->num_samples; i++)
         generated_free(&texts[i]);
     free(texts);
+    return status;
+}
+
+/* The first rank's part: the prompt, and whether the model can go on from it. */
+static int read_prompt(struct run *run) {
+    const struct generate_command *c = run->command;
+    int status = STATUS_OK;
+    if (c->prompt && !strcmp(c->prompt, "-"))
+        status = read_input(&run->prompt);
+    else if (c->prompt)
+        strbuf_add_text(&run->prompt, c->prompt);
+    if (!status)
+        status = c->prompt ? encode_prompt(run->tokenizer, &run->prompt, &run->ids)
+                           : parse_ids(&c->prompt_tokens, &run->ids);
+    return status ? status : generate_check(run->engine, run->ids.ids, (int64_t)run->ids.count);
+}
+
+static int open_run(struct run *run) {
+    const struct generate_command *c = run->command;
+    struct engine_options options = {
+        .max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
+        .max_logit_rows = c->num_samples,
+        .max_sequences = c->num_samples,
+    };
+    int status = model_engine_open(&c->base, run->world, run->grid, options, &run->engine);
+    if (status)
+        return status;
+    const char *directory = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
+    if (c->prompt || c->base.tokenizer || tokenizer_is_present(directory))
+        status = tokenizer_open(directory, &run->tokenizer);
+    if (!status && run->is_first)
+        status = read_prompt(run);
+    status = comm_agree(run->world, status);
+    return status ? status : model_share_ids(run->world, &run->ids);
+}
+
+struct generate_ranks {
+    const struct generate_command *command;
+    struct rank_grid grid;
+};
+
+static int run_rank(struct comm *world, void *context) {
+    const struct generate_ranks *ranks = context;
+    struct run run = {
+        .command = ranks->command,
+        .grid = &ranks->grid,
+        .world = world,
+        .is_first = world->rank == 0,
+        .prompt = STRBUF_INIT,
+        .ids = TOKEN_BUFFER_INIT,
+    };
+    log_quiet(!run.is_first);
+    int status = open_run(&run);
+    if (!status)
+        status = write_texts(&run);
+    if (status)
+        launch_abort(world, status);
+    token_buffer_free(&run.ids);
+    strbuf_free(&run.prompt);
+    tokenizer_close(run.tokenizer);
+    engine_close(run.engine);
     return status;
 }
 
@@ -324,47 +402,22 @@ static int check(const struct generate_command *c, const struct config *config) 
     return STATUS_OK;
 }
 
-static int run(const struct generate_command *c) {
-    struct engine_options options = {
-        .model = c->base.model,
-        .precision = c->base.precision - 1,
-        .threads = (int)c->base.threads,
-        .max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
-        .max_logit_rows = c->num_samples,
-        .max_sequences = c->num_samples,
-    };
-    struct engine *engine = NULL;
-    struct tokenizer *tokenizer = NULL;
-    struct strbuf prompt = STRBUF_INIT;
-    struct token_buffer ids = TOKEN_BUFFER_INIT;
-    int status = engine_open(&options, &engine);
-    const char *directory = c->base.tokenizer || !engine ? c->base.tokenizer : engine_directory(engine);
-    if (!status && (c->prompt || c->base.tokenizer || tokenizer_is_present(directory)))
-        status = tokenizer_open(directory, &tokenizer);
-    if (!status && c->prompt && !strcmp(c->prompt, "-"))
-        status = read_input(&prompt);
-    else if (!status && c->prompt)
-        strbuf_add_text(&prompt, c->prompt);
-    if (!status)
-        status = c->prompt ? encode_prompt(tokenizer, &prompt, &ids) : parse_ids(&c->prompt_tokens, &ids);
-    if (!status)
-        status = write_texts(c, engine, tokenizer, &prompt, &ids);
-    token_buffer_free(&ids);
-    strbuf_free(&prompt);
-    tokenizer_close(tokenizer);
-    engine_close(engine);
-    return status;
-}
-
 int command_generate(int argc, char **argv) {
     struct generate_command values = {0};
+    struct generate_ranks ranks = {.command = &values};
     struct config *config = NULL;
+    struct launch launch;
     bool is_help = false;
-    int status = config_parse(&command, argc, argv, &values, &config, &is_help);
+    int status = launch_begin(&launch);
+    if (!status)
+        status = config_parse(&command, argc, argv, &values, &config, &is_help);
     if (!status && !is_help)
         status = check(&values, config);
     if (!status && !is_help)
-        status = run(&values);
+        status = model_grid(&values.base, &launch, false, &ranks.grid);
+    status = launch_agree(&launch, status);
+    if (!status && !is_help)
+        status = launch_run(&launch, rank_grid_size(&ranks.grid), run_rank, &ranks);
     config_free(config);
-    return command_exit_status(status);
+    return launch_end(&launch, status);
 }

@@ -1,14 +1,20 @@
-/* The options of every command that runs a trained model. */
+/* The options of every command that runs a trained model, and the ranks that hold it together.
+ *
+ * The first rank alone reads standard input and files, and sends what it read to the others; it alone prints. */
 #ifndef CAMBIUM_COMMANDS_MODEL_ARGUMENTS_H
 #define CAMBIUM_COMMANDS_MODEL_ARGUMENTS_H
 
+#include "launch.h"
+
 #include "config/config.h"
+#include "infer/infer.h"
 
 #include <stddef.h>
 
 struct model_arguments {
     const char *model, *tokenizer; /* tokenizer NULL: the model's own */
-    int64_t threads;               /* 0: all cores */
+    int64_t threads;               /* of each rank; 0: all cores, shared by the ranks of a machine */
+    int64_t ranks, tensor;         /* ranks 0: not given */
     int precision;                 /* of model_precisions; -1 of it is engine_options.precision */
 };
 
@@ -34,7 +40,26 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 #define MODEL_THREADS_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, threads),             \
-        .default_text = "0", .minimum = 0, .maximum = 4096, .help = "to compute with; 0 is all cores"                  \
+        .default_text = "0", .minimum = 0, .maximum = 4096, .help = "of each rank; 0 is all cores, shared"             \
     }
+#define MODEL_RANKS_ROW(at)                                                                                            \
+    RANKS_ROW((at) + offsetof(struct model_arguments, ranks),                                                          \
+              "ranks to run the model on, as threads of this process; 1 when not given, and under mpirun or srun "     \
+              "theirs")
+#define MODEL_TENSOR_ROW(at)                                                                                           \
+    {                                                                                                                  \
+        .path = "parallel.tensor_model_parallel_size", .type = CONFIG_INT,                                             \
+        .offset = (at) + offsetof(struct model_arguments, tensor), .default_text = "1", .minimum = 1,                  \
+        .maximum = 65536, .help = "ranks that share each layer"                                                        \
+    }
+
+/* The grid of the ranks, before they start; refuses a model that is not there and layouts that cannot be. */
+int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,
+               struct rank_grid *grid);
+/* As a rank: opens the engine. `options` has the numbers of rows and sequences. */
+int model_engine_open(const struct model_arguments *arguments, struct comm *world, const struct rank_grid *grid,
+                      struct engine_options options, struct engine **engine);
+/* `ids` of the first rank to all. */
+int model_share_ids(struct comm *world, struct token_buffer *ids);
 
 #endif

@@ -3,7 +3,6 @@
 #include "model_arguments.h"
 
 #include "config/run.h"
-#include "infer/infer.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -30,6 +29,8 @@ static const struct config_row rows[] = {
     MODEL_TOKENIZER_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
+    MODEL_RANKS_ROW(AT(base)),
+    MODEL_TENSOR_ROW(AT(base)),
 };
 
 static const struct config_command command = {
@@ -37,21 +38,38 @@ static const struct config_command command = {
     .synopsis = "cambium score --model DIR --input FILE.jsonl [OPTIONS]",
     .description =
         "Writes {\"tokens\":[...],\"logprobs\":[null,...]} for each line of the input: natural logarithms of the "
-        "probability of each token after those before it. The first token of a line has none.",
-    .examples = "  echo '{\"text\":\"To be or not to be\"}' | cambium score --model out/gpt --input -\n",
+        "probability of each token after those before it. The first token of a line has none. Several ranks, threads "
+        "or processes of mpirun or srun, hold the model together; data-parallel ones share the lines.",
+    .examples = "  echo '{\"text\":\"To be or not to be\"}' | cambium score --model out/gpt --input -\n"
+                "  mpirun -n 2 cambium score --model out/gpt --input texts.jsonl "
+                "--parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
     .positional_offset = SIZE_MAX,
 };
 
+/* A text of a round, by its place in the ids of all. */
+struct text {
+    int64_t line, first, count;
+};
+
+/* One rank. A round scores a text on each data-parallel rank: the first rank reads and prints. */
 struct scorer {
     const struct score_command *command;
+    struct comm *world;
+    bool is_first;
     struct engine *engine;
+    FILE *input; /* of the first rank, as everything down to the encoder */
+    const char *name;
+    int64_t line;
     struct tokenizer *tokenizer; /* opened at the first text */
     struct tokenizer_encoder *encoder;
-    struct token_buffer ids;
-    float *logprobs;
+    int64_t capacity;        /* texts of a round */
+    struct text *texts;      /* [capacity] */
+    struct token_buffer ids; /* of the round's texts, end to end */
+    float *logprobs;         /* [capacity][logprob_stride] */
     size_t logprob_capacity;
+    int64_t logprob_stride;
 };
 
 static int encode_text(struct scorer *s, const json_t *text) {
@@ -79,13 +97,14 @@ static int take_ids(struct scorer *s, const json_t *tokens) {
     return status;
 }
 
+/* Adds the line's ids to those of the round. */
 static int read_ids(struct scorer *s, const char *line, size_t length) {
     json_error_t error;
     json_t *root = json_loadb(line, length, JSON_REJECT_DUPLICATES, &error);
     if (!root)
         return status_fail(STATUS_INVALID, "column %d: %s", error.column, error.text);
-    s->ids.count = 0;
     const json_t *text = json_object_get(root, "text"), *tokens = json_object_get(root, "tokens");
+    size_t first = s->ids.count;
     int status;
     if (json_is_string(text) && !tokens)
         status = encode_text(s, text);
@@ -95,89 +114,156 @@ static int read_ids(struct scorer *s, const char *line, size_t length) {
         status = status_fail(STATUS_INVALID,
                              "an object with either \"text\" (a string) or \"tokens\" (an array) was expected");
     json_decref(root);
+    return status ? status : engine_check_tokens(s->engine, "", s->ids.ids + first, (int64_t)(s->ids.count - first));
+}
+
+/* The next text of the input into the round; *is_end when there is none. */
+static int read_text(struct scorer *s, struct text *text, bool *is_end) {
+    char *line = NULL;
+    size_t capacity = 0;
+    int status = STATUS_OK;
+    ssize_t length;
+    bool is_found = false;
+    while (!is_found && !status && (length = getline(&line, &capacity, s->input)) >= 0) {
+        s->line++;
+        length -= length > 0 && line[length - 1] == '\n'; /* or an error at the end would stand in the next line */
+        if (strspn(line, " \t\r\n") >= (size_t)length)
+            continue;
+        *text = (struct text){.line = s->line, .first = (int64_t)s->ids.count};
+        status = read_ids(s, line, (size_t)length);
+        text->count = (int64_t)s->ids.count - text->first;
+        if (status)
+            status_wrap(status, "%s:%lld", s->name, (long long)s->line);
+        is_found = !status;
+    }
+    if (!status && ferror(s->input))
+        status = status_fail_errno("cannot read %s", s->name);
+    *is_end = !is_found;
+    free(line);
     return status;
 }
 
+/* The first rank's texts to all; *count 0: the input has ended. A line that cannot be read ends the run after those
+ * before it. */
+static int share_texts(struct scorer *s, int64_t *count, int *read_status) {
+    bool is_end = false;
+    *count = 0;
+    s->ids.count = 0;
+    while (s->is_first && *count < s->capacity && !*read_status && !is_end) {
+        *read_status = read_text(s, &s->texts[*count], &is_end);
+        *count += !is_end;
+    }
+    if (s->is_first && *read_status && !*count)
+        return *read_status;
+    struct comm_data counted = {.send = count, .receive = count, .count = 1, .dtype = DTYPE_I64};
+    struct comm_data placed = {
+        .send = s->texts, .receive = s->texts, .count = s->capacity * (int64_t)sizeof *s->texts, .dtype = DTYPE_U8};
+    int status = comm_broadcast(s->world, NULL, &counted, 0);
+    if (!status && *count)
+        status = comm_broadcast(s->world, NULL, &placed, 0);
+    return status || !*count ? status : model_share_ids(s->world, &s->ids);
+}
+
+/* Each data-parallel rank scores its text; the first rank gets all log-probabilities. */
+static int score_texts(struct scorer *s, int64_t count) {
+    struct rank *rank = engine_rank(s->engine);
+    const struct text *own = rank->place.data < count ? &s->texts[rank->place.data] : NULL;
+    s->logprob_stride = 0;
+    for (int64_t i = 0; i < count; i++)
+        s->logprob_stride = s->texts[i].count > s->logprob_stride ? s->texts[i].count : s->logprob_stride;
+    size_t needed = (size_t)(s->capacity * s->logprob_stride);
+    if (needed > s->logprob_capacity) {
+        free(s->logprobs);
+        s->logprobs = calloc(needed, sizeof *s->logprobs);
+        s->logprob_capacity = s->logprobs ? needed : 0;
+        if (!s->logprobs)
+            return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    float *scores = s->logprobs + rank->place.data * s->logprob_stride;
+    int status = own ? score_tokens(s->engine, s->ids.ids + own->first, own->count, scores) : STATUS_OK;
+    if (status || rank->data->size == 1 || rank->place.tensor > 0)
+        return status;
+    struct comm_data data = {.send = scores, .receive = s->logprobs, .count = s->logprob_stride, .dtype = DTYPE_F32};
+    return s->logprob_stride ? comm_all_gather(rank->data, NULL, &data) : STATUS_OK;
+}
+
 /* Nine significant digits give back every float. */
-static int format_scores(const struct scorer *s, struct strbuf *out) {
+static int format_scores(const struct scorer *s, int64_t i, struct strbuf *out) {
+    const struct text *text = &s->texts[i];
+    const int32_t *ids = s->ids.ids + text->first;
+    const float *logprobs = s->logprobs + i * s->logprob_stride;
     strbuf_clear(out);
     strbuf_add_text(out, "{\"tokens\":[");
-    for (size_t i = 0; i < s->ids.count; i++)
-        strbuf_format(out, i ? ",%d" : "%d", s->ids.ids[i]);
+    for (int64_t j = 0; j < text->count; j++)
+        strbuf_format(out, j ? ",%d" : "%d", ids[j]);
     strbuf_add_text(out, "],\"logprobs\":[");
-    for (size_t i = 0; i < s->ids.count; i++) {
-        if (i == 0)
+    for (int64_t j = 0; j < text->count; j++) {
+        if (j == 0)
             strbuf_add_text(out, "null");
-        else if (isfinite(s->logprobs[i]))
-            strbuf_format(out, ",%.9g", s->logprobs[i]);
+        else if (isfinite(logprobs[j]))
+            strbuf_format(out, ",%.9g", logprobs[j]);
         else
-            return status_fail(STATUS_INVALID, "token %zu has the log-probability %g: the model's numbers are broken",
-                               i, s->logprobs[i]);
+            return status_fail(STATUS_INVALID,
+                               "%s:%lld: token %lld has the log-probability %g: the model's numbers are broken",
+                               s->name, (long long)text->line, (long long)j, logprobs[j]);
     }
     strbuf_add_text(out, "]}\n");
     return strbuf_status(out);
 }
 
-static int score_line(struct scorer *s, const char *line, size_t length, struct strbuf *out) {
-    int status = read_ids(s, line, length);
-    if (!status && s->ids.count > s->logprob_capacity) {
-        free(s->logprobs);
-        s->logprob_capacity = s->ids.count;
-        s->logprobs = malloc(s->ids.count * sizeof *s->logprobs);
-        if (!s->logprobs) {
-            s->logprob_capacity = 0;
-            status = status_fail(STATUS_MEMORY, "out of memory");
+static int score_lines(struct scorer *s) {
+    struct strbuf out = STRBUF_INIT;
+    int status = STATUS_OK, read_status = STATUS_OK;
+    for (int64_t count = 1; count && !status;) {
+        status = read_status ? read_status : share_texts(s, &count, &read_status);
+        if (!status && count)
+            status = score_texts(s, count);
+        for (int64_t i = 0; i < count && s->is_first && !status; i++) {
+            status = format_scores(s, i, &out);
+            if (!status && fwrite(out.data, 1, out.length, stdout) != out.length)
+                status = status_fail_errno("cannot write to standard output");
         }
     }
-    if (!status)
-        status = score_tokens(s->engine, s->ids.ids, (int64_t)s->ids.count, s->logprobs);
-    return status ? status : format_scores(s, out);
-}
-
-static int score_lines(struct scorer *s, FILE *input, const char *name) {
-    char *line = NULL;
-    size_t capacity = 0;
-    struct strbuf out = STRBUF_INIT;
-    int status = STATUS_OK;
-    ssize_t length;
-    for (int64_t number = 1; !status && (length = getline(&line, &capacity, input)) >= 0; number++) {
-        length -= length > 0 && line[length - 1] == '\n'; /* or an error at the end would stand in the next line */
-        if (strspn(line, " \t\r\n") >= (size_t)length)
-            continue;
-        status = score_line(s, line, (size_t)length, &out);
-        if (status)
-            status_wrap(status, "%s:%lld", name, (long long)number);
-        else if (fwrite(out.data, 1, out.length, stdout) != out.length)
-            status = status_fail_errno("cannot write to standard output");
-    }
-    if (!status && ferror(input))
-        status = status_fail_errno("cannot read %s", name);
-    if ((fflush(stdout) || ferror(stdout)) && !status)
+    if (s->is_first && (fflush(stdout) || ferror(stdout)) && !status)
         status = status_fail_errno("cannot write to standard output");
     strbuf_free(&out);
-    free(line);
     return status;
 }
 
-static int run(const struct score_command *c) {
-    bool is_stdin = !strcmp(c->input, "-");
-    FILE *input = is_stdin ? stdin : fopen(c->input, "re");
-    if (!input)
-        return status_fail_errno("cannot open %s", c->input);
-    struct scorer s = {.command = c, .ids = TOKEN_BUFFER_INIT};
-    struct engine_options options = {
-        .model = c->base.model,
-        .precision = c->base.precision - 1,
-        .threads = (int)c->base.threads,
-        .max_rows = STEP_ROWS,
-        .max_logit_rows = STEP_ROWS,
-        .max_sequences = 1,
-    };
-    int status = engine_open(&options, &s.engine);
+struct score_ranks {
+    const struct score_command *command;
+    struct rank_grid grid;
+};
+
+static int open_scorer(struct scorer *s, const struct score_ranks *ranks) {
+    const char *path = s->command->input;
+    bool is_stdin = !strcmp(path, "-");
+    struct engine_options options = {.max_rows = STEP_ROWS, .max_logit_rows = STEP_ROWS, .max_sequences = 1};
+    int status = STATUS_OK;
+    s->name = is_stdin ? "standard input" : path;
+    if (s->is_first && !(s->input = is_stdin ? stdin : fopen(path, "re")))
+        status = status_fail_errno("cannot open %s", path);
+    s->capacity = ranks->grid.data;
+    s->texts = calloc((size_t)s->capacity, sizeof *s->texts);
+    if (!status && !s->texts)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    status = comm_agree(s->world, status);
+    return status ? status : model_engine_open(&s->command->base, s->world, &ranks->grid, options, &s->engine);
+}
+
+static int run_rank(struct comm *world, void *context) {
+    const struct score_ranks *ranks = context;
+    struct scorer s = {
+        .command = ranks->command, .world = world, .is_first = world->rank == 0, .ids = TOKEN_BUFFER_INIT};
+    log_quiet(!s.is_first);
+    int status = open_scorer(&s, ranks);
     if (!status)
-        status = score_lines(&s, input, is_stdin ? "standard input" : c->input);
-    if (!is_stdin)
-        fclose(input);
+        status = score_lines(&s);
+    if (status)
+        launch_abort(world, status);
+    if (s.input && s.input != stdin)
+        fclose(s.input);
+    free(s.texts);
     free(s.logprobs);
     token_buffer_free(&s.ids);
     tokenizer_encoder_free(s.encoder);
@@ -188,11 +274,18 @@ static int run(const struct score_command *c) {
 
 int command_score(int argc, char **argv) {
     struct score_command values = {0};
+    struct score_ranks ranks = {.command = &values};
     struct config *config = NULL;
+    struct launch launch;
     bool is_help = false;
-    int status = config_parse(&command, argc, argv, &values, &config, &is_help);
+    int status = launch_begin(&launch);
+    if (!status)
+        status = config_parse(&command, argc, argv, &values, &config, &is_help);
     if (!status && !is_help)
-        status = run(&values);
+        status = model_grid(&values.base, &launch, true, &ranks.grid);
+    status = launch_agree(&launch, status);
+    if (!status && !is_help)
+        status = launch_run(&launch, rank_grid_size(&ranks.grid), run_rank, &ranks);
     config_free(config);
-    return command_exit_status(status);
+    return launch_end(&launch, status);
 }

@@ -1,0 +1,45 @@
+/* Running a trained model on ranks. */
+#include "model_arguments.h"
+
+#include "parallel/layout.h"
+#include "parallel/site.h"
+
+int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,
+               struct rank_grid *grid) {
+    int ranks, status = launch_ranks(launch, arguments->ranks, &ranks);
+    *grid = (struct rank_grid){.tensor = (int)arguments->tensor, .context = 1, .expert = 1, .data = 1, .pipeline = 1};
+    if (!status)
+        status = rank_grid_fill(grid, ranks);
+    struct engine_options options = {.model = arguments->model, .grid = *grid};
+    return status || ranks == 1 ? status : engine_check(&options, takes_data);
+}
+
+int model_engine_open(const struct model_arguments *arguments, struct comm *world, const struct rank_grid *grid,
+                      struct engine_options options, struct engine **engine) {
+    struct rank_site site = {.threads = (int)arguments->threads};
+    int status = STATUS_OK;
+    *engine = NULL;
+    if (world->size > 1) {
+        status = rank_site_find(world, (int)arguments->threads, &site);
+        options.world = world;
+        options.grid = *grid;
+    }
+    options.model = arguments->model;
+    options.precision = arguments->precision - 1;
+    options.threads = site.threads;
+    return status ? status : engine_open(&options, engine);
+}
+
+int model_share_ids(struct comm *world, struct token_buffer *ids) {
+    int64_t count = (int64_t)ids->count;
+    struct comm_data length = {.send = &count, .receive = &count, .count = 1, .dtype = DTYPE_I64};
+    int status = comm_broadcast(world, NULL, &length, 0);
+    if (!status && world->rank > 0)
+        ids->count = 0;
+    for (int64_t i = 0; i < count && world->rank > 0 && !status; i++)
+        status = token_buffer_add(ids, 0);
+    if (status || count == 0)
+        return status;
+    struct comm_data data = {.send = ids->ids, .receive = ids->ids, .count = count, .dtype = DTYPE_I32};
+    return comm_broadcast(world, NULL, &data, 0);
+}
