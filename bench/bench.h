@@ -16,7 +16,7 @@ struct bench_options {
     const char *input;     /* a text file */
     const char *filter;    /* of op cases: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
-    int64_t ranks, global_batch_size; /* of train; 0: not given */
+    int64_t ranks, global_batch_size; /* of train and checkpoint; 0: not given */
     int precision;                    /* enum precision */
     bool has_precision;               /* given: operations of the other are left out */
     bool has_dropout, has_baseline;
@@ -30,6 +30,8 @@ int bench_tokenizer(const struct bench_options *options);
 /* The trainer's own step, beside that of one rank with as many threads in turn with it. A rank of `world` that fails
  * has called comm_abort. */
 int bench_train(const struct bench_options *options);
+/* Saves of the trainer, in the foreground and in the background, `steps` of each, beside a plain write of the disk. */
+int bench_checkpoint(const struct bench_options *options);
 int bench_prefill(const struct bench_options *options);
 int bench_decode(const struct bench_options *options);
 

@@ -106,6 +106,7 @@ static int write_all(void *context) {
     int status = STATUS_OK;
     for (int f = 0; f < writer->files->count && !status; f++)
         status = write_file(writer, &writer->files->items[f], &next);
+    writer->end = clock_seconds(); /* read only after the thread was joined */
     return status;
 }
 

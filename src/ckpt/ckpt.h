@@ -177,5 +177,7 @@ enum ckpt_progress ckpt_saver_progress(const struct ckpt_saver *saver);
 int ckpt_saver_advance(struct ckpt_saver *saver, enum ckpt_progress least, bool *is_saved);
 /* Until the save is through. */
 int ckpt_saver_wait(struct ckpt_saver *saver);
+/* Of the last save: seconds from its beginning until this rank's part was on the disk. */
+double ckpt_saver_seconds(const struct ckpt_saver *saver);
 
 #endif

@@ -113,6 +113,7 @@ struct save_writer {
     pthread_cond_t changed;
     int64_t filled, written; /* chunks; under the lock, as what follows */
     bool is_cancelled, is_done;
+    double end; /* clock_seconds() when all chunks were on the disk */
     int status;
     char text[1024];
 };

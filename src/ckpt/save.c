@@ -28,6 +28,7 @@ struct ckpt_saver {
     char target[PATH_MAX], directory[PATH_MAX];
     struct staging staging; /* of the first rank */
     enum ckpt_progress phase;
+    double start; /* of the last save */
 };
 
 /* ---- what follows from the table and the layout ---- */
@@ -316,6 +317,7 @@ int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *st
     int status = saver->phase == CKPT_IDLE ? STATUS_OK : ckpt_saver_wait(saver);
     if (status)
         return status;
+    saver->start = clock_seconds();
     status = set_target(saver, iteration, state_text);
     if (!status && together_is_first(world))
         status = create(saver);
@@ -332,6 +334,8 @@ int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *st
     }
     if (status)
         return failed(saver, status);
+    if (saver->is_mpi)
+        saver->writer.end = clock_seconds();
     saver->phase = CKPT_WRITING;
     return STATUS_OK;
 }
@@ -389,6 +393,10 @@ int ckpt_saver_wait(struct ckpt_saver *saver) {
             status = ckpt_saver_advance(saver, (enum ckpt_progress) - least, &is_saved);
     }
     return status;
+}
+
+double ckpt_saver_seconds(const struct ckpt_saver *saver) {
+    return saver->writer.end - saver->start;
 }
 
 /* ---- one save ---- */

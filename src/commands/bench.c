@@ -43,7 +43,7 @@ static const struct config_row rows[] = {
      .default_text = "5",
      .minimum = 1,
      .maximum = 1e6,
-     .help = "measured steps of train, prefill, decode and tokenizer; the median counts"},
+     .help = "measured steps of train, prefill, decode and tokenizer, saves of checkpoint; the median counts"},
     {.path = "threads",
      .type = CONFIG_INT,
      .offset = AT(threads),
@@ -51,14 +51,14 @@ static const struct config_row rows[] = {
      .minimum = 0,
      .maximum = 4096,
      .help = "to compute with, at each rank; 0 is all cores, or one where ranks share them"},
-    RANKS_ROW(AT(ranks),
-              "bench train: ranks, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
+    RANKS_ROW(AT(ranks), "bench train, checkpoint: ranks, as threads of this process; 1 when not given, and under "
+                         "mpirun or srun theirs"),
     {.path = "global-batch-size",
      .type = CONFIG_INT,
      .offset = AT(global_batch_size),
      .minimum = 1,
      .maximum = 1 << 20,
-     .help = "bench train: samples of a step; a micro batch of each data-parallel rank when not given"},
+     .help = "bench train, checkpoint: samples of a step; a micro batch of each data-parallel rank when not given"},
     {.path = "baseline",
      .type = CONFIG_BOOL,
      .offset = AT(has_baseline),
@@ -98,16 +98,17 @@ static struct config_command describe(void) {
         count++;
     return (struct config_command){
         .name = "bench",
-        .synopsis = "cambium bench gemm|ops|tokenizer|train|prefill|decode [OPTIONS]",
+        .synopsis = "cambium bench gemm|ops|tokenizer|train|checkpoint|prefill|decode [OPTIONS]",
         .description =
             "Measures one thing and prints JSON lines, the summary last. Each figure stands beside a ceiling that was "
             "measured just before and after in the same run (FLOP/s of plain matrix products, or the streaming read); "
             "ratio is the share of it that was reached. bench train takes the layouts of pretrain, and says what they "
-            "cost beside one rank.",
+            "cost beside one rank; bench checkpoint saves in $TMPDIR or /tmp, and its ceiling is a plain write there.",
         .examples = "  cambium bench train --micro-batch-size 4 --seq-length 256 --precision bf16\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.tensor_model_parallel_size=2\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.use_distributed_optimizer\n"
                     "  cambium bench train --precision bf16 --parallel.recompute_granularity=full\n"
+                    "  cambium bench checkpoint --precision bf16 --ranks 2\n"
                     "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"
                     "  cambium bench ops --filter layernorm\n",
         .rows = rows,
@@ -123,19 +124,25 @@ static const struct {
     const char *name;
     int (*run)(const struct bench_options *options);
 } benches[] = {
-    {"gemm", bench_gemm},   {"ops", bench_ops},         {"tokenizer", bench_tokenizer},
-    {"train", bench_train}, {"prefill", bench_prefill}, {"decode", bench_decode},
+    {"gemm", bench_gemm},
+    {"ops", bench_ops},
+    {"tokenizer", bench_tokenizer},
+    {"train", bench_train},
+    {"checkpoint", bench_checkpoint},
+    {"prefill", bench_prefill},
+    {"decode", bench_decode},
 };
 
 static int run(const char *what, struct bench_options *values) {
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
         if (what && !strcmp(what, benches[i].name))
             return benches[i].run(values);
-    return what ? status_fail(STATUS_USAGE, "bench: '%s' is not gemm, ops, tokenizer, train, prefill or decode", what)
-                : status_fail(STATUS_USAGE, "bench wants gemm, ops, tokenizer, train, prefill or decode");
+    return what ? status_fail(STATUS_USAGE,
+                              "bench: '%s' is not gemm, ops, tokenizer, train, checkpoint, prefill or decode", what)
+                : status_fail(STATUS_USAGE, "bench wants gemm, ops, tokenizer, train, checkpoint, prefill or decode");
 }
 
-/* Only bench train has ranks. */
+/* Only bench train and bench checkpoint have ranks. */
 static int measure(const char *what, struct bench_options *values, const struct config *config, struct launch *launch) {
     int ranks, status = launch_ranks(launch, values->ranks, &ranks);
     values->has_precision = config_is_given(config, "precision");
@@ -151,7 +158,7 @@ int command_bench(int argc, char **argv) {
     struct launch launch = {.is_first = true};
     bool is_help = false, has_what = argc > 0 && argv[0][0] != '-';
     const char *what = has_what ? argv[0] : NULL;
-    int status = what && !strcmp(what, "train") ? launch_begin(&launch) : STATUS_OK;
+    int status = what && (!strcmp(what, "train") || !strcmp(what, "checkpoint")) ? launch_begin(&launch) : STATUS_OK;
     if (!status)
         status = config_parse(&command, argc - has_what, argv + has_what, &values, &config, &is_help);
     status = launch_agree(&launch, status);

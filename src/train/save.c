@@ -10,7 +10,7 @@ struct run_saver {
     struct optimizer_arrays *arrays;
     char *config_text;
     int64_t iteration; /* of the save under way */
-    double start, stall;
+    double stall;
     bool is_under_way;
 };
 
@@ -100,14 +100,13 @@ enum ckpt_progress train_save_progress(const struct trainer *trainer) {
 
 static void tell(struct trainer *trainer) {
     struct run_saver *saver = trainer->saver;
-    double seconds = clock_seconds() - saver->start;
+    const char *root = trainer->run.config.checkpoint.save;
     saver->is_under_way = false;
     if (trainer->run.config.checkpoint.async_save)
-        log_info("saved %s/iter_%07lld (%.1f s, which stood the training still for %.2f s)",
-                 trainer->run.config.checkpoint.save, (long long)saver->iteration, seconds, saver->stall);
+        log_info("saved %s/iter_%07lld (%.1f s; the training stood still for %.2f s)", root,
+                 (long long)saver->iteration, ckpt_saver_seconds(saver->saver), saver->stall);
     else
-        log_info("saved %s/iter_%07lld (%.1f s)", trainer->run.config.checkpoint.save, (long long)saver->iteration,
-                 seconds);
+        log_info("saved %s/iter_%07lld (%.1f s)", root, (long long)saver->iteration, saver->stall);
 }
 
 int train_save_advance(struct trainer *trainer, enum ckpt_progress least) {
@@ -128,14 +127,29 @@ int trainer_save_begin(struct trainer *trainer) {
     if (!status)
         status = train_state_write(trainer, &state_text);
     if (!status) {
-        saver->start = clock_seconds();
+        double start = clock_seconds();
         status = ckpt_saver_begin(saver->saver, trainer->iteration, state_text);
-        saver->stall = clock_seconds() - saver->start;
+        saver->stall = clock_seconds() - start;
         saver->iteration = trainer->iteration;
         saver->is_under_way = !status;
     }
     free(state_text);
     return status;
+}
+
+int trainer_save_poll(struct trainer *trainer, bool *is_saved) {
+    int64_t word = -(int64_t)train_save_progress(trainer);
+    struct comm_data data = {.send = &word, .receive = &word, .count = 1, .dtype = DTYPE_I64};
+    int status = comm_all_reduce(trainer->world, NULL, &data, COMM_MAX);
+    if (!status)
+        status = train_save_advance(trainer, (enum ckpt_progress) - word);
+    *is_saved = train_save_progress(trainer) == CKPT_IDLE;
+    return status;
+}
+
+void trainer_save_times(const struct trainer *trainer, double *stall, double *write) {
+    *stall = trainer->saver->stall;
+    *write = ckpt_saver_seconds(trainer->saver->saver);
 }
 
 int trainer_save_wait(struct trainer *trainer) {

@@ -67,6 +67,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
 void trainer_close(struct trainer *trainer);
 /* For who measures: the rank, which books what its time went to, and the plan and place of it. */
 struct rank *trainer_rank(struct trainer *trainer);
+int64_t trainer_iteration(const struct trainer *trainer);
 const struct train_plan *trainer_plan(const struct trainer *trainer);
 const struct rank_site *trainer_site(const struct trainer *trainer);
 
@@ -82,7 +83,11 @@ int trainer_save(struct trainer *trainer);
 /* The same with checkpoint.async_save: returns when there is a copy of all that is to be written, so that iterations
  * may follow; a thread writes it. trainer_run takes it on at the end of each, and trainer_save_wait waits for it. */
 int trainer_save_begin(struct trainer *trainer);
+/* Between iterations of a caller's own: takes it on. *is_saved: nothing is under way any more. */
+int trainer_save_poll(struct trainer *trainer, bool *is_saved);
 int trainer_save_wait(struct trainer *trainer);
+/* Of the last save: seconds for which the training stood still, and until this rank's part was on the disk. */
+void trainer_save_times(const struct trainer *trainer, double *stall, double *write);
 
 /* The whole run: iterations, metrics, validation, checkpoints, until the end, exit_interval or a signal. */
 int trainer_run(struct trainer *trainer);

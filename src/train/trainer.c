@@ -149,6 +149,10 @@ struct rank *trainer_rank(struct trainer *trainer) {
     return &trainer->rank;
 }
 
+int64_t trainer_iteration(const struct trainer *trainer) {
+    return trainer->iteration;
+}
+
 const struct train_plan *trainer_plan(const struct trainer *trainer) {
     return &trainer->plan;
 }
