@@ -417,7 +417,7 @@ class Impossible(Refusal):
                             (["model.attention_dropout=1"], ("attention_dropout 1", "below 1")),
                             (["optim.adam_beta1=1"], ("adam_beta1 1", "below 1")),
                             (["parallel.tensor_model_parallel_size=2"], ("tensor_model_parallel_size 2", "needs 2 ranks")),
-                            (["parallel.pipeline_model_parallel_size=2"], ("pipeline_model_parallel_size 2", "only 1")),
+                            (["parallel.pipeline_model_parallel_size=2"], ("pipeline_model_parallel_size 2", "needs 2 ranks")),
                             (["model.num_attention_heads=2", "model.num_query_groups=1"], ("groups 1", "heads 2")),
                             (["checkpoint.save=", "checkpoint.save_interval=1"], ("save_interval 1",)),
                             (["tokenizer=tokenizer", "model.vocab_size=256"], ("vocab_size 256", "257")),

@@ -79,7 +79,9 @@ class Ranks(unittest.TestCase):
             (3, TP2, "does not divide the 3 ranks", "start 2 or 4"),
             (8, dict(parallel__tensor_model_parallel_size=8), "model.num_attention_heads 4", "tensor_model_parallel_size 8"),
             (3, {}, "train.global_batch_size 4", "2 ranks"),
-            (2, dict(parallel__pipeline_model_parallel_size=2), "pipeline_model_parallel_size 2", "only 1"),
+            (4, dict(parallel__pipeline_model_parallel_size=4), "num_layers 2", "pipeline_model_parallel_size 4"),
+            (2, dict(parallel__virtual_pipeline_model_parallel_size=2), "virtual_pipeline_model_parallel_size 2",
+             "one stage has no chunks"),
         )
         for ranks, layout, *parts in cases:
             for use in ([], ["--dry-run"]):

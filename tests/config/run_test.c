@@ -216,8 +216,8 @@ static void impossible_runs_are_refused_with_both_numbers(void **state) {
     cannot_be("--optim.adam_beta2=1", "optim.adam_beta2 1: expected at least 0 and below 1");
     cannot_be("--model.hidden_dropout=1", "model.hidden_dropout 1: expected at least 0 and below 1");
     cannot_be("--checkpoint.save_interval=5", "checkpoint.save_interval 5 without checkpoint.save");
-    cannot_be("--parallel.pipeline_model_parallel_size=2",
-              "parallel.pipeline_model_parallel_size 2: this build has only 1");
+    cannot_be("--parallel.num_microbatches_with_partial_activation_checkpoints=2",
+              "checkpoints 2: expected with parallel.recompute_granularity full and parallel.recompute_method block");
     cannot_be("--parallel.context_parallel_size=2", "parallel.context_parallel_size 2: this build has only 1");
     cannot_be("--parallel.recompute_modules=mlp", "parallel.recompute_modules mlp: expected core_attn, layernorm or");
 }
