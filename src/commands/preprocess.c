@@ -1,9 +1,11 @@
 /* cambium preprocess: texts to tokenized datasets. */
 #include "commands.h"
+#include "launch.h"
 
 #include "base/base.h"
 #include "config/config.h"
 #include "data/data.h"
+#include "parallel/site.h"
 #include "text/text.h"
 
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 struct options {
     struct preprocess_options preprocess;
     const char *tokenizer;
+    int64_t ranks; /* 0: not given */
 };
 
 #define AT(field) offsetof(struct options, field)
@@ -69,19 +72,23 @@ static const struct config_row rows[] = {
      .default_text = "0",
      .minimum = 0,
      .maximum = 256,
-     .help = "threads that tokenize; 0: one for each processor"},
+     .help = "threads of each rank that tokenize; 0: one for each processor, shared by the ranks of a machine"},
+    RANKS_ROW(AT(ranks),
+              "ranks that share the input, as threads of this process; 1 when not given, and under mpirun or "
+              "srun theirs"),
 };
 static const struct config_command preprocess_command = {
     .name = "preprocess",
     .synopsis = "cambium preprocess --input FILE... --tokenizer DIR --output-prefix P [--append-eod] [--workers N]",
     .description = "Tokenizes texts into datasets of Megatron's format (.bin and .idx), in the order of the files "
                    "whatever the number of workers. Prints the prefixes to give as data_path. A dataset appears "
-                   "whole or not at all.",
+                   "whole or not at all, and is the same whatever the number of ranks.",
     .examples =
         "  cambium preprocess --input corpus.jsonl.gz --tokenizer tokenizer --output-prefix corpus --append-eod\n"
         "  cambium preprocess --input *.jsonl --json-keys title body --tokenizer tokenizer --output-prefix papers\n"
         "  cambium preprocess --input /usr/share/games/fortunes/fortunes --format delimiter --append-eod \\\n"
-        "      --tokenizer tokenizer --output-prefix fortunes\n",
+        "      --tokenizer tokenizer --output-prefix fortunes\n"
+        "  mpirun -n 4 cambium preprocess --input *.jsonl --tokenizer tokenizer --output-prefix corpus --append-eod\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
     .positional_offset = SIZE_MAX,
@@ -96,30 +103,60 @@ static void report(const struct preprocess_options *options, const struct prepro
     }
 }
 
-static int run(struct options *options) {
-    struct tokenizer *tokenizer = NULL;
+/* One rank. */
+static int run_rank(struct comm *world, void *context) {
+    struct options options = *(const struct options *)context;
+    struct rank_site site;
     double start = clock_seconds();
-    struct preprocess_count *counts = calloc(options->preprocess.json_keys.count + 1, sizeof *counts);
-    int status = counts ? tokenizer_open(options->tokenizer, &tokenizer) : status_fail(STATUS_MEMORY, "out of memory");
+    struct preprocess_count *counts = calloc(options.preprocess.json_keys.count + 1, sizeof *counts);
+    int status = comm_agree(world, counts ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory"));
+    log_quiet(world->rank > 0);
+    if (!status && world->size > 1) {
+        status = rank_site_find(world, (int)options.preprocess.workers, &site);
+        options.preprocess.workers = site.threads;
+    }
+    if (!status)
+        status = preprocess_run(&options.preprocess, world, counts);
+    if (!status && world->rank == 0)
+        report(&options.preprocess, counts, clock_seconds() - start);
+    free(counts);
+    return status;
+}
+
+static int run(struct options *options, struct launch *launch) {
+    struct tokenizer *tokenizer = NULL;
+    int ranks, status = launch_ranks(launch, options->ranks, &ranks);
+    if (!status)
+        status = tokenizer_open(options->tokenizer, &tokenizer);
     options->preprocess.tokenizer = tokenizer;
     if (!status)
-        status = preprocess_run(&options->preprocess, counts);
+        status = preprocess_check(&options->preprocess);
+    status = launch_agree(launch, status);
     if (!status)
-        report(&options->preprocess, counts, clock_seconds() - start);
+        status = launch_run(launch, ranks, run_rank, options);
+    launch->is_told |= launch->world && status == STATUS_PEER;
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write standard output");
     tokenizer_close(tokenizer);
-    free(counts);
     return status;
 }
 
 int command_preprocess(int argc, char **argv) {
     struct options options = {0};
     struct config *config = NULL;
+    struct launch launch;
+    sigset_t signals;
     bool is_help = false;
-    int status = config_parse(&preprocess_command, argc, argv, &options, &config, &is_help);
-    if (!status && !is_help)
-        status = run(&options);
+    preprocess_hold_signals(&signals); /* also for the threads of MPI */
+    int status = launch_begin(&launch);
+    if (!status)
+        status = config_parse(&preprocess_command, argc, argv, &options, &config, &is_help);
+    if (status || is_help)
+        status = launch_agree(&launch, status);
+    else
+        status = run(&options, &launch);
     config_free(config);
-    return command_exit_status(status);
+    int exit_status = launch_end(&launch, status);
+    preprocess_release_signals(&signals, status);
+    return exit_status;
 }

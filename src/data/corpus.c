@@ -3,6 +3,7 @@
 #include "data-internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +15,18 @@ enum { BATCH_BYTES = 1 << 18, BATCH_DOCUMENTS = 1 << 14, CHUNK_BYTES = 1 << 17, 
 
 struct corpus_reader {
     const struct preprocess_options *options;
-    size_t file;   /* number of the input that is open or comes next */
-    gzFile stream; /* NULL: none is open */
-    int64_t line;  /* of the text that comes next, from 1 */
-    bool is_begun; /* a document of this file is half read */
-    size_t start;  /* where it begins in the batch's text */
+    const struct corpus_pieces *pieces;
+    size_t piece; /* number of the piece that is open or comes next */
+    size_t file;  /* its input */
+    bool is_open;
+    gzFile stream;  /* of a whole input */
+    int descriptor; /* of a range */
+    int64_t left;   /* bytes of the range */
+    int64_t line;   /* of the text that comes next, from 1 */
+    bool is_begun;  /* a document of this file is half read */
+    size_t start;   /* where it begins in the batch's text */
     int64_t first_line;
-    int64_t total, finished; /* bytes of all files, and of those that were read to their ends */
+    int64_t finished; /* bytes of the pieces that were read to their ends */
     char *chunk;
     size_t used, filled;
 };
@@ -50,8 +56,7 @@ enum corpus_format corpus_format_of(const struct preprocess_options *options, si
     return is_text ? CORPUS_FILE : CORPUS_JSONL;
 }
 
-/* *bytes is -1 for a pipe, whose length nobody knows. */
-static int check_input(const char *path, int64_t *bytes) {
+int corpus_input_bytes(const char *path, int64_t *bytes) {
     struct stat info;
     if (stat(path, &info) || access(path, R_OK))
         return status_fail_errno("cannot read %s", path);
@@ -61,66 +66,94 @@ static int check_input(const char *path, int64_t *bytes) {
     return STATUS_OK;
 }
 
-int corpus_reader_new(const struct preprocess_options *options, struct corpus_reader **out) {
+int corpus_reader_new(const struct corpus_pieces *pieces, struct corpus_reader **out) {
     struct corpus_reader *reader = calloc(1, sizeof *reader);
     *out = NULL;
     if (!reader || !(reader->chunk = malloc(CHUNK_BYTES))) {
         free(reader);
         return status_fail(STATUS_MEMORY, "out of memory");
     }
-    reader->options = options;
-    bool is_known = true;
-    for (size_t i = 0; i < options->inputs.count; i++) { /* all of them, before hours are spent on the first */
-        int64_t bytes = 0;
-        int status = check_input(options->inputs.items[i], &bytes);
-        if (status) {
-            corpus_reader_free(reader);
-            return status;
-        }
-        is_known &= bytes >= 0;
-        reader->total += bytes;
-    }
-    if (!is_known)
-        reader->total = 0;
+    reader->options = pieces->options;
+    reader->pieces = pieces;
     *out = reader;
     return STATUS_OK;
+}
+
+static void close_piece(struct corpus_reader *reader) {
+    if (reader->stream)
+        gzclose_r(reader->stream);
+    else if (reader->is_open)
+        close(reader->descriptor);
+    reader->stream = NULL;
+    reader->is_open = false;
 }
 
 void corpus_reader_free(struct corpus_reader *reader) {
     if (!reader)
         return;
-    if (reader->stream)
-        gzclose_r(reader->stream);
+    close_piece(reader);
     free(reader->chunk);
     free(reader);
 }
 
-int64_t corpus_reader_total(const struct corpus_reader *reader) {
-    return reader->total;
+static int64_t read_so_far(const struct corpus_reader *reader) {
+    int64_t inside = 0;
+    if (reader->stream)
+        inside = gzoffset(reader->stream);
+    else if (reader->is_open)
+        inside = reader->pieces->items[reader->piece].bytes - reader->left;
+    return inside > 0 ? inside : 0;
 }
 
 int64_t corpus_reader_done(const struct corpus_reader *reader) {
-    int64_t inside = reader->stream ? gzoffset(reader->stream) : 0;
-    return reader->finished + (inside > 0 ? inside : 0);
+    return reader->finished + read_so_far(reader);
 }
 
 static const char *file_name(const struct corpus_reader *reader) {
     return reader->options->inputs.items[reader->file];
 }
 
+static long long line_of(const struct corpus_reader *reader, int64_t line) {
+    return (long long)corpus_line(reader->pieces, reader->file, line);
+}
+
 static int open_next(struct corpus_reader *reader) {
-    reader->stream = gzopen(file_name(reader), "rb");
-    if (!reader->stream)
-        return status_fail_errno("cannot open %s", file_name(reader));
-    gzbuffer(reader->stream, CHUNK_BYTES);
+    const struct corpus_piece *piece = &reader->pieces->items[reader->piece];
+    reader->file = piece->file;
+    if (piece->is_whole) {
+        reader->stream = gzopen(file_name(reader), "rb");
+        if (!reader->stream)
+            return status_fail_errno("cannot open %s", file_name(reader));
+        gzbuffer(reader->stream, CHUNK_BYTES);
+    } else {
+        reader->descriptor = open(file_name(reader), O_RDONLY | O_CLOEXEC);
+        if (reader->descriptor < 0)
+            return status_fail_errno("cannot open %s", file_name(reader));
+        reader->left = piece->bytes;
+    }
+    reader->is_open = true;
     reader->line = 1;
     reader->is_begun = false;
     reader->used = reader->filled = 0;
     return STATUS_OK;
 }
 
-/* Makes the chunk non-empty unless the file has ended. */
+static int refill_range(struct corpus_reader *reader) {
+    const struct corpus_piece *piece = &reader->pieces->items[reader->piece];
+    size_t wanted = reader->left < CHUNK_BYTES ? (size_t)reader->left : CHUNK_BYTES;
+    int status = wanted ? file_pread_all(reader->descriptor, reader->chunk, wanted,
+                                         (off_t)(piece->begin + piece->bytes - reader->left), file_name(reader))
+                        : STATUS_OK;
+    reader->left -= (int64_t)wanted;
+    reader->used = 0;
+    reader->filled = wanted;
+    return status;
+}
+
+/* Makes the chunk non-empty unless the piece has ended. */
 static int refill(struct corpus_reader *reader) {
+    if (!reader->stream)
+        return refill_range(reader);
     errno = 0;
     int got = gzread(reader->stream, reader->chunk, CHUNK_BYTES), code;
     const char *text = gzerror(reader->stream, &code);
@@ -128,7 +161,7 @@ static int refill(struct corpus_reader *reader) {
         return status_fail_errno("cannot read %s", file_name(reader));
     if (got < 0 || code == Z_BUF_ERROR)
         return status_fail(STATUS_INVALID, "%s: damaged or truncated gzip data behind line %lld (%s)",
-                           file_name(reader), (long long)reader->line, text);
+                           file_name(reader), line_of(reader, reader->line), text);
     reader->used = 0;
     reader->filled = (size_t)got;
     return STATUS_OK;
@@ -197,11 +230,9 @@ static int end_file(struct corpus_reader *reader, struct corpus_batch *batch, si
         size_t end = batch->text.length;
         status = add_document(reader, batch, format == CORPUS_FILE ? end : without_line_end(text, reader->start, end));
     }
-    int64_t inside = gzoffset(reader->stream);
-    reader->finished += inside > 0 ? inside : 0;
-    gzclose_r(reader->stream);
-    reader->stream = NULL;
-    reader->file++;
+    reader->finished += read_so_far(reader);
+    close_piece(reader);
+    reader->piece++;
     return status;
 }
 
@@ -211,9 +242,9 @@ int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch)
     while (batch->count < BATCH_DOCUMENTS &&
            (batch->text.length < BATCH_BYTES || batch->count == 0 || reader->is_begun)) {
         int status = STATUS_OK;
-        if (!reader->stream && reader->file == reader->options->inputs.count)
+        if (!reader->is_open && reader->piece == reader->pieces->count)
             break;
-        if (!reader->stream) {
+        if (!reader->is_open) {
             status = open_next(reader);
             line = batch->text.length;
         }
@@ -241,7 +272,7 @@ int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch)
             return status;
         if (batch->text.length - reader->start > INT_MAX)
             return status_fail(STATUS_INVALID, "%s: line %lld: a document of more than %d bytes", file_name(reader),
-                               (long long)reader->first_line, INT_MAX);
+                               line_of(reader, reader->first_line), INT_MAX);
         if (newline) {
             reader->line++;
             if ((status = end_line(reader, batch, line)))

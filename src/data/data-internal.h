@@ -30,16 +30,51 @@ struct corpus_batch {
 void corpus_batch_clear(struct corpus_batch *batch);
 void corpus_batch_free(struct corpus_batch *batch);
 
+/* What one rank reads, in its order: whole inputs, and ranges of plain ones that begin and end between documents. */
+struct corpus_piece {
+    size_t file;          /* number of its input */
+    int64_t begin, bytes; /* not looked at where the input is read to its end, packed or not */
+    bool is_whole;
+};
+struct corpus_pieces {
+    const struct preprocess_options *options;
+    struct corpus_piece *items;
+    size_t count;
+    int64_t total; /* bytes, 0: unknown */
+};
+
 struct corpus_reader;
-int corpus_reader_new(const struct preprocess_options *options, struct corpus_reader **reader);
+/* Reads the pieces, which stay the caller's. */
+int corpus_reader_new(const struct corpus_pieces *pieces, struct corpus_reader **reader);
 void corpus_reader_free(struct corpus_reader *reader);
 /* Adds the next documents, some hundred kilobytes or one larger document; none: the corpus has ended. */
 int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch);
-/* Bytes of the files (0: unknown), and how many of them were read (of a gzip file, packed ones). */
-int64_t corpus_reader_total(const struct corpus_reader *reader);
+/* Bytes of the pieces that were read (of a gzip file, packed ones). */
 int64_t corpus_reader_done(const struct corpus_reader *reader);
 /* What the format is for an input. */
 enum corpus_format corpus_format_of(const struct preprocess_options *options, size_t file);
+/* Refuses what cannot be read; *bytes is -1 for a pipe, whose length nobody knows. */
+int corpus_input_bytes(const char *path, int64_t *bytes);
+
+/* ---- corpus_split.c ---- */
+
+/* The pieces of a rank. */
+int corpus_split(const struct preprocess_options *options, int rank, int ranks, struct corpus_pieces *pieces);
+void corpus_pieces_free(struct corpus_pieces *pieces);
+/* The number in the whole file of a line that a piece counts from 1. */
+int64_t corpus_line(const struct corpus_pieces *pieces, size_t file, int64_t line);
+
+/* ---- join.c: what ranks wrote becomes one dataset ---- */
+
+/* A rank's writer but the first's: its files have no names, so that nothing of them can stay. */
+int part_writer_open(struct indexed_writer *writer, int *descriptor, const char *prefix, enum token_type type,
+                     int64_t vocab_size);
+/* This rank sends what it wrote, and the first rank puts it behind what it has, key after key and rank after rank.
+ * `buffer` holds PART_CHUNK_BYTES. What a rank cannot read or write is in *result, and the messages go on all the same,
+ * so that nobody waits; where *result is a failure already, they only pass. */
+enum { PART_CHUNK_BYTES = 1 << 20 };
+int part_send(struct comm *world, struct indexed_writer *writer, int descriptor, char *buffer, int *result);
+int part_receive(struct comm *world, int from, struct indexed_writer *writer, char *buffer, int *result);
 
 /* ---- index_cache.c ---- */
 

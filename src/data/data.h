@@ -11,7 +11,10 @@
 #define CAMBIUM_DATA_DATA_H
 
 #include "base/base.h"
+#include "comm/comm.h"
 #include "config/run.h"
+
+#include <signal.h>
 
 /* ---- indexed dataset ---- */
 
@@ -95,8 +98,18 @@ struct preprocess_count {
 /* Tokenizes every document, in the order of the files whatever the number of workers; memory is bounded by the largest
  * documents. `counts` has one entry a key (one for plain text). All datasets appear whole or none does: STATUS_INVALID
  * with file and line for a bad document, or when there is no text at all; STATUS_IO; STATUS_INTERRUPTED on SIGINT or
- * SIGTERM. */
-int preprocess_run(const struct preprocess_options *options, struct preprocess_count *counts);
+ * SIGTERM, where the caller holds these back.
+ *
+ * The ranks of `world` (NULL: this one alone) see the same inputs and make the same call; each tokenizes its part of
+ * the bytes, and the first writes the datasets, with the bytes that a rank alone writes, and fills `counts`. All return
+ * together: of a failure, the first rank that has one with its own status, the others with STATUS_PEER. */
+int preprocess_run(const struct preprocess_options *options, struct comm *world, struct preprocess_count *counts);
+/* What can be refused before ranks start. */
+int preprocess_check(const struct preprocess_options *options);
+/* SIGINT and SIGTERM wait, for this thread and those that it starts, and a run sees them between batches, so that a
+ * stop leaves nothing behind; a run that failed has answered them. */
+void preprocess_hold_signals(sigset_t *before);
+void preprocess_release_signals(const sigset_t *before, int status);
 /* The keys that name the outputs: json_keys, or "text" alone when no input is JSONL. */
 size_t preprocess_key_count(const struct preprocess_options *options);
 const char *preprocess_key(const struct preprocess_options *options, size_t k);

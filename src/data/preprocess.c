@@ -1,5 +1,6 @@
 /* Texts to indexed datasets. One thread reads and writes, workers between decode JSON and tokenize: a ring of batches
- * is filled in the order of the corpus, worked on in any order, and written in the order of the corpus again. */
+ * is filled in the order of the corpus, worked on in any order, and written in the order of the corpus again. Several
+ * ranks do so with a piece of the corpus each, and put together what they wrote. */
 #include "data-internal.h"
 
 #include "text/text.h"
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MAX_WORKERS = 256, KEPT_IDS = 1 << 20 };
 
@@ -33,6 +35,9 @@ struct slot {
 
 struct pipeline {
     const struct preprocess_options *options;
+    struct comm *world; /* NULL: this rank alone */
+    int rank, ranks;
+    struct corpus_pieces pieces; /* of this rank */
     size_t key_count;
     int32_t eod; /* -1: not appended */
     struct slot *slots;
@@ -42,6 +47,8 @@ struct pipeline {
     pthread_cond_t work, done;      /* a slot was filled; a slot is done */
     struct indexed_writer *writers; /* [keys] */
     int64_t writer_count;
+    int *descriptors;  /* [keys] of the parts of a rank that is not the first */
+    char *part_buffer; /* of PART_CHUNK_BYTES, where there are several ranks */
 };
 
 static bool has_json(const struct preprocess_options *options) {
@@ -132,11 +139,12 @@ static int encode_slot(const struct pipeline *pipeline, struct tokenizer_encoder
         bool is_json = corpus_format_of(pipeline->options, document->file) == CORPUS_JSONL;
         int status = is_json ? encode_json(pipeline, encoder, text, document->length, slot)
                              : encode_plain(pipeline, encoder, text, document->length, slot);
-        if (status && is_json && document->line == 1 && pipeline->options->format == CORPUS_AUTO)
+        int64_t line = status ? corpus_line(&pipeline->pieces, document->file, document->line) : 0;
+        if (status && is_json && line == 1 && pipeline->options->format == CORPUS_AUTO)
             status = status_fail(status, "%s (plain text needs --format file, line or delimiter)", status_text());
         if (status)
             return status_wrap(status, "%s: line %lld", pipeline->options->inputs.items[document->file],
-                               (long long)document->line);
+                               (long long)line);
     }
     return STATUS_OK;
 }
@@ -211,7 +219,9 @@ static int write_oldest(struct pipeline *pipeline, bool must_wait, bool *is_writ
     while (must_wait && slot->state != SLOT_DONE && !is_interrupted()) {
         struct timespec until; /* wakes up now and then to see a signal */
         clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
+        until.tv_nsec += 100000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&pipeline->done, &pipeline->mutex, &until);
     }
     *is_written = slot->state == SLOT_DONE;
@@ -245,7 +255,7 @@ static int pump(struct pipeline *pipeline, struct corpus_reader *reader) {
     struct strbuf reader_error = STRBUF_INIT;
     bool is_end = false;
     int status = STATUS_OK, reader_status = STATUS_OK;
-    progress_begin(&progress, "preprocess", corpus_reader_total(reader));
+    progress_begin(&progress, "preprocess", pipeline->pieces.total);
     while (!status && !(is_end && pipeline->written == pipeline->filled)) {
         bool is_written = false, is_full = pipeline->filled - pipeline->written == pipeline->slot_count;
         if (is_interrupted()) {
@@ -261,8 +271,9 @@ static int pump(struct pipeline *pipeline, struct corpus_reader *reader) {
             status = write_oldest(pipeline, is_end || is_full, &is_written);
         double seconds = clock_seconds() - progress.start;
         int64_t done = corpus_reader_done(reader);
-        progress_update(&progress, done, "%lld documents, %.1f MB/s", (long long)pipeline->writers[0].documents,
-                        seconds > 0 ? (double)done / 1e6 / seconds : 0.0);
+        if (pipeline->rank == 0)
+            progress_update(&progress, done, "%lld documents, %.1f MB/s", (long long)pipeline->writers[0].documents,
+                            seconds > 0 ? (double)done / 1e6 / seconds : 0.0);
     }
     progress_end(&progress);
     if (!status && reader_status)
@@ -291,7 +302,7 @@ static int run_workers(struct pipeline *pipeline, struct corpus_reader *reader, 
     return status;
 }
 
-static int check_options(const struct preprocess_options *options) {
+int preprocess_check(const struct preprocess_options *options) {
     size_t count = preprocess_key_count(options);
     bool has_text = false;
     for (size_t i = 0; i < options->inputs.count; i++)
@@ -328,7 +339,9 @@ static int open_pipeline(struct pipeline *pipeline, int64_t workers) {
     pipeline->slot_count = 2 * workers + 2;
     pipeline->slots = calloc((size_t)pipeline->slot_count, sizeof *pipeline->slots);
     pipeline->writers = calloc(pipeline->key_count, sizeof *pipeline->writers);
-    if (!pipeline->slots || !pipeline->writers)
+    pipeline->descriptors = calloc(pipeline->key_count, sizeof *pipeline->descriptors);
+    pipeline->part_buffer = malloc(pipeline->ranks > 1 ? PART_CHUNK_BYTES : 1);
+    if (!pipeline->slots || !pipeline->writers || !pipeline->descriptors || !pipeline->part_buffer)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t i = 0; i < pipeline->slot_count; i++)
         if (!(pipeline->slots[i].outputs = calloc(pipeline->key_count, sizeof *pipeline->slots[i].outputs)))
@@ -336,8 +349,13 @@ static int open_pipeline(struct pipeline *pipeline, int64_t workers) {
     for (size_t k = 0; k < pipeline->key_count; k++) {
         struct strbuf prefix = STRBUF_INIT;
         strbuf_format(&prefix, "%s_%s_document", options->output_prefix, preprocess_key(pipeline->options, k));
+        if (pipeline->rank > 0)
+            strbuf_format(&prefix, ".rank%d", pipeline->rank);
         int status = strbuf_status(&prefix);
-        if (!status)
+        if (!status && pipeline->rank > 0)
+            status = part_writer_open(&pipeline->writers[k], &pipeline->descriptors[k], strbuf_text(&prefix),
+                                      indexed_token_type(vocab_size), vocab_size);
+        else if (!status)
             status = indexed_writer_open(&pipeline->writers[k], strbuf_text(&prefix), indexed_token_type(vocab_size),
                                          vocab_size);
         strbuf_free(&prefix);
@@ -349,8 +367,11 @@ static int open_pipeline(struct pipeline *pipeline, int64_t workers) {
 }
 
 static void close_pipeline(struct pipeline *pipeline) {
-    for (int64_t k = 0; k < pipeline->writer_count; k++)
+    for (int64_t k = 0; k < pipeline->writer_count; k++) {
         indexed_writer_abort(&pipeline->writers[k]);
+        if (pipeline->rank > 0)
+            close(pipeline->descriptors[k]);
+    }
     for (int64_t i = 0; pipeline->slots && i < pipeline->slot_count; i++) {
         struct slot *slot = &pipeline->slots[i];
         for (size_t k = 0; slot->outputs && k < pipeline->key_count; k++) {
@@ -364,6 +385,27 @@ static void close_pipeline(struct pipeline *pipeline) {
     }
     free(pipeline->slots);
     free(pipeline->writers);
+    free(pipeline->descriptors);
+    free(pipeline->part_buffer);
+    corpus_pieces_free(&pipeline->pieces);
+}
+
+static int agree(const struct pipeline *pipeline, int status) {
+    return pipeline->world ? comm_agree(pipeline->world, status) : status;
+}
+
+/* Every rank's part to the first one. */
+static int join_parts(struct pipeline *pipeline) {
+    int status = STATUS_OK, result = STATUS_OK;
+    for (int from = 1; from < pipeline->ranks && !status; from++)
+        for (size_t k = 0; k < pipeline->key_count && !status; k++) {
+            if (pipeline->rank == 0)
+                status = part_receive(pipeline->world, from, &pipeline->writers[k], pipeline->part_buffer, &result);
+            else if (pipeline->rank == from)
+                status = part_send(pipeline->world, &pipeline->writers[k], pipeline->descriptors[k],
+                                   pipeline->part_buffer, &result);
+        }
+    return status ? status : result;
 }
 
 /* The datasets of all keys, or none of them. */
@@ -384,38 +426,66 @@ static int commit(struct pipeline *pipeline, struct preprocess_count *counts) {
     return status;
 }
 
-int preprocess_run(const struct preprocess_options *options, struct preprocess_count *counts) {
-    struct pipeline pipeline = {.options = options, .key_count = preprocess_key_count(options), .eod = -1};
+static int write_datasets(struct pipeline *pipeline, struct preprocess_count *counts) {
     struct corpus_reader *reader = NULL;
-    int64_t workers = count_workers(options);
-    int status = check_options(options);
+    int64_t workers = count_workers(pipeline->options);
+    int status = corpus_split(pipeline->options, pipeline->rank, pipeline->ranks, &pipeline->pieces);
+    if (!status)
+        status = corpus_reader_new(&pipeline->pieces, &reader);
+    if (!status)
+        status = open_pipeline(pipeline, workers);
+    if (!status)
+        status = run_workers(pipeline, reader, workers);
+    corpus_reader_free(reader);
+    status = agree(pipeline, status); /* the first failure in the corpus, and all know of it */
+    if (!status)
+        status = agree(pipeline, join_parts(pipeline));
+    if (!status)
+        status = agree(pipeline, pipeline->rank == 0 ? commit(pipeline, counts) : STATUS_OK);
+    return status;
+}
+
+int preprocess_run(const struct preprocess_options *options, struct comm *world, struct preprocess_count *counts) {
+    struct pipeline pipeline = {.options = options,
+                                .world = world && world->size > 1 ? world : NULL,
+                                .rank = world ? world->rank : 0,
+                                .ranks = world ? world->size : 1,
+                                .key_count = preprocess_key_count(options),
+                                .eod = -1};
+    int status = agree(&pipeline, preprocess_check(options));
     if (status)
         return status;
     if (options->append_eod)
         pipeline.eod = tokenizer_eos_id(options->tokenizer);
-    /* The signals stay pending and are looked for between batches, so that a stop leaves nothing behind. */
-    sigset_t signals, before;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &signals, &before);
     pthread_mutex_init(&pipeline.mutex, NULL);
     pthread_cond_init(&pipeline.work, NULL);
     pthread_cond_init(&pipeline.done, NULL);
-    status = corpus_reader_new(options, &reader);
-    if (!status)
-        status = open_pipeline(&pipeline, workers);
-    if (!status)
-        status = run_workers(&pipeline, reader, workers);
-    if (!status)
-        status = commit(&pipeline, counts);
+    status = write_datasets(&pipeline, counts);
     close_pipeline(&pipeline);
-    corpus_reader_free(reader);
     pthread_cond_destroy(&pipeline.done);
     pthread_cond_destroy(&pipeline.work);
     pthread_mutex_destroy(&pipeline.mutex);
-    while (status == STATUS_INTERRUPTED && is_interrupted())
-        sigwaitinfo(&signals, NULL); /* it was answered: it must not also kill */
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return status;
+}
+
+/* ---- signals ---- */
+
+static sigset_t stop_signals(void) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    return signals;
+}
+
+void preprocess_hold_signals(sigset_t *before) {
+    sigset_t signals = stop_signals();
+    pthread_sigmask(SIG_BLOCK, &signals, before);
+}
+
+void preprocess_release_signals(const sigset_t *before, int status) {
+    sigset_t signals = stop_signals();
+    while (status && is_interrupted())
+        sigwaitinfo(&signals, NULL); /* it was answered: it must not also kill */
+    pthread_sigmask(SIG_SETMASK, before, NULL);
 }

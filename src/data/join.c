@@ -1,0 +1,133 @@
+/* What ranks wrote becomes one dataset: each but the first keeps its part in a file without a name, and the first one
+ * appends the parts in the order of the ranks, so that one process alone writes what stays. */
+#include "data-internal.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+int part_writer_open(struct indexed_writer *writer, int *descriptor, const char *prefix, enum token_type type,
+                     int64_t vocab_size) {
+    *descriptor = -1;
+    int status = indexed_writer_open(writer, prefix, type, vocab_size);
+    if (status)
+        return status;
+    *descriptor = open(writer->bin.temporary, O_RDONLY | O_CLOEXEC);
+    if (*descriptor < 0)
+        status = status_fail_errno("cannot open %s", writer->bin.temporary);
+    unlink(writer->bin.temporary);
+    unlink(writer->idx.temporary);
+    if (status)
+        indexed_writer_abort(writer);
+    return status;
+}
+
+/* What a part announces. */
+struct part_header {
+    int64_t bytes, tokens, sequences, documents;
+};
+enum { PART_HEADER_WORDS = sizeof(struct part_header) / sizeof(int64_t) };
+
+static int send_header(struct comm *world, struct part_header *header) {
+    struct comm_data data = {.send = header, .count = PART_HEADER_WORDS, .dtype = DTYPE_I64};
+    return comm_send(world, NULL, &data, 0);
+}
+
+static int send_bytes(struct comm *world, const char *bytes, int64_t count) {
+    int status = STATUS_OK;
+    for (int64_t done = 0; done < count && !status; done += PART_CHUNK_BYTES) {
+        int64_t now = count - done < PART_CHUNK_BYTES ? count - done : PART_CHUNK_BYTES;
+        struct comm_data data = {.send = bytes + done, .count = now, .dtype = DTYPE_U8};
+        status = comm_send(world, NULL, &data, 0);
+    }
+    return status;
+}
+
+/* What was announced is sent in any case, so that nobody waits for it: *result is whether it could be read. */
+static int send_file(struct comm *world, int descriptor, int64_t count, const char *path, char *buffer, int *result) {
+    int status = STATUS_OK;
+    for (int64_t done = 0; done < count && !status; done += PART_CHUNK_BYTES) {
+        int64_t now = count - done < PART_CHUNK_BYTES ? count - done : PART_CHUNK_BYTES;
+        if (!*result)
+            *result = file_pread_all(descriptor, buffer, (size_t)now, done, path);
+        struct comm_data data = {.send = buffer, .count = now, .dtype = DTYPE_U8};
+        status = comm_send(world, NULL, &data, 0);
+    }
+    return status;
+}
+
+int part_send(struct comm *world, struct indexed_writer *writer, int descriptor, char *buffer, int *result) {
+    struct part_header header = {.bytes = writer->tokens * (writer->type == TOKEN_U16 ? 2 : 4),
+                                 .tokens = writer->tokens,
+                                 .sequences = writer->sequences,
+                                 .documents = writer->documents};
+    if (!*result && fflush(writer->bin.stream))
+        *result = status_fail_errno("cannot write %s", writer->bin_path);
+    int status = send_header(world, &header);
+    if (!status)
+        status = send_file(world, descriptor, header.bytes, writer->bin_path, buffer, result);
+    if (!status)
+        status = send_bytes(world, strbuf_text(&writer->lengths), header.sequences * (int64_t)sizeof(int32_t));
+    if (!status) /* the first end is the dataset's 0 */
+        status = send_bytes(world, writer->document_ends.data + sizeof(int64_t),
+                            header.documents * (int64_t)sizeof(int64_t));
+    return status;
+}
+
+/* One chunk after the other; each goes to `take`, whose first failure stays in *result. */
+static int receive_bytes(struct comm *world, int from, int64_t count, char *buffer,
+                         int (*take)(struct indexed_writer *writer, const char *bytes, size_t count),
+                         struct indexed_writer *writer, int *result) {
+    int status = STATUS_OK;
+    for (int64_t done = 0; done < count && !status; done += PART_CHUNK_BYTES) {
+        int64_t now = count - done < PART_CHUNK_BYTES ? count - done : PART_CHUNK_BYTES;
+        struct comm_data data = {.receive = buffer, .count = now, .dtype = DTYPE_U8};
+        status = comm_receive(world, NULL, &data, from);
+        if (!status && !*result)
+            *result = take(writer, buffer, (size_t)now);
+    }
+    return status;
+}
+
+static int take_tokens(struct indexed_writer *writer, const char *bytes, size_t count) {
+    return fwrite(bytes, 1, count, writer->bin.stream) == count
+               ? STATUS_OK
+               : status_fail_errno("cannot write %s", writer->bin_path);
+}
+
+static int take_lengths(struct indexed_writer *writer, const char *bytes, size_t count) {
+    strbuf_add(&writer->lengths, bytes, count);
+    return strbuf_status(&writer->lengths);
+}
+
+/* Ends are counted from the part's first sequence; writer->sequences is still of what stands before. */
+static int take_ends(struct indexed_writer *writer, const char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i += sizeof(int64_t)) {
+        int64_t end;
+        memcpy(&end, bytes + i, sizeof end);
+        end += writer->sequences;
+        strbuf_add(&writer->document_ends, &end, sizeof end);
+    }
+    return strbuf_status(&writer->document_ends);
+}
+
+int part_receive(struct comm *world, int from, struct indexed_writer *writer, char *buffer, int *result) {
+    struct part_header header = {0};
+    struct comm_data data = {.receive = &header, .count = PART_HEADER_WORDS, .dtype = DTYPE_I64};
+    int status = comm_receive(world, NULL, &data, from);
+    if (!status && !*result && writer->sequences + header.sequences > INT32_MAX)
+        *result =
+            status_fail(STATUS_INVALID, "more than %d sequences: write several datasets and blend them", INT32_MAX);
+    if (!status)
+        status = receive_bytes(world, from, header.bytes, buffer, take_tokens, writer, result);
+    if (!status)
+        status = receive_bytes(world, from, header.sequences * (int64_t)sizeof(int32_t), buffer, take_lengths, writer,
+                               result);
+    if (!status)
+        status =
+            receive_bytes(world, from, header.documents * (int64_t)sizeof(int64_t), buffer, take_ends, writer, result);
+    writer->tokens += header.tokens;
+    writer->sequences += header.sequences;
+    writer->documents += header.documents;
+    return status;
+}
