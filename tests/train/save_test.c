@@ -1,0 +1,137 @@
+/* Background checkpoints of the trainer: the same bytes as in the foreground in every layout, and a run that goes on
+ * from one is the run that was not interrupted. Ranks are threads. */
+#include "train/support.h"
+
+#include <string.h>
+
+enum { SAVED = 5, LAST = 10, MOST = 4 };
+
+struct layout {
+    int tensor, data;
+    bool is_sharded;
+    int precision;
+};
+
+struct task {
+    struct train_run run;
+    bool is_background;
+    double losses[LAST];
+};
+
+static int train_on(struct comm *world, struct trainer *trainer, struct task *task) {
+    struct train_record record;
+    bool is_saved = true;
+    int status = STATUS_OK;
+    while (!status && trainer_iteration(trainer) < LAST) {
+        status = trainer_step(trainer, &record);
+        if (!status && world->rank == 0)
+            task->losses[record.iteration - 1] = record.lm_loss;
+        if (!status && !is_saved)
+            status = trainer_save_poll(trainer, &is_saved);
+        if (status || trainer_iteration(trainer) != SAVED)
+            continue;
+        is_saved = !task->is_background;
+        status = task->is_background ? trainer_save_begin(trainer) : trainer_save(trainer);
+    }
+    return status ? status : trainer_save(trainer); /* and waits for the one before it */
+}
+
+static int run_rank(struct comm *world, void *context) {
+    struct task *task = context;
+    struct trainer *trainer;
+    log_quiet(true);
+    int status = trainer_open(&task->run, world, &trainer);
+    if (!status)
+        status = train_on(world, trainer, task);
+    if (status)
+        comm_abort(world, status_text());
+    trainer_close(trainer);
+    return status;
+}
+
+static void assert_same_checkpoints(const char *a, const char *b, int iteration) {
+    static const char *const names[] = {"config.json", "model.safetensors", "optimizer.safetensors",
+                                        "trainer_state.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct strbuf x = STRBUF_INIT, y = STRBUF_INIT;
+        char path[4096];
+        snprintf(path, sizeof path, "%s/iter_%07d/%s", a, iteration, names[i]);
+        test_ok(file_read(path, 1 << 28, &x));
+        snprintf(path, sizeof path, "%s/iter_%07d/%s", b, iteration, names[i]);
+        test_ok(file_read(path, 1 << 28, &y));
+        if (x.length != y.length || memcmp(x.data, y.data, x.length))
+            fail_msg("%s is another", path);
+        strbuf_free(&x);
+        strbuf_free(&y);
+    }
+}
+
+static void check_layout(const char **prefix, const struct layout *layout) {
+    char *directories[3] = {test_directory(), test_directory(), test_directory()};
+    struct task tasks[3];
+    for (int i = 0; i < 3; i++) { /* in the foreground; in the background; going on from the latter */
+        struct task *task = &tasks[i];
+        *task = (struct task){.run = make_run(prefix, layout->precision, 1), .is_background = i == 1};
+        struct run_config *config = &task->run.config;
+        config->train.global_batch_size = 4;
+        config->parallel.tensor_model_parallel_size = layout->tensor;
+        config->parallel.use_distributed_optimizer = layout->is_sharded;
+        config->checkpoint.save = directories[i];
+        config->checkpoint.async_save = i > 0;
+        if (i == 2) {
+            char *path = task->run.checkpoint;
+            snprintf(path, sizeof task->run.checkpoint, "%s/iter_%07d", directories[1], SAVED);
+            task->run.iteration = task->run.optimizer_step = SAVED;
+            task->run.consumed_samples = SAVED * config->train.global_batch_size;
+        }
+        test_ok(comm_local_run(layout->tensor * layout->data, run_rank, task));
+    }
+    assert_same_checkpoints(directories[0], directories[1], SAVED);
+    assert_same_checkpoints(directories[0], directories[1], LAST);
+    assert_same_checkpoints(directories[0], directories[2], LAST);
+    for (int i = SAVED; i < LAST; i++)
+        assert_true(tasks[2].losses[i] == tasks[0].losses[i]);
+    for (int i = 0; i < 3; i++)
+        free(directories[i]);
+}
+
+static void background_saves_have_the_same_bytes_and_resume_is_bit_exact(void **state) {
+    (void)state;
+    static const struct layout layouts[] = {
+        {1, 1, false, PRECISION_FP32}, {1, 1, false, PRECISION_BF16}, {2, 1, false, PRECISION_BF16},
+        {1, 2, false, PRECISION_FP32}, {1, 2, true, PRECISION_BF16},  {2, 2, true, PRECISION_FP32},
+        {2, 2, false, PRECISION_BF16}, {1, 4, true, PRECISION_FP32},
+    };
+    char *prefix = write_text();
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+        check_layout((const char **)&prefix, &layouts[i]);
+    free(prefix);
+}
+
+static void the_plan_says_what_the_copy_takes(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 1);
+    struct train_plan none, foreground, background, shared;
+    run.config.train.global_batch_size = 4;
+    test_ok(train_plan_make(&run, 1, &none));
+    run.config.checkpoint.save = "/nowhere";
+    test_ok(train_plan_make(&run, 1, &foreground));
+    run.config.checkpoint.async_save = true;
+    test_ok(train_plan_make(&run, 1, &background));
+    test_ok(train_plan_make(&run, 4, &shared));
+    assert_int_equal(none.checkpoint, 0);
+    assert_true(foreground.checkpoint > 0 && foreground.checkpoint < background.checkpoint);
+    assert_true(background.checkpoint > 12 * (size_t)background.parameters);
+    assert_true(shared.checkpoint < background.checkpoint);
+    assert_int_equal(train_plan_total(&background) - train_plan_total(&none), background.checkpoint);
+    free(prefix);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(background_saves_have_the_same_bytes_and_resume_is_bit_exact),
+        cmocka_unit_test(the_plan_says_what_the_copy_takes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
