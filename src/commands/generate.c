@@ -100,7 +100,7 @@ static const struct config_row rows[] = {
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
-    MODEL_TENSOR_ROW(AT(base)),
+    MODEL_LAYOUT_ROWS(AT(base)),
 };
 
 static const struct config_command command = {

@@ -7,11 +7,16 @@
 int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,
                struct rank_grid *grid) {
     int ranks, status = launch_ranks(launch, arguments->ranks, &ranks);
-    *grid = (struct rank_grid){.tensor = (int)arguments->tensor, .context = 1, .expert = 1, .data = 1, .pipeline = 1};
+    *grid = (struct rank_grid){
+        .tensor = (int)arguments->tensor, .context = 1, .expert = 1, .data = 1, .pipeline = (int)arguments->pipeline};
     if (!status)
         status = rank_grid_fill(grid, ranks);
-    struct engine_options options = {.model = arguments->model, .grid = *grid};
-    return status || ranks == 1 ? status : engine_check(&options, takes_data);
+    struct engine_options options = {.model = arguments->model,
+                                     .grid = *grid,
+                                     .first_layers = arguments->first_layers,
+                                     .last_layers = arguments->last_layers};
+    bool is_one = ranks == 1 && !options.first_layers && !options.last_layers;
+    return status || is_one ? status : engine_check(&options, takes_data);
 }
 
 int model_engine_open(const struct model_arguments *arguments, struct comm *world, const struct rank_grid *grid,
@@ -25,6 +30,8 @@ int model_engine_open(const struct model_arguments *arguments, struct comm *worl
         options.grid = *grid;
     }
     options.model = arguments->model;
+    options.first_layers = arguments->first_layers;
+    options.last_layers = arguments->last_layers;
     options.precision = arguments->precision - 1;
     options.threads = site.threads;
     return status ? status : engine_open(&options, engine);

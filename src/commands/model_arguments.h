@@ -14,8 +14,9 @@
 struct model_arguments {
     const char *model, *tokenizer; /* tokenizer NULL: the model's own */
     int64_t threads;               /* of each rank; 0: all cores, shared by the ranks of a machine */
-    int64_t ranks, tensor;         /* ranks 0: not given */
-    int precision;                 /* of model_precisions; -1 of it is engine_options.precision */
+    int64_t ranks;                 /* 0: not given */
+    int64_t tensor, pipeline, first_layers, last_layers;
+    int precision; /* of model_precisions; -1 of it is engine_options.precision */
 };
 
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
@@ -46,12 +47,19 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
     RANKS_ROW((at) + offsetof(struct model_arguments, ranks),                                                          \
               "ranks to run the model on, as threads of this process; 1 when not given, and under mpirun or srun "     \
               "theirs")
-#define MODEL_TENSOR_ROW(at)                                                                                           \
+#define MODEL_LAYOUT_ROW(at, member, path_, default_, low, help_)                                                      \
     {                                                                                                                  \
-        .path = "parallel.tensor_model_parallel_size", .type = CONFIG_INT,                                             \
-        .offset = (at) + offsetof(struct model_arguments, tensor), .default_text = "1", .minimum = 1,                  \
-        .maximum = 65536, .help = "ranks that share each layer"                                                        \
+        .path = "parallel." path_, .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, member),      \
+        .default_text = default_, .minimum = low, .maximum = 65536, .help = help_                                      \
     }
+#define MODEL_LAYOUT_ROWS(at)                                                                                          \
+    MODEL_LAYOUT_ROW(at, tensor, "tensor_model_parallel_size", "1", 1, "ranks that share each layer"),                 \
+        MODEL_LAYOUT_ROW(at, pipeline, "pipeline_model_parallel_size", "1", 1,                                         \
+                         "stages that the layers are spread over"),                                                    \
+        MODEL_LAYOUT_ROW(at, first_layers, "decoder_first_pipeline_num_layers", "0", 0,                                \
+                         "layers of the first stage; 0: an equal share"),                                              \
+        MODEL_LAYOUT_ROW(at, last_layers, "decoder_last_pipeline_num_layers", "0", 0,                                  \
+                         "layers of the last stage, which also has the head; 0: an equal share")
 
 /* The grid of the ranks, before they start; refuses a model that is not there and layouts that cannot be. */
 int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,

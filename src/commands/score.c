@@ -30,7 +30,7 @@ static const struct config_row rows[] = {
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
-    MODEL_TENSOR_ROW(AT(base)),
+    MODEL_LAYOUT_ROWS(AT(base)),
 };
 
 static const struct config_command command = {
@@ -181,7 +181,7 @@ static int score_texts(struct scorer *s, int64_t count) {
     }
     float *scores = s->logprobs + rank->place.data * s->logprob_stride;
     int status = own ? score_tokens(s->engine, s->ids.ids + own->first, own->count, scores) : STATUS_OK;
-    if (status || rank->data->size == 1 || rank->place.tensor > 0)
+    if (status || rank->data->size == 1 || rank->place.tensor > 0 || rank->place.pipeline > 0)
         return status;
     struct comm_data data = {.send = scores, .receive = s->logprobs, .count = s->logprob_stride, .dtype = DTYPE_F32};
     return s->logprob_stride ? comm_all_gather(rank->data, NULL, &data) : STATUS_OK;

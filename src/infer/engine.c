@@ -53,9 +53,11 @@ static int read_config(const char *directory, struct model_config *config, enum 
     return status;
 }
 
-static int check_layout(const struct model_config *config, const struct rank_grid *grid, bool takes_data) {
-    struct parallel_layout layout = {.grid = *grid,
+static int check_layout(const struct engine_options *options, const struct model_config *config, bool takes_data) {
+    struct parallel_layout layout = {.grid = options->grid,
                                      .chunks = 1,
+                                     .first = options->first_layers,
+                                     .last = options->last_layers,
                                      .layers = config->num_layers,
                                      .heads = config->num_attention_heads,
                                      .query_groups = config->num_query_groups,
@@ -72,7 +74,7 @@ int engine_check(const struct engine_options *options, bool takes_data) {
     int status = ckpt_resolve_model(options->model, directory, sizeof directory);
     if (!status)
         status = read_config(directory, &config, &dtype, &eos_id);
-    return status ? status : check_layout(&config, &options->grid, takes_data);
+    return status ? status : check_layout(options, &config, takes_data);
 }
 
 /* The first rank's choice: a new checkpoint may appear just now. */
@@ -200,6 +202,15 @@ static int open_model(struct engine *engine, const struct model_config *config, 
         .max_pages = engine->max_pages,
     };
     int status = open_rank(engine);
+    struct pipeline_split split = {.layers = config->num_layers,
+                                   .stages = engine->rank.grid.pipeline,
+                                   .chunks = 1,
+                                   .first = o->first_layers,
+                                   .last = o->last_layers};
+    options.chunk_count = 1;
+    if (!status)
+        status =
+            pipeline_layers(&split, engine->rank.place.pipeline, 0, &options.chunks[0].first, &options.chunks[0].count);
     return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
 }
 
@@ -214,7 +225,7 @@ static int find_model(struct engine *engine, struct model_config *config, enum d
     else
         status = read_directory(engine, config, dtype, tensors);
     if (!status && engine->options.world)
-        status = check_layout(config, &engine->options.grid, true);
+        status = check_layout(&engine->options, config, true);
     return engine->options.world ? comm_agree(engine->options.world, status) : status;
 }
 

@@ -41,6 +41,7 @@ struct engine_options {
     const struct model_config *random; /* instead of `model`: random weights of this shape, for benchmarks */
     struct comm *world;                /* all ranks; NULL: this one alone */
     struct rank_grid grid;             /* of the world, filled; data-parallel ranks have the whole model again */
+    int64_t first_layers, last_layers; /* of the first and the last stage; 0: as many as the others */
     int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
     int threads;                       /* 0: all cores */
     int64_t max_rows;                  /* of a step */

@@ -139,7 +139,8 @@ static int attention_core_paged(const struct block_pass *pass) {
     const struct device_step *step = &model->step;
     struct qkv_columns columns = qkv_columns_of(model);
     int64_t page_elements = model_kv_page_elements(model);
-    void *pages = at_element(model, pass->kv->pages, pass->layer * pass->kv->page_count * page_elements);
+    void *pages =
+        at_element(model, pass->kv->pages, (pass->layer - model->chunk->first) * pass->kv->page_count * page_elements);
     struct kv_append append = {
         .rows = pass->rows,
         .kv_heads = (int)model->query_groups,

@@ -1,5 +1,8 @@
-/* One step of inference: a flat plan of rows through the same blocks, over the paged cache. */
+/* One step of inference: a flat plan of rows through the same blocks, over the paged cache. A stage of a pipeline takes
+ * the rows of the stage before and sends them on; the next step's may come while a later stage is at work. */
 #include "model-internal.h"
+
+#include "parallel/schedule.h"
 
 #include <string.h>
 
@@ -13,30 +16,54 @@ static size_t kv_page_bytes(const struct model *model) {
 }
 
 size_t model_kv_bytes(const struct model *model, int64_t page_count) {
-    return (size_t)model->options.config.num_layers * (size_t)page_count * kv_page_bytes(model);
+    return (size_t)model->chunk->count * (size_t)page_count * kv_page_bytes(model);
 }
 
 int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to) {
     size_t page = kv_page_bytes(model);
     int status = STATUS_OK;
-    for (int64_t layer = 0; layer < model->options.config.num_layers && !status; layer++) {
+    for (int64_t layer = 0; layer < model->chunk->count && !status; layer++) {
         char *pages = (char *)kv->pages + (size_t)(layer * kv->page_count) * page;
         status = stream_copy(model->rank->exec.stream, pages + (size_t)to * page, pages + (size_t)from * page, page);
     }
     return status;
 }
 
-/* The blocks, and the logits of the wanted rows in step.logits. */
+/* The rows of the residual stream between two stages. */
+static int receive_rows(struct model *model, int64_t rows, void *x) {
+    struct rank *rank = model->rank;
+    double start = rank_phase_begin(rank);
+    struct comm_data data = {
+        .receive = x, .count = rows * model->options.config.hidden_size, .dtype = model->options.dtype};
+    int status = rank->is_planning ? STATUS_OK
+                                   : comm_receive(rank->pipeline[PIPELINE_FORWARD], rank->exec.stream, &data,
+                                                  rank->place.pipeline - 1);
+    return rank_phase_end(rank, PHASE_COMM, start, status);
+}
+
+static int send_rows(struct model *model, int64_t rows, const void *x) {
+    struct rank *rank = model->rank;
+    double start = rank_phase_begin(rank);
+    struct comm_data data = {
+        .send = x, .count = rows * model->options.config.hidden_size, .dtype = model->options.dtype};
+    int status = rank->is_planning
+                     ? STATUS_OK
+                     : comm_send(rank->pipeline[PIPELINE_FORWARD], rank->exec.stream, &data, rank->place.pipeline + 1);
+    return rank_phase_end(rank, PHASE_COMM, start, status);
+}
+
+/* The blocks, and the logits of the wanted rows in step.logits of the last stage. */
 static int run(struct model *model, const struct model_kv *kv, int64_t rows, int64_t wanted, int64_t max_pages,
                const struct hook_segment *segments, int segment_count) {
     const struct model_config *c = &model->options.config;
-    int status = embedding_pass_forward(model, rows, false, model->slot->saved[0].x);
-    for (int64_t layer = 0; layer < c->num_layers && !status; layer++) {
+    int status = model->has_embedding ? embedding_pass_forward(model, rows, false, model->slot->saved[0].x)
+                                      : receive_rows(model, rows, model->slot->saved[0].x);
+    for (int64_t layer = 0; layer < model->chunk->count && !status; layer++) {
         struct block_pass block = {
             .model = model,
-            .layer = layer,
+            .layer = model->chunk->first + layer,
             .saved = &model->slot->saved[layer],
-            .out = layer + 1 == c->num_layers ? model->slot->x_last : model->slot->saved[layer + 1].x,
+            .out = layer + 1 == model->chunk->count ? model->slot->x_last : model->slot->saved[layer + 1].x,
             .rows = rows,
             .segments = segments,
             .segment_count = segment_count,
@@ -45,6 +72,8 @@ static int run(struct model *model, const struct model_kv *kv, int64_t rows, int
         };
         status = block_forward(&block);
     }
+    if (!status && !model->has_head)
+        return send_rows(model, rows, model->slot->x_last);
     if (status || wanted == 0)
         return status;
     struct device_step *step = &model->step;
@@ -105,7 +134,8 @@ int model_plan_step(struct model *model, int64_t rows) {
     if (model->rank->grid.tensor > 1 && wanted > DRAW_CHUNK_ROWS)
         wanted = DRAW_CHUNK_ROWS;
     struct sample call = sample_call(model, 0, wanted, NULL);
-    return status || model->rank->place.tensor > 0 ? status : rank_run_scratch(model->rank, PHASE_REST, sample, &call);
+    bool draws = model->has_head && model->rank->place.tensor == 0;
+    return status || !draws ? status : rank_run_scratch(model->rank, PHASE_REST, sample, &call);
 }
 
 static int upload_step(struct model *model, const struct model_step *step) {
@@ -114,7 +144,8 @@ static int upload_step(struct model *model, const struct model_step *step) {
         step->sequences > o->max_sequences || step->max_pages > o->max_pages)
         return status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for");
     struct device_step *device = &model->step;
-    size_t rows = (size_t)step->rows * sizeof(int32_t), wanted = (size_t)step->logit_rows * sizeof(int32_t);
+    size_t rows = (size_t)step->rows * sizeof(int32_t);
+    size_t drawn = model->has_head ? (size_t)step->logit_rows : 0, wanted = drawn * sizeof(int32_t);
     const struct {
         void *to;
         const void *from;
@@ -128,7 +159,7 @@ static int upload_step(struct model *model, const struct model_step *step) {
         {device->page_table, step->page_table, (size_t)(step->sequences * step->max_pages) * sizeof(int32_t)},
         {device->logit_row, step->logit_row, wanted},
         {model->slot->batch.labels, step->labels, step->labels ? wanted : 0},
-        {device->sample, step->sample, step->sample ? (size_t)step->logit_rows * sizeof(struct sample_row) : 0},
+        {device->sample, step->sample, step->sample ? drawn * sizeof(struct sample_row) : 0},
     };
     int status = STATUS_OK;
     for (size_t i = 0; i < sizeof copies / sizeof *copies && !status; i++)
@@ -201,6 +232,8 @@ int model_infer(struct model *model, const struct model_kv *kv, const struct mod
     if (!status)
         status = run(model, kv, step->rows, step->logit_rows, step->max_pages, step->segments ? step->segment : &bare,
                      step->segments ? (int)step->segments : 1);
+    if (!model->has_head)
+        return status ? status : stream_wait(stream);
     if (!status && step->labels && step->logit_rows)
         status = label_logprobs(model, step, result->label_logprob);
     if (!status && step->sample && step->logit_rows)

@@ -129,8 +129,11 @@ static int choose_parameters(struct model *model) {
                                                            : model->has_head;
     }
     int token_table = find(model, -1, "embedding.token.weight");
-    if (model->has_head && !model->has_embedding && !o->config.untie_embeddings_and_output_weights)
+    bool is_tied = !o->config.untie_embeddings_and_output_weights;
+    if (is_tied && model->has_head && !model->has_embedding)
         model->is_held[token_table] = model->is_copy[token_table] = true;
+    model->table.rows[token_table].is_linear = is_tied && model->has_head;
+    model->table.rows[token_table].is_embedding = model->has_embedding;
     return STATUS_OK;
 }
 

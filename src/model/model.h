@@ -57,8 +57,8 @@ struct model_options {
     enum model_use use;
     struct model_recompute recompute; /* MODEL_TRAIN */
     int64_t max_rows;                 /* rows of the largest batch */
-    /* A pipeline stage: its runs of layers, ascending. Who has the first layer has the embedding, who has the last one
-     * the head. 0: one run of all layers. */
+    /* A pipeline stage: its runs of layers, ascending; one of them for MODEL_INFER. Who has the first layer has the
+     * embedding, who has the last one the head. 0: one run of all layers. */
     int chunk_count;
     struct model_chunk chunks[MODEL_CHUNKS_MAX];
     int slots; /* MODEL_TRAIN: micro batches of a chunk that are held for their backward at once; 0: 1 */
@@ -183,7 +183,7 @@ struct model_step_result {
     float *label_logprob; /* [logit_rows] of step->labels */
 };
 
-/* KV cache of this rank's heads: one block, which the caller allocates on the device, [layers][page_count] pages. */
+/* KV cache of this rank's layers and heads: one block, which the caller allocates on the device, [layers][page_count] pages. */
 struct model_kv {
     void *pages; /* device */
     int64_t page_count;
@@ -191,7 +191,8 @@ struct model_kv {
 size_t model_kv_bytes(const struct model *model, int64_t page_count);
 /* Copies a page of every layer. */
 int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to);
-/* One step; results arrive in host memory, those of a vocabulary that is cut over tensor ranks at the first of them.
+/* One step, which all ranks of the model make together; results arrive in host memory, at the first tensor rank of the
+ * last stage.
  * Waits for the stream. Nothing is allocated. */
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step,
                 const struct model_step_result *result);

@@ -43,15 +43,13 @@ static bool is_of_chunk(const struct model *model, int id) {
     return is_before || is_behind || (layer >= chunk->first && layer < end);
 }
 
-/* Weight gradients of linears are overwritten by the first micro batch; all others only ever add. The token table is
- * the linear of a tied head, where there is one. */
+/* Weight gradients of linears are overwritten by the first micro batch; all others only ever add. */
 static int clear_gradients(struct model *model) {
     const struct param_store *store = &model->store;
     int status = STATUS_OK;
     for (int i = 0; i < model->table.count && !status && !model->rank->is_planning; i++) {
-        bool is_written = model->table.rows[i].is_linear && (i != model->token_table || model->has_head);
         float *gradient = param_gradient(store, i);
-        if (gradient && !is_written && is_of_chunk(model, i))
+        if (gradient && !model->table.rows[i].is_linear && is_of_chunk(model, i))
             status =
                 stream_zero(model->rank->exec.stream, gradient, (size_t)param_local_elements(store, i) * sizeof(float));
     }

@@ -169,6 +169,8 @@ static void place_step(struct model *model, struct arena *arena) {
     step->cached = arena_take(arena, rows * sizeof(int32_t));
     step->slot = arena_take(arena, rows * sizeof(int32_t));
     step->page_table = arena_take(arena, (size_t)(o->max_sequences * o->max_pages) * sizeof(int32_t));
+    if (!model->has_head)
+        return;
     step->logit_row = arena_take(arena, wanted * sizeof(int32_t));
     step->drawn = arena_take(arena, wanted * sizeof(int32_t));
     step->logprob = arena_take(arena, wanted * sizeof(float));

@@ -91,9 +91,10 @@ static struct weight_view plain_view(const struct param_store *store, int id) {
 static size_t packed_bytes(const struct param_store *store, int id, bool *is_packed, bool *is_kept) {
     const struct param *row = &store->table->rows[id];
     struct weight_view view = plain_view(store, id);
-    size_t bytes = row->is_linear ? store->ops->packed_bytes(store->device, &view) : 0;
+    bool is_held = param_local_elements(store, id) > 0;
+    size_t bytes = row->is_linear && is_held ? store->ops->packed_bytes(store->device, &view) : 0;
     *is_packed = bytes > 0;
-    *is_kept = !row->is_linear || !*is_packed || row->is_embedding;
+    *is_kept = is_held && (!row->is_linear || !*is_packed || row->is_embedding);
     return bytes;
 }
 

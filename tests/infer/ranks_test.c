@@ -98,6 +98,7 @@ struct run {
     struct rank_grid grid;
     struct model_config config;
     int precision;
+    int64_t first_layers, last_layers;
     struct answers answers[8]; /* of each rank */
     size_t bytes[8];
 };
@@ -107,6 +108,8 @@ static int run_rank(struct comm *world, void *context) {
     struct engine *engine = NULL;
     struct engine_options options = {.world = world->size > 1 ? world : NULL,
                                      .grid = run->grid,
+                                     .first_layers = run->first_layers,
+                                     .last_layers = run->last_layers,
                                      .random = &run->config,
                                      .precision = run->precision,
                                      .threads = 1,
@@ -166,6 +169,34 @@ static void tensor_ranks_give_the_answers_of_one(void **state) {
     check_layout((struct rank_grid){4, 1, 1, 1, 1});
 }
 
+static void stages_give_the_answers_of_one(void **state) {
+    (void)state;
+    check_layout((struct rank_grid){1, 1, 1, 1, 2});
+    check_layout((struct rank_grid){1, 1, 1, 1, 4});
+    check_layout((struct rank_grid){2, 1, 1, 1, 2});
+    check_layout((struct rank_grid){2, 1, 1, 2, 2});
+}
+
+static void stages_may_be_uneven(void **state) {
+    (void)state;
+    struct model_config config = config_of(false);
+    struct run *one = run_on((struct rank_grid){1, 1, 1, 1, 1}, &config, PRECISION_FP32);
+    for (int uneven = 1; uneven <= 3; uneven++) {
+        struct run *many = calloc(1, sizeof *many);
+        assert_non_null(many);
+        *many = (struct run){.grid = {1, 1, 1, 1, 2},
+                             .config = config,
+                             .precision = PRECISION_FP32,
+                             .first_layers = uneven == 3 ? 1 : 0,
+                             .last_layers = uneven == 3 ? 0 : uneven};
+        test_ok(comm_local_run(2, run_rank, many));
+        for (int r = 0; r < 2; r++) /* the same sums in the same order */
+            assert_memory_equal(&many->answers[r], &one->answers[0], sizeof one->answers[0]);
+        free(many);
+    }
+    free(one);
+}
+
 static void data_parallel_ranks_each_have_the_whole_model(void **state) {
     (void)state;
     check_layout((struct rank_grid){2, 1, 1, 2, 1});
@@ -189,7 +220,12 @@ static void a_rank_holds_its_share(void **state) {
             error += fabs(many->answers[0].score[t][i] - one->answers[0].score[t][i]) / (TEXTS * (T - 1));
     assert_true(error > 0 && error < 0.2);
     if (!((double)many->bytes[1] < 0.4 * (double)one->bytes[0]))
-        fail_msg("%zu bytes a rank, %zu on one", many->bytes[1], one->bytes[0]);
+        fail_msg("%zu bytes a tensor rank, %zu on one", many->bytes[1], one->bytes[0]);
+    free(many);
+    many = run_on((struct rank_grid){1, 1, 1, 1, 4}, &config, PRECISION_BF16);
+    assert_memory_equal(&many->answers[3], &one->answers[0], sizeof one->answers[0]); /* nothing is rounded anew */
+    if (!((double)many->bytes[1] < 0.4 * (double)one->bytes[0]))
+        fail_msg("%zu bytes a stage, %zu on one", many->bytes[1], one->bytes[0]);
     free(one);
     free(many);
 }
@@ -205,6 +241,8 @@ static void layouts_that_cannot_be_are_refused_by_all(void **state) {
     test_fails(engine_check(&options, false), STATUS_USAGE, "4 ranks with parallel.tensor_model_parallel_size 2");
     options.model = "/nowhere";
     test_fails(engine_check(&options, true), STATUS_NOT_FOUND, "/nowhere");
+    options = (struct engine_options){.model = TEST_DATA "/model/golden/d8_deep", .grid = {1, 1, 1, 1, 4}};
+    test_fails(engine_check(&options, false), STATUS_USAGE, "layers");
 }
 
 /* A rank that fails ends the others' wait for it. */
@@ -232,6 +270,8 @@ static void the_rank_that_cannot_open_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensor_ranks_give_the_answers_of_one),
+        cmocka_unit_test(stages_give_the_answers_of_one),
+        cmocka_unit_test(stages_may_be_uneven),
         cmocka_unit_test(data_parallel_ranks_each_have_the_whole_model),
         cmocka_unit_test(a_rank_holds_its_share),
         cmocka_unit_test(layouts_that_cannot_be_are_refused_by_all),
