@@ -84,13 +84,26 @@ static int check_weights(struct gradient_sync *sync) {
     return status;
 }
 
+/* What the backward of a layer does to its gradients; before it they are garbage. */
+static void set_layer(const struct gradient_sync *sync, const struct rank *rank, int layer, bool is_garbage) {
+    const struct param_store *store = sync->store;
+    for (int i = 0; i < store->table->count; i++)
+        for (int64_t e = 0; e < param_local_elements(store, i) && store->table->rows[i].layer == layer; e++)
+            store->gradients[store->offset[i] + e] =
+                is_garbage ? -1e6f : value(rank->place.tensor, rank->place.data, store->offset[i] + e);
+}
+
 static int sum_once(struct gradient_sync *sync, const struct rank *rank, bool from_the_top) {
     const struct param_store *store = sync->store;
     for (int64_t e = 0; e < store->flat_elements; e++)
         store->gradients[e] = value(rank->place.tensor, rank->place.data, e);
     int status = STATUS_OK;
-    for (int layer = LAYERS; layer >= -1 && from_the_top && !status; layer--)
+    for (int layer = LAYERS; layer >= -1 && from_the_top; layer--)
+        set_layer(sync, rank, layer, true);
+    for (int layer = LAYERS; layer >= -1 && from_the_top && !status; layer--) {
+        set_layer(sync, rank, layer, false);
         status = gradient_sync_layer(sync, layer);
+    }
     if (!status)
         status = gradient_sync_finish(sync);
     return status ? status : check_sums(sync, rank);
