@@ -104,11 +104,12 @@ static int measure(struct contest *c) {
 
 /* ---- the summary ---- */
 
-/* The share of the time in which the stages of a pipeline work, when all are equally fast. */
+/* The share of the time in which the stages of a pipeline work, when all chunks are equally fast. */
 static double pipeline_share(const struct contest *c, const struct rank_grid *grid) {
     const struct run_config *run = &c->run.config;
     double micros = (double)(run->train.global_batch_size / run->train.micro_batch_size / grid->data);
-    return micros / (micros + grid->pipeline - 1);
+    double chunks = micros * (double)run->parallel.virtual_pipeline_model_parallel_size;
+    return chunks / (chunks + grid->pipeline - 1);
 }
 
 static void add_layout(json_t *object, const struct contest *c, const struct bench_findings *f) {

@@ -114,6 +114,14 @@ class Bench(unittest.TestCase):
         _, summary, _ = self.train(*ZERO, "--baseline=false", "--threads", 2, "--parallel.threads_per_rank=1")
         self.assertEqual(summary["threads_per_rank"], 1)
 
+    def test_a_pipeline_less_its_bubble(self):
+        lines, summary, _ = self.train("--ranks", 2, "--parallel.pipeline_model_parallel_size=2", batch=6)
+        self.check_baseline(lines, summary)
+        self.assertEqual((summary["layout"]["pipeline"], summary["layout"]["data"]), (2, 1))
+        self.assertAlmostEqual(summary["pipeline_share"], 6 / 7, delta=1e-5)
+        self.assertAlmostEqual(summary["tokens_per_s_over_baseline_and_share"] * 6 / 7 / summary["tokens_per_s_over_baseline"],
+                               1, delta=1e-4)
+
     def test_recomputation_beside_none(self):
         for words, name in ((["--parallel.recompute_granularity=full"], "full"),
                             (["--parallel.recompute_granularity=selective", "--parallel.recompute_modules=[layernorm, mlp_act]"],
