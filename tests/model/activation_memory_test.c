@@ -133,13 +133,13 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-/* What one more layer keeps, in units of s b h. Layers 6 and 2 make whole groups of recomputation. */
+/* What one more layer keeps, in units of s b h. Layers 4 and 2 make whole groups of recomputation. */
 static double a_layer(int tensors, bool is_sequence_parallel, struct model_recompute recompute) {
     struct task few = {2, tensors, is_sequence_parallel, recompute, 0, 0}, many = few;
-    many.layers = 6;
+    many.layers = 4;
     test_ok(comm_local_run(tensors, run_rank, &few));
     test_ok(comm_local_run(tensors, run_rank, &many));
-    double unit = 4 * (double)S * B * H;
+    double unit = 2 * (double)S * B * H;
     double planned = (many.planned - few.planned) / unit, written = (many.written - few.written) / unit;
     if (!(written <= planned && written >= planned * 0.99))
         fail_msg("%d tensor ranks: a layer writes %.3f s b h, and %.3f are planned", tensors, written, planned);
