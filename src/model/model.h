@@ -183,7 +183,8 @@ struct model_step_result {
     float *label_logprob; /* [logit_rows] of step->labels */
 };
 
-/* KV cache of this rank's layers and heads: one block, which the caller allocates on the device, [layers][page_count] pages. */
+/* KV cache of this rank's layers and heads: one block, which the caller allocates on the device, [layers][page_count]
+ * pages. */
 struct model_kv {
     void *pages; /* device */
     int64_t page_count;

@@ -44,8 +44,9 @@ struct rank {
     bool is_sequence_parallel;  /* rows of the residual stream are cut over the tensor ranks; set before planning */
     struct comm *world;         /* all ranks of the run; the caller's */
     struct comm *tensor, *data; /* the ranks that share this one's layers; those that share its weights */
-    struct comm *pipeline[2];   /* the stages that make up one model, in order: a group for each enum pipeline_step_kind */
-    struct comm *embedding;     /* first and last stage, which share tied embeddings; NULL elsewhere, and without stages */
+    struct comm
+        *pipeline[2];       /* the stages that make up one model, in order: a group for each enum pipeline_step_kind */
+    struct comm *embedding; /* first and last stage, which share tied embeddings; NULL elsewhere, and without stages */
     struct device *device;
     const struct ops *ops;
     struct exec exec; /* stream and scratch */

@@ -17,7 +17,7 @@ KNOWS = {
     "tensor": ["base", "kernels"],
     "text": ["base"],
     "parallel": ["tensor", "comm"],
-    "data": ["text", "config"],
+    "data": ["text", "config", "comm"],
     "model": ["parallel", "config"],
     "optim": ["parallel"],
     "ckpt": ["parallel", "text", "config"],
