@@ -149,8 +149,7 @@ int write_plan_index(const struct write_plan *plan, const char *directory);
 
 /* Whether this rank does what only one does. */
 bool together_is_first(const struct comm *world);
-/* 0 when `status` is 0 on every rank. Else a rank that failed keeps its own status and text; the others get STATUS_PEER
- * and a line with the rank and its text. */
+/* comm_agree. */
 int together_agree(struct comm *world, int status);
 /* The first rank's path to all. */
 int together_path(struct comm *world, char path[PATH_MAX]);
