@@ -13,7 +13,7 @@
 
 struct model_arguments {
     const char *model, *tokenizer; /* tokenizer NULL: the model's own */
-    int64_t threads;               /* of each rank; 0: all cores, shared by the ranks of a machine */
+    int64_t threads;               /* of each rank; 0: all cores, or one where ranks share them */
     int64_t ranks;                 /* 0: not given */
     int64_t tensor, pipeline, first_layers, last_layers;
     int precision; /* of model_precisions; -1 of it is engine_options.precision */
@@ -41,7 +41,7 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 #define MODEL_THREADS_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, threads),             \
-        .default_text = "0", .minimum = 0, .maximum = 4096, .help = "of each rank; 0 is all cores, shared"             \
+        .default_text = "0", .minimum = 0, .maximum = 4096, .help = "of each rank; 0 is all cores, one where shared"   \
     }
 #define MODEL_RANKS_ROW(at)                                                                                            \
     RANKS_ROW((at) + offsetof(struct model_arguments, ranks),                                                          \
