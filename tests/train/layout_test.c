@@ -16,6 +16,7 @@ enum { LAYOUTS_LONG = 64, PAIRS_LONG = 30 };
 struct layout {
     int tensor, data, pipeline, chunks, micro_batch_size;
     int first, last; /* layers of the first and the last stage; 0: an equal share */
+    int group;       /* micro batches of a chunk in turn; 0: as many as stages */
     int partial;     /* micro batches that recompute in part */
     bool is_sharded, is_untied, is_bf16, is_sequence_parallel;
     int granularity, method; /* of recomputation */
@@ -54,6 +55,7 @@ static struct train_run make_layout_run(const char **prefix, const struct layout
     config->parallel.tensor_model_parallel_size = layout->tensor;
     config->parallel.pipeline_model_parallel_size = layout->pipeline;
     config->parallel.virtual_pipeline_model_parallel_size = layout->chunks;
+    config->parallel.microbatch_group_size_per_vp_stage = layout->group;
     config->parallel.decoder_first_pipeline_num_layers = layout->first;
     config->parallel.decoder_last_pipeline_num_layers = layout->last;
     config->parallel.num_microbatches_with_partial_activation_checkpoints = layout->partial;
@@ -166,9 +168,10 @@ static void compare_files(const struct outcome *a, const struct outcome *b, cons
 
 static const char *describe(const struct layout *layout, char text[256]) {
     snprintf(text, 256,
-             "tensor %d data %d pipeline %d of %d chunks (first %d, last %d)%s%s, recompute %d %d partial %d, micro "
+             "tensor %d data %d pipeline %d of %d chunks in groups of %d (first %d, last %d)%s%s, recompute %d %d "
+             "partial %d, micro "
              "batch %d, %s",
-             layout->tensor, layout->data, layout->pipeline, layout->chunks, layout->first, layout->last,
+             layout->tensor, layout->data, layout->pipeline, layout->chunks, layout->group, layout->first, layout->last,
              layout->is_sequence_parallel ? " sequence" : "", layout->is_sharded ? " sharded" : "", layout->granularity,
              layout->method, layout->partial, layout->micro_batch_size, layout->is_untied ? "untied" : "tied");
     return text;
@@ -233,8 +236,11 @@ static struct layout random_layout(uint32_t number, uint32_t use) {
                                  .micro_batch_size = 1 + (int)(r.word[2] % 2),
                                  .is_sharded = r.word[3] & 1,
                                  .is_sequence_parallel = r.word[3] & 2};
-        choose_pipeline(&layout, r.word[1]);
+        choose_pipeline(&layout, number); /* so that a few numbers have all of them */
         choose_recomputation(&layout, r.word[3] >> 8);
+        int micro_batches = BATCH / layout.micro_batch_size / layout.data;
+        if (layout.chunks > 1 && micro_batches > layout.pipeline && r.word[3] & 4)
+            layout.group = micro_batches;
         if (ranks_of(&layout) > RANKS_MOST || (layout.is_sequence_parallel && layout.tensor == 1) ||
             (layout.is_sharded && layout.data == 1))
             layout.tensor = 0; /* too many, or the same as without */
