@@ -45,23 +45,6 @@ int norm_backward(struct model *model, const struct norm_params *norm, int64_t r
     return status;
 }
 
-int norm_gradients_sum(struct model *model, int64_t layer) {
-    int status = STATUS_OK;
-    if (!model->rank->is_sequence_parallel)
-        return STATUS_OK;
-    bool is_block = layer < model->options.config.num_layers;
-    const struct block_params *block = &model->blocks[is_block ? layer : 0];
-    const struct norm_params norms[] = {is_block ? block->norm1 : model->final_norm, block->norm2};
-    for (int i = 0; i < (is_block ? 2 : 1) && !status; i++) {
-        const int ids[] = {norms[i].gain, norms[i].bias};
-        for (int j = 0; j < 2 && !status; j++)
-            if (param_trains(&model->store, ids[j]))
-                status = rank_sum(model->rank, model->rank->tensor, param_gradient(&model->store, ids[j]),
-                                  param_local_elements(&model->store, ids[j]), DTYPE_F32);
-    }
-    return status;
-}
-
 static struct residual_dropout dropout_call(struct model *model, int64_t rows, double p, uint32_t site) {
     int64_t first = rank_first_stream_row(model->rank, rows);
     return (struct residual_dropout){

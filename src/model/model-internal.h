@@ -142,10 +142,6 @@ static inline uint32_t model_dropout_site(int64_t layer, int is_mlp) {
     return (uint32_t)(1 + 2 * layer + is_mlp); /* 0 is the embedding */
 }
 
-/* The gradients of norms add up over the tensor ranks under sequence parallelism, where each has seen its own rows:
- * those of layer `layer` (num_layers: the final norm). */
-int norm_gradients_sum(struct model *model, int64_t layer);
-
 /* ends.c: embedding and head. */
 int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x);
 int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout, void *dx);

@@ -49,6 +49,19 @@ static int find_parameters(struct model *model) {
     return STATUS_OK;
 }
 
+/* Under sequence parallelism each tensor rank has put its own rows through the norms. */
+static void mark_norms(struct model *model) {
+    int64_t layers = model->options.config.num_layers;
+    for (int64_t l = 0; l <= layers && model->rank->is_sequence_parallel; l++) {
+        const struct norm_params norms[] = {l < layers ? model->blocks[l].norm1 : model->final_norm,
+                                            l < layers ? model->blocks[l].norm2 : model->final_norm};
+        for (int i = 0; i < 2; i++) {
+            model->table.rows[norms[i].gain].sums_over_tensor = true;
+            model->table.rows[norms[i].bias].sums_over_tensor = true;
+        }
+    }
+}
+
 /* The share of this tensor rank. */
 static int cut(struct model *model) {
     const struct model_config *c = &model->options.config;
@@ -192,6 +205,7 @@ static int build(struct model *model, struct model_plan *plan) {
         status = find_parameters(model);
     if (status)
         return status;
+    mark_norms(model);
     struct arena arena = ARENA_PLAN;
     model_place_activations(model, &arena);
     status = plan_workspace(model);

@@ -1,6 +1,8 @@
 /* One micro batch on its way through a chunk, forward and backward. */
 #include "model-internal.h"
 
+#include "parallel/sync.h"
+
 #include <stdlib.h>
 
 /* ---- the batch ---- */
@@ -131,7 +133,8 @@ static int run_again(struct model *model, int64_t layer, bool is_fresh, const st
 
 /* The gradients of a layer are what they will be. */
 static int layer_done(struct model *model, const struct model_pass *pass, int64_t layer) {
-    int status = pass->is_last_micro_batch && layer >= 0 ? norm_gradients_sum(model, layer) : STATUS_OK;
+    int status =
+        pass->is_last_micro_batch ? gradient_sum_over_tensor(model->rank, &model->store, (int)layer) : STATUS_OK;
     return !status && pass->layer_done ? pass->layer_done(pass->context, (int)layer) : status;
 }
 

@@ -99,6 +99,14 @@ const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, i
 
 /* ---- sums ---- */
 
+int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer) {
+    int status = STATUS_OK;
+    for (int i = 0; i < store->table->count && !status; i++)
+        if (store->table->rows[i].sums_over_tensor && store->table->rows[i].layer == layer && param_trains(store, i))
+            status = rank_sum(rank, rank->tensor, param_gradient(store, i), param_local_elements(store, i), DTYPE_F32);
+    return status;
+}
+
 static int start_bucket(struct gradient_sync *sync, int index) {
     struct rank *rank = sync->rank;
     const struct sync_bucket *bucket = &sync->buckets[index];

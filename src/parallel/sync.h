@@ -44,6 +44,10 @@ void gradient_sync_close(struct gradient_sync *sync);
 /* The piece that was cut from the bucket with element `at`. */
 const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, int64_t at);
 
+/* Sums the gradients of which each tensor rank has a part (param.sums_over_tensor), of the parameters of `layer`:
+ * before the sums over the data ranks. */
+int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer);
+
 /* The gradients of `layer` and all above it are final: starts the sums of the buckets that are now complete. */
 int gradient_sync_layer(struct gradient_sync *sync, int layer);
 /* Starts what is left and waits for all: the sums stand in the store's gradients, of a sharded sync in its pieces. */

@@ -43,9 +43,10 @@ struct param {
     float init_std;
     bool decays; /* weight decay: matrices and embeddings do, biases and norms do not */
     bool is_trainable;
-    bool is_linear;    /* the weight of a linear: packed for inference */
-    bool is_embedding; /* rows are gathered by id: also kept plain when packed (a tied head is both) */
-    int layer;         /* -1: before the layers, num_layers: behind them */
+    bool is_linear;        /* the weight of a linear: packed for inference */
+    bool sums_over_tensor; /* each tensor rank makes a part of its gradient, as each has a copy of it */
+    bool is_embedding;     /* rows are gathered by id: also kept plain when packed (a tied head is both) */
+    int layer;             /* -1: before the layers, num_layers: behind them */
     int slice_count;
     struct param_slice slices[PARAM_MAX_SLICES];
 };
