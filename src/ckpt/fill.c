@@ -7,7 +7,7 @@
 
 enum {
     BLOCK_ELEMENTS = SAVE_SCRATCH_BYTES / sizeof(float),
-    LINES = 128, /* of the file, in a transposed block: as long are the runs in memory */
+    LINES = 64, /* of the file, in a transposed block: as long are the runs in memory */
 };
 
 /* Where the elements of a cell go: its rows `stride` elements apart. */
@@ -67,9 +67,16 @@ static int copy_block(const struct save_exchange *x, const struct save_cell *par
     return STATUS_OK;
 }
 
-/* Copies the blocks of a cell whose numbers, counted on from *number, are `index` modulo `count`. */
-static int copy_cell(const struct save_exchange *x, const struct save_cell *cell, struct target to, int index,
-                     int count, int64_t *number) {
+/* A thread's part of the blocks: those with numbers `index` modulo `count`. */
+struct share {
+    const struct save_exchange *exchange;
+    int index, count;
+    char *scratch;
+};
+
+/* Copies those of a cell; numbers are counted on from *number. */
+static int copy_cell(const struct share *share, const struct save_cell *cell, struct target to, int64_t *number) {
+    const struct save_exchange *x = share->exchange;
     const struct write_plan *plan = &x->plans[cell->plan];
     const struct write_piece *piece = &plan->pieces[cell->piece];
     bool is_transposed = plan->request.table->rows[piece->param].slices[piece->slice].is_transposed;
@@ -83,7 +90,7 @@ static int copy_cell(const struct save_exchange *x, const struct save_cell *cell
     }
     for (int64_t row = 0; row < cell->rows; row += rows)
         for (int64_t column = 0; column < cell->columns; column += columns) {
-            if ((*number)++ % count != index)
+            if ((*number)++ % share->count != share->index)
                 continue;
             struct save_cell part = *cell;
             part.row += row;
@@ -91,7 +98,7 @@ static int copy_cell(const struct save_exchange *x, const struct save_cell *cell
             part.column += column;
             part.columns = smaller(columns, cell->columns - column);
             struct target at = {to.at + (row * to.stride + column) * width, to.stride};
-            int status = copy_block(x, &part, at, x->scratch + (size_t)index * SAVE_SCRATCH_BYTES);
+            int status = copy_block(x, &part, at, share->scratch);
             if (status)
                 return status;
         }
@@ -106,8 +113,9 @@ struct copying {
     bool is_dense;
 };
 
-static int copy_share(const struct copying *copying, int index, int count) {
+static int copy_share(const struct copying *copying, int thread, int index, int count) {
     const struct save_exchange *x = copying->exchange;
+    struct share share = {x, index, count, x->scratch + (size_t)thread * SAVE_SCRATCH_BYTES};
     int64_t number = 0, at = 0;
     for (int64_t i = copying->first; i < copying->end; i++) {
         const struct save_cell *cell = &x->gives.items[i];
@@ -115,7 +123,7 @@ static int copy_share(const struct copying *copying, int index, int count) {
         struct target to = {copying->to + cell->at, tensor->dims == 2 ? tensor->shape[1] : 1};
         if (copying->is_dense)
             to = (struct target){copying->to + at, cell->columns};
-        int status = copy_cell(x, cell, to, index, count, &number);
+        int status = copy_cell(&share, cell, to, &number);
         if (status)
             return status;
         at += cell->rows * cell->columns * width_of(x, cell);
@@ -123,21 +131,27 @@ static int copy_share(const struct copying *copying, int index, int count) {
     return STATUS_OK;
 }
 
-/* As many threads as the arrays allow; what the first of them says of a failure is this thread's text. */
-static int copy_all(const struct copying *copying) {
-    const struct save_exchange *x = copying->exchange;
-    int threads = x->threads, result = STATUS_OK;
-    char text[1024] = "";
-    for (int64_t i = copying->first; i < copying->end; i++) {
+/* The threads that the arrays of some cells allow. */
+static int threads_for(const struct save_exchange *x, int64_t first, int64_t end) {
+    int threads = x->threads;
+    for (int64_t i = first; i < end; i++) {
         const struct ckpt_array *array = source_of(x, &x->gives.items[i]);
         int most = array->threads > 0 ? array->threads : 1;
         threads = most < threads ? most : threads;
     }
+    return threads;
+}
+
+/* As many threads as the arrays allow; what the first of them says of a failure is this thread's text. */
+static int copy_all(const struct copying *copying) {
+    const struct save_exchange *x = copying->exchange;
+    int threads = threads_for(x, copying->first, copying->end), result = STATUS_OK;
+    char text[1024] = "";
     if (threads == 1)
-        return copy_share(copying, 0, 1);
+        return copy_share(copying, 0, 0, 1);
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int t = 0; t < threads; t++) {
-        int status = copy_share(copying, t, threads);
+        int status = copy_share(copying, t, t, threads);
         if (status) {
 #pragma omp critical(save_failure)
             {
@@ -147,6 +161,36 @@ static int copy_all(const struct copying *copying) {
         }
     }
     return result ? status_fail(result, "%s", text) : STATUS_OK;
+}
+
+/* From step `step` on: the first of the cells that are given. */
+static int64_t first_of_step(const struct save_exchange *x, int64_t step) {
+    int64_t low = 0, high = x->gives.count;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (x->gives.items[middle].step < step)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void save_exchange_alone(struct save_exchange *x, int64_t step, int64_t count, char *chunks,
+                         struct save_failure *failure) {
+    int64_t first = first_of_step(x, step), end = first_of_step(x, step + count);
+    int threads = threads_for(x, first, end);
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+    for (int t = 0; t < threads; t++)
+        for (int64_t i = t; i < count; i += threads) {
+            struct copying copying = {x, first_of_step(x, step + i), first_of_step(x, step + i + 1),
+                                      chunks + i * x->files->chunk_bytes, false};
+            int status = copy_share(&copying, t, 0, 1);
+            if (status) {
+#pragma omp critical(save_failure)
+                save_failure_note(failure, status);
+            }
+        }
 }
 
 void save_failure_note(struct save_failure *failure, int status) {

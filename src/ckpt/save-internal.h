@@ -99,6 +99,10 @@ int save_texts(const char *directory, const struct ckpt_save *save, const char *
 /* Removes all but the `keep_last` newest checkpoints and the one just saved; 0: none. */
 void save_prune(const char *root, int64_t saved, int64_t keep_last);
 
+/* The same for a rank alone: `count` steps at once, whose chunks stand side by side. */
+void save_exchange_alone(struct save_exchange *exchange, int64_t step, int64_t count, char *chunks,
+                         struct save_failure *failure);
+
 /* ---- background.c: from memory to the disk ---- */
 
 struct save_writer {

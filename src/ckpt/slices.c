@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE = 32, SHORTEST_RUN = 1024 /* elements in a row of a transposed tensor that one read or write is worth */ };
+enum { SHORTEST_RUN = 1024 /* elements in a row of a transposed tensor that one read or write is worth */ };
 
 int slice_file_shape(const struct param *param, const struct param_slice *slice, int64_t shape[2]) {
     shape[0] = slice->is_transposed ? param->shape[1] : slice->file_rows;
@@ -77,23 +77,60 @@ bool slice_next_block(const struct param_slice *slice, const struct ckpt_block *
     return true;
 }
 
-/* A tile goes through a small buffer, so that each cache line of either side is touched once: at a stride of some 4 KiB
- * the lines of a tile would push each other out. Bits are moved, never numbers, so that a NaN arrives as it left. */
-#define DEFINE_TRANSPOSE(name, type)                                                                                   \
-    static void name(const type *in, int64_t rows, int64_t columns, type *out, int64_t stride) {                       \
-        type tile[TILE][TILE + 1];                                                                                     \
-        for (int64_t r0 = 0; r0 < rows; r0 += TILE)                                                                    \
-            for (int64_t c0 = 0; c0 < columns; c0 += TILE) {                                                           \
-                int64_t height = smaller(TILE, rows - r0), width = smaller(TILE, columns - c0);                        \
-                for (int64_t r = 0; r < height; r++)                                                                   \
-                    for (int64_t c = 0; c < width; c++)                                                                \
-                        tile[c][r] = in[(r0 + r) * columns + c0 + c];                                                  \
-                for (int64_t c = 0; c < width; c++)                                                                    \
-                    memcpy(out + (c0 + c) * stride + r0, tile[c], (size_t)height * sizeof(type));                      \
-            }                                                                                                          \
+/* Squares of one vector's width go through registers: 11 GB/s on two Zen 5 cores where the memory gives 20, and plain
+ * loops 4. Bits are moved, never numbers, so that a NaN arrives as it left. */
+typedef uint32_t words __attribute__((vector_size(16)));
+typedef uint16_t halves __attribute__((vector_size(16)));
+
+/* The lower, or upper, halves of two vectors, taken in turn. */
+#define LOW_4(a, b)  __builtin_shuffle(a, b, (words){0, 4, 1, 5})
+#define HIGH_4(a, b) __builtin_shuffle(a, b, (words){2, 6, 3, 7})
+#define LOW_8(a, b)  __builtin_shuffle(a, b, (halves){0, 8, 1, 9, 2, 10, 3, 11})
+#define HIGH_8(a, b) __builtin_shuffle(a, b, (halves){4, 12, 5, 13, 6, 14, 7, 15})
+
+static inline void square_4_bytes(const uint32_t *in, int64_t in_stride, uint32_t *out, int64_t stride) {
+    words a[4], b[4];
+    for (int i = 0; i < 4; i++)
+        memcpy(&a[i], in + i * in_stride, sizeof *a);
+    for (int i = 0; i < 2; i++) {
+        b[2 * i] = LOW_4(a[i], a[i + 2]);
+        b[2 * i + 1] = HIGH_4(a[i], a[i + 2]);
     }
-DEFINE_TRANSPOSE(transpose_2_bytes, uint16_t)
-DEFINE_TRANSPOSE(transpose_4_bytes, uint32_t)
+    for (int i = 0; i < 2; i++) {
+        a[2 * i] = LOW_4(b[i], b[i + 2]);
+        a[2 * i + 1] = HIGH_4(b[i], b[i + 2]);
+    }
+    for (int i = 0; i < 4; i++)
+        memcpy(out + i * stride, &a[i], sizeof *a);
+}
+
+static inline void square_2_bytes(const uint16_t *in, int64_t in_stride, uint16_t *out, int64_t stride) {
+    halves a[8], b[8];
+    for (int i = 0; i < 8; i++)
+        memcpy(&a[i], in + i * in_stride, sizeof *a);
+    for (int round = 0; round < 3; round++) { /* a perfect shuffle of the rows, three times */
+        for (int i = 0; i < 4; i++) {
+            b[2 * i] = LOW_8(a[i], a[i + 4]);
+            b[2 * i + 1] = HIGH_8(a[i], a[i + 4]);
+        }
+        memcpy(a, b, sizeof a);
+    }
+    for (int i = 0; i < 8; i++)
+        memcpy(out + i * stride, &a[i], sizeof *a);
+}
+
+#define DEFINE_TRANSPOSE(name, square, side, type)                                                                     \
+    static void name(const type *in, int64_t rows, int64_t columns, type *out, int64_t stride) {                       \
+        int64_t row_end = rows / (side) * (side), column_end = columns / (side) * (side);                              \
+        for (int64_t c = 0; c < column_end; c += (side))                                                               \
+            for (int64_t r = 0; r < row_end; r += (side))                                                              \
+                square(in + r * columns + c, columns, out + c * stride + r, stride);                                   \
+        for (int64_t c = 0; c < columns; c++)                                                                          \
+            for (int64_t r = c < column_end ? row_end : 0; r < rows; r++)                                              \
+                out[c * stride + r] = in[r * columns + c];                                                             \
+    }
+DEFINE_TRANSPOSE(transpose_2_bytes, square_2_bytes, 8, uint16_t)
+DEFINE_TRANSPOSE(transpose_4_bytes, square_4_bytes, 4, uint32_t)
 
 void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out, int64_t stride) {
     if (element_bytes == 2)

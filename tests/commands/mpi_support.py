@@ -3,7 +3,7 @@ import os, pathlib, shutil, subprocess, time
 
 from pretrain_support import CAMBIUM
 
-MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]  # more ranks than cores
 os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 HAS_MPIRUN = shutil.which("mpirun") is not None
 

@@ -1,0 +1,19 @@
+"""What the tests of a cluster on one machine share: what the machine must be able to do, said where it cannot."""
+import os, shutil, sys, unittest
+
+
+def skip(reason):
+    """Skips the whole file. CTest and .ci/run look for this line."""
+    print(f"skipped: {reason}", file=sys.stderr)
+    raise unittest.SkipTest(reason)
+
+
+def need_root():
+    if os.geteuid() != 0:
+        skip("this needs root")
+
+
+def need_programs(names, option):
+    missing = [name for name in names if not shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")]
+    if missing:
+        skip(f"there is no {', '.join(missing)}; 'tools/setup {option}' installs what is needed")
