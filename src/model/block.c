@@ -50,7 +50,8 @@ static struct linear_call linear_call_at(const struct block_pass *pass, enum att
 }
 
 /* The hook call of a place behind a whole half of the block: x is the half's normalised input, y its result. */
-static struct hook_call half_hook_call(const struct block_pass *pass, enum attach_place place, const void *x) {
+static struct hook_call half_hook_call(const struct block_pass *pass, enum attach_place place, const void *x,
+                                       const void *residual) {
     struct hook_call call = hook_call_at(pass, place);
     call.rows = stream_rows(pass);
     call.in = call.out = pass->model->options.config.hidden_size;
@@ -58,6 +59,8 @@ static struct hook_call half_hook_call(const struct block_pass *pass, enum attac
     call.y = pass->model->branch;
     call.dy = pass->model->branch;
     call.dx = pass->model->d_norm;
+    call.residual = residual;
+    call.dresidual = pass->model->d;
     return call;
 }
 
@@ -202,7 +205,7 @@ static int attention_half_forward(const struct block_pass *pass) {
     projection.y = model->branch;
     if (!status)
         status = linear_forward(&params->projection, &projection);
-    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1);
+    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
     if (!status)
         status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after, pass->kv);
     if (!status)
@@ -217,7 +220,7 @@ static int attention_half_backward(const struct block_pass *pass) {
     const struct block_params *params = &model->blocks[pass->layer];
     const struct block_saved *saved = pass->saved;
     const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_ATTENTION);
-    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1);
+    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
     int status = STATUS_OK;
     if (is_recomputed(pass, model->options.recompute.layernorm))
         status =
@@ -246,12 +249,13 @@ static int attention_half_backward(const struct block_pass *pass) {
     struct linear_call qkv = linear_call_at(pass, ATTACH_QKV);
     qkv.x = saved->norm1;
     qkv.dy = model->d_qkv;
-    qkv.dx = model->d_norm;
+    qkv.dx = pass->is_lowest ? NULL : model->d_norm;
+    after.dx = qkv.dx;
     if (!status)
         status = linear_backward(&params->qkv, &qkv);
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
-    if (!status)
+    if (!status && !pass->is_lowest)
         status = norm_backward(model, &params->norm1, stream_rows(pass), saved->x, saved->mean1, saved->rstd1,
                                model->d_norm, model->d, model->d);
     return status;
@@ -321,7 +325,7 @@ static int mlp_half_forward(const struct block_pass *pass) {
     fc2.y = model->branch;
     if (!status)
         status = linear_forward(&params->fc2, &fc2);
-    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2);
+    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
     if (!status)
         status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after, pass->kv);
     if (!status)
@@ -356,7 +360,7 @@ static int mlp_half_backward(const struct block_pass *pass) {
     const struct block_params *params = &model->blocks[pass->layer];
     const struct block_saved *saved = pass->saved;
     const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_MLP);
-    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2);
+    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
     int status = STATUS_OK;
     if (is_recomputed(pass, model->options.recompute.layernorm))
         status = norm_forward(model, &params->norm2, stream_rows(pass), saved->middle, saved->norm2, saved->mean2,

@@ -63,6 +63,7 @@ struct model_slot {
 struct model {
     struct model_options options;
     bool has_embedding, has_head;
+    int64_t lowest; /* the layer where the backward ends, as nothing below it trains; -1: behind the embedding */
     bool *is_held, *is_copy; /* [table count] of the parameters */
     struct param_table table;
     struct param_store store;
@@ -107,8 +108,9 @@ struct block_pass {
     void *out;    /* [N, C] */
     int64_t rows; /* of the batch; of the residual stream a rank may have but its share of them */
     bool has_dropout, overwrite_gradients;
-    bool is_again; /* for a backward, which needs no output */
-    bool is_fresh; /* what slots and layers share is still as this layer's forward left it */
+    bool is_again;  /* for a backward, which needs no output */
+    bool is_lowest; /* nobody wants the gradient of the block's input */
+    bool is_fresh;  /* what slots and layers share is still as this layer's forward left it */
     const struct hook_segment *segments;
     int segment_count;
     const struct model_kv *kv; /* inference: keys and values go to and come from here */

@@ -88,6 +88,18 @@ static int cut(struct model *model) {
 
 /* ---- the stage ---- */
 
+/* The first layer with something that trains, -1 where the embedding has. */
+static int64_t lowest_trainable(const struct model_options *options) {
+    int64_t layers = options->config.num_layers;
+    if (!options->is_frozen || hook_table_list(options->hooks, 0, ATTACH_EMBEDDING)->count)
+        return -1;
+    for (int64_t layer = 0; layer < layers; layer++)
+        for (int place = 0; place < ATTACH_PLACE_COUNT; place++)
+            if (hook_table_list(options->hooks, layer, (enum attach_place)place)->count)
+                return layer;
+    return layers;
+}
+
 /* The chunks of this rank, and the slots of their activations. */
 static int open_stage(struct model *model) {
     struct model_options *o = &model->options;
@@ -106,6 +118,7 @@ static int open_stage(struct model *model) {
                            (long long)layers);
     model->has_embedding = o->chunks[0].first == 0;
     model->has_head = end == layers;
+    model->lowest = lowest_trainable(o);
     model->chunk = &o->chunks[0];
     size_t count = (size_t)o->chunks[0].count;
     model->slots = calloc((size_t)o->slots, sizeof *model->slots);
@@ -188,19 +201,21 @@ static int build(struct model *model, struct model_plan *plan) {
         status = gpt2_describe(&o->config, &model->table);
     if (!status)
         status = choose_parameters(model);
+    for (int i = 0; i < model->table.count && o->is_frozen; i++)
+        model->table.rows[i].is_trainable = false;
     struct param_part part = {.tensor = model->rank->place.tensor,
                               .tensors = model->rank->grid.tensor,
                               .is_held = model->is_held,
                               .is_copy = model->is_copy};
     if (!status)
-        status = param_store_sketch(&model->store,
-                                    &(const struct param_store_options){.table = &model->table,
-                                                                        .part = &part,
-                                                                        .device = model->rank->device,
-                                                                        .dtype = o->dtype,
-                                                                        .has_gradients = o->use == MODEL_TRAIN,
-                                                                        .layer_shards = o->layer_shards,
-                                                                        .will_pack = o->use == MODEL_INFER});
+        status = param_store_sketch(
+            &model->store, &(const struct param_store_options){.table = &model->table,
+                                                               .part = &part,
+                                                               .device = model->rank->device,
+                                                               .dtype = o->dtype,
+                                                               .has_gradients = o->use == MODEL_TRAIN && !o->is_frozen,
+                                                               .layer_shards = o->layer_shards,
+                                                               .will_pack = o->use == MODEL_INFER});
     if (!status)
         status = find_parameters(model);
     if (status)

@@ -55,6 +55,7 @@ struct model_options {
     struct model_config config; /* resolved */
     enum dtype dtype;           /* of weights and activations: DTYPE_F32 or DTYPE_BF16 */
     enum model_use use;
+    bool is_frozen; /* MODEL_TRAIN: nothing of the model trains, only what hooks have; there are no gradients */
     struct model_recompute recompute; /* MODEL_TRAIN */
     int64_t max_rows;                 /* rows of the largest batch */
     /* A pipeline stage: its runs of layers, ascending; one of them for MODEL_INFER. Who has the first layer has the

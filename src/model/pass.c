@@ -143,6 +143,9 @@ static int run_blocks_backward(struct model *model, const struct model_pass *pas
     int status = STATUS_OK;
     for (int64_t layer = model->chunk->count - 1; layer >= 0 && !status; layer--) {
         struct block_pass block = block_pass_of(model, layer, NULL, pass, &segment);
+        if (block.layer < model->lowest)
+            return STATUS_OK;
+        block.is_lowest = block.layer == model->lowest;
         block.is_fresh = is_fresh && layer + 1 == model->chunk->count;
         status = run_again(model, layer, is_fresh, pass);
         if (!status)
@@ -171,7 +174,8 @@ int pass_backward(struct model *model, const struct model_pass *pass, const void
         status = run_blocks_backward(model, pass, is_fresh);
     if (status || !starts_here(model))
         return status;
-    status = embedding_pass_backward(model, rows, pass->has_dropout, model->d);
+    if (model->lowest < 0)
+        status = embedding_pass_backward(model, rows, pass->has_dropout, model->d);
     return status ? status : layer_done(model, pass, -1);
 }
 

@@ -36,12 +36,16 @@ static void place_saved(struct model *model, struct arena *arena, struct block_s
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
     size_t width = dtype_bytes(o->dtype), heads_row = (size_t)(model->qkv - 2 * kv_columns(model)) * width;
     bool is_within = shared && o->recompute.how == RECOMPUTE_SELECTIVE;
-    bool no_norms = is_within && o->recompute.layernorm, no_gelu = is_within && o->recompute.mlp_act;
-    saved->norm1 = no_norms ? shared->norm1 : arena_take(arena, stream_bytes(model));
+    bool is_unread = shared && o->is_frozen, no_norms = is_within && o->recompute.layernorm;
+    bool no_norm1 = no_norms || (is_unread && !has_hooks(model, layer, ATTACH_QKV, ATTACH_AFTER_ATTENTION));
+    bool no_norm2 = no_norms || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_AFTER_MLP));
+    bool no_gelu =
+        (is_within && o->recompute.mlp_act) || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_FC2));
+    saved->norm1 = no_norm1 ? shared->norm1 : arena_take(arena, stream_bytes(model));
     saved->qkv = arena_take(arena, N * (size_t)model->qkv * width);
     saved->attention = arena_take(arena, N * heads_row);
     saved->middle = arena_take(arena, stream_bytes(model));
-    saved->norm2 = no_norms ? shared->norm2 : arena_take(arena, stream_bytes(model));
+    saved->norm2 = no_norm2 ? shared->norm2 : arena_take(arena, stream_bytes(model));
     saved->fc1 = arena_take(arena, wide_bytes(model));
     saved->gelu = no_gelu ? shared->gelu : arena_take(arena, wide_bytes(model));
     saved->mean1 = arena_take(arena, own * sizeof(float));
@@ -85,12 +89,12 @@ static void place_kept_blocks(struct model *model, struct arena *arena, int slot
         int64_t first, end;
         if (model_recompute_group(model, slot, layer, &first, &end)) {
             if (layer - first == *placed) {
-                place_saved(model, arena, &model->again[*placed], shared);
+                place_saved(model, arena, layer, &model->again[*placed], shared);
                 model->again[(*placed)++].x = layer > first ? arena_take(arena, stream_bytes(model)) : NULL;
             }
             *saved = model->again[layer - first];
         } else {
-            place_saved(model, arena, saved, shared);
+            place_saved(model, arena, layer, saved, shared);
             first = layer;
         }
         if (layer == first)
@@ -103,11 +107,12 @@ static void place_slots(struct model *model, struct arena *arena) {
     const struct model_recompute *r = &model->options.recompute;
     struct block_saved shared = {0};
     int64_t placed = 0;
-    if (r->how == RECOMPUTE_SELECTIVE && r->layernorm) {
+    bool is_frozen = model->options.is_frozen;
+    if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->layernorm)) {
         shared.norm1 = arena_take(arena, stream_bytes(model));
         shared.norm2 = arena_take(arena, stream_bytes(model));
     }
-    if (r->how == RECOMPUTE_SELECTIVE && r->mlp_act)
+    if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->mlp_act))
         shared.gelu = arena_take(arena, wide_bytes(model));
     for (int slot = 0; slot < model->options.slots; slot++) {
         place_batch(model, arena, &model->slots[slot].batch);
@@ -122,7 +127,7 @@ static void place_passing_blocks(struct model *model, struct arena *arena) {
     int64_t layers = model->options.chunks[0].count;
     struct block_saved set = {0};
     place_batch(model, arena, &slot->batch);
-    place_saved(model, arena, &set, NULL);
+    place_saved(model, arena, 0, &set, NULL);
     void *x[] = {arena_take(arena, stream_bytes(model)), arena_take(arena, stream_bytes(model))};
     for (int64_t layer = 0; layer < layers; layer++) {
         slot->saved[layer] = set;

@@ -61,7 +61,7 @@ static struct hook_call call_of(const struct hook_list *list, int index, const s
 int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call,
                       bool is_batched) {
     int status = STATUS_OK;
-    for (int i = 0; i < list->count && !status && !call->rank->is_planning; i++) {
+    for (int i = 0; i < list->count && !status; i++) {
         const struct hook *hook = &list->hook[i];
         struct hook_call own = call_of(list, i, call);
         if (hook->stage == stage && is_batched && hook->batched)
@@ -74,7 +74,7 @@ int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const
 
 int hook_list_backward_output(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call) {
     int status = STATUS_OK;
-    for (int i = list->count - 1; i >= 0 && !status && !call->rank->is_planning; i--) {
+    for (int i = list->count - 1; i >= 0 && !status; i--) {
         const struct hook *hook = &list->hook[i];
         struct hook_call own = call_of(list, i, call);
         if (hook->stage == stage && hook->backward_output)
@@ -85,7 +85,7 @@ int hook_list_backward_output(const struct hook_list *list, enum hook_stage stag
 
 int hook_list_backward_input(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call) {
     int status = STATUS_OK;
-    for (int i = list->count - 1; i >= 0 && !status && !call->rank->is_planning; i--) {
+    for (int i = list->count - 1; i >= 0 && !status; i--) {
         const struct hook *hook = &list->hook[i];
         struct hook_call own = call_of(list, i, call);
         if (hook->stage == stage && hook->backward_input)

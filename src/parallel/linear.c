@@ -8,7 +8,8 @@ bool linear_can_fuse(const struct hook_list *hooks) {
     return !hook_list_has(hooks, HOOK_BEFORE_ACTIVATION);
 }
 
-/* The hook call of this linear with everything but the saved block filled in. */
+/* The hook call of this linear with everything but the saved block filled in. Hooks see what this rank's product sees:
+ * all rows, its share of the columns, and of a cut sum its part; so they are linear in y. */
 static struct hook_call hook_call_of(const struct linear *linear, const struct linear_call *call) {
     struct hook_call hook = call->hook;
     hook.rank = call->rank;
@@ -92,15 +93,17 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         y = call->whole;
     if (!status)
         status = multiply(linear, call, x, y);
+    if (!status && call->hooks->count) {
+        struct hook_call hook = hook_call_of(linear, call);
+        hook.x = x;
+        hook.y = y;
+        status = hook_list_forward(call->hooks, HOOK_BEFORE_ACTIVATION, &hook, call->is_batched);
+    }
     if (!status && is_cut(linear, call, LINEAR_ROW)) {
         struct comm_request sum;
         status = sum_start(call, y, call->y, linear->out, call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype, &sum);
         if (!status)
             status = rank_sum_wait(call->rank, &sum);
-    }
-    if (!status && call->hooks->count) {
-        struct hook_call hook = hook_call_of(linear, call);
-        status = hook_list_forward(call->hooks, HOOK_BEFORE_ACTIVATION, &hook, call->is_batched);
     }
     return status;
 }
@@ -165,27 +168,27 @@ static int input_gradient(const struct linear *linear, const struct linear_call 
 int linear_backward(const struct linear *linear, const struct linear_call *call) {
     struct hook_call hook = hook_call_of(linear, call);
     struct comm_request sum = {0}; /* of the partial dx, while the weight gradients are computed */
-    const void *x = call->x, *dy = call->dy;
     bool has_own_rows = is_cut_by_rows(linear, call, LINEAR_COLUMN);
-    void *dx = has_own_rows ? call->whole_gradient : call->dx;
-    int status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
-    if (!status && is_cut_by_rows(linear, call, LINEAR_ROW)) {
-        dy = call->whole;
+    bool wants_x = param_trains(call->store, linear->weight) || call->hooks->count;
+    int status = STATUS_OK;
+    if (is_cut_by_rows(linear, call, LINEAR_ROW)) {
+        hook.dy = call->whole;
         status = gather_rows(call, call->dy, linear->out, call->whole);
+    } else if (has_own_rows && wants_x) {
+        hook.x = call->whole;
+        status = gather_rows(call, call->x, linear->in, call->whole);
     }
+    hook.dx = has_own_rows ? call->whole_gradient : call->dx;
+    if (!status)
+        status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
     if (!status && call->dx)
-        status = input_gradient(linear, call, dy, dx);
-    hook.dx = dx;
+        status = input_gradient(linear, call, hook.dy, hook.dx);
     if (!status)
         status = hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
     if (!status && call->dx && is_cut(linear, call, LINEAR_COLUMN))
-        status = sum_start(call, dx, call->dx, linear->in, call->dtype, &sum);
-    if (!status && has_own_rows) {
-        x = call->whole;
-        status = gather_rows(call, call->x, linear->in, call->whole);
-    }
+        status = sum_start(call, hook.dx, call->dx, linear->in, call->dtype, &sum);
     if (!status)
-        status = weight_gradients(linear, call, x, dy);
+        status = weight_gradients(linear, call, hook.x, hook.dy);
     int summed = rank_sum_wait(call->rank, &sum);
     return status ? status : summed;
 }

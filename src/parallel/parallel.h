@@ -140,11 +140,13 @@ struct hook_call {
     int64_t rows, in, out;
     const struct hook_segment *segments;
     int segment_count;
-    const void *x; /* [N, in]; NULL where the place has no input of its own */
-    void *y;       /* [N, out], changed in place */
-    void *saved;   /* what the forward keeps for the backward: saved_bytes of it */
-    void *dy;      /* backward: the gradient of y as it left the hook */
-    void *dx;      /* backward_input: the gradient of x, added to; NULL when nobody wants it */
+    const void *x;        /* [N, in]; NULL where the place has no input of its own */
+    void *y;              /* [N, out], changed in place */
+    const void *residual; /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
+    void *dresidual;      /* its gradient, added to */
+    void *saved;          /* what the forward keeps for the backward: saved_bytes of it */
+    void *dy;             /* backward: the gradient of y as it left the hook */
+    void *dx;             /* backward_input: the gradient of x, added to; NULL when nobody wants it */
 };
 
 /* Keys and values before every segment of a layer: [tokens, G, D] each; gradients fp32, accumulated, or NULL. */
@@ -157,7 +159,11 @@ struct hook_prefix {
 /* One method at one place. The forward changes y after the base wrote it. The backward has two halves:
  * `backward_output` runs before the base's backward and turns dy into the gradient of what the base wrote;
  * `backward_input` runs behind it and adds the method's own part to dx. Members that a method does not need are NULL.
- */
+ * They are called while the rank is planning, too, and then only note the scratch that they need.
+ *
+ * At a projection a rank's hook sees all rows, its own share of what is cut over the tensor ranks, and y before it is
+ * summed over them: a hook there is linear in y. Behind a half of the block it sees whole results, of the rank's rows
+ * of the stream. */
 struct hook {
     void *self;
     enum hook_stage stage;
