@@ -28,9 +28,20 @@ static size_t wide_bytes(const struct model *model) {
     return (size_t)model->options.max_rows * (size_t)model->ffn * dtype_bytes(model->options.dtype);
 }
 
-/* What the forward of a block keeps, but for its input. `shared`: where what the backward computes again stands, for
- * all layers and slots; NULL where there is no backward. */
-static void place_saved(struct model *model, struct arena *arena, struct block_saved *saved,
+/* Whether hooks stand at one of two places of `layer` of any chunk. */
+static bool has_hooks(const struct model *model, int64_t layer, enum attach_place a, enum attach_place b) {
+    const struct model_options *o = &model->options;
+    for (int c = 0; c < o->chunk_count; c++)
+        if (hook_table_list(o->hooks, o->chunks[c].first + layer, a)->count ||
+            hook_table_list(o->hooks, o->chunks[c].first + layer, b)->count)
+            return true;
+    return false;
+}
+
+/* What the forward of a block keeps, but for its input. `layer` of each chunk. `shared`: where what the backward
+ * computes again stands, or what it does not read, for all layers and slots; NULL where there is no backward. The
+ * inputs of linears are read for weight gradients and by hooks. */
+static void place_saved(struct model *model, struct arena *arena, int64_t layer, struct block_saved *saved,
                         const struct block_saved *shared) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
