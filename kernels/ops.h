@@ -42,7 +42,7 @@ enum gemm_epilogue {
     EPILOGUE_DGELU_EXACT,
 };
 
-/* C[m,n] = epilogue(op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. */
+/* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. */
 struct gemm {
     int64_t m, n, k;
     const void *a; /* [m,k], or [k,m] when a_transposed; row stride lda elements */
@@ -56,7 +56,8 @@ struct gemm {
     int64_t ldc;
     enum dtype type;   /* of A, B, bias and aux */
     enum dtype c_type; /* type, or fp32 */
-    bool accumulate;   /* C += (c_type fp32 only, with neither bias nor epilogue) */
+    bool accumulate;   /* C += (with neither bias nor epilogue); the sum is rounded once */
+    float scale;       /* 0 or 1: none; else with neither bias nor epilogue, of plain matrices */
     const void *bias;  /* [n] or NULL */
     enum gemm_epilogue epilogue;
     void *aux;            /* [m, n] with row stride ldc, of `type` */

@@ -15,7 +15,8 @@
 struct gemm_form {
     int64_t m, n, k, lda, ldb, ldc;
     uint8_t a_transposed, b_transposed, has_bias, accumulate;
-    uint8_t type, c_type, unused[2];
+    uint8_t type, c_type, unused[6];
+    float scale;
 };
 
 struct gemm_pointers {

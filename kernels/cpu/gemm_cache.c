@@ -85,6 +85,8 @@ static dnnl_status_t make_attributes(const struct gemm_form *form, dnnl_primitiv
         failed = dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user);
     if (!failed)
         failed = dnnl_primitive_attr_set_fpmath_mode(*attributes, dnnl_fpmath_mode_strict);
+    if (!failed && form->scale != 1)
+        failed = dnnl_primitive_attr_set_output_scales(*attributes, 1, 0, &form->scale);
     if (!failed && form->accumulate) {
         dnnl_post_ops_t sum = NULL;
         failed = dnnl_post_ops_create(&sum);

@@ -300,51 +300,8 @@ int model_pack(struct model *model) {
     return param_store_pack(&model->store, model->rank->exec.stream);
 }
 
-/* ---- initial values ---- */
-
-enum { INITIAL_CHUNK = 1 << 20 };
-
-/* Elements [first, first + count) of the whole parameter to the flat array from `at` on. `values` has a chunk's floats,
- * and behind them room for their bf16. */
-static int initialise_run(struct model *model, const struct param *row, uint64_t seed, int64_t first, int64_t count,
-                          int64_t at, float *values) {
-    struct param_store *store = &model->store;
-    size_t width = dtype_bytes(store->dtype);
-    int status = STATUS_OK;
-    for (int64_t done = 0; done < count && !status; done += INITIAL_CHUNK) {
-        int64_t part = count - done < INITIAL_CHUNK ? count - done : INITIAL_CHUNK;
-        param_initial_values(row, seed, first + done, part, values);
-        uint16_t *rounded = (uint16_t *)(values + INITIAL_CHUNK);
-        for (int64_t j = 0; j < part && store->dtype == DTYPE_BF16; j++)
-            rounded[j] = bf16_from_float(values[j]);
-        const void *source = store->dtype == DTYPE_BF16 ? (const void *)rounded : values;
-        status = stream_copy_to_device(model->rank->exec.stream, (char *)store->weights + (size_t)(at + done) * width,
-                                       source, (size_t)part * width);
-        if (!status)
-            status = stream_wait(model->rank->exec.stream);
-    }
-    return status;
-}
-
 int model_initialise(struct model *model, uint64_t seed) {
-    const struct param_store *store = &model->store;
-    float *values = malloc(INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)));
-    int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    for (int i = 0; i < model->table.count && !status; i++) {
-        const struct param *row = &model->table.rows[i];
-        struct param_rect rects[PARAM_MAX_SLICES];
-        int count = param_part_rects(&store->part, store->table, i, rects);
-        for (int r = 0; r < count && !status; r++) {
-            bool is_whole = rects[r].columns == row->shape[1];
-            int64_t runs = is_whole ? 1 : rects[r].rows, run = rects[r].columns * (is_whole ? rects[r].rows : 1);
-            int64_t first = rects[r].row * row->shape[1] + rects[r].column;
-            int64_t at = store->offset[i] + rects[r].local_row * rects[r].columns;
-            for (int64_t j = 0; j < runs && !status; j++)
-                status = initialise_run(model, row, seed, first + j * row->shape[1], run, at + j * run, values);
-        }
-    }
-    free(values);
-    return status;
+    return param_store_initialise(&model->store, model->rank->exec.stream, seed);
 }
 
 double model_flops_per_token(const struct model_config *c, int64_t seq_length) {

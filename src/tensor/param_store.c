@@ -174,3 +174,48 @@ bool param_trains(const struct param_store *store, int id) {
 float *param_gradient(const struct param_store *store, int id) {
     return store->gradients && param_trains(store, id) ? store->gradients + store->offset[id] : NULL;
 }
+
+/* ---- initial values ---- */
+
+enum { INITIAL_CHUNK = 1 << 20 };
+
+/* Elements [first, first + count) of the whole parameter to the flat array from `at` on. `values` has a chunk's floats,
+ * and behind them room for their bf16. */
+static int initialise_run(struct param_store *store, struct stream *stream, const struct param *row, uint64_t seed,
+                          int64_t first, int64_t count, int64_t at, float *values) {
+    size_t width = dtype_bytes(store->dtype);
+    int status = STATUS_OK;
+    for (int64_t done = 0; done < count && !status; done += INITIAL_CHUNK) {
+        int64_t part = count - done < INITIAL_CHUNK ? count - done : INITIAL_CHUNK;
+        param_initial_values(row, seed, first + done, part, values);
+        uint16_t *rounded = (uint16_t *)(values + INITIAL_CHUNK);
+        for (int64_t j = 0; j < part && store->dtype == DTYPE_BF16; j++)
+            rounded[j] = bf16_from_float(values[j]);
+        const void *source = store->dtype == DTYPE_BF16 ? (const void *)rounded : values;
+        status = stream_copy_to_device(stream, (char *)store->weights + (size_t)(at + done) * width, source,
+                                       (size_t)part * width);
+        if (!status)
+            status = stream_wait(stream);
+    }
+    return status;
+}
+
+int param_store_initialise(struct param_store *store, struct stream *stream, uint64_t seed) {
+    float *values = malloc(INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)));
+    int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < store->table->count && !status; i++) {
+        const struct param *row = &store->table->rows[i];
+        struct param_rect rects[PARAM_MAX_SLICES];
+        int count = param_part_rects(&store->part, store->table, i, rects);
+        for (int r = 0; r < count && !status; r++) {
+            bool is_whole = rects[r].columns == row->shape[1];
+            int64_t runs = is_whole ? 1 : rects[r].rows, run = rects[r].columns * (is_whole ? rects[r].rows : 1);
+            int64_t first = rects[r].row * row->shape[1] + rects[r].column;
+            int64_t at = store->offset[i] + rects[r].local_row * rects[r].columns;
+            for (int64_t j = 0; j < runs && !status; j++)
+                status = initialise_run(store, stream, row, seed, first + j * row->shape[1], run, at + j * run, values);
+        }
+    }
+    free(values);
+    return status;
+}

@@ -58,7 +58,19 @@ static void normal_pair(uint64_t seed, uint64_t name, uint64_t pair, float std, 
     out[1] = radius * sinf(angle);
 }
 
+static float uniform(uint64_t seed, uint64_t name, uint64_t element, float bound) {
+    struct philox r = philox(seed, (uint32_t)element, (uint32_t)(element >> 32) ^ (uint32_t)(name >> 32),
+                             (uint32_t)name, (uint32_t)RNG_INIT << 24);
+    return bound * (2 * (float)rng_unit(r.word[2]) - 1);
+}
+
 void param_initial_values(const struct param *row, uint64_t seed, int64_t first, int64_t count, float *out) {
+    if (row->init == PARAM_INIT_UNIFORM) {
+        uint64_t name = hash_name(row->name);
+        for (int64_t i = 0; i < count; i++)
+            out[i] = uniform(seed, name, (uint64_t)(first + i), row->init_std);
+        return;
+    }
     if (row->init != PARAM_INIT_NORMAL) {
         for (int64_t i = 0; i < count; i++)
             out[i] = row->init == PARAM_INIT_ONE ? 1.0f : 0.0f;

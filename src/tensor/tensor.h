@@ -18,7 +18,8 @@
 
 enum { PARAM_NAME_BYTES = 96, PARAM_MAX_SLICES = 4, PARAM_NONE = -1 };
 
-enum param_init { PARAM_INIT_NORMAL, PARAM_INIT_ZERO, PARAM_INIT_ONE };
+/* UNIFORM: between -init_std and init_std. */
+enum param_init { PARAM_INIT_NORMAL, PARAM_INIT_ZERO, PARAM_INIT_ONE, PARAM_INIT_UNIFORM };
 
 /* Which axis of the parameter is cut over the tensor-parallel ranks. */
 enum param_shard { PARAM_REPLICATED, PARAM_SHARD_AXIS0, PARAM_SHARD_AXIS1 };
@@ -148,6 +149,8 @@ void param_store_close(struct param_store *store);
 /* Initial values of fp32 elements [first, first + count) of a parameter, keyed by (seed, name, element): the same under
  * every layout. Host memory. */
 void param_initial_values(const struct param *row, uint64_t seed, int64_t first, int64_t count, float *out);
+/* Sets every weight of an opened store to its initial value. */
+int param_store_initialise(struct param_store *store, struct stream *stream, uint64_t seed);
 /* Replaces the plain linear weights by packed ones for inference; frees the plain copies. For a while both are held. */
 int param_store_pack(struct param_store *store, struct stream *stream);
 

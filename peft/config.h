@@ -1,0 +1,47 @@
+/* What an adapter is: the keys of an adapter_config.json, and of the section `peft` of a run. */
+#ifndef CAMBIUM_PEFT_CONFIG_H
+#define CAMBIUM_PEFT_CONFIG_H
+
+#include "config/config.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum peft_type { PEFT_LORA, PEFT_IA3, PEFT_ADAPTER, PEFT_PROMPT, PEFT_PTUNING, PEFT_PREFIX, PEFT_TYPE_COUNT };
+
+/* Names and meanings are PEFT's; lists are the parser's. A pattern is "KEY=VALUE". */
+struct peft_config {
+    int type; /* enum peft_type */
+    /* which projections: LoRA and IA3 */
+    struct config_list target_modules;      /* suffixes, one regular expression, "all-linear"; empty: the default */
+    struct config_list exclude_modules;     /* suffixes */
+    struct config_list layers_to_transform; /* numbers; empty: all */
+    struct config_list feedforward_modules; /* IA3: those of them that are scaled at their input */
+    /* LoRA */
+    int64_t r;
+    double lora_alpha, lora_dropout, loraplus_lr_ratio; /* the ratio is of B's learning rate to A's; 1: none */
+    bool use_rslora, use_dora;
+    struct config_list rank_pattern, alpha_pattern;
+    /* bottleneck adapters */
+    int64_t bottleneck;     /* dimension */
+    int adapter_style;      /* enum peft_adapter_style */
+    int adapter_activation; /* enum peft_activation */
+    bool adapter_pre_norm;
+    double adapter_scaling;
+    /* prompts and prefixes */
+    int64_t num_virtual_tokens;
+    int prompt_tuning_init; /* enum peft_prompt_init */
+    const char *prompt_tuning_init_text;
+    /* the encoder of p-tuning, and of a projected prefix */
+    int encoder_reparameterization_type;             /* enum peft_encoder */
+    int64_t encoder_hidden_size, encoder_num_layers; /* 0: token_dim; 2 */
+    double encoder_dropout;
+    bool prefix_projection;
+};
+
+enum peft_adapter_style { PEFT_HOULSBY, PEFT_PFEIFFER, PEFT_PARALLEL };
+enum peft_activation { PEFT_GELU, PEFT_RELU, PEFT_SWISH };
+enum peft_prompt_init { PEFT_INIT_SAMPLE_VOCAB, PEFT_INIT_TEXT, PEFT_INIT_RANDOM };
+enum peft_encoder { PEFT_MLP, PEFT_LSTM };
+
+#endif

@@ -1,0 +1,67 @@
+/* What a method is to the stack: a file each, none knows another. */
+#ifndef CAMBIUM_PEFT_METHOD_INTERNAL_H
+#define CAMBIUM_PEFT_METHOD_INTERNAL_H
+
+#include "peft/peft.h"
+
+struct peft_adapter;
+
+/* One method. Members that it does not need are NULL. */
+struct peft_method {
+    /* Refuses what cannot be, by the keys' names; adds the rows of the adapter's parameters with peft_add_row. */
+    int (*describe)(struct peft_adapter *adapter);
+    /* Adds the hooks with hook_table_add; parameters have their ids. */
+    int (*attach)(struct peft_adapter *adapter);
+    int (*begin)(struct peft_adapter *adapter);
+    int (*end)(struct peft_adapter *adapter);
+    void (*close)(struct peft_adapter *adapter);
+};
+
+struct peft_adapter {
+    struct peft *peft;
+    const struct peft_method *method;
+    struct peft_config config;
+    int number; /* in the stack */
+    void *own;  /* the method's */
+};
+
+struct peft {
+    struct rank *rank;
+    const struct model_options *model; /* valid until the opening ends */
+    struct model_config base;
+    enum dtype dtype;
+    bool trains;
+    struct param_table table;
+    struct param_store store;
+    bool *is_held; /* [table count] */
+    struct hook_table hooks;
+    int count;
+    struct peft_adapter *adapters;
+};
+
+/* A projection of the base: its place, what Hugging Face calls it ("attn.c_attn"), and how it is cut. */
+struct peft_projection {
+    enum attach_place place;
+    const char *name;
+    enum linear_split split;
+    int parts; /* equal parts of the outputs that are cut each by itself: q, k and v */
+    int64_t in, out;
+};
+enum { PEFT_PROJECTIONS = 4 };
+/* Those of a block, in the order of the forward. */
+void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]);
+/* Whether the adapter changes this projection of this layer: target_modules, exclude_modules, layers_to_transform. */
+bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection);
+/* Fails when no projection of the model is targeted, or an entry of the list matches none. */
+int peft_targets_check(const struct peft_adapter *adapter);
+
+/* Adds a row named "layers.L.NAME" (no layer: "NAME"), with the file's name; layers that another stage has, too, so
+ * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their
+ * names. Returns the id, or a negative status. Slices that are not set are one slice of the whole. */
+int peft_add_row(struct peft_adapter *adapter, struct param *row);
+/* Whether the layer is this stage's: hooks are for those. */
+bool peft_has_layer(const struct peft *peft, int64_t layer);
+
+extern const struct peft_method peft_lora;
+
+#endif

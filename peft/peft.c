@@ -1,0 +1,162 @@
+/* The stack: table, store and hooks of its adapters. */
+#include "method-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct peft_method *const methods[PEFT_TYPE_COUNT] = {
+    [PEFT_LORA] = &peft_lora,
+};
+
+/* ---- what methods ask ---- */
+
+int peft_add_row(struct peft_adapter *adapter, struct param *row) {
+    row->is_trainable = true;
+    if (row->dims == 1)
+        row->shape[1] = 1;
+    if (!row->slice_count) {
+        row->slice_count = 1;
+        row->slices[0].rows = row->slices[0].file_rows = row->shape[0];
+    }
+    if (adapter->peft->count > 1) {
+        char name[PARAM_NAME_BYTES];
+        int n = snprintf(name, sizeof name, "%d.%s", adapter->number, row->name);
+        if (n < 0 || (size_t)n >= sizeof name)
+            return status_fail(STATUS_INVALID, "name too long: %s", row->name);
+        memcpy(row->name, name, sizeof name);
+    }
+    return param_table_add(&adapter->peft->table, row);
+}
+
+bool peft_has_layer(const struct peft *peft, int64_t layer) {
+    const struct model_options *model = peft->model;
+    for (int c = 0; c < model->chunk_count; c++)
+        if (layer >= model->chunks[c].first && layer < model->chunks[c].first + model->chunks[c].count)
+            return true;
+    return !model->chunk_count;
+}
+
+/* ---- opening ---- */
+
+static int open_adapters(struct peft *peft, const struct peft_options *options) {
+    int status = STATUS_OK;
+    for (int i = 0; i < options->count && !status; i++) {
+        struct peft_adapter *adapter = &peft->adapters[i];
+        *adapter = (struct peft_adapter){
+            .peft = peft, .method = methods[options->adapters[i].type], .config = options->adapters[i], .number = i};
+        status = adapter->method->describe(adapter);
+    }
+    return status;
+}
+
+/* Rows of the layers that this stage has; those before the layers are the first stage's. */
+static int choose_rows(struct peft *peft) {
+    peft->is_held = calloc((size_t)peft->table.count + 1, sizeof *peft->is_held);
+    if (!peft->is_held)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < peft->table.count; i++) {
+        int layer = peft->table.rows[i].layer;
+        peft->is_held[i] = peft_has_layer(peft, layer < 0 ? 0 : layer);
+    }
+    return STATUS_OK;
+}
+
+static int open_store(struct peft *peft, const struct model_options *model) {
+    struct param_part part = {
+        .tensor = peft->rank->place.tensor, .tensors = peft->rank->grid.tensor, .is_held = peft->is_held};
+    return param_store_sketch(&peft->store, &(const struct param_store_options){.table = &peft->table,
+                                                                                .part = &part,
+                                                                                .device = peft->rank->device,
+                                                                                .dtype = peft->dtype,
+                                                                                .has_gradients = peft->trains,
+                                                                                .layer_shards = model->layer_shards});
+}
+
+int peft_open(const struct peft_options *options, struct rank *rank, struct peft **out) {
+    *out = NULL;
+    struct peft *peft = calloc(1, sizeof *peft);
+    if (!peft)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    *peft = (struct peft){.rank = rank,
+                          .model = options->model,
+                          .base = options->model->config,
+                          .dtype = options->model->dtype,
+                          .trains = options->trains,
+                          .count = options->count,
+                          .adapters = calloc((size_t)options->count, sizeof *peft->adapters)};
+    int status = peft->adapters ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = hook_table_init(&peft->hooks, peft->base.num_layers);
+    if (!status)
+        status = open_adapters(peft, options);
+    if (!status)
+        status = choose_rows(peft);
+    if (!status)
+        status = open_store(peft, options->model);
+    for (int i = 0; i < peft->count && !status; i++)
+        status = peft->adapters[i].method->attach(&peft->adapters[i]);
+    peft->model = NULL;
+    if (status)
+        peft_close(peft);
+    else
+        *out = peft;
+    return status;
+}
+
+void peft_close(struct peft *peft) {
+    if (!peft)
+        return;
+    for (int i = 0; i < peft->count && peft->adapters; i++)
+        if (peft->adapters[i].method && peft->adapters[i].method->close)
+            peft->adapters[i].method->close(&peft->adapters[i]);
+    param_store_close(&peft->store);
+    param_table_free(&peft->table);
+    hook_table_free(&peft->hooks);
+    free(peft->is_held);
+    free(peft->adapters);
+    free(peft);
+}
+
+const struct hook_table *peft_hooks(const struct peft *peft) {
+    return &peft->hooks;
+}
+
+struct param_store *peft_store(struct peft *peft) {
+    return &peft->store;
+}
+
+int64_t peft_virtual_tokens(const struct peft *peft) {
+    int64_t tokens = 0;
+    for (int i = 0; i < peft->count; i++)
+        if (peft->adapters[i].config.type == PEFT_PROMPT || peft->adapters[i].config.type == PEFT_PTUNING)
+            tokens += peft->adapters[i].config.num_virtual_tokens;
+    return tokens;
+}
+
+int peft_allocate(struct peft *peft) {
+    return param_store_open(&peft->store);
+}
+
+int peft_initialise(struct peft *peft, uint64_t seed) {
+    return param_store_initialise(&peft->store, peft->rank->exec.stream, seed);
+}
+
+/* ---- a global batch ---- */
+
+int peft_begin(struct peft *peft) {
+    int status = peft->store.gradients
+                     ? stream_zero(peft->rank->exec.stream, peft->store.gradients, param_gradient_bytes(&peft->store))
+                     : STATUS_OK;
+    for (int i = 0; i < peft->count && !status; i++)
+        if (peft->adapters[i].method->begin)
+            status = peft->adapters[i].method->begin(&peft->adapters[i]);
+    return status;
+}
+
+int peft_end(struct peft *peft) {
+    int status = STATUS_OK;
+    for (int i = peft->count - 1; i >= 0 && !status; i--)
+        if (peft->adapters[i].method->end)
+            status = peft->adapters[i].method->end(&peft->adapters[i]);
+    return status;
+}

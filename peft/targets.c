@@ -1,0 +1,92 @@
+/* Which projections of the base an adapter changes: PEFT's rules for target_modules, exclude_modules and
+ * layers_to_transform, on the module paths of Hugging Face's GPT-2. */
+#include "method-internal.h"
+
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = 96 };
+
+void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]) {
+    int64_t C = base->hidden_size, F = base->ffn_hidden_size;
+    projections[0] = (struct peft_projection){ATTACH_QKV, "attn.c_attn", LINEAR_COLUMN, 3, C, 3 * C};
+    projections[1] = (struct peft_projection){ATTACH_PROJECTION, "attn.c_proj", LINEAR_ROW, 1, C, C};
+    projections[2] = (struct peft_projection){ATTACH_FC1, "mlp.c_fc", LINEAR_COLUMN, 1, C, F};
+    projections[3] = (struct peft_projection){ATTACH_FC2, "mlp.c_proj", LINEAR_ROW, 1, F, C};
+}
+
+static void module_path(int64_t layer, const char *name, char path[PATH_BYTES]) {
+    snprintf(path, PATH_BYTES, "transformer.h.%lld.%s", (long long)layer, name);
+}
+
+/* "c_attn" of "transformer.h.0.attn.c_attn", or the path itself. */
+static bool is_suffix(const char *path, const char *suffix) {
+    size_t length = strlen(path), tail = strlen(suffix);
+    return tail > 0 && tail <= length && !strcmp(path + length - tail, suffix) &&
+           (tail == length || path[length - tail - 1] == '.');
+}
+
+static bool matches_expression(const char *path, const char *expression) {
+    char whole[1024];
+    regex_t compiled;
+    int n = snprintf(whole, sizeof whole, "^(%s)$", expression);
+    if (n < 0 || (size_t)n >= sizeof whole || regcomp(&compiled, whole, REG_EXTENDED | REG_NOSUB))
+        return false;
+    bool is_match = !regexec(&compiled, path, 0, NULL, 0);
+    regfree(&compiled);
+    return is_match;
+}
+
+static const char *const default_targets[PEFT_TYPE_COUNT][2] = {
+    [PEFT_LORA] = {"c_attn"}, [PEFT_IA3] = {"c_attn", "mlp.c_proj"}};
+
+static bool is_listed(const struct config_list *list, const char *path) {
+    for (size_t i = 0; i < list->count; i++)
+        if (is_suffix(path, list->items[i]))
+            return true;
+    return false;
+}
+
+static bool has_layer(const struct config_list *list, int64_t layer) {
+    for (size_t i = 0; i < list->count; i++)
+        if (strtoll(list->items[i], NULL, 10) == layer)
+            return true;
+    return list->count == 0;
+}
+
+bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection) {
+    const struct peft_config *config = &adapter->config;
+    const struct config_list *targets = &config->target_modules;
+    char path[PATH_BYTES];
+    module_path(layer, projection->name, path);
+    if (is_listed(&config->exclude_modules, path) || !has_layer(&config->layers_to_transform, layer))
+        return false;
+    if (targets->count == 1 && !strcmp(targets->items[0], "all-linear"))
+        return true;
+    if (targets->count == 0) {
+        const struct config_list defaults = {(const char **)default_targets[config->type],
+                                             default_targets[config->type][1] ? 2 : 1};
+        return is_listed(&defaults, path);
+    }
+    return is_listed(targets, path) || (targets->count == 1 && matches_expression(path, targets->items[0]));
+}
+
+int peft_targets_check(const struct peft_adapter *adapter) {
+    const struct model_config *base = &adapter->peft->base;
+    const struct config_list *targets = &adapter->config.target_modules;
+    struct peft_projection projections[PEFT_PROJECTIONS];
+    bool is_any = false;
+    peft_projections(base, projections);
+    for (int64_t layer = 0; layer < base->num_layers; layer++)
+        for (int p = 0; p < PEFT_PROJECTIONS; p++)
+            is_any = is_any || peft_targets(adapter, layer, &projections[p]);
+    if (!is_any)
+        return status_fail(
+            STATUS_USAGE,
+            "peft.target_modules %s%s matches no projection of the model: it has attn.c_attn, attn.c_proj, "
+            "mlp.c_fc and mlp.c_proj in layers 0 to %lld",
+            targets->count ? targets->items[0] : "", targets->count > 1 ? ", ..." : "",
+            (long long)base->num_layers - 1);
+    return STATUS_OK;
+}
