@@ -59,7 +59,8 @@ struct tuning_options {
     enum tuning_template template_name; /* of messages and instructions */
     int32_t config_eos;                 /* end-of-text where the tokenizer has none; -1: none */
     int64_t vocab_size;                 /* the model's */
-    int64_t seq_length;                 /* most rows of a sample, virtual tokens and first_position included */
+    int64_t seq_length;                 /* most tokens of a row, virtual tokens (or first_position) included, and most
+                                           rows of a sample */
     int64_t virtual_tokens;             /* V rows before each text */
     int64_t first_position;             /* of a row's first virtual or real token: the prefix's length, or 0 */
     int64_t row_multiple;               /* rows of a batch are a multiple of it; 0: 1 */
