@@ -164,8 +164,8 @@ static void answers_and_their_ends_are_trained(void **state) {
                "{\"input\": \" Q: \", \"output\": \" yes \", \"id\": 7}\r\n"
                "{\"input\": \"\", \"output\": \"no\"}\n"
                "{\"text\": \"abc\"}\n"
-               "{\"prompt\": \"<|endoftext|>\", \"completion\": \"b\"}",
-               options, ROWS("Q: [ yes $]", "Q:[ yes$]", " [no$]", "a[bc$]", "<|endoftext|>[b$]"));
+               "{\"prompt\": \"<|endoftext|>\", \"completion\": \"b<|endoftext|>\"}",
+               options, ROWS("Q: [ yes $]", "Q:[ yes$]", " [no$]", "a[bc$]", "<|endoftext|>[b<|endoftext|>$]"));
 }
 
 static void pieces_are_tokenized_apart(void **state) {
@@ -414,6 +414,22 @@ static void the_last_virtual_token_predicts_the_first_one(void **state) {
     free(path);
 }
 
+/* What tuning_data_warn says. */
+static struct strbuf warnings_of(const struct tuning_data *data) {
+    char *path = path_of("warnings.txt");
+    struct strbuf text = STRBUF_INIT;
+    int before = dup(STDERR_FILENO);
+    FILE *file = fopen(path, "wb");
+    assert_true(before >= 0 && file && dup2(fileno(file), STDERR_FILENO) >= 0);
+    tuning_data_warn(data);
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    close(before);
+    fclose(file);
+    test_ok(file_read(path, 1 << 20, &text));
+    free(path);
+    return text;
+}
+
 static void rows_without_a_loss_are_counted_and_left_out(void **state) {
     (void)state;
     struct tuning_options options = options_of(NULL, 0);
@@ -443,6 +459,12 @@ static void rows_without_a_loss_are_counted_and_left_out(void **state) {
     assert_int_equal(count.trained, 2 + 3);
     const int64_t lines[TUNING_LINES_SHOWN] = {2, 4, 5, 6, 7};
     assert_memory_equal(count.empty_lines, lines, sizeof lines);
+    struct strbuf said = warnings_of(data);
+    assert_non_null(strstr(said.data,
+                           "rows.jsonl: 6 of 8 rows have no answer within 4 tokens and are left out: lines 2, "
+                           "4, 5, 6, 7, ...\n"));
+    assert_non_null(strstr(said.data, "rows.jsonl: 1 of 8 rows are longer than 4 tokens and are cut\n"));
+    strbuf_free(&said);
     assert_int_equal(tuning_data_length(data, SPLIT_TRAIN), 2);
     assert_int_equal(tuning_data_length(data, SPLIT_VALID), 0);
     tuning_data_close(data);
