@@ -76,7 +76,8 @@ struct tuning_data;
 
 /* Reads all files. Rows without a token that is trained (an empty answer, no assistant's turn, cut off) are left out
  * and counted. STATUS_INVALID with file and line for what is no row, and where no row is left; STATUS_USAGE for options
- * that cannot be; STATUS_UNSUPPORTED for a chat template that we do not have; as file_read for files. */
+ * that cannot be; STATUS_UNSUPPORTED for a chat template that we do not have; STATUS_IO for files that cannot be read.
+ */
 int tuning_data_open(const struct tuning_options *options, struct tuning_data **data);
 /* NULL is allowed. */
 void tuning_data_close(struct tuning_data *data);
