@@ -12,7 +12,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 
 #define MODEL_FILE       "model.safetensors"
 #define MODEL_INDEX_FILE "model.safetensors.index.json"
-#define OPTIMIZER_FILE   "optimizer.safetensors"
 #define CONFIG_FILE      "config.json"
 #define STATE_FILE       "trainer_state.json"
 #define MODEL_PREFIX     "transformer."
