@@ -36,7 +36,14 @@ static inline uint32_t rng_element_word(uint32_t e) {
 }
 
 /* Kinds of randomness, the upper byte of counter c3: they never share a counter. */
-enum rng_kind { RNG_DROPOUT = 1, RNG_ATTENTION_DROPOUT = 2, RNG_INIT = 3, RNG_SAMPLE = 4, RNG_TEST = 5 };
+enum rng_kind {
+    RNG_DROPOUT = 1,
+    RNG_ATTENTION_DROPOUT = 2,
+    RNG_INIT = 3,
+    RNG_SAMPLE = 4,
+    RNG_TEST = 5,
+    RNG_PROMPT = 6
+};
 
 /* Dropout of element e (feature, or key position for attention) of a token of a sample. `site` is unique in the model
  * (layer and place, and head for attention; below 2^24). Kept when the word is >= p * 2^32. */
