@@ -225,8 +225,7 @@ static int attach(struct peft_adapter *adapter) {
                                 .forward = forward,
                                 .backward_output = backward_output,
                                 .backward_input = backward_input};
-            if (peft_has_layer(peft, layer))
-                status = hook_table_add(&peft->hooks, layer, projections[p].place, &hook);
+            status = hook_table_add(&peft->hooks, layer, projections[p].place, &hook);
         }
     return status;
 }

@@ -12,6 +12,10 @@ struct peft_method {
     int (*describe)(struct peft_adapter *adapter);
     /* Adds the hooks with hook_table_add; parameters have their ids. */
     int (*attach)(struct peft_adapter *adapter);
+    /* Memory of its own, behind the store's. */
+    int (*allocate)(struct peft_adapter *adapter);
+    /* Initial values that follow from the base's weights. */
+    int (*start_from_base)(struct peft_adapter *adapter, const struct param_store *base, uint64_t seed);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
     void (*close)(struct peft_adapter *adapter);
@@ -59,9 +63,15 @@ int peft_targets_check(const struct peft_adapter *adapter);
  * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their
  * names. Returns the id, or a negative status. Slices that are not set are one slice of the whole. */
 int peft_add_row(struct peft_adapter *adapter, struct param *row);
-/* Whether the layer is this stage's: hooks are for those. */
-bool peft_has_layer(const struct peft *peft, int64_t layer);
+/* Whether the layer is this stage's. Hooks stand at all layers on every stage, or a later stage would not know that
+ * something below it trains. */
+bool peft_has_layer(const struct peft *peft, int64_t layer); /* while the stack opens */
 
-extern const struct peft_method peft_lora;
+/* Fails where num_virtual_tokens, with those of the adapters before, leaves the base no position for a token. */
+int peft_check_virtual_tokens(const struct peft_adapter *adapter);
+/* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
+int peft_check_encoder(const struct peft_adapter *adapter);
+
+extern const struct peft_method peft_lora, peft_prompt, peft_prefix;
 
 #endif

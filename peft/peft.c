@@ -6,6 +6,9 @@
 
 static const struct peft_method *const methods[PEFT_TYPE_COUNT] = {
     [PEFT_LORA] = &peft_lora,
+    [PEFT_PROMPT] = &peft_prompt,
+    [PEFT_PTUNING] = &peft_prompt,
+    [PEFT_PREFIX] = &peft_prefix,
 };
 
 /* ---- what methods ask ---- */
@@ -34,6 +37,34 @@ bool peft_has_layer(const struct peft *peft, int64_t layer) {
         if (layer >= model->chunks[c].first && layer < model->chunks[c].first + model->chunks[c].count)
             return true;
     return !model->chunk_count;
+}
+
+int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
+    const struct peft *peft = adapter->peft;
+    int64_t own = adapter->config.num_virtual_tokens, positions = peft->base.max_position_embeddings;
+    if (own < 1)
+        return status_fail(STATUS_USAGE, "peft.num_virtual_tokens %lld: expected at least 1", (long long)own);
+    if (own >= positions || peft_virtual_tokens(peft) + peft_prefix_tokens(peft) >= positions)
+        return status_fail(STATUS_USAGE,
+                           "peft.num_virtual_tokens %lld: the model has %lld positions, also for the virtual tokens of "
+                           "other adapters and at least one token of a sample",
+                           (long long)own, (long long)positions);
+    return STATUS_OK;
+}
+
+int peft_check_encoder(const struct peft_adapter *adapter) {
+    const struct peft_config *config = &adapter->config;
+    enum { LAYERS = 16 };
+    if (config->encoder_hidden_size < 0)
+        return status_fail(STATUS_USAGE, "peft.encoder_hidden_size %lld: expected at least 1",
+                           (long long)config->encoder_hidden_size);
+    if (config->encoder_num_layers < 0 || config->encoder_num_layers > LAYERS)
+        return status_fail(STATUS_USAGE, "peft.encoder_num_layers %lld: expected 1 to %d",
+                           (long long)config->encoder_num_layers, LAYERS);
+    if (config->encoder_dropout > 0)
+        return status_fail(STATUS_USAGE, "peft.encoder_dropout %g: encoders have no dropout here, expected 0",
+                           config->encoder_dropout);
+    return STATUS_OK;
 }
 
 /* ---- opening ---- */
@@ -133,12 +164,32 @@ int64_t peft_virtual_tokens(const struct peft *peft) {
     return tokens;
 }
 
+int64_t peft_prefix_tokens(const struct peft *peft) {
+    int64_t tokens = 0;
+    for (int i = 0; i < peft->count; i++)
+        if (peft->adapters[i].config.type == PEFT_PREFIX)
+            tokens += peft->adapters[i].config.num_virtual_tokens;
+    return tokens;
+}
+
 int peft_allocate(struct peft *peft) {
-    return param_store_open(&peft->store);
+    int status = param_store_open(&peft->store);
+    for (int i = 0; i < peft->count && !status; i++)
+        if (peft->adapters[i].method->allocate)
+            status = peft->adapters[i].method->allocate(&peft->adapters[i]);
+    return status;
 }
 
 int peft_initialise(struct peft *peft, uint64_t seed) {
     return param_store_initialise(&peft->store, peft->rank->exec.stream, seed);
+}
+
+int peft_start_from_base(struct peft *peft, const struct param_store *base, uint64_t seed) {
+    int status = STATUS_OK;
+    for (int i = 0; i < peft->count && !status; i++)
+        if (peft->adapters[i].method->start_from_base)
+            status = peft->adapters[i].method->start_from_base(&peft->adapters[i], base, seed);
+    return status;
 }
 
 /* ---- a global batch ---- */

@@ -29,10 +29,15 @@ struct param_store *peft_store(struct peft *peft);
 /* Rows of each sample that stand before its tokens: virtual tokens, of all adapters together. */
 int64_t peft_virtual_tokens(const struct peft *peft);
 
+/* Keys and values that stand before each sample: its first row, virtual or not, is at this position. */
+int64_t peft_prefix_tokens(const struct peft *peft);
+
 /* Gives the store its memory. */
 int peft_allocate(struct peft *peft);
 /* Initial values, keyed by seed, name and element. */
 int peft_initialise(struct peft *peft, uint64_t seed);
+/* What starts from the base's weights: behind peft_initialise, once `base` is loaded. All tensor ranks together. */
+int peft_start_from_base(struct peft *peft, const struct param_store *base, uint64_t seed);
 /* Clears the gradients and computes what hooks use all through a global batch. */
 int peft_begin(struct peft *peft);
 /* Gradients of what peft_begin computed. */
