@@ -150,8 +150,8 @@ struct residual_dropout {
 
 /* Causal attention over segments of a flat batch: row i sees rows j <= i of its own segment, and the segment's prefix;
  * what it does not see cannot change its bits, not even a NaN. A backend that multiplies bf16 as bf16 rounds the
- * probabilities and their gradients to it before they are multiplied. Without a prefix, the workspace of one segment of
- * all rows is enough for the same rows cut in any way. */
+ * probabilities and their gradients to it before they are multiplied. The workspace of one segment of all rows is
+ * enough for the same rows cut in any way, and does not depend on which pointers are NULL. */
 struct attention {
     int64_t rows;                 /* N */
     int64_t segments;             /* S */

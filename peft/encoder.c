@@ -35,6 +35,8 @@ const float *wide_weight(const struct wide_weights *wide, int id) {
 
 /* ---- parameters ---- */
 
+enum { NAME_BYTES = 48 };
+
 int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns, double bound) {
     struct param row = {.dims = columns ? 2 : 1,
                         .shape = {rows, columns},
@@ -65,7 +67,7 @@ static struct encoder_step *add_step(struct encoder *encoder, enum encoder_kind 
 
 int encoder_add_linear(struct encoder *encoder, const char *name, int64_t out) {
     struct encoder_step *step = add_step(encoder, ENCODER_LINEAR, out);
-    char text[PARAM_NAME_BYTES];
+    char text[NAME_BYTES];
     double bound = 1 / sqrt((double)step->in);
     snprintf(text, sizeof text, "%s.weight", name);
     step->weight = encoder_add_row(encoder->adapter, text, out, step->in, bound);
@@ -93,7 +95,7 @@ int encoder_add_lstm(struct encoder *encoder, int64_t hidden, int64_t number) {
                     {"bias_ih", 0, &direction->input_bias},
                     {"bias_hh", 0, &direction->state_bias}};
         for (int i = 0; i < 4; i++) {
-            char text[PARAM_NAME_BYTES];
+            char text[NAME_BYTES];
             snprintf(text, sizeof text, "lstm_head.%s_l%lld%s", rows[i].name, (long long)number, d ? "_reverse" : "");
             *rows[i].id = encoder_add_row(encoder->adapter, text, 4 * hidden, rows[i].columns, bound);
             if (*rows[i].id < 0)
