@@ -42,7 +42,8 @@ enum rng_kind {
     RNG_INIT = 3,
     RNG_SAMPLE = 4,
     RNG_TEST = 5,
-    RNG_PROMPT = 6
+    RNG_SHUFFLE = 6,
+    RNG_PROMPT = 7,
 };
 
 /* Dropout of element e (feature, or key position for attention) of a token of a sample. `site` is unique in the model

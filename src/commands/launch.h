@@ -37,6 +37,6 @@ int launch_end(struct launch *launch, int status);
 
 /* The row of --ranks: an int64_t of the command's struct, 0 when not given. */
 #define RANKS_ROW(at, help_)                                                                                           \
-    { .path = "ranks", .type = CONFIG_INT, .offset = (at), .minimum = 1, .maximum = 1024, .help = help_ }
+    { .path = "ranks", .type = CONFIG_INT, .offset = (at), .minimum = 1, .maximum = 65536, .help = help_ }
 
 #endif

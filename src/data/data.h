@@ -210,14 +210,16 @@ void gpt_data_close(struct gpt_data *data);
 
 /* ---- batches ---- */
 
-/* Rows of a flat batch in host memory, sample after sample; N = samples * seq_length. */
+/* Rows of a flat batch in host memory, sample after sample. GPT samples fill all N = samples * seq_length rows, tuning
+ * rows (tuning.h) are no longer than their text. */
 struct gpt_batch {
     int64_t samples, seq_length; /* capacity */
+    int64_t rows;                /* filled */
     int32_t *tokens, *labels;    /* [N] */
     float *loss_mask;            /* [N] */
     int32_t *positions;          /* [N] */
     uint32_t *sample, *token;    /* [N] number of the consumed sample and of the row inside it: the keys of dropout */
-    int64_t *segment_start;      /* [N + 1] ascending, 0 .. N */
+    int64_t *segment_start;      /* [N + 1] ascending, 0 .. rows */
     int64_t segments;            /* filled: segment_start has one more */
 };
 int gpt_batch_init(struct gpt_batch *batch, int64_t samples, int64_t seq_length);

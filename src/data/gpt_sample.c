@@ -126,6 +126,7 @@ int gpt_batch_read(struct gpt_batch *batch, const struct gpt_split *split, int64
             batch->token[row + i] = (uint32_t)i;
         }
     }
-    batch->segment_start[batch->segments] = batch->samples * S;
+    batch->rows = batch->samples * S;
+    batch->segment_start[batch->segments] = batch->rows;
     return STATUS_OK;
 }

@@ -1,20 +1,38 @@
-/* The wish to stop. A signal handler can reach nothing but a global: this flag is the program's only one. */
+/* The wish to stop. A signal handler can reach nothing but a global: this is the program's only one. */
 #include "train-internal.h"
 
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 
-static _Atomic int requested;
+static struct {
+    _Atomic int signal;
+    _Atomic long long milliseconds; /* when it came */
+} requested;
 
-/* The first signal is a wish; the next one, of either kind, does what it does by default. */
+enum { ECHO_MILLISECONDS = 1000 };
+
+static long long now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000LL + time.tv_nsec / 1000000;
+}
+
+/* The first signal is a wish; the next one, of either kind, does what it does by default. The same one within a second
+ * is no next one: launchers pass signals on to processes that have had them from elsewhere (srun when a job is
+ * preempted, mpirun of a terminal's Ctrl-C). */
 static void request_stop(int signal_number) {
-    requested = signal_number;
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
+    if (!requested.signal) {
+        requested.milliseconds = now();
+        requested.signal = signal_number;
+    } else if (signal_number != requested.signal || now() - requested.milliseconds > ECHO_MILLISECONDS) {
+        signal(signal_number, SIG_DFL);
+        raise(signal_number); /* comes when this handler returns */
+    }
 }
 
 void stop_watch_begin(void) {
-    requested = 0;
+    requested.signal = 0;
     struct sigaction action = {.sa_handler = request_stop, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaddset(&action.sa_mask, SIGTERM);
@@ -24,10 +42,12 @@ void stop_watch_begin(void) {
 }
 
 void stop_watch_end(void) {
+    if (requested.signal) /* its echo may still come, and the run ends anyway */
+        return;
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
 }
 
 int stop_requested(void) {
-    return requested;
+    return requested.signal;
 }

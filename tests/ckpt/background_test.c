@@ -128,6 +128,21 @@ static void a_checkpoint_appears_when_all_have_agreed(void **state) {
     close_saving(&s);
 }
 
+/* The close waits for whatever has begun: had that been the last part, the checkpoint would be there. */
+static void what_not_all_have_written_does_not_appear(void **state) {
+    (void)state;
+    struct saving s;
+    bool is_saved;
+    open_saving(&s, false);
+    test_ok(ckpt_saver_begin(s.saver, 7, "{}\n"));
+    await(&s, CKPT_WRITTEN);
+    test_ok(ckpt_saver_advance(s.saver, CKPT_WRITING, &is_saved)); /* another rank is not as far */
+    ckpt_saver_close(s.saver);
+    s.saver = NULL;
+    assert_names(s.root, "");
+    close_saving(&s);
+}
+
 static void the_next_save_waits_and_old_ones_go(void **state) {
     (void)state;
     struct saving s;
@@ -265,6 +280,7 @@ static void the_memory_is_what_was_planned(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_checkpoint_appears_when_all_have_agreed),
+        cmocka_unit_test(what_not_all_have_written_does_not_appear),
         cmocka_unit_test(the_next_save_waits_and_old_ones_go),
         cmocka_unit_test(a_saver_that_is_closed_leaves_nothing),
         cmocka_unit_test(a_write_that_fails_later_fails_the_save),

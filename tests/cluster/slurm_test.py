@@ -37,6 +37,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cores} RealMemory=1000
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=60 State=UP
+PartitionName=abrupt Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 State=UP
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF State=UP
 """
 
@@ -103,7 +104,11 @@ class Slurm:
         return lines[-1] if lines else "no error in the logs"
 
     def close(self):
+        self.sh("scancel", "--user=root", "--signal=KILL", check=False)
         self.sh("scancel", "--user=root", check=False)
+        end = time.monotonic() + 20
+        while self.sh("squeue", "-h", check=False) and time.monotonic() < end:
+            time.sleep(0.2)
         names = ["slurmctld", *(f"slurmd-{node}" for node in NODES), "munged"]  # munge is the last that is needed
         for name in names:
             file = self.root / f"{name}.pid"
@@ -169,9 +174,9 @@ class Batch(unittest.TestCase):
         cls.run_ = Run()
         cls.run_.run("whole", ["--ranks", "2"], **cls.KEYS)
 
-    def submit(self, name):
+    def submit(self, name, partition="low"):
         arguments = [a for a in self.run_.command(name, **self.KEYS)[2:] if not a.startswith("--checkpoint.load")]
-        return slurm.submit("--partition=low", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--overcommit", "--time=20",
+        return slurm.submit(f"--partition={partition}", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--overcommit", "--time=20",
                             SOURCE / "tools/slurm/pretrain.sbatch", *arguments)
 
     def has_trained(self, name, iterations):
@@ -193,17 +198,25 @@ class Batch(unittest.TestCase):
         self.assertEqual(timeless(self.run_.records(name)), timeless(self.run_.records("whole")))
         return output
 
-    def test_a_preempted_job_comes_back_and_ends_as_if_it_had_not_been(self):
-        job = self.submit("preempted")
-        slurm.wait(job, lambda: self.has_trained("preempted", 20))
+    def preempt(self, name, partition):
+        job = self.submit(name, partition)
+        slurm.wait(job, lambda: self.has_trained(name, 20))
         other = slurm.submit("--partition=high", "--nodes=2", "--exclusive", "--output=other.out", "--wrap=sleep 1")
         slurm.wait(job, lambda: slurm.job(job)[1] == 1)
-        output = self.finished(job, "preempted")
+        output = self.finished(job, name)
         self.assertEqual(slurm.state(other), "COMPLETED")
+        self.assertIn("stopped by SIGTERM", output)
         saved = int(re.search(r"stopped by SIGTERM after iteration (\d+)", output)[1])
         self.assertLess(saved, 400)
+        self.assertIn(f"going on from {self.run_.directory}/{name}/iter_{saved:07d} ", output)
+        return output, saved
+
+    def test_a_preempted_job_comes_back_and_ends_as_if_it_had_not_been(self):
+        output, saved = self.preempt("preempted", "low")
         self.assertIn(f"saved at iteration {saved}; back into the queue", output)
-        self.assertIn(f"going on from {self.run_.directory}/preempted/iter_{saved:07d} ", output)
+
+    def test_a_job_that_is_preempted_without_grace_has_killwait_for_its_save(self):
+        self.preempt("abrupt", "abrupt")
 
     def test_a_killed_rank_fails_the_job_which_goes_on_when_it_is_requeued(self):
         job = self.submit("killed")

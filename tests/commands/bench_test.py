@@ -179,6 +179,21 @@ class Bench(unittest.TestCase):
         for key in ("seconds", "model_tflops", "bytes_per_s", "ratio"):
             self.assertGreater(lines[0][key], 0)
 
+    def test_checkpoints(self):
+        for ranks in (1, 2):
+            *lines, summary = self.bench("checkpoint", "--model", self.model, "--seq-length", 16, "--steps", 3, "--ranks", ranks)
+            self.assertEqual((summary["bench"], summary["ranks"], len(lines)), ("checkpoint", ranks, 6))
+            self.assertGreater(summary["bytes"], 3 * 4 * WEIGHTS)  # and headers and texts
+            self.assertLess(summary["bytes"], 3 * 4 * WEIGHTS + 100000)
+            waiting, beside = summary["foreground"], summary["background"]
+            self.assertEqual(waiting["seconds"], statistics.median(line["seconds"] for line in lines[:3]))
+            self.assertAlmostEqual(waiting["gb_per_s"] / summary["ceiling"] / waiting["ratio"], 1, delta=1e-4)
+            for key in ("copy_seconds", "write_seconds", "stall_seconds", "step_seconds"):
+                self.assertEqual(beside[key], statistics.median(line[key] for line in lines[3:]))
+            ratios = [line["stall_seconds"] / line["write_seconds"] for line in lines[3:]]
+            self.assertAlmostEqual(beside["stall_over_write"] / statistics.median(ratios), 1, delta=1e-4)
+            self.assertTrue(all(0 < line["copy_seconds"] <= line["write_seconds"] * 1.0001 for line in lines[3:]))
+
     def test_what_cannot_be_measured(self):
         for words, part in ((["train", "--model", self.model, "--seq-length", 65], "65 is more than the model's 64"),
                             (["train", "--model", self.model, "--seq-length", 8, *TP2[2:]], "needs 2 ranks"),

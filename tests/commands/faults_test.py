@@ -9,7 +9,8 @@ ZERO = dict(parallel__use_distributed_optimizer="true")
 PP2 = dict(parallel__pipeline_model_parallel_size=2)
 # In a pipeline that is as long as a batch has micro batches, ranks fill and flush it all the time.
 LAYOUTS = [(2, TP2), (4, dict(parallel__pipeline_model_parallel_size=4)), (4, dict(**TP2, **ZERO)), (4, dict(**TP2, **PP2)), (2, ZERO),
-           (4, dict(**PP2, **ZERO, parallel__virtual_pipeline_model_parallel_size=2)), (3, dict(train__global_batch_size=3))]
+           (4, dict(**PP2, **ZERO, parallel__virtual_pipeline_model_parallel_size=2)),
+           (3, dict(train__global_batch_size=3, checkpoint__async_save="true"))]
 KEYS = dict(model__num_layers=4, train__train_iters=60, train__micro_batch_size=1, checkpoint__save_interval=4)
 SECONDS = 10  # in which all other ranks must have ended
 
@@ -54,9 +55,11 @@ class Killed(unittest.TestCase):
         was_over = not is_running(ranks[victim])
         if not was_over:
             os.kill(ranks[victim], signal.SIGKILL)
-        left = wait_for_end([*ranks.values(), process.pid], SECONDS)
-        self.assertEqual(left, [], "still running")
-        _, errors = process.communicate()
+        self.assertEqual(wait_for_end(list(ranks.values()), SECONDS), [], "ranks still run")
+        # PMIx 4.2.2 locks freed memory when a rank has died while it started: mpirun has then said everything, and hangs.
+        if wait_for_end([process.pid], SECONDS) and moment.kind == "load":
+            process.kill()
+        _, errors = process.communicate(timeout=SECONDS)
         if was_over or process.returncode == 0:  # it had ended, or was in its last breath
             return None
         self.assertRegex(errors, rf"\brank {victim}\b.*\bsignal 9\b")

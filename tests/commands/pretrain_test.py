@@ -208,6 +208,19 @@ class Stopping(unittest.TestCase):
         self.assertEqual(process.returncode, -signal.SIGINT)
         self.assertEqual(run.checkpoints(), [])
 
+    def test_a_signal_told_twice_is_one_wish_and_a_later_one_ends_at_once(self):
+        for samples, pause, status in ((4000, 0.2, 0), (40000, 1.5, -signal.SIGTERM)):
+            run = Run()
+            process = run.start(train__global_batch_size=samples, train__micro_batch_size=4)  # a step of seconds, or of many
+            self.assertTrue(wait_for(lambda: (run.directory / "run.jsonl").exists(), process))
+            time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(pause)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=300)
+            self.assertEqual(process.returncode, status, errors)
+            self.assertEqual(len(run.checkpoints()), 0 if status else 1)
+
     def test_exit_interval_does_not_change_the_schedule(self):
         run = Run()
         run.run("whole", train__train_iters=12)

@@ -7,7 +7,7 @@
 enum { SAVED = 5, LAST = 10, MOST = 4 };
 
 struct layout {
-    int tensor, data;
+    int tensor, data, pipeline;
     bool is_sharded;
     int precision;
 };
@@ -75,6 +75,7 @@ static void check_layout(const char **prefix, const struct layout *layout) {
         struct run_config *config = &task->run.config;
         config->train.global_batch_size = 4;
         config->parallel.tensor_model_parallel_size = layout->tensor;
+        config->parallel.pipeline_model_parallel_size = layout->pipeline;
         config->parallel.use_distributed_optimizer = layout->is_sharded;
         config->checkpoint.save = directories[i];
         config->checkpoint.async_save = i > 0;
@@ -84,7 +85,7 @@ static void check_layout(const char **prefix, const struct layout *layout) {
             task->run.iteration = task->run.optimizer_step = SAVED;
             task->run.consumed_samples = SAVED * config->train.global_batch_size;
         }
-        test_ok(comm_local_run(layout->tensor * layout->data, run_rank, task));
+        test_ok(comm_local_run(layout->tensor * layout->data * layout->pipeline, run_rank, task));
     }
     assert_same_checkpoints(directories[0], directories[1], SAVED);
     assert_same_checkpoints(directories[0], directories[1], LAST);
@@ -98,9 +99,10 @@ static void check_layout(const char **prefix, const struct layout *layout) {
 static void background_saves_have_the_same_bytes_and_resume_is_bit_exact(void **state) {
     (void)state;
     static const struct layout layouts[] = {
-        {1, 1, false, PRECISION_FP32}, {1, 1, false, PRECISION_BF16}, {2, 1, false, PRECISION_BF16},
-        {1, 2, false, PRECISION_FP32}, {1, 2, true, PRECISION_BF16},  {2, 2, true, PRECISION_FP32},
-        {2, 2, false, PRECISION_BF16}, {1, 4, true, PRECISION_FP32},
+        {1, 1, 1, false, PRECISION_FP32}, {1, 1, 1, false, PRECISION_BF16}, {2, 1, 1, false, PRECISION_BF16},
+        {1, 2, 1, false, PRECISION_FP32}, {1, 2, 1, true, PRECISION_BF16},  {2, 2, 1, true, PRECISION_FP32},
+        {2, 2, 1, false, PRECISION_BF16}, {1, 4, 1, true, PRECISION_FP32},  {1, 1, 2, false, PRECISION_BF16},
+        {2, 1, 2, false, PRECISION_FP32}, {1, 2, 2, true, PRECISION_FP32},
     };
     char *prefix = write_text();
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)

@@ -1,0 +1,75 @@
+/* From samples to the flat batch that the model takes. */
+#include "tuning-internal.h"
+
+/* What a batch row is; its keys and segment are the batch's. */
+struct batch_row {
+    int32_t token, label, position;
+    bool is_trained;
+};
+
+static void put(struct gpt_batch *batch, struct batch_row row, int64_t sample, int64_t place) {
+    int64_t at = batch->rows++;
+    batch->tokens[at] = row.token;
+    batch->labels[at] = row.label;
+    batch->loss_mask[at] = row.is_trained ? 1.0f : 0.0f;
+    batch->positions[at] = row.position;
+    batch->sample[at] = (uint32_t)sample;
+    batch->token[at] = (uint32_t)place;
+}
+
+/* A row as a segment of sample k, whose first batch row is `begin`. */
+static void add_segment(struct gpt_batch *batch, const struct tuning_data *data, const struct tuning_rows *rows,
+                        int64_t row, int64_t k, int64_t begin) {
+    int64_t V = data->virtual_tokens, start = rows->start[row], end = rows->start[row + 1];
+    int32_t position = (int32_t)data->first_position;
+    batch->segment_start[batch->segments++] = batch->rows;
+    for (int64_t v = 0; v < V; v++) {
+        bool is_last = v + 1 == V;
+        struct batch_row virtual_row = {
+            .token = (int32_t)(data->vocab_size + v),
+            .label = is_last ? tuning_row_token(rows, start) : 0,
+            .position = position++,
+            .is_trained = is_last && tuning_row_is_trained(rows, start),
+        };
+        put(batch, virtual_row, k, batch->rows - begin);
+    }
+    for (int64_t at = start; at + 1 < end; at++) {
+        struct batch_row real_row = {
+            .token = tuning_row_token(rows, at),
+            .label = tuning_row_token(rows, at + 1),
+            .position = position++,
+            .is_trained = tuning_row_is_trained(rows, at + 1),
+        };
+        put(batch, real_row, k, batch->rows - begin);
+    }
+}
+
+static void add_sample(struct gpt_batch *batch, const struct tuning_data *data, const struct tuning_split *split,
+                       int64_t k) {
+    const uint32_t *packed;
+    int64_t row, begin = batch->rows, count = tuning_split_sample(split, k, &packed, &row);
+    for (int64_t i = 0; i < count; i++)
+        add_segment(batch, data, &split->rows, packed ? packed[i] : row, k, begin);
+}
+
+int tuning_batch_read(struct gpt_batch *batch, const struct tuning_data *data, enum data_split which, int64_t first) {
+    const struct tuning_split *split = &data->splits[which];
+    int64_t M = data->row_multiple;
+    if (batch->seq_length != data->seq_length || first < 0)
+        return status_fail(STATUS_INVALID, "sample %lld of %lld tokens is asked of samples of %lld", (long long)first,
+                           (long long)batch->seq_length, (long long)data->seq_length);
+    if (batch->samples * batch->seq_length % M != 0)
+        return status_fail(STATUS_USAGE, "%lld samples of %lld tokens are not a multiple of %lld rows",
+                           (long long)batch->samples, (long long)batch->seq_length, (long long)M);
+    batch->rows = batch->segments = 0;
+    for (int64_t k = first; k - first < batch->samples && k < split->length; k++)
+        add_sample(batch, data, split, k);
+    if (batch->rows == 0 || batch->rows % M != 0) {
+        int64_t padding = M - batch->rows % M;
+        batch->segment_start[batch->segments++] = batch->rows;
+        for (int64_t i = 0; i < padding; i++)
+            put(batch, (struct batch_row){.position = (int32_t)data->first_position}, first, i);
+    }
+    batch->segment_start[batch->segments] = batch->rows;
+    return STATUS_OK;
+}

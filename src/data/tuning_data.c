@@ -1,0 +1,206 @@
+/* Opening: options checked, files read, pools and their samples set. */
+#include "tuning-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int check_options(const struct tuning_options *options) {
+    int64_t S = options->seq_length, V = options->virtual_tokens, P = options->first_position;
+    if (options->train.count == 0)
+        return status_fail(STATUS_USAGE, "no training file is given");
+    if (S < 1 || S > INT32_MAX || V < 0 || P < 0)
+        return status_fail(STATUS_USAGE, "%lld virtual tokens in a sequence length of %lld cannot be", (long long)V,
+                           (long long)S);
+    if (V > S || P > S || V + P + (V > 0 ? 1 : 2) > S)
+        return status_fail(STATUS_USAGE, "%lld virtual tokens leave no place for a text in a sequence length of %lld",
+                           (long long)(V > 0 ? V : P), (long long)S);
+    if (options->vocab_size < 1 || options->vocab_size + options->virtual_tokens > INT32_MAX)
+        return status_fail(STATUS_USAGE, "a vocabulary of %lld tokens cannot be", (long long)options->vocab_size);
+    if (options->row_multiple < 0 || options->row_multiple > S)
+        return status_fail(STATUS_USAGE, "batches of a multiple of %lld rows are not 1 to the sequence length of %lld",
+                           (long long)options->row_multiple, (long long)S);
+    if (options->samples < 0 || options->epochs < 0 || options->epochs > UINT32_MAX - 1)
+        return status_fail(STATUS_USAGE, "%lld samples of %lld epochs cannot be", (long long)options->samples,
+                           (long long)options->epochs);
+    return STATUS_OK;
+}
+
+static int find_ends(struct tuning_data *data, const struct tuning_options *options) {
+    struct tuning_format *format = &data->format;
+    format->eos = tokenizer_eos_id(options->tokenizer);
+    if (format->eos < 0)
+        format->eos = options->config_eos;
+    format->turn_end = tokenizer_find(options->tokenizer, "<|im_end|>", 10);
+    format->named = options->template_name;
+    format->tokenizer_directory = options->tokenizer_directory;
+    if (format->eos < 0 || format->eos >= options->vocab_size)
+        return status_fail(STATUS_INVALID,
+                           "no end-of-text: expected an eos_token of the tokenizer, a token <|endoftext|>, or "
+                           "eos_token_id below %lld in config.json",
+                           (long long)options->vocab_size);
+    return STATUS_OK;
+}
+
+/* Reads a split's files; `weights` (or NULL) says whether each is a pool of its own. */
+static int read_files(struct tuning_data *data, const struct tuning_options *options, enum data_split which,
+                      const char **paths, const double *weights, int64_t count) {
+    struct tuning_split *split = &data->splits[which];
+    struct tokenizer_encoder *encoder = NULL;
+    split->rows.is_wide = options->vocab_size > UINT16_MAX + 1;
+    split->pool_count = weights ? count : 1;
+    split->pools = calloc((size_t)split->pool_count, sizeof *split->pools);
+    struct tuning_file_count *files = realloc(data->files, (data->file_count + (size_t)count) * sizeof *files);
+    if (files)
+        data->files = files;
+    if (!files || !split->pools)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = tokenizer_encoder_new(options->tokenizer, &encoder);
+    for (int64_t f = 0; f < count && !status; f++) {
+        struct tuning_file_count *file = &files[data->file_count];
+        struct tuning_pool *pool = &split->pools[weights ? f : 0];
+        int64_t before = split->rows.count;
+        *file = (struct tuning_file_count){.path = strdup(paths[f]), .split = which};
+        if (!file->path) {
+            status = status_fail(STATUS_MEMORY, "out of memory");
+            break;
+        }
+        data->file_count++;
+        status = tuning_rows_read(&split->rows, options, &data->format, encoder, file);
+        if (!status && (weights || f + 1 == count) && split->rows.count == (weights ? before : 0))
+            status = status_fail(STATUS_INVALID, "%s: %lld rows, none with an answer within %lld tokens", file->path,
+                                 (long long)file->rows, (long long)options->seq_length);
+        if (pool->rows == 0)
+            pool->first_row = before;
+        pool->rows = pool->samples = split->rows.count - pool->first_row;
+    }
+    tokenizer_encoder_free(encoder);
+    if (!status)
+        tuning_rows_finish(&split->rows);
+    return status;
+}
+
+static int set_length(struct tuning_split *split, const struct tuning_options *options, double *weights) {
+    int64_t epochs = split->is_shuffled && options->epochs > 0 ? options->epochs : 1;
+    split->epoch = 0;
+    for (int64_t p = 0; p < split->pool_count; p++)
+        split->epoch += split->pools[p].samples;
+    if (split->is_shuffled && options->samples > 0)
+        split->length = options->samples;
+    else if (__builtin_mul_overflow(split->epoch, epochs, &split->length))
+        return status_fail(STATUS_USAGE, "%lld epochs of %lld samples are too many", (long long)epochs,
+                           (long long)split->epoch);
+    if (!weights)
+        return STATUS_OK;
+    int64_t *drawn = calloc((size_t)split->pool_count, sizeof *drawn);
+    split->pool_index = calloc((size_t)split->length, sizeof *split->pool_index);
+    split->pool_sample_index = calloc((size_t)split->length, sizeof *split->pool_sample_index);
+    if (drawn && split->pool_index && split->pool_sample_index) {
+        blend_normalize(weights, split->pool_count);
+        blend_fill(weights, split->pool_count, split->length, drawn, split->pool_index, split->pool_sample_index);
+    }
+    bool is_filled = drawn && split->pool_index && split->pool_sample_index;
+    free(drawn);
+    return is_filled ? STATUS_OK
+                     : status_fail(STATUS_MEMORY, "no memory for an order of %lld samples", (long long)split->length);
+}
+
+static int open_split(struct tuning_data *data, const struct tuning_options *options, enum data_split which) {
+    const struct config_list *words = which == SPLIT_TRAIN ? &options->train : &options->valid;
+    struct tuning_split *split = &data->splits[which];
+    const char **paths = NULL;
+    double *weights = NULL;
+    int64_t count;
+    split->seed = (uint64_t)options->seed;
+    split->is_shuffled = which == SPLIT_TRAIN;
+    int status = blend_parse(words, &paths, &weights, &count);
+    if (!status && weights && which == SPLIT_VALID)
+        status = status_fail(STATUS_USAGE, "validation files have no weights: all of their rows are read");
+    if (!status)
+        status = read_files(data, options, which, paths, weights, count);
+    if (!status && options->is_packed)
+        status = tuning_split_pack(split, options->virtual_tokens + options->first_position - 1, options->seq_length);
+    if (!status)
+        status = set_length(split, options, weights);
+    free(paths);
+    free(weights);
+    return status;
+}
+
+int tuning_data_open(const struct tuning_options *options, struct tuning_data **out) {
+    *out = NULL;
+    int status = check_options(options);
+    if (status)
+        return status;
+    struct tuning_data *data = calloc(1, sizeof *data);
+    if (!data)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    data->seq_length = options->seq_length;
+    data->virtual_tokens = options->virtual_tokens;
+    data->first_position = options->first_position;
+    data->row_multiple = options->row_multiple > 0 ? options->row_multiple : 1;
+    data->vocab_size = options->vocab_size;
+    status = find_ends(data, options);
+    if (!status)
+        status = open_split(data, options, SPLIT_TRAIN);
+    if (!status && options->valid.count > 0)
+        status = open_split(data, options, SPLIT_VALID);
+    data->format.tokenizer_directory = NULL;
+    if (status) {
+        tuning_data_close(data);
+        return status;
+    }
+    *out = data;
+    return STATUS_OK;
+}
+
+void tuning_data_close(struct tuning_data *data) {
+    if (!data)
+        return;
+    for (int s = 0; s < SPLIT_COUNT; s++)
+        tuning_split_free(&data->splits[s]);
+    for (size_t f = 0; f < data->file_count; f++)
+        free((char *)data->files[f].path);
+    free(data->files);
+    free(data);
+}
+
+int64_t tuning_data_length(const struct tuning_data *data, enum data_split split) {
+    return data->splits[split].length;
+}
+
+int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split) {
+    return data->splits[split].epoch;
+}
+
+int32_t tuning_data_eos(const struct tuning_data *data) {
+    return data->format.eos;
+}
+
+enum tuning_template tuning_data_template(const struct tuning_data *data) {
+    return data->format.used;
+}
+
+bool tuning_data_file(const struct tuning_data *data, size_t f, struct tuning_file_count *count) {
+    if (f >= data->file_count)
+        return false;
+    *count = data->files[f];
+    return true;
+}
+
+void tuning_data_warn(const struct tuning_data *data) {
+    for (size_t f = 0; f < data->file_count; f++) {
+        const struct tuning_file_count *file = &data->files[f];
+        struct strbuf lines = STRBUF_INIT;
+        for (int64_t i = 0; i < file->empty && i < TUNING_LINES_SHOWN; i++)
+            strbuf_format(&lines, "%s%lld", i > 0 ? ", " : "", (long long)file->empty_lines[i]);
+        if (file->empty > 0)
+            log_warning("%s: %lld of %lld rows have no answer within %lld tokens and are left out: line%s %s%s",
+                        file->path, (long long)file->empty, (long long)file->rows, (long long)data->seq_length,
+                        file->empty > 1 ? "s" : "", strbuf_text(&lines),
+                        file->empty > TUNING_LINES_SHOWN ? ", ..." : "");
+        if (file->truncated > 0)
+            log_warning("%s: %lld of %lld rows are longer than %lld tokens and are cut", file->path,
+                        (long long)file->truncated, (long long)file->rows, (long long)data->seq_length);
+        strbuf_free(&lines);
+    }
+}

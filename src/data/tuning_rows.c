@@ -1,0 +1,190 @@
+/* From pieces to rows: tokens, which of them are trained, what is cut; and the compact store of all rows. */
+#include "tuning-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void tuning_rows_free(struct tuning_rows *rows) {
+    free(rows->tokens);
+    free(rows->trained);
+    free(rows->start);
+    *rows = (struct tuning_rows){0};
+}
+
+static int out_of_memory(const struct tuning_rows *rows) {
+    return status_fail(STATUS_MEMORY, "no memory for more than %lld rows", (long long)rows->count);
+}
+
+/* Room for `tokens` tokens and `count` rows in all; the arrays may become smaller. */
+static int resize(struct tuning_rows *rows, int64_t tokens, int64_t count) {
+    size_t width = rows->is_wide ? sizeof(int32_t) : sizeof(uint16_t);
+    if (tokens != rows->token_capacity) {
+        void *moved = realloc(rows->tokens, (size_t)(tokens + 1) * width);
+        if (moved)
+            rows->tokens = moved;
+        uint64_t *bits = realloc(rows->trained, (size_t)(tokens / 64 + 1) * sizeof *bits);
+        if (bits)
+            rows->trained = bits;
+        if (!moved || !bits)
+            return out_of_memory(rows);
+        rows->token_capacity = tokens;
+    }
+    if (count != rows->row_capacity || !rows->start) {
+        int64_t *start = realloc(rows->start, (size_t)(count + 1) * sizeof *start);
+        if (!start)
+            return out_of_memory(rows);
+        rows->start = start;
+        rows->row_capacity = count;
+    }
+    return STATUS_OK;
+}
+
+void tuning_rows_finish(struct tuning_rows *rows) {
+    if (rows->count > 0 && resize(rows, rows->start[rows->count], rows->count))
+        return; /* what could not be made smaller is as good as before */
+}
+
+/* A row while it is made. */
+struct draft {
+    struct token_buffer ids;
+    uint8_t *trained; /* [ids.count] */
+    size_t capacity;
+};
+
+static int mark(struct draft *draft, size_t first, bool is_trained) {
+    if (draft->ids.count > draft->capacity) {
+        size_t capacity = draft->ids.capacity > draft->ids.count ? draft->ids.capacity : draft->ids.count;
+        uint8_t *grown = realloc(draft->trained, capacity);
+        if (!grown)
+            return status_fail(STATUS_MEMORY, "out of memory");
+        draft->trained = grown;
+        draft->capacity = capacity;
+    }
+    if (draft->ids.count > first)
+        memset(draft->trained + first, is_trained, draft->ids.count - first);
+    return STATUS_OK;
+}
+
+static int encode(const struct tuning_pieces *pieces, const struct tuning_options *options, int32_t eos,
+                  struct tokenizer_encoder *encoder, struct draft *draft) {
+    int status = STATUS_OK;
+    draft->ids.count = 0;
+    for (size_t i = 0; i < pieces->count && !status; i++) {
+        const struct tuning_piece *piece = &pieces->items[i];
+        size_t first = draft->ids.count;
+        unsigned flags = piece->flags & PIECE_SPECIAL ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN;
+        status = piece->flags & PIECE_END ? token_buffer_add(&draft->ids, eos)
+                                          : tokenizer_encode(encoder, piece->text, piece->length, flags, &draft->ids);
+        if (!status)
+            status = mark(draft, first, options->is_whole_text || piece->flags & PIECE_TRAINED);
+    }
+    for (size_t i = 0; i < draft->ids.count && !status; i++)
+        if (draft->ids.ids[i] >= options->vocab_size)
+            status = status_fail(STATUS_INVALID, "token %d is outside the model's vocabulary of %lld",
+                                 (int)draft->ids.ids[i], (long long)options->vocab_size);
+    return status;
+}
+
+static size_t behind_last_trained(const struct draft *draft, size_t first, size_t last) {
+    while (last > first && !draft->trained[last - 1])
+        last--;
+    return last;
+}
+
+/* The tokens [*first, *last) that stay; none where no label would count. */
+static void cut(const struct draft *draft, const struct tuning_options *options, bool has_answer, size_t *first,
+                size_t *last, bool *is_cut) {
+    size_t most = (size_t)(options->seq_length - options->virtual_tokens - options->first_position);
+    *first = 0;
+    *last = has_answer ? behind_last_trained(draft, 0, draft->ids.count) : 0;
+    *is_cut = *last > most;
+    if (*is_cut && options->truncation == TUNING_TRUNCATE_LEFT)
+        *first = *last - most;
+    else if (*is_cut)
+        *last = behind_last_trained(draft, 0, most);
+    if (*last - *first == 1 && options->virtual_tokens == 0)
+        *last = *first; /* nothing predicts a first token */
+}
+
+static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t first, size_t last) {
+    int64_t at = rows->count > 0 ? rows->start[rows->count] : 0, end = at + (int64_t)(last - first);
+    int64_t tokens = rows->token_capacity, count = rows->row_capacity;
+    while (tokens < end)
+        tokens = tokens + tokens / 2 + 4096;
+    if (rows->count == count)
+        count = count + count / 2 + 256;
+    int status = resize(rows, tokens, count);
+    if (status)
+        return status;
+    for (size_t i = first; i < last; i++, at++) {
+        uint64_t bit = (uint64_t)1 << at % 64;
+        if (rows->is_wide)
+            ((int32_t *)rows->tokens)[at] = draft->ids.ids[i];
+        else
+            ((uint16_t *)rows->tokens)[at] = (uint16_t)draft->ids.ids[i];
+        rows->trained[at / 64] = (at % 64 ? rows->trained[at / 64] & ~bit : 0) | (draft->trained[i] ? bit : 0);
+    }
+    rows->start[0] = 0;
+    rows->start[++rows->count] = end;
+    return STATUS_OK;
+}
+
+/* Without any trained piece there is no answer, whatever else is trained. */
+static bool has_answer(const struct tuning_pieces *pieces) {
+    for (size_t i = 0; i < pieces->count; i++)
+        if (pieces->items[i].flags & PIECE_TRAINED)
+            return true;
+    return false;
+}
+
+static int keep_row(struct tuning_rows *rows, const struct tuning_options *options, const struct tuning_pieces *pieces,
+                    const struct draft *draft, int64_t line, struct tuning_file_count *count) {
+    size_t first, last;
+    bool is_cut;
+    count->rows++;
+    cut(draft, options, has_answer(pieces), &first, &last, &is_cut);
+    if (first == last) {
+        if (count->empty < TUNING_LINES_SHOWN)
+            count->empty_lines[count->empty] = line;
+        count->empty++;
+        return STATUS_OK;
+    }
+    if (rows->count == INT32_MAX)
+        return status_fail(STATUS_UNSUPPORTED, "more than %d rows", INT32_MAX);
+    count->truncated += is_cut;
+    count->tokens += (int64_t)(last - first);
+    for (size_t i = options->virtual_tokens > 0 ? first : first + 1; i < last; i++)
+        count->trained += draft->trained[i];
+    return add_row(rows, draft, first, last);
+}
+
+static bool is_blank(const struct strbuf *line) {
+    return strspn(strbuf_text(line), " \t\r") == line->length;
+}
+
+int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *options, struct tuning_format *format,
+                     struct tokenizer_encoder *encoder, struct tuning_file_count *count) {
+    struct tuning_lines *lines;
+    struct tuning_pieces pieces = {0};
+    struct draft draft = {0};
+    bool is_end = false;
+    int status = tuning_lines_open(count->path, &lines);
+    while (!status && !(status = tuning_lines_next(lines, &is_end)) && !is_end) {
+        const struct strbuf *line = tuning_lines_text(lines);
+        int64_t number = tuning_lines_number(lines);
+        if (is_blank(line))
+            continue;
+        status = tuning_parse_line(line->data, line->length, format, &pieces);
+        if (!status)
+            status = encode(&pieces, options, format->eos, encoder, &draft);
+        if (!status)
+            status = keep_row(rows, options, &pieces, &draft, number, count);
+        if (status)
+            status_wrap(status, "%s: line %lld", count->path, (long long)number);
+    }
+    tuning_lines_close(lines);
+    tuning_pieces_free(&pieces);
+    token_buffer_free(&draft.ids);
+    free(draft.trained);
+    return status;
+}
