@@ -1,0 +1,50 @@
+/* Golden vectors of adapters (tests/peft/golden/README.md): what peft, or for bottlenecks a plain model, gives in fp64.
+ *
+ * A case is opened by its directory's name and gives its configuration, its batch, and the values of each parameter of
+ * a stack's table before training, of its gradient, and behind the steps. Whatever a case lacks fails the test. */
+#ifndef CAMBIUM_TESTS_PEFT_GOLDEN_H
+#define CAMBIUM_TESTS_PEFT_GOLDEN_H
+
+#include "ckpt/ckpt.h"
+#include "peft/peft.h"
+
+struct golden_batch; /* the arrays behind model_batch */
+
+struct golden {
+    const char *name;
+    char base[512], directory[512];
+    struct model_config model;
+    struct peft_config config;  /* strings are the case's */
+    int64_t virtual_tokens;     /* rows of each sample before its tokens */
+    int64_t samples, rows;      /* of the batch, virtual tokens counted */
+    struct golden_batch *batch; /* of all samples */
+    struct optimizer_numbers {  /* of the steps */
+        int64_t steps;
+        double lr, beta1, beta2, epsilon, weight_decay;
+    } optimizer;
+    struct safetensors *adapter, *encoder, *expected; /* encoder: NULL when there is none */
+    struct golden_texts *texts;
+};
+
+void golden_open(struct golden *golden, const char *name);
+void golden_close(struct golden *golden);
+
+/* All samples (sample -1), or one of them; the loss of all is the sum of each one's. Virtual tokens have the token 0.
+ */
+struct model_batch golden_batch(const struct golden *golden, int64_t sample);
+
+/* The values of a tensor of the expected ones ("logits", "losses"): the caller frees them. */
+double *golden_expected(const struct golden *golden, const char *name, int64_t *count);
+
+/* A parameter's values, in the parameter's own shape and orientation: the caller frees them. */
+enum golden_kind { GOLDEN_START, GOLDEN_GRADIENT, GOLDEN_AFTER };
+double *golden_param(const struct golden *golden, const struct param *row, enum golden_kind kind);
+/* Fails unless each tensor that trains in the case is in the table. */
+void golden_covers(const struct golden *golden, const struct param_table *table);
+
+/* What the case's directory is compared with: the names of all cases, without base; count of them. The caller frees the
+ * list by golden_free_cases. */
+size_t golden_cases(char ***names);
+void golden_free_cases(char **names, size_t count);
+
+#endif
