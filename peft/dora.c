@@ -69,7 +69,7 @@ static int find_base(const struct pair *pair, bool is_bias, int *id) {
 /* dora.squares of the base, with the pair's product or without. */
 static int measure(struct pair *pair, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
-    int id, status = find_base(pair, false, &id);
+    int id = PARAM_NONE, status = find_base(pair, false, &id);
     if (status)
         return status;
     struct weight_view weight = param_borrow(peft->weights, id);
@@ -124,9 +124,8 @@ int dora_begin(struct pair *pair) {
 
 /* ---- the hook's part ---- */
 
-static int scale(const struct pair *pair, const struct hook_call *call, const void *kept, void *keep) {
+static int scale(const struct pair *pair, const struct hook_call *call, void *kept, bool is_backward) {
     const struct peft *peft = pair->adapter->peft;
-    bool is_backward = kept != NULL;
     int bias = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, true, &bias);
     if (status)
         return status;
@@ -142,7 +141,7 @@ static int scale(const struct pair *pair, const struct hook_call *call, const vo
                                       .x = is_backward ? kept : call->y,
                                       .scale = pair->dora.ratio,
                                       .fixed = fixed.data,
-                                      .kept = keep,
+                                      .kept = is_backward ? NULL : kept,
                                       .y = call->y,
                                       .dy = call->dy,
                                       .dx = call->dy,
@@ -156,9 +155,9 @@ static int scale(const struct pair *pair, const struct hook_call *call, const vo
 }
 
 int dora_forward(const struct pair *pair, const struct hook_call *call, void *kept) {
-    return scale(pair, call, NULL, kept);
+    return scale(pair, call, kept, false);
 }
 
 int dora_backward(const struct pair *pair, const struct hook_call *call, const void *kept) {
-    return scale(pair, call, kept ? kept : call->dy, NULL);
+    return scale(pair, call, (void *)kept, true);
 }

@@ -63,7 +63,8 @@ static int check_feedforward(const struct peft_adapter *adapter) {
                                    "peft.feedforward_modules: %s of layer %lld: of the model's modules only mlp.c_proj "
                                    "can be scaled at its input",
                                    projections[p].name, (long long)layer);
-    for (size_t i = 0; i < list->count; i++) {
+    bool is_none = list->count == 1 && !strcmp(list->items[0], "none");
+    for (size_t i = 0; i < list->count && !is_none; i++) {
         bool is_target = false;
         struct peft_adapter one = *adapter;
         one.config.feedforward_modules = (struct config_list){list->items + i, 1};

@@ -99,6 +99,8 @@ bool peft_is_feedforward(const struct peft_adapter *adapter, int64_t layer, cons
     module_path(layer, projection->name, path);
     if (modules->count == 0)
         return is_suffix(path, "mlp.c_proj");
+    if (modules->count == 1 && !strcmp(modules->items[0], "none"))
+        return false;
     return is_listed(modules, path) || (modules->count == 1 && matches_expression(path, "", modules->items[0]));
 }
 
