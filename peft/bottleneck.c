@@ -343,6 +343,8 @@ static int backward_output(void *self, const struct hook_call *call) {
     const struct peft_config *config = config_of(bottleneck);
     struct kept kept = kept_of(bottleneck, call);
     const void *din = NULL;
+    if (call->rows == 0) /* a planned batch of fewer rows than tensor ranks */
+        return STATUS_OK;
     int status = add_scaled(call, config->adapter_scaling, call->dy, false, bottleneck->adapter->peft->scratch);
     if (!status)
         status = backward_within(bottleneck, call, &kept, &din);
