@@ -105,17 +105,58 @@ struct gelu {
     void *dx;       /* backward out; may be dy */
 };
 
-enum pointwise_kind { POINTWISE_RELU, POINTWISE_TANH, POINTWISE_SWISH };
-
-/* y = f(x), and dx = dy f'(x); f is 0 below 0, tanh, or x / (1 + exp(-x)). */
-struct pointwise {
+/* What adapters know besides the GELU: max(x, 0), x sigmoid(x), and tanh(x). */
+enum unit { UNIT_RELU, UNIT_SWISH, UNIT_TANH };
+struct unit_call {
     int64_t count;
     enum dtype type;
-    enum pointwise_kind kind;
-    const void *x;
+    enum unit unit;
+    const void *x;  /* the unit's input */
     void *y;        /* forward out; may be x */
     const void *dy; /* backward in */
     void *dx;       /* backward out; may be dy */
+};
+
+/* Every row's columns scaled by a vector, but for a part that stays as it is: y = x * scale, or with `fixed`
+ * y = x + (x - fixed) * (scale - 1), so that a scale of one leaves the bits alone. Backward: dx = dy * scale, and
+ * dscale[j] += factor[j] * sum over rows of dy * (x - fixed). */
+struct column_scale {
+    int64_t rows, cols;
+    enum dtype type;       /* of x, y, dy, dx and fixed */
+    enum dtype scale_type; /* type, or fp32 */
+    const void *x;         /* [N,C]; the backward needs it where it makes dscale */
+    const void *scale;     /* [C] */
+    const void *fixed;     /* [C] or NULL */
+    void *kept;            /* forward: [N,C] receives x, or NULL */
+    void *y;               /* forward: [N,C] out; may be x */
+    const void *dy;        /* backward: [N,C] */
+    void *dx;              /* backward: [N,C] out; may be dy */
+    const float *factor;   /* backward: [C], or NULL: 1 */
+    float *dscale;         /* backward: [C] accumulated, or NULL when frozen */
+};
+
+/* squares[i] = the sum of squares of row i of weight + scale * up down: what DoRA measures (arXiv 2402.09353). Of a
+ * matrix whose columns are cut over ranks it is a part of the sum. */
+struct row_squares {
+    int64_t rows, cols, rank;
+    enum dtype type;
+    const void *weight; /* [rows, cols] */
+    const void *up;     /* [rows, rank]; NULL: the weight alone */
+    const void *down;   /* [rank, cols] */
+    float scale;
+    float *squares; /* [rows] out */
+};
+
+/* From sums of squares to norms and what they make of a magnitude: norm = sqrt(squares), rounded to `type` as the
+ * magnitude is, so that one which is the norm gives a ratio of exactly one. */
+struct magnitude_ratio {
+    int64_t count;
+    enum dtype type;
+    const float *squares;  /* [count] */
+    const void *magnitude; /* [count]; read for the ratio */
+    void *norm;            /* [count] out, or NULL */
+    float *ratio;          /* [count] magnitude / norm out, or NULL */
+    float *inverse;        /* [count] 1 / norm out, or NULL */
 };
 
 /* One direction of an LSTM layer over T steps, in fp32, from a zero state. Gates in the order i, f, g, o:
@@ -325,8 +366,14 @@ struct ops {
     int (*gelu_forward)(const struct exec *exec, const struct gelu *a);
     int (*gelu_backward)(const struct exec *exec, const struct gelu *a);
 
-    int (*pointwise_forward)(const struct exec *exec, const struct pointwise *a);
-    int (*pointwise_backward)(const struct exec *exec, const struct pointwise *a);
+    int (*unit_forward)(const struct exec *exec, const struct unit_call *a);
+    int (*unit_backward)(const struct exec *exec, const struct unit_call *a);
+
+    int (*column_scale_forward)(const struct exec *exec, const struct column_scale *a);
+    size_t (*column_scale_backward_workspace)(struct device *device, const struct column_scale *a);
+    int (*column_scale_backward)(const struct exec *exec, const struct column_scale *a);
+    int (*row_squares)(const struct exec *exec, const struct row_squares *a);
+    int (*magnitude_ratio)(const struct exec *exec, const struct magnitude_ratio *a);
 
     int (*lstm_forward)(const struct exec *exec, const struct lstm *a);
     size_t (*lstm_backward_workspace)(struct device *device, const struct lstm *a);
@@ -374,6 +421,9 @@ struct ops {
                 void *to);
     /* y += x, elementwise, the sum in fp32. */
     int (*add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
+    /* y = scale * x, + y when accumulate; rounded once. y may be x. */
+    int (*scale_add)(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
+                     bool accumulate, void *y);
     /* out[i] = x[index[i]] for whole rows of `cols` elements: the rows whose logits are wanted. */
     int (*gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                        const int32_t *index, void *out);

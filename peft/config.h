@@ -50,8 +50,8 @@ enum peft_encoder { PEFT_MLP, PEFT_LSTM };
 extern const struct config_row peft_rows[];
 extern const size_t peft_row_count;
 
-/* adapter_config.json, as Hugging Face's PEFT writes it, of an adapter on the base in `base_directory`. The caller frees
- * *text. */
+/* adapter_config.json, as Hugging Face's PEFT writes it, of an adapter on the base in `base_directory`. The caller
+ * frees *text. */
 int peft_write_config(const struct peft_config *config, const char *base_directory, char **text);
 
 #endif

@@ -196,10 +196,10 @@ static int project_back(const struct encoder *encoder, const float *dy, int64_t 
 
 /* ---- steps ---- */
 
-static struct pointwise pointwise_call(const struct encoder *encoder, const struct encoder_step *step) {
-    return (struct pointwise){.count = encoder->rows * step->out,
+static struct unit_call unit_call_of(const struct encoder *encoder, const struct encoder_step *step) {
+    return (struct unit_call){.count = encoder->rows * step->out,
                               .type = DTYPE_F32,
-                              .kind = step->kind == ENCODER_RELU ? POINTWISE_RELU : POINTWISE_TANH,
+                              .unit = step->kind == ENCODER_RELU ? UNIT_RELU : UNIT_TANH,
                               .x = step[-1].y,
                               .y = step->y,
                               .dy = step->dy,
@@ -281,8 +281,8 @@ int encoder_forward(struct encoder *encoder) {
         } else if (step->kind == ENCODER_LSTM) {
             status = lstm_forward(encoder, step, x);
         } else {
-            struct pointwise call = pointwise_call(encoder, step);
-            status = rank_run(rank_of(encoder), PHASE_REST, pointwise_forward, &call);
+            struct unit_call call = unit_call_of(encoder, step);
+            status = rank_run(rank_of(encoder), PHASE_REST, unit_forward, &call);
         }
         x = step->y;
     }
@@ -305,8 +305,8 @@ int encoder_backward(struct encoder *encoder) {
         } else if (step->kind == ENCODER_LSTM) {
             status = lstm_backward(encoder, step, x, dx, !i);
         } else {
-            struct pointwise call = pointwise_call(encoder, step);
-            status = rank_run(rank_of(encoder), PHASE_REST, pointwise_backward, &call);
+            struct unit_call call = unit_call_of(encoder, step);
+            status = rank_run(rank_of(encoder), PHASE_REST, unit_backward, &call);
         }
     }
     return status;

@@ -12,10 +12,10 @@ struct peft_method {
     int (*describe)(struct peft_adapter *adapter);
     /* Adds the hooks with hook_table_add; parameters have their ids. */
     int (*attach)(struct peft_adapter *adapter);
-    /* Memory of its own, behind the store's. */
+    /* Once the store has its memory: what the method keeps on the device. */
     int (*allocate)(struct peft_adapter *adapter);
-    /* Initial values that follow from the base's weights. */
-    int (*start_from_base)(struct peft_adapter *adapter, const struct param_store *base, uint64_t seed);
+    /* Initial values beyond those of the table. */
+    int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
     void (*close)(struct peft_adapter *adapter);
@@ -35,6 +35,10 @@ struct peft {
     struct model_config base;
     enum dtype dtype;
     bool trains;
+    int64_t max_rows;                  /* of a batch */
+    const struct param_store *weights; /* the base's, once they are known */
+    size_t scratch_bytes;              /* the most that a method asked for */
+    void *scratch;                     /* one hook's at a time */
     struct param_table table;
     struct param_store store;
     bool *is_held; /* [table count] */
@@ -56,6 +60,14 @@ enum { PEFT_PROJECTIONS = 4 };
 void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]);
 /* Whether the adapter changes this projection of this layer: target_modules, exclude_modules, layers_to_transform. */
 bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection);
+/* Of these, whether it is scaled at its input: feedforward_modules; none of it where the one entry is "none". */
+bool peft_is_feedforward(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection);
+/* Whether layers_to_transform has the layer. */
+bool peft_transforms(const struct peft_adapter *adapter, int64_t layer);
+/* What a list of "KEY=VALUE" says of a projection: PEFT's get_pattern_key, the first key that matches its path.
+ * *value stays as it is where none does. Fails on an item that is none, or whose value is no number above 0. */
+int peft_pattern(const struct config_list *patterns, const char *what, int64_t layer,
+                 const struct peft_projection *projection, double *value);
 /* Fails when no projection of the model is targeted, or an entry of the list matches none. */
 int peft_targets_check(const struct peft_adapter *adapter);
 
@@ -72,6 +84,9 @@ int peft_check_virtual_tokens(const struct peft_adapter *adapter);
 /* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
 int peft_check_encoder(const struct peft_adapter *adapter);
 
-extern const struct peft_method peft_lora, peft_prompt, peft_prefix;
+/* Asks for scratch on the device (peft->scratch) while the stack is opened. */
+void peft_need_scratch(struct peft *peft, size_t bytes);
+
+extern const struct peft_method peft_lora, peft_ia3, peft_bottleneck, peft_prompt, peft_prefix;
 
 #endif

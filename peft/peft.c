@@ -5,10 +5,8 @@
 #include <string.h>
 
 static const struct peft_method *const methods[PEFT_TYPE_COUNT] = {
-    [PEFT_LORA] = &peft_lora,
-    [PEFT_PROMPT] = &peft_prompt,
-    [PEFT_PTUNING] = &peft_prompt,
-    [PEFT_PREFIX] = &peft_prefix,
+    [PEFT_LORA] = &peft_lora,     [PEFT_IA3] = &peft_ia3,        [PEFT_ADAPTER] = &peft_bottleneck,
+    [PEFT_PROMPT] = &peft_prompt, [PEFT_PTUNING] = &peft_prompt, [PEFT_PREFIX] = &peft_prefix,
 };
 
 /* ---- what methods ask ---- */
@@ -29,6 +27,11 @@ int peft_add_row(struct peft_adapter *adapter, struct param *row) {
         memcpy(row->name, name, sizeof name);
     }
     return param_table_add(&adapter->peft->table, row);
+}
+
+void peft_need_scratch(struct peft *peft, size_t bytes) {
+    if (bytes > peft->scratch_bytes)
+        peft->scratch_bytes = bytes;
 }
 
 bool peft_has_layer(const struct peft *peft, int64_t layer) {
@@ -113,6 +116,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
                           .base = options->model->config,
                           .dtype = options->model->dtype,
                           .trains = options->trains,
+                          .max_rows = options->model->max_rows,
                           .count = options->count,
                           .adapters = calloc((size_t)options->count, sizeof *peft->adapters)};
     int status = peft->adapters ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
@@ -140,6 +144,7 @@ void peft_close(struct peft *peft) {
     for (int i = 0; i < peft->count && peft->adapters; i++)
         if (peft->adapters[i].method && peft->adapters[i].method->close)
             peft->adapters[i].method->close(&peft->adapters[i]);
+    device_free(peft->rank->device, peft->scratch);
     param_store_close(&peft->store);
     param_table_free(&peft->table);
     hook_table_free(&peft->hooks);
@@ -172,23 +177,29 @@ int64_t peft_prefix_tokens(const struct peft *peft) {
     return tokens;
 }
 
+size_t peft_scratch_bytes(const struct peft *peft) {
+    return peft->scratch_bytes;
+}
+
 int peft_allocate(struct peft *peft) {
     int status = param_store_open(&peft->store);
+    if (!status && peft->scratch_bytes)
+        status = device_alloc(peft->rank->device, peft->scratch_bytes, &peft->scratch);
     for (int i = 0; i < peft->count && !status; i++)
         if (peft->adapters[i].method->allocate)
             status = peft->adapters[i].method->allocate(&peft->adapters[i]);
     return status;
 }
 
-int peft_initialise(struct peft *peft, uint64_t seed) {
-    return param_store_initialise(&peft->store, peft->rank->exec.stream, seed);
+void peft_set_base(struct peft *peft, const struct param_store *weights) {
+    peft->weights = weights;
 }
 
-int peft_start_from_base(struct peft *peft, const struct param_store *base, uint64_t seed) {
-    int status = STATUS_OK;
+int peft_initialise(struct peft *peft, uint64_t seed) {
+    int status = param_store_initialise(&peft->store, peft->rank->exec.stream, seed);
     for (int i = 0; i < peft->count && !status; i++)
-        if (peft->adapters[i].method->start_from_base)
-            status = peft->adapters[i].method->start_from_base(&peft->adapters[i], base, seed);
+        if (peft->adapters[i].method->initialise)
+            status = peft->adapters[i].method->initialise(&peft->adapters[i], seed);
     return status;
 }
 

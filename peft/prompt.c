@@ -222,11 +222,14 @@ static int gather_rows(struct peft_adapter *adapter, const struct param_store *b
     return status ? status : rank_sum(rank, rank->tensor, call.x, call.rows * call.cols, call.type);
 }
 
-static int start_from_base(struct peft_adapter *adapter, const struct param_store *base, uint64_t seed) {
+static int initialise(struct peft_adapter *adapter, uint64_t seed) {
     const struct prompt *prompt = adapter->own;
+    const struct param_store *base = adapter->peft->weights;
     struct stream *stream = adapter->peft->rank->exec.stream;
     if (prompt->is_encoded || !prompt->is_here || adapter->config.prompt_tuning_init == PEFT_INIT_RANDOM)
         return STATUS_OK;
+    if (!base)
+        return status_fail(STATUS_INVALID, "a prompt of rows of the base, without the base's weights");
     size_t bytes = (size_t)prompt->tokens * sizeof(int32_t);
     int32_t *ids = malloc(bytes);
     void *device_ids = NULL;
@@ -249,7 +252,7 @@ static int start_from_base(struct peft_adapter *adapter, const struct param_stor
 const struct peft_method peft_prompt = {.describe = describe,
                                         .attach = attach,
                                         .allocate = allocate,
-                                        .start_from_base = start_from_base,
+                                        .initialise = initialise,
                                         .begin = begin,
                                         .end = end,
                                         .close = close_prompt};

@@ -7,8 +7,9 @@
 #include <string.h>
 
 static const char *const type_names[PEFT_TYPE_COUNT] = {
-    [PEFT_LORA] = "LORA",         [PEFT_IA3] = "IA3",           [PEFT_ADAPTER] = "BOTTLENECK",
-    [PEFT_PROMPT] = "PROMPT_TUNING", [PEFT_PTUNING] = "P_TUNING", [PEFT_PREFIX] = "PREFIX_TUNING",
+    [PEFT_LORA] = "LORA",          [PEFT_IA3] = "IA3",
+    [PEFT_ADAPTER] = "BOTTLENECK", [PEFT_PROMPT] = "PROMPT_TUNING",
+    [PEFT_PTUNING] = "P_TUNING",   [PEFT_PREFIX] = "PREFIX_TUNING",
 };
 
 static void set(json_t *object, const char *key, json_t *value) {
@@ -26,7 +27,8 @@ static json_t *list_of(const struct config_list *list, const char *const *defaul
 
 /* A list of suffixes; a single text where PEFT would read a list otherwise than we did. */
 static json_t *targets_of(const struct config_list *list, const char *const *defaults) {
-    bool is_text = list->count == 1 && (!strcmp(list->items[0], "all-linear") || strpbrk(list->items[0], "*+?[](|^$\\"));
+    bool is_text =
+        list->count == 1 && (!strcmp(list->items[0], "all-linear") || strpbrk(list->items[0], "*+?[](|^$\\"));
     return is_text ? json_string(list->items[0]) : list_of(list, defaults);
 }
 
@@ -67,7 +69,8 @@ static void add_lora(json_t *object, const struct peft_config *config) {
     set(object, "bias", json_string("none"));
     set(object, "fan_in_fan_out", json_true());
     set(object, "target_modules", targets_of(&config->target_modules, defaults));
-    set(object, "exclude_modules", config->exclude_modules.count ? list_of(&config->exclude_modules, NULL) : json_null());
+    set(object, "exclude_modules",
+        config->exclude_modules.count ? list_of(&config->exclude_modules, NULL) : json_null());
     set(object, "init_lora_weights", json_true());
     set(object, "use_rslora", json_boolean(config->use_rslora));
     set(object, "use_dora", json_boolean(config->use_dora));
@@ -95,8 +98,7 @@ static void add_prompt(json_t *object, const struct peft_config *config) {
     if (config->type == PEFT_PROMPT)
         set(object, "prompt_tuning_init", json_string("RANDOM")); /* the file has the values */
     if (config->type == PEFT_PTUNING) {
-        set(object, "encoder_reparameterization_type",
-            json_string(encoders[config->encoder_reparameterization_type]));
+        set(object, "encoder_reparameterization_type", json_string(encoders[config->encoder_reparameterization_type]));
         set(object, "encoder_num_layers", json_integer(config->encoder_num_layers));
         set(object, "encoder_dropout", json_real(config->encoder_dropout));
     }

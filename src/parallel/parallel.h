@@ -140,6 +140,7 @@ struct hook_call {
     int64_t rows, in, out;
     const struct hook_segment *segments;
     int segment_count;
+    struct row_keys keys; /* of these rows, for dropout; NULL in a pass without it, and while planning */
     const void *x;        /* [N, in]; NULL where the place has no input of its own */
     void *y;              /* [N, out], changed in place */
     const void *residual; /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */

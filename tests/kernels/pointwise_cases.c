@@ -106,91 +106,6 @@ static const struct op_kind gelu_backward = {.name = "gelu_backward",
                                              .loss = gelu_loss,
                                              .cost = three_tensors};
 
-/* ---- other activations: shape {count}; the variant is the kind, or that and OVER_DY ---- */
-
-enum { OVER_DY = 4 };
-
-static double activated(double x, int kind, bool is_slope) {
-    double s = 1 / (1 + exp(-x));
-    if (kind == POINTWISE_RELU)
-        return x > 0 ? (is_slope ? 1 : x) : 0;
-    if (kind == POINTWISE_TANH)
-        return is_slope ? 1 - tanh(x) * tanh(x) : tanh(x);
-    return is_slope ? s + x * s * (1 - s) : x * s;
-}
-
-static void activation_setup(struct op_run *run) {
-    run->tensor[X] = tensor("x", OP_IN, run->type, 1, run->shape[0]);
-    run->tensor[X].spread = 3;
-    run->tensor[Y] = tensor("y", OP_OUT, run->type, 1, run->shape[0]);
-    run->tensor[Y].bound = op_bound(4);
-}
-
-static void activation_backward_setup(struct op_run *run) {
-    bool is_over = run->variant & OVER_DY;
-    run->tensor[X] = tensor("x", OP_IN, run->type, 1, run->shape[0]);
-    run->tensor[X].spread = 3;
-    if (!is_over)
-        run->tensor[DY] = tensor("dy", OP_IN, run->type, 1, run->shape[0]);
-    run->tensor[DX] = tensor("dx", is_over ? OP_INOUT : OP_OUT, run->type, 1, run->shape[0]);
-    run->tensor[DX].gradient_of = 1 + X;
-    run->tensor[DX].bound = op_bound(8);
-}
-
-static struct pointwise activation_arguments(const struct op_run *run) {
-    return (struct pointwise){.count = run->shape[0],
-                              .type = run->type,
-                              .kind = (enum pointwise_kind)(run->variant & 3),
-                              .x = run->tensor[X].data,
-                              .y = run->tensor[Y].data,
-                              .dy = run->tensor[run->variant & OVER_DY ? DX : DY].data,
-                              .dx = run->tensor[DX].data};
-}
-
-static int activation_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
-    struct pointwise a = activation_arguments(run);
-    return ops->pointwise_forward(exec, &a);
-}
-
-static int activation_backward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
-    struct pointwise a = activation_arguments(run);
-    return ops->pointwise_backward(exec, &a);
-}
-
-static void activation_reference(struct op_run *run) {
-    for (int64_t i = 0; i < run->shape[0]; i++)
-        run->tensor[Y].expected[i] = activated(run->tensor[X].value[i], run->variant & 3, false);
-}
-
-static const double *activation_incoming(const struct op_run *run) {
-    return run->tensor[run->variant & OVER_DY ? DX : DY].value;
-}
-
-static void activation_backward_reference(struct op_run *run) {
-    for (int64_t i = 0; i < run->shape[0]; i++)
-        run->tensor[DX].expected[i] =
-            activation_incoming(run)[i] * activated(run->tensor[X].value[i], run->variant & 3, true);
-}
-
-static double activation_loss(const struct op_run *run) {
-    double loss = 0;
-    for (int64_t i = 0; i < run->shape[0]; i++)
-        loss += activation_incoming(run)[i] * activated(run->tensor[X].value[i], run->variant & 3, false);
-    return loss;
-}
-
-static const struct op_kind activation_forward = {.name = "pointwise_forward",
-                                                  .setup = activation_setup,
-                                                  .call = activation_call,
-                                                  .reference = activation_reference,
-                                                  .cost = two_tensors};
-static const struct op_kind activation_backward = {.name = "pointwise_backward",
-                                                   .setup = activation_backward_setup,
-                                                   .call = activation_backward_call,
-                                                   .reference = activation_backward_reference,
-                                                   .loss = activation_loss,
-                                                   .cost = three_tensors};
-
 /* ---- residual + dropout: shape {rows, cols, p in thousandths, first column} ---- */
 
 enum { HAS_RESIDUAL = 1, OVER_X = 2, OVER_RESIDUAL = 4 };
@@ -361,12 +276,6 @@ static const struct op_case cases[] = {
     BOTH_TYPES(gelu_forward, "exact, gpt2", OP_BENCH, 0, 1024 * 3072),
     BOTH_TYPES(gelu_backward, "tanh, gpt2", OP_BENCH, TANH, 1024 * 3072),
     BOTH_TYPES(gelu_backward, "exact, gpt2", OP_BENCH, 0, 1024 * 3072),
-    BOTH_TYPES(activation_forward, "relu", OP_TEST, POINTWISE_RELU, 1037),
-    BOTH_TYPES(activation_forward, "tanh", OP_TEST, POINTWISE_TANH, 1037),
-    BOTH_TYPES(activation_forward, "swish", OP_TEST, POINTWISE_SWISH, 40001),
-    BOTH_TYPES(activation_backward, "relu in place", OP_TEST, POINTWISE_RELU | OVER_DY, 1037),
-    BOTH_TYPES(activation_backward, "tanh", OP_TEST, POINTWISE_TANH, 1037),
-    BOTH_TYPES(activation_backward, "swish", OP_TEST, POINTWISE_SWISH, 40001),
     BOTH_TYPES(dropout_forward, NULL, OP_TEST, HAS_RESIDUAL, 5, 128, 100),
     BOTH_TYPES(dropout_forward, "odd", OP_TEST, HAS_RESIDUAL, 7, 131, 500),
     BOTH_TYPES(dropout_forward, "a shard", OP_TEST, HAS_RESIDUAL, 7, 131, 300, 77),

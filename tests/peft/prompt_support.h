@@ -69,9 +69,9 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
     if (!status)
         status = model_initialise(run->model, 77);
     if (!status)
+        peft_set_base(run->peft, model_store(run->model));
+    if (!status)
         status = peft_initialise(run->peft, 5);
-    if (!status && run->rank.place.pipeline == 0)
-        status = peft_start_from_base(run->peft, model_store(run->model), 5);
     size_t bytes = status ? 0 : (size_t)model_stream_elements(run->model) * dtype_bytes(stack->dtype);
     for (int i = 0; i < 4 && !status; i++)
         status = device_alloc(run->device, bytes, &run->stream[i]);
