@@ -18,6 +18,8 @@ struct peft_method {
     int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
+    /* Sets those parameters of `to`, which does not train, that `from` has none of the same names for. */
+    int (*fold)(const struct peft_adapter *from, struct peft_adapter *to);
     void (*close)(struct peft_adapter *adapter);
 };
 

@@ -222,3 +222,29 @@ int peft_end(struct peft *peft) {
             status = peft->adapters[i].method->end(&peft->adapters[i]);
     return status;
 }
+
+/* ---- folding ---- */
+
+/* Parameters of both tables; their shapes and parts are the same. */
+static int copy_row(const struct peft *from, struct peft *to, int id) {
+    int source = param_table_find(&from->table, to->table.rows[id].name, id);
+    int64_t count = param_local_elements(&to->store, id);
+    if (source == PARAM_NONE || !count)
+        return STATUS_OK;
+    if (count != param_local_elements(&from->store, source) || to->store.dtype != from->store.dtype)
+        return status_fail(STATUS_INVALID, "folding %s: not the same in both stacks", to->table.rows[id].name);
+    size_t width = dtype_bytes(to->store.dtype);
+    return stream_copy(to->rank->exec.stream, (char *)to->store.weights + (size_t)to->store.offset[id] * width,
+                       (const char *)from->store.weights + (size_t)from->store.offset[source] * width,
+                       (size_t)count * width);
+}
+
+int peft_fold(const struct peft *from, struct peft *to) {
+    int status = from->count == to->count ? STATUS_OK : status_fail(STATUS_INVALID, "folding another stack");
+    for (int id = 0; id < to->table.count && !status; id++)
+        status = copy_row(from, to, id);
+    for (int i = 0; i < to->count && !status; i++)
+        if (to->adapters[i].method->fold)
+            status = to->adapters[i].method->fold(&from->adapters[i], &to->adapters[i]);
+    return status ? status : stream_wait(to->rank->exec.stream);
+}

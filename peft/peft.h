@@ -46,5 +46,8 @@ int peft_initialise(struct peft *peft, uint64_t seed);
 int peft_begin(struct peft *peft);
 /* Gradients of what peft_begin computed. */
 int peft_end(struct peft *peft);
+/* Sets the parameters of `to`, a stack of the same adapters that does not train, on the same rank and allocated: those
+ * of `from`, and in place of an encoder's the table that it made at the last peft_begin. What serving needs. */
+int peft_fold(const struct peft *from, struct peft *to);
 
 #endif

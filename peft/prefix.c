@@ -264,6 +264,44 @@ static int end(struct peft_adapter *adapter) {
     return status || !prefix->is_first ? status : encoder_backward(&prefix->encoder);
 }
 
+/* Keys or values [tokens, width] into the folded parameter's rows [width, tokens]. */
+static int fold_half(const struct prefix *source, struct peft_adapter *to, int64_t layer, int which) {
+    const struct prefix *folded = to->own;
+    struct param_store *store = &to->peft->store;
+    struct stream *stream = to->peft->rank->exec.stream;
+    int64_t tokens = source->tokens, width = source->width;
+    size_t count = (size_t)(tokens * width), bytes = dtype_bytes(store->dtype);
+    float *values = malloc(2 * count * sizeof *values), *turned = values + count;
+    if (!values)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = stream_copy_to_host(stream, values, source->layers[layer].values[which], count * sizeof *values);
+    if (!status)
+        status = stream_wait(stream);
+    for (int64_t i = 0; i < tokens && !status; i++)
+        for (int64_t j = 0; j < width; j++) {
+            if (store->dtype == DTYPE_F32)
+                turned[j * tokens + i] = values[i * width + j];
+            else
+                ((uint16_t *)turned)[j * tokens + i] = bf16_from_float(values[i * width + j]);
+        }
+    int64_t at = store->offset[folded->layers[layer].weight] + half(folded, which, tokens);
+    if (!status)
+        status = stream_copy_to_device(stream, (char *)store->weights + (size_t)at * bytes, turned, count * bytes);
+    if (!status)
+        status = stream_wait(stream);
+    free(values);
+    return status;
+}
+
+static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
+    const struct prefix *source = from->own;
+    int status = STATUS_OK;
+    for (int64_t l = 0; l < from->peft->base.num_layers && source->is_projected && !status; l++)
+        for (int which = 0; which < 2 && source->layers[l].is_here && !status; which++)
+            status = fold_half(source, to, l, which);
+    return status;
+}
+
 /* ---- memory ---- */
 
 static void place(struct peft_adapter *adapter, struct arena *arena) {
@@ -329,5 +367,10 @@ static int attach(struct peft_adapter *adapter) {
     return status || !peft->rank->is_planning ? status : end(adapter);
 }
 
-const struct peft_method peft_prefix = {
-    .describe = describe, .attach = attach, .allocate = allocate, .begin = begin, .end = end, .close = close_prefix};
+const struct peft_method peft_prefix = {.describe = describe,
+                                        .attach = attach,
+                                        .allocate = allocate,
+                                        .begin = begin,
+                                        .end = end,
+                                        .fold = fold,
+                                        .close = close_prefix};

@@ -158,6 +158,19 @@ static int end(struct peft_adapter *adapter) {
     return prompt->is_encoded && prompt->is_here ? encoder_backward(&prompt->encoder) : STATUS_OK;
 }
 
+static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
+    const struct prompt *source = from->own, *folded = to->own;
+    struct param_store *store = &to->peft->store;
+    struct hook_virtual rows;
+    if (!source->is_encoded || !source->is_here)
+        return STATUS_OK;
+    int status = virtual_rows((void *)(uintptr_t)from, &rows);
+    size_t width = dtype_bytes(store->dtype);
+    void *table = (char *)store->weights + (size_t)store->offset[folded->table_id] * width;
+    size_t bytes = (size_t)param_local_elements(store, folded->table_id) * width;
+    return status ? status : stream_copy(to->peft->rank->exec.stream, table, rows.table, bytes);
+}
+
 static void place(struct peft_adapter *adapter, struct arena *arena) {
     struct prompt *prompt = adapter->own;
     size_t elements = (size_t)(prompt->tokens * adapter->peft->base.hidden_size);
@@ -255,4 +268,5 @@ const struct peft_method peft_prompt = {.describe = describe,
                                         .initialise = initialise,
                                         .begin = begin,
                                         .end = end,
+                                        .fold = fold,
                                         .close = close_prompt};

@@ -26,6 +26,14 @@ static void every_layout_equals_one_rank(void **state) {
     }
 }
 
+static void a_folded_projection_serves_the_same_bits(void **state) {
+    (void)state;
+    for (int is_projected = 0; is_projected < 2; is_projected++) {
+        struct prompt_stack stack = stack_of(is_projected, 3);
+        prompt_check_fold(&stack);
+    }
+}
+
 static void a_prompt_stands_behind_a_prefix(void **state) {
     (void)state;
     struct prompt_stack stack = stack_of(true, 3);
@@ -91,9 +99,13 @@ static void what_cannot_be_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_equal_differences),     cmocka_unit_test(every_layout_equals_one_rank),
-        cmocka_unit_test(a_prompt_stands_behind_a_prefix), cmocka_unit_test(keys_and_values_are_the_files_columns),
-        cmocka_unit_test(parameters_equal_the_formulas),   cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(gradients_equal_differences),
+        cmocka_unit_test(every_layout_equals_one_rank),
+        cmocka_unit_test(a_folded_projection_serves_the_same_bits),
+        cmocka_unit_test(a_prompt_stands_behind_a_prefix),
+        cmocka_unit_test(keys_and_values_are_the_files_columns),
+        cmocka_unit_test(parameters_equal_the_formulas),
+        cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,6 +164,44 @@ static inline int prompt_train(struct prompt_run *run, bool is_evaluated, double
     return status ? status : model_loss(run->model, loss);
 }
 
+/* ---- folded ---- */
+
+static inline void prompt_logits(struct prompt_run *run, float *logits) {
+    struct model_batch batch;
+    test_ok(peft_begin(run->peft));
+    prompt_batch(run->peft, 0, &batch);
+    test_ok(model_logits(run->model, &batch, logits));
+}
+
+/* Opens the stack once more, without training, on a model of its own, and folds the first one's weights into it. */
+static inline void prompt_check_fold(const struct prompt_stack *stack) {
+    struct prompt_run run, served = {0};
+    test_ok(prompt_open(&run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
+    float *logits = calloc(ROWS_MOST * VOCAB, sizeof *logits), *folded = calloc(ROWS_MOST * VOCAB, sizeof *folded);
+    prompt_logits(&run, logits);
+    struct model_options options = {
+        .config = prompt_base(), .dtype = stack->dtype, .use = MODEL_EVALUATE, .max_rows = ROWS_MOST};
+    struct peft_options adapters = {.adapters = stack->adapters, .count = stack->count, .model = &options};
+    test_ok(device_open("cpu", 0, 1, &served.device));
+    test_ok(rank_open_single(&served.rank, served.device, 1));
+    test_ok(peft_open(&adapters, &served.rank, &served.peft));
+    options.hooks = peft_hooks(served.peft);
+    test_ok(model_open(&options, &served.rank, false, NULL, &served.model));
+    test_ok(peft_allocate(served.peft));
+    test_ok(model_initialise(served.model, 77));
+    test_ok(peft_fold(run.peft, served.peft));
+    struct param_store *store = peft_store(served.peft);
+    for (int i = 0; i < store->table->count; i++)
+        for (int s = 0; s < store->table->rows[i].slice_count; s++)
+            assert_string_equal(store->table->rows[i].slices[s].name, "prompt_embeddings");
+    prompt_logits(&served, folded);
+    assert_memory_equal(logits, folded, ROWS_MOST * VOCAB * sizeof *logits);
+    free(logits);
+    free(folded);
+    prompt_close(&served);
+    prompt_close(&run);
+}
+
 /* ---- gradients against differences ---- */
 
 /* The loss's slope at a weight by differences over +-h. */

@@ -51,6 +51,14 @@ static void every_layout_equals_one_rank(void **state) {
     }
 }
 
+static void a_folded_encoder_serves_the_same_bits(void **state) {
+    (void)state;
+    for (int i = 0; i < STACKS; i++) {
+        struct prompt_stack stack = stack_at(i);
+        prompt_check_fold(&stack);
+    }
+}
+
 static const float *row_of_base(struct prompt_run *run, int64_t token) {
     const struct param_store *store = model_store(run->model);
     int id = param_table_find(store->table, "embedding.token.weight", 0);
@@ -188,6 +196,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_equal_differences),
         cmocka_unit_test(every_layout_equals_one_rank),
+        cmocka_unit_test(a_folded_encoder_serves_the_same_bits),
         cmocka_unit_test(a_prompt_starts_as_the_rows_of_a_text),
         cmocka_unit_test(a_prompt_starts_in_the_vocabulary_unless_told),
         cmocka_unit_test(a_virtual_token_is_a_row_like_any),
