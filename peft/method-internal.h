@@ -10,7 +10,8 @@ struct peft_adapter;
 struct peft_method {
     /* Refuses what cannot be, by the keys' names; adds the rows of the adapter's parameters with peft_add_row. */
     int (*describe)(struct peft_adapter *adapter);
-    /* Adds the hooks with hook_table_add; parameters have their ids. */
+    /* Adds the hooks with hook_table_add; parameters have their ids. Hooks stand at the layers of other stages, too: so
+     * the model knows where the backward ends. */
     int (*attach)(struct peft_adapter *adapter);
     /* Once the store has its memory: what the method keeps on the device. */
     int (*allocate)(struct peft_adapter *adapter);
@@ -77,9 +78,8 @@ int peft_targets_check(const struct peft_adapter *adapter);
  * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their
  * names. Returns the id, or a negative status. Slices that are not set are one slice of the whole. */
 int peft_add_row(struct peft_adapter *adapter, struct param *row);
-/* Whether the layer is this stage's. Hooks stand at all layers on every stage, or a later stage would not know that
- * something below it trains. */
-bool peft_has_layer(const struct peft *peft, int64_t layer); /* while the stack opens */
+/* Whether the layer is this stage's; while the stack opens. */
+bool peft_has_layer(const struct peft *peft, int64_t layer);
 
 /* Fails where num_virtual_tokens, with those of the adapters before, leaves the base no position for a token. */
 int peft_check_virtual_tokens(const struct peft_adapter *adapter);

@@ -122,9 +122,11 @@ static struct config_command describe(const struct config_row *sections, size_t 
         .synopsis = "cambium finetune --model DIR --peft METHOD --data FILE.jsonl --output DIR "
                     "[--section.key=value ...] [--ranks N]",
         .description =
-            "Trains a small set of parameters on a model that stays as it is, and writes an adapter that Hugging Face's "
+            "Trains a small set of parameters on a model that stays as it is, and writes an adapter that Hugging "
+            "Face's "
             "PEFT reads. Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
-            "{\"instruction\", \"input\", \"output\"} or {\"text\"}; of a row with an answer only the answer is trained.",
+            "{\"instruction\", \"input\", \"output\"} or {\"text\"}; of a row with an answer only the answer is "
+            "trained.",
         .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter --optim.lr=1e-4 "
                     "--train.train_iters=200\n"
                     "  cambium finetune --model model --peft ia3 --data rows.jsonl --output adapter --optim.lr=5e-3 "
@@ -185,9 +187,10 @@ static int choose_method(struct options *options) {
             options->sections.peft.type = i;
             return STATUS_OK;
         }
-    return options->peft ? status_fail(STATUS_USAGE, "--peft %s: expected lora, ia3, adapter, prompt, ptuning or prefix",
-                                       options->peft)
-                         : STATUS_OK;
+    return options->peft
+               ? status_fail(STATUS_USAGE, "--peft %s: expected lora, ia3, adapter, prompt, ptuning or prefix",
+                             options->peft)
+               : STATUS_OK;
 }
 
 static int check_given(const struct options *options) {

@@ -229,10 +229,16 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     *is_done = false;
     if (!run->train.eval_interval || length == 0)
         return STATUS_OK;
-    /* As Megatron counts: each validation goes on where the one before it ended. */
+    /* Of text as Megatron counts: each validation goes on where the one before it ended. Rows are all taken, at most
+     * eval_iters batches of them. */
     int64_t first = (trainer->iteration / run->train.eval_interval - 1) * run->train.eval_iters * batch_size;
+    int64_t all = (length + batch_size - 1) / batch_size, count = run->train.eval_iters;
+    if (trainer->rows) {
+        first = 0;
+        count = all < count ? all : count;
+    }
     int status = train_agree(trainer);
-    for (int64_t i = 0; i < run->train.eval_iters && !status && !trainer->stop; i++) {
+    for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {
         status = train_evaluate_batch(trainer, first + i * batch_size, &more);
         labels += more;
         if (!status)
