@@ -364,8 +364,7 @@ static int attach(struct peft_adapter *adapter) {
                             .saved_bytes = saved_bytes,
                             .forward = forward,
                             .backward_output = backward_output};
-        if (peft_has_layer(adapter->peft, all->of[i].layer))
-            status = hook_table_add(&adapter->peft->hooks, all->of[i].layer, all->of[i].place, &hook);
+        status = hook_table_add(&adapter->peft->hooks, all->of[i].layer, all->of[i].place, &hook);
     }
     return status;
 }

@@ -168,8 +168,7 @@ static int attach(struct peft_adapter *adapter) {
                                 .saved_bytes = peft->trains ? saved_bytes : NULL,
                                 .forward = forward,
                                 .backward_output = backward_output};
-            if (peft_has_layer(peft, layer))
-                status = hook_table_add(&peft->hooks, layer, is_feedforward ? ATTACH_FC1 : projections[p].place, &hook);
+            status = hook_table_add(&peft->hooks, layer, is_feedforward ? ATTACH_FC1 : projections[p].place, &hook);
         }
     return status;
 }

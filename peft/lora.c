@@ -327,8 +327,7 @@ static int attach(struct peft_adapter *adapter) {
                             .forward = forward,
                             .backward_output = backward_output,
                             .backward_input = backward_input};
-        if (pair->is_here)
-            status = hook_table_add(&adapter->peft->hooks, pair->layer, pair->projection.place, &hook);
+        status = hook_table_add(&adapter->peft->hooks, pair->layer, pair->projection.place, &hook);
     }
     return status;
 }

@@ -10,7 +10,8 @@ struct peft_adapter;
 struct peft_method {
     /* Refuses what cannot be, by the keys' names; adds the rows of the adapter's parameters with peft_add_row. */
     int (*describe)(struct peft_adapter *adapter);
-    /* Adds the hooks with hook_table_add; parameters have their ids. */
+    /* Adds the hooks with hook_table_add; parameters have their ids. Layers of other stages have theirs as well: a
+     * stage goes on with its backward for what trains below. */
     int (*attach)(struct peft_adapter *adapter);
     /* Once the store has its memory: what the method keeps on the device. */
     int (*allocate)(struct peft_adapter *adapter);
@@ -75,7 +76,7 @@ int peft_targets_check(const struct peft_adapter *adapter);
  * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their
  * names. Returns the id, or a negative status. Slices that are not set are one slice of the whole. */
 int peft_add_row(struct peft_adapter *adapter, struct param *row);
-/* Whether the layer is this stage's: hooks are for those. */
+/* Whether the layer is this stage's. */
 bool peft_has_layer(const struct peft *peft, int64_t layer);
 /* Asks for scratch on the device (peft->scratch) while the stack is opened. */
 void peft_need_scratch(struct peft *peft, size_t bytes);

@@ -37,8 +37,8 @@ size_t peft_scratch_bytes(const struct peft *peft);
 void peft_set_base(struct peft *peft, const struct param_store *weights);
 /* Initial values, keyed by seed, name and element. */
 int peft_initialise(struct peft *peft, uint64_t seed);
-/* Clears the gradients and computes what hooks use all through a global batch; without training, once before the
- * forwards. */
+/* Clears the gradients and computes what hooks use until the weights change again: before a global batch, before a
+ * validation, and once where nothing trains. */
 int peft_begin(struct peft *peft);
 /* Gradients of what peft_begin computed. */
 int peft_end(struct peft *peft);
