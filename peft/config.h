@@ -44,4 +44,12 @@ enum peft_activation { PEFT_GELU, PEFT_RELU, PEFT_SWISH };
 enum peft_prompt_init { PEFT_INIT_SAMPLE_VOCAB, PEFT_INIT_TEXT, PEFT_INIT_RANDOM };
 enum peft_encoder { PEFT_MLP, PEFT_LSTM };
 
+/* Rows of the section `peft`; offsets are within a struct peft_config. */
+extern const struct config_row peft_rows[];
+extern const size_t peft_row_count;
+
+/* adapter_config.json, as Hugging Face's PEFT writes it, of an adapter on the base in `base_directory`. The caller
+ * frees *text. */
+int peft_write_config(const struct peft_config *config, const char *base_directory, char **text);
+
 #endif

@@ -10,8 +10,8 @@ struct peft_adapter;
 struct peft_method {
     /* Refuses what cannot be, by the keys' names; adds the rows of the adapter's parameters with peft_add_row. */
     int (*describe)(struct peft_adapter *adapter);
-    /* Adds the hooks with hook_table_add; parameters have their ids. Layers of other stages have theirs as well: a
-     * stage goes on with its backward for what trains below. */
+    /* Adds the hooks with hook_table_add; parameters have their ids. Hooks stand at the layers of other stages, too: so
+     * the model knows where the backward ends. */
     int (*attach)(struct peft_adapter *adapter);
     /* Once the store has its memory: what the method keeps on the device. */
     int (*allocate)(struct peft_adapter *adapter);

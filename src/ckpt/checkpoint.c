@@ -12,7 +12,17 @@ bool directory_has_file(const char *directory, const char *name) {
     return !file_join(path, sizeof path, directory, name) && file_exists(path);
 }
 
+const char *kind_config_file(enum ckpt_kind kind) {
+    return kind == CKPT_ADAPTER ? "adapter_config.json" : CONFIG_FILE;
+}
+
+const char *kind_weights(enum ckpt_kind kind) {
+    return kind == CKPT_ADAPTER ? "adapter_model" : "model";
+}
+
 bool directory_has_model(const char *directory) {
+    if (directory_has_file(directory, kind_config_file(CKPT_ADAPTER)))
+        return directory_has_file(directory, "adapter_model.safetensors");
     return directory_has_file(directory, CONFIG_FILE) &&
            (directory_has_file(directory, MODEL_FILE) || directory_has_file(directory, MODEL_INDEX_FILE));
 }
@@ -107,6 +117,10 @@ static int read_text(const char *directory, const char *name, struct strbuf *tex
 
 int ckpt_read_config(const char *directory, struct strbuf *text) {
     return read_text(directory, CONFIG_FILE, text);
+}
+
+int ckpt_read_adapter_config(const char *directory, struct strbuf *text) {
+    return read_text(directory, kind_config_file(CKPT_ADAPTER), text);
 }
 
 int ckpt_read_state(const char *directory, struct strbuf *text) {

@@ -55,9 +55,15 @@ struct ckpt_tensors {
     size_t file_count;
     struct tensor_entry *entries; /* sorted by name */
     size_t count;
+    bool is_strict; /* tensors that nobody asks for are an error */
 };
 
-/* The name in files that are written: prefix, MODEL_PREFIX (the head has none), name. */
+/* The names of each kind's files: of its configuration, and of its tensors without ".safetensors". */
+const char *kind_config_file(enum ckpt_kind kind);
+const char *kind_weights(enum ckpt_kind kind);
+
+/* The name in files that are written: prefix, MODEL_PREFIX (neither the head nor an adapter's tensors have it), name.
+ */
 void tensor_file_name(const char *prefix, const char *name, char out[TENSOR_NAME_BYTES]);
 /* The entry of that name with or without MODEL_PREFIX; NULL when absent. A tied model's wte may stand under the head's
  * name alone. */

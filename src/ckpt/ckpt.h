@@ -65,6 +65,10 @@ struct ckpt_flat {
 /* The array over `flat`, which must stay alive and in place. Each call waits for the stream. */
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);
 
+/* What stands in a directory: a model (config.json, model.safetensors) or an adapter of Hugging Face's PEFT
+ * (adapter_config.json, adapter_model.safetensors). */
+enum ckpt_kind { CKPT_MODEL, CKPT_ADAPTER, CKPT_KIND_COUNT };
+
 /* ---- reading ---- */
 
 /* Which directory `path` means: a model directory itself, or the newest checkpoint in it. STATUS_NOT_FOUND when it is
@@ -76,8 +80,9 @@ int ckpt_resolve_checkpoint(const char *path, char *out, size_t bytes);
 /* The newest whole iter_* directory of `root`, by number; `iteration` may be NULL. */
 int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration);
 
-/* The text of config.json, or of trainer_state.json. */
+/* The text of config.json, of adapter_config.json, or of trainer_state.json. */
 int ckpt_read_config(const char *directory, struct strbuf *text);
+int ckpt_read_adapter_config(const char *directory, struct strbuf *text);
 int ckpt_read_state(const char *directory, struct strbuf *text);
 
 struct ckpt_tensors; /* the open tensor files of a directory */
@@ -85,6 +90,8 @@ struct ckpt_tensors; /* the open tensor files of a directory */
 /* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count
  * with or without "transformer.". Pickles are refused by name. */
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors);
+/* adapter_model.safetensors. Of an adapter, tensors that nobody asked for are an error. */
+int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors);
 /* optimizer.safetensors, or its shards in the same way. */
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors);
 void ckpt_close(struct ckpt_tensors *tensors);
@@ -112,9 +119,10 @@ int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table
 
 /* What a model directory is made of. */
 struct ckpt_model {
+    enum ckpt_kind kind;
     const struct param_table *table;
     const struct ckpt_array *weights;
-    const char *config_text;         /* config.json */
+    const char *config_text;         /* config.json, or adapter_config.json */
     const char *tokenizer_directory; /* its tokenizer files and generation_config.json are copied; NULL: none */
     int64_t max_shard_bytes;         /* of a file, its largest tensor permitting; 0: transformers' 50 GB */
     int threads;                     /* to copy with; 0: one */

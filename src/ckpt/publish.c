@@ -87,7 +87,7 @@ void save_prune(const char *root, int64_t saved, int64_t keep_last) {
 /* Everything but the tensors. */
 int save_texts(const char *directory, const struct ckpt_save *save, const char *state_text) {
     const struct ckpt_model *model = &save->model;
-    int status = write_text(directory, CONFIG_FILE, model->config_text);
+    int status = write_text(directory, kind_config_file(model->kind), model->config_text);
     if (!status && model->tokenizer_directory)
         status = copy_tokenizer(model->tokenizer_directory, directory);
     if (!status && state_text)

@@ -100,7 +100,8 @@ static bool is_silent(const char *name, bool is_tied) {
            (is_tied && !strcmp(name, HEAD_NAME));
 }
 
-static void warn_of_unknown(const struct ckpt_tensors *tensors, const bool *is_used, bool is_tied) {
+static int tell_unknown(const struct ckpt_tensors *tensors, const bool *is_used, bool is_tied) {
+    int status = STATUS_OK;
     struct problems unknown = {0};
     for (size_t i = 0; i < tensors->count; i++) {
         char word[SHOWN_BYTES];
@@ -109,10 +110,14 @@ static void warn_of_unknown(const struct ckpt_tensors *tensors, const bool *is_u
             problem_add(&unknown, shown(name, word));
     }
     problems_end(&unknown);
-    if (unknown.count)
+    if (unknown.count && tensors->is_strict)
+        status = status_fail(STATUS_INVALID, "%s: unknown tensor%s: %s", tensors->directory,
+                             unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
+    else if (unknown.count)
         log_warning("%s: %d unknown tensor%s ignored: %s", tensors->directory, unknown.count,
                     unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
     strbuf_free(&unknown.text);
+    return status;
 }
 
 static int compare_values(const struct tensor_entry *a, const struct tensor_entry *b, bool *differs) {
@@ -169,7 +174,7 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
     if (!status && is_tied)
         status = check_head(tensors);
     if (!status)
-        warn_of_unknown(tensors, is_used, is_tied);
+        status = tell_unknown(tensors, is_used, is_tied);
     strbuf_free(&missing.text);
     strbuf_free(&wrong.text);
     free(is_used);

@@ -36,7 +36,7 @@ struct ckpt_saver {
 static int make_plans(struct ckpt_saver *saver) {
     const struct ckpt_model *model = &saver->save.model;
     struct write_request weights = {
-        .name = "model",
+        .name = kind_weights(model->kind),
         .table = model->table,
         .arrays = model->weights,
         .array_count = 1,

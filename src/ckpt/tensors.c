@@ -145,8 +145,20 @@ static int open_tensors(const char *directory, const char *name, struct ckpt_ten
 }
 
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors) {
-    int status = open_tensors(directory, "model", tensors);
+    int status = open_tensors(directory, kind_weights(CKPT_MODEL), tensors);
     return status == STATUS_NOT_FOUND ? refuse_pickles(directory, status) : status;
+}
+
+int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors) {
+    int status = open_tensors(directory, kind_weights(CKPT_ADAPTER), tensors);
+    if (!status)
+        (*tensors)->is_strict = true;
+    if (status == STATUS_NOT_FOUND && directory_has_file(directory, "adapter_model.bin"))
+        return status_fail(STATUS_UNSUPPORTED,
+                           "%s holds only adapter_model.bin, a pickle, which can run code and is never read: save the "
+                           "adapter again as safetensors",
+                           directory);
+    return status;
 }
 
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors) {
@@ -187,8 +199,9 @@ bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix) {
 }
 
 void tensor_file_name(const char *prefix, const char *name, char out[TENSOR_NAME_BYTES]) {
-    bool is_head = !strcmp(name, HEAD_NAME);
-    snprintf(out, TENSOR_NAME_BYTES, "%s%s%s", prefix, is_head ? "" : MODEL_PREFIX, name);
+    bool is_whole = !strcmp(name, HEAD_NAME) || !strncmp(name, "base_model.", 11) || !strncmp(name, "prompt_", 7) ||
+                    !strncmp(name, MODEL_PREFIX, strlen(MODEL_PREFIX));
+    snprintf(out, TENSOR_NAME_BYTES, "%s%s%s", prefix, is_whole ? "" : MODEL_PREFIX, name);
 }
 
 static const struct tensor_entry *find_exactly(const struct ckpt_tensors *tensors, const char *name) {

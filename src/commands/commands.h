@@ -12,6 +12,7 @@ int command_detokenize(int argc, char **argv);
 int command_preprocess(int argc, char **argv);
 int command_data(int argc, char **argv);
 int command_pretrain(int argc, char **argv);
+int command_finetune(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_score(int argc, char **argv);
 int command_bench(int argc, char **argv);

@@ -19,6 +19,7 @@ static const struct {
     {"preprocess", command_preprocess, "texts to a tokenized dataset (.bin and .idx)"},
     {"data", command_data, "show what the trainer will see of a dataset"},
     {"pretrain", command_pretrain, "train a GPT"},
+    {"finetune", command_finetune, "train an adapter on a frozen model"},
     {"generate", command_generate, "write text with a trained model"},
     {"score", command_score, "log-probability of every token of given texts"},
     {"bench", command_bench, "measure this machine and this program"},

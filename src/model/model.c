@@ -229,6 +229,7 @@ static int build(struct model *model, struct model_plan *plan) {
     plan->activations = arena.used;
     plan->workspace = model->rank->workspace_needed;
     plan->parameters = param_table_elements(&model->table, true);
+    plan->all_parameters = param_table_elements(&model->table, false);
     plan->flat_elements = model->store.flat_elements;
     plan->stream_bytes = (size_t)model_stream_elements(model) * dtype_bytes(o->dtype);
     return status;

@@ -74,7 +74,8 @@ struct model_options {
 /* Bytes of each part; what model_open allocates is exactly this. */
 struct model_plan {
     size_t weights, gradients, activations, workspace;
-    int64_t parameters;    /* elements that train */
+    int64_t parameters; /* elements that train */
+    int64_t all_parameters;
     int64_t flat_elements; /* length of the store's flat arrays: what an optimizer plans by */
     size_t stream_bytes;   /* of the largest batch between two layers: what stages send each other */
 };

@@ -3,17 +3,18 @@
 
 /* Reads this rank's part of the global batch of samples from `first` on; *labels is the number of its rows that count.
  */
-static int read_global_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels) {
+static int read_global_batch(struct trainer *trainer, enum data_split split, int64_t first, int64_t *labels) {
     const struct comm *group = trainer->rank.data;
     *labels = 0;
     for (int64_t m = 0; m < trainer->micro_count; m++) {
         struct gpt_batch *batch = &trainer->micros[m];
         int64_t size = trainer->run.config.train.micro_batch_size;
         int64_t sample = gpt_batch_first(first, m, size, group->rank, group->size);
-        int status = gpt_batch_read(batch, split, sample);
+        int status = trainer->rows ? tuning_batch_read(batch, trainer->rows, split, sample)
+                                   : gpt_batch_read(batch, &trainer->data.splits[split], sample);
         if (status)
             return status;
-        for (int64_t i = 0; i < batch->samples * batch->seq_length; i++)
+        for (int64_t i = 0; i < batch->rows; i++)
             *labels += batch->loss_mask[i] != 0;
     }
     return STATUS_OK;
@@ -24,14 +25,14 @@ static void weigh_rows(struct trainer *trainer, int64_t labels) {
     float weight = labels > 0 ? (float)(1.0 / (double)labels) : 0;
     for (int64_t m = 0; m < trainer->micro_count; m++) {
         struct gpt_batch *batch = &trainer->micros[m];
-        for (int64_t i = 0; i < batch->samples * batch->seq_length; i++)
+        for (int64_t i = 0; i < batch->rows; i++)
             batch->loss_mask[i] *= weight;
     }
 }
 
 static struct model_batch view_batch(const struct gpt_batch *batch) {
     return (struct model_batch){
-        .rows = batch->samples * batch->seq_length,
+        .rows = batch->rows,
         .tokens = batch->tokens,
         .positions = batch->positions,
         .sample = batch->sample,
@@ -43,11 +44,23 @@ static struct model_batch view_batch(const struct gpt_batch *batch) {
     };
 }
 
+/* What a layer has is what it will be: the trainee's part over the tensor ranks, too (the model has seen to its own).
+ */
 static int start_sums(void *context, int layer) {
     struct trainer *trainer = context;
-    if (layer < 0) /* what stages share is not summed yet */
+    if (layer < 0) /* what stages share, or a whole batch makes, is not summed yet */
         return STATUS_OK;
-    return gradient_sync_layer(&trainer->sync, layer);
+    int status = trainer->run.trainee ? gradient_sum_over_tensor(&trainer->rank, trainer->store, layer) : STATUS_OK;
+    return status ? status : gradient_sync_layer(&trainer->sync, layer);
+}
+
+/* What is made once for all passes of a global batch, and its gradients. */
+static int finish_gradients(struct trainer *trainer) {
+    const struct trainee *trainee = trainer->run.trainee;
+    if (!trainee)
+        return model_sum_tied_gradients(trainer->model);
+    int status = trainee->end(trainer->trainee.self);
+    return status ? status : gradient_sum_over_tensor(&trainer->rank, trainer->store, -1);
 }
 
 static int train_micro_batch(void *context, const struct pipeline_step *step, const void *in, void *out) {
@@ -76,15 +89,18 @@ int train_sum_loss(struct trainer *trainer, double *loss) {
 
 int train_global_batch(struct trainer *trainer, double *loss) {
     int64_t labels;
-    int status = read_global_batch(trainer, &trainer->data.splits[SPLIT_TRAIN], trainer->consumed_samples, &labels);
+    int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, &labels);
     if (!status)
         status = train_sum_over_data(trainer, &labels, DTYPE_I64);
     if (status)
         return status;
     weigh_rows(trainer, labels);
-    status = pipeline_run(&trainer->pipeline, false, &(const struct pipeline_worker){train_micro_batch, trainer});
+    if (trainer->run.trainee)
+        status = trainer->run.trainee->begin(trainer->trainee.self);
     if (!status)
-        status = model_sum_tied_gradients(trainer->model);
+        status = pipeline_run(&trainer->pipeline, false, &(const struct pipeline_worker){train_micro_batch, trainer});
+    if (!status)
+        status = finish_gradients(trainer);
     if (!status)
         status = gradient_sync_layer(&trainer->sync, -1);
     return status ? status : train_sum_loss(trainer, loss);
@@ -96,8 +112,8 @@ static int evaluate_micro_batch(void *context, const struct pipeline_step *step,
     return model_evaluate_chunk(trainer->model, &batch, step->chunk, in, out);
 }
 
-int train_evaluate_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels) {
-    int status = read_global_batch(trainer, split, first, labels);
+int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels) {
+    int status = read_global_batch(trainer, SPLIT_VALID, first, labels);
     if (status)
         return status;
     return pipeline_run(&trainer->pipeline, true, &(const struct pipeline_worker){evaluate_micro_batch, trainer});

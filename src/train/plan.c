@@ -33,7 +33,8 @@ struct pipeline_shape train_pipeline_shape(const struct run_config *run, const s
     };
 }
 
-int train_model_options(const struct train_run *run, const struct rank *rank, struct model_options *options) {
+int train_model_options(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
+                        struct model_options *options) {
     const struct rank_grid *grid = &rank->grid;
     struct pipeline_shape shape = train_pipeline_shape(&run->config, grid);
     struct pipeline_split split = train_pipeline_split(&run->config, grid);
@@ -41,6 +42,8 @@ int train_model_options(const struct train_run *run, const struct rank *rank, st
         .config = run->config.model,
         .dtype = run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .use = MODEL_TRAIN,
+        .is_frozen = run->trainee != NULL,
+        .hooks = trainee->hooks,
         .recompute = recompute_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
         .chunk_count = shape.chunks,
@@ -90,31 +93,37 @@ static size_t data_bytes(const struct train_run *run, int data_ranks, const stru
 }
 
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
-                    struct train_plan *plan) {
+                    struct trainee_part *trainee, struct train_plan *plan) {
     struct model_options options;
     struct model_plan of_model;
     struct model *none;
     rank->is_sequence_parallel = run->config.parallel.sequence_parallel && rank->grid.tensor > 1;
-    int status = train_model_options(run, rank, &options);
+    int status = train_model_options(run, rank, trainee, &options);
+    if (!status && run->trainee)
+        status = run->trainee->open(run->trainee->description, &options, rank, trainee);
+    options.hooks = trainee->hooks;
     if (!status)
         status = model_open(&options, rank, true, &of_model, &none);
     if (status)
         return status;
-    optimizer_plan(rank, of_model.flat_elements);
+    const struct param_store *adapter = run->trainee ? trainee->store : NULL;
+    int64_t trained = adapter ? adapter->flat_elements : of_model.flat_elements;
+    optimizer_plan(rank, trained);
     struct pipeline_shape shape = train_pipeline_shape(&run->config, &rank->grid);
     int shards = options.layer_shards ? options.layer_shards : 1;
     *plan = (struct train_plan){
         .ranks = rank_grid_size(&rank->grid),
-        .weights = of_model.weights,
-        .gradients = of_model.gradients,
-        .optimizer = optimizer_bytes(of_model.flat_elements / shards, options.dtype),
+        .weights = of_model.weights + (adapter ? param_weight_bytes(adapter) : 0),
+        .gradients = of_model.gradients + (adapter ? param_gradient_bytes(adapter) : 0),
+        .optimizer = optimizer_bytes(trained / shards, options.dtype),
         .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes),
         .workspace = rank->workspace_needed,
         .data = data_bytes(run, rank->grid.data, data),
-        .parameters = of_model.parameters,
+        .parameters = of_model.all_parameters + (adapter ? param_table_elements(adapter->table, false) : 0),
+        .trainable_parameters = adapter ? param_table_elements(adapter->table, true) : of_model.parameters,
         .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length),
     };
-    return train_saver_bytes(run, rank, &plan->checkpoint);
+    return train_saver_bytes(run, rank, adapter ? adapter->table : NULL, &plan->checkpoint);
 }
 
 int train_plan_make(const struct train_run *run, int ranks, struct train_plan *plan) {
@@ -125,16 +134,20 @@ int train_plan_make(const struct train_run *run, int ranks, struct train_plan *p
     struct gpt_data_options options = train_data_options(run);
     for (int split = 0; split < SPLIT_COUNT; split++)
         options.samples[split] = GPT_NOT_WANTED; /* the files are opened and checked, nothing is built */
+    struct trainee_part trainee = {0};
     int status = train_grid(&run->config, ranks, &grid);
     if (status)
         return status;
-    status = gpt_data_open(&data, &options);
+    if (!run->tuning)
+        status = gpt_data_open(&data, &options);
     if (!status)
         status = device_open("cpu", 0, 0, &device);
     if (!status)
         status = rank_sketch(&rank, &grid, 0, device);
     if (!status)
-        status = train_plan_fill(run, &rank, &data, plan);
+        status = train_plan_fill(run, &rank, &data, &trainee, plan);
+    if (trainee.self)
+        run->trainee->close(trainee.self);
     rank_close(&rank);
     if (device)
         device_close(device);

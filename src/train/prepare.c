@@ -113,7 +113,7 @@ static void warn_of_older_run(const struct run_config *config) {
         log_warning("%s is already there and this run does not go on from it (checkpoint.load does that)", newest);
 }
 
-static int take_checkpoint(struct train_run *run) {
+static int take_checkpoint(struct train_run *run, bool is_tuning) {
     const char *load = run->config.checkpoint.load;
     int status = STATUS_NOT_FOUND;
     if (load)
@@ -127,7 +127,7 @@ static int take_checkpoint(struct train_run *run) {
     }
     struct strbuf text = STRBUF_INIT;
     char path[PATH_MAX];
-    if (!status)
+    if (!status && !is_tuning)
         status = check_checkpoint_model(run);
     if (!status)
         status = ckpt_read_state(run->checkpoint, &text);
@@ -150,5 +150,15 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
     if (!status && !run->config.data.data_path.count)
         status = status_fail(STATUS_USAGE, "data.data_path is not given: name the prefix of a dataset that "
                                            "'cambium preprocess' wrote");
-    return status ? status : take_checkpoint(run);
+    return status ? status : take_checkpoint(run, false);
+}
+
+int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory) {
+    *run = (struct train_run){.config = *config, .eos_id = -1};
+    int status = take_model(run, model_directory, NULL);
+    if (!status)
+        status = take_tokenizer(run);
+    if (!status)
+        status = run_config_resolve(&run->config);
+    return status ? status : take_checkpoint(run, true);
 }

@@ -127,9 +127,9 @@ void optimizer_arrays_close(struct optimizer_arrays *arrays) {
 static int load_weights(struct trainer *trainer, struct optimizer_arrays *state, const char *directory) {
     struct ckpt_array array = pieces_array(&state->pieces[2], "", false);
     struct ckpt_tensors *tensors = NULL;
-    int status = ckpt_open_model(directory, &tensors);
+    int status = trainer->run.trainee ? ckpt_open_adapter(directory, &tensors) : ckpt_open_model(directory, &tensors);
     if (!status)
-        status = ckpt_read(tensors, model_table(trainer->model), &array, 1);
+        status = ckpt_read(tensors, trainer->store->table, &array, 1);
     ckpt_close(tensors);
     return status;
 }
@@ -140,7 +140,7 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
     int status = ckpt_open_optimizer(trainer->run.checkpoint, &tensors);
     bool has_master = !status && ckpt_has_prefix(tensors, master_prefix);
     if (!status)
-        status = ckpt_read(tensors, model_table(trainer->model), state->arrays, has_master ? 3 : 2);
+        status = ckpt_read(tensors, trainer->store->table, state->arrays, has_master ? 3 : 2);
     ckpt_close(tensors);
     if (!status && !has_master)
         status = load_weights(trainer, state, trainer->run.checkpoint);
@@ -148,9 +148,36 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
     return status;
 }
 
+int train_load_base(struct trainer *trainer) {
+    struct param_store *store = model_store(trainer->model);
+    struct ckpt_flat flat = {.store = store,
+                             .stream = trainer->rank.exec.stream,
+                             .memory = store->weights,
+                             .dtype = store->dtype,
+                             .threads = device_threads(trainer->device)};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    struct ckpt_tensors *tensors = NULL;
+    int status = ckpt_open_model(trainer->run.model_directory, &tensors);
+    if (!status)
+        status = ckpt_read(tensors, store->table, &array, 1);
+    ckpt_close(tensors);
+    if (status)
+        return status;
+    return trainer->run.trainee->start(trainer->trainee.self, trainer->model, (uint64_t)trainer->run.config.train.seed);
+}
+
+/* Where values come from when there is no checkpoint: a directory, or NULL for initial ones. */
+static const char *initial_directory(const struct trainer *trainer) {
+    if (trainer->run.trainee)
+        return trainer->run.trainee->init_directory;
+    return *trainer->run.model_directory ? trainer->run.model_directory : NULL;
+}
+
 int train_load(struct trainer *trainer) {
-    if (!*trainer->run.checkpoint && !*trainer->run.model_directory) {
-        int status = model_initialise(trainer->model, (uint64_t)trainer->run.config.train.seed);
+    const char *directory = initial_directory(trainer);
+    if (!*trainer->run.checkpoint && !directory) {
+        int status = trainer->run.trainee ? STATUS_OK /* it has started with them */
+                                          : model_initialise(trainer->model, (uint64_t)trainer->run.config.train.seed);
         return status ? status : optimizer_reset(&trainer->optimizer);
     }
     struct optimizer_arrays state;
@@ -158,7 +185,7 @@ int train_load(struct trainer *trainer) {
     if (!status && *trainer->run.checkpoint)
         status = load_checkpoint(trainer, &state);
     else if (!status)
-        status = load_weights(trainer, &state, trainer->run.model_directory);
+        status = load_weights(trainer, &state, directory);
     state_free(&state);
     return status ? status : optimizer_round_weights(&trainer->optimizer);
 }

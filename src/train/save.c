@@ -24,8 +24,9 @@ int train_first_copy(const struct trainer *trainer) {
 static struct ckpt_save describe(const struct train_run *run, const struct param_table *table, int threads) {
     return (struct ckpt_save){
         .root = run->config.checkpoint.save,
-        .model = {.table = table,
-                  .tokenizer_directory = run->tokenizer_directory,
+        .model = {.kind = run->trainee ? CKPT_ADAPTER : CKPT_MODEL,
+                  .table = table,
+                  .tokenizer_directory = run->trainee ? NULL : run->tokenizer_directory,
                   .max_shard_bytes = run->config.checkpoint.max_shard_size * 1000000,
                   .threads = threads},
         .optimizer_count = run->config.train.precision == PRECISION_FP32 ? 2 : 3,
@@ -33,8 +34,9 @@ static struct ckpt_save describe(const struct train_run *run, const struct param
     };
 }
 
-int train_saver_bytes(const struct train_run *run, const struct rank *rank, size_t *bytes) {
-    struct param_table table = {0};
+int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct param_table *table,
+                      size_t *bytes) {
+    struct param_table of_model = {0};
     bool is_bf16 = run->config.train.precision == PRECISION_BF16;
     struct ckpt_array weights = {.prefix = "", .dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32};
     struct ckpt_array optimizer[OPTIMIZER_ARRAYS];
@@ -43,20 +45,20 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, size
         return STATUS_OK;
     for (int i = 0; i < OPTIMIZER_ARRAYS; i++)
         optimizer[i] = optimizer_array_describe(i);
-    int status = gpt2_describe(&run->config.model, &table);
-    struct ckpt_save save = describe(run, &table, device_threads(rank->device));
+    int status = table ? STATUS_OK : gpt2_describe(&run->config.model, &of_model);
+    struct ckpt_save save = describe(run, table ? table : &of_model, device_threads(rank->device));
     save.model.weights = &weights;
     save.optimizer = optimizer;
     if (!status)
         status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, rank_grid_size(&rank->grid),
                                   rank_grid_rank(&rank->grid, &rank->place), bytes);
-    param_table_free(&table);
+    param_table_free(&of_model);
     return status;
 }
 
 int train_saver_open(struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
-    struct param_store *store = model_store(trainer->model);
+    struct param_store *store = trainer->store;
     if (!run->checkpoint.save)
         return STATUS_OK;
     struct run_saver *saver = trainer->saver = calloc(1, sizeof *saver);
@@ -76,9 +78,9 @@ int train_saver_open(struct trainer *trainer) {
     save.model.weights = &saver->weights;
     save.model.world = trainer->world;
     int status = optimizer_arrays_open(trainer, &saver->arrays, &save.optimizer);
-    if (!status)
+    if (!status && !trainer->run.trainee)
         status = gpt2_write_config(&run->model, store->dtype, trainer->run.eos_id, &saver->config_text);
-    save.model.config_text = saver->config_text;
+    save.model.config_text = trainer->run.trainee ? trainer->run.trainee->config_text : saver->config_text;
     return status ? status : ckpt_saver_open(&save, run->checkpoint.async_save, &saver->saver);
 }
 

@@ -24,7 +24,10 @@ struct trainer {
     int64_t micro_count; /* micro batches of this rank in a global batch */
     struct gpt_batch
         *micros; /* [micro_count]: all of them at once, since a row's loss weight needs the labels of all */
+    struct tuning_data *rows; /* NULL: of pretraining */
     struct model *model;
+    struct trainee_part trainee;
+    struct param_store *store; /* what trains: the model's or the trainee's */
     struct pipeline pipeline;
     struct gradient_sync sync;
     struct optimizer optimizer;
@@ -49,7 +52,7 @@ int train_sum_over_data(struct trainer *trainer, void *value, enum dtype dtype);
 int train_global_batch(struct trainer *trainer, double *loss);
 /* The forward of the global batch of samples from `first` on: adds to what train_sum_loss gives. *labels: rows of this
  * rank's part that count. */
-int train_evaluate_batch(struct trainer *trainer, const struct gpt_split *split, int64_t first, int64_t *labels);
+int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels);
 /* The losses so far, of all ranks. */
 int train_sum_loss(struct trainer *trainer, double *loss);
 
@@ -57,11 +60,12 @@ int train_sum_loss(struct trainer *trainer, double *loss);
 struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid);
 struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid);
 /* Of the rank's stage. */
-int train_model_options(const struct train_run *run, const struct rank *rank, struct model_options *options);
+int train_model_options(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
+                        struct model_options *options);
 struct gpt_data_options train_data_options(const struct train_run *run);
 /* Fills `plan`; `rank` is left planning, with the needs of model and optimizer noted. `data` holds the open files. */
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
-                    struct train_plan *plan);
+                    struct trainee_part *trainee, struct train_plan *plan);
 
 /* state.c: trainer_state.json */
 /* Allocates *text. */
@@ -72,12 +76,15 @@ int train_state_read(struct train_run *run, const char *text, const char *where)
 void train_row_text(const struct config_row *row, const struct run_config *run, char *out, size_t bytes);
 
 /* resume.c */
+/* The frozen weights under a trainee, which then starts. */
+int train_load_base(struct trainer *trainer);
 /* Weights, and with a checkpoint the optimizer, from the files that the run names; or initial values. */
 int train_load(struct trainer *trainer);
 
 /* save.c */
 /* Bytes that saving takes at a rank. */
-int train_saver_bytes(const struct train_run *run, const struct rank *rank, size_t *bytes);
+int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct param_table *table,
+                      size_t *bytes);
 int train_saver_open(struct trainer *trainer);
 void train_saver_close(struct trainer *trainer);
 /* How far a background save is here; what all ranks have agreed on takes it on. */

@@ -20,19 +20,45 @@
 #include "train/events.h"
 #include "train/metrics.h"
 
+#include "data/tuning.h"
+#include "model/model.h"
+
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
+/* What trains in the place of the model, on a base that is frozen: an adapter, which a room above brings. */
+struct trainee_part { /* at one rank */
+    void *self;
+    const struct hook_table *hooks; /* for the model */
+    struct param_store *store;      /* sketched; start() gives it memory */
+};
+struct trainee {
+    const void *description;
+    /* Before the model is planned; `model` is how the base will be opened. */
+    int (*open)(const void *description, const struct model_options *model, struct rank *rank,
+                struct trainee_part *part);
+    void (*close)(void *self);
+    /* Once the base has its weights: memory, and initial values. */
+    int (*start)(void *self, struct model *base, uint64_t seed);
+    /* Around the passes of a global batch: gradients are cleared, and finished. */
+    int (*begin)(void *self);
+    int (*end)(void *self);
+    const char *config_text;    /* adapter_config.json */
+    const char *init_directory; /* of an adapter whose values it starts from; NULL: initial ones */
+};
+
 /* A run that is ready to be planned and opened. */
 struct train_run {
-    struct run_config config;        /* resolved; its strings are the caller's */
-    const char *tokenizer_directory; /* tokenizer files that go into checkpoints; NULL: none */
-    int32_t eos_id;                  /* -1: unknown */
-    char model_directory[PATH_MAX];  /* where the weights come from; "": initialised */
-    char checkpoint[PATH_MAX];       /* where the run goes on; "": it starts afresh */
-    int64_t iteration;               /* done before */
+    const struct trainee *trainee;       /* NULL: the model trains */
+    const struct tuning_options *tuning; /* what it trains on; NULL: data.data_path */
+    struct run_config config;            /* resolved; its strings are the caller's */
+    const char *tokenizer_directory;     /* tokenizer files that go into checkpoints; NULL: none */
+    int32_t eos_id;                      /* -1: unknown */
+    char model_directory[PATH_MAX];      /* where the weights come from; "": initialised */
+    char checkpoint[PATH_MAX];           /* where the run goes on; "": it starts afresh */
+    int64_t iteration;                   /* done before */
     int64_t consumed_samples;
     int64_t optimizer_step;
 };
@@ -43,11 +69,15 @@ struct train_run {
 int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,
                   const struct config *given);
 
+/* The same for a run that trains something on the frozen model of a directory; `trainee` and `tuning` are the caller's
+ * to set before the run is planned. */
+int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory);
+
 /* Bytes of memory that a rank of a run takes, by purpose. */
 struct train_plan {
     int ranks;
     size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
-    int64_t parameters;
+    int64_t parameters, trainable_parameters;
     double flops_per_token;
 };
 size_t train_plan_total(const struct train_plan *plan);

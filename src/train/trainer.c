@@ -57,16 +57,21 @@ static int open_model(struct trainer *trainer) {
         .weight_decay = run->optim.weight_decay,
         .clip_grad = run->optim.clip_grad,
     };
-    int status = train_model_options(&trainer->run, &trainer->rank, &options);
+    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->trainee, &options);
     if (!status)
         status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
     struct pipeline_shape shape = train_pipeline_shape(run, &trainer->rank.grid);
     if (!status)
         status = pipeline_open(&trainer->pipeline, &trainer->rank, &shape, model_stream_elements(trainer->model),
                                options.dtype);
+    trainer->store = trainer->run.trainee ? trainer->trainee.store
+                     : trainer->model     ? model_store(trainer->model)
+                                          : NULL;
     if (!status)
-        status = gradient_sync_open(&trainer->sync, &trainer->rank, model_store(trainer->model),
-                                    run->parallel.use_distributed_optimizer);
+        status =
+            gradient_sync_open(&trainer->sync, &trainer->rank, trainer->store, run->parallel.use_distributed_optimizer);
+    if (!status && trainer->run.trainee)
+        status = train_load_base(trainer);
     if (!status)
         status = optimizer_open(&trainer->optimizer, &adamw, &trainer->sync);
     if (!status)
@@ -76,6 +81,8 @@ static int open_model(struct trainer *trainer) {
 
 /* The first rank of a host builds the index caches, which the others then find. */
 static int open_data(struct trainer *trainer) {
+    if (trainer->run.tuning)
+        return tuning_data_open(trainer->run.tuning, &trainer->rows);
     struct gpt_data_options options = train_data_options(&trainer->run);
     int status = STATUS_OK;
     if (trainer->site.is_first_on_host)
@@ -114,7 +121,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     if (!status)
         status = rank_open(&trainer->rank, &grid, trainer->world, trainer->device, (uint64_t)run->config.train.seed);
     if (!status)
-        status = train_plan_fill(run, &trainer->rank, &trainer->data, &trainer->plan);
+        status = train_plan_fill(run, &trainer->rank, &trainer->data, &trainer->trainee, &trainer->plan);
     if (!status)
         status = open_batches(trainer);
     if (!status)
@@ -134,6 +141,8 @@ void trainer_close(struct trainer *trainer) {
     gradient_sync_close(&trainer->sync);
     pipeline_close(&trainer->pipeline);
     model_close(trainer->model);
+    if (trainer->trainee.self)
+        trainer->run.trainee->close(trainer->trainee.self);
     rank_close(&trainer->rank);
     if (trainer->device)
         device_close(trainer->device);
@@ -141,6 +150,7 @@ void trainer_close(struct trainer *trainer) {
         gpt_batch_free(&trainer->micros[m]);
     free(trainer->micros);
     gpt_data_close(&trainer->data);
+    tuning_data_close(trainer->rows);
     comm_close(trainer->own_world);
     free(trainer);
 }
@@ -212,17 +222,24 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
 
 int trainer_evaluate(struct trainer *trainer, struct validation_record *record, bool *is_done) {
     const struct run_config *run = &trainer->run.config;
-    const struct gpt_split *split = &trainer->data.splits[SPLIT_VALID];
+    int64_t length =
+        trainer->rows ? tuning_data_length(trainer->rows, SPLIT_VALID) : trainer->data.splits[SPLIT_VALID].length;
     double start = clock_seconds(), loss = 0;
     int64_t labels = 0, more, batch_size = run->train.global_batch_size;
     *is_done = false;
-    if (!run->train.eval_interval || split->length == 0)
+    if (!run->train.eval_interval || length == 0)
         return STATUS_OK;
-    /* As Megatron counts: each validation goes on where the one before it ended. */
+    /* Of text as Megatron counts: each validation goes on where the one before it ended. Rows are all taken, at most
+     * eval_iters batches of them. */
     int64_t first = (trainer->iteration / run->train.eval_interval - 1) * run->train.eval_iters * batch_size;
+    int64_t all = (length + batch_size - 1) / batch_size, count = run->train.eval_iters;
+    if (trainer->rows) {
+        first = 0;
+        count = all < count ? all : count;
+    }
     int status = train_agree(trainer);
-    for (int64_t i = 0; i < run->train.eval_iters && !status && !trainer->stop; i++) {
-        status = train_evaluate_batch(trainer, split, first + i * batch_size, &more);
+    for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {
+        status = train_evaluate_batch(trainer, first + i * batch_size, &more);
         labels += more;
         if (!status)
             status = train_agree(trainer);

@@ -42,8 +42,7 @@ double *golden_param(const struct golden *golden, const struct param *row, enum 
 /* Fails unless each tensor that trains in the case is in the table. */
 void golden_covers(const struct golden *golden, const struct param_table *table);
 
-/* What the case's directory is compared with: the names of all cases, without base; count of them. The caller frees the
- * list by golden_free_cases. */
+/* The names of all cases, from the directory; base is none. To be freed by golden_free_cases. */
 size_t golden_cases(char ***names);
 void golden_free_cases(char **names, size_t count);
 

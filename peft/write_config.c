@@ -1,0 +1,129 @@
+/* adapter_config.json, with the keys and values that PEFT reads back and other readers ask for. */
+#include "base/base.h"
+#include "peft/config.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const type_names[PEFT_TYPE_COUNT] = {
+    [PEFT_LORA] = "LORA",          [PEFT_IA3] = "IA3",
+    [PEFT_ADAPTER] = "BOTTLENECK", [PEFT_PROMPT] = "PROMPT_TUNING",
+    [PEFT_PTUNING] = "P_TUNING",   [PEFT_PREFIX] = "PREFIX_TUNING",
+};
+
+static void set(json_t *object, const char *key, json_t *value) {
+    json_object_set_new(object, key, value);
+}
+
+static json_t *list_of(const struct config_list *list, const char *const *defaults) {
+    json_t *array = json_array();
+    for (size_t i = 0; i < list->count; i++)
+        json_array_append_new(array, json_string(list->items[i]));
+    for (size_t i = 0; list->count == 0 && defaults && defaults[i]; i++)
+        json_array_append_new(array, json_string(defaults[i]));
+    return array;
+}
+
+/* A list of suffixes; a single text where PEFT would read a list otherwise than we did. */
+static json_t *targets_of(const struct config_list *list, const char *const *defaults) {
+    bool is_text =
+        list->count == 1 && (!strcmp(list->items[0], "all-linear") || strpbrk(list->items[0], "*+?[](|^$\\"));
+    return is_text ? json_string(list->items[0]) : list_of(list, defaults);
+}
+
+/* {"KEY": number} of "KEY=number". */
+static json_t *pattern_of(const struct config_list *list, bool is_integer) {
+    json_t *object = json_object();
+    for (size_t i = 0; i < list->count; i++) {
+        const char *equals = strrchr(list->items[i], '=');
+        if (!equals)
+            continue;
+        char *key = strndup(list->items[i], (size_t)(equals - list->items[i]));
+        if (key)
+            set(object, key,
+                is_integer ? json_integer(strtoll(equals + 1, NULL, 10)) : json_real(strtod(equals + 1, NULL)));
+        free(key);
+    }
+    return object;
+}
+
+static json_t *layers_of(const struct config_list *list) {
+    if (!list->count)
+        return json_null();
+    json_t *array = json_array();
+    for (size_t i = 0; i < list->count; i++)
+        json_array_append_new(array, json_integer(strtoll(list->items[i], NULL, 10)));
+    return array;
+}
+
+static json_t *number_of(double value) {
+    return value == (double)(json_int_t)value ? json_integer((json_int_t)value) : json_real(value);
+}
+
+static void add_lora(json_t *object, const struct peft_config *config) {
+    static const char *const defaults[] = {"c_attn", NULL};
+    set(object, "r", json_integer(config->r));
+    set(object, "lora_alpha", number_of(config->lora_alpha));
+    set(object, "lora_dropout", json_real(config->lora_dropout));
+    set(object, "bias", json_string("none"));
+    set(object, "fan_in_fan_out", json_true());
+    set(object, "target_modules", targets_of(&config->target_modules, defaults));
+    set(object, "exclude_modules",
+        config->exclude_modules.count ? list_of(&config->exclude_modules, NULL) : json_null());
+    set(object, "init_lora_weights", json_true());
+    set(object, "use_rslora", json_boolean(config->use_rslora));
+    set(object, "use_dora", json_boolean(config->use_dora));
+    set(object, "rank_pattern", pattern_of(&config->rank_pattern, true));
+    set(object, "alpha_pattern", pattern_of(&config->alpha_pattern, false));
+    set(object, "layers_to_transform", layers_of(&config->layers_to_transform));
+    set(object, "layers_pattern", json_null());
+    set(object, "modules_to_save", json_null());
+}
+
+static void add_ia3(json_t *object, const struct peft_config *config) {
+    static const char *const defaults[] = {"c_attn", "mlp.c_proj", NULL}, *const forwards[] = {"mlp.c_proj", NULL};
+    bool is_default = !config->target_modules.count;
+    set(object, "target_modules", targets_of(&config->target_modules, defaults));
+    set(object, "feedforward_modules", list_of(&config->feedforward_modules, is_default ? forwards : NULL));
+    set(object, "fan_in_fan_out", json_true());
+    set(object, "init_ia3_weights", json_true());
+    set(object, "modules_to_save", json_null());
+}
+
+static void add_prompt(json_t *object, const struct peft_config *config) {
+    static const char *const encoders[] = {"MLP", "LSTM"};
+    set(object, "num_virtual_tokens", json_integer(config->num_virtual_tokens));
+    set(object, "num_transformer_submodules", json_integer(1));
+    if (config->type == PEFT_PROMPT)
+        set(object, "prompt_tuning_init", json_string("RANDOM")); /* the file has the values */
+    if (config->type == PEFT_PTUNING) {
+        set(object, "encoder_reparameterization_type", json_string(encoders[config->encoder_reparameterization_type]));
+        set(object, "encoder_num_layers", json_integer(config->encoder_num_layers));
+        set(object, "encoder_dropout", json_real(config->encoder_dropout));
+    }
+    if (config->type != PEFT_PROMPT)
+        set(object, "encoder_hidden_size",
+            config->encoder_hidden_size ? json_integer(config->encoder_hidden_size) : json_null());
+    if (config->type == PEFT_PREFIX)
+        set(object, "prefix_projection", json_false()); /* folded in the file */
+}
+
+int peft_write_config(const struct peft_config *config, const char *base_directory, char **text) {
+    json_t *object = json_object();
+    set(object, "peft_type", json_string(type_names[config->type]));
+    set(object, "task_type", json_string("CAUSAL_LM"));
+    set(object, "base_model_name_or_path", json_string(base_directory));
+    set(object, "inference_mode", json_true());
+    set(object, "revision", json_null());
+    set(object, "auto_mapping", json_null());
+    if (config->type == PEFT_LORA)
+        add_lora(object, config);
+    else if (config->type == PEFT_IA3)
+        add_ia3(object, config);
+    else if (config->type != PEFT_ADAPTER)
+        add_prompt(object, config);
+    *text = json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS);
+    json_decref(object);
+    return *text ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}

@@ -1,0 +1,327 @@
+/* cambium finetune: trains a few parameters on a frozen model. */
+#include "commands.h"
+#include "launch.h"
+
+#include "config/run.h"
+#include "data/tuning.h"
+#include "peft/peft.h"
+#include "text/text.h"
+#include "train/train.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const truncations[] = {"right", "left", NULL};
+
+/* What may also stand in the YAML file; the run's own sections come first. */
+struct sections {
+    struct run_config run;
+    struct peft_config peft;
+    struct {
+        int template_name, truncation_side;
+        bool train_on_prompt, packing;
+        int64_t epochs;
+    } tuning;
+};
+
+struct options {
+    const char *config, *model, *output, *init_adapter, *peft;
+    struct config_list data, valid_data;
+    int64_t ranks; /* 0: not given */
+    bool is_dry_run;
+    struct sections sections;
+};
+
+#define OPTION(name, field, meta, text)                                                                                \
+    {                                                                                                                  \
+        .path = name, .type = CONFIG_STRING, .offset = offsetof(struct options, field), .metavar = meta,               \
+        .is_path = true, .help = text                                                                                  \
+    }
+static const struct config_row rows[] = {
+    OPTION("config", config, "FILE.yaml", "read the run's keys from this file first"),
+    OPTION("model", model, "DIR", "the model directory, or one of checkpoints, that stays as it is"),
+    {.path = "peft",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, peft),
+     .metavar = "METHOD",
+     .help = "lora, ia3, adapter, prompt, ptuning or prefix"},
+    {.path = "data",
+     .type = CONFIG_LIST,
+     .offset = offsetof(struct options, data),
+     .is_path = true,
+     .metavar = "FILE.jsonl...",
+     .help = "rows to train on; several files may have weights: weight, file, weight, file, ..."},
+    {.path = "valid-data",
+     .type = CONFIG_LIST,
+     .offset = offsetof(struct options, valid_data),
+     .is_path = true,
+     .metavar = "FILE.jsonl...",
+     .help = "rows of the validation"},
+    OPTION("output", output, "DIR", "where the adapter, and its checkpoints, are written"),
+    OPTION("init-adapter", init_adapter, "DIR", "start from the values of an adapter"),
+    RANKS_ROW(offsetof(struct options, ranks),
+              "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
+    {.path = "dry-run",
+     .type = CONFIG_BOOL,
+     .offset = offsetof(struct options, is_dry_run),
+     .default_text = "false",
+     .help = "print the resolved run and the memory plan of its first rank, and end"},
+};
+
+#define TUNING(field) offsetof(struct sections, tuning.field)
+static const struct config_row tuning_rows[] = {
+    {.path = "tuning.template",
+     .type = CONFIG_CHOICE,
+     .offset = TUNING(template_name),
+     .default_text = "auto",
+     .choices = tuning_template_names,
+     .help = "how messages and instructions become text; auto: as the tokenizer's own template"},
+    {.path = "tuning.truncation_side",
+     .type = CONFIG_CHOICE,
+     .offset = TUNING(truncation_side),
+     .default_text = "right",
+     .choices = truncations,
+     .help = "where rows that are too long are cut"},
+    {.path = "tuning.train_on_prompt",
+     .type = CONFIG_BOOL,
+     .offset = TUNING(train_on_prompt),
+     .default_text = "false",
+     .help = "loss on the whole text, not on answers alone"},
+    {.path = "tuning.packing",
+     .type = CONFIG_BOOL,
+     .offset = TUNING(packing),
+     .default_text = "false",
+     .help = "several rows to a sample, none of which sees another"},
+    {.path = "tuning.epochs",
+     .type = CONFIG_INT,
+     .offset = TUNING(epochs),
+     .default_text = "1",
+     .minimum = 1,
+     .maximum = 1e6,
+     .help = "times that every row is trained on, where train.train_iters is not given"},
+};
+enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
+
+/* Rows of all sections; the caller frees them. */
+static struct config_row *section_rows(size_t *count) {
+    *count = run_row_count + peft_row_count + TUNING_ROWS;
+    struct config_row *all = malloc(*count * sizeof *all);
+    if (!all)
+        return NULL;
+    memcpy(all, run_rows, run_row_count * sizeof *all);
+    memcpy(all + run_row_count, peft_rows, peft_row_count * sizeof *all);
+    for (size_t i = 0; i < peft_row_count; i++)
+        all[run_row_count + i].offset += offsetof(struct sections, peft);
+    memcpy(all + run_row_count + peft_row_count, tuning_rows, sizeof tuning_rows);
+    return all;
+}
+
+static struct config_command describe(const struct config_row *sections, size_t count) {
+    return (struct config_command){
+        .name = "finetune",
+        .synopsis = "cambium finetune --model DIR --peft METHOD --data FILE.jsonl --output DIR "
+                    "[--section.key=value ...] [--ranks N]",
+        .description =
+            "Trains a small set of parameters on a model that stays as it is, and writes an adapter that Hugging "
+            "Face's "
+            "PEFT reads. Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
+            "{\"instruction\", \"input\", \"output\"} or {\"text\"}; of a row with an answer only the answer is "
+            "trained.",
+        .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter --optim.lr=1e-4 "
+                    "--train.train_iters=200\n"
+                    "  cambium finetune --model model --peft ia3 --data rows.jsonl --output adapter --optim.lr=5e-3 "
+                    "--train.train_iters=200 --train.global_batch_size=8\n",
+        .rows = rows,
+        .row_count = sizeof rows / sizeof *rows,
+        .section_rows = sections,
+        .section_row_count = count,
+        .section_offset = offsetof(struct options, sections),
+        .config_flag = "config",
+        .positional_offset = SIZE_MAX,
+    };
+}
+
+/* ---- the trainee ---- */
+
+struct tuning {
+    struct train_run run;
+    struct train_plan plan;
+    struct trainee trainee;
+    struct tuning_options rows;
+    struct tokenizer *tokenizer;
+    char *config_text;
+};
+
+static int open_trainee(const void *description, const struct model_options *model, struct rank *rank,
+                        struct trainee_part *part) {
+    struct peft_options options = {.adapters = description, .count = 1, .model = model, .trains = true};
+    struct peft *peft;
+    int status = peft_open(&options, rank, &peft);
+    if (!status)
+        *part = (struct trainee_part){.self = peft, .hooks = peft_hooks(peft), .store = peft_store(peft)};
+    return status;
+}
+
+static void close_trainee(void *self) {
+    peft_close(self);
+}
+
+static int start_trainee(void *self, struct model *base, uint64_t seed) {
+    (void)base;
+    int status = peft_allocate(self);
+    return status ? status : peft_initialise(self, seed);
+}
+
+static int begin_trainee(void *self) {
+    return peft_begin(self);
+}
+
+static int end_trainee(void *self) {
+    return peft_end(self);
+}
+
+static int choose_method(struct options *options) {
+    static const char *const names[] = {"lora", "ia3", "adapter", "prompt", "ptuning", "prefix"};
+    for (int i = 0; i < PEFT_TYPE_COUNT && options->peft; i++)
+        if (!strcmp(options->peft, names[i])) {
+            options->sections.peft.type = i;
+            return STATUS_OK;
+        }
+    return options->peft
+               ? status_fail(STATUS_USAGE, "--peft %s: expected lora, ia3, adapter, prompt, ptuning or prefix",
+                             options->peft)
+               : STATUS_OK;
+}
+
+static int check_given(const struct options *options) {
+    const struct {
+        const char *name;
+        bool is_given;
+    } needed[] = {{"--model", options->model}, {"--data", options->data.count > 0}, {"--output", options->output}};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!needed[i].is_given)
+            return status_fail(STATUS_USAGE, "finetune: %s is not given", needed[i].name);
+    return STATUS_OK;
+}
+
+static void describe_rows(struct tuning *tuning, const struct options *options) {
+    const struct run_config *run = &tuning->run.config;
+    const struct peft_config *peft = &options->sections.peft;
+    bool has_rows = peft->type == PEFT_PROMPT || peft->type == PEFT_PTUNING;
+    tuning->rows = (struct tuning_options){
+        .train = options->data,
+        .valid = options->valid_data,
+        .tokenizer = tuning->tokenizer,
+        .tokenizer_directory = tuning->run.tokenizer_directory,
+        .template_name = (enum tuning_template)options->sections.tuning.template_name,
+        .config_eos = tuning->run.eos_id,
+        .vocab_size = run->model.vocab_size,
+        .seq_length = run->data.seq_length,
+        .virtual_tokens = has_rows ? peft->num_virtual_tokens : 0,
+        .first_position = peft->type == PEFT_PREFIX ? peft->num_virtual_tokens : 0,
+        .row_multiple = run->parallel.sequence_parallel ? run->parallel.tensor_model_parallel_size : 1,
+        .truncation = (enum tuning_truncation)options->sections.tuning.truncation_side,
+        .is_whole_text = options->sections.tuning.train_on_prompt,
+        .is_packed = options->sections.tuning.packing,
+        .seed = run->data.seed,
+        .samples = run->train.train_iters * run->train.global_batch_size,
+    };
+}
+
+static int prepare(struct options *options, const struct launch *launch, struct tuning *tuning) {
+    int ranks, status = launch_ranks(launch, options->ranks, &ranks);
+    if (!status)
+        status = check_given(options);
+    if (!status)
+        status = choose_method(options);
+    options->sections.run.checkpoint.save = options->output;
+    if (!status)
+        status = train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
+    if (!status && !tuning->run.tokenizer_directory)
+        status = status_fail(STATUS_USAGE, "%s has no tokenizer, and tokenizer is not given", options->model);
+    if (!status)
+        status = tokenizer_open(tuning->run.tokenizer_directory, &tuning->tokenizer);
+    if (!status)
+        status = peft_write_config(&options->sections.peft, tuning->run.model_directory, &tuning->config_text);
+    if (status)
+        return status;
+    describe_rows(tuning, options);
+    tuning->trainee = (struct trainee){.description = &options->sections.peft,
+                                       .open = open_trainee,
+                                       .close = close_trainee,
+                                       .start = start_trainee,
+                                       .begin = begin_trainee,
+                                       .end = end_trainee,
+                                       .config_text = tuning->config_text,
+                                       .init_directory = options->init_adapter};
+    tuning->run.trainee = &tuning->trainee;
+    tuning->run.tuning = &tuning->rows;
+    return train_plan_make(&tuning->run, ranks, &tuning->plan);
+}
+
+/* ---- ranks ---- */
+
+static int train(struct comm *world, void *context) {
+    const struct tuning *tuning = context;
+    struct trainer *trainer;
+    log_quiet(world->rank > 0);
+    int status = trainer_open(&tuning->run, world, &trainer);
+    if (!status)
+        status = trainer_run(trainer);
+    if (status)
+        launch_abort(world, status);
+    trainer_close(trainer);
+    return status;
+}
+
+static void group_digits(int64_t value, char out[32]) {
+    char digits[32];
+    int n = snprintf(digits, sizeof digits, "%lld", (long long)value), used = 0;
+    for (int i = 0; i < n; i++) {
+        if (i && (n - i) % 3 == 0)
+            out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = 0;
+}
+
+/* The line that PEFT's users know. */
+static void tell_parameters(const struct train_plan *plan) {
+    char trainable[32], all[32];
+    group_digits(plan->trainable_parameters, trainable);
+    group_digits(plan->parameters, all);
+    log_info("trainable params: %s || all params: %s || trainable%%: %.4f", trainable, all,
+             100.0 * (double)plan->trainable_parameters / (double)plan->parameters);
+}
+
+int command_finetune(int argc, char **argv) {
+    size_t count;
+    struct config_row *sections = section_rows(&count);
+    struct options options = {0};
+    struct config *config = NULL;
+    struct tuning tuning = {0};
+    struct launch launch;
+    bool is_help = false;
+    int status = launch_begin(&launch);
+    if (!status && !sections)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    const struct config_command command = describe(sections, count);
+    if (!status)
+        status = config_parse(&command, argc, argv, &options, &config, &is_help);
+    if (!status && !is_help)
+        status = prepare(&options, &launch, &tuning);
+    status = launch_agree(&launch, status);
+    if (!status && !is_help) {
+        if (launch.is_first) {
+            tell_parameters(&tuning.plan);
+            train_plan_print(&tuning.plan, "cambium: ", stderr);
+        }
+        if (!options.is_dry_run)
+            status = launch_run(&launch, tuning.plan.ranks, train, &tuning);
+    }
+    tokenizer_close(tuning.tokenizer);
+    free(tuning.config_text);
+    config_free(config);
+    free(sections);
+    return launch_end(&launch, status);
+}
