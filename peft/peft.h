@@ -32,7 +32,7 @@ int64_t peft_virtual_tokens(const struct peft *peft);
 /* Gives the store its memory. */
 int peft_allocate(struct peft *peft);
 /* Bytes on the device that peft_allocate takes beside the store. */
-size_t peft_scratch_bytes(const struct peft *peft);
+size_t peft_device_bytes(const struct peft *peft);
 /* The weights of the base, loaded and plain: DoRA measures them at every peft_begin, and not after they are packed. */
 void peft_set_base(struct peft *peft, const struct param_store *weights);
 /* Initial values, keyed by seed, name and element. */
