@@ -9,6 +9,10 @@ static const char *const base_names[PEFT_PROJECTIONS][2] = {
     {"mlp.fc2.weight", "mlp.fc2.bias"},
 };
 
+static size_t device_bytes(int64_t out) {
+    return 3 * (size_t)out * sizeof(float);
+}
+
 int dora_add_row(struct pair *pair) {
     const struct peft_projection *p = &pair->projection;
     struct param row = {.dims = 1,
@@ -30,10 +34,6 @@ int dora_add_row(struct pair *pair) {
     pair->adapter->peft->own_bytes += pair->is_here ? device_bytes(p->out / tensors) : 0;
     pair->dora.magnitude = peft_add_row(pair->adapter, &row);
     return pair->dora.magnitude < 0 ? pair->dora.magnitude : STATUS_OK;
-}
-
-static size_t device_bytes(int64_t out) {
-    return 3 * (size_t)out * sizeof(float);
 }
 
 static int64_t outputs(const struct pair *pair) {
