@@ -9,6 +9,10 @@ static const char *const base_names[PEFT_PROJECTIONS][2] = {
     {"mlp.fc2.weight", "mlp.fc2.bias"},
 };
 
+static size_t device_bytes(int64_t out) {
+    return 3 * (size_t)out * sizeof(float);
+}
+
 int dora_add_row(struct pair *pair) {
     const struct peft_projection *p = &pair->projection;
     struct param row = {.dims = 1,
@@ -26,6 +30,8 @@ int dora_add_row(struct pair *pair) {
         snprintf(row.slices[i].name, sizeof row.slices[i].name,
                  "base_model.model.transformer.h.%lld.%s.lora_magnitude_vector", (long long)pair->layer, p->name);
     }
+    int tensors = pair_is_row(pair) ? 1 : pair->adapter->peft->rank->grid.tensor;
+    pair->adapter->peft->own_bytes += pair->is_here ? device_bytes(p->out / tensors) : 0;
     pair->dora.magnitude = peft_add_row(pair->adapter, &row);
     return pair->dora.magnitude < 0 ? pair->dora.magnitude : STATUS_OK;
 }
@@ -37,7 +43,7 @@ static int64_t outputs(const struct pair *pair) {
 int dora_allocate(struct pair *pair) {
     void *memory;
     int64_t out = outputs(pair);
-    int status = device_alloc(pair->adapter->peft->rank->device, 3 * (size_t)out * sizeof(float), &memory);
+    int status = device_alloc(pair->adapter->peft->rank->device, device_bytes(out), &memory);
     if (status)
         return status_wrap(status, "magnitudes");
     pair->dora.squares = memory;

@@ -10,6 +10,7 @@ struct wide_weights {
     struct peft *peft;
     void *memory; /* [flat_elements]; NULL where they are fp32 */
 };
+size_t wide_bytes(const struct wide_weights *wide);
 int wide_allocate(struct wide_weights *wide);
 void wide_free(struct wide_weights *wide);
 int wide_begin(struct wide_weights *wide);

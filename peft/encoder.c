@@ -5,12 +5,14 @@
 
 /* ---- weights ---- */
 
-int wide_allocate(struct wide_weights *wide) {
+size_t wide_bytes(const struct wide_weights *wide) {
     const struct param_store *store = &wide->peft->store;
-    size_t bytes = (size_t)store->flat_elements * sizeof(float);
-    if (store->dtype == DTYPE_F32)
-        return STATUS_OK;
-    return device_alloc(store->device, bytes, &wide->memory);
+    return store->dtype == DTYPE_F32 ? 0 : (size_t)store->flat_elements * sizeof(float);
+}
+
+int wide_allocate(struct wide_weights *wide) {
+    size_t bytes = wide_bytes(wide);
+    return bytes ? device_alloc(wide->peft->store.device, bytes, &wide->memory) : STATUS_OK;
 }
 
 void wide_free(struct wide_weights *wide) {

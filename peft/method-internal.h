@@ -41,6 +41,7 @@ struct peft {
     int64_t max_rows;                  /* of a batch */
     const struct param_store *weights; /* the base's, once they are known */
     size_t scratch_bytes;              /* the most that a method asked for */
+    size_t own_bytes;                  /* that methods take on the device themselves */
     void *scratch;                     /* one hook's at a time */
     struct param_table table;
     struct param_store store;

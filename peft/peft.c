@@ -177,8 +177,8 @@ int64_t peft_prefix_tokens(const struct peft *peft) {
     return tokens;
 }
 
-size_t peft_scratch_bytes(const struct peft *peft) {
-    return peft->scratch_bytes;
+size_t peft_device_bytes(const struct peft *peft) {
+    return peft->scratch_bytes + peft->own_bytes;
 }
 
 int peft_allocate(struct peft *peft) {

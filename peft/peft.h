@@ -35,14 +35,14 @@ int64_t peft_prefix_tokens(const struct peft *peft);
 /* Gives the store its memory. */
 int peft_allocate(struct peft *peft);
 /* Bytes on the device that peft_allocate takes beside the store. */
-size_t peft_scratch_bytes(const struct peft *peft);
+size_t peft_device_bytes(const struct peft *peft);
 /* The weights of the base, loaded and plain, before peft_initialise: prompts start as rows of them, and DoRA measures
  * them at every peft_begin, not after they are packed. */
 void peft_set_base(struct peft *peft, const struct param_store *weights);
 /* Initial values, keyed by seed, name and element. All tensor ranks together. */
 int peft_initialise(struct peft *peft, uint64_t seed);
-/* Clears the gradients and computes what hooks use all through a global batch; without training, once before the
- * forwards. */
+/* Clears the gradients and computes what hooks use until the weights change again: before a global batch, before a
+ * validation, and once where nothing trains. */
 int peft_begin(struct peft *peft);
 /* Gradients of what peft_begin computed. */
 int peft_end(struct peft *peft);

@@ -193,7 +193,13 @@ static int allocate(struct peft_adapter *adapter) {
 }
 
 static int attach(struct peft_adapter *adapter) {
+    const struct prompt *prompt = adapter->own;
     struct hook hook = {.self = adapter, .virtual_rows = virtual_rows};
+    struct arena arena = ARENA_PLAN;
+    if (prompt->is_encoded && prompt->is_here) {
+        place(adapter, &arena);
+        adapter->peft->own_bytes += arena.used + wide_bytes(&prompt->wide);
+    }
     int status = hook_table_add(&adapter->peft->hooks, 0, ATTACH_EMBEDDING, &hook);
     if (!status && adapter->peft->rank->is_planning) /* notes the scratch */
         status = begin(adapter);

@@ -158,7 +158,8 @@ static int open_trainee(const void *description, const struct model_options *mod
     struct peft *peft;
     int status = peft_open(&options, rank, &peft);
     if (!status)
-        *part = (struct trainee_part){.self = peft, .hooks = peft_hooks(peft), .store = peft_store(peft)};
+        *part = (struct trainee_part){
+            .self = peft, .hooks = peft_hooks(peft), .store = peft_store(peft), .bytes = peft_device_bytes(peft)};
     return status;
 }
 
@@ -167,8 +168,8 @@ static void close_trainee(void *self) {
 }
 
 static int start_trainee(void *self, struct model *base, uint64_t seed) {
-    (void)base;
     int status = peft_allocate(self);
+    peft_set_base(self, model_store(base));
     return status ? status : peft_initialise(self, seed);
 }
 

@@ -2,6 +2,8 @@
  * the beginning, and refused where they cannot be. */
 #include "support.h"
 
+#include "optim/optim.h"
+
 #include <math.h>
 
 #define LIST(...)                                                                                                      \
@@ -205,6 +207,68 @@ static void what_is_computed_again_is_the_same(void **state) {
         }
 }
 
+/* ---- stages ---- */
+
+/* Layer by layer, each a chunk with a slot of its own, on one stage or on two. */
+static void run_chunks(struct tuned *first, struct tuned *second, double *loss) {
+    static float between[TUNED_ROWS * 24], back[TUNED_ROWS * 24];
+    struct model_batch batch = tuned_batch();
+    struct model_pass low = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = true};
+    struct model_pass high = low;
+    high.chunk = high.slot = first == second;
+    test_ok(peft_begin(first->peft));
+    if (second != first)
+        test_ok(peft_begin(second->peft));
+    test_ok(model_forward(first->model, &batch, &low, NULL, between));
+    test_ok(model_forward(second->model, &batch, &high, between, NULL));
+    test_ok(model_backward(second->model, &high, NULL, back));
+    test_ok(model_backward(first->model, &low, back, NULL));
+    test_ok(model_loss(second->model, loss));
+}
+
+/* What a stage has; what it does not have is empty. */
+static void check_stage(const struct named *method, const struct tuned *stage, const struct tuned *whole, int layer) {
+    assert_int_equal(stage->store->table->count, whole->store->table->count);
+    for (int id = 0; id < stage->store->table->count; id++)
+        if (layer >= 0 && stage->store->table->rows[id].layer != layer)
+            assert_int_equal(param_local_elements(stage->store, id), 0);
+    int status = compare(stage, whole);
+    if (status)
+        fail_msg("%s: %s", method->name, status_text());
+}
+
+static void stages_equal_the_whole(void **state) {
+    (void)state;
+    for (int i = 0; i < METHODS; i++) {
+        struct single whole, both, stages[2];
+        struct tuned_options options = options_of(&methods[i]);
+        double loss;
+        run_single(&whole, &options);
+        options.chunk_count = 2;
+        options.chunks[0] = (struct model_chunk){0, 1};
+        options.chunks[1] = (struct model_chunk){1, 1};
+        open_single(&both, &options);
+        tuned_shake(both.tuned.store, 0.3f);
+        run_chunks(&both.tuned, &both.tuned, &loss);
+        assert_true(loss == whole.loss);
+        check_stage(&methods[i], &both.tuned, &whole.tuned, -1);
+        for (int s = 0; s < 2; s++) {
+            options.chunk_count = 1;
+            options.chunks[0] = (struct model_chunk){s, 1};
+            open_single(&stages[s], &options);
+            tuned_shake(stages[s].tuned.store, 0.3f);
+        }
+        run_chunks(&stages[0].tuned, &stages[1].tuned, &loss);
+        assert_true(loss == whole.loss);
+        for (int s = 0; s < 2; s++)
+            check_stage(&methods[i], &stages[s].tuned, &whole.tuned, s);
+        close_single(&stages[0]);
+        close_single(&stages[1]);
+        close_single(&both);
+        close_single(&whole);
+    }
+}
+
 /* ---- gradients ---- */
 
 /* Central differences, dropout in force: masks are the same in every pass. */
@@ -322,16 +386,34 @@ static void dropout_is_of_training_alone(void **state) {
 
 /* ---- what the table says ---- */
 
+/* Adam's first step is the rate, whatever the gradient. */
 static void lora_plus_gives_b_its_own_rate(void **state) {
     (void)state;
     struct single s;
+    struct gradient_sync sync;
+    struct optimizer optimizer;
     const struct named plus = {"lora+", 1, {{.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .loraplus_lr_ratio = 16}}};
     struct tuned_options options = options_of(&plus);
-    open_single(&s, &options);
-    for (int id = 0; id < s.tuned.store->table->count; id++) {
-        const struct param *row = &s.tuned.store->table->rows[id];
-        assert_true(row->lr_factor == (strstr(row->name, "lora_B") ? 16.0f : 0.0f));
+    run_single(&s, &options);
+    struct param_store *store = s.tuned.store;
+    struct optimizer_options adamw = {.beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-12};
+    double norm, lr = 1e-3;
+    float *before = malloc(param_weight_bytes(store));
+    assert_non_null(before);
+    memcpy(before, store->weights, param_weight_bytes(store));
+    test_ok(gradient_sync_open(&sync, &s.rank, store, false));
+    test_ok(optimizer_open(&optimizer, &adamw, &sync));
+    test_ok(optimizer_reset(&optimizer));
+    test_ok(optimizer_step(&optimizer, lr, &norm));
+    for (int id = 0; id < store->table->count; id++) {
+        double rate = strstr(store->table->rows[id].name, "lora_B") ? 16 * lr : lr;
+        float moved = fabsf(((float *)store->weights)[store->offset[id]] - before[store->offset[id]]);
+        if (!(fabs((double)moved - rate) <= 1e-3 * rate))
+            fail_msg("%s moved by %g, expected %g", store->table->rows[id].name, (double)moved, rate);
     }
+    free(before);
+    optimizer_close(&optimizer);
+    gradient_sync_close(&sync);
     close_single(&s);
 }
 
@@ -415,6 +497,7 @@ static void what_cannot_be_is_refused_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensor_ranks_equal_the_whole),       cmocka_unit_test(so_with_the_sequence_cut_as_well),
+        cmocka_unit_test(stages_equal_the_whole),
         cmocka_unit_test(what_is_computed_again_is_the_same), cmocka_unit_test(gradients_equal_differences),
         cmocka_unit_test(methods_begin_as_the_identity),      cmocka_unit_test(dropout_is_of_training_alone),
         cmocka_unit_test(lora_plus_gives_b_its_own_rate),     cmocka_unit_test(counts_are_the_published_ones),
