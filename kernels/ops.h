@@ -105,6 +105,76 @@ struct gelu {
     void *dx;       /* backward out; may be dy */
 };
 
+/* What adapters know besides the GELU: max(x, 0), x sigmoid(x), and tanh(x). */
+enum unit { UNIT_RELU, UNIT_SWISH, UNIT_TANH };
+struct unit_call {
+    int64_t count;
+    enum dtype type;
+    enum unit unit;
+    const void *x;  /* the unit's input */
+    void *y;        /* forward out; may be x */
+    const void *dy; /* backward in */
+    void *dx;       /* backward out; may be dy */
+};
+
+/* Every row's columns scaled by a vector, but for a part that stays as it is: y = x * scale, or with `fixed`
+ * y = x + (x - fixed) * (scale - 1), so that a scale of one leaves the bits alone. Backward: dx = dy * scale, and
+ * dscale[j] += factor[j] * sum over rows of dy * (x - fixed). */
+struct column_scale {
+    int64_t rows, cols;
+    enum dtype type;       /* of x, y, dy, dx and fixed */
+    enum dtype scale_type; /* type, or fp32 */
+    const void *x;         /* [N,C]; the backward needs it where it makes dscale */
+    const void *scale;     /* [C] */
+    const void *fixed;     /* [C] or NULL */
+    void *kept;            /* forward: [N,C] receives x, or NULL */
+    void *y;               /* forward: [N,C] out; may be x */
+    const void *dy;        /* backward: [N,C] */
+    void *dx;              /* backward: [N,C] out; may be dy */
+    const float *factor;   /* backward: [C], or NULL: 1 */
+    float *dscale;         /* backward: [C] accumulated, or NULL when frozen */
+};
+
+/* squares[i] = the sum of squares of row i of weight + scale * up down: what DoRA measures (arXiv 2402.09353). Of a
+ * matrix whose columns are cut over ranks it is a part of the sum. */
+struct row_squares {
+    int64_t rows, cols, rank;
+    enum dtype type;
+    const void *weight; /* [rows, cols] */
+    const void *up;     /* [rows, rank]; NULL: the weight alone */
+    const void *down;   /* [rank, cols] */
+    float scale;
+    float *squares; /* [rows] out */
+};
+
+/* From sums of squares to norms and what they make of a magnitude: norm = sqrt(squares), rounded to `type` as the
+ * magnitude is, so that one which is the norm gives a ratio of exactly one. */
+struct magnitude_ratio {
+    int64_t count;
+    enum dtype type;
+    const float *squares;  /* [count] */
+    const void *magnitude; /* [count]; read for the ratio */
+    void *norm;            /* [count] out, or NULL */
+    float *ratio;          /* [count] magnitude / norm out, or NULL */
+    float *inverse;        /* [count] 1 / norm out, or NULL */
+};
+
+/* One direction of an LSTM layer over T steps, in fp32, from a zero state. Gates in the order i, f, g, o:
+ * c = f c' + i g, y = o tanh(c). The products with the layer's input are the caller's: `gates` comes in as x W' + b and
+ * goes out as the gates; the backward takes those and leaves the gradient of their sums, from which the gradients of
+ * both weights and biases, and of x, are products again. */
+struct lstm {
+    int64_t steps, hidden; /* T, H */
+    bool is_reverse;       /* from the last step to the first */
+    const float *weight;   /* [4H, H] of the state */
+    const float *bias;     /* [4H] of the state */
+    float *gates;          /* [T, 4H] */
+    float *cells;          /* [T, H] forward out, backward in */
+    float *y;              /* [T, H] out, row stride y_stride */
+    int64_t y_stride;
+    const float *dy; /* backward: [T, H], row stride y_stride */
+};
+
 /* y = residual + dropout(x); residual NULL: y = dropout(x). y may be x or residual. Backward: dx = mask * dy / (1-p).
  */
 struct residual_dropout {
@@ -121,8 +191,8 @@ struct residual_dropout {
 
 /* Causal attention over segments of a flat batch: row i sees rows j <= i of its own segment, and the segment's prefix;
  * what it does not see cannot change its bits, not even a NaN. A backend that multiplies bf16 as bf16 rounds the
- * probabilities and their gradients to it before they are multiplied. Without a prefix, the workspace of one segment of
- * all rows is enough for the same rows cut in any way. */
+ * probabilities and their gradients to it before they are multiplied. The workspace of one segment of all rows is
+ * enough for the same rows cut in any way, and does not depend on which pointers are NULL. */
 struct attention {
     int64_t rows;                 /* N */
     int64_t segments;             /* S */
@@ -186,7 +256,14 @@ struct paged_attention {
 /* x[i] = token_table[tokens[i]] + position_table[positions[i]]. Backward: scatter-adds dx into the fp32 tables, in row
  * order, so that the result is deterministic. Of a vocabulary that is cut over ranks the token tables hold the entries
  * [first_token, first_token + token_count): the rows of other tokens become 0, position included, so that the sum over
- * the ranks is the whole's, to the bit; their token gradients are left out. */
+ * the ranks is the whole's, to the bit; their token gradients are left out. Ids from first_virtual on are rows of the
+ * tables of virtual tokens, one behind the other; a table that is NULL is another rank's, its rows become 0. */
+enum { EMBEDDING_VIRTUAL_TABLES = 4 };
+struct embedding_virtual {
+    int64_t tokens;
+    const void *table; /* [tokens,C] */
+    float *gradient;   /* accumulated; NULL when frozen */
+};
 struct embedding {
     int64_t rows, cols;
     enum dtype type;
@@ -198,6 +275,9 @@ struct embedding {
     void *x;                               /* forward out */
     const void *dx;                        /* backward in */
     float *dtoken_table, *dposition_table; /* accumulated; NULL when frozen */
+    int64_t first_virtual;
+    int virtual_count; /* of tables; 0: every id is in the vocabulary */
+    struct embedding_virtual virtuals[EMBEDDING_VIRTUAL_TABLES];
 };
 
 /* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse;
@@ -286,6 +366,19 @@ struct ops {
     int (*gelu_forward)(const struct exec *exec, const struct gelu *a);
     int (*gelu_backward)(const struct exec *exec, const struct gelu *a);
 
+    int (*unit_forward)(const struct exec *exec, const struct unit_call *a);
+    int (*unit_backward)(const struct exec *exec, const struct unit_call *a);
+
+    int (*column_scale_forward)(const struct exec *exec, const struct column_scale *a);
+    size_t (*column_scale_backward_workspace)(struct device *device, const struct column_scale *a);
+    int (*column_scale_backward)(const struct exec *exec, const struct column_scale *a);
+    int (*row_squares)(const struct exec *exec, const struct row_squares *a);
+    int (*magnitude_ratio)(const struct exec *exec, const struct magnitude_ratio *a);
+
+    int (*lstm_forward)(const struct exec *exec, const struct lstm *a);
+    size_t (*lstm_backward_workspace)(struct device *device, const struct lstm *a);
+    int (*lstm_backward)(const struct exec *exec, const struct lstm *a);
+
     int (*residual_dropout_forward)(const struct exec *exec, const struct residual_dropout *a);
     int (*residual_dropout_backward)(const struct exec *exec, const struct residual_dropout *a);
 
@@ -328,6 +421,9 @@ struct ops {
                 void *to);
     /* y += x, elementwise, the sum in fp32. */
     int (*add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
+    /* y = scale * x, + y when accumulate; rounded once. y may be x. */
+    int (*scale_add)(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
+                     bool accumulate, void *y);
     /* out[i] = x[index[i]] for whole rows of `cols` elements: the rows whose logits are wanted. */
     int (*gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                        const int32_t *index, void *out);

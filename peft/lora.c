@@ -1,20 +1,13 @@
 /* LoRA (arXiv 2106.09685): y += s B A drop(x) at any set of projections, s = alpha / r, or alpha / sqrt(r) (rsLoRA).
+ * DoRA scales what comes out (dora.c); LoRA+ (arXiv 2402.12354) gives B a learning rate of its own.
  *
  * Over tensor ranks no forward needs a collective of its own. A column projection has A whole and B's rows cut like its
  * outputs; a row projection has A's columns cut like its inputs and B whole, and adds to the part of y that is summed
  * anyway. What is whole gets a part of its gradient from each rank (sums_over_tensor). */
-#include "method-internal.h"
+#include "lora-internal.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-/* One projection's pair. */
-struct pair {
-    struct peft_adapter *adapter;
-    int a, b; /* ids */
-    int64_t r;
-    float scale;
-};
 
 struct lora {
     int count;
@@ -23,8 +16,11 @@ struct lora {
 
 /* ---- the parameters ---- */
 
-static int add_pair(struct peft_adapter *adapter, int64_t layer, const struct peft_projection *p, struct pair *pair) {
-    bool is_row = p->split == LINEAR_ROW;
+static int add_pair(struct pair *pair) {
+    struct peft_adapter *adapter = pair->adapter;
+    const struct peft_projection *p = &pair->projection;
+    int64_t layer = pair->layer;
+    bool is_row = pair_is_row(pair);
     struct param a = {.dims = 2,
                       .shape = {pair->r, p->in},
                       .shard = is_row ? PARAM_SHARD_AXIS1 : PARAM_REPLICATED,
@@ -39,6 +35,7 @@ static int add_pair(struct peft_adapter *adapter, int64_t layer, const struct pe
                       .sums_over_tensor = is_row,
                       .init = PARAM_INIT_ZERO,
                       .decays = true,
+                      .lr_factor = (float)adapter->config.loraplus_lr_ratio,
                       .layer = (int)layer,
                       .slice_count = p->parts};
     snprintf(a.name, sizeof a.name, "layers.%lld.%s.lora_A", (long long)layer, p->name);
@@ -53,7 +50,46 @@ static int add_pair(struct peft_adapter *adapter, int64_t layer, const struct pe
              (long long)layer, p->name);
     pair->a = peft_add_row(adapter, &a);
     pair->b = pair->a < 0 ? pair->a : peft_add_row(adapter, &b);
-    return pair->b < 0 ? pair->b : STATUS_OK;
+    if (pair->b < 0)
+        return pair->b;
+    return adapter->config.use_dora ? dora_add_row(pair) : STATUS_OK;
+}
+
+static int check_config(const struct peft_config *config) {
+    if (config->r < 1)
+        return status_fail(STATUS_USAGE, "peft.r %lld: expected at least 1", (long long)config->r);
+    if (!(config->lora_dropout >= 0 && config->lora_dropout < 1))
+        return status_fail(STATUS_USAGE, "peft.lora_dropout %g: expected 0 or more, below 1", config->lora_dropout);
+    if (config->use_dora && config->lora_dropout > 0)
+        return status_fail(STATUS_USAGE, "peft.use_dora with peft.lora_dropout %g: DoRA is computed without dropout",
+                           config->lora_dropout);
+    if (!(config->loraplus_lr_ratio >= 0))
+        return status_fail(STATUS_USAGE, "peft.loraplus_lr_ratio %g: expected above 0", config->loraplus_lr_ratio);
+    return STATUS_OK;
+}
+
+enum { DROPOUT_SITES = 1 << 23 }; /* the model's own are below */
+
+/* Rank and scale of a projection, by the patterns or else for all. */
+static int configure(struct pair *pair) {
+    const struct peft_config *config = &pair->adapter->config;
+    double r = (double)config->r, alpha = config->lora_alpha;
+    int status = peft_pattern(&config->rank_pattern, "rank_pattern", pair->layer, &pair->projection, &r);
+    if (!status)
+        status = peft_pattern(&config->alpha_pattern, "alpha_pattern", pair->layer, &pair->projection, &alpha);
+    if (!status && r != floor(r))
+        return status_fail(STATUS_USAGE, "peft.rank_pattern: a rank of %g", r);
+    pair->r = (int64_t)r;
+    pair->scale = (float)(alpha / (config->use_rslora ? sqrt(r) : r));
+    return status;
+}
+
+/* Where x after dropout, and the gradient before it, stand meanwhile. */
+static void need_scratch(const struct pair *pair) {
+    struct peft *peft = pair->adapter->peft;
+    int64_t in = pair_is_row(pair) ? pair->projection.in / peft->rank->grid.tensor : pair->projection.in;
+    if (peft->trains && pair->adapter->config.lora_dropout > 0)
+        peft_need_scratch(peft, (size_t)(peft->max_rows * in) * dtype_bytes(peft->dtype));
 }
 
 static int describe(struct peft_adapter *adapter) {
@@ -65,24 +101,33 @@ static int describe(struct peft_adapter *adapter) {
         lora->pairs = calloc((size_t)base->num_layers * PEFT_PROJECTIONS, sizeof *lora->pairs);
     if (!lora || !lora->pairs)
         return status_fail(STATUS_MEMORY, "out of memory");
-    if (config->r < 1)
-        return status_fail(STATUS_USAGE, "peft.r %lld: expected at least 1", (long long)config->r);
-    int status = peft_targets_check(adapter);
+    int status = check_config(config);
+    if (!status)
+        status = peft_targets_check(adapter);
     peft_projections(base, projections);
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
             if (!peft_targets(adapter, layer, &projections[p]))
                 continue;
             struct pair *pair = &lora->pairs[lora->count++];
-            double divisor = config->use_rslora ? sqrt((double)config->r) : (double)config->r;
-            *pair = (struct pair){.adapter = adapter, .r = config->r, .scale = (float)(config->lora_alpha / divisor)};
-            status = add_pair(adapter, layer, &projections[p], pair);
+            int64_t number = (adapter->number * base->num_layers + layer) * PEFT_PROJECTIONS + p;
+            *pair = (struct pair){.adapter = adapter,
+                                  .projection = projections[p],
+                                  .layer = layer,
+                                  .is_here = peft_has_layer(adapter->peft, layer),
+                                  .dropout_site = DROPOUT_SITES + (uint32_t)number};
+            need_scratch(pair);
+            status = configure(pair);
+            if (!status)
+                status = add_pair(pair);
         }
     return status;
 }
 
 static void close_lora(struct peft_adapter *adapter) {
     struct lora *lora = adapter->own;
+    for (int i = 0; lora && i < lora->count; i++)
+        dora_free(&lora->pairs[i]);
     if (lora)
         free(lora->pairs);
     free(lora);
@@ -90,15 +135,54 @@ static void close_lora(struct peft_adapter *adapter) {
 
 /* ---- the hook ---- */
 
-/* What the forward keeps: s A x [N, r]; behind it the gradient of A x [N, r]. */
-static size_t saved_bytes(void *self, const struct hook_call *call) {
-    const struct pair *pair = self;
-    return 2 * (size_t)(call->rows * pair->r) * dtype_bytes(call->dtype);
+/* What the forward keeps: s A x [N, r]; behind it the gradient of A x [N, r], and DoRA's y before it is scaled
+ * [N, out]. */
+struct kept {
+    void *inner, *dinner, *y;
+};
+
+static struct kept place_kept(const struct pair *pair, const struct hook_call *call, struct arena *arena) {
+    size_t width = dtype_bytes(call->dtype), inner = (size_t)(call->rows * pair->r) * width;
+    struct kept kept = {.inner = arena_take(arena, inner)};
+    if (!pair->adapter->peft->trains)
+        return kept;
+    kept.dinner = arena_take(arena, inner);
+    if (pair->adapter->config.use_dora)
+        kept.y = arena_take(arena, (size_t)(call->rows * call->out) * width);
+    return kept;
 }
 
-static void *inner_gradient(const struct pair *pair, const struct hook_call *call) {
-    size_t bytes = (size_t)(call->rows * pair->r) * dtype_bytes(call->dtype);
-    return call->saved ? (char *)call->saved + bytes : NULL;
+static size_t saved_bytes(void *self, const struct hook_call *call) {
+    struct arena arena = ARENA_PLAN;
+    place_kept(self, call, &arena);
+    return arena.used;
+}
+
+static struct kept kept_of(const struct pair *pair, const struct hook_call *call) {
+    struct arena arena = ARENA_PLAN;
+    if (call->saved)
+        arena = arena_over(call->saved, saved_bytes((void *)pair, call));
+    return place_kept(pair, call, &arena);
+}
+
+/* y = residual + dropout(x), residual NULL: none. The mask is that of the global columns. */
+static int drop(const struct pair *pair, const struct hook_call *call, const void *residual, const void *x, void *y) {
+    struct residual_dropout dropout = {.rows = call->rows,
+                                       .cols = call->in,
+                                       .type = call->dtype,
+                                       .residual = residual,
+                                       .x = x,
+                                       .y = y,
+                                       .dropout = {.p = (float)pair->adapter->config.lora_dropout,
+                                                   .seed = call->rank->seed,
+                                                   .site = pair->dropout_site,
+                                                   .keys = call->keys},
+                                       .first_col = pair_is_row(pair) ? call->rank->place.tensor * call->in : 0};
+    return rank_run(call->rank, PHASE_NORM, residual_dropout_forward, &dropout);
+}
+
+static bool has_dropout(const struct pair *pair, const struct hook_call *call) {
+    return pair->adapter->config.lora_dropout > 0 && call->keys.sample;
 }
 
 static int multiply(const struct hook_call *call, const struct gemm *gemm) {
@@ -109,15 +193,18 @@ static int forward(void *self, const struct hook_call *call) {
     const struct pair *pair = self;
     const struct param_store *store = &pair->adapter->peft->store;
     struct weight_view a = param_borrow(store, pair->a), b = param_borrow(store, pair->b);
+    struct kept kept = kept_of(pair, call);
+    bool is_dropped = has_dropout(pair, call);
+    void *scratch = pair->adapter->peft->scratch;
     struct gemm down = {.m = call->rows,
                         .n = pair->r,
                         .k = call->in,
-                        .a = call->x,
+                        .a = is_dropped ? scratch : call->x,
                         .lda = call->in,
                         .b = a.data,
                         .ldb = call->in,
                         .b_transposed = true,
-                        .c = call->saved,
+                        .c = kept.inner,
                         .ldc = pair->r,
                         .type = call->dtype,
                         .c_type = call->dtype,
@@ -125,7 +212,7 @@ static int forward(void *self, const struct hook_call *call) {
     struct gemm up = {.m = call->rows,
                       .n = call->out,
                       .k = pair->r,
-                      .a = call->saved,
+                      .a = kept.inner,
                       .lda = pair->r,
                       .b = b.data,
                       .ldb = pair->r,
@@ -135,9 +222,13 @@ static int forward(void *self, const struct hook_call *call) {
                       .type = call->dtype,
                       .c_type = call->dtype,
                       .accumulate = true};
-    int status = multiply(call, &down);
+    int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
+    if (!status)
+        status = multiply(call, &down);
     if (!status)
         status = multiply(call, &up);
+    if (!status && pair->adapter->config.use_dora)
+        status = dora_forward(pair, call, kept.y);
     param_return(store, pair->a, a);
     param_return(store, pair->b, b);
     return status;
@@ -166,6 +257,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     const struct pair *pair = self;
     const struct param_store *store = &pair->adapter->peft->store;
     struct weight_view b = param_borrow(store, pair->b);
+    struct kept kept = kept_of(pair, call);
     struct gemm back = {.m = call->rows,
                         .n = pair->r,
                         .k = call->out,
@@ -173,12 +265,14 @@ static int backward_output(void *self, const struct hook_call *call) {
                         .lda = call->out,
                         .b = b.data,
                         .ldb = pair->r,
-                        .c = inner_gradient(pair, call),
+                        .c = kept.dinner,
                         .ldc = pair->r,
                         .type = call->dtype,
                         .c_type = call->dtype,
                         .scale = pair->scale};
-    int status = add_gradient(call, param_gradient(store, pair->b), call->dy, call->out, call->saved, pair->r);
+    int status = pair->adapter->config.use_dora ? dora_backward(pair, call, kept.y) : STATUS_OK;
+    if (!status)
+        status = add_gradient(call, param_gradient(store, pair->b), call->dy, call->out, kept.inner, pair->r);
     if (!status)
         status = multiply(call, &back);
     param_return(store, pair->b, b);
@@ -189,10 +283,13 @@ static int backward_input(void *self, const struct hook_call *call) {
     const struct pair *pair = self;
     const struct param_store *store = &pair->adapter->peft->store;
     struct weight_view a = param_borrow(store, pair->a);
+    struct kept kept = kept_of(pair, call);
+    bool is_dropped = has_dropout(pair, call);
+    void *scratch = pair->adapter->peft->scratch;
     struct gemm back = {.m = call->rows,
                         .n = call->in,
                         .k = pair->r,
-                        .a = inner_gradient(pair, call),
+                        .a = kept.dinner,
                         .lda = pair->r,
                         .b = a.data,
                         .ldb = call->in,
@@ -201,33 +298,67 @@ static int backward_input(void *self, const struct hook_call *call) {
                         .type = call->dtype,
                         .c_type = call->dtype,
                         .accumulate = true};
-    int status =
-        add_gradient(call, param_gradient(store, pair->a), inner_gradient(pair, call), pair->r, call->x, call->in);
-    if (!status && (call->dx || call->rank->is_planning))
+    int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
+    if (!status)
+        status = add_gradient(call, param_gradient(store, pair->a), kept.dinner, pair->r,
+                              is_dropped ? scratch : call->x, call->in);
+    if (!status && !is_dropped && (call->dx || call->rank->is_planning))
         status = multiply(call, &back);
+    if (!status && pair->adapter->config.lora_dropout > 0 && (is_dropped || call->rank->is_planning)) {
+        back.c = scratch;
+        back.accumulate = false;
+        if (call->dx || call->rank->is_planning)
+            status = multiply(call, &back);
+        if (!status && call->dx && !call->rank->is_planning)
+            status = drop(pair, call, call->dx, scratch, call->dx);
+    }
     param_return(store, pair->a, a);
     return status;
 }
 
 static int attach(struct peft_adapter *adapter) {
-    struct peft *peft = adapter->peft;
     struct lora *lora = adapter->own;
-    struct peft_projection projections[PEFT_PROJECTIONS];
-    int status = STATUS_OK, next = 0;
-    peft_projections(&peft->base, projections);
-    for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
-        for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
-            if (!peft_targets(adapter, layer, &projections[p]))
-                continue;
-            struct hook hook = {.self = &lora->pairs[next++],
-                                .stage = HOOK_BEFORE_ACTIVATION,
-                                .saved_bytes = saved_bytes,
-                                .forward = forward,
-                                .backward_output = backward_output,
-                                .backward_input = backward_input};
-            status = hook_table_add(&peft->hooks, layer, projections[p].place, &hook);
-        }
+    int status = STATUS_OK;
+    for (int i = 0; i < lora->count && !status; i++) {
+        struct pair *pair = &lora->pairs[i];
+        struct hook hook = {.self = pair,
+                            .stage = HOOK_BEFORE_ACTIVATION,
+                            .saved_bytes = saved_bytes,
+                            .forward = forward,
+                            .backward_output = backward_output,
+                            .backward_input = backward_input};
+        status = hook_table_add(&adapter->peft->hooks, pair->layer, pair->projection.place, &hook);
+    }
     return status;
 }
 
-const struct peft_method peft_lora = {.describe = describe, .attach = attach, .close = close_lora};
+/* ---- DoRA ---- */
+
+static int every_magnitude(struct peft_adapter *adapter, int (*run)(struct pair *pair)) {
+    struct lora *lora = adapter->own;
+    int status = STATUS_OK;
+    for (int i = 0; i < lora->count && adapter->config.use_dora && !status; i++)
+        if (lora->pairs[i].is_here)
+            status = run(&lora->pairs[i]);
+    return status;
+}
+
+static int allocate(struct peft_adapter *adapter) {
+    return every_magnitude(adapter, dora_allocate);
+}
+
+static int initialise(struct peft_adapter *adapter, uint64_t seed) {
+    (void)seed;
+    return every_magnitude(adapter, dora_initialise);
+}
+
+static int begin(struct peft_adapter *adapter) {
+    return every_magnitude(adapter, dora_begin);
+}
+
+const struct peft_method peft_lora = {.describe = describe,
+                                      .attach = attach,
+                                      .allocate = allocate,
+                                      .initialise = initialise,
+                                      .begin = begin,
+                                      .close = close_lora};

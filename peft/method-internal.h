@@ -13,8 +13,14 @@ struct peft_method {
     /* Adds the hooks with hook_table_add; parameters have their ids. Hooks stand at the layers of other stages, too: so
      * the model knows where the backward ends. */
     int (*attach)(struct peft_adapter *adapter);
+    /* Once the store has its memory: what the method keeps on the device. */
+    int (*allocate)(struct peft_adapter *adapter);
+    /* Initial values beyond those of the table. */
+    int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
+    /* Sets those parameters of `to`, which does not train, that `from` has none of the same names for. */
+    int (*fold)(const struct peft_adapter *from, struct peft_adapter *to);
     void (*close)(struct peft_adapter *adapter);
 };
 
@@ -32,6 +38,11 @@ struct peft {
     struct model_config base;
     enum dtype dtype;
     bool trains;
+    int64_t max_rows;                  /* of a batch */
+    const struct param_store *weights; /* the base's, once they are known */
+    size_t scratch_bytes;              /* the most that a method asked for */
+    size_t own_bytes;                  /* that methods take on the device themselves */
+    void *scratch;                     /* one hook's at a time */
     struct param_table table;
     struct param_store store;
     bool *is_held; /* [table count] */
@@ -53,6 +64,14 @@ enum { PEFT_PROJECTIONS = 4 };
 void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]);
 /* Whether the adapter changes this projection of this layer: target_modules, exclude_modules, layers_to_transform. */
 bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection);
+/* Of these, whether it is scaled at its input: feedforward_modules; none of it where the one entry is "none". */
+bool peft_is_feedforward(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection);
+/* Whether layers_to_transform has the layer. */
+bool peft_transforms(const struct peft_adapter *adapter, int64_t layer);
+/* What a list of "KEY=VALUE" says of a projection: PEFT's get_pattern_key, the first key that matches its path.
+ * *value stays as it is where none does. Fails on an item that is none, or whose value is no number above 0. */
+int peft_pattern(const struct config_list *patterns, const char *what, int64_t layer,
+                 const struct peft_projection *projection, double *value);
 /* Fails when no projection of the model is targeted, or an entry of the list matches none. */
 int peft_targets_check(const struct peft_adapter *adapter);
 
@@ -60,9 +79,17 @@ int peft_targets_check(const struct peft_adapter *adapter);
  * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their
  * names. Returns the id, or a negative status. Slices that are not set are one slice of the whole. */
 int peft_add_row(struct peft_adapter *adapter, struct param *row);
-/* Whether the layer is this stage's. */
+/* Whether the layer is this stage's; while the stack opens. */
 bool peft_has_layer(const struct peft *peft, int64_t layer);
 
-extern const struct peft_method peft_lora;
+/* Fails where num_virtual_tokens, with those of the adapters before, leaves the base no position for a token. */
+int peft_check_virtual_tokens(const struct peft_adapter *adapter);
+/* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
+int peft_check_encoder(const struct peft_adapter *adapter);
+
+/* Asks for scratch on the device (peft->scratch) while the stack is opened. */
+void peft_need_scratch(struct peft *peft, size_t bytes);
+
+extern const struct peft_method peft_lora, peft_ia3, peft_bottleneck, peft_prompt, peft_prefix;
 
 #endif

@@ -27,11 +27,32 @@ static bool is_suffix(const char *path, const char *suffix) {
            (tail == length || path[length - tail - 1] == '.');
 }
 
-static bool matches_expression(const char *path, const char *expression) {
-    char whole[1024];
+/* POSIX has no \d and no (?: of Python's; both have other words for them. */
+static bool translate(const char *expression, char *out, size_t bytes) {
+    size_t used = 0;
+    for (const char *at = expression; *at; at++) {
+        bool is_digit = at[0] == '\\' && at[1] == 'd', is_escape = at[0] == '\\' && at[1] && !is_digit;
+        bool is_group = !strncmp(at, "(?:", 3);
+        const char *text = is_digit ? "[0-9]" : is_group ? "(" : at;
+        size_t length = is_digit ? 5 : is_escape ? 2 : 1;
+        if (used + length >= bytes)
+            return false;
+        memcpy(out + used, text, length);
+        used += length;
+        at += is_digit || is_escape ? 1 : is_group ? 2 : 0;
+    }
+    out[used] = 0;
+    return true;
+}
+
+/* Whether `prefix` and the expression match the whole path. */
+static bool matches_expression(const char *path, const char *prefix, const char *expression) {
+    char own[1024], whole[1040];
     regex_t compiled;
-    int n = snprintf(whole, sizeof whole, "^(%s)$", expression);
-    if (n < 0 || (size_t)n >= sizeof whole || regcomp(&compiled, whole, REG_EXTENDED | REG_NOSUB))
+    if (!translate(expression, own, sizeof own))
+        return false;
+    snprintf(whole, sizeof whole, "^%s(%s)$", prefix, own);
+    if (regcomp(&compiled, whole, REG_EXTENDED | REG_NOSUB))
         return false;
     bool is_match = !regexec(&compiled, path, 0, NULL, 0);
     regfree(&compiled);
@@ -69,7 +90,44 @@ bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struc
                                              default_targets[config->type][1] ? 2 : 1};
         return is_listed(&defaults, path);
     }
-    return is_listed(targets, path) || (targets->count == 1 && matches_expression(path, targets->items[0]));
+    return is_listed(targets, path) || (targets->count == 1 && matches_expression(path, "", targets->items[0]));
+}
+
+bool peft_is_feedforward(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection) {
+    const struct config_list *modules = &adapter->config.feedforward_modules;
+    char path[PATH_BYTES];
+    module_path(layer, projection->name, path);
+    if (modules->count == 0)
+        return is_suffix(path, "mlp.c_proj");
+    if (modules->count == 1 && !strcmp(modules->items[0], "none"))
+        return false;
+    return is_listed(modules, path) || (modules->count == 1 && matches_expression(path, "", modules->items[0]));
+}
+
+bool peft_transforms(const struct peft_adapter *adapter, int64_t layer) {
+    return has_layer(&adapter->config.layers_to_transform, layer);
+}
+
+int peft_pattern(const struct config_list *patterns, const char *what, int64_t layer,
+                 const struct peft_projection *projection, double *value) {
+    char path[PATH_BYTES], key[1024];
+    bool is_found = false;
+    module_path(layer, projection->name, path);
+    for (size_t i = 0; i < patterns->count; i++) {
+        const char *item = patterns->items[i], *equals = strrchr(item, '=');
+        size_t length = equals ? (size_t)(equals - item) : 0;
+        char *end = NULL;
+        double number = equals ? strtod(equals + 1, &end) : 0;
+        if (!length || length >= sizeof key || *end || !(number > 0) || number > 1e9)
+            return status_fail(STATUS_USAGE, "peft.%s \"%s\": expected KEY=VALUE, and a value above 0", what, item);
+        memcpy(key, item, length);
+        key[length] = 0;
+        if (is_found || !matches_expression(path, "(.*\\.)?", key))
+            continue;
+        *value = number;
+        is_found = true;
+    }
+    return STATUS_OK;
 }
 
 int peft_targets_check(const struct peft_adapter *adapter) {

@@ -83,9 +83,15 @@ static void add_lora(json_t *object, const struct peft_config *config) {
 
 static void add_ia3(json_t *object, const struct peft_config *config) {
     static const char *const defaults[] = {"c_attn", "mlp.c_proj", NULL}, *const forwards[] = {"mlp.c_proj", NULL};
-    bool is_default = !config->target_modules.count;
+    const struct config_list *modules = &config->feedforward_modules;
+    bool is_default = !config->target_modules.count,
+         is_none = modules->count == 1 && !strcmp(modules->items[0], "none");
     set(object, "target_modules", targets_of(&config->target_modules, defaults));
-    set(object, "feedforward_modules", list_of(&config->feedforward_modules, is_default ? forwards : NULL));
+    /* PEFT takes a list only where each of its entries is one of the targets, letter by letter. */
+    set(object, "feedforward_modules",
+        is_none                        ? json_array()
+        : modules->count || is_default ? targets_of(modules, forwards)
+                                       : json_string(".*\\.mlp\\.c_proj"));
     set(object, "fan_in_fan_out", json_true());
     set(object, "init_ia3_weights", json_true());
     set(object, "modules_to_save", json_null());

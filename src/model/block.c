@@ -21,6 +21,14 @@ static const struct hook_list *hooks_at(const struct block_pass *pass, enum atta
     return hook_table_list(pass->model->options.hooks, pass->layer, place);
 }
 
+/* Keys of the rows from `first` on. */
+static struct row_keys keys_at(const struct block_pass *pass, int64_t first) {
+    const struct device_batch *batch = &pass->model->slot->batch;
+    if (!pass->has_dropout || !batch->sample)
+        return (struct row_keys){0};
+    return (struct row_keys){.sample = batch->sample + first, .token = batch->token + first};
+}
+
 static struct hook_call hook_call_at(const struct block_pass *pass, enum attach_place place) {
     return (struct hook_call){
         .rank = pass->model->rank,
@@ -30,6 +38,7 @@ static struct hook_call hook_call_at(const struct block_pass *pass, enum attach_
         .rows = pass->rows,
         .segments = pass->segments,
         .segment_count = pass->segment_count,
+        .keys = keys_at(pass, 0),
         .saved = pass->saved->hooks[place],
     };
 }
@@ -54,6 +63,7 @@ static struct hook_call half_hook_call(const struct block_pass *pass, enum attac
                                        const void *residual) {
     struct hook_call call = hook_call_at(pass, place);
     call.rows = stream_rows(pass);
+    call.keys = keys_at(pass, rank_first_stream_row(pass->model->rank, pass->rows));
     call.in = call.out = pass->model->options.config.hidden_size;
     call.x = x;
     call.y = pass->model->branch;

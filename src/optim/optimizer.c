@@ -163,6 +163,7 @@ static int update(struct optimizer *optimizer, int id, double lr) {
     if (first >= end)
         return STATUS_OK;
     int64_t local = piece->local + first - piece->first;
+    float lr_factor = store->table->rows[id].lr_factor;
     struct adamw call = {
         .count = end - first,
         .master = optimizer_master(optimizer, piece) + (first - piece->first),
@@ -172,7 +173,7 @@ static int update(struct optimizer *optimizer, int id, double lr) {
         .gradient_scale = &((struct scalars *)optimizer->scalars)->factor,
         .weights = store->dtype == DTYPE_F32 ? NULL : weights_at(store, first),
         .weights_type = store->dtype,
-        .lr = (float)lr,
+        .lr = (float)(lr_factor > 0 ? lr * (double)lr_factor : lr),
         .beta1 = (float)optimizer->options.beta1,
         .beta2 = (float)optimizer->options.beta2,
         .epsilon = (float)optimizer->options.epsilon,

@@ -140,6 +140,7 @@ struct hook_call {
     int64_t rows, in, out;
     const struct hook_segment *segments;
     int segment_count;
+    struct row_keys keys; /* of these rows, for dropout; NULL in a pass without it, and while planning */
     const void *x;        /* [N, in]; NULL where the place has no input of its own */
     void *y;              /* [N, out], changed in place */
     const void *residual; /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
@@ -154,6 +155,14 @@ struct hook_prefix {
     int64_t tokens;
     const void *k, *v;
     float *dk, *dv;
+};
+
+/* Virtual tokens of the embedding: rows behind the vocabulary, id vocab_size + v of the first method's. The table is
+ * whole on every tensor rank; so is its gradient: fp32, accumulated, or NULL. */
+struct hook_virtual {
+    int64_t tokens;
+    const void *table; /* [tokens, C] */
+    float *gradient;
 };
 
 /* One method at one place. The forward changes y after the base wrote it. The backward has two halves:
@@ -175,6 +184,8 @@ struct hook {
     int (*batched)(void *self, const struct hook_call *call);
     /* ATTACH_KV only. */
     int (*prefix)(void *self, int layer, struct hook_prefix *prefix);
+    /* ATTACH_EMBEDDING only. Where the stage has no embedding only the number is asked for. */
+    int (*virtual_rows)(void *self, struct hook_virtual *rows);
 };
 
 enum { HOOKS_PER_PLACE = 4 };

@@ -47,6 +47,7 @@ struct param {
     bool is_linear;        /* the weight of a linear: packed for inference */
     bool sums_over_tensor; /* each tensor rank makes a part of its gradient, as each has a copy of it */
     bool is_embedding;     /* rows are gathered by id: also kept plain when packed (a tied head is both) */
+    float lr_factor;       /* of the learning rate; 0: 1 */
     int layer;             /* -1: before the layers, num_layers: behind them */
     int slice_count;
     struct param_slice slices[PARAM_MAX_SLICES];

@@ -116,7 +116,8 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .weights = of_model.weights + (adapter ? param_weight_bytes(adapter) : 0),
         .gradients = of_model.gradients + (adapter ? param_gradient_bytes(adapter) : 0),
         .optimizer = optimizer_bytes(trained / shards, options.dtype),
-        .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes),
+        .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes) +
+                       (adapter ? trainee->bytes : 0),
         .workspace = rank->workspace_needed,
         .data = data_bytes(run, rank->grid.data, data),
         .parameters = of_model.all_parameters + (adapter ? param_table_elements(adapter->table, false) : 0),

@@ -33,6 +33,7 @@ struct trainee_part { /* at one rank */
     void *self;
     const struct hook_table *hooks; /* for the model */
     struct param_store *store;      /* sketched; start() gives it memory */
+    size_t bytes;                   /* that start() takes beside */
 };
 struct trainee {
     const void *description;
@@ -42,7 +43,7 @@ struct trainee {
     void (*close)(void *self);
     /* Once the base has its weights: memory, and initial values. */
     int (*start)(void *self, struct model *base, uint64_t seed);
-    /* Around the passes of a global batch: gradients are cleared, and finished. */
+    /* Around the passes of a global batch: gradients are cleared, and finished. The first also before a validation. */
     int (*begin)(void *self);
     int (*end)(void *self);
     const char *config_text;    /* adapter_config.json */

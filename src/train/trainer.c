@@ -238,6 +238,8 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
         count = all < count ? all : count;
     }
     int status = train_agree(trainer);
+    if (!status && trainer->run.trainee) /* its weights have changed */
+        status = trainer->run.trainee->begin(trainer->trainee.self);
     for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {
         status = train_evaluate_batch(trainer, first + i * batch_size, &more);
         labels += more;

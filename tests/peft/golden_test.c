@@ -88,6 +88,7 @@ static void tuned_open(struct tuned *t, const char *name) {
     assert_int_equal(peft_virtual_tokens(t->peft), g->virtual_tokens);
     golden_covers(g, t->store->table);
     load_base(t);
+    peft_set_base(t->peft, model_store(t->model));
     load_adapter(t);
     test_ok(gradient_sync_open(&t->sync, &t->rank, t->store, false));
     test_ok(optimizer_open(&t->optimizer, &adamw, &t->sync));

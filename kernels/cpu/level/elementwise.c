@@ -116,6 +116,38 @@ int LEVEL(cpu_add)(const struct exec *exec, int64_t count, enum dtype type, cons
     return STATUS_OK;
 }
 
+TYPED_BODY void scale_chunk(float scale, const void *x, bool accumulate, void *y, int64_t first, int64_t count,
+                            enum dtype type) {
+    const void *from = at_const(x, first, type);
+    void *to = at(y, first, type);
+    if (accumulate) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            store(to, i, type, load(to, i, type) + scale * load(from, i, type));
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            store(to, i, type, scale * load(from, i, type));
+    }
+}
+
+int LEVEL(cpu_scale_add)(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
+                         bool accumulate, void *y) {
+    int status = require_activation("scale_add", type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        int64_t n = count - first < CHUNK ? count - first : CHUNK;
+        if (type == DTYPE_F32)
+            scale_chunk(scale, x, accumulate, y, first, n, DTYPE_F32);
+        else
+            scale_chunk(scale, x, accumulate, y, first, n, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
 int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                            const int32_t *index, void *out) {
     size_t bytes = (size_t)cols * dtype_bytes(type);

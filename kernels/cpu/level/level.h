@@ -24,6 +24,16 @@ LEVEL_WORKSPACE(layernorm_backward, layernorm);
 LEVEL_OP(layernorm_backward, layernorm);
 LEVEL_OP(gelu_forward, gelu);
 LEVEL_OP(gelu_backward, gelu);
+LEVEL_OP(unit_forward, unit_call);
+LEVEL_OP(unit_backward, unit_call);
+LEVEL_OP(column_scale_forward, column_scale);
+LEVEL_WORKSPACE(column_scale_backward, column_scale);
+LEVEL_OP(column_scale_backward, column_scale);
+LEVEL_OP(row_squares, row_squares);
+LEVEL_OP(magnitude_ratio, magnitude_ratio);
+LEVEL_OP(lstm_forward, lstm);
+LEVEL_WORKSPACE(lstm_backward, lstm);
+LEVEL_OP(lstm_backward, lstm);
 LEVEL_OP(residual_dropout_forward, residual_dropout);
 LEVEL_OP(residual_dropout_backward, residual_dropout);
 LEVEL_WORKSPACE(attention_forward, attention);
@@ -55,6 +65,8 @@ int LEVEL(cpu_column_sum)(const struct exec *exec, int64_t rows, int64_t cols, e
 int LEVEL(cpu_cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
                     void *to);
 int LEVEL(cpu_add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
+int LEVEL(cpu_scale_add)(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
+                         bool accumulate, void *y);
 int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                            const int32_t *index, void *out);
 LEVEL_WORKSPACE(sample, sample);

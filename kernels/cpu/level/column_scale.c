@@ -1,0 +1,173 @@
+/* Columns scaled by a vector, forward and backward, and the norms of rows that DoRA's vector comes from. The gradient
+ * of the vector is summed over fixed blocks of rows, then over the blocks in order. */
+#include "cpu/level/rows.h"
+
+#include <math.h>
+
+enum { STRIPE = 512 }; /* columns whose vector stays in the nearest cache */
+
+/* ---- forward ---- */
+
+TYPED_BODY void forward_row(const struct column_scale *a, int64_t i, enum dtype type, enum dtype scale_type) {
+    const void *x = at_const(a->x, i * a->cols, type), *scale = a->scale, *fixed = a->fixed;
+    void *y = at(a->y, i * a->cols, type);
+    if (a->kept)
+        memcpy(at(a->kept, i * a->cols, type), x, (size_t)a->cols * dtype_bytes(type));
+    if (fixed) {
+#pragma omp simd
+        for (int64_t j = 0; j < a->cols; j++) {
+            float value = load(x, j, type);
+            store(y, j, type, value + (value - load(fixed, j, type)) * (load(scale, j, scale_type) - 1.0f));
+        }
+    } else {
+#pragma omp simd
+        for (int64_t j = 0; j < a->cols; j++)
+            store(y, j, type, load(x, j, type) * load(scale, j, scale_type));
+    }
+}
+
+static int require_types(const char *op, const struct column_scale *a) {
+    if (a->scale_type != a->type && a->scale_type != DTYPE_F32)
+        return status_fail(STATUS_UNSUPPORTED, "%s: a vector of %s for rows of %s", op, dtype_name(a->scale_type),
+                           dtype_name(a->type));
+    return require_activation(op, a->type);
+}
+
+int LEVEL(cpu_column_scale_forward)(const struct exec *exec, const struct column_scale *a) {
+    int status = require_types("column_scale_forward", a);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++) {
+        if (a->type == DTYPE_F32)
+            forward_row(a, i, DTYPE_F32, DTYPE_F32);
+        else if (a->scale_type == DTYPE_F32)
+            forward_row(a, i, DTYPE_BF16, DTYPE_F32);
+        else
+            forward_row(a, i, DTYPE_BF16, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}
+
+/* ---- backward ---- */
+
+/* sum[count] += dy * (x - fixed) of one row, from column `first` on. */
+TYPED_BODY void add_products(const struct column_scale *a, int64_t i, int64_t first, int64_t count, float *sum,
+                             enum dtype type) {
+    const void *x = at_const(a->x, i * a->cols + first, type), *dy = at_const(a->dy, i * a->cols + first, type);
+    if (a->fixed) {
+        const void *fixed = at_const(a->fixed, first, type);
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            sum[j] += load(dy, j, type) * (load(x, j, type) - load(fixed, j, type));
+    } else {
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            sum[j] += load(dy, j, type) * load(x, j, type);
+    }
+}
+
+/* Rows [first_row, end_row): sums first, because dx may stand over dy. */
+TYPED_BODY void backward_block(const struct column_scale *a, int64_t first_row, int64_t end_row, float *sum,
+                               enum dtype type, enum dtype scale_type) {
+    for (int64_t first = 0; first < a->cols; first += STRIPE) {
+        int64_t count = a->cols - first < STRIPE ? a->cols - first : STRIPE;
+        const void *scale = at_const(a->scale, first, scale_type);
+        if (sum)
+            memset(sum + first, 0, (size_t)count * sizeof *sum);
+        for (int64_t i = first_row; i < end_row; i++) {
+            const void *dy = at_const(a->dy, i * a->cols + first, type);
+            void *dx = at(a->dx, i * a->cols + first, type);
+            if (sum)
+                add_products(a, i, first, count, sum + first, type);
+#pragma omp simd
+            for (int64_t j = 0; j < count; j++)
+                store(dx, j, type, load(dy, j, type) * load(scale, j, scale_type));
+        }
+        for (int64_t j = 0; sum && a->factor && j < count; j++)
+            sum[first + j] *= a->factor[first + j];
+    }
+}
+
+size_t LEVEL(cpu_column_scale_backward_workspace)(struct device *device, const struct column_scale *a) {
+    (void)device;
+    return (size_t)(row_blocks(a->rows) * a->cols) * sizeof(float);
+}
+
+int LEVEL(cpu_column_scale_backward)(const struct exec *exec, const struct column_scale *a) {
+    int status = require_types("column_scale_backward", a);
+    if (status)
+        return status;
+    int64_t step = row_block(a->rows), blocks = row_blocks(a->rows), cols = a->cols;
+    float *partial = a->dscale ? exec->workspace : NULL;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows *cols)) schedule(static)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t end = (b + 1) * step < a->rows ? (b + 1) * step : a->rows;
+        float *sum = partial ? partial + b * cols : NULL;
+        if (a->type == DTYPE_F32)
+            backward_block(a, b * step, end, sum, DTYPE_F32, DTYPE_F32);
+        else if (a->scale_type == DTYPE_F32)
+            backward_block(a, b * step, end, sum, DTYPE_BF16, DTYPE_F32);
+        else
+            backward_block(a, b * step, end, sum, DTYPE_BF16, DTYPE_BF16);
+    }
+    if (partial)
+        add_partials(exec, blocks, cols, partial, cols, a->dscale);
+    return STATUS_OK;
+}
+
+/* ---- norms of rows ---- */
+
+TYPED_BODY float squares_of_row(const struct row_squares *a, int64_t i, enum dtype type) {
+    const void *weight = at_const(a->weight, i * a->cols, type);
+    const void *up = a->up ? at_const(a->up, i * a->rank, type) : NULL;
+    double total = 0;
+    for (int64_t first = 0; first < a->cols; first += STRIPE) {
+        int64_t count = a->cols - first < STRIPE ? a->cols - first : STRIPE;
+        float value[STRIPE], sum = 0;
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            value[j] = load(weight, first + j, type);
+        for (int64_t r = 0; up && r < a->rank; r++) {
+            const void *down = at_const(a->down, r * a->cols + first, type);
+            float times = a->scale * load(up, r, type);
+#pragma omp simd
+            for (int64_t j = 0; j < count; j++)
+                value[j] += times * load(down, j, type);
+        }
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < count; j++)
+            sum += value[j] * value[j];
+        total += (double)sum;
+    }
+    return (float)total;
+}
+
+int LEVEL(cpu_row_squares)(const struct exec *exec, const struct row_squares *a) {
+    int status = require_activation("row_squares", a->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++)
+        a->squares[i] = a->type == DTYPE_F32 ? squares_of_row(a, i, DTYPE_F32) : squares_of_row(a, i, DTYPE_BF16);
+    return STATUS_OK;
+}
+
+int LEVEL(cpu_magnitude_ratio)(const struct exec *exec, const struct magnitude_ratio *a) {
+    int status = require_activation("magnitude_ratio", a->type);
+    (void)exec;
+    for (int64_t i = 0; i < a->count && !status; i++) {
+        float norm = sqrtf(a->squares[i]);
+        if (a->type == DTYPE_BF16)
+            norm = bf16_to_float(bf16_from_float(norm));
+        if (a->ratio)
+            a->ratio[i] = load(a->magnitude, i, a->type) / norm;
+        if (a->inverse)
+            a->inverse[i] = 1.0f / norm;
+        if (a->norm)
+            store(a->norm, i, a->type, norm);
+    }
+    return status;
+}

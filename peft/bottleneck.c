@@ -1,0 +1,372 @@
+/* Bottleneck adapters: Y = X + S + s (U act(D norm(in) + b1) + b2), where S is what a half of the block adds to the
+ * stream X. Houlsby's (arXiv 1902.00751) stand behind attention and MLP with in = S, Pfeiffer's (arXiv 2005.00247)
+ * behind the MLP with in = X + S, parallel ones (arXiv 2110.04366) behind the MLP with in = X. U is zero at the
+ * beginning, so that nothing has changed then.
+ *
+ * Tensor ranks each have the whole adapter and compute it on the rows of the stream that they have: under sequence
+ * parallelism different ones, so that each makes a part of the gradients, else all of them the same. */
+#include "method-internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { NORM_GAIN, NORM_BIAS, DOWN, DOWN_BIAS, UP, UP_BIAS, PARAMETERS };
+
+/* The adapter at one place of a layer. */
+struct bottleneck {
+    struct peft_adapter *adapter;
+    enum attach_place place;
+    int64_t layer;
+    int id[PARAMETERS];
+};
+
+struct bottlenecks {
+    int count;
+    struct bottleneck *of;
+};
+
+static const float norm_epsilon = 1e-5f; /* torch's */
+
+/* ---- the parameters ---- */
+
+static int add_parameters(struct bottleneck *bottleneck) {
+    struct peft_adapter *adapter = bottleneck->adapter;
+    const struct peft_config *config = &adapter->config;
+    int64_t C = adapter->peft->base.hidden_size, m = config->bottleneck;
+    bool is_attention = bottleneck->place == ATTACH_AFTER_ATTENTION;
+    const struct {
+        const char *ours, *file;
+        int64_t shape[2];
+        enum param_init init;
+    } rows[PARAMETERS] = {
+        [NORM_GAIN] = {"norm.weight", "adapter_down.0.weight", {C, 0}, PARAM_INIT_ONE},
+        [NORM_BIAS] = {"norm.bias", "adapter_down.0.bias", {C, 0}, PARAM_INIT_ZERO},
+        [DOWN] = {"down.weight",
+                  config->adapter_pre_norm ? "adapter_down.1.weight" : "adapter_down.0.weight",
+                  {m, C},
+                  PARAM_INIT_UNIFORM},
+        [DOWN_BIAS] = {"down.bias",
+                       config->adapter_pre_norm ? "adapter_down.1.bias" : "adapter_down.0.bias",
+                       {m, 0},
+                       PARAM_INIT_ZERO},
+        [UP] = {"up.weight", "adapter_up.weight", {C, m}, PARAM_INIT_ZERO},
+        [UP_BIAS] = {"up.bias", "adapter_up.bias", {C, 0}, PARAM_INIT_ZERO},
+    };
+    for (int i = 0; i < PARAMETERS; i++) {
+        bottleneck->id[i] = PARAM_NONE;
+        if (i <= NORM_BIAS && !config->adapter_pre_norm)
+            continue;
+        struct param row = {.dims = rows[i].shape[1] ? 2 : 1,
+                            .shape = {rows[i].shape[0], rows[i].shape[1] ? rows[i].shape[1] : 1},
+                            .sums_over_tensor = adapter->peft->rank->is_sequence_parallel,
+                            .init = rows[i].init,
+                            .init_std = (float)(1 / sqrt((double)C)),
+                            .decays = rows[i].shape[1] > 0,
+                            .layer = (int)bottleneck->layer};
+        snprintf(row.name, sizeof row.name, "layers.%lld.%s.adapter.%s", (long long)bottleneck->layer,
+                 is_attention ? "attention" : "mlp", rows[i].ours);
+        snprintf(row.slices[0].name, sizeof row.slices[0].name, "transformer.h.%lld.%s.adapters.default.%s",
+                 (long long)bottleneck->layer, is_attention ? "attention_adapters" : "output_adapters", rows[i].file);
+        bottleneck->id[i] = peft_add_row(adapter, &row);
+        if (bottleneck->id[i] < 0)
+            return bottleneck->id[i];
+    }
+    return STATUS_OK;
+}
+
+static int describe(struct peft_adapter *adapter) {
+    struct peft *peft = adapter->peft;
+    const struct peft_config *config = &adapter->config;
+    int64_t layers = peft->base.num_layers, C = peft->base.hidden_size;
+    struct bottlenecks *all = adapter->own = calloc(1, sizeof *all);
+    if (all)
+        all->of = calloc(2 * (size_t)layers, sizeof *all->of);
+    if (!all || !all->of)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    if (config->bottleneck < 1)
+        return status_fail(STATUS_USAGE, "peft.bottleneck %lld: expected at least 1", (long long)config->bottleneck);
+    int status = STATUS_OK;
+    for (int64_t layer = 0; layer < layers && !status; layer++)
+        for (int is_mlp = config->adapter_style != PEFT_HOULSBY; is_mlp < 2 && !status; is_mlp++) {
+            if (!peft_transforms(adapter, layer))
+                continue;
+            struct bottleneck *bottleneck = &all->of[all->count++];
+            *bottleneck = (struct bottleneck){
+                .adapter = adapter, .layer = layer, .place = is_mlp ? ATTACH_AFTER_MLP : ATTACH_AFTER_ATTENTION};
+            status = add_parameters(bottleneck);
+        }
+    if (!status && !all->count)
+        return status_fail(STATUS_USAGE, "peft.layers_to_transform has none of layers 0 to %lld",
+                           (long long)layers - 1);
+    peft_need_scratch(peft, (size_t)(rank_stream_rows(peft->rank, peft->max_rows) * C) * dtype_bytes(peft->dtype));
+    return status;
+}
+
+static void close_bottlenecks(struct peft_adapter *adapter) {
+    struct bottlenecks *all = adapter->own;
+    if (all)
+        free(all->of);
+    free(all);
+}
+
+/* ---- what the forward keeps ---- */
+
+struct kept {
+    void *in;           /* [N, C] where nobody else keeps it */
+    void *normed;       /* [N, C] behind the norm, if there is one */
+    float *mean, *rstd; /* [N] */
+    void *inner;        /* [N, m] the activation's input */
+    void *active;       /* [N, m] the activation's output; in the backward the gradients of both */
+};
+
+static const struct peft_config *config_of(const struct bottleneck *bottleneck) {
+    return &bottleneck->adapter->config;
+}
+
+static struct kept place_kept(const struct bottleneck *bottleneck, const struct hook_call *call, struct arena *arena) {
+    const struct peft_config *config = config_of(bottleneck);
+    size_t N = (size_t)call->rows, width = dtype_bytes(call->dtype), wide = N * (size_t)call->out * width;
+    struct kept kept = {0};
+    if (config->adapter_style != PEFT_PARALLEL)
+        kept.in = arena_take(arena, wide);
+    if (config->adapter_pre_norm) {
+        kept.normed = arena_take(arena, wide);
+        kept.mean = arena_take(arena, N * sizeof(float));
+        kept.rstd = arena_take(arena, N * sizeof(float));
+    }
+    kept.inner = arena_take(arena, N * (size_t)config->bottleneck * width);
+    kept.active = arena_take(arena, N * (size_t)config->bottleneck * width);
+    return kept;
+}
+
+static size_t saved_bytes(void *self, const struct hook_call *call) {
+    struct arena arena = ARENA_PLAN;
+    place_kept(self, call, &arena);
+    return arena.used;
+}
+
+static struct kept kept_of(const struct bottleneck *bottleneck, const struct hook_call *call) {
+    struct arena arena = ARENA_PLAN;
+    if (call->saved)
+        arena = arena_over(call->saved, saved_bytes((void *)bottleneck, call));
+    return place_kept(bottleneck, call, &arena);
+}
+
+/* What goes in, before the norm. */
+static const void *input_of(const struct bottleneck *bottleneck, const struct hook_call *call,
+                            const struct kept *kept) {
+    return config_of(bottleneck)->adapter_style == PEFT_PARALLEL ? call->residual : kept->in;
+}
+
+/* ---- the pieces ---- */
+
+static const struct param_store *store_of(const struct bottleneck *bottleneck) {
+    return &bottleneck->adapter->peft->store;
+}
+
+static int norm(const struct bottleneck *bottleneck, const struct hook_call *call, struct layernorm *norm_call,
+                bool is_backward) {
+    const struct param_store *store = store_of(bottleneck);
+    struct weight_view gain = param_borrow(store, bottleneck->id[NORM_GAIN]);
+    struct weight_view bias = param_borrow(store, bottleneck->id[NORM_BIAS]);
+    norm_call->rows = call->rows;
+    norm_call->cols = call->out;
+    norm_call->type = call->dtype;
+    norm_call->gain = gain.data;
+    norm_call->bias = bias.data;
+    norm_call->epsilon = norm_epsilon;
+    norm_call->dgain = param_gradient(store, bottleneck->id[NORM_GAIN]);
+    norm_call->dbias = param_gradient(store, bottleneck->id[NORM_BIAS]);
+    int status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, layernorm_backward, norm_call)
+                             : rank_run(call->rank, PHASE_NORM, layernorm_forward, norm_call);
+    param_return(store, bottleneck->id[NORM_GAIN], gain);
+    param_return(store, bottleneck->id[NORM_BIAS], bias);
+    return status;
+}
+
+/* y[N, out] = x[N, in] W' + b, of the pair that begins with parameter `weight`. */
+static int project(const struct bottleneck *bottleneck, const struct hook_call *call, int weight, const void *x,
+                   void *y) {
+    const struct param_store *store = store_of(bottleneck);
+    struct weight_view w = param_borrow(store, bottleneck->id[weight]),
+                       b = param_borrow(store, bottleneck->id[weight + 1]);
+    struct gemm gemm = {.m = call->rows,
+                        .n = w.rows,
+                        .k = w.cols,
+                        .a = x,
+                        .lda = w.cols,
+                        .b = w.data,
+                        .ldb = w.cols,
+                        .b_transposed = true,
+                        .c = y,
+                        .ldc = w.rows,
+                        .type = call->dtype,
+                        .c_type = call->dtype,
+                        .bias = b.data};
+    int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
+    param_return(store, bottleneck->id[weight], w);
+    param_return(store, bottleneck->id[weight + 1], b);
+    return status;
+}
+
+/* The gradients of weight and bias from x and dy, and dx[N, in] = dy W. */
+static int project_backward(const struct bottleneck *bottleneck, const struct hook_call *call, int weight,
+                            const void *x, const void *dy, void *dx) {
+    const struct param_store *store = store_of(bottleneck);
+    struct weight_view w = param_borrow(store, bottleneck->id[weight]);
+    struct gemm dw = {.m = w.rows,
+                      .n = w.cols,
+                      .k = call->rows,
+                      .a = dy,
+                      .lda = w.rows,
+                      .a_transposed = true,
+                      .b = x,
+                      .ldb = w.cols,
+                      .c = param_gradient(store, bottleneck->id[weight]),
+                      .ldc = w.cols,
+                      .type = call->dtype,
+                      .c_type = DTYPE_F32,
+                      .accumulate = true,
+                      .bias_gradient = param_gradient(store, bottleneck->id[weight + 1])};
+    struct gemm back = {.m = call->rows,
+                        .n = w.cols,
+                        .k = w.rows,
+                        .a = dy,
+                        .lda = w.rows,
+                        .b = w.data,
+                        .ldb = w.cols,
+                        .c = dx,
+                        .ldc = w.cols,
+                        .type = call->dtype,
+                        .c_type = call->dtype};
+    if (call->rank->is_planning)
+        rank_need(call->rank, call->rank->ops->column_sum_workspace(call->rank->device, call->rows, w.rows));
+    int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &dw);
+    if (!status)
+        status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &back);
+    param_return(store, bottleneck->id[weight], w);
+    return status;
+}
+
+static int activate(const struct bottleneck *bottleneck, const struct hook_call *call, const struct kept *kept) {
+    int64_t count = call->rows * config_of(bottleneck)->bottleneck;
+    if (config_of(bottleneck)->adapter_activation == PEFT_GELU) {
+        struct gelu gelu = {.count = count, .type = call->dtype, .x = kept->inner, .y = kept->active};
+        return rank_run(call->rank, PHASE_NORM, gelu_forward, &gelu);
+    }
+    struct unit_call unit = {.count = count,
+                             .type = call->dtype,
+                             .unit = config_of(bottleneck)->adapter_activation == PEFT_RELU ? UNIT_RELU : UNIT_SWISH,
+                             .x = kept->inner,
+                             .y = kept->active};
+    return rank_run(call->rank, PHASE_NORM, unit_forward, &unit);
+}
+
+/* From the gradient of its output to that of its input, both in kept->active. */
+static int activate_backward(const struct bottleneck *bottleneck, const struct hook_call *call,
+                             const struct kept *kept) {
+    int64_t count = call->rows * config_of(bottleneck)->bottleneck;
+    if (config_of(bottleneck)->adapter_activation == PEFT_GELU) {
+        struct gelu gelu = {
+            .count = count, .type = call->dtype, .x = kept->inner, .dy = kept->active, .dx = kept->active};
+        return rank_run(call->rank, PHASE_NORM, gelu_backward, &gelu);
+    }
+    struct unit_call unit = {.count = count,
+                             .type = call->dtype,
+                             .unit = config_of(bottleneck)->adapter_activation == PEFT_RELU ? UNIT_RELU : UNIT_SWISH,
+                             .x = kept->inner,
+                             .dy = kept->active,
+                             .dx = kept->active};
+    return rank_run(call->rank, PHASE_NORM, unit_backward, &unit);
+}
+
+static int add_scaled(const struct hook_call *call, double scale, const void *x, bool accumulate, void *y) {
+    return rank_run(call->rank, PHASE_NORM, scale_add, call->rows * call->out, call->dtype, (float)scale, x, accumulate,
+                    y);
+}
+
+/* ---- the hook ---- */
+
+/* kept.in: S, or X + S. */
+static int keep_input(const struct bottleneck *bottleneck, const struct hook_call *call, const struct kept *kept) {
+    if (config_of(bottleneck)->adapter_style == PEFT_PARALLEL)
+        return STATUS_OK;
+    int status = add_scaled(call, 1, call->y, false, kept->in);
+    if (!status && config_of(bottleneck)->adapter_style == PEFT_PFEIFFER)
+        status = add_scaled(call, 1, call->residual, true, kept->in);
+    return status;
+}
+
+static int forward(void *self, const struct hook_call *call) {
+    const struct bottleneck *bottleneck = self;
+    const struct peft_config *config = config_of(bottleneck);
+    struct kept kept = kept_of(bottleneck, call);
+    void *scratch = bottleneck->adapter->peft->scratch;
+    int status = keep_input(bottleneck, call, &kept);
+    const void *x = input_of(bottleneck, call, &kept);
+    if (!status && config->adapter_pre_norm) {
+        struct layernorm before = {.x = x, .y = kept.normed, .mean = kept.mean, .rstd = kept.rstd};
+        status = norm(bottleneck, call, &before, false);
+        x = kept.normed;
+    }
+    if (!status)
+        status = project(bottleneck, call, DOWN, x, kept.inner);
+    if (!status)
+        status = activate(bottleneck, call, &kept);
+    if (!status)
+        status = project(bottleneck, call, UP, kept.active, scratch);
+    return status ? status : add_scaled(call, config->adapter_scaling, scratch, true, call->y);
+}
+
+/* From the gradient of the adapter's own result, in peft->scratch, to that of what went in, in *din. */
+static int backward_within(const struct bottleneck *bottleneck, const struct hook_call *call, const struct kept *kept,
+                           const void **din) {
+    bool has_norm = config_of(bottleneck)->adapter_pre_norm;
+    void *scratch = bottleneck->adapter->peft->scratch;
+    const void *x = input_of(bottleneck, call, kept);
+    /* The product with the weight's gradient reads what the one with its input overwrites, and is behind it. */
+    int status = project_backward(bottleneck, call, UP, kept->active, scratch, kept->active);
+    if (!status)
+        status = activate_backward(bottleneck, call, kept);
+    if (!status)
+        status = project_backward(bottleneck, call, DOWN, has_norm ? kept->normed : x, kept->active, scratch);
+    *din = has_norm ? kept->normed : scratch;
+    if (!status && has_norm) {
+        struct layernorm before = {.x = x, .mean = kept->mean, .rstd = kept->rstd, .dy = scratch, .dx = kept->normed};
+        status = norm(bottleneck, call, &before, true);
+    }
+    return status;
+}
+
+static int backward_output(void *self, const struct hook_call *call) {
+    const struct bottleneck *bottleneck = self;
+    const struct peft_config *config = config_of(bottleneck);
+    struct kept kept = kept_of(bottleneck, call);
+    const void *din = NULL;
+    if (call->rows == 0) /* a planned batch of fewer rows than tensor ranks */
+        return STATUS_OK;
+    int status = add_scaled(call, config->adapter_scaling, call->dy, false, bottleneck->adapter->peft->scratch);
+    if (!status)
+        status = backward_within(bottleneck, call, &kept, &din);
+    if (!status && config->adapter_style != PEFT_HOULSBY)
+        status = add_scaled(call, 1, din, true, call->dresidual);
+    if (!status && config->adapter_style != PEFT_PARALLEL)
+        status = add_scaled(call, 1, din, true, call->dy);
+    return status;
+}
+
+static int attach(struct peft_adapter *adapter) {
+    const struct bottlenecks *all = adapter->own;
+    int status = STATUS_OK;
+    for (int i = 0; i < all->count && !status; i++) {
+        struct hook hook = {.self = &all->of[i],
+                            .stage = HOOK_BEFORE_ACTIVATION,
+                            .saved_bytes = saved_bytes,
+                            .forward = forward,
+                            .backward_output = backward_output};
+        status = hook_table_add(&adapter->peft->hooks, all->of[i].layer, all->of[i].place, &hook);
+    }
+    return status;
+}
+
+const struct peft_method peft_bottleneck = {.describe = describe, .attach = attach, .close = close_bottlenecks};

@@ -1,0 +1,169 @@
+/* DoRA's magnitudes. Norms are measured once for all micro batches of a global batch; over tensor ranks those of a
+ * column projection are each rank's own, and those of a row projection come from squares that are summed. */
+#include "lora-internal.h"
+
+static const char *const base_names[PEFT_PROJECTIONS][2] = {
+    {"attention.qkv.weight", "attention.qkv.bias"},
+    {"attention.projection.weight", "attention.projection.bias"},
+    {"mlp.fc1.weight", "mlp.fc1.bias"},
+    {"mlp.fc2.weight", "mlp.fc2.bias"},
+};
+
+static size_t device_bytes(int64_t out) {
+    return 3 * (size_t)out * sizeof(float);
+}
+
+int dora_add_row(struct pair *pair) {
+    const struct peft_projection *p = &pair->projection;
+    struct param row = {.dims = 1,
+                        .shape = {p->out, 1},
+                        .shard = pair_is_row(pair) ? PARAM_REPLICATED : PARAM_SHARD_AXIS0,
+                        .sums_over_tensor = pair_is_row(pair),
+                        .init = PARAM_INIT_ONE,
+                        .layer = (int)pair->layer,
+                        .slice_count = p->parts};
+    snprintf(row.name, sizeof row.name, "layers.%lld.%s.lora_magnitude_vector", (long long)pair->layer, p->name);
+    for (int i = 0; i < p->parts; i++) {
+        int64_t rows = p->out / p->parts;
+        row.slices[i] =
+            (struct param_slice){.row = i * rows, .rows = rows, .file_start = i * rows, .file_rows = p->out};
+        snprintf(row.slices[i].name, sizeof row.slices[i].name,
+                 "base_model.model.transformer.h.%lld.%s.lora_magnitude_vector", (long long)pair->layer, p->name);
+    }
+    int tensors = pair_is_row(pair) ? 1 : pair->adapter->peft->rank->grid.tensor;
+    pair->adapter->peft->own_bytes += pair->is_here ? device_bytes(p->out / tensors) : 0;
+    pair->dora.magnitude = peft_add_row(pair->adapter, &row);
+    return pair->dora.magnitude < 0 ? pair->dora.magnitude : STATUS_OK;
+}
+
+static int64_t outputs(const struct pair *pair) {
+    return param_local_elements(&pair->adapter->peft->store, pair->dora.magnitude);
+}
+
+int dora_allocate(struct pair *pair) {
+    void *memory;
+    int64_t out = outputs(pair);
+    int status = device_alloc(pair->adapter->peft->rank->device, device_bytes(out), &memory);
+    if (status)
+        return status_wrap(status, "magnitudes");
+    pair->dora.squares = memory;
+    pair->dora.ratio = pair->dora.squares + out;
+    pair->dora.inverse = pair->dora.ratio + out;
+    return STATUS_OK;
+}
+
+void dora_free(struct pair *pair) {
+    device_free(pair->adapter->peft->rank->device, pair->dora.squares);
+}
+
+/* ---- measuring ---- */
+
+static int find_base(const struct pair *pair, bool is_bias, int *id) {
+    const struct param_store *base = pair->adapter->peft->weights;
+    struct peft_projection projections[PEFT_PROJECTIONS];
+    char name[PARAM_NAME_BYTES];
+    if (!base)
+        return status_fail(STATUS_INVALID, "DoRA without the weights of its base");
+    peft_projections(&pair->adapter->peft->base, projections);
+    for (int p = 0; p < PEFT_PROJECTIONS; p++)
+        if (projections[p].place == pair->projection.place)
+            snprintf(name, sizeof name, "layers.%lld.%s", (long long)pair->layer, base_names[p][is_bias]);
+    *id = param_table_find(base->table, name, 0);
+    return STATUS_OK;
+}
+
+/* dora.squares of the base, with the pair's product or without. */
+static int measure(struct pair *pair, bool with_pair) {
+    struct peft *peft = pair->adapter->peft;
+    int id = PARAM_NONE, status = find_base(pair, false, &id);
+    if (status)
+        return status;
+    struct weight_view weight = param_borrow(peft->weights, id);
+    struct weight_view a = param_borrow(&peft->store, pair->a), b = param_borrow(&peft->store, pair->b);
+    if (!weight.data)
+        return status_fail(STATUS_INVALID, "DoRA of a base whose weights are packed");
+    struct row_squares call = {.rows = weight.rows,
+                               .cols = weight.cols,
+                               .rank = pair->r,
+                               .type = peft->dtype,
+                               .weight = weight.data,
+                               .up = with_pair ? b.data : NULL,
+                               .down = a.data,
+                               .scale = pair->scale,
+                               .squares = pair->dora.squares};
+    status = rank_run(peft->rank, PHASE_NORM, row_squares, &call);
+    if (!status && pair_is_row(pair))
+        status = rank_sum(peft->rank, peft->rank->tensor, pair->dora.squares, weight.rows, DTYPE_F32);
+    param_return(peft->weights, id, weight);
+    param_return(&peft->store, pair->a, a);
+    param_return(&peft->store, pair->b, b);
+    return status;
+}
+
+int dora_initialise(struct pair *pair) {
+    struct peft *peft = pair->adapter->peft;
+    struct weight_view magnitude = param_borrow(&peft->store, pair->dora.magnitude);
+    struct magnitude_ratio call = {
+        .count = outputs(pair), .type = peft->dtype, .squares = pair->dora.squares, .norm = (void *)magnitude.data};
+    int status = measure(pair, false);
+    if (!status)
+        status = rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call);
+    param_return(&peft->store, pair->dora.magnitude, magnitude);
+    return status;
+}
+
+int dora_begin(struct pair *pair) {
+    struct peft *peft = pair->adapter->peft;
+    struct weight_view magnitude = param_borrow(&peft->store, pair->dora.magnitude);
+    struct magnitude_ratio call = {.count = outputs(pair),
+                                   .type = peft->dtype,
+                                   .squares = pair->dora.squares,
+                                   .magnitude = magnitude.data,
+                                   .ratio = pair->dora.ratio,
+                                   .inverse = pair->dora.inverse};
+    int status = measure(pair, true);
+    if (!status)
+        status = rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call);
+    param_return(&peft->store, pair->dora.magnitude, magnitude);
+    return status;
+}
+
+/* ---- the hook's part ---- */
+
+static int scale(const struct pair *pair, const struct hook_call *call, void *kept, bool is_backward) {
+    const struct peft *peft = pair->adapter->peft;
+    int bias = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, true, &bias);
+    if (status)
+        return status;
+    if (pair_is_row(pair) && call->rank->place.tensor > 0)
+        bias = PARAM_NONE; /* the first rank's part of the sum has it */
+    struct weight_view fixed = {0};
+    if (bias != PARAM_NONE)
+        fixed = param_borrow(peft->weights, bias);
+    struct column_scale scale_call = {.rows = call->rows,
+                                      .cols = call->out,
+                                      .type = call->dtype,
+                                      .scale_type = DTYPE_F32,
+                                      .x = is_backward ? kept : call->y,
+                                      .scale = pair->dora.ratio,
+                                      .fixed = fixed.data,
+                                      .kept = is_backward ? NULL : kept,
+                                      .y = call->y,
+                                      .dy = call->dy,
+                                      .dx = call->dy,
+                                      .factor = pair->dora.inverse,
+                                      .dscale = param_gradient(&peft->store, pair->dora.magnitude)};
+    status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &scale_call)
+                         : rank_run(call->rank, PHASE_NORM, column_scale_forward, &scale_call);
+    if (bias != PARAM_NONE)
+        param_return(peft->weights, bias, fixed);
+    return status;
+}
+
+int dora_forward(const struct pair *pair, const struct hook_call *call, void *kept) {
+    return scale(pair, call, kept, false);
+}
+
+int dora_backward(const struct pair *pair, const struct hook_call *call, const void *kept) {
+    return scale(pair, call, (void *)kept, true);
+}

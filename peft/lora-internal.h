@@ -1,0 +1,45 @@
+/* Between LoRA and its variant DoRA (dora.c). */
+#ifndef CAMBIUM_PEFT_LORA_INTERNAL_H
+#define CAMBIUM_PEFT_LORA_INTERNAL_H
+
+#include "method-internal.h"
+
+/* DoRA's magnitude of a projection (arXiv 2402.09353): y = m / n (W x + s B A x) + b with n the norms of the rows of
+ * W + s B A, which have no gradient. */
+struct dora {
+    int magnitude;                    /* id */
+    float *squares, *ratio, *inverse; /* [out] of this rank: n^2, m / n, 1 / n */
+};
+
+/* One projection's pair. */
+struct pair {
+    struct peft_adapter *adapter;
+    struct peft_projection projection;
+    int64_t layer;
+    bool is_here; /* the layer is this stage's */
+    int a, b;     /* ids */
+    int64_t r;
+    float scale;
+    uint32_t dropout_site;
+    struct dora dora;
+};
+
+/* Whether a rank sees a part of the sum that is y. */
+static inline bool pair_is_row(const struct pair *pair) {
+    return pair->projection.split == LINEAR_ROW;
+}
+
+int dora_add_row(struct pair *pair);
+/* Device memory for [out] numbers of each kind. */
+int dora_allocate(struct pair *pair);
+void dora_free(struct pair *pair);
+/* The magnitude of the base: the norms of its rows. */
+int dora_initialise(struct pair *pair);
+/* Measures; all ranks of a tensor group together. */
+int dora_begin(struct pair *pair);
+/* y, the pair's product added, is scaled; `kept` [N, out] receives what it was, or is NULL. */
+int dora_forward(const struct pair *pair, const struct hook_call *call, void *kept);
+/* dy: of the scaled y, then of the other. */
+int dora_backward(const struct pair *pair, const struct hook_call *call, const void *kept);
+
+#endif

@@ -1,0 +1,507 @@
+/* Methods beyond the golden vectors: cut over tensor ranks, with dropout, computed again, stacked, as the identity at
+ * the beginning, and refused where they cannot be. */
+#include "support.h"
+
+#include "optim/optim.h"
+
+#include <math.h>
+
+#define LIST(...)                                                                                                      \
+    { (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *) }
+#define EVERYTHING LIST("c_attn", "c_proj", "c_fc")
+
+struct named {
+    const char *name;
+    int count;
+    struct peft_config adapters[2];
+};
+
+static const struct named methods[] = {
+    {"lora", 1, {{.type = PEFT_LORA, .r = 3, .lora_alpha = 6, .target_modules = EVERYTHING}}},
+    {"lora with dropout",
+     1,
+     {{.type = PEFT_LORA, .r = 3, .lora_alpha = 6, .lora_dropout = 0.3, .target_modules = EVERYTHING}}},
+    {"lora with patterns",
+     1,
+     {{.type = PEFT_LORA,
+       .r = 3,
+       .lora_alpha = 6,
+       .target_modules = EVERYTHING,
+       .rank_pattern = LIST("h\\.\\d+\\.mlp\\.c_proj=5"),
+       .alpha_pattern = LIST("h.1.attn.c_attn=2")}}},
+    {"dora", 1, {{.type = PEFT_LORA, .r = 3, .lora_alpha = 6, .use_dora = true, .target_modules = EVERYTHING}}},
+    {"ia3", 1, {{.type = PEFT_IA3}}},
+    {"ia3 everywhere", 1, {{.type = PEFT_IA3, .target_modules = EVERYTHING}}},
+    {"ia3 of outputs alone",
+     1,
+     {{.type = PEFT_IA3, .target_modules = EVERYTHING, .feedforward_modules = LIST("none")}}},
+    {"houlsby", 1, {{.type = PEFT_ADAPTER, .bottleneck = 5, .adapter_activation = PEFT_SWISH, .adapter_scaling = 1}}},
+    {"pfeiffer with a norm",
+     1,
+     {{.type = PEFT_ADAPTER,
+       .bottleneck = 5,
+       .adapter_style = PEFT_PFEIFFER,
+       .adapter_activation = PEFT_GELU,
+       .adapter_pre_norm = true,
+       .adapter_scaling = 0.5}}},
+    {"parallel",
+     1,
+     {{.type = PEFT_ADAPTER,
+       .bottleneck = 5,
+       .adapter_style = PEFT_PARALLEL,
+       .adapter_activation = PEFT_RELU,
+       .adapter_scaling = 4}}},
+    {"lora and ia3",
+     2,
+     {{.type = PEFT_LORA, .r = 3, .lora_alpha = 6, .lora_dropout = 0.1, .target_modules = EVERYTHING},
+      {.type = PEFT_IA3}}},
+};
+enum { METHODS = sizeof methods / sizeof *methods };
+
+/* ---- one rank ---- */
+
+struct single {
+    struct device *device;
+    struct rank rank;
+    struct tuned tuned;
+    double loss;
+};
+
+static void open_single(struct single *s, const struct tuned_options *options) {
+    test_ok(device_open("cpu", 0, 2, &s->device));
+    test_ok(rank_open_single(&s->rank, s->device, 1));
+    test_ok(tuned_open(&s->tuned, options, &s->rank));
+}
+
+static void close_single(struct single *s) {
+    tuned_close(&s->tuned);
+    rank_close(&s->rank);
+    device_close(s->device);
+}
+
+static struct tuned_options options_of(const struct named *method) {
+    return (struct tuned_options){
+        .adapters = method->adapters, .count = method->count, .has_dropout = true, .dtype = DTYPE_F32};
+}
+
+static void run_single(struct single *s, const struct tuned_options *options) {
+    open_single(s, options);
+    tuned_shake(s->tuned.store, 0.3f);
+    test_ok(tuned_run(&s->tuned, true, &s->loss));
+}
+
+/* ---- layouts ---- */
+
+/* Within 5e-6 of the largest entry: sums of 24 to 300 fp32 products in another order, twice one behind the other. */
+static int compare(const struct tuned *tuned, const struct tuned *whole) {
+    const struct param_store *store = tuned->store, *all = whole->store;
+    for (int id = 0; id < store->table->count; id++) {
+        const struct param *row = &store->table->rows[id];
+        const float *ours = param_gradient(store, id), *expected = param_gradient(all, id);
+        struct param_rect rects[PARAM_MAX_SLICES];
+        int count = param_part_rects(&store->part, store->table, id, rects);
+        float largest = 0;
+        for (int64_t e = 0; e < param_elements(row); e++)
+            largest = fmaxf(largest, fabsf(expected[e]));
+        if (!(largest > 0))
+            return status_fail(STATUS_INVALID, "%s has no gradient at all", row->name);
+        for (int r = 0; r < count; r++)
+            for (int64_t y = 0; y < rects[r].rows; y++)
+                for (int64_t x = 0; x < rects[r].columns; x++) {
+                    float a = ours[(rects[r].local_row + y) * rects[r].columns + x];
+                    float b = expected[(rects[r].row + y) * row->shape[1] + rects[r].column + x];
+                    if (!(fabsf(a - b) <= 5e-6f * largest))
+                        return status_fail(STATUS_INVALID, "%s [%lld, %lld]: %.9g, whole %.9g", row->name,
+                                           (long long)(rects[r].row + y), (long long)(rects[r].column + x), (double)a,
+                                           (double)b);
+                }
+    }
+    return STATUS_OK;
+}
+
+struct layout {
+    const struct named *method;
+    struct tuned_options options;
+    struct rank_grid grid;
+    bool is_sequence_parallel;
+    const struct single *whole;
+};
+
+static int run_rank(struct comm *world, void *context) {
+    const struct layout *layout = context;
+    struct device *device;
+    struct rank rank;
+    struct tuned tuned = {0};
+    double loss = 0;
+    int status = device_open("cpu", 0, 1, &device);
+    if (status)
+        return status;
+    status = rank_open(&rank, &layout->grid, world, device, 1);
+    rank.is_sequence_parallel = layout->is_sequence_parallel;
+    if (!status)
+        status = tuned_open(&tuned, &layout->options, &rank);
+    if (!status) {
+        tuned_shake(tuned.store, 0.3f);
+        status = tuned_run(&tuned, true, &loss);
+    }
+    if (!status && !(fabs(loss - layout->whole->loss) <= 1e-6 * layout->whole->loss))
+        status = status_fail(STATUS_INVALID, "loss %.9g, whole %.9g", loss, layout->whole->loss);
+    if (!status)
+        status = compare(&tuned, &layout->whole->tuned);
+    if (status)
+        status_wrap(status, layout->method->name);
+    tuned_close(&tuned);
+    rank_close(&rank);
+    device_close(device);
+    return status;
+}
+
+static void check_layouts(bool is_sequence_parallel) {
+    for (int i = 0; i < METHODS; i++) {
+        struct single whole;
+        struct tuned_options options = options_of(&methods[i]);
+        run_single(&whole, &options);
+        for (int tensors = 2; tensors <= 4; tensors *= 2) {
+            struct layout layout = {.method = &methods[i],
+                                    .options = options,
+                                    .grid = {tensors, 1, 1, 1, 1},
+                                    .is_sequence_parallel = is_sequence_parallel,
+                                    .whole = &whole};
+            test_ok(comm_local_run(tensors, run_rank, &layout));
+        }
+        close_single(&whole);
+    }
+}
+
+static void tensor_ranks_equal_the_whole(void **state) {
+    (void)state;
+    check_layouts(false);
+}
+
+static void so_with_the_sequence_cut_as_well(void **state) {
+    (void)state;
+    check_layouts(true);
+}
+
+static void what_is_computed_again_is_the_same(void **state) {
+    (void)state;
+    static const struct model_recompute ways[] = {
+        {.how = RECOMPUTE_SELECTIVE, .layernorm = true, .mlp_act = true},
+        {.how = RECOMPUTE_UNIFORM, .num_layers = 1},
+        {.how = RECOMPUTE_UNIFORM, .num_layers = 2},
+        {.how = RECOMPUTE_BLOCK, .num_layers = 1},
+    };
+    for (int i = 0; i < METHODS; i++)
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+            struct single kept, again;
+            struct tuned_options options = options_of(&methods[i]);
+            run_single(&kept, &options);
+            options.recompute = ways[w];
+            run_single(&again, &options);
+            assert_true(again.loss == kept.loss);
+            if (memcmp(again.tuned.store->gradients, kept.tuned.store->gradients,
+                       param_gradient_bytes(kept.tuned.store)) != 0)
+                fail_msg("%s: other gradients when computed again (%zu)", methods[i].name, w);
+            close_single(&kept);
+            close_single(&again);
+        }
+}
+
+/* ---- stages ---- */
+
+/* Layer by layer, each a chunk with a slot of its own, on one stage or on two. */
+static void run_chunks(struct tuned *first, struct tuned *second, double *loss) {
+    static float between[TUNED_ROWS * 24], back[TUNED_ROWS * 24];
+    struct model_batch batch = tuned_batch();
+    struct model_pass low = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = true};
+    struct model_pass high = low;
+    high.chunk = high.slot = first == second;
+    test_ok(peft_begin(first->peft));
+    if (second != first)
+        test_ok(peft_begin(second->peft));
+    test_ok(model_forward(first->model, &batch, &low, NULL, between));
+    test_ok(model_forward(second->model, &batch, &high, between, NULL));
+    test_ok(model_backward(second->model, &high, NULL, back));
+    test_ok(model_backward(first->model, &low, back, NULL));
+    test_ok(model_loss(second->model, loss));
+}
+
+/* What a stage has; what it does not have is empty. */
+static void check_stage(const struct named *method, const struct tuned *stage, const struct tuned *whole, int layer) {
+    assert_int_equal(stage->store->table->count, whole->store->table->count);
+    for (int id = 0; id < stage->store->table->count; id++)
+        if (layer >= 0 && stage->store->table->rows[id].layer != layer)
+            assert_int_equal(param_local_elements(stage->store, id), 0);
+    int status = compare(stage, whole);
+    if (status)
+        fail_msg("%s: %s", method->name, status_text());
+}
+
+static void stages_equal_the_whole(void **state) {
+    (void)state;
+    for (int i = 0; i < METHODS; i++) {
+        struct single whole, both, stages[2];
+        struct tuned_options options = options_of(&methods[i]);
+        double loss;
+        run_single(&whole, &options);
+        options.chunk_count = 2;
+        options.chunks[0] = (struct model_chunk){0, 1};
+        options.chunks[1] = (struct model_chunk){1, 1};
+        open_single(&both, &options);
+        tuned_shake(both.tuned.store, 0.3f);
+        run_chunks(&both.tuned, &both.tuned, &loss);
+        assert_true(loss == whole.loss);
+        check_stage(&methods[i], &both.tuned, &whole.tuned, -1);
+        for (int s = 0; s < 2; s++) {
+            options.chunk_count = 1;
+            options.chunks[0] = (struct model_chunk){s, 1};
+            open_single(&stages[s], &options);
+            tuned_shake(stages[s].tuned.store, 0.3f);
+        }
+        run_chunks(&stages[0].tuned, &stages[1].tuned, &loss);
+        assert_true(loss == whole.loss);
+        for (int s = 0; s < 2; s++)
+            check_stage(&methods[i], &stages[s].tuned, &whole.tuned, s);
+        close_single(&stages[0]);
+        close_single(&stages[1]);
+        close_single(&both);
+        close_single(&whole);
+    }
+}
+
+/* ---- gradients ---- */
+
+/* Central differences, dropout in force: masks are the same in every pass. */
+static void gradients_equal_differences(void **state) {
+    (void)state;
+    for (int i = 0; i < METHODS; i++) {
+        struct single s;
+        struct tuned_options options = options_of(&methods[i]);
+        /* Differences see a ReLU's corners, and that DoRA's norms count as constants: the golden vectors have both. */
+        if (methods[i].adapters[0].use_dora || methods[i].adapters[0].adapter_activation == PEFT_RELU)
+            continue;
+        run_single(&s, &options);
+        const struct param_store *store = s.tuned.store;
+        float *gradients = malloc(param_gradient_bytes(store));
+        assert_non_null(gradients);
+        memcpy(gradients, store->gradients, param_gradient_bytes(store));
+        for (int id = 0; id < store->table->count; id++) {
+            int64_t elements = param_elements(&store->table->rows[id]);
+            for (int64_t e = 0; e < elements; e += 1 + elements / 2) {
+                double plus, minus, h = 0.01;
+                float *value = (float *)store->weights + store->offset[id] + e, was = *value;
+                *value = was + (float)h;
+                test_ok(tuned_run(&s.tuned, true, &plus));
+                *value = was - (float)h;
+                test_ok(tuned_run(&s.tuned, true, &minus));
+                *value = was;
+                double ours = gradients[store->offset[id] + e], numeric = (plus - minus) / (2 * h);
+                /* fp32 losses near 3 carry 2e-7, so the quotient 2e-5; its third derivative gives more.
+                 */
+                if (!(fabs(numeric - ours) <= 1e-4 + 1e-2 * fabs(ours)))
+                    fail_msg("%s: %s [%lld]: %g, numeric %g", methods[i].name, store->table->rows[id].name,
+                             (long long)e, ours, numeric);
+            }
+        }
+        free(gradients);
+        close_single(&s);
+    }
+}
+
+/* ---- beginnings ---- */
+
+static double plain_loss(enum dtype dtype, float *logits) {
+    struct device *device;
+    struct rank rank;
+    struct model *model;
+    struct model_options options = {
+        .config = tuned_base(false), .dtype = dtype, .use = MODEL_EVALUATE, .max_rows = TUNED_ROWS};
+    struct model_batch batch = tuned_batch();
+    double loss;
+    test_ok(device_open("cpu", 0, 2, &device));
+    test_ok(rank_open_single(&rank, device, 1));
+    test_ok(model_open(&options, &rank, false, NULL, &model));
+    test_ok(model_initialise(model, 77));
+    if (dtype == DTYPE_F32)
+        tuned_shake(model_store(model), 0.1f);
+    test_ok(model_evaluate(model, &batch));
+    test_ok(model_loss(model, &loss));
+    test_ok(model_logits(model, &batch, logits));
+    model_close(model);
+    rank_close(&rank);
+    device_close(device);
+    return loss;
+}
+
+/* What a method targets in bf16: a hook between mlp.c_fc and its activation has the activation's input rounded, which
+ * otherwise it is not. */
+static const char *const bf16_targets[] = {"c_attn", "c_proj"};
+
+static void methods_begin_as_the_identity(void **state) {
+    (void)state;
+    static float base[TUNED_ROWS * TUNED_VOCAB], tuned[TUNED_ROWS * TUNED_VOCAB];
+    for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+        enum dtype dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32;
+        plain_loss(dtype, base);
+        for (int i = 0; i < METHODS; i++) {
+            struct single s;
+            struct model_batch batch = tuned_batch();
+            struct tuned_options options = options_of(&methods[i]);
+            struct peft_config adapters[2] = {methods[i].adapters[0], methods[i].adapters[1]};
+            for (int a = 0; a < 2 && is_bf16; a++)
+                if (adapters[a].target_modules.count)
+                    adapters[a].target_modules = (struct config_list){(const char **)bf16_targets, 2};
+            options.adapters = adapters;
+            options.has_dropout = false;
+            options.dtype = dtype;
+            open_single(&s, &options);
+            test_ok(peft_begin(s.tuned.peft));
+            test_ok(model_logits(s.tuned.model, &batch, tuned));
+            if (memcmp(base, tuned, sizeof base) != 0)
+                fail_msg("%s (%s) changes the base's logits at the beginning", methods[i].name, dtype_name(dtype));
+            close_single(&s);
+        }
+    }
+}
+
+static void dropout_is_of_training_alone(void **state) {
+    (void)state;
+    struct single with, without;
+    const struct named *plain = &methods[0], *dropped = &methods[1];
+    struct tuned_options a = options_of(plain), b = options_of(dropped);
+    double loss[2], trained;
+    a.has_dropout = b.has_dropout = false;
+    open_single(&without, &a);
+    open_single(&with, &b);
+    tuned_shake(without.tuned.store, 0.3f);
+    tuned_shake(with.tuned.store, 0.3f);
+    test_ok(tuned_run(&without.tuned, true, &loss[0]));
+    test_ok(tuned_run(&with.tuned, false, &loss[1]));
+    test_ok(tuned_run(&with.tuned, true, &trained));
+    assert_true(loss[0] == loss[1]);
+    assert_true(trained != loss[1]);
+    close_single(&without);
+    close_single(&with);
+}
+
+/* ---- what the table says ---- */
+
+/* Adam's first step is the rate, whatever the gradient. */
+static void lora_plus_gives_b_its_own_rate(void **state) {
+    (void)state;
+    struct single s;
+    struct gradient_sync sync;
+    struct optimizer optimizer;
+    const struct named plus = {"lora+", 1, {{.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .loraplus_lr_ratio = 16}}};
+    struct tuned_options options = options_of(&plus);
+    run_single(&s, &options);
+    struct param_store *store = s.tuned.store;
+    struct optimizer_options adamw = {.beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-12};
+    double norm, lr = 1e-3;
+    float *before = malloc(param_weight_bytes(store));
+    assert_non_null(before);
+    memcpy(before, store->weights, param_weight_bytes(store));
+    test_ok(gradient_sync_open(&sync, &s.rank, store, false));
+    test_ok(optimizer_open(&optimizer, &adamw, &sync));
+    test_ok(optimizer_reset(&optimizer));
+    test_ok(optimizer_step(&optimizer, lr, &norm));
+    for (int id = 0; id < store->table->count; id++) {
+        double rate = strstr(store->table->rows[id].name, "lora_B") ? 16 * lr : lr;
+        float moved = fabsf(((float *)store->weights)[store->offset[id]] - before[store->offset[id]]);
+        if (!(fabs((double)moved - rate) <= 1e-3 * rate))
+            fail_msg("%s moved by %g, expected %g", store->table->rows[id].name, (double)moved, rate);
+    }
+    free(before);
+    optimizer_close(&optimizer);
+    gradient_sync_close(&sync);
+    close_single(&s);
+}
+
+static void counts_are_the_published_ones(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        struct peft_config config;
+        int64_t small, large; /* of GPT-2 */
+    } cases[] = {
+        {"lora r 8", {.type = PEFT_LORA, .r = 8, .lora_alpha = 8}, 294912, 8 * (1280 + 3840) * 36},
+        {"dora r 8",
+         {.type = PEFT_LORA, .r = 8, .lora_alpha = 8, .use_dora = true},
+         294912 + 12 * 2304,
+         (8 * (1280 + 3840) + 3840) * 36},
+        {"ia3", {.type = PEFT_IA3}, 64512, 36 * (3 * 1280 + 5120)},
+        {"houlsby 48",
+         {.type = PEFT_ADAPTER, .bottleneck = 48, .adapter_scaling = 1},
+         1789056,
+         72 * (2 * 1280 * 48 + 48 + 1280)},
+        {"pfeiffer 48",
+         {.type = PEFT_ADAPTER, .bottleneck = 48, .adapter_style = PEFT_PFEIFFER, .adapter_scaling = 1},
+         894528,
+         36 * (2 * 1280 * 48 + 48 + 1280)},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int is_large = 0; is_large < 2; is_large++) {
+            struct device *device;
+            struct rank rank;
+            struct peft *peft;
+            struct model_options options = {.config = tuned_base(false), .max_rows = TUNED_ROWS, .dtype = DTYPE_F32};
+            options.config.num_layers = is_large ? 36 : 12;
+            options.config.hidden_size = is_large ? 1280 : 768;
+            options.config.ffn_hidden_size = 4 * options.config.hidden_size;
+            struct peft_options stack = {.adapters = &cases[i].config, .count = 1, .model = &options, .trains = true};
+            test_ok(device_open("cpu", 0, 1, &device));
+            test_ok(rank_open_single(&rank, device, 1));
+            test_ok(peft_open(&stack, &rank, &peft));
+            assert_int_equal(param_table_elements(peft_store(peft)->table, true),
+                             is_large ? cases[i].large : cases[i].small);
+            peft_close(peft);
+            rank_close(&rank);
+            device_close(device);
+        }
+}
+
+static const struct {
+    struct peft_config config;
+    const char *text;
+} refused[] = {
+    {{.type = PEFT_LORA, .r = 0}, "peft.r 0"},
+    {{.type = PEFT_LORA, .r = 2, .lora_dropout = 1}, "peft.lora_dropout 1"},
+    {{.type = PEFT_LORA, .r = 2, .lora_dropout = 0.1, .use_dora = true}, "peft.use_dora"},
+    {{.type = PEFT_LORA, .r = 2, .rank_pattern = LIST("c_attn")}, "peft.rank_pattern \"c_attn\""},
+    {{.type = PEFT_LORA, .r = 2, .rank_pattern = LIST("c_attn=0")}, "peft.rank_pattern \"c_attn=0\""},
+    {{.type = PEFT_LORA, .r = 2, .rank_pattern = LIST("c_attn=1.5")}, "a rank of 1.5"},
+    {{.type = PEFT_LORA, .r = 2, .alpha_pattern = LIST("c_attn=x")}, "peft.alpha_pattern \"c_attn=x\""},
+    {{.type = PEFT_LORA, .r = 2, .target_modules = LIST("q_proj")}, "matches no projection"},
+    {{.type = PEFT_IA3, .target_modules = LIST("c_attn"), .feedforward_modules = LIST("c_attn")}, "only mlp.c_proj"},
+    {{.type = PEFT_IA3, .target_modules = LIST("c_attn"), .feedforward_modules = LIST("mlp.c_proj")},
+     "none of peft.target_modules"},
+    {{.type = PEFT_ADAPTER, .bottleneck = 0}, "peft.bottleneck 0"},
+    {{.type = PEFT_ADAPTER, .bottleneck = 2, .layers_to_transform = LIST("7")}, "peft.layers_to_transform"},
+};
+
+static void what_cannot_be_is_refused_by_name(void **state) {
+    (void)state;
+    struct device *device;
+    struct rank rank;
+    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(rank_open_single(&rank, device, 1));
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct tuned tuned;
+        struct tuned_options options = {.adapters = &refused[i].config, .count = 1, .dtype = DTYPE_F32};
+        test_fails(tuned_open(&tuned, &options, &rank), STATUS_USAGE, refused[i].text);
+    }
+    rank_close(&rank);
+    device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensor_ranks_equal_the_whole),       cmocka_unit_test(so_with_the_sequence_cut_as_well),
+        cmocka_unit_test(stages_equal_the_whole),
+        cmocka_unit_test(what_is_computed_again_is_the_same), cmocka_unit_test(gradients_equal_differences),
+        cmocka_unit_test(methods_begin_as_the_identity),      cmocka_unit_test(dropout_is_of_training_alone),
+        cmocka_unit_test(lora_plus_gives_b_its_own_rate),     cmocka_unit_test(counts_are_the_published_ones),
+        cmocka_unit_test(what_cannot_be_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,139 @@
+/* A small frozen base with a stack on it, on one rank or on some of a grid's: what trains has values that are nowhere
+ * neutral, the same under every layout. */
+#ifndef CAMBIUM_TESTS_PEFT_SUPPORT_H
+#define CAMBIUM_TESTS_PEFT_SUPPORT_H
+
+#include "peft/peft.h"
+#include "support/test.h"
+
+enum { TUNED_T = 8, TUNED_SAMPLES = 3, TUNED_ROWS = TUNED_T * TUNED_SAMPLES, TUNED_VOCAB = 31 };
+
+struct tuned_options {
+    const struct peft_config *adapters;
+    int count;
+    struct model_recompute recompute;
+    bool has_dropout; /* the base's, and the pass's */
+    enum dtype dtype;
+    int chunk_count; /* of the stage; 0: all layers in one */
+    struct model_chunk chunks[2];
+};
+
+struct tuned {
+    struct rank *rank;
+    struct peft *peft;
+    struct model *model;
+    struct param_store *store;
+};
+
+static inline struct model_config tuned_base(bool has_dropout) {
+    return (struct model_config){.num_layers = 2,
+                                 .hidden_size = 24,
+                                 .num_attention_heads = 4,
+                                 .num_query_groups = 4,
+                                 .ffn_hidden_size = 40,
+                                 .max_position_embeddings = TUNED_T,
+                                 .vocab_size = TUNED_VOCAB,
+                                 .hidden_dropout = has_dropout ? 0.1 : 0,
+                                 .attention_dropout = has_dropout ? 0.2 : 0,
+                                 .embedding_dropout = has_dropout ? 0.1 : 0,
+                                 .init_method_std = 0.2,
+                                 .layernorm_epsilon = 1e-5,
+                                 .add_bias_linear = true};
+}
+
+static inline float tuned_draw(int id, int64_t element) {
+    return (float)rng_unit(philox(11, (uint32_t)element, (uint32_t)id, 0, 0).word[0]) - 0.5f;
+}
+
+/* Adds draws to every value of an fp32 store; keyed by the elements of the whole parameters. */
+static inline void tuned_shake(struct param_store *store, float size) {
+    for (int id = 0; id < store->table->count; id++) {
+        struct param_rect rects[PARAM_MAX_SLICES];
+        int count = param_part_rects(&store->part, store->table, id, rects);
+        float *values = (float *)store->weights + store->offset[id];
+        for (int r = 0; r < count; r++)
+            for (int64_t y = 0; y < rects[r].rows; y++)
+                for (int64_t x = 0; x < rects[r].columns; x++)
+                    values[(rects[r].local_row + y) * rects[r].columns + x] +=
+                        size *
+                        tuned_draw(id, (rects[r].row + y) * store->table->rows[id].shape[1] + rects[r].column + x);
+    }
+}
+
+/* On a fresh rank. */
+static inline int tuned_open(struct tuned *t, const struct tuned_options *o, struct rank *rank) {
+    struct model_options options = {.config = tuned_base(o->has_dropout),
+                                    .dtype = o->dtype,
+                                    .use = MODEL_TRAIN,
+                                    .is_frozen = true,
+                                    .recompute = o->recompute,
+                                    .chunk_count = o->chunk_count,
+                                    .chunks = {o->chunks[0], o->chunks[1]},
+                                    .slots = o->chunk_count,
+                                    .max_rows = TUNED_ROWS};
+    struct peft_options stack = {.adapters = o->adapters, .count = o->count, .model = &options, .trains = true};
+    *t = (struct tuned){.rank = rank};
+    int status = peft_open(&stack, rank, &t->peft);
+    if (status)
+        return status;
+    t->store = peft_store(t->peft);
+    options.hooks = peft_hooks(t->peft);
+    status = model_open(&options, rank, false, NULL, &t->model);
+    if (!status)
+        status = peft_allocate(t->peft);
+    if (!status)
+        status = model_initialise(t->model, 77);
+    if (!status && o->dtype == DTYPE_F32)
+        tuned_shake(model_store(t->model), 0.1f);
+    if (!status)
+        peft_set_base(t->peft, model_store(t->model));
+    return status ? status : peft_initialise(t->peft, 5);
+}
+
+static inline void tuned_close(struct tuned *t) {
+    model_close(t->model);
+    peft_close(t->peft);
+}
+
+static inline struct model_batch tuned_batch(void) {
+    static _Thread_local int32_t tokens[TUNED_ROWS], positions[TUNED_ROWS], labels[TUNED_ROWS];
+    static _Thread_local uint32_t sample[TUNED_ROWS], token[TUNED_ROWS];
+    static _Thread_local float weight[TUNED_ROWS];
+    static const int64_t start[TUNED_SAMPLES + 1] = {0, TUNED_T, 2 * TUNED_T, 3 * TUNED_T};
+    for (uint32_t i = 0; i < TUNED_ROWS; i++) {
+        struct philox draw = philox(5, i, 0, 0, 0);
+        tokens[i] = (int32_t)(draw.word[0] % TUNED_VOCAB);
+        labels[i] = (int32_t)(draw.word[1] % TUNED_VOCAB);
+        positions[i] = (int32_t)(i % TUNED_T);
+        token[i] = i % TUNED_T;
+        sample[i] = i / TUNED_T;
+        weight[i] = i % 5 == 4 ? 0 : 1.0f / 32;
+    }
+    return (struct model_batch){.rows = TUNED_ROWS,
+                                .tokens = tokens,
+                                .positions = positions,
+                                .sample = sample,
+                                .token = token,
+                                .segments = TUNED_SAMPLES,
+                                .segment_start = start,
+                                .labels = labels,
+                                .loss_weight = weight};
+}
+
+/* The loss of one batch, and gradients in the store, those of all tensor ranks together. */
+static inline int tuned_run(struct tuned *t, bool has_dropout, double *loss) {
+    struct model_batch batch = tuned_batch();
+    struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = has_dropout};
+    int status = peft_begin(t->peft);
+    if (!status)
+        status = model_train_step(t->model, &batch, &pass);
+    if (!status)
+        status = peft_end(t->peft);
+    for (int i = 0; i < t->store->table->count && !status; i++)
+        if (t->store->table->rows[i].sums_over_tensor && param_trains(t->store, i))
+            status = rank_sum(t->rank, t->rank->tensor, param_gradient(t->store, i), param_local_elements(t->store, i),
+                              DTYPE_F32);
+    return status ? status : model_loss(t->model, loss);
+}
+
+#endif
