@@ -10,6 +10,7 @@
 enum peft_type { PEFT_LORA, PEFT_IA3, PEFT_ADAPTER, PEFT_PROMPT, PEFT_PTUNING, PEFT_PREFIX, PEFT_TYPE_COUNT };
 
 /* Names and meanings are PEFT's; lists are the parser's. A pattern is "KEY=VALUE". */
+struct peft_memory;
 struct peft_config {
     int type; /* enum peft_type */
     /* which projections: LoRA and IA3 */
@@ -39,6 +40,10 @@ struct peft_config {
     int64_t encoder_hidden_size, encoder_num_layers; /* 0: token_dim; 2 */
     double encoder_dropout;
     bool prefix_projection;
+    /* of one that was read from a file */
+    const char *adapter_name;   /* in AdapterHub's tensor names; NULL: "default" */
+    const char *base_name;      /* base_model_name_or_path, or NULL */
+    struct peft_memory *memory; /* what texts and lists stand in; NULL: they are another's */
 };
 
 enum peft_adapter_style { PEFT_HOULSBY, PEFT_PFEIFFER, PEFT_PARALLEL };
@@ -49,6 +54,12 @@ enum peft_encoder { PEFT_MLP, PEFT_LSTM };
 /* Rows of the section `peft`; offsets are within a struct peft_config. */
 extern const struct config_row peft_rows[];
 extern const size_t peft_row_count;
+
+/* Reads the text of an adapter_config.json: of PEFT's, or of AdapterHub's for a bottleneck adapter. `where` names the
+ * file in errors. What would compute something else than PEFT does is refused by its key; other unknown keys are told
+ * in one warning. Free with peft_config_free, also a copy's original only once. */
+int peft_read_config(const char *text, const char *where, struct peft_config *config);
+void peft_config_free(struct peft_config *config);
 
 /* adapter_config.json, as Hugging Face's PEFT writes it, of an adapter on the base in `base_directory`. The caller
  * frees *text. */

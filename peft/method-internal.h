@@ -28,8 +28,9 @@ struct peft_adapter {
     struct peft *peft;
     const struct peft_method *method;
     struct peft_config config;
-    int number; /* in the stack */
-    void *own;  /* the method's */
+    int number;             /* in the stack */
+    int first_row, end_row; /* its rows of the table */
+    void *own;              /* the method's */
 };
 
 struct peft {

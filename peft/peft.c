@@ -11,6 +11,21 @@ static const struct peft_method *const methods[PEFT_TYPE_COUNT] = {
 
 /* ---- what methods ask ---- */
 
+/* AdapterHub's tensors have the adapter's name in theirs. */
+static int name_slice(const char *adapter, struct param_slice *slice) {
+    static const char generic[] = ".adapters.default.";
+    char name[PARAM_NAME_BYTES];
+    const char *at = strstr(slice->name, generic);
+    if (!at)
+        return STATUS_OK;
+    int n = snprintf(name, sizeof name, "%.*s.adapters.%s.%s", (int)(at - slice->name), slice->name, adapter,
+                     at + sizeof generic - 1);
+    if (n < 0 || (size_t)n >= sizeof name)
+        return status_fail(STATUS_INVALID, "the adapter's name %s is too long", adapter);
+    memcpy(slice->name, name, sizeof name);
+    return STATUS_OK;
+}
+
 int peft_add_row(struct peft_adapter *adapter, struct param *row) {
     row->is_trainable = true;
     if (row->dims == 1)
@@ -18,6 +33,11 @@ int peft_add_row(struct peft_adapter *adapter, struct param *row) {
     if (!row->slice_count) {
         row->slice_count = 1;
         row->slices[0].rows = row->slices[0].file_rows = row->shape[0];
+    }
+    for (int i = 0; i < row->slice_count && adapter->config.adapter_name; i++) {
+        int status = name_slice(adapter->config.adapter_name, &row->slices[i]);
+        if (status)
+            return status;
     }
     if (adapter->peft->count > 1) {
         char name[PARAM_NAME_BYTES];
@@ -76,9 +96,13 @@ static int open_adapters(struct peft *peft, const struct peft_options *options) 
     int status = STATUS_OK;
     for (int i = 0; i < options->count && !status; i++) {
         struct peft_adapter *adapter = &peft->adapters[i];
-        *adapter = (struct peft_adapter){
-            .peft = peft, .method = methods[options->adapters[i].type], .config = options->adapters[i], .number = i};
+        *adapter = (struct peft_adapter){.peft = peft,
+                                         .method = methods[options->adapters[i].type],
+                                         .config = options->adapters[i],
+                                         .number = i,
+                                         .first_row = peft->table.count};
         status = adapter->method->describe(adapter);
+        adapter->end_row = peft->table.count;
     }
     return status;
 }

@@ -10,6 +10,7 @@
 #ifndef CAMBIUM_PEFT_PEFT_H
 #define CAMBIUM_PEFT_PEFT_H
 
+#include "ckpt/ckpt.h"
 #include "model/model.h"
 #include "peft/config.h"
 
@@ -49,5 +50,34 @@ int peft_end(struct peft *peft);
 /* Sets the parameters of `to`, a stack of the same adapters that does not train, on the same rank and allocated: those
  * of `from`, and in place of an encoder's the table that it made at the last peft_begin. What serving needs. */
 int peft_fold(const struct peft *from, struct peft *to);
+
+/* ---- adapters in files: load.c ---- */
+
+/* Adapters of directories: configurations, and tensor files that are open and whose headers are checked. Opening has no
+ * other effect, and any thread may do it. */
+struct peft_files;
+
+/* A directory is an adapter's; or one of checkpoints, of which the newest counts; or a stack's, with a directory each
+ * adapter. `trains`: dropout counts. */
+int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **files);
+void peft_files_close(struct peft_files *files);
+int peft_files_count(const struct peft_files *files);
+/* [count] They live as long as the files. */
+const struct peft_config *peft_files_configs(const struct peft_files *files);
+const char *peft_files_directory(const struct peft_files *files, int index);
+const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, int index);
+/* The parameters of a stack that was opened with these configurations and has its memory. Everything is checked before
+ * anything is set, within one adapter. */
+int peft_load(struct peft *peft, const struct peft_files *files);
+
+/* ---- the base and its adapters as one model: merge.c ---- */
+
+struct peft_merge {
+    const char *model; /* a model directory, or one of checkpoints */
+    const struct peft_files *files;
+    const char *output; /* a model directory; the base's stays as it is */
+};
+/* LoRA with its variants, and IA3; in the type of the base's files, computed in fp32. */
+int peft_merge(const struct peft_merge *merge);
 
 #endif

@@ -90,11 +90,17 @@ struct ckpt_tensors; /* the open tensor files of a directory */
 /* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count
  * with or without "transformer.". Pickles are refused by name. */
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors);
-/* adapter_model.safetensors. Of an adapter, tensors that nobody asked for are an error. */
+/* adapter_model.safetensors, or AdapterHub's adapter.safetensors. Of an adapter, tensors that nobody asked for are an
+ * error. */
 int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors);
 /* optimizer.safetensors, or its shards in the same way. */
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors);
 void ckpt_close(struct ckpt_tensors *tensors);
+/* Whether there is a tensor of exactly this name. */
+bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name);
+/* Tensors, and the elements of all of them. */
+size_t ckpt_count(const struct ckpt_tensors *tensors);
+int64_t ckpt_elements(const struct ckpt_tensors *tensors);
 /* The type of the largest floating-point tensor. */
 enum dtype ckpt_dtype(const struct ckpt_tensors *tensors);
 /* Whether any tensor's name begins so: "master." is there only after a bf16 run. */

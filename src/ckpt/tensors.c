@@ -150,14 +150,18 @@ int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors) {
 }
 
 int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors) {
-    int status = open_tensors(directory, kind_weights(CKPT_ADAPTER), tensors);
+    static const char *const pickles[] = {"adapter_model.bin", "pytorch_adapter.bin"};
+    bool is_hub = directory_has_file(directory, "adapter.safetensors") &&
+                  !directory_has_file(directory, "adapter_model.safetensors");
+    int status = open_tensors(directory, is_hub ? "adapter" : kind_weights(CKPT_ADAPTER), tensors);
     if (!status)
         (*tensors)->is_strict = true;
-    if (status == STATUS_NOT_FOUND && directory_has_file(directory, "adapter_model.bin"))
-        return status_fail(STATUS_UNSUPPORTED,
-                           "%s holds only adapter_model.bin, a pickle, which can run code and is never read: save the "
-                           "adapter again as safetensors",
-                           directory);
+    for (int i = 0; i < 2 && status == STATUS_NOT_FOUND; i++)
+        if (directory_has_file(directory, pickles[i]))
+            return status_fail(STATUS_UNSUPPORTED,
+                               "%s holds only %s, a pickle, which can run code and is never read: save the adapter "
+                               "again as safetensors",
+                               directory, pickles[i]);
     return status;
 }
 
@@ -191,6 +195,17 @@ enum dtype ckpt_dtype(const struct ckpt_tensors *tensors) {
     return type;
 }
 
+size_t ckpt_count(const struct ckpt_tensors *tensors) {
+    return tensors->count;
+}
+
+int64_t ckpt_elements(const struct ckpt_tensors *tensors) {
+    int64_t elements = 0;
+    for (size_t i = 0; i < tensors->count; i++)
+        elements += tensors->entries[i].tensor->elements;
+    return elements;
+}
+
 bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix) {
     for (size_t i = 0; i < tensors->count; i++)
         if (!strncmp(tensors->entries[i].tensor->name, prefix, strlen(prefix)))
@@ -198,16 +213,20 @@ bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix) {
     return false;
 }
 
-void tensor_file_name(const char *prefix, const char *name, char out[TENSOR_NAME_BYTES]) {
-    bool is_whole = !strcmp(name, HEAD_NAME) || !strncmp(name, "base_model.", 11) || !strncmp(name, "prompt_", 7) ||
-                    !strncmp(name, MODEL_PREFIX, strlen(MODEL_PREFIX));
-    snprintf(out, TENSOR_NAME_BYTES, "%s%s%s", prefix, is_whole ? "" : MODEL_PREFIX, name);
-}
-
 static const struct tensor_entry *find_exactly(const struct ckpt_tensors *tensors, const char *name) {
     struct safetensor key = {.name = name};
     struct tensor_entry entry = {.tensor = &key};
     return tensors->count ? bsearch(&entry, tensors->entries, tensors->count, sizeof entry, compare_entries) : NULL;
+}
+
+bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name) {
+    return find_exactly(tensors, name) != NULL;
+}
+
+void tensor_file_name(const char *prefix, const char *name, char out[TENSOR_NAME_BYTES]) {
+    bool is_whole = !strcmp(name, HEAD_NAME) || !strncmp(name, "base_model.", 11) || !strncmp(name, "prompt_", 7) ||
+                    !strncmp(name, MODEL_PREFIX, strlen(MODEL_PREFIX));
+    snprintf(out, TENSOR_NAME_BYTES, "%s%s%s", prefix, is_whole ? "" : MODEL_PREFIX, name);
 }
 
 const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, const char *prefix, const char *name,

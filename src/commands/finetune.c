@@ -58,7 +58,8 @@ static const struct config_row rows[] = {
      .metavar = "FILE.jsonl...",
      .help = "rows of the validation"},
     OPTION("output", output, "DIR", "where the adapter, and its checkpoints, are written"),
-    OPTION("init-adapter", init_adapter, "DIR", "start from the values of an adapter"),
+    OPTION("init-adapter", init_adapter, "DIR",
+           "start from the values and the configuration of an adapter; keys of peft are not given then"),
     RANKS_ROW(offsetof(struct options, ranks),
               "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
     {.path = "dry-run",
@@ -151,6 +152,7 @@ struct tuning {
     struct tokenizer *tokenizer;
     struct token_buffer prompt_text; /* what virtual tokens start as */
     char *config_text;
+    struct peft_files *init; /* of --init-adapter, whose configuration the run has */
 };
 
 static int open_trainee(const void *description, const struct model_options *model, struct rank *rank,
@@ -247,12 +249,46 @@ static int encode_prompt_text(struct tuning *tuning, struct peft_config *peft) {
     return status;
 }
 
+/* With --init-adapter what the adapter is stands in its directory. */
+static int check_init_keys(const struct options *options, const struct config *config) {
+    for (size_t i = 0; i < peft_row_count && options->init_adapter; i++)
+        if (strcmp(peft_rows[i].path, "peft.loraplus_lr_ratio") != 0 && config_is_given(config, peft_rows[i].path))
+            return status_fail(STATUS_USAGE,
+                               "%s cannot be given with --init-adapter, whose configuration it would change",
+                               peft_rows[i].path);
+    return STATUS_OK;
+}
+
+/* The adapter's configuration is the run's. */
+static int take_init_adapter(struct options *options, struct tuning *tuning) {
+    const struct peft_config *found;
+    if (!options->init_adapter)
+        return STATUS_OK;
+    int status = peft_files_open(&options->init_adapter, 1, true, &tuning->init);
+    if (status)
+        return status_wrap(status, "--init-adapter");
+    if (peft_files_count(tuning->init) != 1)
+        return status_fail(STATUS_USAGE, "--init-adapter %s holds %d adapters: expected one", options->init_adapter,
+                           peft_files_count(tuning->init));
+    found = peft_files_configs(tuning->init);
+    if (options->peft && options->sections.peft.type != found->type)
+        return status_fail(STATUS_USAGE, "--peft %s: %s is an adapter of another method", options->peft,
+                           options->init_adapter);
+    double ratio = options->sections.peft.loraplus_lr_ratio; /* of the run, not of the adapter */
+    options->sections.peft = *found;
+    options->sections.peft.loraplus_lr_ratio = ratio;
+    options->init_adapter = peft_files_directory(tuning->init, 0);
+    return STATUS_OK;
+}
+
 static int prepare(struct options *options, const struct launch *launch, struct tuning *tuning) {
     int ranks, status = launch_ranks(launch, options->ranks, &ranks);
     if (!status)
         status = check_given(options);
     if (!status)
         status = choose_method(options);
+    if (!status)
+        status = take_init_adapter(options, tuning);
     options->sections.run.checkpoint.save = options->output;
     if (!status)
         status = train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
@@ -330,6 +366,8 @@ int command_finetune(int argc, char **argv) {
     if (!status)
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     if (!status && !is_help)
+        status = check_init_keys(&options, config);
+    if (!status && !is_help)
         status = prepare(&options, &launch, &tuning);
     status = launch_agree(&launch, status);
     if (!status && !is_help) {
@@ -343,6 +381,7 @@ int command_finetune(int argc, char **argv) {
     token_buffer_free(&tuning.prompt_text);
     tokenizer_close(tuning.tokenizer);
     free(tuning.config_text);
+    peft_files_close(tuning.init);
     config_free(config);
     free(sections);
     return launch_end(&launch, status);

@@ -22,6 +22,7 @@ struct generate_command {
 #define AT(field) offsetof(struct generate_command, field)
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
+    MODEL_ADAPTER_ROW(AT(base)),
     {.path = "prompt",
      .type = CONFIG_STRING,
      .offset = AT(prompt),

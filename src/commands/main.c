@@ -22,6 +22,8 @@ static const struct {
     {"finetune", command_finetune, "train an adapter on a frozen model"},
     {"generate", command_generate, "write text with a trained model"},
     {"score", command_score, "log-probability of every token of given texts"},
+    {"adapter", command_adapter, "show what an adapter is"},
+    {"merge", command_merge, "fold adapters into a model"},
     {"bench", command_bench, "measure this machine and this program"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };

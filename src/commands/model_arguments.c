@@ -30,6 +30,8 @@ int model_engine_open(const struct model_arguments *arguments, struct comm *worl
         options.grid = *grid;
     }
     options.model = arguments->model;
+    options.adapters = arguments->adapters.items;
+    options.adapter_count = arguments->adapters.count;
     options.first_layers = arguments->first_layers;
     options.last_layers = arguments->last_layers;
     options.precision = arguments->precision - 1;

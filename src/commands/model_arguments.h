@@ -13,6 +13,7 @@
 
 struct model_arguments {
     const char *model, *tokenizer; /* tokenizer NULL: the model's own */
+    struct config_list adapters;   /* directories; all apply */
     int64_t threads;               /* of each rank; 0: all cores, or one where ranks share them */
     int64_t ranks;                 /* 0: not given */
     int64_t tensor, pipeline, first_layers, last_layers;
@@ -27,6 +28,11 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         .path = "model", .type = CONFIG_STRING, .offset = (at) + offsetof(struct model_arguments, model),              \
         .metavar = "DIR", .is_path = true, .is_required = true,                                                        \
         .help = "model directory, or a directory of checkpoints (the newest is taken)"                                 \
+    }
+#define MODEL_ADAPTER_ROW(at)                                                                                          \
+    {                                                                                                                  \
+        .path = "adapter", .type = CONFIG_LIST, .offset = (at) + offsetof(struct model_arguments, adapters),           \
+        .metavar = "DIR...", .is_path = true, .help = "adapters on the model, of finetune or PEFT; all apply"          \
     }
 #define MODEL_TOKENIZER_ROW(at)                                                                                        \
     {                                                                                                                  \

@@ -19,6 +19,7 @@ struct score_command {
 #define AT(field) offsetof(struct score_command, field)
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
+    MODEL_ADAPTER_ROW(AT(base)),
     {.path = "input",
      .type = CONFIG_STRING,
      .offset = AT(input),

@@ -22,6 +22,8 @@ struct engine {
     struct rank rank;
     struct comm *holders; /* the ranks that hold this model together; NULL: this one alone */
     struct model_plan plan;
+    struct peft_files *files; /* of the adapters; NULL: none */
+    struct peft *peft;
     struct model *model;
     struct kv_pool pool;
     struct model_kv kv;
@@ -113,6 +115,49 @@ static int load_weights(struct engine *engine, const struct ckpt_tensors *tensor
         .store = store, .stream = engine->rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     return ckpt_read(tensors, store->table, &array, 1);
+}
+
+/* ---- adapters ---- */
+
+static bool is_adapted(const struct engine *engine) {
+    return engine->options.adapter_count > 0;
+}
+
+/* What needs rows or keys before a sequence's own. */
+static int check_adapters(const struct engine *engine) {
+    const struct peft_config *configs = peft_files_configs(engine->files);
+    for (int i = 0; i < peft_files_count(engine->files); i++)
+        if (configs[i].type == PEFT_PROMPT || configs[i].type == PEFT_PTUNING || configs[i].type == PEFT_PREFIX)
+            return status_fail(STATUS_UNSUPPORTED, "%s: virtual tokens and prefixes can be trained, not yet served",
+                               peft_files_directory(engine->files, i));
+    return STATUS_OK;
+}
+
+static int open_adapters(struct engine *engine, struct model_options *options) {
+    if (!is_adapted(engine))
+        return STATUS_OK;
+    int status = peft_files_open(engine->options.adapters, engine->options.adapter_count, false, &engine->files);
+    if (!status)
+        status = check_adapters(engine);
+    if (status)
+        return status;
+    struct peft_options adapters = {
+        .adapters = peft_files_configs(engine->files), .count = peft_files_count(engine->files), .model = options};
+    status = peft_open(&adapters, &engine->rank, &engine->peft);
+    if (!status)
+        options->hooks = peft_hooks(engine->peft);
+    return status;
+}
+
+/* While the base is still plain: a method may measure it. */
+static int load_adapters(struct engine *engine) {
+    if (!engine->peft)
+        return STATUS_OK;
+    int status = peft_allocate(engine->peft);
+    peft_set_base(engine->peft, model_store(engine->model));
+    if (!status)
+        status = peft_load(engine->peft, engine->files);
+    return status ? status : peft_begin(engine->peft);
 }
 
 static void *take(struct arena *arena, int64_t count, size_t width) {
@@ -211,6 +256,8 @@ static int open_model(struct engine *engine, const struct model_config *config, 
     if (!status)
         status =
             pipeline_layers(&split, engine->rank.place.pipeline, 0, &options.chunks[0].first, &options.chunks[0].count);
+    if (!status)
+        status = open_adapters(engine, &options);
     return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
 }
 
@@ -250,6 +297,8 @@ static int open_all(struct engine *engine) {
         status = tensors ? load_weights(engine, tensors) : model_initialise(engine->model, 1);
     ckpt_close(tensors);
     if (!status)
+        status = load_adapters(engine);
+    if (!status)
         status = model_pack(engine->model);
     if (!status)
         status = allocate_host(engine);
@@ -282,6 +331,8 @@ void engine_close(struct engine *engine) {
     kv_pool_close(&engine->pool);
     free(engine->page_table);
     model_close(engine->model);
+    peft_close(engine->peft);
+    peft_files_close(engine->files);
     comm_close(engine->holders);
     rank_close(&engine->rank);
     device_close(engine->device);
@@ -290,6 +341,10 @@ void engine_close(struct engine *engine) {
 
 const struct model_config *engine_config(const struct engine *engine) {
     return model_config_of(engine->model);
+}
+
+int32_t engine_slot(const struct engine *engine) {
+    return engine->peft ? 0 : -1;
 }
 
 enum dtype engine_dtype(const struct engine *engine) {
@@ -321,7 +376,8 @@ size_t engine_weight_bytes(const struct engine *engine) {
 }
 
 size_t engine_planned_bytes(const struct engine *engine) {
-    return engine->plan.weights + engine->plan.activations + engine->plan.workspace + engine->kv_bytes;
+    size_t adapters = engine->peft ? param_weight_bytes(peft_store(engine->peft)) + peft_device_bytes(engine->peft) : 0;
+    return engine->plan.weights + engine->plan.activations + engine->plan.workspace + engine->kv_bytes + adapters;
 }
 
 /* ---- sequences ---- */

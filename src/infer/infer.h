@@ -14,6 +14,7 @@
 
 #include "ckpt/ckpt.h"
 #include "model/model.h"
+#include "peft/peft.h"
 #include "text/text.h"
 
 /* ---- pages: kv_pool.c ---- */
@@ -39,6 +40,8 @@ struct engine;
 struct engine_options {
     const char *model;                 /* a model directory, or a directory of checkpoints: the newest */
     const struct model_config *random; /* instead of `model`: random weights of this shape, for benchmarks */
+    const char *const *adapters;       /* directories of adapters, which all apply; see peft_files_open */
+    size_t adapter_count;
     struct comm *world;                /* all ranks; NULL: this one alone */
     struct rank_grid grid;             /* of the world, filled; data-parallel ranks have the whole model again */
     int64_t first_layers, last_layers; /* of the first and the last stage; 0: as many as the others */
@@ -57,6 +60,8 @@ int engine_check(const struct engine_options *options, bool takes_data);
 int engine_open(const struct engine_options *options, struct engine **engine);
 void engine_close(struct engine *engine);
 const struct model_config *engine_config(const struct engine *engine);
+/* The slot of a row's adapters: 0 with adapters, -1 without. */
+int32_t engine_slot(const struct engine *engine);
 enum dtype engine_dtype(const struct engine *engine);
 int64_t engine_max_rows(const struct engine *engine);
 int64_t engine_max_logit_rows(const struct engine *engine);
@@ -88,7 +93,7 @@ struct engine_sampling {
 struct engine_row {
     int32_t token;
     int32_t sequence;
-    int32_t slot; /* of the adapter; -1: the base */
+    int32_t slot; /* 0, or -1 where the engine has no adapters */
     bool wants_logits;
     int32_t label;                          /* with wants_logits: also log p(label); -1: none */
     const struct engine_sampling *sampling; /* with wants_logits: draw the next token; NULL: none */

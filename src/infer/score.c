@@ -21,7 +21,7 @@ int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, fl
             bool has_next = first + i + 1 < count;
             rows[i] = (struct engine_row){.token = tokens[first + i],
                                           .sequence = sequence,
-                                          .slot = -1,
+                                          .slot = engine_slot(engine),
                                           .wants_logits = has_next,
                                           .label = has_next ? tokens[first + i + 1] : -1};
         }

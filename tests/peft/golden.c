@@ -30,97 +30,20 @@ static json_t *load(const char *directory, const char *name) {
     return json;
 }
 
-/* ---- the configuration: the keys of an adapter_config.json that the cases use ---- */
+/* ---- the configuration ---- */
 
-/* A list of texts or numbers, one text, an object as "KEY=VALUE", or nothing. */
-static struct config_list list_of(struct golden *g, const json_t *value) {
-    struct config_list list = {0};
-    size_t count = json_is_array(value) ? json_array_size(value) : json_is_object(value) ? json_object_size(value) : 1;
-    if (!value || json_is_null(value) || count == 0)
-        return list;
-    list.items = keep(g, calloc(count, sizeof *list.items));
-    void *iterator = json_object_iter((json_t *)value);
-    for (size_t i = 0; i < count; i++) {
-        const json_t *item = json_is_array(value)    ? json_array_get(value, i)
-                             : json_is_object(value) ? json_object_iter_value(iterator)
-                                                     : value;
-        char text[256], number[32];
-        snprintf(number, sizeof number, "%g", json_number_value(item));
-        const char *plain = json_is_string(item) ? json_string_value(item) : number;
-        if (json_is_object(value)) {
-            snprintf(text, sizeof text, "%s=%s", json_object_iter_key(iterator), plain);
-            iterator = json_object_iter_next((json_t *)value, iterator);
-        } else
-            snprintf(text, sizeof text, "%s", plain);
-        list.items[list.count++] = keep(g, strdup(text));
-    }
-    return list;
-}
-
-static bool truth(const json_t *json, const char *key) {
-    return json_is_true(json_object_get(json, key));
-}
 static double number(const json_t *json, const char *key) {
     return json_number_value(json_object_get(json, key));
 }
-static int choice(const json_t *json, const char *key, const char *const *names, int count) {
-    const char *name = json_string_value(json_object_get(json, key));
-    for (int i = 0; name && i < count; i++)
-        if (!strcmp(name, names[i]))
-            return i;
-    fail_msg("%s is %s", key, name ? name : "absent");
-    return 0;
-}
-
-/* AdapterHub's keys. */
-static void read_bottleneck(struct golden *g, const json_t *json) {
-    static const char *const activations[] = {[PEFT_GELU] = "gelu", [PEFT_RELU] = "relu", [PEFT_SWISH] = "swish"};
-    g->config.type = PEFT_ADAPTER;
-    g->config.bottleneck = g->model.hidden_size / json_integer_value(json_object_get(json, "reduction_factor"));
-    g->config.adapter_style = truth(json, "is_parallel")  ? PEFT_PARALLEL
-                              : truth(json, "mh_adapter") ? PEFT_HOULSBY
-                                                          : PEFT_PFEIFFER;
-    g->config.adapter_activation = choice(json, "non_linearity", activations, 3);
-    g->config.adapter_pre_norm = truth(json, "ln_before");
-    g->config.adapter_scaling = number(json, "scaling");
-}
 
 static void read_config(struct golden *g) {
-    static const char *const types[] = {[PEFT_LORA] = "LORA",
-                                        [PEFT_IA3] = "IA3",
-                                        [PEFT_ADAPTER] = "(AdapterHub)",
-                                        [PEFT_PROMPT] = "PROMPT_TUNING",
-                                        [PEFT_PTUNING] = "P_TUNING",
-                                        [PEFT_PREFIX] = "PREFIX_TUNING"};
-    static const char *const encoders[] = {[PEFT_MLP] = "MLP", [PEFT_LSTM] = "LSTM"};
-    json_t *json = load(g->directory, "adapter_config.json");
-    struct peft_config *config = &g->config;
-    config->loraplus_lr_ratio = 1;
-    if (json_object_get(json, "config"))
-        read_bottleneck(g, json_object_get(json, "config"));
-    else {
-        config->type = choice(json, "peft_type", types, PEFT_TYPE_COUNT);
-        config->target_modules = list_of(g, json_object_get(json, "target_modules"));
-        config->exclude_modules = list_of(g, json_object_get(json, "exclude_modules"));
-        config->layers_to_transform = list_of(g, json_object_get(json, "layers_to_transform"));
-        config->feedforward_modules = list_of(g, json_object_get(json, "feedforward_modules"));
-        config->rank_pattern = list_of(g, json_object_get(json, "rank_pattern"));
-        config->alpha_pattern = list_of(g, json_object_get(json, "alpha_pattern"));
-        config->r = (int64_t)number(json, "r");
-        config->lora_alpha = number(json, "lora_alpha");
-        config->use_rslora = truth(json, "use_rslora");
-        config->use_dora = truth(json, "use_dora");
-        config->num_virtual_tokens = (int64_t)number(json, "num_virtual_tokens");
-        config->prompt_tuning_init = PEFT_INIT_RANDOM;
-        config->encoder_hidden_size = (int64_t)number(json, "encoder_hidden_size");
-        config->encoder_num_layers = (int64_t)number(json, "encoder_num_layers");
-        config->prefix_projection = truth(json, "prefix_projection");
-        if (config->type == PEFT_PTUNING)
-            config->encoder_reparameterization_type = choice(json, "encoder_reparameterization_type", encoders, 2);
-    }
-    json_decref(json);
-    if (config->type == PEFT_PROMPT || config->type == PEFT_PTUNING)
-        g->virtual_tokens = config->num_virtual_tokens;
+    struct strbuf text = STRBUF_INIT;
+    test_ok(ckpt_read_adapter_config(g->directory, &text));
+    test_ok(peft_read_config(strbuf_text(&text), g->directory, &g->config));
+    strbuf_free(&text);
+    g->config.adapter_name = NULL; /* rows have a name of their own; see file_name */
+    if (g->config.type == PEFT_PROMPT || g->config.type == PEFT_PTUNING)
+        g->virtual_tokens = g->config.num_virtual_tokens;
 }
 
 /* ---- the batch ---- */
@@ -243,6 +166,7 @@ void golden_close(struct golden *g) {
     for (size_t i = 0; i < g->texts->count; i++)
         free(g->texts->memory[i]);
     free(g->texts);
+    peft_config_free(&g->config);
 }
 
 /* ---- values ---- */

@@ -1,0 +1,194 @@
+/* Adapters from their directories, and their values into a stack. */
+#include "method-internal.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct peft_files {
+    int count;
+    struct peft_config *configs; /* [count] */
+    struct peft_file {
+        char *directory;
+        struct ckpt_tensors *tensors;
+    } * of; /* [count] */
+};
+
+/* ---- opening ---- */
+
+static bool has_config(const char *directory) {
+    char path[PATH_MAX];
+    return !file_join(path, sizeof path, directory, "adapter_config.json") && file_exists(path);
+}
+
+static int open_adapter(struct peft_files *files, const char *directory, bool trains) {
+    size_t count = (size_t)files->count + 1;
+    struct peft_config *configs = realloc(files->configs, count * sizeof *configs);
+    files->configs = configs ? configs : files->configs;
+    struct peft_file *of = configs ? realloc(files->of, count * sizeof *of) : NULL;
+    files->of = of ? of : files->of;
+    if (!of)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    struct peft_file *file = &of[files->count];
+    struct peft_config *config = &configs[files->count++];
+    *file = (struct peft_file){.directory = strdup(directory)};
+    *config = (struct peft_config){0};
+    struct strbuf text = STRBUF_INIT;
+    char where[PATH_MAX];
+    int status =
+        file->directory ? ckpt_read_adapter_config(directory, &text) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = file_join(where, sizeof where, directory, "adapter_config.json");
+    if (!status)
+        status = peft_read_config(strbuf_text(&text), where, config);
+    strbuf_free(&text);
+    if (!status && !trains)
+        config->lora_dropout = config->encoder_dropout = 0;
+    return status ? status : ckpt_open_adapter(directory, &file->tensors);
+}
+
+/* The adapters that stand in a directory side by side. */
+static int open_stack(struct peft_files *files, const char *directory, bool trains) {
+    char **names;
+    size_t count;
+    int before = files->count, status = file_list(directory, &names, &count);
+    if (status)
+        return status;
+    for (size_t i = 0; i < count && !status; i++) {
+        char path[PATH_MAX];
+        status = file_join(path, sizeof path, directory, names[i]);
+        if (!status && *names[i] != '.' && !strstr(names[i], ".tmp-") && has_config(path))
+            status = open_adapter(files, path, trains);
+    }
+    file_list_free(names, count);
+    return status || files->count > before
+               ? status
+               : status_fail(STATUS_NOT_FOUND, "%s holds no adapter (adapter_config.json)", directory);
+}
+
+static int open_directory(struct peft_files *files, const char *directory, bool trains) {
+    char newest[PATH_MAX];
+    if (!file_is_directory(directory))
+        return status_fail(STATUS_NOT_FOUND, "%s is not the directory of an adapter", directory);
+    if (has_config(directory))
+        return open_adapter(files, directory, trains);
+    int status = ckpt_latest(directory, newest, sizeof newest, NULL);
+    if (status == STATUS_NOT_FOUND)
+        return open_stack(files, directory, trains);
+    if (!status && !has_config(newest))
+        status = status_fail(STATUS_INVALID, "%s is a checkpoint of a model, not of an adapter", newest);
+    return status ? status : open_adapter(files, newest, trains);
+}
+
+int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **out) {
+    int status = STATUS_OK;
+    *out = NULL;
+    struct peft_files *files = calloc(1, sizeof *files);
+    if (!files)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < count && !status; i++)
+        status = open_directory(files, directories[i], trains);
+    if (status)
+        peft_files_close(files);
+    else
+        *out = files;
+    return status;
+}
+
+void peft_files_close(struct peft_files *files) {
+    if (!files)
+        return;
+    for (int i = 0; i < files->count; i++) {
+        peft_config_free(&files->configs[i]);
+        ckpt_close(files->of[i].tensors);
+        free(files->of[i].directory);
+    }
+    free(files->configs);
+    free(files->of);
+    free(files);
+}
+
+int peft_files_count(const struct peft_files *files) {
+    return files->count;
+}
+
+const struct peft_config *peft_files_configs(const struct peft_files *files) {
+    return files->configs;
+}
+
+const char *peft_files_directory(const struct peft_files *files, int index) {
+    return files->of[index].directory;
+}
+
+const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, int index) {
+    return files->of[index].tensors;
+}
+
+/* ---- names ---- */
+
+/* `name` with `old` replaced, where the file has such a tensor. */
+static bool try_name(const struct ckpt_tensors *tensors, const char *name, const char *old, const char *new,
+                     char out[PARAM_NAME_BYTES]) {
+    const char *at = strstr(name, old);
+    if (!at)
+        return false;
+    int n = snprintf(out, PARAM_NAME_BYTES, "%.*s%s%s", (int)(at - name), name, new, at + strlen(old));
+    return n > 0 && n < PARAM_NAME_BYTES && ckpt_has_tensor(tensors, out);
+}
+
+/* What older versions, and those for a bare GPT2Model, called the same. */
+static void find_slice(const struct ckpt_tensors *tensors, struct param_slice *slice) {
+    static const char *const others[][2] = {
+        {"base_model.model.transformer.", "base_model.model."},
+        {"lora_A.weight", "lora_A.default.weight"},
+        {"lora_B.weight", "lora_B.default.weight"},
+        {"lora_magnitude_vector", "lora_magnitude_vector.weight"},
+        {"lora_magnitude_vector", "lora_magnitude_vector.default.weight"},
+        {"transformer.h.", "h."},
+    };
+    char name[PARAM_NAME_BYTES];
+    if (ckpt_has_tensor(tensors, slice->name))
+        return;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (try_name(tensors, slice->name, others[i][0], others[i][1], name)) {
+            memcpy(slice->name, name, sizeof name);
+            return;
+        }
+}
+
+/* ---- loading ---- */
+
+/* The stack's table as one adapter's file has it: other adapters' rows are frozen, which leaves them out. */
+static int table_of(const struct peft_adapter *adapter, const struct ckpt_tensors *tensors, struct param_table *table) {
+    const struct param_table *all = &adapter->peft->table;
+    *table = (struct param_table){.count = all->count, .capacity = all->count};
+    table->rows = malloc(((size_t)all->count + 1) * sizeof *table->rows);
+    if (!table->rows)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    memcpy(table->rows, all->rows, (size_t)all->count * sizeof *table->rows);
+    for (int i = 0; i < all->count; i++) {
+        struct param *row = &table->rows[i];
+        row->is_trainable = i >= adapter->first_row && i < adapter->end_row;
+        for (int s = 0; s < row->slice_count && row->is_trainable; s++)
+            find_slice(tensors, &row->slices[s]);
+    }
+    return STATUS_OK;
+}
+
+int peft_load(struct peft *peft, const struct peft_files *files) {
+    struct ckpt_flat flat = {.store = &peft->store,
+                             .stream = peft->rank->exec.stream,
+                             .memory = peft->store.weights,
+                             .dtype = peft->store.dtype};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", true);
+    int status =
+        peft->count == files->count ? STATUS_OK : status_fail(STATUS_INVALID, "the files are of other adapters");
+    for (int i = 0; i < peft->count && !status; i++) {
+        struct param_table table;
+        status = table_of(&peft->adapters[i], files->of[i].tensors, &table);
+        if (!status)
+            status = ckpt_read(files->of[i].tensors, &table, &array, 1);
+        param_table_free(&table);
+    }
+    return status;
+}

@@ -1,0 +1,318 @@
+/* A base and adapters that are linear in its projections, folded into one model directory, tensor by tensor. */
+#include "method-internal.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What happens to a parameter of the base, in order; columns last, as the activations in front are scaled before any
+ * method sees them. */
+enum change_kind { CHANGE_ADD, CHANGE_ROWS, CHANGE_COLUMNS };
+struct change {
+    enum change_kind kind;
+    int param;
+    float *a, *b; /* b [out, r] times a [r, in]; or the factors */
+    int64_t r;
+    float scale;
+};
+
+struct merge {
+    const struct peft_merge *request;
+    char directory[PATH_MAX];
+    struct strbuf config_text;
+    struct model_config config;
+    enum dtype dtype; /* of the files */
+    int32_t eos_id;
+    bool is_untied_here;
+    struct ckpt_tensors *tensors;
+    struct ckpt_array base; /* to read by, in fp32 */
+    struct param_table table;
+    struct device *device;
+    struct rank rank;
+    bool has_rank;
+    struct peft *peft;
+    struct change *changes;
+    int count;
+    float *block; /* [CKPT_BLOCK_ELEMENTS] */
+};
+
+/* ---- opening ---- */
+
+static int read_base(struct merge *m) {
+    char where[PATH_MAX];
+    int status = ckpt_resolve_model(m->request->model, m->directory, sizeof m->directory);
+    if (!status)
+        status = ckpt_read_config(m->directory, &m->config_text);
+    if (!status)
+        status = file_join(where, sizeof where, m->directory, "config.json");
+    if (!status)
+        status = gpt2_read_config(strbuf_text(&m->config_text), where, &m->config, &m->dtype, &m->eos_id);
+    if (!status)
+        status = ckpt_open_model(m->directory, &m->tensors);
+    if (!status && !m->config.untie_embeddings_and_output_weights)
+        status = ckpt_head_differs(m->tensors, &m->is_untied_here);
+    m->config.untie_embeddings_and_output_weights |= m->is_untied_here;
+    if (!status)
+        status = gpt2_describe(&m->config, &m->table);
+    m->base = (struct ckpt_array){.prefix = "", .dtype = DTYPE_F32};
+    return status ? status : ckpt_check(m->tensors, &m->table, &m->base, 1);
+}
+
+static int read_adapters(struct merge *m) {
+    struct model_options model = {.config = m->config, .dtype = DTYPE_F32, .use = MODEL_INFER, .max_rows = 1};
+    struct peft_options options = {.adapters = peft_files_configs(m->request->files),
+                                   .count = peft_files_count(m->request->files),
+                                   .model = &model};
+    int status = device_open("cpu", 0, 1, &m->device);
+    if (!status)
+        status = rank_open_single(&m->rank, m->device, 0);
+    m->has_rank = !status;
+    if (!status)
+        status = peft_open(&options, &m->rank, &m->peft);
+    if (!status)
+        status = peft_allocate(m->peft);
+    return status ? status : peft_load(m->peft, m->request->files);
+}
+
+static int check_methods(const struct merge *m) {
+    static const char *const names[PEFT_TYPE_COUNT] = {[PEFT_ADAPTER] = "a bottleneck adapter",
+                                                       [PEFT_PROMPT] = "prompt tuning",
+                                                       [PEFT_PTUNING] = "p-tuning",
+                                                       [PEFT_PREFIX] = "prefix tuning"};
+    const struct peft_config *configs = peft_files_configs(m->request->files);
+    int count = peft_files_count(m->request->files);
+    for (int i = 0; i < count; i++) {
+        const char *directory = peft_files_directory(m->request->files, i);
+        if (names[configs[i].type])
+            return status_fail(STATUS_USAGE, "%s: %s cannot be merged: it is no change of weights", directory,
+                               names[configs[i].type]);
+        if (configs[i].use_dora && count > 1)
+            return status_fail(STATUS_USAGE, "%s: DoRA can only be merged alone", directory);
+    }
+    return STATUS_OK;
+}
+
+static bool is_same_directory(const char *a, const char *b) {
+    char *one = realpath(a, NULL), *other = realpath(b, NULL);
+    bool is_same = one && other && !strcmp(one, other);
+    free(one);
+    free(other);
+    return is_same;
+}
+
+/* ---- what changes ---- */
+
+/* The adapter's tensor of a projection in host memory; *out stays NULL where it has none. */
+static int read_values(const struct merge *m, const struct peft_adapter *adapter, int64_t layer, const char *module,
+                       const char *kind, float **out, int64_t *rows) {
+    const struct param_store *store = &m->peft->store;
+    char name[PARAM_NAME_BYTES + 32], number[16] = "";
+    if (m->peft->count > 1)
+        snprintf(number, sizeof number, "%d.", adapter->number);
+    snprintf(name, sizeof name, "%slayers.%lld.%s.%s", number, (long long)layer, module, kind);
+    int id = param_table_find(&m->peft->table, name, adapter->first_row);
+    *out = NULL;
+    if (id == PARAM_NONE)
+        return STATUS_OK;
+    int64_t count = param_elements(&m->peft->table.rows[id]);
+    *rows = m->peft->table.rows[id].shape[0];
+    *out = malloc((size_t)count * sizeof **out);
+    if (!*out)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = stream_copy_to_host(m->rank.exec.stream, *out, (const float *)store->weights + store->offset[id],
+                                     (size_t)count * sizeof **out);
+    return status ? status : stream_wait(m->rank.exec.stream);
+}
+
+static const char *base_name(enum attach_place place) {
+    return place == ATTACH_QKV          ? "attention.qkv"
+           : place == ATTACH_PROJECTION ? "attention.projection"
+           : place == ATTACH_FC1        ? "mlp.fc1"
+                                        : "mlp.fc2";
+}
+
+static int base_id(const struct merge *m, int64_t layer, const struct peft_projection *p, const char *kind) {
+    char name[PARAM_NAME_BYTES];
+    snprintf(name, sizeof name, "layers.%lld.%s.%s", (long long)layer, base_name(p->place), kind);
+    return param_table_find(&m->table, name, 0);
+}
+
+static void add_change(struct merge *m, struct change change) {
+    m->changes[m->count++] = change;
+}
+
+static void apply(const struct merge *m, const struct change *change, const struct ckpt_block *block, float *values) {
+    int64_t in = m->table.rows[change->param].shape[1];
+    for (int64_t i = 0; i < block->rows; i++) {
+        float *row = values + i * block->columns;
+        for (int64_t k = 0; change->kind == CHANGE_ADD && k < change->r; k++) {
+            float factor = change->scale * change->b[(block->row + i) * change->r + k];
+            const float *a = change->a + k * in + block->column;
+            for (int64_t j = 0; j < block->columns; j++)
+                row[j] += factor * a[j];
+        }
+        for (int64_t j = 0; change->kind != CHANGE_ADD && j < block->columns; j++)
+            row[j] *= change->a[change->kind == CHANGE_ROWS ? block->row + i : block->column + j];
+    }
+}
+
+/* The base's block with the changes so far. */
+static int read_changed(const struct merge *m, const struct ckpt_block *block, float *values) {
+    int status = ckpt_read_block(m->tensors, &m->table, &m->base, block, values);
+    for (int columns = 0; columns < 2 && !status; columns++)
+        for (int i = 0; i < m->count; i++)
+            if (m->changes[i].param == block->param && (m->changes[i].kind == CHANGE_COLUMNS) == columns)
+                apply(m, &m->changes[i], block, values);
+    return status;
+}
+
+/* DoRA's magnitudes to what rows are scaled by: over the norms of the rows, the pair's product added. */
+static int divide_by_norms(const struct merge *m, int param, float *magnitude) {
+    const struct param *row = &m->table.rows[param];
+    int64_t in = row->shape[1], most = CKPT_BLOCK_ELEMENTS / in;
+    int status = most < 1 ? status_fail(STATUS_UNSUPPORTED, "%s has too many columns", row->name) : STATUS_OK;
+    for (int s = 0; s < row->slice_count; s++)
+        for (int64_t at = 0; at < row->slices[s].rows && !status; at += most) {
+            int64_t left = row->slices[s].rows - at;
+            struct ckpt_block block = {
+                .param = param, .row = row->slices[s].row + at, .rows = left < most ? left : most, .columns = in};
+            status = read_changed(m, &block, m->block);
+            for (int64_t i = 0; i < block.rows && !status; i++) {
+                double sum = 0;
+                for (int64_t j = 0; j < in; j++)
+                    sum += (double)m->block[i * in + j] * m->block[i * in + j];
+                magnitude[block.row + i] /= (float)sqrt(sum);
+            }
+        }
+    return status;
+}
+
+static int add_lora(struct merge *m, const struct peft_adapter *adapter, int64_t layer,
+                    const struct peft_projection *p) {
+    const struct peft_config *config = &adapter->config;
+    struct change change = {.kind = CHANGE_ADD, .param = base_id(m, layer, p, "weight")};
+    struct change rows = {.kind = CHANGE_ROWS, .param = change.param};
+    int64_t unused;
+    double alpha = config->lora_alpha;
+    int status = peft_pattern(&config->alpha_pattern, "alpha_pattern", layer, p, &alpha);
+    if (!status)
+        status = read_values(m, adapter, layer, p->name, "lora_A", &change.a, &change.r);
+    if (!status)
+        status = read_values(m, adapter, layer, p->name, "lora_B", &change.b, &unused);
+    double r = change.r > 0 ? (double)change.r : 1;
+    change.scale = (float)(alpha / (config->use_rslora ? sqrt(r) : r));
+    add_change(m, change);
+    if (!status && config->use_dora)
+        status = read_values(m, adapter, layer, p->name, "lora_magnitude_vector", &rows.a, &unused);
+    if (!status && rows.a)
+        status = divide_by_norms(m, rows.param, rows.a);
+    if (rows.a)
+        add_change(m, rows);
+    return status;
+}
+
+static int add_ia3(struct merge *m, const struct peft_adapter *adapter, int64_t layer,
+                   const struct peft_projection *p) {
+    struct change change = {.kind = peft_is_feedforward(adapter, layer, p) ? CHANGE_COLUMNS : CHANGE_ROWS,
+                            .param = base_id(m, layer, p, "weight")};
+    int64_t unused;
+    int status = read_values(m, adapter, layer, p->name, "ia3_l", &change.a, &unused);
+    add_change(m, change);
+    if (status || change.kind == CHANGE_COLUMNS)
+        return status;
+    struct change bias = {.kind = CHANGE_ROWS, .param = base_id(m, layer, p, "bias")};
+    status = read_values(m, adapter, layer, p->name, "ia3_l", &bias.a, &unused);
+    add_change(m, bias);
+    return status;
+}
+
+static int find_changes(struct merge *m) {
+    struct peft_projection projections[PEFT_PROJECTIONS];
+    size_t most = (size_t)m->peft->count * (size_t)m->config.num_layers * PEFT_PROJECTIONS * 2;
+    int status = STATUS_OK;
+    m->changes = calloc(most + 1, sizeof *m->changes);
+    m->block = malloc(CKPT_BLOCK_ELEMENTS * sizeof *m->block);
+    if (!m->changes || !m->block)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    peft_projections(&m->config, projections);
+    for (int i = 0; i < m->peft->count; i++)
+        for (int64_t layer = 0; layer < m->config.num_layers; layer++)
+            for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
+                const struct peft_adapter *adapter = &m->peft->adapters[i];
+                if (!peft_targets(adapter, layer, &projections[p]))
+                    continue;
+                status = adapter->config.type == PEFT_LORA ? add_lora(m, adapter, layer, &projections[p])
+                                                           : add_ia3(m, adapter, layer, &projections[p]);
+            }
+    return status;
+}
+
+/* ---- writing ---- */
+
+struct writing {
+    const struct merge *merge;
+    enum dtype dtype;
+};
+
+static int get(void *context, const struct ckpt_block *block, void *values) {
+    const struct writing *writing = context;
+    const struct merge *m = writing->merge;
+    bool is_narrow = writing->dtype == DTYPE_BF16;
+    float *wide = is_narrow ? m->block : values;
+    int status = read_changed(m, block, wide);
+    for (int64_t i = 0; i < block->rows * block->columns && is_narrow && !status; i++)
+        ((uint16_t *)values)[i] = bf16_from_float(wide[i]);
+    return status;
+}
+
+static int write_model(const struct merge *m) {
+    enum dtype found = ckpt_dtype(m->tensors);
+    struct writing writing = {.merge = m, .dtype = found == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32};
+    struct ckpt_array weights = {.prefix = "", .dtype = writing.dtype, .get = get, .context = &writing};
+    char *fresh = NULL;
+    int status = STATUS_OK;
+    if (writing.dtype != found)
+        log_info("%s is %s; the merged model is %s", m->directory, dtype_name(found), dtype_name(writing.dtype));
+    if (m->is_untied_here || writing.dtype != found)
+        status = gpt2_write_config(&m->config, writing.dtype, m->eos_id, &fresh);
+    struct ckpt_model model = {.kind = CKPT_MODEL,
+                               .table = &m->table,
+                               .weights = &weights,
+                               .config_text = fresh ? fresh : strbuf_text(&m->config_text),
+                               .tokenizer_directory = m->directory};
+    if (!status)
+        status = ckpt_write_model(m->request->output, &model);
+    free(fresh);
+    return status;
+}
+
+int peft_merge(const struct peft_merge *request) {
+    struct merge m = {.request = request, .config_text = STRBUF_INIT};
+    int status = check_methods(&m);
+    if (!status)
+        status = read_base(&m);
+    if (!status && is_same_directory(m.directory, request->output))
+        status = status_fail(STATUS_USAGE, "%s is the base itself: the merged model needs a directory of its own",
+                             request->output);
+    if (!status)
+        status = read_adapters(&m);
+    if (!status)
+        status = find_changes(&m);
+    if (!status)
+        status = write_model(&m);
+    for (int i = 0; i < m.count; i++) {
+        free(m.changes[i].a);
+        free(m.changes[i].b);
+    }
+    free(m.changes);
+    free(m.block);
+    peft_close(m.peft);
+    if (m.has_rank)
+        rank_close(&m.rank);
+    device_close(m.device);
+    ckpt_close(m.tensors);
+    param_table_free(&m.table);
+    strbuf_free(&m.config_text);
+    return status;
+}

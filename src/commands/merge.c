@@ -1,0 +1,64 @@
+/* cambium merge: a model and adapters as one model directory. */
+#include "commands.h"
+
+#include "base/base.h"
+#include "config/config.h"
+#include "peft/peft.h"
+
+struct options {
+    const char *model, *output;
+    struct config_list adapters;
+};
+
+static const struct config_row rows[] = {
+    {.path = "model",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, model),
+     .metavar = "DIR",
+     .is_path = true,
+     .is_required = true,
+     .help = "model directory, or a directory of checkpoints (the newest is taken); it stays as it is"},
+    {.path = "adapter",
+     .type = CONFIG_LIST,
+     .offset = offsetof(struct options, adapters),
+     .metavar = "DIR...",
+     .is_path = true,
+     .is_required = true,
+     .help = "adapters to fold into it, in this order: LoRA, also as rsLoRA and DoRA, and IA3"},
+    {.path = "output",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, output),
+     .metavar = "DIR",
+     .is_path = true,
+     .is_required = true,
+     .help = "the model directory that is written"},
+};
+
+static const struct config_command command = {
+    .name = "merge",
+    .synopsis = "cambium merge --model DIR --adapter DIR... --output DIR",
+    .description =
+        "Folds adapters into a model: a model directory of its own, in the type of the model's files, computed "
+        "in fp32, that gives what the model gives with the adapters.",
+    .examples = "  cambium merge --model out/gpt --adapter out/lora --output out/merged\n",
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .positional_offset = SIZE_MAX,
+};
+
+int command_merge(int argc, char **argv) {
+    struct options options = {0};
+    struct config *config = NULL;
+    struct peft_files *files = NULL;
+    bool is_help = false;
+    int status = config_parse(&command, argc, argv, &options, &config, &is_help);
+    if (!status && !is_help)
+        status = peft_files_open(options.adapters.items, options.adapters.count, false, &files);
+    if (!status && !is_help)
+        status = peft_merge(&(struct peft_merge){.model = options.model, .files = files, .output = options.output});
+    if (!status && !is_help)
+        log_info("%s is written", options.output);
+    peft_files_close(files);
+    config_free(config);
+    return command_exit_status(status);
+}
