@@ -1,5 +1,6 @@
 /* adapter_config.json, with the keys and values that PEFT reads back and other readers ask for. */
-#include "base/base.h"
+#include "ckpt/ckpt.h"
+#include "model/model.h"
 #include "peft/config.h"
 
 #include <jansson.h>
@@ -7,9 +8,11 @@
 #include <string.h>
 
 static const char *const type_names[PEFT_TYPE_COUNT] = {
-    [PEFT_LORA] = "LORA",          [PEFT_IA3] = "IA3",
-    [PEFT_ADAPTER] = "BOTTLENECK", [PEFT_PROMPT] = "PROMPT_TUNING",
-    [PEFT_PTUNING] = "P_TUNING",   [PEFT_PREFIX] = "PREFIX_TUNING",
+    [PEFT_LORA] = "LORA",
+    [PEFT_IA3] = "IA3",
+    [PEFT_PROMPT] = "PROMPT_TUNING",
+    [PEFT_PTUNING] = "P_TUNING",
+    [PEFT_PREFIX] = "PREFIX_TUNING",
 };
 
 static void set(json_t *object, const char *key, json_t *value) {
@@ -115,8 +118,81 @@ static void add_prompt(json_t *object, const struct peft_config *config) {
         set(object, "prefix_projection", json_false()); /* folded in the file */
 }
 
-int peft_write_config(const struct peft_config *config, const char *base_directory, char **text) {
+/* ---- AdapterHub ---- */
+
+static int base_width(const char *directory, int64_t *width) {
+    struct strbuf text = STRBUF_INIT;
+    struct model_config config;
+    enum dtype dtype;
+    int32_t eos;
+    int status = ckpt_read_config(directory, &text);
+    if (!status)
+        status = gpt2_read_config(strbuf_text(&text), directory, &config, &dtype, &eos);
+    strbuf_free(&text);
+    *width = config.hidden_size;
+    return status;
+}
+
+/* The factor that its readers divide the width by, and round down. */
+static json_t *reduction_of(int64_t width, int64_t bottleneck) {
+    return width % bottleneck == 0 ? json_integer(width / bottleneck)
+                                   : json_real((double)width / ((double)bottleneck + 0.5));
+}
+
+/* The inner object: what a bottleneck adapter is, and every feature that it has not. */
+static json_t *hub_adapter(const struct peft_config *config, int64_t width) {
+    static const char *const activations[] = {[PEFT_GELU] = "gelu", [PEFT_RELU] = "relu", [PEFT_SWISH] = "swish"};
+    static const char *const off[] = {
+        "adapter_residual_before_ln", "cross_adapter", "ln_after", "phm_layer", "shared_W_phm", "use_gating",
+        "factorized_phm_rule"};
+    static const char *const on[] = {"factorized_phm_W",   "learn_phm",       "original_ln_after", "output_adapter",
+                                     "residual_before_ln", "shared_phm_rule", "phm_bias"};
     json_t *object = json_object();
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
+        set(object, off[i], json_false());
+    for (size_t i = 0; i < sizeof on / sizeof *on; i++)
+        set(object, on[i], json_true());
+    set(object, "dropout", json_real(0));
+    set(object, "stochastic_depth", json_real(0));
+    set(object, "hypercomplex_nonlinearity", json_string("glorot-uniform"));
+    set(object, "init_weights", json_string("bert"));
+    set(object, "init_weights_seed", json_null());
+    set(object, "inv_adapter", json_null());
+    set(object, "inv_adapter_reduction_factor", json_null());
+    set(object, "leave_out", json_array());
+    set(object, "phm_c_init", json_string("normal"));
+    set(object, "phm_dim", json_integer(4));
+    set(object, "phm_init_range", json_real(0.0001));
+    set(object, "phm_rank", json_integer(1));
+    set(object, "is_parallel", json_boolean(config->adapter_style == PEFT_PARALLEL));
+    set(object, "mh_adapter", json_boolean(config->adapter_style == PEFT_HOULSBY));
+    set(object, "original_ln_before", json_boolean(config->adapter_style == PEFT_PFEIFFER));
+    set(object, "ln_before", json_boolean(config->adapter_pre_norm));
+    set(object, "non_linearity", json_string(activations[config->adapter_activation]));
+    set(object, "reduction_factor", reduction_of(width, config->bottleneck));
+    set(object, "scaling", json_real(config->adapter_scaling));
+    return object;
+}
+
+static int hub_config(const struct peft_config *config, const char *base_directory, json_t *object) {
+    int64_t width;
+    int status = base_width(base_directory, &width);
+    if (!status && (config->bottleneck < 1 || config->bottleneck > width))
+        status = status_fail(STATUS_USAGE, "peft.bottleneck %lld: expected 1 to the model's width, %lld",
+                             (long long)config->bottleneck, (long long)width);
+    if (status)
+        return status;
+    set(object, "config", hub_adapter(config, width));
+    set(object, "hidden_size", json_integer(width));
+    set(object, "model_class", json_string("GPT2LMHeadModel"));
+    set(object, "model_name", json_string(base_directory));
+    set(object, "model_type", json_string("gpt2"));
+    set(object, "name", json_string(config->adapter_name ? config->adapter_name : "default"));
+    set(object, "version", json_string("adapters.1.3.0"));
+    return STATUS_OK;
+}
+
+static void peft_object(const struct peft_config *config, const char *base_directory, json_t *object) {
     set(object, "peft_type", json_string(type_names[config->type]));
     set(object, "task_type", json_string("CAUSAL_LM"));
     set(object, "base_model_name_or_path", json_string(base_directory));
@@ -127,9 +203,20 @@ int peft_write_config(const struct peft_config *config, const char *base_directo
         add_lora(object, config);
     else if (config->type == PEFT_IA3)
         add_ia3(object, config);
-    else if (config->type != PEFT_ADAPTER)
+    else
         add_prompt(object, config);
-    *text = json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS);
+}
+
+int peft_write_config(const struct peft_config *config, const char *base_directory, char **text) {
+    json_t *object = json_object();
+    int status = STATUS_OK;
+    *text = NULL;
+    if (config->type == PEFT_ADAPTER)
+        status = hub_config(config, base_directory, object);
+    else
+        peft_object(config, base_directory, object);
+    if (!status)
+        *text = json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS);
     json_decref(object);
-    return *text ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status || *text ? status : status_fail(STATUS_MEMORY, "out of memory");
 }
