@@ -123,8 +123,7 @@ class Finetune(unittest.TestCase):
         self.refuse("is not given", words=["--output="])
         self.refuse("nowhere.jsonl", words=["--data", self.root / "nowhere.jsonl"])
         for rows, *parts in (("{", "bad.jsonl: line 1:"), ('{"prompt": "a", "completion": "b"}\n[]\n', "bad.jsonl: line 2:"),
-                             ('{"prompt": "a"}\n', "bad.jsonl: line 1:"), ('{"question": "a"}\n', "bad.jsonl: line 1:"),
-                             ('{"prompt": "a", "completion": ""}\n', "bad.jsonl")):
+                             ('{"prompt": "a"}\n', "bad.jsonl: line 1:"), ('{"question": "a"}\n', "bad.jsonl: line 1:")):
             self.refuse(*parts, rows=rows)
 
 
