@@ -10,14 +10,14 @@
 
 enum { LARGEST_CHUNK = 8 << 20, CHUNKS_A_RANK = 4 };
 
-static int make_file(struct write_plan *plan, int shard, int number, struct save_file *file) {
+/* The file of a shard: its tensors are `count` of the plan, by number. */
+static int make_file(struct write_plan *plan, const int *tensors, int count, int number, struct save_file *file) {
+    int shard = count ? plan->tensors[tensors[0]].shard : 0;
     int status = write_plan_shard_name(plan, shard, file->name, sizeof file->name);
     if (!status)
         status = safetensors_writer_new(&file->writer);
-    for (int i = 0; i < plan->tensor_count && !status; i++) {
-        const struct file_tensor *tensor = &plan->tensors[i];
-        if (tensor->shard != shard)
-            continue;
+    for (int i = 0; i < count && !status; i++) {
+        const struct file_tensor *tensor = &plan->tensors[tensors[i]];
         int added = safetensors_writer_add(file->writer, tensor->name, tensor->dtype, tensor->dims, tensor->shape);
         status = added < 0 ? added : STATUS_OK;
     }
@@ -26,12 +26,29 @@ static int make_file(struct write_plan *plan, int shard, int number, struct save
     if (status)
         return status;
     file->header = safetensors_writer_header(file->writer, &file->header_bytes, &file->bytes);
-    for (int i = 0, added = 0; i < plan->tensor_count; i++)
-        if (plan->tensors[i].shard == shard) {
-            plan->tensors[i].file = number;
-            plan->tensors[i].start = safetensors_writer_start(file->writer, added++);
-        }
+    for (int i = 0; i < count; i++) {
+        plan->tensors[tensors[i]].file = number;
+        plan->tensors[tensors[i]].start = safetensors_writer_start(file->writer, i);
+    }
     return STATUS_OK;
+}
+
+/* The files of a plan, one a shard. `order` has room for every tensor, `end` for every shard. */
+static int make_files(struct write_plan *plan, int *order, int *end, struct save_files *files) {
+    int status = STATUS_OK;
+    for (int i = 0; i < plan->tensor_count; i++)
+        end[plan->tensors[i].shard]++;
+    for (int shard = 1; shard < plan->shard_count; shard++)
+        end[shard] += end[shard - 1];
+    for (int i = plan->tensor_count - 1; i >= 0; i--) /* which turns each end into a start */
+        order[--end[plan->tensors[i].shard]] = i;
+    for (int shard = 0; shard < plan->shard_count && !status; shard++) {
+        int first = end[shard], next = shard + 1 < plan->shard_count ? end[shard + 1] : plan->tensor_count;
+        struct save_file *file = &files->items[files->count++];
+        status = make_file(plan, order + first, next - first, files->count - 1, file);
+        files->total_bytes += file->bytes;
+    }
+    return status;
 }
 
 /* Small files have small chunks, so that every rank has some. */
@@ -58,16 +75,17 @@ int save_files_make(struct write_plan *plans, int plan_count, int ranks, struct 
     files->items = calloc((size_t)total + 1, sizeof *files->items);
     if (!files->items)
         return status_fail(STATUS_MEMORY, "out of memory");
-    for (int p = 0; p < plan_count; p++)
-        for (int shard = 0; shard < plans[p].shard_count; shard++) {
-            struct save_file *file = &files->items[files->count++];
-            int status = make_file(&plans[p], shard, files->count - 1, file);
-            if (status)
-                return status;
-            files->total_bytes += file->bytes;
-        }
-    share_out(files);
-    return STATUS_OK;
+    int status = STATUS_OK;
+    for (int p = 0; p < plan_count && !status; p++) {
+        int *order = malloc(((size_t)plans[p].tensor_count + 1) * sizeof *order);
+        int *end = calloc((size_t)plans[p].shard_count + 1, sizeof *end);
+        status = order && end ? make_files(&plans[p], order, end, files) : status_fail(STATUS_MEMORY, "out of memory");
+        free(order);
+        free(end);
+    }
+    if (!status)
+        share_out(files);
+    return status;
 }
 
 void save_files_free(struct save_files *files) {
