@@ -140,7 +140,7 @@ static bool names_any(const struct model_config *base, const char *entry, bool i
     for (int64_t layer = 0; layer < base->num_layers; layer++)
         for (int p = 0; p < PEFT_PROJECTIONS; p++) {
             module_path(layer, projections[p].name, path);
-            if (is_suffix(path, entry) || (is_alone && matches_expression(path, entry)))
+            if (is_suffix(path, entry) || (is_alone && matches_expression(path, "", entry)))
                 return true;
         }
     return false;
