@@ -57,7 +57,7 @@ int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
 
 int peft_check_encoder(const struct peft_adapter *adapter) {
     const struct peft_config *config = &adapter->config;
-    enum { LAYERS = 16 };
+    enum { LAYERS = 64 };
     if (config->encoder_hidden_size < 0)
         return status_fail(STATUS_USAGE, "peft.encoder_hidden_size %lld: expected at least 1",
                            (long long)config->encoder_hidden_size);

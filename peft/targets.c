@@ -146,7 +146,9 @@ static bool names_any(const struct model_config *base, const char *entry, bool i
     return false;
 }
 
-static int check_layers(const struct config_list *layers, int64_t count) {
+int peft_layers_check(const struct peft_adapter *adapter) {
+    const struct config_list *layers = &adapter->config.layers_to_transform;
+    int64_t count = adapter->peft->base.num_layers;
     for (size_t i = 0; i < layers->count; i++) {
         char *end;
         long long layer = strtoll(layers->items[i], &end, 10);
@@ -162,7 +164,7 @@ int peft_targets_check(const struct peft_adapter *adapter) {
     const struct config_list *targets = &adapter->config.target_modules;
     struct peft_projection projections[PEFT_PROJECTIONS];
     bool is_any = false;
-    int status = check_layers(&adapter->config.layers_to_transform, base->num_layers);
+    int status = peft_layers_check(adapter);
     for (size_t i = 0; i < targets->count && !status; i++)
         if (!names_any(base, targets->items[i], targets->count == 1))
             status = status_fail(STATUS_USAGE,
