@@ -105,8 +105,8 @@ struct gelu {
     void *dx;       /* backward out; may be dy */
 };
 
-/* What bottleneck adapters know besides the GELU: max(x, 0), and x sigmoid(x). */
-enum unit { UNIT_RELU, UNIT_SWISH };
+/* What adapters know besides the GELU: max(x, 0), x sigmoid(x), and tanh(x). */
+enum unit { UNIT_RELU, UNIT_SWISH, UNIT_TANH };
 struct unit_call {
     int64_t count;
     enum dtype type;
@@ -160,6 +160,22 @@ struct magnitude_ratio {
     float *inverse;        /* [count] 1 / norm out, or NULL */
 };
 
+/* One direction of an LSTM layer over T steps, in fp32, from a zero state. Gates in the order i, f, g, o:
+ * c = f c' + i g, y = o tanh(c). The products with the layer's input are the caller's: `gates` comes in as x W' + b and
+ * goes out as the gates; the backward takes those and leaves the gradient of their sums, from which the gradients of
+ * both weights and biases, and of x, are products again. */
+struct lstm {
+    int64_t steps, hidden; /* T, H */
+    bool is_reverse;       /* from the last step to the first */
+    const float *weight;   /* [4H, H] of the state */
+    const float *bias;     /* [4H] of the state */
+    float *gates;          /* [T, 4H] */
+    float *cells;          /* [T, H] forward out, backward in */
+    float *y;              /* [T, H] out, row stride y_stride */
+    int64_t y_stride;
+    const float *dy; /* backward: [T, H], row stride y_stride */
+};
+
 /* y = residual + dropout(x); residual NULL: y = dropout(x). y may be x or residual. Backward: dx = mask * dy / (1-p).
  */
 struct residual_dropout {
@@ -176,8 +192,8 @@ struct residual_dropout {
 
 /* Causal attention over segments of a flat batch: row i sees rows j <= i of its own segment, and the segment's prefix;
  * what it does not see cannot change its bits, not even a NaN. A backend that multiplies bf16 as bf16 rounds the
- * probabilities and their gradients to it before they are multiplied. Without a prefix, the workspace of one segment of
- * all rows is enough for the same rows cut in any way. */
+ * probabilities and their gradients to it before they are multiplied. The workspace of one segment of all rows is
+ * enough for the same rows cut in any way, and does not depend on which pointers are NULL. */
 struct attention {
     int64_t rows;                 /* N */
     int64_t segments;             /* S */
@@ -241,7 +257,14 @@ struct paged_attention {
 /* x[i] = token_table[tokens[i]] + position_table[positions[i]]. Backward: scatter-adds dx into the fp32 tables, in row
  * order, so that the result is deterministic. Of a vocabulary that is cut over ranks the token tables hold the entries
  * [first_token, first_token + token_count): the rows of other tokens become 0, position included, so that the sum over
- * the ranks is the whole's, to the bit; their token gradients are left out. */
+ * the ranks is the whole's, to the bit; their token gradients are left out. Ids from first_virtual on are rows of the
+ * tables of virtual tokens, one behind the other; a table that is NULL is another rank's, its rows become 0. */
+enum { EMBEDDING_VIRTUAL_TABLES = 4 };
+struct embedding_virtual {
+    int64_t tokens;
+    const void *table; /* [tokens,C] */
+    float *gradient;   /* accumulated; NULL when frozen */
+};
 struct embedding {
     int64_t rows, cols;
     enum dtype type;
@@ -253,6 +276,9 @@ struct embedding {
     void *x;                               /* forward out */
     const void *dx;                        /* backward in */
     float *dtoken_table, *dposition_table; /* accumulated; NULL when frozen */
+    int64_t first_virtual;
+    int virtual_count; /* of tables; 0: every id is in the vocabulary */
+    struct embedding_virtual virtuals[EMBEDDING_VIRTUAL_TABLES];
 };
 
 /* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse;
@@ -349,6 +375,10 @@ struct ops {
     int (*column_scale_backward)(const struct exec *exec, const struct column_scale *a);
     int (*row_squares)(const struct exec *exec, const struct row_squares *a);
     int (*magnitude_ratio)(const struct exec *exec, const struct magnitude_ratio *a);
+
+    int (*lstm_forward)(const struct exec *exec, const struct lstm *a);
+    size_t (*lstm_backward_workspace)(struct device *device, const struct lstm *a);
+    int (*lstm_backward)(const struct exec *exec, const struct lstm *a);
 
     int (*residual_dropout_forward)(const struct exec *exec, const struct residual_dropout *a);
     int (*residual_dropout_backward)(const struct exec *exec, const struct residual_dropout *a);

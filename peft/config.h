@@ -32,6 +32,8 @@ struct peft_config {
     int64_t num_virtual_tokens;
     int prompt_tuning_init; /* enum peft_prompt_init */
     const char *prompt_tuning_init_text;
+    const int32_t *prompt_tuning_init_ids; /* the text as tokens of the base; must outlive the stack */
+    int64_t prompt_tuning_init_count;
     /* the encoder of p-tuning, and of a projected prefix */
     int encoder_reparameterization_type;             /* enum peft_encoder */
     int64_t encoder_hidden_size, encoder_num_layers; /* 0: token_dim; 2 */

@@ -16,9 +16,11 @@ struct peft_method {
     /* Once the store has its memory: what the method keeps on the device. */
     int (*allocate)(struct peft_adapter *adapter);
     /* Initial values beyond those of the table. */
-    int (*initialise)(struct peft_adapter *adapter);
+    int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
+    /* Sets those parameters of `to`, which does not train, that `from` has none of the same names for. */
+    int (*fold)(const struct peft_adapter *from, struct peft_adapter *to);
     void (*close)(struct peft_adapter *adapter);
 };
 
@@ -79,11 +81,17 @@ int peft_targets_check(const struct peft_adapter *adapter);
  * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their
  * names. Returns the id, or a negative status. Slices that are not set are one slice of the whole. */
 int peft_add_row(struct peft_adapter *adapter, struct param *row);
-/* Whether the layer is this stage's. */
+/* Whether the layer is this stage's; while the stack opens. */
 bool peft_has_layer(const struct peft *peft, int64_t layer);
+
+/* Fails where num_virtual_tokens, with those of the adapters before, leaves the base no position for a token. */
+int peft_check_virtual_tokens(const struct peft_adapter *adapter);
+/* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
+int peft_check_encoder(const struct peft_adapter *adapter);
+
 /* Asks for scratch on the device (peft->scratch) while the stack is opened. */
 void peft_need_scratch(struct peft *peft, size_t bytes);
 
-extern const struct peft_method peft_lora, peft_ia3, peft_bottleneck;
+extern const struct peft_method peft_lora, peft_ia3, peft_bottleneck, peft_prompt, peft_prefix;
 
 #endif

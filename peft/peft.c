@@ -5,9 +5,8 @@
 #include <string.h>
 
 static const struct peft_method *const methods[PEFT_TYPE_COUNT] = {
-    [PEFT_LORA] = &peft_lora,
-    [PEFT_IA3] = &peft_ia3,
-    [PEFT_ADAPTER] = &peft_bottleneck,
+    [PEFT_LORA] = &peft_lora,     [PEFT_IA3] = &peft_ia3,        [PEFT_ADAPTER] = &peft_bottleneck,
+    [PEFT_PROMPT] = &peft_prompt, [PEFT_PTUNING] = &peft_prompt, [PEFT_PREFIX] = &peft_prefix,
 };
 
 /* ---- what methods ask ---- */
@@ -41,6 +40,34 @@ bool peft_has_layer(const struct peft *peft, int64_t layer) {
         if (layer >= model->chunks[c].first && layer < model->chunks[c].first + model->chunks[c].count)
             return true;
     return !model->chunk_count;
+}
+
+int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
+    const struct peft *peft = adapter->peft;
+    int64_t own = adapter->config.num_virtual_tokens, positions = peft->base.max_position_embeddings;
+    if (own < 1)
+        return status_fail(STATUS_USAGE, "peft.num_virtual_tokens %lld: expected at least 1", (long long)own);
+    if (own >= positions || peft_virtual_tokens(peft) + peft_prefix_tokens(peft) >= positions)
+        return status_fail(STATUS_USAGE,
+                           "peft.num_virtual_tokens %lld: the model has %lld positions, also for the virtual tokens of "
+                           "other adapters and at least one token of a sample",
+                           (long long)own, (long long)positions);
+    return STATUS_OK;
+}
+
+int peft_check_encoder(const struct peft_adapter *adapter) {
+    const struct peft_config *config = &adapter->config;
+    enum { LAYERS = 16 };
+    if (config->encoder_hidden_size < 0)
+        return status_fail(STATUS_USAGE, "peft.encoder_hidden_size %lld: expected at least 1",
+                           (long long)config->encoder_hidden_size);
+    if (config->encoder_num_layers < 0 || config->encoder_num_layers > LAYERS)
+        return status_fail(STATUS_USAGE, "peft.encoder_num_layers %lld: expected 1 to %d",
+                           (long long)config->encoder_num_layers, LAYERS);
+    if (config->encoder_dropout > 0)
+        return status_fail(STATUS_USAGE, "peft.encoder_dropout %g: encoders have no dropout here, expected 0",
+                           config->encoder_dropout);
+    return STATUS_OK;
 }
 
 /* ---- opening ---- */
@@ -142,6 +169,14 @@ int64_t peft_virtual_tokens(const struct peft *peft) {
     return tokens;
 }
 
+int64_t peft_prefix_tokens(const struct peft *peft) {
+    int64_t tokens = 0;
+    for (int i = 0; i < peft->count; i++)
+        if (peft->adapters[i].config.type == PEFT_PREFIX)
+            tokens += peft->adapters[i].config.num_virtual_tokens;
+    return tokens;
+}
+
 size_t peft_device_bytes(const struct peft *peft) {
     return peft->scratch_bytes + peft->own_bytes;
 }
@@ -164,7 +199,7 @@ int peft_initialise(struct peft *peft, uint64_t seed) {
     int status = param_store_initialise(&peft->store, peft->rank->exec.stream, seed);
     for (int i = 0; i < peft->count && !status; i++)
         if (peft->adapters[i].method->initialise)
-            status = peft->adapters[i].method->initialise(&peft->adapters[i]);
+            status = peft->adapters[i].method->initialise(&peft->adapters[i], seed);
     return status;
 }
 
@@ -186,4 +221,30 @@ int peft_end(struct peft *peft) {
         if (peft->adapters[i].method->end)
             status = peft->adapters[i].method->end(&peft->adapters[i]);
     return status;
+}
+
+/* ---- folding ---- */
+
+/* Parameters of both tables; their shapes and parts are the same. */
+static int copy_row(const struct peft *from, struct peft *to, int id) {
+    int source = param_table_find(&from->table, to->table.rows[id].name, id);
+    int64_t count = param_local_elements(&to->store, id);
+    if (source == PARAM_NONE || !count)
+        return STATUS_OK;
+    if (count != param_local_elements(&from->store, source) || to->store.dtype != from->store.dtype)
+        return status_fail(STATUS_INVALID, "folding %s: not the same in both stacks", to->table.rows[id].name);
+    size_t width = dtype_bytes(to->store.dtype);
+    return stream_copy(to->rank->exec.stream, (char *)to->store.weights + (size_t)to->store.offset[id] * width,
+                       (const char *)from->store.weights + (size_t)from->store.offset[source] * width,
+                       (size_t)count * width);
+}
+
+int peft_fold(const struct peft *from, struct peft *to) {
+    int status = from->count == to->count ? STATUS_OK : status_fail(STATUS_INVALID, "folding another stack");
+    for (int id = 0; id < to->table.count && !status; id++)
+        status = copy_row(from, to, id);
+    for (int i = 0; i < to->count && !status; i++)
+        if (to->adapters[i].method->fold)
+            status = to->adapters[i].method->fold(&from->adapters[i], &to->adapters[i]);
+    return status ? status : stream_wait(to->rank->exec.stream);
 }

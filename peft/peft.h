@@ -29,18 +29,25 @@ struct param_store *peft_store(struct peft *peft);
 /* Rows of each sample that stand before its tokens: virtual tokens, of all adapters together. */
 int64_t peft_virtual_tokens(const struct peft *peft);
 
+/* Keys and values that stand before each sample: its first row, virtual or not, is at this position. */
+int64_t peft_prefix_tokens(const struct peft *peft);
+
 /* Gives the store its memory. */
 int peft_allocate(struct peft *peft);
 /* Bytes on the device that peft_allocate takes beside the store. */
 size_t peft_device_bytes(const struct peft *peft);
-/* The weights of the base, loaded and plain: DoRA measures them at every peft_begin, and not after they are packed. */
+/* The weights of the base, loaded and plain, before peft_initialise: prompts start as rows of them, and DoRA measures
+ * them at every peft_begin, not after they are packed. */
 void peft_set_base(struct peft *peft, const struct param_store *weights);
-/* Initial values, keyed by seed, name and element. */
+/* Initial values, keyed by seed, name and element. All tensor ranks together. */
 int peft_initialise(struct peft *peft, uint64_t seed);
 /* Clears the gradients and computes what hooks use until the weights change again: before a global batch, before a
  * validation, and once where nothing trains. */
 int peft_begin(struct peft *peft);
 /* Gradients of what peft_begin computed. */
 int peft_end(struct peft *peft);
+/* Sets the parameters of `to`, a stack of the same adapters that does not train, on the same rank and allocated: those
+ * of `from`, and in place of an encoder's the table that it made at the last peft_begin. What serving needs. */
+int peft_fold(const struct peft *from, struct peft *to);
 
 #endif

@@ -43,6 +43,7 @@ enum rng_kind {
     RNG_SAMPLE = 4,
     RNG_TEST = 5,
     RNG_SHUFFLE = 6,
+    RNG_PROMPT = 7,
 };
 
 /* Dropout of element e (feature, or key position for attention) of a token of a sample. `site` is unique in the model

@@ -149,6 +149,7 @@ struct tuning {
     struct trainee trainee;
     struct tuning_options rows;
     struct tokenizer *tokenizer;
+    struct token_buffer prompt_text; /* what virtual tokens start as */
     char *config_text;
 };
 
@@ -229,6 +230,23 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
     };
 }
 
+static int encode_prompt_text(struct tuning *tuning, struct peft_config *peft) {
+    struct tokenizer_encoder *encoder = NULL;
+    const char *text = peft->prompt_tuning_init_text;
+    if (!text)
+        return STATUS_OK;
+    if (peft->type != PEFT_PROMPT || peft->prompt_tuning_init != PEFT_INIT_TEXT)
+        return status_fail(STATUS_USAGE, "peft.prompt_tuning_init_text is for --peft prompt with "
+                                         "peft.prompt_tuning_init TEXT");
+    int status = tokenizer_encoder_new(tuning->tokenizer, &encoder);
+    if (!status)
+        status = tokenizer_encode(encoder, text, strlen(text), TOKENIZER_PLAIN, &tuning->prompt_text);
+    tokenizer_encoder_free(encoder);
+    peft->prompt_tuning_init_ids = tuning->prompt_text.ids;
+    peft->prompt_tuning_init_count = (int64_t)tuning->prompt_text.count;
+    return status;
+}
+
 static int prepare(struct options *options, const struct launch *launch, struct tuning *tuning) {
     int ranks, status = launch_ranks(launch, options->ranks, &ranks);
     if (!status)
@@ -242,6 +260,8 @@ static int prepare(struct options *options, const struct launch *launch, struct 
         status = status_fail(STATUS_USAGE, "%s has no tokenizer, and tokenizer is not given", options->model);
     if (!status)
         status = tokenizer_open(tuning->run.tokenizer_directory, &tuning->tokenizer);
+    if (!status)
+        status = encode_prompt_text(tuning, &options->sections.peft);
     if (!status)
         status = peft_write_config(&options->sections.peft, tuning->run.model_directory, &tuning->config_text);
     if (status)
@@ -320,6 +340,7 @@ int command_finetune(int argc, char **argv) {
         if (!options.is_dry_run)
             status = launch_run(&launch, tuning.plan.ranks, train, &tuning);
     }
+    token_buffer_free(&tuning.prompt_text);
     tokenizer_close(tuning.tokenizer);
     free(tuning.config_text);
     config_free(config);

@@ -46,6 +46,31 @@ static double embedding_dropout(const struct model *model, bool has_dropout) {
     return !has_dropout ? 0 : c->embedding_dropout < 0 ? c->hidden_dropout : c->embedding_dropout;
 }
 
+/* The virtual tokens of all methods, one table behind the other. */
+static int list_virtual_rows(const struct model *model, struct embedding *call) {
+    const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
+    int status = STATUS_OK;
+    call->first_virtual = model->options.config.vocab_size;
+    for (int i = 0; i < hooks->count && !status; i++) {
+        struct hook_virtual rows = {0};
+        if (!hooks->hook[i].virtual_rows)
+            continue;
+        status = hooks->hook[i].virtual_rows(hooks->hook[i].self, &rows);
+        call->virtuals[call->virtual_count++] =
+            (struct embedding_virtual){.tokens = rows.tokens, .table = rows.table, .gradient = rows.gradient};
+    }
+    return status;
+}
+
+int embedding_ids(const struct model *model, int64_t *ids) {
+    struct embedding call = {0};
+    int status = list_virtual_rows(model, &call);
+    *ids = call.first_virtual;
+    for (int i = 0; i < call.virtual_count; i++)
+        *ids += call.virtuals[i].tokens;
+    return status;
+}
+
 int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x) {
     struct weight_view tokens = param_borrow(&model->store, model->token_table);
     struct weight_view positions = param_borrow(&model->store, model->position_table);
@@ -61,7 +86,11 @@ int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, 
         .position_table = positions.data,
         .x = model->rank->is_sequence_parallel ? model->whole : x,
     };
-    int status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
+    int status = list_virtual_rows(model, &call);
+    for (int i = 0; i < call.virtual_count && model->rank->place.tensor > 0; i++)
+        call.virtuals[i].table = NULL; /* each has them all, and one must add them */
+    if (!status)
+        status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
     param_return(&model->store, model->token_table, tokens);
     param_return(&model->store, model->position_table, positions);
     if (!status)
@@ -100,8 +129,10 @@ int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout,
         .dtoken_table = param_gradient(&model->store, model->token_table),
         .dposition_table = param_gradient(&model->store, model->position_table),
     };
-    bool is_frozen =
-        !param_trains(&model->store, model->token_table) && !param_trains(&model->store, model->position_table);
+    bool is_frozen = !hooks->count && !param_trains(&model->store, model->token_table) &&
+                     !param_trains(&model->store, model->position_table);
+    if (!status)
+        status = list_virtual_rows(model, &call);
     return status || is_frozen ? status : rank_run_scratch(model->rank, PHASE_REST, embedding_backward, &call);
 }
 

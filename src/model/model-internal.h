@@ -145,6 +145,8 @@ static inline uint32_t model_dropout_site(int64_t layer, int is_mlp) {
 }
 
 /* ends.c: embedding and head. */
+/* The number of ids that rows may have: the vocabulary, and behind it the virtual tokens of all methods. */
+int embedding_ids(const struct model *model, int64_t *ids);
 int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x);
 int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout, void *dx);
 /* Losses of all rows of the slot's x_last added to loss_sum; with `train` also model->d and the head's gradients,

@@ -12,8 +12,12 @@ static int upload(struct model *model, const struct model_batch *batch, struct d
     if (batch->rows < 1 || batch->rows > o->max_rows)
         return status_fail(STATUS_INVALID, "a batch of %lld rows in a model opened for %lld", (long long)batch->rows,
                            (long long)o->max_rows);
+    int64_t ids;
+    int status = embedding_ids(model, &ids);
+    if (status)
+        return status;
     for (int64_t i = 0; i < batch->rows; i++) {
-        if (batch->tokens[i] < 0 || batch->tokens[i] >= o->config.vocab_size || batch->labels[i] < 0 ||
+        if (batch->tokens[i] < 0 || batch->tokens[i] >= ids || batch->labels[i] < 0 ||
             batch->labels[i] >= o->config.vocab_size)
             return status_fail(STATUS_INVALID, "row %lld: token %d or label %d is not in the vocabulary of %lld",
                                (long long)i, batch->tokens[i], batch->labels[i], (long long)o->config.vocab_size);
@@ -28,7 +32,6 @@ static int upload(struct model *model, const struct model_batch *batch, struct d
                           batch->token,  batch->labels,    batch->loss_weight};
     void *to[] = {device->tokens, device->positions, device->sample,
                   device->token,  device->labels,    device->loss_weight};
-    int status = STATUS_OK;
     for (int i = 0; i < 6 && !status; i++)
         status = stream_copy_to_device(model->rank->exec.stream, to[i], from[i], (size_t)batch->rows * 4);
     return status;

@@ -157,6 +157,14 @@ struct hook_prefix {
     float *dk, *dv;
 };
 
+/* Virtual tokens of the embedding: rows behind the vocabulary, id vocab_size + v of the first method's. The table is
+ * whole on every tensor rank; so is its gradient: fp32, accumulated, or NULL. */
+struct hook_virtual {
+    int64_t tokens;
+    const void *table; /* [tokens, C] */
+    float *gradient;
+};
+
 /* One method at one place. The forward changes y after the base wrote it. The backward has two halves:
  * `backward_output` runs before the base's backward and turns dy into the gradient of what the base wrote;
  * `backward_input` runs behind it and adds the method's own part to dx. Members that a method does not need are NULL.
@@ -176,6 +184,8 @@ struct hook {
     int (*batched)(void *self, const struct hook_call *call);
     /* ATTACH_KV only. */
     int (*prefix)(void *self, int layer, struct hook_prefix *prefix);
+    /* ATTACH_EMBEDDING only. Where the stage has no embedding only the number is asked for. */
+    int (*virtual_rows)(void *self, struct hook_virtual *rows);
 };
 
 enum { HOOKS_PER_PLACE = 4 };

@@ -24,15 +24,15 @@ static void three_tensors(const struct op_run *run, double *flops, double *bytes
 
 /* ---- units: shape {count}, variant bits ---- */
 
-enum { SWISH = 1, IN_PLACE = 2 };
+enum { SWISH = 1, IN_PLACE = 2, HYPERBOLIC = 4 };
 
 static double unit_of(double x, int variant) {
-    return variant & SWISH ? x / (1 + exp(-x)) : x > 0 ? x : 0;
+    return variant & SWISH ? x / (1 + exp(-x)) : variant & HYPERBOLIC ? tanh(x) : x > 0 ? x : 0;
 }
 
 static double slope_of(double x, int variant) {
     double s = 1 / (1 + exp(-x));
-    return variant & SWISH ? s + x * s / (1 + exp(x)) : x > 0;
+    return variant & SWISH ? s + x * s / (1 + exp(x)) : variant & HYPERBOLIC ? 1 - tanh(x) * tanh(x) : x > 0;
 }
 
 static int gradient_in(const struct op_run *run) {
@@ -55,14 +55,16 @@ static void unit_backward_setup(struct op_run *run) {
     if (!(run->variant & IN_PLACE))
         run->tensor[DY] = tensor("dy", OP_IN, run->type, 1, run->shape[0]);
     run->tensor[DX] = tensor("dx", run->variant & IN_PLACE ? OP_INOUT : OP_OUT, run->type, 1, run->shape[0]);
-    run->tensor[DX].gradient_of = run->variant & SWISH ? 1 + X : 0; /* differences do not see a corner */
+    run->tensor[DX].gradient_of = run->variant & (SWISH | HYPERBOLIC) ? 1 + X : 0; /* differences do not see a corner */
     run->tensor[DX].bound = op_bound(8);
 }
 
 static struct unit_call unit_arguments(const struct op_run *run) {
     return (struct unit_call){.count = run->shape[0],
                               .type = run->type,
-                              .unit = run->variant & SWISH ? UNIT_SWISH : UNIT_RELU,
+                              .unit = run->variant & SWISH        ? UNIT_SWISH
+                                      : run->variant & HYPERBOLIC ? UNIT_TANH
+                                                                  : UNIT_RELU,
                               .x = run->tensor[X].data,
                               .y = run->tensor[run->variant & IN_PLACE ? X : Y].data,
                               .dy = run->tensor[gradient_in(run)].data,
@@ -370,6 +372,8 @@ static const struct op_kind scale_add = {
 static const struct op_case cases[] = {
     BOTH_TYPES(unit_forward, "relu", OP_TEST, 0, 1037),
     BOTH_TYPES(unit_forward, "swish", OP_TEST, SWISH, 1037),
+    BOTH_TYPES(unit_forward, "tanh", OP_TEST, HYPERBOLIC, 1037),
+    BOTH_TYPES(unit_backward, "tanh", OP_TEST, HYPERBOLIC, 1037),
     BOTH_TYPES(unit_forward, "nothing", OP_TEST, SWISH, 0),
     BOTH_TYPES(unit_forward, "swish in place, parallel", OP_TEST, SWISH | IN_PLACE, 40001),
     BOTH_TYPES(unit_backward, "relu", OP_TEST, 0, 1037),

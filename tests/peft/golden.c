@@ -142,11 +142,13 @@ static int64_t fill_sample(const struct golden *g, const json_t *row, int64_t sa
     struct golden_batch *b = g->batch;
     const json_t *tokens = json_object_get(row, "tokens"), *labels = json_object_get(row, "labels");
     int64_t V = g->virtual_tokens, T = V + (int64_t)json_array_size(tokens), counted = 0;
+    int64_t prefix = g->config.type == PEFT_PREFIX ? g->config.num_virtual_tokens : 0;
     for (int64_t i = 0; i < T; i++) {
         const json_t *next = i + 1 >= V && i + 1 < T ? json_array_get(labels, (size_t)(i + 1 - V)) : NULL;
         bool is_trained = next && json_integer_value(next) >= 0;
-        b->tokens[at + i] = i < V ? 0 : (int32_t)json_integer_value(json_array_get(tokens, (size_t)(i - V)));
-        b->positions[at + i] = (int32_t)i;
+        b->tokens[at + i] = i < V ? (int32_t)(g->model.vocab_size + i)
+                                  : (int32_t)json_integer_value(json_array_get(tokens, (size_t)(i - V)));
+        b->positions[at + i] = (int32_t)(prefix + i);
         b->labels[at + i] = is_trained ? (int32_t)json_integer_value(next) : 0;
         b->weight[at + i] = is_trained;
         b->sample[at + i] = (uint32_t)sample;
@@ -265,8 +267,10 @@ double *golden_expected(const struct golden *g, const char *name, int64_t *count
 }
 
 /* What a slice is called in the case's files. AdapterHub's names have the adapter's own name in them, which there is
- * the case's. */
+ * the case's; those of an encoder's file begin inside the encoder. */
 static void file_name(const struct golden *g, const char *prefix, const char *slice, char out[256]) {
+    static const char encoder[] = "prompt_encoder.default.";
+    slice += strncmp(slice, encoder, sizeof encoder - 1) ? 0 : sizeof encoder - 1;
     const char *before = strstr(slice, ".adapters."), *after = strstr(slice, ".adapter_");
     while (after && strstr(after + 1, ".adapter_"))
         after = strstr(after + 1, ".adapter_");

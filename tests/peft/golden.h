@@ -29,7 +29,8 @@ struct golden {
 void golden_open(struct golden *golden, const char *name);
 void golden_close(struct golden *golden);
 
-/* All samples (sample -1), or one of them; the loss of all is the sum of each one's. Virtual tokens have the token 0.
+/* All samples (sample -1), or one of them; the loss of all is the sum of each one's. Virtual tokens have ids behind the
+ * vocabulary.
  */
 struct model_batch golden_batch(const struct golden *golden, int64_t sample);
 

@@ -31,9 +31,14 @@ struct backward_plan {
     const struct attention *a;
     struct head_shape shape;
     struct scratch *scratch;      /* [threads] */
-    float *dprefix_k, *dprefix_v; /* [S][P][G][D] parts of the prefix's gradients, or NULL */
+    float *dprefix_k, *dprefix_v; /* [PREFIX_WAVE][P][G][D] parts of the prefix's gradients, or NULL */
+    int64_t first, end;           /* segments of the wave */
     size_t bytes;
 };
+
+/* Each segment has a part of the prefix's gradients: so many are at work at once, however rows are cut into segments,
+ * and then added. */
+enum { PREFIX_WAVE = 4 };
 
 static int64_t whole_tiles(int64_t rows) {
     return (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
@@ -80,11 +85,10 @@ static struct backward_plan backward_plan(const struct attention *a, int threads
         if (workspace)
             plan.scratch[t] = scratch;
     }
-    int64_t prefix = a->segments * a->prefix * a->kv_heads * a->head_size;
-    if (a->dprefix_k)
-        plan.dprefix_k = carve_floats(&carver, prefix);
-    if (a->dprefix_v)
-        plan.dprefix_v = carve_floats(&carver, prefix);
+    int64_t prefix = PREFIX_WAVE * a->prefix * a->kv_heads * a->head_size;
+    float *dprefix_k = carve_floats(&carver, prefix), *dprefix_v = carve_floats(&carver, prefix);
+    plan.dprefix_k = a->dprefix_k ? dprefix_k : NULL;
+    plan.dprefix_v = a->dprefix_v ? dprefix_v : NULL;
     plan.bytes = carver.used;
     return plan;
 }
@@ -337,7 +341,7 @@ static void store_chunk(const struct head_work *w, int64_t first_key, const stru
 static void store_chunks(const struct head_work *w, int64_t first_key, const float *dk, const float *dv) {
     const struct backward_plan *plan = w->plan;
     const struct attention *a = plan->a;
-    int64_t part = w->segment * a->prefix * a->kv_heads * a->head_size;
+    int64_t part = (w->segment - plan->first) * a->prefix * a->kv_heads * a->head_size;
     struct key_gradient k = {.from = dk,
                              .factor = a->scale,
                              .prefix = plan->dprefix_k ? plan->dprefix_k + part : NULL,
@@ -369,7 +373,8 @@ static void store_dq(const struct head_work *w) {
 static void group_backward(const struct backward_plan *plan, int64_t item, const struct scratch *s) {
     const struct attention *a = plan->a;
     int group = a->heads / a->kv_heads, width = plan->shape.width;
-    struct head_work w = {.plan = plan, .s = s, .segment = item / a->kv_heads, .kv_head = (int)(item % a->kv_heads)};
+    struct head_work w = {
+        .plan = plan, .s = s, .segment = plan->first + item / a->kv_heads, .kv_head = (int)(item % a->kv_heads)};
     w.start = a->segment_start[w.segment];
     w.rows = a->segment_start[w.segment + 1] - w.start;
     for (int i = 0; i < group; i++) {
@@ -390,15 +395,35 @@ static void group_backward(const struct backward_plan *plan, int64_t item, const
     }
 }
 
-/* to += the parts of the segments, in their order. */
-static void add_prefix_parts(const struct attention *a, const float *parts, float *to) {
+/* to += the parts of the wave's segments, in their order. */
+static void add_prefix_parts(const struct backward_plan *plan, const float *parts, float *to) {
+    const struct attention *a = plan->a;
     int64_t count = a->prefix * a->kv_heads * a->head_size;
     for (int64_t i = 0; i < count; i++) {
         float sum = 0.0f;
-        for (int64_t s = 0; s < a->segments; s++)
-            sum += a->segment_start[s + 1] > a->segment_start[s] ? parts[s * count + i] : 0.0f;
+        for (int64_t s = plan->first; s < plan->end; s++)
+            sum += a->segment_start[s + 1] > a->segment_start[s] ? parts[(s - plan->first) * count + i] : 0.0f;
         to[i] += sum;
     }
+}
+
+static void wave_backward(const struct backward_plan *plan, int threads) {
+    const struct attention *a = plan->a;
+    int slots = 0;
+    (void)threads;
+#pragma omp parallel num_threads(threads)
+    {
+        int slot;
+#pragma omp atomic capture
+        slot = slots++;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < (plan->end - plan->first) * a->kv_heads; i++)
+            group_backward(plan, i, &plan->scratch[slot]);
+    }
+    if (plan->dprefix_k)
+        add_prefix_parts(plan, plan->dprefix_k, a->dprefix_k);
+    if (plan->dprefix_v)
+        add_prefix_parts(plan, plan->dprefix_v, a->dprefix_v);
 }
 
 LEVEL_WORKSPACE(attention_backward, attention) {
@@ -414,19 +439,10 @@ LEVEL_OP(attention_backward, attention) {
     if (status)
         return status;
     struct backward_plan plan = backward_plan(a, threads, exec->workspace);
-    int slots = 0;
-#pragma omp parallel num_threads(threads)
-    {
-        int slot;
-#pragma omp atomic capture
-        slot = slots++;
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < a->segments * a->kv_heads; i++)
-            group_backward(&plan, i, &plan.scratch[slot]);
+    int64_t wave = plan.dprefix_k || plan.dprefix_v ? PREFIX_WAVE : a->segments;
+    for (plan.first = 0; plan.first < a->segments; plan.first = plan.end) {
+        plan.end = plan.first + wave < a->segments ? plan.first + wave : a->segments;
+        wave_backward(&plan, threads);
     }
-    if (plan.dprefix_k)
-        add_prefix_parts(a, plan.dprefix_k, a->dprefix_k);
-    if (plan.dprefix_v)
-        add_prefix_parts(a, plan.dprefix_v, a->dprefix_v);
     return STATUS_OK;
 }

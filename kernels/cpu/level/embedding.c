@@ -3,16 +3,30 @@
  */
 #include "cpu/level/rows.h"
 
-static bool has_token(const struct embedding *a, int64_t i) {
+/* The row of a virtual token, counted from the first; NULL when another rank has it. */
+TYPED_BODY const void *virtual_row(const struct embedding *a, int64_t number, enum dtype type) {
+    for (int i = 0; i < a->virtual_count; i++) {
+        const struct embedding_virtual *rows = &a->virtuals[i];
+        if (number < rows->tokens)
+            return rows->table ? at_const(rows->table, number * a->cols, type) : NULL;
+        number -= rows->tokens;
+    }
+    return NULL;
+}
+
+TYPED_BODY const void *token_row(const struct embedding *a, int64_t i, enum dtype type) {
+    if (a->virtual_count && a->tokens[i] >= a->first_virtual)
+        return virtual_row(a, a->tokens[i] - a->first_virtual, type);
     int64_t entry = a->tokens[i] - a->first_token;
-    return !a->token_count || (entry >= 0 && entry < a->token_count);
+    bool is_here = !a->token_count || (entry >= 0 && entry < a->token_count);
+    return is_here ? at_const(a->token_table, entry * a->cols, type) : NULL;
 }
 
 TYPED_BODY void gather_row(const struct embedding *a, int64_t i, enum dtype type) {
     int64_t cols = a->cols;
-    const void *token = at_const(a->token_table, (a->tokens[i] - a->first_token) * cols, type);
+    const void *token = token_row(a, i, type);
     void *x = at(a->x, i * cols, type);
-    if (!has_token(a, i)) {
+    if (!token) {
         memset(x, 0, (size_t)cols * dtype_bytes(type));
     } else if (a->position_table) {
         const void *position = at_const(a->position_table, a->positions[i] * cols, type);
@@ -70,6 +84,20 @@ TYPED_BODY void scatter_columns(const struct embedding *a, const struct scatter 
     }
 }
 
+enum { SCATTERS = 2 + EMBEDDING_VIRTUAL_TABLES };
+
+static int list_scatters(const struct embedding *a, struct scatter tables[SCATTERS]) {
+    int64_t tokens = a->token_count || !a->virtual_count ? a->token_count : a->first_virtual;
+    int64_t first = a->first_virtual;
+    tables[0] = (struct scatter){a->tokens, a->dtoken_table, a->first_token, tokens};
+    tables[1] = (struct scatter){a->positions, a->dposition_table, 0, 0};
+    for (int i = 0; i < a->virtual_count; i++) {
+        tables[2 + i] = (struct scatter){a->tokens, a->virtuals[i].gradient, first, a->virtuals[i].tokens};
+        first += a->virtuals[i].tokens;
+    }
+    return 2 + a->virtual_count;
+}
+
 int LEVEL(cpu_embedding_backward)(const struct exec *exec, const struct embedding *a) {
     int status = require_activation("embedding_backward", a->type);
     if (status)
@@ -80,9 +108,9 @@ int LEVEL(cpu_embedding_backward)(const struct exec *exec, const struct embeddin
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t first = 0; first < a->cols; first += share) {
         int64_t count = a->cols - first < share ? a->cols - first : share;
-        struct scatter tables[] = {{a->tokens, a->dtoken_table, a->first_token, a->token_count},
-                                   {a->positions, a->dposition_table, 0, 0}};
-        for (int t = 0; t < 2; t++) {
+        struct scatter tables[SCATTERS];
+        int table_count = list_scatters(a, tables);
+        for (int t = 0; t < table_count; t++) {
             if (!tables[t].table)
                 continue;
             if (a->type == DTYPE_F32)

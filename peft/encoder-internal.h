@@ -1,0 +1,64 @@
+/* Small networks over the rows of an embedding: what p-tuning's encoder and a prefix's projection are made of. Once per
+ * global batch, a few dozen rows, in fp32 whatever the type of the stack's weights. */
+#ifndef CAMBIUM_PEFT_ENCODER_INTERNAL_H
+#define CAMBIUM_PEFT_ENCODER_INTERNAL_H
+
+#include "method-internal.h"
+
+/* The stack's weights as fp32: themselves, or a copy that a global batch begins with. */
+struct wide_weights {
+    struct peft *peft;
+    void *memory; /* [flat_elements]; NULL where they are fp32 */
+};
+size_t wide_bytes(const struct wide_weights *wide);
+int wide_allocate(struct wide_weights *wide);
+void wide_free(struct wide_weights *wide);
+int wide_begin(struct wide_weights *wide);
+const float *wide_weight(const struct wide_weights *wide, int id);
+
+/* A row of an adapter's parameters that only the encoder has; named NAME, in the file "prompt_encoder.default.NAME".
+ * Its initial values are uniform within `bound`, or normal where that is 0. */
+int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns, double bound);
+
+enum encoder_kind { ENCODER_LINEAR, ENCODER_RELU, ENCODER_TANH, ENCODER_LSTM };
+
+struct encoder_direction {
+    int input, state, input_bias, state_bias; /* ids */
+    float *gates, *cells;                     /* [rows, 2 out], [rows, out / 2] */
+};
+
+struct encoder_step {
+    enum encoder_kind kind;
+    int64_t in, out;
+    int weight, bias;                      /* ENCODER_LINEAR */
+    struct encoder_direction direction[2]; /* ENCODER_LSTM: half of the outputs each */
+    float *y, *dy;                         /* [rows, out] */
+};
+
+enum { ENCODER_STEPS = 24 };
+
+struct encoder {
+    struct peft_adapter *adapter;
+    const struct wide_weights *wide;
+    int64_t rows, width; /* of the embedding */
+    int embedding;
+    int count;
+    struct encoder_step steps[ENCODER_STEPS];
+};
+
+/* Adds the embedding [rows, width], then steps from the width before. Names are torch's: "mlp_head.0". */
+int encoder_start(struct encoder *encoder, struct peft_adapter *adapter, int64_t rows, int64_t width);
+int encoder_add_linear(struct encoder *encoder, const char *name, int64_t out);
+int encoder_add_activation(struct encoder *encoder, enum encoder_kind kind);
+/* Layer `number` of a bidirectional LSTM. */
+int encoder_add_lstm(struct encoder *encoder, int64_t hidden, int64_t number);
+void encoder_place(struct encoder *encoder, struct arena *arena);
+/* The last step's y from the embedding. */
+int encoder_forward(struct encoder *encoder);
+/* From the last step's dy to the gradients of all parameters. */
+int encoder_backward(struct encoder *encoder);
+static inline struct encoder_step *encoder_last(struct encoder *encoder) {
+    return &encoder->steps[encoder->count - 1];
+}
+
+#endif

@@ -1,0 +1,315 @@
+/* The steps of an encoder, forward and backward. */
+#include "encoder-internal.h"
+
+#include <math.h>
+
+/* ---- weights ---- */
+
+size_t wide_bytes(const struct wide_weights *wide) {
+    const struct param_store *store = &wide->peft->store;
+    return store->dtype == DTYPE_F32 ? 0 : (size_t)store->flat_elements * sizeof(float);
+}
+
+int wide_allocate(struct wide_weights *wide) {
+    size_t bytes = wide_bytes(wide);
+    return bytes ? device_alloc(wide->peft->store.device, bytes, &wide->memory) : STATUS_OK;
+}
+
+void wide_free(struct wide_weights *wide) {
+    if (wide->memory)
+        device_free(wide->peft->store.device, wide->memory);
+    wide->memory = NULL;
+}
+
+int wide_begin(struct wide_weights *wide) {
+    const struct param_store *store = &wide->peft->store;
+    if (store->dtype == DTYPE_F32)
+        return STATUS_OK;
+    return rank_run(wide->peft->rank, PHASE_REST, cast, store->flat_elements, store->dtype, store->weights, DTYPE_F32,
+                    wide->memory);
+}
+
+const float *wide_weight(const struct wide_weights *wide, int id) {
+    const struct param_store *store = &wide->peft->store;
+    const float *weights = store->dtype == DTYPE_F32 ? store->weights : wide->memory;
+    return weights ? weights + store->offset[id] : NULL;
+}
+
+/* ---- parameters ---- */
+
+enum { NAME_BYTES = 48 };
+
+int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns, double bound) {
+    struct param row = {.dims = columns ? 2 : 1,
+                        .shape = {rows, columns},
+                        .init = bound > 0 ? PARAM_INIT_UNIFORM : PARAM_INIT_NORMAL,
+                        .init_std = bound > 0 ? (float)bound : 1,
+                        .decays = columns > 0,
+                        .layer = -1};
+    snprintf(row.name, sizeof row.name, "%s", name);
+    snprintf(row.slices[0].name, sizeof row.slices[0].name, "prompt_encoder.default.%s", name);
+    return peft_add_row(adapter, &row);
+}
+
+int encoder_start(struct encoder *encoder, struct peft_adapter *adapter, int64_t rows, int64_t width) {
+    encoder->adapter = adapter;
+    encoder->rows = rows;
+    encoder->width = width;
+    encoder->embedding = encoder_add_row(adapter, "embedding.weight", rows, width, 0);
+    return encoder->embedding < 0 ? encoder->embedding : STATUS_OK;
+}
+
+static struct encoder_step *add_step(struct encoder *encoder, enum encoder_kind kind, int64_t out) {
+    struct encoder_step *step = &encoder->steps[encoder->count];
+    *step = (struct encoder_step){
+        .kind = kind, .in = encoder->count ? step[-1].out : encoder->width, .out = out ? out : step[-1].out};
+    encoder->count++;
+    return step;
+}
+
+int encoder_add_linear(struct encoder *encoder, const char *name, int64_t out) {
+    struct encoder_step *step = add_step(encoder, ENCODER_LINEAR, out);
+    char text[NAME_BYTES];
+    double bound = 1 / sqrt((double)step->in);
+    snprintf(text, sizeof text, "%s.weight", name);
+    step->weight = encoder_add_row(encoder->adapter, text, out, step->in, bound);
+    snprintf(text, sizeof text, "%s.bias", name);
+    step->bias = step->weight < 0 ? step->weight : encoder_add_row(encoder->adapter, text, out, 0, bound);
+    return step->bias < 0 ? step->bias : STATUS_OK;
+}
+
+int encoder_add_activation(struct encoder *encoder, enum encoder_kind kind) {
+    add_step(encoder, kind, 0);
+    return STATUS_OK;
+}
+
+int encoder_add_lstm(struct encoder *encoder, int64_t hidden, int64_t number) {
+    struct encoder_step *step = add_step(encoder, ENCODER_LSTM, 2 * hidden);
+    double bound = 1 / sqrt((double)hidden);
+    for (int d = 0; d < 2; d++) {
+        struct encoder_direction *direction = &step->direction[d];
+        struct {
+            const char *name;
+            int64_t columns;
+            int *id;
+        } rows[] = {{"weight_ih", step->in, &direction->input},
+                    {"weight_hh", hidden, &direction->state},
+                    {"bias_ih", 0, &direction->input_bias},
+                    {"bias_hh", 0, &direction->state_bias}};
+        for (int i = 0; i < 4; i++) {
+            char text[NAME_BYTES];
+            snprintf(text, sizeof text, "lstm_head.%s_l%lld%s", rows[i].name, (long long)number, d ? "_reverse" : "");
+            *rows[i].id = encoder_add_row(encoder->adapter, text, 4 * hidden, rows[i].columns, bound);
+            if (*rows[i].id < 0)
+                return *rows[i].id;
+        }
+    }
+    return STATUS_OK;
+}
+
+void encoder_place(struct encoder *encoder, struct arena *arena) {
+    size_t row = (size_t)encoder->rows * sizeof(float);
+    for (int i = 0; i < encoder->count; i++) {
+        struct encoder_step *step = &encoder->steps[i];
+        step->y = arena_take(arena, row * (size_t)step->out);
+        step->dy = arena_take(arena, row * (size_t)step->out);
+        for (int d = 0; d < 2 && step->kind == ENCODER_LSTM; d++) {
+            step->direction[d].gates = arena_take(arena, row * 2 * (size_t)step->out);
+            step->direction[d].cells = arena_take(arena, row * (size_t)step->out / 2);
+        }
+    }
+}
+
+/* ---- products ---- */
+
+static struct rank *rank_of(const struct encoder *encoder) {
+    return encoder->adapter->peft->rank;
+}
+
+static int multiply(const struct encoder *encoder, const struct gemm *gemm) {
+    return rank_run_scratch(rank_of(encoder), PHASE_REST, gemm, gemm);
+}
+
+/* y[rows, out] = x[rows, in] weight[out, in]' + bias. */
+static int project(const struct encoder *encoder, const float *x, int64_t in, int weight, int bias, float *y,
+                   int64_t out) {
+    struct gemm gemm = {.m = encoder->rows,
+                        .n = out,
+                        .k = in,
+                        .a = x,
+                        .lda = in,
+                        .b = wide_weight(encoder->wide, weight),
+                        .ldb = in,
+                        .b_transposed = true,
+                        .c = y,
+                        .ldc = out,
+                        .type = DTYPE_F32,
+                        .c_type = DTYPE_F32,
+                        .bias = wide_weight(encoder->wide, bias)};
+    return multiply(encoder, &gemm);
+}
+
+/* gradient[out, in] += dy[rows, out]' x[rows, in]. */
+static int add_weight_gradient(const struct encoder *encoder, int64_t rows, const float *dy, int64_t out,
+                               const float *x, int64_t in, int64_t x_stride, int weight) {
+    struct gemm gemm = {.m = out,
+                        .n = in,
+                        .k = rows,
+                        .a = dy,
+                        .lda = out,
+                        .a_transposed = true,
+                        .b = x,
+                        .ldb = x_stride,
+                        .c = param_gradient(&encoder->adapter->peft->store, weight),
+                        .ldc = in,
+                        .type = DTYPE_F32,
+                        .c_type = DTYPE_F32,
+                        .accumulate = true};
+    return multiply(encoder, &gemm);
+}
+
+static int add_bias_gradient(const struct encoder *encoder, const float *dy, int64_t out, int bias) {
+    struct rank *rank = rank_of(encoder);
+    if (rank->is_planning) {
+        rank_need(rank, rank->ops->column_sum_workspace(rank->device, encoder->rows, out));
+        return STATUS_OK;
+    }
+    return rank_run(rank, PHASE_REST, column_sum, encoder->rows, out, DTYPE_F32, dy, out,
+                    param_gradient(&encoder->adapter->peft->store, bias));
+}
+
+/* dx[rows, in] = (or +=) dy[rows, out] weight[out, in]. */
+static int project_back(const struct encoder *encoder, const float *dy, int64_t out, int weight, float *dx, int64_t in,
+                        bool accumulate) {
+    struct gemm gemm = {.m = encoder->rows,
+                        .n = in,
+                        .k = out,
+                        .a = dy,
+                        .lda = out,
+                        .b = wide_weight(encoder->wide, weight),
+                        .ldb = in,
+                        .c = dx,
+                        .ldc = in,
+                        .type = DTYPE_F32,
+                        .c_type = DTYPE_F32,
+                        .accumulate = accumulate};
+    return multiply(encoder, &gemm);
+}
+
+/* ---- steps ---- */
+
+static struct unit_call unit_call_of(const struct encoder *encoder, const struct encoder_step *step) {
+    return (struct unit_call){.count = encoder->rows * step->out,
+                              .type = DTYPE_F32,
+                              .unit = step->kind == ENCODER_RELU ? UNIT_RELU : UNIT_TANH,
+                              .x = step[-1].y,
+                              .y = step->y,
+                              .dy = step->dy,
+                              .dx = step[-1].dy};
+}
+
+static struct lstm lstm_call(const struct encoder *encoder, const struct encoder_step *step, int d) {
+    const struct encoder_direction *direction = &step->direction[d];
+    int64_t hidden = step->out / 2;
+    return (struct lstm){.steps = encoder->rows,
+                         .hidden = hidden,
+                         .is_reverse = d,
+                         .weight = wide_weight(encoder->wide, direction->state),
+                         .bias = wide_weight(encoder->wide, direction->state_bias),
+                         .gates = direction->gates,
+                         .cells = direction->cells,
+                         .y = step->y ? step->y + d * hidden : NULL,
+                         .y_stride = step->out,
+                         .dy = step->dy ? step->dy + d * hidden : NULL};
+}
+
+static int lstm_forward(struct encoder *encoder, const struct encoder_step *step, const float *x) {
+    int status = STATUS_OK;
+    for (int d = 0; d < 2 && !status; d++) {
+        const struct encoder_direction *direction = &step->direction[d];
+        struct lstm call = lstm_call(encoder, step, d);
+        status =
+            project(encoder, x, step->in, direction->input, direction->input_bias, direction->gates, 2 * step->out);
+        if (!status)
+            status = rank_run(rank_of(encoder), PHASE_REST, lstm_forward, &call);
+    }
+    return status;
+}
+
+/* The state's weight meets each y but the last one of its direction: rows of the gates one beside those of y. */
+static int add_state_gradient(const struct encoder *encoder, const struct encoder_step *step, int d) {
+    const float *gates = step->direction[d].gates;
+    int64_t hidden = step->out / 2, later = encoder->rows - 1;
+    const float *y = step->y ? step->y + d * hidden : NULL;
+    if (d == 0 && gates)
+        gates += 4 * hidden;
+    if (d == 1 && y)
+        y += step->out;
+    return later
+               ? add_weight_gradient(encoder, later, gates, 4 * hidden, y, hidden, step->out, step->direction[d].state)
+               : STATUS_OK;
+}
+
+static int lstm_backward(struct encoder *encoder, const struct encoder_step *step, const float *x, float *dx,
+                         bool accumulate) {
+    int64_t gates = 2 * step->out;
+    int status = STATUS_OK;
+    for (int d = 0; d < 2 && !status; d++) {
+        const struct encoder_direction *direction = &step->direction[d];
+        struct lstm call = lstm_call(encoder, step, d);
+        status = rank_run_scratch(rank_of(encoder), PHASE_REST, lstm_backward, &call);
+        if (!status)
+            status = add_state_gradient(encoder, step, d);
+        if (!status)
+            status = add_weight_gradient(encoder, encoder->rows, direction->gates, gates, x, step->in, step->in,
+                                         direction->input);
+        if (!status)
+            status = add_bias_gradient(encoder, direction->gates, gates, direction->input_bias);
+        if (!status)
+            status = add_bias_gradient(encoder, direction->gates, gates, direction->state_bias);
+        if (!status)
+            status = project_back(encoder, direction->gates, gates, direction->input, dx, step->in, accumulate || d);
+    }
+    return status;
+}
+
+int encoder_forward(struct encoder *encoder) {
+    const float *x = wide_weight(encoder->wide, encoder->embedding);
+    int status = STATUS_OK;
+    for (int i = 0; i < encoder->count && !status; i++) {
+        struct encoder_step *step = &encoder->steps[i];
+        if (step->kind == ENCODER_LINEAR) {
+            status = project(encoder, x, step->in, step->weight, step->bias, step->y, step->out);
+        } else if (step->kind == ENCODER_LSTM) {
+            status = lstm_forward(encoder, step, x);
+        } else {
+            struct unit_call call = unit_call_of(encoder, step);
+            status = rank_run(rank_of(encoder), PHASE_REST, unit_forward, &call);
+        }
+        x = step->y;
+    }
+    return status;
+}
+
+int encoder_backward(struct encoder *encoder) {
+    int status = STATUS_OK;
+    for (int i = encoder->count - 1; i >= 0 && !status; i--) {
+        struct encoder_step *step = &encoder->steps[i];
+        const float *x = i ? step[-1].y : wide_weight(encoder->wide, encoder->embedding);
+        float *dx = i ? step[-1].dy : param_gradient(&encoder->adapter->peft->store, encoder->embedding);
+        if (step->kind == ENCODER_LINEAR) {
+            status =
+                add_weight_gradient(encoder, encoder->rows, step->dy, step->out, x, step->in, step->in, step->weight);
+            if (!status)
+                status = add_bias_gradient(encoder, step->dy, step->out, step->bias);
+            if (!status)
+                status = project_back(encoder, step->dy, step->out, step->weight, dx, step->in, !i);
+        } else if (step->kind == ENCODER_LSTM) {
+            status = lstm_backward(encoder, step, x, dx, !i);
+        } else {
+            struct unit_call call = unit_call_of(encoder, step);
+            status = rank_run(rank_of(encoder), PHASE_REST, unit_backward, &call);
+        }
+    }
+    return status;
+}

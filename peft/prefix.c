@@ -1,0 +1,380 @@
+/* Prefix tuning (arXiv 2101.00190): keys and values that stand before the samples' own, in every layer.
+ *
+ * The file's table [tokens, 2 L C], layer by layer keys and then values, is cut into parameters of the layers: feature
+ * by feature, [2 C, tokens], so that they lie on their stage, and each tensor rank has its heads. With a projection
+ * while training, the table is the output of a linear behind a small encoder, and the parameters of a layer are that
+ * linear's [2 C, H]. Both ways keys [tokens, C] are hidden weight' (+ bias): without a projection hidden is the unit
+ * matrix. The encoder is the first stage's; all stages get its output by a sum to which the others add nothing. */
+#include "encoder-internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct prefix_layer {
+    bool is_here;
+    int weight, bias;            /* ids */
+    void *table[2];              /* keys and values [tokens, width] of the stack's type */
+    float *values[2], *slope[2]; /* the same in fp32 (what `table` is where that is the type), and its gradient */
+};
+
+struct prefix {
+    int64_t tokens, width; /* of keys, on this tensor rank */
+    int64_t inner;         /* columns of hidden */
+    bool is_first;         /* this stage has the encoder */
+    bool is_projected;
+    struct encoder encoder;
+    struct wide_weights wide;
+    void *memory;
+    float *hidden, *hidden_slope; /* [tokens, inner] */
+    struct prefix_layer *layers;  /* [L] */
+};
+
+/* ---- the parameters ---- */
+
+static int64_t whole_width(const struct peft *peft) {
+    return peft->base.hidden_size / peft->base.num_attention_heads * peft->base.num_query_groups;
+}
+
+/* Rows of keys and of values, [2 C, columns]; columns 0: a bias. `file` has those of all layers. */
+static int add_layer_row(struct peft_adapter *adapter, int64_t layer, const char *name, const char *file,
+                         int64_t columns, bool is_transposed, double bound) {
+    int64_t width = whole_width(adapter->peft), layers = adapter->peft->base.num_layers;
+    struct param row = {.dims = columns ? 2 : 1,
+                        .shape = {2 * width, columns},
+                        .shard = PARAM_SHARD_AXIS0,
+                        .init = bound > 0 ? PARAM_INIT_UNIFORM : PARAM_INIT_NORMAL,
+                        .init_std = bound > 0 ? (float)bound : 1,
+                        .decays = columns > 0,
+                        .layer = (int)layer,
+                        .slice_count = 2};
+    snprintf(row.name, sizeof row.name, "layers.%lld.%s", (long long)layer, name);
+    for (int i = 0; i < 2; i++) {
+        row.slices[i] = (struct param_slice){.row = i * width,
+                                             .rows = width,
+                                             .file_start = (2 * layer + i) * width,
+                                             .file_rows = 2 * layers * width,
+                                             .is_transposed = is_transposed};
+        snprintf(row.slices[i].name, sizeof row.slices[i].name, "%s", file);
+    }
+    return peft_add_row(adapter, &row);
+}
+
+static int add_layer(struct peft_adapter *adapter, struct prefix *prefix, int64_t layer) {
+    struct prefix_layer *own = &prefix->layers[layer];
+    own->is_here = peft_has_layer(adapter->peft, layer);
+    if (!prefix->is_projected) {
+        own->weight = add_layer_row(adapter, layer, "prompt_embeddings", "prompt_embeddings", prefix->tokens, true, 0);
+        return own->weight < 0 ? own->weight : STATUS_OK;
+    }
+    double bound = 1 / sqrt((double)prefix->inner);
+    own->weight = add_layer_row(adapter, layer, "transform.2.weight", "prompt_encoder.default.transform.2.weight",
+                                prefix->inner, false, bound);
+    if (own->weight < 0)
+        return own->weight;
+    own->bias =
+        add_layer_row(adapter, layer, "transform.2.bias", "prompt_encoder.default.transform.2.bias", 0, false, bound);
+    return own->bias < 0 ? own->bias : STATUS_OK;
+}
+
+static int add_encoder(struct peft_adapter *adapter, struct prefix *prefix) {
+    int64_t width = whole_width(adapter->peft);
+    prefix->inner = adapter->config.encoder_hidden_size ? adapter->config.encoder_hidden_size : width;
+    int status = peft_check_encoder(adapter);
+    if (!status)
+        status = encoder_start(&prefix->encoder, adapter, prefix->tokens, width);
+    if (!status)
+        status = encoder_add_linear(&prefix->encoder, "transform.0", prefix->inner);
+    return status ? status : encoder_add_activation(&prefix->encoder, ENCODER_TANH);
+}
+
+static int describe(struct peft_adapter *adapter) {
+    struct peft *peft = adapter->peft;
+    struct prefix *prefix = adapter->own = calloc(1, sizeof *prefix);
+    if (prefix)
+        prefix->layers = calloc((size_t)peft->base.num_layers, sizeof *prefix->layers);
+    if (!prefix || !prefix->layers)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < adapter->number; i++)
+        if (peft->adapters[i].config.type == PEFT_PREFIX)
+            return status_fail(STATUS_USAGE, "adapters %d and %d are both prefixes: a stack can have one", i,
+                               adapter->number);
+    int status = peft_check_virtual_tokens(adapter);
+    int tensor = peft->rank->place.tensor, tensors = peft->rank->grid.tensor;
+    prefix->tokens = prefix->inner = adapter->config.num_virtual_tokens;
+    prefix->width =
+        param_share(whole_width(peft), tensor + 1, tensors) - param_share(whole_width(peft), tensor, tensors);
+    prefix->is_first = peft_has_layer(peft, 0);
+    prefix->is_projected = adapter->config.prefix_projection && peft->trains;
+    prefix->wide.peft = peft;
+    prefix->encoder.wide = &prefix->wide;
+    if (!status && prefix->is_projected)
+        status = add_encoder(adapter, prefix);
+    for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
+        status = add_layer(adapter, prefix, layer);
+    return status;
+}
+
+static void close_prefix(struct peft_adapter *adapter) {
+    struct prefix *prefix = adapter->own;
+    if (prefix) {
+        wide_free(&prefix->wide);
+        device_free(adapter->peft->rank->device, prefix->memory);
+        free(prefix->layers);
+    }
+    free(prefix);
+}
+
+/* ---- the hook ---- */
+
+static int give_prefix(void *self, int layer, struct hook_prefix *prefix) {
+    const struct peft_adapter *adapter = self;
+    const struct prefix *own = adapter->own;
+    const struct prefix_layer *here = &own->layers[layer];
+    *prefix = (struct hook_prefix){
+        .tokens = own->tokens, .k = here->table[0], .v = here->table[1], .dk = here->slope[0], .dv = here->slope[1]};
+    return STATUS_OK;
+}
+
+/* ---- from parameters to keys and values, and back ---- */
+
+static int multiply(const struct peft_adapter *adapter, const struct gemm *gemm) {
+    return rank_run_scratch(adapter->peft->rank, PHASE_REST, gemm, gemm);
+}
+
+/* Elements into a parameter of the keys (0), or of the values (1): the local rows of one stand before the other's. */
+static int64_t half(const struct prefix *prefix, int which, int64_t columns) {
+    return which * prefix->width * columns;
+}
+
+static int make_half(struct peft_adapter *adapter, const struct prefix_layer *layer, int which) {
+    const struct prefix *prefix = adapter->own;
+    enum dtype dtype = adapter->peft->store.dtype;
+    const float *weight = wide_weight(&prefix->wide, layer->weight);
+    const float *bias = prefix->is_projected ? wide_weight(&prefix->wide, layer->bias) : NULL;
+    struct gemm gemm = {.m = prefix->tokens,
+                        .n = prefix->width,
+                        .k = prefix->inner,
+                        .a = prefix->hidden,
+                        .lda = prefix->inner,
+                        .b = weight ? weight + half(prefix, which, prefix->inner) : NULL,
+                        .ldb = prefix->inner,
+                        .b_transposed = true,
+                        .c = layer->values[which],
+                        .ldc = prefix->width,
+                        .type = DTYPE_F32,
+                        .c_type = DTYPE_F32,
+                        .bias = bias ? bias + half(prefix, which, 1) : NULL};
+    int status = multiply(adapter, &gemm);
+    if (!status && dtype != DTYPE_F32)
+        status = rank_run(adapter->peft->rank, PHASE_REST, cast, prefix->tokens * prefix->width, DTYPE_F32,
+                          layer->values[which], dtype, layer->table[which]);
+    return status;
+}
+
+/* The gradients of the layer's parameters, and its part of that of hidden. */
+static int return_half(struct peft_adapter *adapter, const struct prefix_layer *layer, int which) {
+    const struct prefix *prefix = adapter->own;
+    const struct param_store *store = &adapter->peft->store;
+    float *gradient = param_gradient(store, layer->weight);
+    float *bias_gradient = prefix->is_projected ? param_gradient(store, layer->bias) : NULL;
+    const float *weight = wide_weight(&prefix->wide, layer->weight);
+    struct gemm gemm = {.m = prefix->width,
+                        .n = prefix->inner,
+                        .k = prefix->tokens,
+                        .a = layer->slope[which],
+                        .lda = prefix->width,
+                        .a_transposed = true,
+                        .b = prefix->hidden,
+                        .ldb = prefix->inner,
+                        .c = gradient ? gradient + half(prefix, which, prefix->inner) : NULL,
+                        .ldc = prefix->inner,
+                        .type = DTYPE_F32,
+                        .c_type = DTYPE_F32,
+                        .accumulate = true,
+                        .bias_gradient = bias_gradient ? bias_gradient + half(prefix, which, 1) : NULL};
+    struct gemm back = {.m = prefix->tokens,
+                        .n = prefix->inner,
+                        .k = prefix->width,
+                        .a = layer->slope[which],
+                        .lda = prefix->width,
+                        .b = weight ? weight + half(prefix, which, prefix->inner) : NULL,
+                        .ldb = prefix->inner,
+                        .c = prefix->hidden_slope,
+                        .ldc = prefix->inner,
+                        .type = DTYPE_F32,
+                        .c_type = DTYPE_F32,
+                        .accumulate = true};
+    int status = multiply(adapter, &gemm);
+    return status || !prefix->is_projected ? status : multiply(adapter, &back);
+}
+
+static int clear_slopes(struct peft_adapter *adapter) {
+    const struct prefix *prefix = adapter->own;
+    struct rank *rank = adapter->peft->rank;
+    size_t bytes = (size_t)(prefix->tokens * prefix->width) * sizeof(float);
+    int status = STATUS_OK;
+    if (rank->is_planning || !adapter->peft->trains)
+        return STATUS_OK;
+    for (int64_t l = 0; l < adapter->peft->base.num_layers && !status; l++)
+        for (int which = 0; which < 2 && prefix->layers[l].is_here && !status; which++)
+            status = stream_zero(rank->exec.stream, prefix->layers[l].slope[which], bytes);
+    if (!status && prefix->is_projected)
+        status = stream_zero(rank->exec.stream, prefix->hidden_slope,
+                             (size_t)(prefix->tokens * prefix->inner) * sizeof(float));
+    return status;
+}
+
+/* The encoder's output, on every stage. */
+static int make_hidden(struct peft_adapter *adapter) {
+    struct prefix *prefix = adapter->own;
+    struct rank *rank = adapter->peft->rank;
+    int64_t count = prefix->tokens * prefix->inner;
+    int status = STATUS_OK;
+    if (prefix->is_first)
+        status = encoder_forward(&prefix->encoder);
+    else if (!rank->is_planning)
+        status = stream_zero(rank->exec.stream, prefix->hidden, (size_t)count * sizeof(float));
+    return status ? status : rank_sum(rank, rank->pipeline[0], prefix->hidden, count, DTYPE_F32);
+}
+
+static int begin(struct peft_adapter *adapter) {
+    struct prefix *prefix = adapter->own;
+    int status = wide_begin(&prefix->wide);
+    if (!status && prefix->is_projected)
+        status = make_hidden(adapter);
+    for (int64_t l = 0; l < adapter->peft->base.num_layers && !status; l++)
+        for (int which = 0; which < 2 && prefix->layers[l].is_here && !status; which++)
+            status = make_half(adapter, &prefix->layers[l], which);
+    return status ? status : clear_slopes(adapter);
+}
+
+static int end(struct peft_adapter *adapter) {
+    struct prefix *prefix = adapter->own;
+    struct rank *rank = adapter->peft->rank;
+    int64_t count = prefix->tokens * prefix->inner;
+    int status = STATUS_OK;
+    for (int64_t l = 0; l < adapter->peft->base.num_layers && !status; l++)
+        for (int which = 0; which < 2 && prefix->layers[l].is_here && !status; which++)
+            status = return_half(adapter, &prefix->layers[l], which);
+    if (status || !prefix->is_projected)
+        return status;
+    status = rank_sum(rank, rank->tensor, prefix->hidden_slope, count, DTYPE_F32);
+    if (!status)
+        status = rank_sum(rank, rank->pipeline[0], prefix->hidden_slope, count, DTYPE_F32);
+    return status || !prefix->is_first ? status : encoder_backward(&prefix->encoder);
+}
+
+/* Keys or values [tokens, width] into the folded parameter's rows [width, tokens]. */
+static int fold_half(const struct prefix *source, struct peft_adapter *to, int64_t layer, int which) {
+    const struct prefix *folded = to->own;
+    struct param_store *store = &to->peft->store;
+    struct stream *stream = to->peft->rank->exec.stream;
+    int64_t tokens = source->tokens, width = source->width;
+    size_t count = (size_t)(tokens * width), bytes = dtype_bytes(store->dtype);
+    float *values = malloc(2 * count * sizeof *values), *turned = values + count;
+    if (!values)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = stream_copy_to_host(stream, values, source->layers[layer].values[which], count * sizeof *values);
+    if (!status)
+        status = stream_wait(stream);
+    for (int64_t i = 0; i < tokens && !status; i++)
+        for (int64_t j = 0; j < width; j++) {
+            if (store->dtype == DTYPE_F32)
+                turned[j * tokens + i] = values[i * width + j];
+            else
+                ((uint16_t *)turned)[j * tokens + i] = bf16_from_float(values[i * width + j]);
+        }
+    int64_t at = store->offset[folded->layers[layer].weight] + half(folded, which, tokens);
+    if (!status)
+        status = stream_copy_to_device(stream, (char *)store->weights + (size_t)at * bytes, turned, count * bytes);
+    if (!status)
+        status = stream_wait(stream);
+    free(values);
+    return status;
+}
+
+static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
+    const struct prefix *source = from->own;
+    int status = STATUS_OK;
+    for (int64_t l = 0; l < from->peft->base.num_layers && source->is_projected && !status; l++)
+        for (int which = 0; which < 2 && source->layers[l].is_here && !status; which++)
+            status = fold_half(source, to, l, which);
+    return status;
+}
+
+/* ---- memory ---- */
+
+static void place(struct peft_adapter *adapter, struct arena *arena) {
+    struct prefix *prefix = adapter->own;
+    enum dtype dtype = adapter->peft->store.dtype;
+    size_t count = (size_t)(prefix->tokens * prefix->width), hidden = (size_t)(prefix->tokens * prefix->inner);
+    if (prefix->is_projected && prefix->is_first) {
+        encoder_place(&prefix->encoder, arena);
+        prefix->hidden = encoder_last(&prefix->encoder)->y;
+        prefix->hidden_slope = encoder_last(&prefix->encoder)->dy;
+    } else {
+        prefix->hidden = arena_take(arena, hidden * sizeof(float));
+        prefix->hidden_slope = arena_take(arena, hidden * sizeof(float));
+    }
+    for (int64_t l = 0; l < adapter->peft->base.num_layers; l++)
+        for (int which = 0; which < 2 && prefix->layers[l].is_here; which++) {
+            struct prefix_layer *layer = &prefix->layers[l];
+            layer->values[which] = arena_take(arena, count * sizeof(float));
+            layer->table[which] =
+                dtype == DTYPE_F32 ? layer->values[which] : arena_take(arena, count * dtype_bytes(dtype));
+            layer->slope[which] = adapter->peft->trains ? arena_take(arena, count * sizeof(float)) : NULL;
+        }
+}
+
+/* Without an encoder, hidden is the unit matrix. */
+static int set_unit(struct peft_adapter *adapter) {
+    const struct prefix *prefix = adapter->own;
+    struct stream *stream = adapter->peft->rank->exec.stream;
+    size_t n = (size_t)prefix->tokens;
+    float *unit = calloc(n * n, sizeof *unit);
+    if (!unit)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        unit[i * n + i] = 1;
+    int status = stream_copy_to_device(stream, prefix->hidden, unit, n * n * sizeof *unit);
+    if (!status)
+        status = stream_wait(stream);
+    free(unit);
+    return status;
+}
+
+static int allocate(struct peft_adapter *adapter) {
+    struct prefix *prefix = adapter->own;
+    struct arena arena = ARENA_PLAN;
+    place(adapter, &arena);
+    int status = device_alloc(adapter->peft->rank->device, arena.used, &prefix->memory);
+    if (status)
+        return status_wrap(status, "prefix keys and values");
+    arena = arena_over(prefix->memory, arena.used);
+    place(adapter, &arena);
+    status = wide_allocate(&prefix->wide);
+    return status || prefix->is_projected ? status : set_unit(adapter);
+}
+
+static int attach(struct peft_adapter *adapter) {
+    struct peft *peft = adapter->peft;
+    const struct prefix *prefix = adapter->own;
+    struct hook hook = {.self = adapter, .prefix = give_prefix};
+    struct arena arena = ARENA_PLAN;
+    int status = STATUS_OK;
+    place(adapter, &arena);
+    peft->own_bytes += arena.used + wide_bytes(&prefix->wide);
+    for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
+        status = hook_table_add(&peft->hooks, layer, ATTACH_KV, &hook);
+    if (!status && peft->rank->is_planning) /* notes the scratch */
+        status = begin(adapter);
+    return status || !peft->rank->is_planning ? status : end(adapter);
+}
+
+const struct peft_method peft_prefix = {.describe = describe,
+                                        .attach = attach,
+                                        .allocate = allocate,
+                                        .begin = begin,
+                                        .end = end,
+                                        .fold = fold,
+                                        .close = close_prefix};

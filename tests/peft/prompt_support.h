@@ -1,0 +1,329 @@
+/* A small frozen model with a stack of prompts or prefixes, on any ranks: its loss, its gradients against differences,
+ * and those of a layout against one rank. */
+#ifndef CAMBIUM_TESTS_PEFT_PROMPT_SUPPORT_H
+#define CAMBIUM_TESTS_PEFT_PROMPT_SUPPORT_H
+
+#include "peft/peft.h"
+
+#include "parallel/schedule.h"
+#include "parallel/sync.h"
+#include "support/test.h"
+
+#include <math.h>
+
+enum { SAMPLES = 2, OWN_TOKENS = 6, SAMPLE_MOST = 16, ROWS_MOST = SAMPLES * SAMPLE_MOST, VOCAB = 31, LAYERS = 4 };
+enum { PROMPT_STACK_MOST = 3 };
+
+static inline struct model_config prompt_base(void) {
+    return (struct model_config){.num_layers = LAYERS,
+                                 .hidden_size = 16,
+                                 .num_attention_heads = 4,
+                                 .num_query_groups = 4,
+                                 .ffn_hidden_size = 24,
+                                 .max_position_embeddings = SAMPLE_MOST,
+                                 .vocab_size = VOCAB,
+                                 .init_method_std = 0.3,
+                                 .layernorm_epsilon = 1e-5,
+                                 .add_bias_linear = true};
+}
+
+struct prompt_run {
+    struct device *device;
+    struct rank rank;
+    struct peft *peft;
+    struct model *model;
+    void *stream[4]; /* between two stages: x, y, dx, dy */
+};
+
+struct prompt_stack {
+    struct peft_config adapters[PROMPT_STACK_MOST];
+    int count;
+    enum dtype dtype;
+};
+
+static inline int prompt_open(struct prompt_run *run, const struct prompt_stack *stack, const struct rank_grid *grid,
+                              struct comm *world, bool is_sequence_parallel) {
+    *run = (struct prompt_run){0};
+    int status = device_open("cpu", 0, 1, &run->device);
+    if (!status)
+        status = rank_open(&run->rank, grid, world, run->device, 1);
+    run->rank.is_sequence_parallel = is_sequence_parallel;
+    int64_t layers = LAYERS / grid->pipeline;
+    struct model_options options = {.config = prompt_base(),
+                                    .dtype = stack->dtype,
+                                    .use = MODEL_TRAIN,
+                                    .is_frozen = true,
+                                    .max_rows = ROWS_MOST,
+                                    .chunk_count = 1,
+                                    .chunks = {{run->rank.place.pipeline * layers, layers}}};
+    struct peft_options adapters = {
+        .adapters = stack->adapters, .count = stack->count, .model = &options, .trains = true};
+    if (!status)
+        status = peft_open(&adapters, &run->rank, &run->peft);
+    if (status)
+        return status;
+    options.hooks = peft_hooks(run->peft);
+    status = model_open(&options, &run->rank, false, NULL, &run->model);
+    if (!status)
+        status = peft_allocate(run->peft);
+    if (!status)
+        status = model_initialise(run->model, 77);
+    if (!status)
+        peft_set_base(run->peft, model_store(run->model));
+    if (!status)
+        status = peft_initialise(run->peft, 5);
+    size_t bytes = status ? 0 : (size_t)model_stream_elements(run->model) * dtype_bytes(stack->dtype);
+    for (int i = 0; i < 4 && !status; i++)
+        status = device_alloc(run->device, bytes, &run->stream[i]);
+    return status;
+}
+
+static inline void prompt_close(struct prompt_run *run) {
+    for (int i = 0; i < 4; i++)
+        device_free(run->device, run->stream[i]);
+    model_close(run->model);
+    peft_close(run->peft);
+    rank_close(&run->rank);
+    device_close(run->device);
+}
+
+/* Samples of virtual tokens and then their own, some of which train. */
+static inline void prompt_batch(const struct peft *peft, uint32_t number, struct model_batch *batch) {
+    static _Thread_local int32_t tokens[ROWS_MOST], positions[ROWS_MOST], labels[ROWS_MOST];
+    static _Thread_local uint32_t sample[ROWS_MOST], token[ROWS_MOST];
+    static _Thread_local float weight[ROWS_MOST];
+    static _Thread_local int64_t start[SAMPLES + 1];
+    uint32_t virtual_tokens = (uint32_t)peft_virtual_tokens(peft), length = virtual_tokens + OWN_TOKENS;
+    length += length % 2; /* tensor ranks cut the rows */
+    for (uint32_t i = 0; i < SAMPLES * length; i++) {
+        struct philox draw = philox(5, i, number, 0, 0);
+        uint32_t place = i % length;
+        tokens[i] = place < virtual_tokens ? (int32_t)(VOCAB + place) : (int32_t)(draw.word[0] % VOCAB);
+        labels[i] = (int32_t)(draw.word[1] % VOCAB);
+        positions[i] = (int32_t)(place + peft_prefix_tokens(peft));
+        token[i] = place;
+        sample[i] = i / length + number * SAMPLES;
+        weight[i] = place + 1 < virtual_tokens || i % 5 == 4 ? 0 : 1.0f / 16;
+    }
+    for (int i = 0; i <= SAMPLES; i++)
+        start[i] = i * length;
+    *batch = (struct model_batch){.rows = SAMPLES * length,
+                                  .tokens = tokens,
+                                  .positions = positions,
+                                  .sample = sample,
+                                  .token = token,
+                                  .segments = SAMPLES,
+                                  .segment_start = start,
+                                  .labels = labels,
+                                  .loss_weight = weight};
+}
+
+static inline int prompt_move(struct prompt_run *run, bool sends, void *data, enum pipeline_step_kind kind, int to) {
+    struct comm_data call = {.send = sends ? data : NULL,
+                             .receive = sends ? NULL : data,
+                             .count = model_stream_elements(run->model),
+                             .dtype = peft_store(run->peft)->dtype};
+    return sends ? comm_send(run->rank.pipeline[kind], run->rank.exec.stream, &call, to)
+                 : comm_receive(run->rank.pipeline[kind], run->rank.exec.stream, &call, to);
+}
+
+/* A micro batch through all stages, forward and (unless it is evaluated) back. */
+static inline int prompt_micro_batch(struct prompt_run *run, const struct model_batch *batch,
+                                     const struct model_pass *pass, bool is_evaluated) {
+    int stage = run->rank.place.pipeline, last = run->rank.grid.pipeline - 1;
+    void *x = stage ? run->stream[0] : NULL, *y = stage < last ? run->stream[1] : NULL;
+    void *dx = stage ? run->stream[2] : NULL, *dy = stage < last ? run->stream[3] : NULL;
+    int status = stage ? prompt_move(run, false, x, PIPELINE_FORWARD, stage - 1) : STATUS_OK;
+    if (!status)
+        status = is_evaluated ? model_evaluate_chunk(run->model, batch, 0, x, y)
+                              : model_forward(run->model, batch, pass, x, y);
+    if (!status && stage < last)
+        status = prompt_move(run, true, y, PIPELINE_FORWARD, stage + 1);
+    if (status || is_evaluated)
+        return status;
+    if (stage < last)
+        status = prompt_move(run, false, dy, PIPELINE_BACKWARD, stage + 1);
+    if (!status)
+        status = model_backward(run->model, pass, dy, dx);
+    return status || !stage ? status : prompt_move(run, true, dx, PIPELINE_BACKWARD, stage - 1);
+}
+
+/* A global batch of two micro batches: the loss (of the last stage), and the gradients in the stack's store. */
+static inline int prompt_train(struct prompt_run *run, bool is_evaluated, double *loss) {
+    int status = peft_begin(run->peft);
+    for (uint32_t m = 0; m < 2 && !status; m++) {
+        struct model_batch batch;
+        struct model_pass pass = {.is_first_micro_batch = m == 0, .is_last_micro_batch = m == 1};
+        prompt_batch(run->peft, m, &batch);
+        status = prompt_micro_batch(run, &batch, &pass, is_evaluated);
+    }
+    if (!status && !is_evaluated)
+        status = peft_end(run->peft);
+    for (int layer = -1; layer <= LAYERS && !status && !is_evaluated; layer++)
+        status = gradient_sum_over_tensor(&run->rank, peft_store(run->peft), layer);
+    return status ? status : model_loss(run->model, loss);
+}
+
+/* ---- folded ---- */
+
+static inline void prompt_logits(struct prompt_run *run, float *logits) {
+    struct model_batch batch;
+    test_ok(peft_begin(run->peft));
+    prompt_batch(run->peft, 0, &batch);
+    test_ok(model_logits(run->model, &batch, logits));
+}
+
+/* Opens the stack once more, without training, on a model of its own, and folds the first one's weights into it. */
+static inline void prompt_check_fold(const struct prompt_stack *stack) {
+    struct prompt_run run, served = {0};
+    test_ok(prompt_open(&run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
+    float *logits = calloc(ROWS_MOST * VOCAB, sizeof *logits), *folded = calloc(ROWS_MOST * VOCAB, sizeof *folded);
+    prompt_logits(&run, logits);
+    struct model_options options = {
+        .config = prompt_base(), .dtype = stack->dtype, .use = MODEL_EVALUATE, .max_rows = ROWS_MOST};
+    struct peft_options adapters = {.adapters = stack->adapters, .count = stack->count, .model = &options};
+    test_ok(device_open("cpu", 0, 1, &served.device));
+    test_ok(rank_open_single(&served.rank, served.device, 1));
+    test_ok(peft_open(&adapters, &served.rank, &served.peft));
+    options.hooks = peft_hooks(served.peft);
+    test_ok(model_open(&options, &served.rank, false, NULL, &served.model));
+    test_ok(peft_allocate(served.peft));
+    test_ok(model_initialise(served.model, 77));
+    test_ok(peft_fold(run.peft, served.peft));
+    struct param_store *store = peft_store(served.peft);
+    for (int i = 0; i < store->table->count; i++)
+        for (int s = 0; s < store->table->rows[i].slice_count; s++)
+            assert_string_equal(store->table->rows[i].slices[s].name, "prompt_embeddings");
+    prompt_logits(&served, folded);
+    assert_memory_equal(logits, folded, ROWS_MOST * VOCAB * sizeof *logits);
+    free(logits);
+    free(folded);
+    prompt_close(&served);
+    prompt_close(&run);
+}
+
+/* ---- gradients against differences ---- */
+
+/* The loss's slope at a weight by differences over +-h. */
+static inline double prompt_difference(struct prompt_run *run, float *value, float h) {
+    double plus, minus;
+    float kept = *value;
+    *value = kept + h;
+    test_ok(prompt_train(run, true, &plus));
+    *value = kept - h;
+    test_ok(prompt_train(run, true, &minus));
+    *value = kept;
+    return (plus - minus) / (2 * (double)h);
+}
+
+/* Some elements of every parameter. fp32 losses around 5 carry 5e-7: differences are good to about 5e-5; where a ReLU
+ * turns within the step, a smaller one has to do. */
+static inline void prompt_check_differences(const struct prompt_stack *stack) {
+    struct prompt_run run;
+    double loss;
+    test_ok(prompt_open(&run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
+    test_ok(prompt_train(&run, false, &loss));
+    struct param_store *store = peft_store(run.peft);
+    size_t bytes = (size_t)store->flat_elements * sizeof(float);
+    float *gradients = malloc(bytes);
+    memcpy(gradients, store->gradients, bytes);
+    for (int i = 0; i < store->table->count; i++) {
+        int64_t count = param_local_elements(store, i), step = count / 5 + 1;
+        double largest = 0;
+        for (int64_t e = 0; e < count; e++)
+            largest = fmax(largest, fabs((double)gradients[store->offset[i] + e]));
+        bool is_state = strstr(store->table->rows[i].name, "weight_hh") != NULL; /* of one token: there is none */
+        if (largest == 0 && !(is_state && peft_virtual_tokens(run.peft) == 1))
+            fail_msg("%s has no gradient", store->table->rows[i].name);
+        for (int64_t e = 0; e < count; e += step) {
+            float *value = (float *)store->weights + store->offset[i] + e;
+            double ours = gradients[store->offset[i] + e], numeric = prompt_difference(&run, value, 0.01f);
+            bool is_close = fabs(numeric - ours) <= 1e-4 + 5e-3 * fabs(ours);
+            if (!is_close && fabs((numeric = prompt_difference(&run, value, 0.001f)) - ours) > 1e-3)
+                fail_msg("%s, element %lld: %g, numeric %g", store->table->rows[i].name, (long long)e, ours, numeric);
+        }
+    }
+    free(gradients);
+    prompt_close(&run);
+}
+
+/* ---- layouts against one rank ---- */
+
+struct prompt_layout {
+    struct rank_grid grid;
+    bool is_sequence_parallel;
+    const struct prompt_stack *stack;
+    const struct prompt_run *whole;
+    double loss;
+};
+
+/* Of every parameter the rank's rectangles, beside the same elements of the whole: values to the bit, gradients within
+ * 2e-5 of the largest entry. */
+static inline int prompt_compare(struct peft *ours, struct peft *whole) {
+    const struct param_store *store = peft_store(ours), *all = peft_store(whole);
+    for (int i = 0; i < store->table->count; i++) {
+        const struct param *row = &store->table->rows[i];
+        const float *gradient = param_gradient(store, i), *expected = param_gradient(all, i);
+        const float *weight = (const float *)store->weights + store->offset[i];
+        const float *whole_weight = (const float *)all->weights + all->offset[i];
+        struct param_rect rects[PARAM_MAX_SLICES];
+        int count = param_part_rects(&store->part, store->table, i, rects);
+        float largest = 0;
+        for (int64_t e = 0; e < param_elements(row); e++)
+            largest = fmaxf(largest, fabsf(expected[e]));
+        for (int r = 0; r < count; r++)
+            for (int64_t e = 0; e < rects[r].rows * rects[r].columns; e++) {
+                int64_t y = e / rects[r].columns, x = e % rects[r].columns;
+                int64_t here = (rects[r].local_row + y) * rects[r].columns + x;
+                int64_t there = (rects[r].row + y) * row->shape[1] + rects[r].column + x;
+                if (weight[here] != whole_weight[there])
+                    return status_fail(STATUS_INVALID, "%s [%lld]: value %.9g, whole %.9g", row->name, (long long)there,
+                                       (double)weight[here], (double)whole_weight[there]);
+                if (!(fabsf(gradient[here] - expected[there]) <= 2e-5f * largest))
+                    return status_fail(STATUS_INVALID, "%s [%lld]: %.9g, whole %.9g", row->name, (long long)there,
+                                       (double)gradient[here], (double)expected[there]);
+            }
+    }
+    return STATUS_OK;
+}
+
+static inline int prompt_run_rank(struct comm *world, void *context) {
+    const struct prompt_layout *layout = context;
+    struct prompt_run run;
+    double loss = 0;
+    int status = prompt_open(&run, layout->stack, &layout->grid, world, layout->is_sequence_parallel);
+    if (!status)
+        status = prompt_train(&run, false, &loss);
+    bool is_last = run.rank.place.pipeline + 1 == layout->grid.pipeline;
+    if (!status && is_last && !(fabs(loss - layout->loss) <= 1e-6 * layout->loss))
+        status = status_fail(STATUS_INVALID, "loss %.9g, whole %.9g", loss, layout->loss);
+    if (!status)
+        status = prompt_compare(run.peft, layout->whole->peft);
+    prompt_close(&run);
+    return status;
+}
+
+static inline void prompt_check_layouts(const struct prompt_stack *stack) {
+    struct prompt_run whole;
+    struct prompt_layout layouts[] = {{.grid = {2, 1, 1, 1, 1}},
+                                      {.grid = {2, 1, 1, 1, 1}, .is_sequence_parallel = true},
+                                      {.grid = {1, 1, 1, 1, 2}},
+                                      {.grid = {2, 1, 1, 1, 2}, .is_sequence_parallel = true},
+                                      {.grid = {1, 1, 1, 1, 4}}};
+    double loss;
+    test_ok(prompt_open(&whole, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
+    test_ok(prompt_train(&whole, false, &loss));
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        layouts[i].stack = stack;
+        layouts[i].whole = &whole;
+        layouts[i].loss = loss;
+        int ranks = rank_grid_size(&layouts[i].grid);
+        if (comm_local_run(ranks, prompt_run_rank, &layouts[i]))
+            fail_msg("tensor %d%s, pipeline %d: %s", layouts[i].grid.tensor,
+                     layouts[i].is_sequence_parallel ? " with the sequence cut" : "", layouts[i].grid.pipeline,
+                     status_text());
+    }
+    prompt_close(&whole);
+}
+
+#endif
