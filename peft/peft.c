@@ -113,6 +113,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
         return status_fail(STATUS_MEMORY, "out of memory");
     *peft = (struct peft){.rank = rank,
                           .model = options->model,
+                          .kept = *options->model,
                           .base = options->model->config,
                           .dtype = options->model->dtype,
                           .trains = options->trains,

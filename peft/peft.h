@@ -50,4 +50,8 @@ int peft_end(struct peft *peft);
  * of `from`, and in place of an encoder's the table that it made at the last peft_begin. What serving needs. */
 int peft_fold(const struct peft *from, struct peft *to);
 
+/* Writes adapter_config.json and adapter_model.safetensors into `directory`, which exists, as peft_fold gives them,
+ * with the ranks of the stack's world together. The files take the place of older ones when all is written. */
+int peft_export(struct peft *peft, const char *directory, const char *config_text);
+
 #endif
