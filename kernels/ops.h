@@ -119,7 +119,7 @@ struct unit_call {
 
 /* Every row's columns scaled by a vector, but for a part that stays as it is: y = x * scale, or with `fixed`
  * y = x + (x - fixed) * (scale - 1), so that a scale of one leaves the bits alone. Backward: dx = dy * scale, and
- * dscale[j] += factor[j] * sum over rows of dy * (x - fixed). */
+ * dscale[j] += factor[j] * sum over rows of dy * (x - fixed). With `adds` the forward is y += x * (scale - 1). */
 struct column_scale {
     int64_t rows, cols;
     enum dtype type;       /* of x, y, dy, dx and fixed */
@@ -127,10 +127,11 @@ struct column_scale {
     const void *x;         /* [N,C]; the backward needs it where it makes dscale */
     const void *scale;     /* [C] */
     const void *fixed;     /* [C] or NULL */
+    bool adds;             /* with neither fixed nor kept */
     void *kept;            /* forward: [N,C] receives x, or NULL */
     void *y;               /* forward: [N,C] out; may be x */
     const void *dy;        /* backward: [N,C] */
-    void *dx;              /* backward: [N,C] out; may be dy */
+    void *dx;              /* backward: [N,C] out; may be dy or x */
     const float *factor;   /* backward: [C], or NULL: 1 */
     float *dscale;         /* backward: [C] accumulated, or NULL when frozen */
 };

@@ -85,7 +85,7 @@ static int describe(struct peft_adapter *adapter) {
         return status_fail(STATUS_MEMORY, "out of memory");
     if (config->bottleneck < 1)
         return status_fail(STATUS_USAGE, "peft.bottleneck %lld: expected at least 1", (long long)config->bottleneck);
-    int status = STATUS_OK;
+    int status = peft_layers_check(adapter);
     for (int64_t layer = 0; layer < layers && !status; layer++)
         for (int is_mlp = config->adapter_style != PEFT_HOULSBY; is_mlp < 2 && !status; is_mlp++) {
             if (!peft_transforms(adapter, layer))
@@ -95,9 +95,6 @@ static int describe(struct peft_adapter *adapter) {
                 .adapter = adapter, .layer = layer, .place = is_mlp ? ATTACH_AFTER_MLP : ATTACH_AFTER_ATTENTION};
             status = add_parameters(bottleneck);
         }
-    if (!status && !all->count)
-        return status_fail(STATUS_USAGE, "peft.layers_to_transform has none of layers 0 to %lld",
-                           (long long)layers - 1);
     peft_need_scratch(peft, (size_t)(rank_stream_rows(peft->rank, peft->max_rows) * C) * dtype_bytes(peft->dtype));
     return status;
 }

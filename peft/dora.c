@@ -167,3 +167,58 @@ int dora_forward(const struct pair *pair, const struct hook_call *call, void *ke
 int dora_backward(const struct pair *pair, const struct hook_call *call, const void *kept) {
     return scale(pair, call, (void *)kept, true);
 }
+
+/* ---- with dropout ---- */
+
+int dora_base_product(const struct pair *pair, const struct hook_call *call, bool is_forward, const void *x, void *z) {
+    const struct peft *peft = pair->adapter->peft;
+    struct weight_view weight = {0};
+    int id = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, false, &id);
+    if (status)
+        return status;
+    if (id != PARAM_NONE)
+        weight = param_borrow(peft->weights, id);
+    struct gemm gemm = {.m = call->rows,
+                        .n = is_forward ? call->out : call->in,
+                        .k = is_forward ? call->in : call->out,
+                        .a = x,
+                        .lda = is_forward ? call->in : call->out,
+                        .b = weight.data,
+                        .ldb = call->in,
+                        .b_transposed = is_forward,
+                        .c = z,
+                        .ldc = is_forward ? call->out : call->in,
+                        .type = call->dtype,
+                        .c_type = call->dtype,
+                        .accumulate = !is_forward};
+    status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
+    if (id != PARAM_NONE)
+        param_return(peft->weights, id, weight);
+    return status;
+}
+
+int dora_add(const struct pair *pair, const struct hook_call *call, const void *z) {
+    struct column_scale scale_call = {.rows = call->rows,
+                                      .cols = call->out,
+                                      .type = call->dtype,
+                                      .scale_type = DTYPE_F32,
+                                      .x = z,
+                                      .scale = pair->dora.ratio,
+                                      .adds = true,
+                                      .y = call->y};
+    return rank_run(call->rank, PHASE_NORM, column_scale_forward, &scale_call);
+}
+
+int dora_dropped_backward(const struct pair *pair, const struct hook_call *call, void *z) {
+    struct column_scale scale_call = {.rows = call->rows,
+                                      .cols = call->out,
+                                      .type = call->dtype,
+                                      .scale_type = DTYPE_F32,
+                                      .x = z,
+                                      .scale = pair->dora.ratio,
+                                      .dy = call->dy,
+                                      .dx = z,
+                                      .factor = pair->dora.inverse,
+                                      .dscale = param_gradient(&pair->adapter->peft->store, pair->dora.magnitude)};
+    return rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &scale_call);
+}

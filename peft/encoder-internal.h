@@ -35,7 +35,7 @@ struct encoder_step {
     float *y, *dy;                         /* [rows, out] */
 };
 
-enum { ENCODER_STEPS = 24 };
+enum { ENCODER_STEPS = 72 };
 
 struct encoder {
     struct peft_adapter *adapter;

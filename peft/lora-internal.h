@@ -41,5 +41,13 @@ int dora_begin(struct pair *pair);
 int dora_forward(const struct pair *pair, const struct hook_call *call, void *kept);
 /* dy: of the scaled y, then of the other. */
 int dora_backward(const struct pair *pair, const struct hook_call *call, const void *kept);
+/* With dropout the base's product is of the dropped x as well: y = W x + b + (m / n - 1) z + s B A drop(x), where
+ * z = (W + s B A) drop(x). */
+/* z [N, out] = drop(x) W', or without `is_forward` dx [N, in] += dz W. */
+int dora_base_product(const struct pair *pair, const struct hook_call *call, bool is_forward, const void *x, void *z);
+/* y += (m / n - 1) z. */
+int dora_add(const struct pair *pair, const struct hook_call *call, const void *z);
+/* From z to m / n dy, in its place. */
+int dora_dropped_backward(const struct pair *pair, const struct hook_call *call, void *z);
 
 #endif

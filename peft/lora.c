@@ -60,9 +60,6 @@ static int check_config(const struct peft_config *config) {
         return status_fail(STATUS_USAGE, "peft.r %lld: expected at least 1", (long long)config->r);
     if (!(config->lora_dropout >= 0 && config->lora_dropout < 1))
         return status_fail(STATUS_USAGE, "peft.lora_dropout %g: expected 0 or more, below 1", config->lora_dropout);
-    if (config->use_dora && config->lora_dropout > 0)
-        return status_fail(STATUS_USAGE, "peft.use_dora with peft.lora_dropout %g: DoRA is computed without dropout",
-                           config->lora_dropout);
     if (!(config->loraplus_lr_ratio >= 0))
         return status_fail(STATUS_USAGE, "peft.loraplus_lr_ratio %g: expected above 0", config->loraplus_lr_ratio);
     return STATUS_OK;
@@ -185,6 +182,13 @@ static bool has_dropout(const struct pair *pair, const struct hook_call *call) {
     return pair->adapter->config.lora_dropout > 0 && call->keys.sample;
 }
 
+/* While planning a pass with dropout and one without are planned: which it will be is not known. */
+static bool is_done(const struct pair *pair, const struct hook_call *call, bool with_dropout) {
+    if (call->rank->is_planning)
+        return !with_dropout || (pair->adapter->peft->trains && pair->adapter->config.lora_dropout > 0);
+    return has_dropout(pair, call) == with_dropout;
+}
+
 static int multiply(const struct hook_call *call, const struct gemm *gemm) {
     return rank_run_scratch(call->rank, PHASE_GEMM, gemm, gemm);
 }
@@ -227,8 +231,17 @@ static int forward(void *self, const struct hook_call *call) {
         status = multiply(call, &down);
     if (!status)
         status = multiply(call, &up);
-    if (!status && pair->adapter->config.use_dora)
+    bool is_dora = pair->adapter->config.use_dora;
+    if (!status && is_dora && is_done(pair, call, false))
         status = dora_forward(pair, call, kept.y);
+    if (!status && is_dora && is_done(pair, call, true)) {
+        up.c = kept.y;
+        status = dora_base_product(pair, call, true, scratch, kept.y);
+        if (!status)
+            status = multiply(call, &up);
+        if (!status)
+            status = dora_add(pair, call, kept.y);
+    }
     param_return(store, pair->a, a);
     param_return(store, pair->b, b);
     return status;
@@ -258,10 +271,12 @@ static int backward_output(void *self, const struct hook_call *call) {
     const struct param_store *store = &pair->adapter->peft->store;
     struct weight_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
+    bool is_dora = pair->adapter->config.use_dora, is_dropped_dora = is_dora && has_dropout(pair, call);
+    const void *dy = is_dropped_dora ? kept.y : call->dy; /* of the pair's own product */
     struct gemm back = {.m = call->rows,
                         .n = pair->r,
                         .k = call->out,
-                        .a = call->dy,
+                        .a = dy,
                         .lda = call->out,
                         .b = b.data,
                         .ldb = pair->r,
@@ -270,11 +285,16 @@ static int backward_output(void *self, const struct hook_call *call) {
                         .type = call->dtype,
                         .c_type = call->dtype,
                         .scale = pair->scale};
-    int status = pair->adapter->config.use_dora ? dora_backward(pair, call, kept.y) : STATUS_OK;
+    int status = is_dropped_dora ? dora_dropped_backward(pair, call, kept.y)
+                 : is_dora       ? dora_backward(pair, call, kept.y)
+                                 : STATUS_OK;
     if (!status)
-        status = add_gradient(call, param_gradient(store, pair->b), call->dy, call->out, kept.inner, pair->r);
+        status = add_gradient(call, param_gradient(store, pair->b), dy, call->out, kept.inner, pair->r);
     if (!status)
         status = multiply(call, &back);
+    if (!status && is_dropped_dora) /* what the base's second product gets: (m / n - 1) dy */
+        status = rank_run(call->rank, PHASE_NORM, scale_add, call->rows * call->out, call->dtype, -1.0f, call->dy, true,
+                          kept.y);
     param_return(store, pair->b, b);
     return status;
 }
@@ -302,14 +322,16 @@ static int backward_input(void *self, const struct hook_call *call) {
     if (!status)
         status = add_gradient(call, param_gradient(store, pair->a), kept.dinner, pair->r,
                               is_dropped ? scratch : call->x, call->in);
-    if (!status && !is_dropped && (call->dx || call->rank->is_planning))
+    bool wants_dx = call->dx || call->rank->is_planning;
+    if (!status && wants_dx && is_done(pair, call, false))
         status = multiply(call, &back);
-    if (!status && pair->adapter->config.lora_dropout > 0 && (is_dropped || call->rank->is_planning)) {
+    if (!status && wants_dx && is_done(pair, call, true)) {
         back.c = scratch;
         back.accumulate = false;
-        if (call->dx || call->rank->is_planning)
-            status = multiply(call, &back);
-        if (!status && call->dx && !call->rank->is_planning)
+        status = multiply(call, &back);
+        if (!status && pair->adapter->config.use_dora)
+            status = dora_base_product(pair, call, false, kept.y, scratch);
+        if (!status)
             status = drop(pair, call, call->dx, scratch, call->dx);
     }
     param_return(store, pair->a, a);

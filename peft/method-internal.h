@@ -36,6 +36,7 @@ struct peft_adapter {
 struct peft {
     struct rank *rank;
     const struct model_options *model; /* valid until the opening ends */
+    struct model_options kept;         /* of the base, without its hooks */
     struct model_config base;
     enum dtype dtype;
     bool trains;
@@ -69,6 +70,8 @@ bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struc
 bool peft_is_feedforward(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection);
 /* Whether layers_to_transform has the layer. */
 bool peft_transforms(const struct peft_adapter *adapter, int64_t layer);
+/* Fails where it has what is no layer of the model. */
+int peft_layers_check(const struct peft_adapter *adapter);
 /* What a list of "KEY=VALUE" says of a projection: PEFT's get_pattern_key, the first key that matches its path.
  * *value stays as it is where none does. Fails on an item that is none, or whose value is no number above 0. */
 int peft_pattern(const struct config_list *patterns, const char *what, int64_t layer,

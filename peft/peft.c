@@ -77,7 +77,7 @@ int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
 
 int peft_check_encoder(const struct peft_adapter *adapter) {
     const struct peft_config *config = &adapter->config;
-    enum { LAYERS = 16 };
+    enum { LAYERS = 64 };
     if (config->encoder_hidden_size < 0)
         return status_fail(STATUS_USAGE, "peft.encoder_hidden_size %lld: expected at least 1",
                            (long long)config->encoder_hidden_size);
@@ -137,6 +137,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
         return status_fail(STATUS_MEMORY, "out of memory");
     *peft = (struct peft){.rank = rank,
                           .model = options->model,
+                          .kept = *options->model,
                           .base = options->model->config,
                           .dtype = options->model->dtype,
                           .trains = options->trains,

@@ -51,6 +51,11 @@ int peft_end(struct peft *peft);
  * of `from`, and in place of an encoder's the table that it made at the last peft_begin. What serving needs. */
 int peft_fold(const struct peft *from, struct peft *to);
 
+/* Writes adapter_config.json and adapter_model.safetensors (of a bottleneck adapter AdapterHub's adapter.safetensors)
+ * into `directory`, which exists, as peft_fold gives them, with the ranks of the stack's world together. The files take
+ * the place of older ones when all is written. */
+int peft_export(struct peft *peft, const char *directory, const char *config_text);
+
 /* ---- adapters in files: load.c ---- */
 
 /* Adapters of directories: configurations, and tensor files that are open and whose headers are checked. Opening has no

@@ -62,7 +62,7 @@ const struct config_row peft_rows[] = {
     CHOICE(encoder_reparameterization_type, "MLP", encoders, "of ptuning: the encoder"),
     INT(encoder_hidden_size, "0", 0, 1 << 20, "of ptuning and a projected prefix: inner width; 0: the model's"),
     INT(encoder_num_layers, "2", 1, 64, "of ptuning with LSTM"),
-    FLOAT(encoder_dropout, "0", 0, 1, "of ptuning with LSTM: between its layers"),
+    FLOAT(encoder_dropout, "0", 0, 1, "of ptuning with LSTM: only 0 can be trained with"),
     BOOL(prefix_projection, "false", "of prefix: train it through an encoder"),
 };
 const size_t peft_row_count = sizeof peft_rows / sizeof *peft_rows;

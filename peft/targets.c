@@ -130,21 +130,53 @@ int peft_pattern(const struct config_list *patterns, const char *what, int64_t l
     return STATUS_OK;
 }
 
+/* Whether the entry is the name of some projection of some layer. */
+static bool names_any(const struct model_config *base, const char *entry, bool is_alone) {
+    struct peft_projection projections[PEFT_PROJECTIONS];
+    char path[PATH_BYTES];
+    peft_projections(base, projections);
+    if (is_alone && !strcmp(entry, "all-linear"))
+        return true;
+    for (int64_t layer = 0; layer < base->num_layers; layer++)
+        for (int p = 0; p < PEFT_PROJECTIONS; p++) {
+            module_path(layer, projections[p].name, path);
+            if (is_suffix(path, entry) || (is_alone && matches_expression(path, "", entry)))
+                return true;
+        }
+    return false;
+}
+
+int peft_layers_check(const struct peft_adapter *adapter) {
+    const struct config_list *layers = &adapter->config.layers_to_transform;
+    int64_t count = adapter->peft->base.num_layers;
+    for (size_t i = 0; i < layers->count; i++) {
+        char *end;
+        long long layer = strtoll(layers->items[i], &end, 10);
+        if (*end || end == layers->items[i] || layer < 0 || layer >= count)
+            return status_fail(STATUS_USAGE, "peft.layers_to_transform %s: expected layers from 0 to %lld",
+                               layers->items[i], (long long)count - 1);
+    }
+    return STATUS_OK;
+}
+
 int peft_targets_check(const struct peft_adapter *adapter) {
     const struct model_config *base = &adapter->peft->base;
     const struct config_list *targets = &adapter->config.target_modules;
     struct peft_projection projections[PEFT_PROJECTIONS];
     bool is_any = false;
+    int status = peft_layers_check(adapter);
+    for (size_t i = 0; i < targets->count && !status; i++)
+        if (!names_any(base, targets->items[i], targets->count == 1))
+            status = status_fail(STATUS_USAGE,
+                                 "peft.target_modules %s matches no projection of the model: it has attn.c_attn, "
+                                 "attn.c_proj, mlp.c_fc and mlp.c_proj in layers 0 to %lld",
+                                 targets->items[i], (long long)base->num_layers - 1);
     peft_projections(base, projections);
-    for (int64_t layer = 0; layer < base->num_layers; layer++)
+    for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < PEFT_PROJECTIONS; p++)
             is_any = is_any || peft_targets(adapter, layer, &projections[p]);
-    if (!is_any)
-        return status_fail(
-            STATUS_USAGE,
-            "peft.target_modules %s%s matches no projection of the model: it has attn.c_attn, attn.c_proj, "
-            "mlp.c_fc and mlp.c_proj in layers 0 to %lld",
-            targets->count ? targets->items[0] : "", targets->count > 1 ? ", ..." : "",
-            (long long)base->num_layers - 1);
-    return STATUS_OK;
+    if (!status && !is_any)
+        status = status_fail(STATUS_USAGE, "peft.exclude_modules and peft.layers_to_transform leave nothing of "
+                                           "peft.target_modules");
+    return status;
 }

@@ -128,10 +128,10 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "PEFT reads. Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
             "{\"instruction\", \"input\", \"output\"} or {\"text\"}; of a row with an answer only the answer is "
             "trained.",
-        .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter --optim.lr=1e-4 "
-                    "--train.train_iters=200\n"
-                    "  cambium finetune --model model --peft ia3 --data rows.jsonl --output adapter --optim.lr=5e-3 "
-                    "--train.train_iters=200 --train.global_batch_size=8\n",
+        .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter \\\n"
+                    "      --optim.lr=1e-4 --train.train_iters=200\n"
+                    "  cambium finetune --model model --peft ia3 --data rows.jsonl --output adapter \\\n"
+                    "      --optim.lr=5e-3 --train.train_iters=200 --train.global_batch_size=8\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = sections,
@@ -325,6 +325,10 @@ static int train(struct comm *world, void *context) {
     int status = trainer_open(&tuning->run, world, &trainer);
     if (!status)
         status = trainer_run(trainer);
+    if (!status)
+        status = peft_export(trainer_trainee(trainer), tuning->run.config.checkpoint.save, tuning->config_text);
+    if (!status)
+        log_info("the adapter is in %s", tuning->run.config.checkpoint.save);
     if (status)
         launch_abort(world, status);
     trainer_close(trainer);

@@ -8,17 +8,20 @@ static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", squar
 
 /* ---- the pieces of the optimizer as one array ---- */
 
-/* Values of the elements that this rank updates, each piece a flat array of its own. */
+/* Values of the elements that this rank updates, each piece a flat array of its own. A stage with nothing that trains
+ * has one array, of a store that holds nothing. */
 struct pieces {
     const struct gradient_sync *sync;
-    struct ckpt_flat *flats;   /* [pieces] */
-    struct ckpt_array *arrays; /* [pieces] over them */
+    int count;
+    struct ckpt_flat *flats;   /* [count] */
+    struct ckpt_array *arrays; /* [count] over them */
 };
 
 /* The piece that has some of a parameter, if any has: a bucket holds parameters whole. */
 static const struct ckpt_array *array_of(const struct pieces *pieces, int param) {
     const struct gradient_sync *sync = pieces->sync;
-    return &pieces->arrays[gradient_sync_piece(sync, sync->store->offset[param]) - sync->pieces];
+    return &pieces
+                ->arrays[sync->piece_count ? gradient_sync_piece(sync, sync->store->offset[param]) - sync->pieces : 0];
 }
 
 static int piece_rects(void *context, int param, struct ckpt_block *rects) {
@@ -39,13 +42,16 @@ static int piece_put(void *context, const struct ckpt_block *block, const void *
 /* The array of `pieces` over memory that holds all of them (`is_local`) or a whole flat array. */
 static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *memory, bool is_local, bool is_written) {
     const struct gradient_sync *sync = &trainer->sync;
-    size_t count = (size_t)sync->piece_count;
-    *pieces = (struct pieces){
-        .sync = sync, .flats = calloc(count, sizeof *pieces->flats), .arrays = calloc(count, sizeof *pieces->arrays)};
+    static const struct sync_piece nothing;
+    size_t count = sync->piece_count ? (size_t)sync->piece_count : 1;
+    *pieces = (struct pieces){.sync = sync,
+                              .count = (int)count,
+                              .flats = calloc(count, sizeof *pieces->flats),
+                              .arrays = calloc(count, sizeof *pieces->arrays)};
     if (!pieces->flats || !pieces->arrays)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < count; i++) {
-        const struct sync_piece *piece = &sync->pieces[i];
+        const struct sync_piece *piece = sync->piece_count ? &sync->pieces[i] : &nothing;
         pieces->flats[i] =
             (struct ckpt_flat){.store = sync->store,
                                .stream = trainer->rank.exec.stream,
@@ -63,7 +69,7 @@ static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *me
 }
 
 static struct ckpt_array pieces_array(struct pieces *pieces, const char *prefix, bool only_trainable) {
-    for (int i = 0; i < pieces->sync->piece_count; i++)
+    for (int i = 0; i < pieces->count; i++)
         pieces->arrays[i] = ckpt_flat_array(&pieces->flats[i], prefix, only_trainable);
     struct ckpt_array array = pieces->arrays[0];
     array.rects = piece_rects;

@@ -98,6 +98,8 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
 void trainer_close(struct trainer *trainer);
 /* For who measures: the rank, which books what its time went to, and the plan and place of it. */
 struct rank *trainer_rank(struct trainer *trainer);
+/* What run.trainee->open gave. */
+void *trainer_trainee(struct trainer *trainer);
 int64_t trainer_iteration(const struct trainer *trainer);
 const struct train_plan *trainer_plan(const struct trainer *trainer);
 const struct rank_site *trainer_site(const struct trainer *trainer);

@@ -159,6 +159,10 @@ struct rank *trainer_rank(struct trainer *trainer) {
     return &trainer->rank;
 }
 
+void *trainer_trainee(struct trainer *trainer) {
+    return trainer->trainee.self;
+}
+
 int64_t trainer_iteration(const struct trainer *trainer) {
     return trainer->iteration;
 }

@@ -113,7 +113,7 @@ static const struct op_kind unit_backward = {.name = "unit_backward",
 
 /* ---- scaled columns: shape {rows, cols}; IN_PLACE is 2 as above ---- */
 
-enum { HAS_FIXED = 4, FP32_SCALE = 8, KEEP = 16, HAS_FACTOR = 32, FROZEN = 64 };
+enum { HAS_FIXED = 4, FP32_SCALE = 8, KEEP = 16, HAS_FACTOR = 32, FROZEN = 64, ADDS = 128, OVER_X = 256 };
 
 static void scale_inputs(struct op_run *run) {
     struct op_tensor *t = run->tensor;
@@ -132,7 +132,7 @@ static void scale_forward_setup(struct op_run *run) {
     t[X] = tensor("x", is_over ? OP_INOUT : OP_IN, run->type, rows, cols);
     t[X].bound = op_bound(6);
     if (!is_over)
-        t[Y] = tensor("y", OP_OUT, run->type, rows, cols);
+        t[Y] = tensor("y", run->variant & ADDS ? OP_INOUT : OP_OUT, run->type, rows, cols);
     t[Y].bound = op_bound(6);
     if (run->variant & KEEP)
         t[KEPT] = tensor("kept", OP_OUT, run->type, rows, cols);
@@ -142,12 +142,15 @@ static void scale_backward_setup(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     int64_t rows = run->shape[0], cols = run->shape[1];
     scale_inputs(run);
-    t[X] = tensor("x", OP_IN, run->type, rows, cols);
+    t[X] = tensor("x", run->variant & OVER_X ? OP_INOUT : OP_IN, run->type, rows, cols);
+    t[X].bound = op_bound(2);
     if (!(run->variant & IN_PLACE))
         t[DY] = tensor("dy", OP_IN, run->type, rows, cols);
-    t[DX] = tensor("dx", run->variant & IN_PLACE ? OP_INOUT : OP_OUT, run->type, rows, cols);
-    t[DX].gradient_of = 1 + X;
-    t[DX].bound = op_bound(2);
+    if (!(run->variant & OVER_X)) {
+        t[DX] = tensor("dx", run->variant & IN_PLACE ? OP_INOUT : OP_OUT, run->type, rows, cols);
+        t[DX].gradient_of = 1 + X;
+        t[DX].bound = op_bound(2);
+    }
     if (run->variant & FROZEN)
         return;
     if (run->variant & HAS_FACTOR)
@@ -166,10 +169,11 @@ static struct column_scale scale_arguments(const struct op_run *run) {
                                  .x = t[X].data,
                                  .scale = t[SCALE].data,
                                  .fixed = t[FIXED].data,
+                                 .adds = run->variant & ADDS,
                                  .kept = t[KEPT].data,
                                  .y = t[run->variant & IN_PLACE ? X : Y].data,
                                  .dy = t[gradient_in(run)].data,
-                                 .dx = t[DX].data,
+                                 .dx = t[run->variant & OVER_X ? X : DX].data,
                                  .factor = t[FACTOR].data,
                                  .dscale = t[DSCALE].data};
 }
@@ -192,6 +196,8 @@ static size_t scale_workspace(const struct op_run *run, const struct ops *ops, s
 static double scaled(const struct op_run *run, int64_t i) {
     const struct op_tensor *t = run->tensor;
     double fixed = t[FIXED].role ? t[FIXED].value[i % run->shape[1]] : 0;
+    if (run->variant & ADDS)
+        return t[Y].value[i] + t[X].value[i] * (t[SCALE].value[i % run->shape[1]] - 1);
     return fixed + (t[X].value[i] - fixed) * t[SCALE].value[i % run->shape[1]];
 }
 
@@ -209,7 +215,7 @@ static void scale_backward_reference(struct op_run *run) {
     int64_t cols = run->shape[1];
     const double *dy = t[gradient_in(run)].value;
     for (int64_t i = 0; i < run->shape[0] * cols; i++) {
-        t[DX].expected[i] = dy[i] * t[SCALE].value[i % cols];
+        t[run->variant & OVER_X ? X : DX].expected[i] = dy[i] * t[SCALE].value[i % cols];
         if (t[DSCALE].role)
             t[DSCALE].expected[i % cols] += dy[i] * (t[X].value[i] - (t[FIXED].role ? t[FIXED].value[i % cols] : 0)) *
                                             (t[FACTOR].role ? t[FACTOR].value[i % cols] : 1);
@@ -378,12 +384,14 @@ static const struct op_case cases[] = {
     BOTH_TYPES(scale_forward, "odd, kept", OP_TEST, KEEP, 7, 77),
     BOTH_TYPES(scale_forward, "kept, in place", OP_TEST, KEEP | IN_PLACE, 100, 768),
     BOTH_TYPES(scale_forward, "a part stays", OP_TEST, HAS_FIXED | FP32_SCALE | IN_PLACE, 9, 601),
+    BOTH_TYPES(scale_forward, "added", OP_TEST, ADDS | FP32_SCALE, 9, 601),
     BOTH_TYPES(scale_forward, "no rows", OP_TEST, 0, 0, 64),
     BOTH_TYPES(scale_backward, NULL, OP_TEST, 0, 5, 64),
     BOTH_TYPES(scale_backward, "odd", OP_TEST, FP32_SCALE, 7, 77),
     BOTH_TYPES(scale_backward, "in place", OP_TEST, IN_PLACE, 150, 384),
     BOTH_TYPES(scale_backward, "a part stays", OP_TEST, HAS_FIXED | FP32_SCALE, 9, 601),
     BOTH_TYPES(scale_backward, "a part stays, factors", OP_TEST, HAS_FIXED | FP32_SCALE | HAS_FACTOR, 9, 601),
+    BOTH_TYPES(scale_backward, "over x", OP_TEST, OVER_X | FP32_SCALE | HAS_FACTOR, 150, 601),
     BOTH_TYPES(scale_backward, "frozen", OP_TEST, FROZEN | IN_PLACE, 9, 33),
     BOTH_TYPES(scale_backward, "no rows", OP_TEST, 0, 0, 33),
     BOTH_TYPES(scale_backward, "more rows than blocks", OP_TEST, 0, 1031, 17),

@@ -216,6 +216,32 @@ static inline double prompt_difference(struct prompt_run *run, float *value, flo
     return (plus - minus) / (2 * (double)h);
 }
 
+/* A step along a tensor's whole gradient changes the loss as its length says: what single elements are too small to
+ * show. */
+static inline void prompt_check_direction(struct prompt_run *run, int id, const float *gradient) {
+    struct param_store *store = peft_store(run->peft);
+    float *values = (float *)store->weights + store->offset[id];
+    int64_t count = param_local_elements(store, id);
+    double length = 0, loss[2];
+    float *kept = malloc((size_t)count * sizeof *kept);
+    memcpy(kept, values, (size_t)count * sizeof *kept);
+    for (int64_t e = 0; e < count; e++)
+        length += (double)gradient[e] * (double)gradient[e];
+    length = sqrt(length);
+    double step = length > 0.06 ? 0.003 / length : 0.05; /* beyond fp32's rounding, before the next corner of a ReLU */
+    for (int side = 0; side < 2 && length > 0; side++) {
+        for (int64_t e = 0; e < count; e++)
+            values[e] = kept[e] + (float)((side ? step : -step) * (double)gradient[e] / length);
+        test_ok(prompt_train(run, true, &loss[side]));
+    }
+    memcpy(values, kept, (size_t)count * sizeof *kept);
+    free(kept);
+    double numeric = length > 0 ? (loss[1] - loss[0]) / (2 * step) : 0;
+    if (!(fabs(numeric - length) <= 1e-5 + 0.03 * length))
+        fail_msg("%s: along its gradient of length %g the loss has a slope of %g", store->table->rows[id].name, length,
+                 numeric);
+}
+
 /* Some elements of every parameter. fp32 losses around 5 carry 5e-7: differences are good to about 5e-5; where a ReLU
  * turns within the step, a smaller one has to do. */
 static inline void prompt_check_differences(const struct prompt_stack *stack) {
@@ -235,6 +261,7 @@ static inline void prompt_check_differences(const struct prompt_stack *stack) {
         bool is_state = strstr(store->table->rows[i].name, "weight_hh") != NULL; /* of one token: there is none */
         if (largest == 0 && !(is_state && peft_virtual_tokens(run.peft) == 1))
             fail_msg("%s has no gradient", store->table->rows[i].name);
+        prompt_check_direction(&run, i, gradients + store->offset[i]);
         for (int64_t e = 0; e < count; e += step) {
             float *value = (float *)store->weights + store->offset[i] + e;
             double ours = gradients[store->offset[i] + e], numeric = prompt_difference(&run, value, 0.01f);

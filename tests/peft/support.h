@@ -120,20 +120,26 @@ static inline struct model_batch tuned_batch(void) {
                                 .loss_weight = weight};
 }
 
-/* The loss of one batch, and gradients in the store, those of all tensor ranks together. */
-static inline int tuned_run(struct tuned *t, bool has_dropout, double *loss) {
+/* A pass over the batch, with what peft_begin computed before. */
+static inline int tuned_pass(struct tuned *t, bool has_dropout, double *loss) {
     struct model_batch batch = tuned_batch();
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = has_dropout};
+    int status = model_train_step(t->model, &batch, &pass);
+    return status ? status : model_loss(t->model, loss);
+}
+
+/* The loss of one batch, and gradients in the store, those of all tensor ranks together. */
+static inline int tuned_run(struct tuned *t, bool has_dropout, double *loss) {
     int status = peft_begin(t->peft);
     if (!status)
-        status = model_train_step(t->model, &batch, &pass);
+        status = tuned_pass(t, has_dropout, loss);
     if (!status)
         status = peft_end(t->peft);
     for (int i = 0; i < t->store->table->count && !status; i++)
         if (t->store->table->rows[i].sums_over_tensor && param_trains(t->store, i))
             status = rank_sum(t->rank, t->rank->tensor, param_gradient(t->store, i), param_local_elements(t->store, i),
                               DTYPE_F32);
-    return status ? status : model_loss(t->model, loss);
+    return status;
 }
 
 #endif

@@ -13,7 +13,11 @@ TYPED_BODY void forward_row(const struct column_scale *a, int64_t i, enum dtype 
     void *y = at(a->y, i * a->cols, type);
     if (a->kept)
         memcpy(at(a->kept, i * a->cols, type), x, (size_t)a->cols * dtype_bytes(type));
-    if (fixed) {
+    if (a->adds) {
+#pragma omp simd
+        for (int64_t j = 0; j < a->cols; j++)
+            store(y, j, type, load(y, j, type) + load(x, j, type) * (load(scale, j, scale_type) - 1.0f));
+    } else if (fixed) {
 #pragma omp simd
         for (int64_t j = 0; j < a->cols; j++) {
             float value = load(x, j, type);
@@ -68,7 +72,7 @@ TYPED_BODY void add_products(const struct column_scale *a, int64_t i, int64_t fi
     }
 }
 
-/* Rows [first_row, end_row): sums first, because dx may stand over dy. */
+/* Rows [first_row, end_row): sums first, because dx may stand over dy or x. */
 TYPED_BODY void backward_block(const struct column_scale *a, int64_t first_row, int64_t end_row, float *sum,
                                enum dtype type, enum dtype scale_type) {
     for (int64_t first = 0; first < a->cols; first += STRIPE) {
