@@ -75,7 +75,7 @@ class Finetune(unittest.TestCase):
         metrics = self.root / f"{name}.jsonl"
         done = run("finetune", "--model", self.base, "--peft", method, "--data", self.data, "--output", self.root / name,
                    f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--optim.adam_eps=1e-5", "--train.train_iters=8",
-                   "--train.global_batch_size=8", "--peft.num_virtual_tokens=4", *words, expect=expect)
+                   "--train.global_batch_size=8", "--peft.num_virtual_tokens=4", "--peft.bottleneck=8", *words, expect=expect)
         losses = [json.loads(line)["lm_loss"] for line in metrics.read_text().splitlines()] if not expect else None
         return done, losses
 
