@@ -177,9 +177,11 @@ static json_t *hub_adapter(const struct peft_config *config, int64_t width) {
 static int hub_config(const struct peft_config *config, const char *base_directory, json_t *object) {
     int64_t width;
     int status = base_width(base_directory, &width);
-    if (!status && (config->bottleneck < 1 || config->bottleneck > width))
-        status = status_fail(STATUS_USAGE, "peft.bottleneck %lld: expected 1 to the model's width, %lld",
-                             (long long)config->bottleneck, (long long)width);
+    if (!status && config->bottleneck < 1)
+        status = status_fail(STATUS_USAGE, "peft.bottleneck %lld: expected at least 1", (long long)config->bottleneck);
+    if (!status && config->layers_to_transform.count)
+        status =
+            status_fail(STATUS_USAGE, "peft.layers_to_transform is not for --peft adapter: its files cannot say it");
     if (status)
         return status;
     set(object, "config", hub_adapter(config, width));

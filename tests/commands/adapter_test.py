@@ -1,0 +1,195 @@
+"""Adapters in use: generate and score with them, merged models, what one is; and what is no adapter."""
+import json
+import pathlib
+import random
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import model_support as support
+from finetune_test import hash_tree
+from model_support import run
+
+GOLDEN = support.SOURCE / "tests/peft/golden"
+P = "--parallel."
+MERGED = ("lora", "lora_all_linear", "lora_patterns", "rslora", "dora", "ia3")
+
+
+def logprobs(output):
+    return [x for line in support.rows(output) for x in line["logprobs"][1:]]
+
+
+class Adapter(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="cambium-test-")
+        cls.root = pathlib.Path(cls.temporary.name)
+        cls.texts = cls.root / "texts.jsonl"
+        cls.texts.write_text('{"tokens":[1,2,3,4,5,6,7]}\n{"tokens":[9,8,7,3,0]}\n')
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def score(self, *words, model=GOLDEN / "base"):
+        return logprobs(run("score", "--model", model, "--input", self.texts, *words)[0])
+
+    def assert_near(self, a, b, bound=1e-5):
+        for x, y in zip(a, b, strict=True):
+            self.assertLess(abs(x - y), bound * max(1, abs(x)))
+
+    def test_layouts_score_alike_with_adapters(self):
+        base = self.score()
+        for names in (["lora_all_linear"], ["dora_all_linear"], ["ia3"], ["adapter_double_seq_bn"], ["lora", "ia3"]):
+            words = ["--adapter", *(GOLDEN / name for name in names)]
+            alone = self.score(*words)
+            self.assertGreater(max(abs(x - y) for x, y in zip(base, alone)), 1e-2)
+            for layout in (["--ranks", "2", P + "tensor_model_parallel_size=2"],
+                           ["--ranks", "3", P + "pipeline_model_parallel_size=3"]):
+                with self.subTest(names=names, layout=layout):
+                    self.assert_near(alone, self.score(*words, *layout))
+
+    def test_adapters_of_several_flags_and_of_a_stack_all_apply(self):
+        stack = self.root / "stack"
+        for name in ("lora", "ia3"):
+            shutil.copytree(GOLDEN / name, stack / f"{'12'[name == 'ia3']}-{name}")
+        expected = self.score("--adapter", GOLDEN / "lora", GOLDEN / "ia3")
+        self.assertEqual(expected, self.score("--adapter", GOLDEN / "lora", "--adapter", GOLDEN / "ia3"))
+        self.assertEqual(expected, self.score("--adapter", stack))
+        self.assertNotEqual(expected, self.score("--adapter", GOLDEN / "lora"))
+
+    def test_a_merged_model_scores_as_base_and_adapter(self):
+        before = hash_tree(GOLDEN / "base")
+        for name in MERGED:
+            with self.subTest(name=name):
+                run("merge", "--model", GOLDEN / "base", "--adapter", GOLDEN / name, "--output", self.root / f"merged-{name}")
+                self.assert_near(self.score("--adapter", GOLDEN / name), self.score(model=self.root / f"merged-{name}"))
+        run("merge", "--model", GOLDEN / "base", "--adapter", GOLDEN / "ia3", GOLDEN / "rslora", "--output", self.root / "both")
+        self.assert_near(self.score("--adapter", GOLDEN / "ia3", GOLDEN / "rslora"), self.score(model=self.root / "both"))
+        self.assertEqual(before, hash_tree(GOLDEN / "base"))
+
+    def test_a_merged_model_has_the_type_of_the_base(self):
+        base = self.root / "bf16"
+        shutil.copytree(GOLDEN / "base", base)
+        tensors = support.read_safetensors(base / "model.safetensors")
+        narrow = {name: ("BF16", shape, b"".join(content[i + 2:i + 4] for i in range(0, len(content), 4)))
+                  for name, (_, shape, content) in tensors.items()}
+        support.write_safetensors(base / "model.safetensors", narrow)
+        config = json.loads((base / "config.json").read_text())
+        config.pop("torch_dtype", None)
+        (base / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+        run("merge", "--model", base, "--adapter", GOLDEN / "lora", "--output", self.root / "merged-bf16")
+        merged = support.read_safetensors(self.root / "merged-bf16/model.safetensors")
+        self.assertEqual({kind for kind, _, _ in merged.values()}, {"BF16"})
+        untouched = [name for name in merged if "c_attn.weight" not in name]
+        short = {name.removeprefix("transformer."): content for name, content in narrow.items()}
+        for name in untouched:
+            self.assertEqual(merged[name][2], short[name.removeprefix("transformer.")][2], name)
+
+    def tune(self, words, name, *more):
+        metrics = self.root / f"{name}.metrics"
+        run(*words, "--output", self.root / name, f"--log.metrics_file={metrics}", *more)
+        return [json.loads(line)["lm_loss"] for line in metrics.read_text().splitlines()]
+
+    def test_what_finetune_writes_is_generated_with_and_started_from(self):
+        base, data = self.root / "own", self.root / "rows.jsonl"
+        base.mkdir()
+        config = support.gpt2_config(n_layer=2, n_head=4, n_embd=32, n_positions=48, vocab_size=257)
+        r = random.Random(3)
+        tensors = {name: ("F32", shape, support.floats([1.0 if "ln_" in name and name.endswith("weight") else r.gauss(0, 0.1)
+                                                        for _ in range(support.count(shape))]))
+                   for name, shape in support.gpt2_shapes(config).items()}
+        (base / "config.json").write_text(json.dumps(config))
+        support.write_safetensors(base / "model.safetensors", tensors)
+        support.write_byte_tokenizer(base)
+        data.write_text("".join(json.dumps({"prompt": "to:", "completion": " abc"}) + "\n" for _ in range(20)))
+        before = hash_tree(base)
+        for method in ("lora", "ia3", "adapter"):
+            with self.subTest(method=method):
+                tune = ["finetune", "--model", base, "--data", data, "--optim.lr=2e-2", "--train.train_iters=30",
+                        "--train.global_batch_size=4"]
+                first = self.tune(tune, method, "--peft", method)
+                prompt = ["--model", base, "--prompt", "to:", "--max-new-tokens", "4", "--temperature", "0"]
+                bare, _ = run("generate", *prompt)
+                tuned, _ = run("generate", *prompt, "--adapter", self.root / method)
+                self.assertNotEqual(bare, tuned)
+                if method != "adapter":
+                    run("merge", "--model", base, "--adapter", self.root / method, "--output", self.root / f"m-{method}")
+                    merged, _ = run("generate", "--model", self.root / f"m-{method}", *prompt[2:])
+                    self.assertEqual(tuned, merged)
+                second = self.tune(tune, f"more-{method}", "--init-adapter", self.root / method)
+                self.assertLess(first[-1], 0.9 * first[0])
+                self.assertLess(second[0], 1.02 * first[-1])  # all rows are the same text
+        self.assertEqual(before, hash_tree(base))
+
+    def test_show_says_what_an_adapter_is(self):
+        shown = run("adapter", "show", GOLDEN / "lora_patterns", GOLDEN / "adapter_par_bn")[0].decode()
+        for line in ("method: LoRA", "target_modules: c_attn, c_fc, mlp.c_proj", "r: 4", "lora_alpha: 8", "parameters: 2752",
+                     "base: base", "method: bottleneck adapter", "bottleneck: 12", "parameters: 1836"):
+            self.assertIn(line, shown)
+
+    # ---- what is refused
+
+    def refuse(self, *words, parts):
+        done = subprocess.run([support.CAMBIUM, *map(str, words)], capture_output=True, text=True, timeout=120)
+        self.assertIn(done.returncode, (1, 2), done.stderr)
+        lines = [line for line in done.stderr.splitlines() if line]
+        self.assertEqual(len(lines), 1, done.stderr)
+        for part in parts:
+            self.assertIn(part, lines[0])
+        self.assertEqual(done.stdout, "")
+
+    def changed(self, name, golden="lora", tensors=None, **keys):
+        directory = self.root / "bad" / name
+        shutil.copytree(GOLDEN / golden, directory)
+        config = json.loads((directory / "adapter_config.json").read_text())
+        (directory / "adapter_config.json").write_text(json.dumps(config | keys))
+        if tensors:
+            path = directory / "adapter_model.safetensors"
+            found = support.read_safetensors(path)
+            tensors(found)
+            support.write_safetensors(path, found)
+        return directory
+
+    def test_what_is_no_adapter_of_the_base_is_refused_in_one_line(self):
+        def score(directory, *parts):
+            with self.subTest(directory=str(directory)):
+                self.refuse("score", "--model", GOLDEN / "base", "--input", self.texts, "--adapter", directory, parts=parts)
+        key = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
+        score(self.root / "nowhere", "nowhere", "not the directory of an adapter")
+        (self.root / "empty").mkdir()
+        score(self.root / "empty", "holds no adapter")
+        score(self.changed("rank", r=5), key, "shape [4, 24]", "[5, 24]")
+        score(self.changed("zero", r=0), '"r"', "adapter_config.json")
+        score(self.changed("type", peft_type="ADALORA"), "ADALORA")
+        score(self.changed("bias", bias="all"), '"bias"')
+        score(self.changed("targets", target_modules=["q_proj"]), "q_proj", "no projection")
+        score(self.changed("missing", tensors=lambda t: t.pop(key)), "missing tensors", key)
+        score(self.changed("extra", tensors=lambda t: t.update(extra=t[key])), "unknown tensor", "extra")
+        score(GOLDEN / "prefix", "not yet served")
+        score(GOLDEN / "prompt", "not yet served")
+        directory = self.changed("json")
+        (directory / "adapter_config.json").write_text('{"peft_type": "LORA", ')
+        score(directory, "adapter_config.json:1:")
+        directory = self.changed("pickle")
+        (directory / "adapter_model.safetensors").rename(directory / "adapter_model.bin")
+        score(directory, "adapter_model.bin", "pickle")
+        directory = self.changed("cut")
+        content = (directory / "adapter_model.safetensors").read_bytes()
+        (directory / "adapter_model.safetensors").write_bytes(content[:-10])
+        score(directory, "adapter_model.safetensors")
+
+    def test_a_merge_that_cannot_be_writes_nothing(self):
+        def merge(*parts, adapter=GOLDEN / "lora", output=None, model=GOLDEN / "base"):
+            self.refuse("merge", "--model", model, "--adapter", adapter, "--output", output or self.root / "none", parts=parts)
+            self.assertFalse((self.root / "none").exists())
+        merge("cannot be merged", adapter=GOLDEN / "prompt")
+        merge("cannot be merged", adapter=GOLDEN / "adapter_seq_bn")
+        merge("the base itself", output=GOLDEN / "base")
+        merge("shape", model=support.TINY)
+        merge("nowhere", adapter=self.root / "nowhere")
+
+
+if __name__ == "__main__":
+    unittest.main()
