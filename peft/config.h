@@ -57,7 +57,7 @@ extern const size_t peft_row_count;
 
 /* Reads the text of an adapter_config.json: of PEFT's, or of AdapterHub's for a bottleneck adapter. `where` names the
  * file in errors. What would compute something else than PEFT does is refused by its key; other unknown keys are told
- * in one warning. Free with peft_config_free, also a copy's original only once. */
+ * in one warning. peft_config_free ends it, and with it all copies of the struct. */
 int peft_read_config(const char *text, const char *where, struct peft_config *config);
 void peft_config_free(struct peft_config *config);
 

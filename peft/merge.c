@@ -296,6 +296,8 @@ int peft_merge(const struct peft_merge *request) {
         status = status_fail(STATUS_USAGE, "%s is the base itself: the merged model needs a directory of its own",
                              request->output);
     if (!status)
+        status = peft_files_check_base(request->files, m.directory);
+    if (!status)
         status = read_adapters(&m);
     if (!status)
         status = find_changes(&m);

@@ -75,6 +75,21 @@ const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, in
  * anything is set, within one adapter. */
 int peft_load(struct peft *peft, const struct peft_files *files);
 
+/* ---- beside PEFT's files: notes.c ---- */
+
+enum { PEFT_DIGEST_BYTES = 17 };
+struct peft_notes {
+    char base_digest[PEFT_DIGEST_BYTES]; /* "": not recorded */
+    char chat_template[24];              /* a name; "": not recorded */
+};
+int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]);
+/* Writes cambium_adapter.json into the directory of an adapter. */
+int peft_write_notes(const char *directory, const struct peft_notes *notes);
+/* Empty where the directory has none. */
+int peft_read_notes(const char *directory, struct peft_notes *notes);
+/* Warns of adapters that were trained on another base. */
+int peft_files_check_base(const struct peft_files *files, const char *model);
+
 /* ---- the base and its adapters as one model: merge.c ---- */
 
 struct peft_merge {

@@ -101,6 +101,8 @@ bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name);
 /* Tensors, and the elements of all of them. */
 size_t ckpt_count(const struct ckpt_tensors *tensors);
 int64_t ckpt_elements(const struct ckpt_tensors *tensors);
+/* Of names, types, shapes, and values at 16 places of each tensor: what training changes, and cheap to read. */
+int ckpt_digest(const struct ckpt_tensors *tensors, uint64_t *digest);
 /* The type of the largest floating-point tensor. */
 enum dtype ckpt_dtype(const struct ckpt_tensors *tensors);
 /* Whether any tensor's name begins so: "master." is there only after a bf16 run. */

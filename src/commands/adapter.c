@@ -49,7 +49,7 @@ static void print_bottleneck(const struct peft_config *config) {
     printf("scaling: %g\n", config->adapter_scaling);
 }
 
-static void print_adapter(const struct peft_files *files, int index) {
+static int print_adapter(const struct peft_files *files, int index) {
     static const char *const methods[PEFT_TYPE_COUNT] = {[PEFT_LORA] = "LoRA",
                                                          [PEFT_IA3] = "IA3",
                                                          [PEFT_ADAPTER] = "bottleneck adapter",
@@ -58,6 +58,10 @@ static void print_adapter(const struct peft_files *files, int index) {
                                                          [PEFT_PREFIX] = "prefix tuning"};
     const struct peft_config *config = &peft_files_configs(files)[index];
     const struct ckpt_tensors *tensors = peft_files_tensors(files, index);
+    struct peft_notes notes;
+    int status = peft_read_notes(peft_files_directory(files, index), &notes);
+    if (status)
+        return status;
     printf("%sadapter: %s\n", index ? "\n" : "", peft_files_directory(files, index));
     printf("method: %s%s%s\n", methods[config->type], config->use_dora ? ", DoRA" : "",
            config->use_rslora ? ", rsLoRA" : "");
@@ -73,6 +77,10 @@ static void print_adapter(const struct peft_files *files, int index) {
     printf("parameters: %lld in %zu tensors, %s\n", (long long)ckpt_elements(tensors), ckpt_count(tensors),
            dtype_name(ckpt_dtype(tensors)));
     printf("base: %s\n", config->base_name ? config->base_name : "not recorded");
+    printf("base digest: %s\n", *notes.base_digest ? notes.base_digest : "not recorded");
+    if (*notes.chat_template)
+        printf("chat template: %s\n", notes.chat_template);
+    return STATUS_OK;
 }
 
 int command_adapter(int argc, char **argv) {
@@ -89,7 +97,7 @@ int command_adapter(int argc, char **argv) {
     if (!status && !is_help)
         status = peft_files_open(options.directories.items, options.directories.count, true, &files);
     for (int i = 0; !status && !is_help && i < peft_files_count(files); i++)
-        print_adapter(files, i);
+        status = print_adapter(files, i);
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write to standard output");
     peft_files_close(files);

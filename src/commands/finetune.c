@@ -152,6 +152,7 @@ struct tuning {
     struct tokenizer *tokenizer;
     struct token_buffer prompt_text; /* what virtual tokens start as */
     char *config_text;
+    struct peft_notes notes; /* beside the adapter */
     struct peft_files *init; /* of --init-adapter, whose configuration the run has */
 };
 
@@ -270,6 +271,9 @@ static int take_init_adapter(struct options *options, struct tuning *tuning) {
     if (peft_files_count(tuning->init) != 1)
         return status_fail(STATUS_USAGE, "--init-adapter %s holds %d adapters: expected one", options->init_adapter,
                            peft_files_count(tuning->init));
+    status = peft_files_check_base(tuning->init, options->model);
+    if (status)
+        return status;
     found = peft_files_configs(tuning->init);
     if (options->peft && options->sections.peft.type != found->type)
         return status_fail(STATUS_USAGE, "--peft %s: %s is an adapter of another method", options->peft,
@@ -300,6 +304,10 @@ static int prepare(struct options *options, const struct launch *launch, struct 
         status = encode_prompt_text(tuning, &options->sections.peft);
     if (!status)
         status = peft_write_config(&options->sections.peft, tuning->run.model_directory, &tuning->config_text);
+    if (!status)
+        status = peft_base_digest(tuning->run.model_directory, tuning->notes.base_digest);
+    snprintf(tuning->notes.chat_template, sizeof tuning->notes.chat_template, "%s",
+             tuning_template_names[options->sections.tuning.template_name]);
     if (status)
         return status;
     describe_rows(tuning, options);
@@ -327,6 +335,8 @@ static int train(struct comm *world, void *context) {
         status = trainer_run(trainer);
     if (!status)
         status = peft_export(trainer_trainee(trainer), tuning->run.config.checkpoint.save, tuning->config_text);
+    if (!status && world->rank == 0)
+        status = peft_write_notes(tuning->run.config.checkpoint.save, &tuning->notes);
     if (!status)
         log_info("the adapter is in %s", tuning->run.config.checkpoint.save);
     if (status)

@@ -139,6 +139,8 @@ static int open_adapters(struct engine *engine, struct model_options *options) {
     int status = peft_files_open(engine->options.adapters, engine->options.adapter_count, false, &engine->files);
     if (!status)
         status = check_adapters(engine);
+    if (!status && !engine->options.random)
+        status = peft_files_check_base(engine->files, engine->directory);
     if (status)
         return status;
     struct peft_options adapters = {

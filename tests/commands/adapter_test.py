@@ -129,6 +129,26 @@ class Adapter(unittest.TestCase):
                      "base: base", "method: bottleneck adapter", "bottleneck: 12", "parameters: 1836"):
             self.assertIn(line, shown)
 
+    def test_an_adapter_of_another_base_is_warned_of(self):
+        base, other, adapter = self.root / "one", self.root / "other", self.root / "noted"
+        shutil.copytree(GOLDEN / "base", base)
+        shutil.copytree(GOLDEN / "lora", adapter)
+        tensors = support.read_safetensors(base / "model.safetensors")
+        kind, shape, content = tensors["transformer.h.1.mlp.c_fc.weight"]
+        changed = tensors | {"transformer.h.1.mlp.c_fc.weight": (kind, shape, support.floats([0.5]) + content[4:])}
+        shutil.copytree(base, other)
+        support.write_safetensors(other / "model.safetensors", changed)
+
+        def warns(model, digest):
+            (adapter / "cambium_adapter.json").write_text(json.dumps({"base_digest": digest, "chat_template": "plain"}))
+            return run("score", "--model", model, "--input", self.texts, "--adapter", adapter)[1]
+
+        digest = warns(base, "0" * 16).split(", not ")[1].strip(" )\n")
+        self.assertEqual(len(digest), 16)
+        self.assertNotIn("another base", warns(base, digest))
+        self.assertIn("another base", warns(other, digest))
+        self.assertIn(f"base digest: {digest}", run("adapter", "show", adapter)[0].decode())
+
     # ---- what is refused
 
     def refuse(self, *words, parts):

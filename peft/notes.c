@@ -1,0 +1,88 @@
+/* What PEFT's files have no place for: of which base an adapter is, and how its rows became text. */
+#include "peft/peft.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char file_name[] = "cambium_adapter.json";
+enum { FILE_LIMIT = 1 << 16 };
+
+int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]) {
+    char directory[PATH_MAX];
+    struct ckpt_tensors *tensors = NULL;
+    uint64_t number = 0;
+    int status = ckpt_resolve_model(model, directory, sizeof directory);
+    if (!status)
+        status = ckpt_open_model(directory, &tensors);
+    if (!status)
+        status = ckpt_digest(tensors, &number);
+    ckpt_close(tensors);
+    snprintf(digest, PEFT_DIGEST_BYTES, "%016" PRIx64, number);
+    return status;
+}
+
+int peft_write_notes(const char *directory, const struct peft_notes *notes) {
+    char path[PATH_MAX];
+    int status = file_join(path, sizeof path, directory, file_name);
+    json_t *object = json_pack("{s:s, s:s}", "base_digest", notes->base_digest, "chat_template", notes->chat_template);
+    char *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    json_decref(object);
+    if (!status && !text)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = file_write_atomic(path, text, strlen(text));
+    free(text);
+    return status;
+}
+
+static bool is_word(const char *text) {
+    return text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_-")] == 0;
+}
+
+static int take(const json_t *object, const char *key, const char *path, char *out, size_t bytes) {
+    const char *text = json_string_value(json_object_get(object, key));
+    if (text && (strlen(text) >= bytes || !is_word(text)))
+        return status_fail(STATUS_INVALID, "%s: \"%s\": expected a short word", path, key);
+    snprintf(out, bytes, "%s", text ? text : "");
+    return STATUS_OK;
+}
+
+int peft_read_notes(const char *directory, struct peft_notes *notes) {
+    char path[PATH_MAX];
+    struct strbuf text = STRBUF_INIT;
+    json_error_t error;
+    *notes = (struct peft_notes){0};
+    int status = file_join(path, sizeof path, directory, file_name);
+    if (!status && !file_exists(path))
+        return STATUS_OK;
+    if (!status)
+        status = file_read(path, FILE_LIMIT, &text);
+    json_t *object = status ? NULL : json_loadb(strbuf_text(&text), text.length, JSON_REJECT_DUPLICATES, &error);
+    if (!status && !json_is_object(object))
+        status = status_fail(STATUS_INVALID, "%s: expected a JSON object", path);
+    if (!status)
+        status = take(object, "base_digest", path, notes->base_digest, sizeof notes->base_digest);
+    if (!status)
+        status = take(object, "chat_template", path, notes->chat_template, sizeof notes->chat_template);
+    json_decref(object);
+    strbuf_free(&text);
+    return status;
+}
+
+int peft_files_check_base(const struct peft_files *files, const char *model) {
+    char digest[PEFT_DIGEST_BYTES] = "";
+    int status = STATUS_OK;
+    for (int i = 0; i < peft_files_count(files) && !status; i++) {
+        struct peft_notes notes;
+        status = peft_read_notes(peft_files_directory(files, i), &notes);
+        if (!status && *notes.base_digest && !*digest)
+            status = peft_base_digest(model, digest);
+        if (!status && *notes.base_digest && strcmp(notes.base_digest, digest) != 0)
+            log_warning("%s was trained on another base than %s (digest %s, not %s)", peft_files_directory(files, i),
+                        model, notes.base_digest, digest);
+    }
+    return status;
+}
