@@ -285,8 +285,28 @@ static int take_init_adapter(struct options *options, struct tuning *tuning) {
     return STATUS_OK;
 }
 
+enum { MANY_ITERATIONS = 1000000000 };
+
+/* The iterations of so many epochs: known when the rows are. */
+static int count_iterations(struct options *options, struct tuning *tuning) {
+    struct tuning_data *data;
+    describe_rows(tuning, options);
+    tuning->rows.samples = 0;
+    tuning->rows.epochs = options->sections.tuning.epochs;
+    int status = tuning_data_open(&tuning->rows, &data);
+    if (status)
+        return status;
+    int64_t samples = tuning_data_length(data, SPLIT_TRAIN), batch = tuning->run.config.train.global_batch_size;
+    tuning_data_close(data);
+    options->sections.run.train.train_iters = (samples + batch - 1) / batch;
+    return train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
+}
+
 static int prepare(struct options *options, const struct launch *launch, struct tuning *tuning) {
+    bool by_epochs = options->sections.run.train.train_iters == 0;
     int ranks, status = launch_ranks(launch, options->ranks, &ranks);
+    if (by_epochs)
+        options->sections.run.train.train_iters = MANY_ITERATIONS;
     if (!status)
         status = check_given(options);
     if (!status)
@@ -300,6 +320,8 @@ static int prepare(struct options *options, const struct launch *launch, struct 
         status = status_fail(STATUS_USAGE, "%s has no tokenizer, and tokenizer is not given", options->model);
     if (!status)
         status = tokenizer_open(tuning->run.tokenizer_directory, &tuning->tokenizer);
+    if (!status && by_epochs)
+        status = count_iterations(options, tuning);
     if (!status)
         status = encode_prompt_text(tuning, &options->sections.peft);
     if (!status)

@@ -101,6 +101,12 @@ class Finetune(unittest.TestCase):
                     self.assertLessEqual(max(off), 1e-3, tensor)
                     self.assertLessEqual(sum(x > 1e-4 for x in off), len(off) / 100, tensor)
 
+    def test_epochs_are_as_many_iterations_as_the_rows_make(self):
+        metrics = self.root / "epochs.jsonl"
+        run("finetune", "--model", self.base, "--peft", "ia3", "--data", self.data, "--output", self.root / "epochs",
+            f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--train.global_batch_size=8", "--tuning.epochs=2")
+        self.assertEqual(len(metrics.read_text().splitlines()), 15)  # 120 rows
+
     def refuse(self, *parts, method="lora", words=(), rows=None):
         if rows is not None:
             (self.root / "bad.jsonl").write_text(rows)
