@@ -22,7 +22,8 @@ KNOWS = {
     "optim": ["parallel"],
     "ckpt": ["parallel", "text", "config"],
     "train": ["model", "data", "optim", "ckpt"],
-    "infer": ["model", "ckpt", "text"],
+    "peft": ["model", "ckpt"],
+    "infer": ["model", "ckpt", "text", "peft"],
     "commands": ["train", "infer"],
 }
 # Libraries stay behind the room that wraps them.
