@@ -44,6 +44,7 @@ int launch_agree(struct launch *launch, int status) {
         else if (world->rank == first)
             log_error("rank %d: %s", first, status_text());
         launch->is_told = true;
+        launch->is_teller = world->rank == first;
         status = (int)all[first];
     }
     free(all);
@@ -64,5 +65,11 @@ void launch_abort(struct comm *world, int status) {
 int launch_end(struct launch *launch, int status) {
     comm_close(launch->world);
     launch->world = NULL;
-    return launch->is_told && status ? (status == STATUS_USAGE ? 2 : 1) : command_exit_status(status);
+    if (!status || !launch->is_told)
+        return command_exit_status(status);
+    /* mpirun ends the others as soon as one process fails, and what they have said may be lost: the one that says why
+     * is the one that fails. */
+    if (!launch->is_teller)
+        return 0;
+    return status == STATUS_USAGE ? 2 : 1;
 }

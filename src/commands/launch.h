@@ -10,7 +10,8 @@
 struct launch {
     struct comm *world; /* of the launcher's processes; NULL: this process alone */
     bool is_first;
-    bool is_told; /* a failure that another process says */
+    bool is_told;   /* a failure that some process says, or has said */
+    bool is_teller; /* that process is this one */
 };
 
 /* Joins the other processes, if a launcher started several. Standard output of all but the first goes nowhere, and
@@ -32,7 +33,7 @@ int launch_run(const struct launch *launch, int ranks, int (*function)(struct co
 /* A rank's failure ends the run; one that only heard of another's leaves it to that one to say so. */
 void launch_abort(struct comm *world, int status);
 
-/* Leaves the launch; the exit status of the process. */
+/* Leaves the launch; the exit status of the process. Of a failure that one process says, that one alone fails. */
 int launch_end(struct launch *launch, int status);
 
 /* The row of --ranks: an int64_t of the command's struct, 0 when not given. */
