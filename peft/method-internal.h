@@ -35,8 +35,7 @@ struct peft_adapter {
 
 struct peft {
     struct rank *rank;
-    const struct model_options *model; /* valid until the opening ends */
-    struct model_options kept;         /* of the base, without its hooks */
+    struct model_options kept; /* of the base, without its hooks */
     struct model_config base;
     enum dtype dtype;
     bool trains;

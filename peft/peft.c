@@ -55,11 +55,7 @@ void peft_need_scratch(struct peft *peft, size_t bytes) {
 }
 
 bool peft_has_layer(const struct peft *peft, int64_t layer) {
-    const struct model_options *model = peft->model;
-    for (int c = 0; c < model->chunk_count; c++)
-        if (layer >= model->chunks[c].first && layer < model->chunks[c].first + model->chunks[c].count)
-            return true;
-    return !model->chunk_count;
+    return model_has_layer(&peft->kept, layer);
 }
 
 int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
@@ -136,7 +132,6 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     if (!peft)
         return status_fail(STATUS_MEMORY, "out of memory");
     *peft = (struct peft){.rank = rank,
-                          .model = options->model,
                           .kept = *options->model,
                           .base = options->model->config,
                           .dtype = options->model->dtype,
@@ -155,7 +150,6 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
         status = open_store(peft, options->model);
     for (int i = 0; i < peft->count && !status; i++)
         status = peft->adapters[i].method->attach(&peft->adapters[i]);
-    peft->model = NULL;
     if (status)
         peft_close(peft);
     else

@@ -13,7 +13,7 @@ static int sum_stream(struct model *model, int64_t rows, void *partial, void *ow
     struct comm_request request;
     int status = rank_scatter_start(rank, rank->tensor, partial, own, rank_stream_rows(rank, rows) * C,
                                     model->options.dtype, &request);
-    return status ? status : rank_sum_wait(rank, &request);
+    return status ? status : rank_wait(rank, &request);
 }
 
 /* *whole [N, C] of the stream's rows: model->whole where they are cut, else `own` itself. */

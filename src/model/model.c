@@ -132,11 +132,11 @@ static int open_stage(struct model *model) {
     return STATUS_OK;
 }
 
-static bool has_layer(const struct model_options *options, int64_t layer) {
+bool model_has_layer(const struct model_options *options, int64_t layer) {
     for (int c = 0; c < options->chunk_count; c++)
         if (layer >= options->chunks[c].first && layer < options->chunks[c].first + options->chunks[c].count)
             return true;
-    return false;
+    return !options->chunk_count;
 }
 
 /* Which parameters the stage has: those of its layers and ends. A tied head's are a copy where the embedding is another
@@ -151,7 +151,7 @@ static int choose_parameters(struct model *model) {
     for (size_t i = 0; i < count; i++) {
         int64_t layer = model->table.rows[i].layer;
         model->is_held[i] = layer < 0                      ? model->has_embedding
-                            : layer < o->config.num_layers ? has_layer(o, layer)
+                            : layer < o->config.num_layers ? model_has_layer(o, layer)
                                                            : model->has_head;
     }
     int token_table = find(model, -1, "embedding.token.weight");

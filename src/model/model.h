@@ -71,6 +71,9 @@ struct model_options {
     const struct hook_table *hooks;   /* or NULL; must outlive the model */
 };
 
+/* Whether the layer is the stage's. */
+bool model_has_layer(const struct model_options *options, int64_t layer);
+
 /* Bytes of each part; what model_open allocates is exactly this. */
 struct model_plan {
     size_t weights, gradients, activations, workspace;

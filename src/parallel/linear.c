@@ -103,7 +103,7 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         struct comm_request sum;
         status = sum_start(call, y, call->y, linear->out, call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype, &sum);
         if (!status)
-            status = rank_sum_wait(call->rank, &sum);
+            status = rank_wait(call->rank, &sum);
     }
     return status;
 }
@@ -189,6 +189,6 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
         status = sum_start(call, hook.dx, call->dx, linear->in, call->dtype, &sum);
     if (!status)
         status = weight_gradients(linear, call, hook.x, hook.dy);
-    int summed = rank_sum_wait(call->rank, &sum);
+    int summed = rank_wait(call->rank, &sum);
     return status ? status : summed;
 }

@@ -94,10 +94,10 @@ int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, e
 /* The same, started and finished, so that other work may stand between. */
 int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
                    struct comm_request *request);
-int rank_sum_wait(struct rank *rank, struct comm_request *request);
+int rank_wait(struct rank *rank, struct comm_request *request);
 /* all[ranks * count] = every rank's own[count], in the order of the group's ranks; `own` may be its place in `all`. */
 int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype);
-/* own[count] = the sum over the ranks of their all[rank * count ...]; started, and finished by rank_sum_wait. */
+/* own[count] = the sum over the ranks of their all[rank * count ...]; started, and finished by rank_wait. */
 int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
                        enum dtype dtype, struct comm_request *request);
 

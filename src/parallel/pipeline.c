@@ -115,7 +115,7 @@ static int post_first_receives(struct pipeline *pipeline, const struct pipeline_
 }
 
 static int wait_for(struct rank *rank, struct comm_request *request) {
-    int status = rank_sum_wait(rank, request);
+    int status = rank_wait(rank, request);
     *request = (struct comm_request){0};
     return status;
 }

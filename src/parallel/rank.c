@@ -129,7 +129,7 @@ int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t co
     return rank_phase_end(rank, PHASE_COMM, start, status);
 }
 
-int rank_sum_wait(struct rank *rank, struct comm_request *request) {
+int rank_wait(struct rank *rank, struct comm_request *request) {
     double start = rank_phase_begin(rank);
     int status = request->comm ? comm_wait(request) : STATUS_OK;
     return rank_phase_end(rank, PHASE_COMM, start, status);
@@ -138,7 +138,7 @@ int rank_sum_wait(struct rank *rank, struct comm_request *request) {
 int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype) {
     struct comm_request request;
     int status = rank_sum_start(rank, group, data, count, dtype, &request);
-    return status ? status : rank_sum_wait(rank, &request);
+    return status ? status : rank_wait(rank, &request);
 }
 
 int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype) {

@@ -123,7 +123,7 @@ int gradient_sync_layer(struct gradient_sync *sync, int layer) {
     int status = STATUS_OK;
     while (!status && sync->started < sync->bucket_count && sync->buckets[sync->started].layer >= layer) {
         if (sync->started - sync->waited == STARTED_MOST)
-            status = rank_sum_wait(sync->rank, &sync->requests[sync->waited++]);
+            status = rank_wait(sync->rank, &sync->requests[sync->waited++]);
         if (!status)
             status = start_bucket(sync, sync->started++);
     }
@@ -133,7 +133,7 @@ int gradient_sync_layer(struct gradient_sync *sync, int layer) {
 int gradient_sync_finish(struct gradient_sync *sync) {
     int status = gradient_sync_layer(sync, INT32_MIN);
     while (!status && sync->waited < sync->started)
-        status = rank_sum_wait(sync->rank, &sync->requests[sync->waited++]);
+        status = rank_wait(sync->rank, &sync->requests[sync->waited++]);
     sync->started = sync->waited = 0;
     return status;
 }
