@@ -9,6 +9,9 @@
 
 enum peft_type { PEFT_LORA, PEFT_IA3, PEFT_ADAPTER, PEFT_PROMPT, PEFT_PTUNING, PEFT_PREFIX, PEFT_TYPE_COUNT };
 
+/* [PEFT_TYPE_COUNT + 1] "lora", ..., NULL: what an option's row of choices wants. */
+extern const char *const peft_method_names[];
+
 /* Names and meanings are PEFT's; lists are the parser's. A pattern is "KEY=VALUE". */
 struct peft_memory;
 struct peft_config {

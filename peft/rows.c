@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-static const char *const types[] = {"lora", "ia3", "adapter", "prompt", "ptuning", "prefix", NULL};
+const char *const peft_method_names[] = {"lora", "ia3", "adapter", "prompt", "ptuning", "prefix", NULL};
 static const char *const styles[] = {"houlsby", "pfeiffer", "parallel", NULL};
 static const char *const activations[] = {"gelu", "relu", "swish", NULL};
 static const char *const inits[] = {"SAMPLE_VOCAB", "TEXT", "RANDOM", NULL};
@@ -31,7 +31,7 @@ static const char *const encoders[] = {"MLP", "LSTM", NULL};
     }
 
 const struct config_row peft_rows[] = {
-    CHOICE(type, "lora", types, "the method; --peft says the same"),
+    CHOICE(type, "lora", peft_method_names, "the method; --peft says the same"),
     LIST(target_modules, "NAME...",
          "projections by suffix (c_attn, mlp.c_proj), one regular expression, or all-linear; the method's own when not "
          "given"),

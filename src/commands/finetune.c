@@ -1,6 +1,7 @@
 /* cambium finetune: trains a few parameters on a frozen model. */
 #include "commands.h"
 #include "launch.h"
+#include "trainee.h"
 
 #include "config/run.h"
 #include "data/tuning.h"
@@ -147,6 +148,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
 struct tuning {
     struct train_run run;
     struct train_plan plan;
+    struct trainee_adapters adapters;
     struct trainee trainee;
     struct tuning_options rows;
     struct tokenizer *tokenizer;
@@ -156,39 +158,9 @@ struct tuning {
     struct peft_files *init; /* of --init-adapter, whose configuration the run has */
 };
 
-static int open_trainee(const void *description, const struct model_options *model, struct rank *rank,
-                        struct trainee_part *part) {
-    struct peft_options options = {.adapters = description, .count = 1, .model = model, .trains = true};
-    struct peft *peft;
-    int status = peft_open(&options, rank, &peft);
-    if (!status)
-        *part = (struct trainee_part){
-            .self = peft, .hooks = peft_hooks(peft), .store = peft_store(peft), .bytes = peft_device_bytes(peft)};
-    return status;
-}
-
-static void close_trainee(void *self) {
-    peft_close(self);
-}
-
-static int start_trainee(void *self, struct model *base, uint64_t seed) {
-    int status = peft_allocate(self);
-    peft_set_base(self, model_store(base));
-    return status ? status : peft_initialise(self, seed);
-}
-
-static int begin_trainee(void *self) {
-    return peft_begin(self);
-}
-
-static int end_trainee(void *self) {
-    return peft_end(self);
-}
-
 static int choose_method(struct options *options) {
-    static const char *const names[] = {"lora", "ia3", "adapter", "prompt", "ptuning", "prefix"};
     for (int i = 0; i < PEFT_TYPE_COUNT && options->peft; i++)
-        if (!strcmp(options->peft, names[i])) {
+        if (!strcmp(options->peft, peft_method_names[i])) {
             options->sections.peft.type = i;
             return STATUS_OK;
         }
@@ -333,14 +305,10 @@ static int prepare(struct options *options, const struct launch *launch, struct 
     if (status)
         return status;
     describe_rows(tuning, options);
-    tuning->trainee = (struct trainee){.description = &options->sections.peft,
-                                       .open = open_trainee,
-                                       .close = close_trainee,
-                                       .start = start_trainee,
-                                       .begin = begin_trainee,
-                                       .end = end_trainee,
-                                       .config_text = tuning->config_text,
-                                       .init_directory = options->init_adapter};
+    tuning->adapters = (struct trainee_adapters){&options->sections.peft, 1};
+    tuning->trainee = trainee_of_adapters(&tuning->adapters);
+    tuning->trainee.config_text = tuning->config_text;
+    tuning->trainee.init_directory = options->init_adapter;
     tuning->run.trainee = &tuning->trainee;
     tuning->run.tuning = &tuning->rows;
     return train_plan_make(&tuning->run, ranks, &tuning->plan);
