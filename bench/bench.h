@@ -7,6 +7,7 @@
 
 #include "config/run.h"
 #include "parallel/parallel.h"
+#include "peft/config.h"
 
 #include <jansson.h>
 
@@ -20,8 +21,10 @@ struct bench_options {
     int precision;                    /* enum precision */
     bool has_precision;               /* given: operations of the other are left out */
     bool has_dropout, has_baseline;
-    struct run_config run; /* of train: the section `parallel` */
-    struct comm *world;    /* of train: the processes of a launch, or NULL */
+    struct run_config run;         /* of train: the section `parallel`; of finetune: recomputation */
+    struct comm *world;            /* of train: the processes of a launch, or NULL */
+    struct peft_config peft;       /* of finetune: the adapter, and what trains it */
+    const struct trainee *trainee; /* for train_run */
 };
 
 int bench_gemm(const struct bench_options *options);
@@ -30,6 +33,9 @@ int bench_tokenizer(const struct bench_options *options);
 /* The trainer's own step, beside that of one rank with as many threads in turn with it. A rank of `world` that fails
  * has called comm_abort. */
 int bench_train(const struct bench_options *options);
+/* The step of a method on a frozen base, beside one that trains the whole model, in turn with it; peak memory of both,
+ * each in a process of its own; and how long the adapter takes to load. */
+int bench_finetune(const struct bench_options *options);
 /* Saves of the trainer, in the foreground and in the background, `steps` of each, beside a plain write of the disk. */
 int bench_checkpoint(const struct bench_options *options);
 int bench_prefill(const struct bench_options *options);
@@ -43,6 +49,8 @@ int bench_model_config(const char *model, struct model_config *config);
 int bench_print(json_t *object);
 double bench_median(double *values, int64_t count);
 size_t bench_peak_rss(void);
+/* The most memory that a process of its own takes for it. Before anything has started threads. */
+int bench_peak_of(int (*work)(const void *context), const void *context, size_t *bytes);
 /* The mean of two measurements of a ceiling: before and after. */
 struct bench_ceiling {
     double gemm, read; /* FLOP/s in the run's precision; bytes/s */

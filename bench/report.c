@@ -7,6 +7,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { CEILING_MILLISECONDS = 700 };
 
@@ -71,6 +74,27 @@ size_t bench_peak_rss(void) {
     if (file)
         fclose(file);
     return (size_t)kilobytes * 1024;
+}
+
+int bench_peak_of(int (*work)(const void *context), const void *context, size_t *bytes) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child < 0)
+        return status_fail_errno("cannot start a process");
+    if (child == 0) {
+        int status = work(context);
+        if (status)
+            log_error("%s", status_text());
+        _exit(status ? 1 : 0);
+    }
+    struct rusage usage;
+    int ending;
+    if (wait4(child, &ending, 0, &usage) != child)
+        return status_fail_errno("cannot wait for a process");
+    *bytes = (size_t)usage.ru_maxrss * 1024;
+    return WIFEXITED(ending) && WEXITSTATUS(ending) == 0
+               ? STATUS_OK
+               : status_fail(STATUS_INVALID, "the process that measures the memory failed");
 }
 
 int bench_measure_ceiling(struct device *device, enum dtype dtype, struct bench_ceiling *ceiling) {

@@ -240,6 +240,10 @@ struct bench_findings *bench_runner_findings(struct bench_runner *runner) {
     return &runner->findings;
 }
 
+struct trainer *bench_runner_trainer(struct bench_runner *runner) {
+    return runner->own.trainer;
+}
+
 void bench_runner_close(struct bench_runner *runner) {
     if (!runner)
         return;

@@ -45,15 +45,8 @@ int bench_dataset_open(struct bench_dataset *dataset, int64_t tokens, int64_t vo
 }
 
 void bench_dataset_close(struct bench_dataset *dataset) {
-    static const char *const ends[] = {".bin", ".idx"};
-    char path[sizeof dataset->prefix + 8];
-    if (!dataset->directory[0])
-        return;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s%s", dataset->prefix, ends[i]);
-        unlink(path);
-    }
-    rmdir(dataset->directory);
+    if (dataset->directory[0])
+        file_remove_tree(dataset->directory);
     dataset->directory[0] = 0;
 }
 

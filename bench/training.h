@@ -52,4 +52,23 @@ int bench_runner_obey(struct bench_runner *runner, enum bench_order order);
 struct bench_findings *bench_runner_findings(struct bench_runner *runner);
 void bench_runner_close(struct bench_runner *runner);
 
+/* Of a runner of one rank without a launch. */
+struct trainer *bench_runner_trainer(struct bench_runner *runner);
+
+/* ---- contests: contest.c ---- */
+
+/* Training steps, and in turn with each of them one of a baseline, so that what the machine does to one it does to the
+ * other: the ratio of their medians says what the difference costs. */
+struct bench_contest {
+    struct bench_runner *runner, *baseline; /* the baseline may be NULL */
+};
+/* Warms up and takes so many steps, a line each. Afterwards the findings are complete but for ORDER_CEILING_AFTER. */
+int bench_contest_measure(struct bench_contest *contest, int64_t steps);
+void bench_contest_close(struct bench_contest *contest);
+/* Iterations that a run needs for so many measured steps. */
+int64_t bench_contest_iterations(int64_t steps);
+
+/* Threads of one rank that has all those of the options' ranks. */
+int64_t bench_baseline_threads(const struct bench_options *options);
+
 #endif

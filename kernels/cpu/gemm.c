@@ -5,7 +5,8 @@
 enum {
     PIECE_COLS = 1536, /* of a product that an epilogue follows */
     PIECE_ROWS = 1024,
-    PIECE_DEPTH = 1024,  /* of a product with A transposed */
+    PIECE_DEPTH = 1024, /* of a product with A transposed */
+    WIDE_COLS = 8192,
     PASS_FLOATS = 16384, /* one thread's unit of an epilogue */
 };
 
@@ -72,14 +73,15 @@ static int64_t depth_of(const struct gemm *g) {
 
 /* Columns at a time. Some products oneDNN 2.6 divides badly for the caches when it gets them whole; on 2 cores of Zen 4
  * pieces made weight gradients 1.03 (fp32) and 1.07 (bf16) times as fast, wide bf16 forwards 1.06 and the input
- * gradient of the vocabulary in fp32 1.24. The others were best whole. */
+ * gradient of the vocabulary in fp32 1.24. The others were best whole; but of few rows of a bf16 vocabulary oneDNN
+ * takes a scratchpad of the whole product in fp32 for each thread. */
 static int64_t width_of(const struct gemm *g) {
     int64_t most = g->n;
     if (g->a_transposed)
         most = g->type == DTYPE_F32 ? 768 : 384;
     else if (g->type == DTYPE_F32 && g->k >= 8192)
         most = 384;
-    else if (g->type == DTYPE_BF16 && g->b_transposed && g->k <= 1024 && g->m >= 512)
+    else if (g->type == DTYPE_BF16 && g->b_transposed && (g->n >= WIDE_COLS || (g->k <= 1024 && g->m >= 512)))
         most = 576;
     int64_t pieces = piece_count(g->n, most), width = piece_count(g->n, pieces);
     return pieces > 1 ? (width + 63) / 64 * 64 : g->n;
@@ -268,6 +270,24 @@ static int run_plain(const struct gemm_level *level, const struct exec *exec, co
     return status;
 }
 
+/* Rows [first, first + count) of the product. */
+static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
+    struct gemm part = *g;
+    part.m = count;
+    part.a = (const char *)g->a + (size_t)(first * g->lda) * dtype_bytes(g->type);
+    part.c = (char *)g->c + (size_t)(first * g->ldc) * dtype_bytes(g->c_type);
+    if (g->aux)
+        part.aux = (char *)g->aux + (size_t)(first * g->ldc) * dtype_bytes(g->type);
+    return part;
+}
+
+/* What oneDNN wants for fewer rows can be more than for those that were planned with. */
+static int run_halves(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
+    struct gemm upper = rows_of(g, 0, g->m / 2), lower = rows_of(g, g->m / 2, g->m - g->m / 2);
+    int status = gemm_run(level, exec, &upper);
+    return status ? status : gemm_run(level, exec, &lower);
+}
+
 int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     const char *why = refusal(g);
     if (why)
@@ -287,6 +307,8 @@ int gemm_run(const struct gemm_level *level, const struct exec *exec, const stru
                            "gemm: oneDNN has no %s products on this processor: they need AVX-512; train in fp32",
                            dtype_name(g->type));
     size_t needed = gemm_workspace(level, exec->stream->device, g);
+    if (exec->workspace_bytes < needed && !g->packed && !g->a_transposed && g->m > 1)
+        return run_halves(level, exec, g);
     if (exec->workspace_bytes < needed)
         return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
     if (!g->packed)

@@ -4,7 +4,9 @@
 #include "base/base.h"
 #include "bench.h"
 #include "launch.h"
+#include "trainee.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const precisions[] = {"fp32", "bf16", NULL};
@@ -43,7 +45,8 @@ static const struct config_row rows[] = {
      .default_text = "5",
      .minimum = 1,
      .maximum = 1e6,
-     .help = "measured steps of train, prefill, decode and tokenizer, saves of checkpoint; the median counts"},
+     .help =
+         "measured steps of train, finetune, prefill, decode and tokenizer, saves of checkpoint; the median counts"},
     {.path = "threads",
      .type = CONFIG_INT,
      .offset = AT(threads),
@@ -58,13 +61,20 @@ static const struct config_row rows[] = {
      .offset = AT(global_batch_size),
      .minimum = 1,
      .maximum = 1 << 20,
-     .help = "bench train, checkpoint: samples of a step; a micro batch of each data-parallel rank when not given"},
+     .help = "bench train, finetune, checkpoint: samples of a step; a micro batch of each data-parallel rank when not "
+             "given"},
     {.path = "baseline",
      .type = CONFIG_BOOL,
      .offset = AT(has_baseline),
      .default_text = "true",
      .help = "bench train: in turn with each step on several ranks, or with recomputation, one of one rank that has "
              "all their threads and keeps everything; not under mpirun or srun"},
+    {.path = "method",
+     .type = CONFIG_CHOICE,
+     .offset = AT(peft.type),
+     .default_text = "lora",
+     .choices = peft_method_names,
+     .help = "bench finetune: the method; its keys are those of the section peft"},
     {.path = "dropout",
      .type = CONFIG_BOOL,
      .offset = AT(has_dropout),
@@ -89,33 +99,47 @@ static const struct config_row rows[] = {
      .help = "bench ops, gemm: only operations with this in their names"},
 };
 
-/* The rows of the section `parallel` among those of a run. */
-static struct config_command describe(void) {
-    size_t first = 0, count = 0;
-    while (strncmp(run_rows[first].path, "parallel.", 9))
-        first++;
-    while (first + count < run_row_count && !strncmp(run_rows[first + count].path, "parallel.", 9))
-        count++;
+/* The section `parallel` of a run, and `peft`, whose type is --method. The caller frees them. */
+static struct config_row *section_rows(size_t *count) {
+    struct config_row *all = malloc((run_row_count + peft_row_count) * sizeof *all);
+    *count = 0;
+    for (size_t i = 0; all && i < run_row_count; i++)
+        if (!strncmp(run_rows[i].path, "parallel.", 9)) {
+            all[*count] = run_rows[i];
+            all[(*count)++].offset += AT(run);
+        }
+    for (size_t i = 0; all && i < peft_row_count; i++)
+        if (strcmp(peft_rows[i].path, "peft.type")) {
+            all[*count] = peft_rows[i];
+            all[(*count)++].offset += AT(peft);
+        }
+    return all;
+}
+
+static struct config_command describe(const struct config_row *sections, size_t count) {
     return (struct config_command){
         .name = "bench",
-        .synopsis = "cambium bench gemm|ops|tokenizer|train|checkpoint|prefill|decode [OPTIONS]",
+        .synopsis = "cambium bench gemm|ops|tokenizer|train|finetune|checkpoint|prefill|decode [OPTIONS]",
         .description =
             "Measures one thing and prints JSON lines, the summary last. Each figure stands beside a ceiling that was "
             "measured just before and after in the same run (FLOP/s of plain matrix products, or the streaming read); "
             "ratio is the share of it that was reached. bench train takes the layouts of pretrain, and says what they "
-            "cost beside one rank; bench checkpoint saves in $TMPDIR or /tmp, and its ceiling is a plain write there.",
+            "cost beside one rank; bench finetune takes a method and the keys of peft, and says what a step of it "
+            "costs "
+            "beside one that trains the whole model; bench checkpoint saves in $TMPDIR or /tmp, and its ceiling is a "
+            "plain write there.",
         .examples = "  cambium bench train --micro-batch-size 4 --seq-length 256 --precision bf16\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.tensor_model_parallel_size=2\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.use_distributed_optimizer\n"
                     "  cambium bench train --precision bf16 --parallel.recompute_granularity=full\n"
+                    "  cambium bench finetune --method lora --precision bf16\n"
                     "  cambium bench checkpoint --precision bf16 --ranks 2\n"
                     "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"
                     "  cambium bench ops --filter layernorm\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
-        .section_rows = run_rows + first,
+        .section_rows = sections,
         .section_row_count = count,
-        .section_offset = AT(run),
         .positional_offset = SIZE_MAX,
     };
 }
@@ -124,13 +148,9 @@ static const struct {
     const char *name;
     int (*run)(const struct bench_options *options);
 } benches[] = {
-    {"gemm", bench_gemm},
-    {"ops", bench_ops},
-    {"tokenizer", bench_tokenizer},
-    {"train", bench_train},
-    {"checkpoint", bench_checkpoint},
-    {"prefill", bench_prefill},
-    {"decode", bench_decode},
+    {"gemm", bench_gemm},       {"ops", bench_ops},           {"tokenizer", bench_tokenizer},
+    {"train", bench_train},     {"finetune", bench_finetune}, {"checkpoint", bench_checkpoint},
+    {"prefill", bench_prefill}, {"decode", bench_decode},
 };
 
 static int run(const char *what, struct bench_options *values) {
@@ -138,8 +158,10 @@ static int run(const char *what, struct bench_options *values) {
         if (what && !strcmp(what, benches[i].name))
             return benches[i].run(values);
     return what ? status_fail(STATUS_USAGE,
-                              "bench: '%s' is not gemm, ops, tokenizer, train, checkpoint, prefill or decode", what)
-                : status_fail(STATUS_USAGE, "bench wants gemm, ops, tokenizer, train, checkpoint, prefill or decode");
+                              "bench: '%s' is not gemm, ops, tokenizer, train, finetune, checkpoint, prefill or decode",
+                              what)
+                : status_fail(STATUS_USAGE,
+                              "bench wants gemm, ops, tokenizer, train, finetune, checkpoint, prefill or decode");
 }
 
 /* Only bench train and bench checkpoint have ranks. */
@@ -148,22 +170,30 @@ static int measure(const char *what, struct bench_options *values, const struct 
     values->has_precision = config_is_given(config, "precision");
     values->ranks = ranks;
     values->world = launch->world;
+    struct trainee_adapters adapter = {&values->peft, 1};
+    struct trainee trainee = trainee_of_adapters(&adapter);
+    values->trainee = &trainee;
     return status ? status : run(what, values);
 }
 
 int command_bench(int argc, char **argv) {
-    const struct config_command command = describe();
+    size_t count;
+    struct config_row *sections = section_rows(&count);
+    const struct config_command command = describe(sections, count);
     struct bench_options values = {0};
     struct config *config = NULL;
     struct launch launch = {.is_first = true};
     bool is_help = false, has_what = argc > 0 && argv[0][0] != '-';
     const char *what = has_what ? argv[0] : NULL;
-    int status = what && (!strcmp(what, "train") || !strcmp(what, "checkpoint")) ? launch_begin(&launch) : STATUS_OK;
+    int status = sections ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status && what && (!strcmp(what, "train") || !strcmp(what, "checkpoint")))
+        status = launch_begin(&launch);
     if (!status)
         status = config_parse(&command, argc - has_what, argv + has_what, &values, &config, &is_help);
     status = launch_agree(&launch, status);
     if (!status && !is_help)
         status = measure(what, &values, config, &launch);
     config_free(config);
+    free(sections);
     return launch_end(&launch, status);
 }

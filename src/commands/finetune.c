@@ -197,6 +197,7 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .virtual_tokens = has_rows ? peft->num_virtual_tokens : 0,
         .first_position = peft->type == PEFT_PREFIX ? peft->num_virtual_tokens : 0,
         .row_multiple = run->parallel.sequence_parallel ? run->parallel.tensor_model_parallel_size : 1,
+        .has_few_sizes = true, /* products are prepared for a number of rows */
         .truncation = (enum tuning_truncation)options->sections.tuning.truncation_side,
         .is_whole_text = options->sections.tuning.train_on_prompt,
         .is_packed = options->sections.tuning.packing,

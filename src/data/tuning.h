@@ -64,6 +64,7 @@ struct tuning_options {
     int64_t virtual_tokens;             /* V rows before each text */
     int64_t first_position;             /* of a row's first virtual or real token: the prefix's length, or 0 */
     int64_t row_multiple;               /* rows of a batch are a multiple of it; 0: 1 */
+    bool has_few_sizes;                 /* batches differ little in their rows: above 256, eight numbers an octave */
     enum tuning_truncation truncation;
     bool is_whole_text; /* every token is trained, not answers alone */
     bool is_packed;
@@ -105,8 +106,9 @@ bool tuning_data_file(const struct tuning_data *data, size_t f, struct tuning_fi
 void tuning_data_warn(const struct tuning_data *data);
 
 /* Samples [first, first + batch->samples) of the split (gpt_batch_first) as a flat batch without padding between them.
- * Those behind the split's length give nothing. A last segment of loss mask 0 fills up to row_multiple, and stands
- * alone where there is no sample. Keys of dropout: the sample's number, and the place in the sample. */
+ * Those behind the split's length give nothing. A last segment of loss mask 0 fills up to row_multiple and to
+ * the next size, and stands alone where there is no sample. Keys of dropout: the sample's number, and the place in the
+ * sample. */
 int tuning_batch_read(struct gpt_batch *batch, const struct tuning_data *data, enum data_split split, int64_t first);
 
 #endif

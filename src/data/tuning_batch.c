@@ -52,6 +52,22 @@ static void add_sample(struct gpt_batch *batch, const struct tuning_data *data, 
         add_segment(batch, data, &split->rows, packed ? packed[i] : row, k, begin);
 }
 
+enum { SIZE_STEP = 16 };
+
+static int64_t round_up(int64_t rows, int64_t multiple) {
+    return (rows + multiple - 1) / multiple * multiple;
+}
+
+/* What a batch of so many rows is filled up to; at most `most`, which is a multiple. */
+static int64_t filled_rows(const struct tuning_data *data, int64_t rows, int64_t most) {
+    int64_t step = SIZE_STEP;
+    while (rows > step * SIZE_STEP)
+        step *= 2;
+    rows = rows > 0 ? rows : 1; /* no batch is empty */
+    int64_t filled = round_up(data->has_few_sizes ? round_up(rows, step) : rows, data->row_multiple);
+    return filled < most ? filled : most;
+}
+
 int tuning_batch_read(struct gpt_batch *batch, const struct tuning_data *data, enum data_split which, int64_t first) {
     const struct tuning_split *split = &data->splits[which];
     int64_t M = data->row_multiple;
@@ -64,8 +80,8 @@ int tuning_batch_read(struct gpt_batch *batch, const struct tuning_data *data, e
     batch->rows = batch->segments = 0;
     for (int64_t k = first; k - first < batch->samples && k < split->length; k++)
         add_sample(batch, data, split, k);
-    if (batch->rows == 0 || batch->rows % M != 0) {
-        int64_t padding = M - batch->rows % M;
+    int64_t padding = filled_rows(data, batch->rows, batch->samples * batch->seq_length) - batch->rows;
+    if (padding > 0) {
         batch->segment_start[batch->segments++] = batch->rows;
         for (int64_t i = 0; i < padding; i++)
             put(batch, (struct batch_row){.position = (int32_t)data->first_position}, first, i);

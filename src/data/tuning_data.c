@@ -138,6 +138,7 @@ int tuning_data_open(const struct tuning_options *options, struct tuning_data **
     data->virtual_tokens = options->virtual_tokens;
     data->first_position = options->first_position;
     data->row_multiple = options->row_multiple > 0 ? options->row_multiple : 1;
+    data->has_few_sizes = options->has_few_sizes;
     data->vocab_size = options->vocab_size;
     status = find_ends(data, options);
     if (!status)

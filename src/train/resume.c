@@ -154,7 +154,7 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
     return status;
 }
 
-int train_load_base(struct trainer *trainer) {
+static int read_base(struct trainer *trainer) {
     struct param_store *store = model_store(trainer->model);
     struct ckpt_flat flat = {.store = store,
                              .stream = trainer->rank.exec.stream,
@@ -167,9 +167,13 @@ int train_load_base(struct trainer *trainer) {
     if (!status)
         status = ckpt_read(tensors, store->table, &array, 1);
     ckpt_close(tensors);
-    if (status)
-        return status;
-    return trainer->run.trainee->start(trainer->trainee.self, trainer->model, (uint64_t)trainer->run.config.train.seed);
+    return status;
+}
+
+int train_load_base(struct trainer *trainer) {
+    uint64_t seed = (uint64_t)trainer->run.config.train.seed;
+    int status = *trainer->run.model_directory ? read_base(trainer) : model_initialise(trainer->model, seed);
+    return status ? status : trainer->run.trainee->start(trainer->trainee.self, trainer->model, seed);
 }
 
 /* Where values come from when there is no checkpoint: a directory, or NULL for initial ones. */

@@ -57,7 +57,7 @@ struct train_run {
     struct run_config config;            /* resolved; its strings are the caller's */
     const char *tokenizer_directory;     /* tokenizer files that go into checkpoints; NULL: none */
     int32_t eos_id;                      /* -1: unknown */
-    char model_directory[PATH_MAX];      /* where the weights come from; "": initialised */
+    char model_directory[PATH_MAX];      /* where the weights (of the base) come from; "": initialised */
     char checkpoint[PATH_MAX];           /* where the run goes on; "": it starts afresh */
     int64_t iteration;                   /* done before */
     int64_t consumed_samples;

@@ -194,12 +194,46 @@ class Bench(unittest.TestCase):
             self.assertAlmostEqual(beside["stall_over_write"] / statistics.median(ratios), 1, delta=1e-4)
             self.assertTrue(all(line[key] > 0 for line in lines[3:] for key in ("copy_seconds", "write_seconds")))
 
+    def test_finetuning(self):
+        model, length, steps, layers, width = self.directory / "tuned", 32, 3, 2, 32
+        config = gpt2_config(n_layer=layers, n_embd=width, n_head=4, n_inner=INNER, vocab_size=300, n_positions=length)
+        write_model(model, config)
+        weights = sum(math.prod(shape) for name, shape in gpt2_shapes(config).items() if name != "wpe.weight")
+        expected = {"lora": layers * 8 * (width + 3 * width), "prompt": 20 * width,
+                    "adapter": layers * 2 * (2 * width * 5 + width + 5)}
+        if os.environ.get("CAMBIUM_TEST_LONG"):
+            expected |= {"ia3": layers * (3 * width + INNER), "prefix": 20 * layers * 2 * width, "ptuning": None}
+        for method, trainable in expected.items():
+            scratch = self.directory / "scratch"
+            scratch.mkdir(exist_ok=True)
+            output, errors = run("bench", "finetune", "--method", method, "--model", model, "--seq-length", length,
+                                 "--steps", steps, "--peft.bottleneck=5", env=dict(os.environ, TMPDIR=str(scratch)))
+            self.assertEqual((errors, list(scratch.iterdir())), ("", []))
+            *lines, summary = rows(output)
+            self.assertEqual((len(lines), summary["method"]), (steps, method))
+            self.assertEqual(summary["seconds"], statistics.median(line["seconds"] for line in lines))
+            self.check_summary(summary, "finetune", length)
+            # 4 operations a weight: what is frozen has no gradient
+            self.check_flops(summary, length * (4 * weights + 4 * layers * width * length))
+            if trainable is not None:
+                self.assertEqual(summary["trainable_parameters"], trainable)
+            self.assertGreater(summary["load_seconds"], 0)
+            baseline = summary["baseline"]
+            self.assertEqual(baseline["seconds"], statistics.median(line["baseline_seconds"] for line in lines))
+            self.assertAlmostEqual(summary["step_time_over_baseline"] * baseline["seconds"] / summary["seconds"], 1,
+                                   delta=1e-4)
+            self.assertAlmostEqual(
+                summary["peak_rss_over_baseline"] * baseline["peak_rss_bytes"] / summary["peak_rss_bytes"], 1,
+                delta=1e-4)
+
     def test_what_cannot_be_measured(self):
         for words, part in ((["train", "--model", self.model, "--seq-length", 65], "65 is more than the model's 64"),
                             (["train", "--model", self.model, "--seq-length", 8, *TP2[2:]], "needs 2 ranks"),
                             (["train", "--model", self.model, "--seq-length", 8, *ZERO, "--global-batch-size", 3],
                              "train.global_batch_size 3"),
                             (["decode", "--model", self.model, "--steps", 64], "more than the model's positions"),
+                            (["finetune", "--model", self.model, "--seq-length", 8], "a vocabulary of 257 or more"),
+                            (["finetune", "--ranks", 2], "one rank"),
                             (["tokenizer"], "--tokenizer DIR and --input FILE"),
                             (["ops", "--filter", "nothing-of-this-name"], "nothing-of-this-name")):
             errors = self.bench(*words, expect=2)

@@ -275,6 +275,38 @@ static void batches_are_padded_to_their_multiple_without_loss(void **state) {
     free(path);
 }
 
+static void batches_are_of_few_sizes_where_asked(void **state) {
+    (void)state;
+    char *path = numbered_file("a.jsonl", 0, 50);
+    const char *paths[] = {path};
+    struct tuning_options plain = options_of(paths, 1), options = plain;
+    struct tuning_data *data, *exact;
+    struct gpt_batch batch, same;
+    options.has_few_sizes = true;
+    test_ok(tuning_data_open(&options, &data));
+    test_ok(tuning_data_open(&plain, &exact));
+    for (int64_t samples = 1; samples <= 50; samples += 7) {
+        test_ok(gpt_batch_init(&batch, samples, options.seq_length));
+        test_ok(gpt_batch_init(&same, samples, options.seq_length));
+        test_ok(tuning_batch_read(&batch, data, SPLIT_TRAIN, 0));
+        test_ok(tuning_batch_read(&same, exact, SPLIT_TRAIN, 0));
+        int64_t most = samples * options.seq_length, step = 16;
+        for (int64_t size = 512; size / 2 < batch.rows; size *= 2)
+            step = size / 16;
+        assert_true(batch.rows == most || batch.rows % step == 0);
+        assert_true(batch.rows >= same.rows && batch.rows - same.rows < step);
+        assert_memory_equal(batch.tokens, same.tokens, (size_t)same.rows * sizeof *same.tokens);
+        assert_memory_equal(batch.loss_mask, same.loss_mask, (size_t)same.rows * sizeof *same.loss_mask);
+        for (int64_t i = same.rows; i < batch.rows; i++)
+            assert_true(batch.loss_mask[i] == 0);
+        gpt_batch_free(&same);
+        gpt_batch_free(&batch);
+    }
+    tuning_data_close(exact);
+    tuning_data_close(data);
+    free(path);
+}
+
 static void reading_a_batch_allocates_nothing(void **state) {
     (void)state;
     if (!allocations_can_be_counted())
@@ -333,6 +365,7 @@ int main(void) {
         cmocka_unit_test(packing_is_first_fit_with_segments_of_their_own),
         cmocka_unit_test(packs_hold_the_separate_rows),
         cmocka_unit_test(batches_are_padded_to_their_multiple_without_loss),
+        cmocka_unit_test(batches_are_of_few_sizes_where_asked),
         cmocka_unit_test(reading_a_batch_allocates_nothing),
         cmocka_unit_test(wide_and_narrow_tokens_are_the_same),
     };

@@ -99,6 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         .virtual_tokens = choice & 4 ? 5 : 0,
         .first_position = choice & 8 ? 7 : 0,
         .row_multiple = choice & 16 ? 8 : 0,
+        .has_few_sizes = choice & 2,
         .truncation = choice & 32 ? TUNING_TRUNCATE_LEFT : TUNING_TRUNCATE_RIGHT,
         .is_whole_text = choice & 64,
         .is_packed = choice & 128,

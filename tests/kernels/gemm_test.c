@@ -2,6 +2,7 @@
 #include "op_cases.h"
 #include "support/test.h"
 
+#include <math.h>
 #include <pthread.h>
 
 static void products_equal_fp64(void **state) {
@@ -163,6 +164,51 @@ static void what_is_not_built_is_refused(void **state) {
     scene_close(&scene);
 }
 
+/* Planned for other rows, a product gets by with what there is. */
+static void products_run_in_less_workspace(void **state) {
+    (void)state;
+    enum { ROWS = 101, COLS = 64, DEPTH = 32 };
+    struct scene scene = scene_open(2);
+    const struct ops *ops = ops_for(scene.device);
+    uint16_t *aux[2], *c[2];
+    struct gemm gemm = {.m = ROWS,
+                        .n = COLS,
+                        .k = DEPTH,
+                        .a = numbers(&scene, DTYPE_BF16, ROWS * DEPTH, 1),
+                        .lda = DEPTH,
+                        .b = numbers(&scene, DTYPE_BF16, DEPTH * COLS, 2),
+                        .ldb = COLS,
+                        .ldc = COLS,
+                        .bias = numbers(&scene, DTYPE_BF16, COLS, 3),
+                        .epilogue = EPILOGUE_GELU_TANH,
+                        .type = DTYPE_BF16,
+                        .c_type = DTYPE_BF16};
+    if (!ops->gemm_supports(scene.device, &gemm)) {
+        scene_close(&scene);
+        skip();
+    }
+    for (int i = 0; i < 2; i++) {
+        gemm.aux = aux[i] = numbers(&scene, DTYPE_BF16, ROWS * COLS, 0);
+        gemm.c = c[i] = numbers(&scene, DTYPE_BF16, ROWS * COLS, 0);
+        if (i) {
+            struct gemm fewer = gemm;
+            fewer.m = ROWS / 8 + 1;
+            scene.exec.workspace_bytes = ops->gemm_workspace(scene.device, &fewer);
+            assert_true(scene.exec.workspace_bytes < ops->gemm_workspace(scene.device, &gemm));
+            test_ok(ops->gemm(&scene.exec, &gemm));
+        } else
+            test_ok(run(&scene, ops, &gemm));
+    }
+    for (int i = 0; i < ROWS * COLS; i++) {
+        assert_true(fabsf(bf16_to_float(c[0][i]) - bf16_to_float(c[1][i])) <= 0x1p-8f);
+        assert_true(fabsf(bf16_to_float(aux[0][i]) - bf16_to_float(aux[1][i])) <= 0x1p-7f);
+    }
+    void *memory[] = {(void *)gemm.a, (void *)gemm.b, (void *)gemm.bias, aux[0], aux[1], c[0], c[1]};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(scene.device, memory[i]);
+    scene_close(&scene);
+}
+
 /* More forms than the cache of primitives holds, and the first ones again. */
 static void products_of_many_forms_stay_right(void **state) {
     (void)state;
@@ -229,6 +275,7 @@ int main(void) {
         cmocka_unit_test(products_do_not_depend_on_the_number_of_threads),
         cmocka_unit_test(the_bits_of_a_row_do_not_depend_on_the_number_of_rows),
         cmocka_unit_test(what_is_not_built_is_refused),
+        cmocka_unit_test(products_run_in_less_workspace),
         cmocka_unit_test(products_of_many_forms_stay_right),
         cmocka_unit_test(two_threads_may_share_a_device),
     };

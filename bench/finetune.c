@@ -1,0 +1,254 @@
+/* A training step of an adapter on a frozen base, in turn with one that trains the whole model on as many rows. Rows
+ * are random letters, a token each. */
+#include "training.h"
+
+#include "peft/peft.h"
+#include "text/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 64, TOKENS = 257, LOADS = 9, PEAK_STEPS = 2 };
+
+struct measurement {
+    const struct bench_options *options;
+    struct bench_dataset dataset; /* of the whole model */
+    char rows[128];               /* file of the adapter */
+    const char *rows_item;
+    struct tokenizer *tokenizer;
+    struct tuning_options tuning;
+    struct train_run run, whole;
+    struct bench_contest contest;
+};
+
+/* ---- opening ---- */
+
+static int write_rows(const struct measurement *m) {
+    int64_t length = m->options->seq_length;
+    struct strbuf text = STRBUF_INIT;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        strbuf_add_text(&text, "{\"text\": \"");
+        for (int64_t i = 0; i < length; i++)
+            strbuf_add_char(&text, (char)('a' + philox(1, (uint32_t)i, row, 0, (uint32_t)RNG_TEST << 24).word[0] % 26));
+        strbuf_add_text(&text, "\"}\n");
+    }
+    int status =
+        strbuf_status(&text) ? strbuf_status(&text) : file_write_atomic(m->rows, strbuf_text(&text), text.length);
+    strbuf_free(&text);
+    return status;
+}
+
+static int open_rows(struct measurement *m) {
+    snprintf(m->rows, sizeof m->rows, "%s/rows.jsonl", m->dataset.directory);
+    m->rows_item = m->rows;
+    struct tokenizer_training training = {
+        .inputs = &m->rows_item, .input_count = 1, .vocab_size = TOKENS, .threads = 1};
+    int status = write_rows(m);
+    return status ? status : tokenizer_train(&training, &m->tokenizer);
+}
+
+/* The run that trains the adapter; seq_length counts its virtual tokens. */
+static int describe_run(struct measurement *m) {
+    const struct bench_options *o = m->options;
+    int status = bench_training_run(o, false, bench_contest_iterations(o->steps), &m->dataset, &m->run);
+    if (status)
+        return status;
+    bool has_rows = o->peft.type == PEFT_PROMPT || o->peft.type == PEFT_PTUNING;
+    const struct run_config *run = &m->run.config;
+    m->tuning = (struct tuning_options){
+        .train = {&m->rows_item, 1},
+        .tokenizer = m->tokenizer,
+        .config_eos = -1,
+        .vocab_size = run->model.vocab_size,
+        .seq_length = o->seq_length,
+        .virtual_tokens = has_rows ? o->peft.num_virtual_tokens : 0,
+        .first_position = o->peft.type == PEFT_PREFIX ? o->peft.num_virtual_tokens : 0,
+        .has_few_sizes = true,
+        .seed = run->data.seed,
+        .samples = run->train.train_iters * run->train.global_batch_size,
+    };
+    m->run.trainee = o->trainee;
+    m->run.tuning = &m->tuning;
+    return STATUS_OK;
+}
+
+static int describe_whole(struct measurement *m) {
+    struct bench_options plain = *m->options;
+    plain.global_batch_size = m->run.config.train.global_batch_size;
+    return bench_training_run(&plain, true, bench_contest_iterations(plain.steps), &m->dataset, &m->whole);
+}
+
+static int open_files(struct measurement *m) {
+    const struct bench_options *o = m->options;
+    struct model_config model;
+    int status = bench_model_config(o->model, &model);
+    if (!status && model.vocab_size < TOKENS)
+        status = status_fail(STATUS_USAGE, "bench finetune needs a vocabulary of %d or more, and %s has %lld", TOKENS,
+                             o->model, (long long)model.vocab_size);
+    if (!status)
+        status = bench_dataset_open(&m->dataset, 8 * o->seq_length + 1, model.vocab_size);
+    if (!status)
+        status = open_rows(m);
+    if (!status)
+        status = describe_run(m);
+    return status ? status : describe_whole(m);
+}
+
+static void close_files(struct measurement *m) {
+    tokenizer_close(m->tokenizer);
+    bench_dataset_close(&m->dataset);
+}
+
+/* ---- memory ---- */
+
+static int train_a_little(const void *context) {
+    const struct train_run *run = context;
+    struct bench_runner *runner;
+    int status = bench_runner_open(run, 1, NULL, PEAK_STEPS, &runner);
+    for (int i = 0; i < PEAK_STEPS && !status; i++)
+        status = bench_runner_obey(runner, ORDER_WARM_UP);
+    bench_runner_close(runner);
+    return status;
+}
+
+/* ---- loading ---- */
+
+/* From a closed directory to parameters that can serve. */
+static int load_once(struct measurement *m, const char *directory, double *seconds) {
+    struct rank *rank = trainer_rank(bench_runner_trainer(m->contest.runner));
+    const struct run_config *run = &m->run.config;
+    struct model_options base = {.config = run->model,
+                                 .dtype = run->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+                                 .use = MODEL_INFER,
+                                 .max_rows = 1,
+                                 .chunk_count = 1,
+                                 .chunks = {{0, run->model.num_layers}}};
+    struct peft_files *files = NULL;
+    struct peft *peft = NULL;
+    double start = clock_seconds();
+    int status = peft_files_open(&directory, 1, false, &files);
+    struct peft_options options = {.adapters = status ? NULL : peft_files_configs(files), .count = 1, .model = &base};
+    if (!status)
+        status = peft_open(&options, rank, &peft);
+    if (!status)
+        status = peft_allocate(peft);
+    if (!status)
+        status = peft_load(peft, files);
+    *seconds = clock_seconds() - start;
+    peft_close(peft);
+    peft_files_close(files);
+    return status;
+}
+
+/* An adapter's configuration can speak of its base's. */
+static int write_base_config(const struct measurement *m) {
+    char path[PATH_MAX], *text = NULL;
+    int status = file_join(path, sizeof path, m->dataset.directory, "config.json");
+    if (!status)
+        status = gpt2_write_config(&m->run.config.model, DTYPE_F32, -1, &text);
+    if (!status)
+        status = file_write_atomic(path, text, strlen(text));
+    free(text);
+    return status;
+}
+
+static int time_loading(struct measurement *m, double *seconds) {
+    char directory[PATH_MAX], *config = NULL;
+    double times[LOADS];
+    int status = file_join(directory, sizeof directory, m->dataset.directory, "adapter");
+    if (!status)
+        status = file_make_directories(directory);
+    if (!status)
+        status = write_base_config(m);
+    if (!status)
+        status = peft_write_config(&m->options->peft, m->dataset.directory, &config);
+    if (!status)
+        status = peft_export(trainer_trainee(bench_runner_trainer(m->contest.runner)), directory, config);
+    for (int i = 0; i < LOADS && !status; i++)
+        status = load_once(m, directory, &times[i]);
+    free(config);
+    if (!status)
+        *seconds = bench_median(times, LOADS);
+    return status;
+}
+
+/* ---- the summary ---- */
+
+/* Operations of a weight and token: 2 forward, 2 backward through what is frozen, 2 for gradients that there are not.
+ */
+static const double share_of_flops = 4.0 / 6;
+
+struct figures {
+    size_t peak, whole_peak;
+    double load_seconds;
+};
+
+static int print_summary(struct measurement *m, const struct figures *figures) {
+    const struct bench_options *o = m->options;
+    struct bench_findings *f = bench_runner_findings(m->contest.runner);
+    const struct train_plan *plan = trainer_plan(bench_runner_trainer(m->contest.runner));
+    double seconds = bench_median(f->seconds, f->steps), ceiling = bench_mean(f->before, f->after).gemm;
+    double tokens = (double)(m->run.config.train.global_batch_size * o->seq_length);
+    double flops = share_of_flops * model_flops_per_token(&m->run.config.model, o->seq_length) * tokens / seconds;
+    json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:f, s:f}", "bench", "finetune",
+                               "method", peft_method_names[o->peft.type], "device", f->device, "precision",
+                               o->precision == PRECISION_BF16 ? "bf16" : "fp32", "trainable_parameters",
+                               (json_int_t)plan->trainable_parameters, "micro_batch_size",
+                               (json_int_t)o->micro_batch_size, "seq_length", (json_int_t)o->seq_length, "dropout",
+                               o->has_dropout, "seconds", seconds, "tokens_per_s", tokens / seconds, "model_tflops",
+                               flops / 1e12, "ceiling", ceiling / 1e12, "ratio", flops / ceiling);
+    if (!object)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)figures->peak));
+    json_object_set_new(object, "planned_bytes", json_integer((json_int_t)train_plan_total(plan)));
+    json_object_set_new(object, "load_seconds", json_real(figures->load_seconds));
+    json_object_set_new(object, "phases", bench_phases(&f->phases, f->total, f->steps));
+    if (m->contest.baseline) {
+        struct bench_findings *b = bench_runner_findings(m->contest.baseline);
+        double whole = bench_median(b->seconds, b->steps);
+        json_object_set_new(object, "baseline",
+                            json_pack("{s:f, s:I, s:o}", "seconds", whole, "peak_rss_bytes",
+                                      (json_int_t)figures->whole_peak, "phases",
+                                      bench_phases(&b->phases, b->total, b->steps)));
+        json_object_set_new(object, "step_time_over_baseline", json_real(seconds / whole));
+        json_object_set_new(object, "peak_rss_over_baseline",
+                            json_real((double)figures->peak / (double)figures->whole_peak));
+    }
+    return bench_print(object);
+}
+
+/* ---- all of it ---- */
+
+static int measure_memory(struct measurement *m, struct figures *figures) {
+    int status = bench_peak_of(train_a_little, &m->run, &figures->peak);
+    return status || !m->options->has_baseline ? status
+                                               : bench_peak_of(train_a_little, &m->whole, &figures->whole_peak);
+}
+
+static int measure_time(struct measurement *m) {
+    const struct bench_options *o = m->options;
+    struct bench_contest *contest = &m->contest;
+    int status = bench_runner_open(&m->run, 1, NULL, o->steps, &contest->runner);
+    if (!status && o->has_baseline)
+        status = bench_runner_open(&m->whole, 1, NULL, o->steps, &contest->baseline);
+    if (!status)
+        status = bench_contest_measure(contest, o->steps);
+    return status ? status : bench_runner_obey(contest->runner, ORDER_CEILING_AFTER);
+}
+
+int bench_finetune(const struct bench_options *options) {
+    struct measurement m = {.options = options};
+    struct figures figures = {0};
+    int status = options->ranks == 1 ? open_files(&m) : status_fail(STATUS_USAGE, "bench finetune has one rank");
+    if (!status)
+        status = measure_memory(&m, &figures);
+    if (!status)
+        status = measure_time(&m);
+    if (!status)
+        status = time_loading(&m, &figures.load_seconds);
+    if (!status)
+        status = print_summary(&m, &figures);
+    bench_contest_close(&m.contest);
+    close_files(&m);
+    return status;
+}
