@@ -15,8 +15,10 @@ static int fold(struct peft *peft, struct peft **folded) {
     struct peft_config *configs = calloc((size_t)peft->count, sizeof *configs);
     if (!configs)
         return status_fail(STATUS_MEMORY, "out of memory");
-    for (int i = 0; i < peft->count; i++)
+    for (int i = 0; i < peft->count; i++) {
         configs[i] = peft->adapters[i].config;
+        configs[i].is_whole = false;
+    }
     struct peft_options options = {.adapters = configs, .count = peft->count, .model = &peft->kept};
     int status = peft_begin(peft); /* encoders as the last update left them */
     if (!status)

@@ -44,7 +44,11 @@ static int open_adapter(struct peft_files *files, const char *directory, bool tr
     strbuf_free(&text);
     if (!status && !trains)
         config->lora_dropout = config->encoder_dropout = 0;
-    return status ? status : ckpt_open_adapter(directory, &file->tensors);
+    if (!status)
+        status = ckpt_open_adapter(directory, &file->tensors);
+    config->is_whole = !status && !ckpt_has_tensor(file->tensors, "prompt_embeddings") &&
+                       ckpt_has_tensor(file->tensors, "prompt_encoder.default.embedding.weight");
+    return status;
 }
 
 /* The adapters that stand in a directory side by side. */

@@ -1,10 +1,11 @@
 /* Prefix tuning (arXiv 2101.00190): keys and values that stand before the samples' own, in every layer.
  *
  * The file's table [tokens, 2 L C], layer by layer keys and then values, is cut into parameters of the layers: feature
- * by feature, [2 C, tokens], so that they lie on their stage, and each tensor rank has its heads. With a projection
- * while training, the table is the output of a linear behind a small encoder, and the parameters of a layer are that
- * linear's [2 C, H]. Both ways keys [tokens, C] are hidden weight' (+ bias): without a projection hidden is the unit
- * matrix. The encoder is the first stage's; all stages get its output by a sum to which the others add nothing. */
+ * by feature, [2 C, tokens], so that they lie on their stage, and each tensor rank has its heads. With a projection,
+ * which is there while training and in its checkpoints, the table is the output of a linear behind a small encoder, and
+ * the parameters of a layer are that linear's [2 C, H]. Both ways keys [tokens, C] are hidden weight' (+ bias): without
+ * a projection hidden is the unit matrix. The encoder is the first stage's; all stages get its output by a sum to which
+ * the others add nothing. */
 #include "encoder-internal.h"
 
 #include <math.h>
@@ -104,7 +105,7 @@ static int describe(struct peft_adapter *adapter) {
     prefix->width =
         param_share(whole_width(peft), tensor + 1, tensors) - param_share(whole_width(peft), tensor, tensors);
     prefix->is_first = peft_has_layer(peft, 0);
-    prefix->is_projected = adapter->config.prefix_projection && peft->trains;
+    prefix->is_projected = (adapter->config.prefix_projection && peft->trains) || adapter->config.is_whole;
     prefix->wide.peft = peft;
     prefix->encoder.wide = &prefix->wide;
     if (!status && prefix->is_projected)

@@ -2,8 +2,9 @@
  *
  * They are ids behind the vocabulary, rows of a table that the embedding has beside its own; positions are added to
  * them as to all rows. Prompt tuning trains the table. P-tuning trains an encoder that makes it, once per global batch;
- * where nothing trains it is a table as well. Only the first stage has any of it. Every tensor rank has all of the
- * table, and the same gradient, as each sees the whole gradient of the embedded rows. */
+ * where nothing trains it is a table as well, unless a checkpoint is read, which has the encoder alone. Only the first
+ * stage has any of it. Every tensor rank has all of the table, and the same gradient, as each sees the whole gradient
+ * of the embedded rows. */
 #include "encoder-internal.h"
 
 #include <stdlib.h>
@@ -98,7 +99,7 @@ static int describe(struct peft_adapter *adapter) {
         return status;
     prompt->tokens = adapter->config.num_virtual_tokens;
     prompt->is_here = peft_has_layer(adapter->peft, 0);
-    prompt->is_encoded = adapter->config.type == PEFT_PTUNING && adapter->peft->trains;
+    prompt->is_encoded = adapter->config.type == PEFT_PTUNING && (adapter->peft->trains || adapter->config.is_whole);
     prompt->wide.peft = adapter->peft;
     prompt->encoder.wide = &prompt->wide;
     return prompt->is_encoded ? add_encoder(adapter, prompt) : add_table(adapter, prompt);
