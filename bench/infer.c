@@ -55,7 +55,6 @@ static struct engine_row row_of(const struct inference *t, int64_t token, int se
     uint32_t word = philox(2, (uint32_t)token, (uint32_t)sequence, 0, (uint32_t)RNG_TEST << 24).word[0];
     return (struct engine_row){.token = (int32_t)(word % (uint32_t)engine_config(t->engine)->vocab_size),
                                .sequence = sequence,
-                               .slot = -1,
                                .wants_logits = is_last,
                                .label = -1,
                                .sampling = is_last ? &greedy : NULL};

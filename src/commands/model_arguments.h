@@ -32,7 +32,8 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 #define MODEL_ADAPTER_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "adapter", .type = CONFIG_LIST, .offset = (at) + offsetof(struct model_arguments, adapters),           \
-        .metavar = "DIR...", .is_path = true, .help = "adapters on the model, of finetune or PEFT; all apply"          \
+        .metavar = "DIR...", .is_path = true,                                                                          \
+        .help = "adapters on the model, of finetune or PEFT, or a directory of several; all apply"                     \
     }
 #define MODEL_TOKENIZER_ROW(at)                                                                                        \
     {                                                                                                                  \

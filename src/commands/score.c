@@ -39,8 +39,9 @@ static const struct config_command command = {
     .synopsis = "cambium score --model DIR --input FILE.jsonl [OPTIONS]",
     .description =
         "Writes {\"tokens\":[...],\"logprobs\":[null,...]} for each line of the input: natural logarithms of the "
-        "probability of each token after those before it. The first token of a line has none. Several ranks, threads "
-        "or processes of mpirun or srun, hold the model together; data-parallel ones share the lines.",
+        "probability of each token after those before it. The first token of a line has one where an adapter of prompt "
+        "tuning or p-tuning predicts it, else null. Several ranks, threads or processes of mpirun or srun, hold the "
+        "model together; data-parallel ones share the lines.",
     .examples = "  echo '{\"text\":\"To be or not to be\"}' | cambium score --model out/gpt --input -\n"
                 "  mpirun -n 2 cambium score --model out/gpt --input texts.jsonl "
                 "--parallel.tensor_model_parallel_size=2\n",
@@ -199,10 +200,10 @@ static int format_scores(const struct scorer *s, int64_t i, struct strbuf *out) 
         strbuf_format(out, j ? ",%d" : "%d", ids[j]);
     strbuf_add_text(out, "],\"logprobs\":[");
     for (int64_t j = 0; j < text->count; j++) {
-        if (j == 0)
+        if (j == 0 && !engine_predicts_first(s->engine))
             strbuf_add_text(out, "null");
         else if (isfinite(logprobs[j]))
-            strbuf_format(out, ",%.9g", logprobs[j]);
+            strbuf_format(out, j ? ",%.9g" : "%.9g", logprobs[j]);
         else
             return status_fail(STATUS_INVALID,
                                "%s:%lld: token %lld has the log-probability %g: the model's numbers are broken",

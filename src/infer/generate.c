@@ -114,8 +114,7 @@ static int run_prompt(struct generation *g) {
     for (int64_t done = 0; done < options->prompt_length - 1 && !status; done += chunk) {
         int64_t count = options->prompt_length - 1 - done < chunk ? options->prompt_length - 1 - done : chunk;
         for (int64_t i = 0; i < count; i++)
-            g->rows[i] = (struct engine_row){
-                .token = options->prompt[done + i], .sequence = first, .slot = engine_slot(g->engine), .label = -1};
+            g->rows[i] = (struct engine_row){.token = options->prompt[done + i], .sequence = first, .label = -1};
         status = engine_step(g->engine, g->rows, count, g->results);
     }
     for (int64_t i = 0; i < options->samples && !status; i++) {
@@ -137,7 +136,6 @@ static int run_decode(struct generation *g, int64_t *live) {
             continue;
         g->rows[count++] = (struct engine_row){.token = g->writing[i].next,
                                                .sequence = g->writing[i].sequence,
-                                               .slot = engine_slot(g->engine),
                                                .wants_logits = true,
                                                .label = -1,
                                                .sampling = &g->sampling[i]};

@@ -33,7 +33,7 @@ void kv_pool_share(struct kv_pool *pool, int32_t page);
 /* Gives one reference back; the last one frees the page. */
 void kv_pool_release(struct kv_pool *pool, int32_t page);
 
-/* ---- the engine: engine.c ---- */
+/* ---- the engine: engine.c, sequence.c, step.c ---- */
 
 struct engine;
 
@@ -50,7 +50,7 @@ struct engine_options {
     int64_t max_rows;                  /* of a step */
     int64_t max_logit_rows;            /* of a step */
     int64_t max_sequences;
-    int64_t cache_tokens; /* 0: max_sequences times the model's positions */
+    int64_t cache_tokens; /* of all sequences, without what adapters put before them; 0: as many as they can have */
 };
 
 /* Whether there is a model, and ranks of the grid can hold it: what can be refused before they start. `takes_data`:
@@ -60,8 +60,6 @@ int engine_check(const struct engine_options *options, bool takes_data);
 int engine_open(const struct engine_options *options, struct engine **engine);
 void engine_close(struct engine *engine);
 const struct model_config *engine_config(const struct engine *engine);
-/* The slot of a row's adapters: 0 with adapters, -1 without. */
-int32_t engine_slot(const struct engine *engine);
 enum dtype engine_dtype(const struct engine *engine);
 int64_t engine_max_rows(const struct engine *engine);
 int64_t engine_max_logit_rows(const struct engine *engine);
@@ -69,18 +67,23 @@ int64_t engine_max_logit_rows(const struct engine *engine);
 const char *engine_directory(const struct engine *engine);
 int32_t engine_eos_id(const struct engine *engine);
 struct rank *engine_rank(struct engine *engine);
-/* A text that the engine can run: at most as many tokens as positions, all of the vocabulary. */
+/* A text that the engine can run: with the adapters' virtual tokens at most as many tokens as positions, all of the
+ * vocabulary. */
 int engine_check_tokens(const struct engine *engine, const char *what, const int32_t *tokens, int64_t count);
 /* Bytes: packed weights, cache, activations and workspace. */
 size_t engine_planned_bytes(const struct engine *engine);
 size_t engine_weight_bytes(const struct engine *engine);
 
-/* A new empty sequence (its number), or STATUS_MEMORY when all are in use. */
+/* A new sequence (its number), or STATUS_MEMORY when all are in use or no page is free. It has what the adapters put
+ * before every text, prefix and virtual tokens: computed once, in pages that sequences share. */
 int engine_sequence_new(struct engine *engine);
 /* A copy that shares the full pages of `sequence`; the last, partial page is copied. Number or negative status. */
 int engine_sequence_fork(struct engine *engine, int sequence);
 void engine_sequence_free(struct engine *engine, int sequence);
+/* Tokens in the cache, with those that stand before the text. */
 int64_t engine_sequence_length(const struct engine *engine, int sequence);
+/* Whether adapters predict the first token of a text: their last virtual token has logits, a prefix has none. */
+bool engine_predicts_first(const struct engine *engine);
 
 struct engine_sampling {
     double temperature, top_p, repetition_penalty;
@@ -89,11 +92,14 @@ struct engine_sampling {
     uint32_t choice; /* which of several samples of one prompt */
 };
 
-/* One row of a step: the next token of a sequence. Rows of one sequence stand in their order. */
+/* As a row's token: the last virtual token once more, whose logits are those of a text's first token. It adds nothing
+ * to the sequence. Where engine_predicts_first. */
+enum { ENGINE_START = -1 };
+
+/* One row of a step: the next token of a sequence, or ENGINE_START. Rows of one sequence stand in their order. */
 struct engine_row {
     int32_t token;
     int32_t sequence;
-    int32_t slot; /* 0, or -1 where the engine has no adapters */
     bool wants_logits;
     int32_t label;                          /* with wants_logits: also log p(label); -1: none */
     const struct engine_sampling *sampling; /* with wants_logits: draw the next token; NULL: none */
@@ -145,8 +151,8 @@ void generated_free(struct generated *generated);
 
 /* ---- scoring: score.c ---- */
 
-/* logprobs[i] = log p(tokens[i] | tokens[0 .. i-1]) for i >= 1; logprobs[0] is not touched. STATUS_INVALID when there
- * are more tokens than positions, or one that is not in the vocabulary. */
+/* logprobs[i] = log p(tokens[i] | tokens[0 .. i-1]) for i >= 1, and for 0 where engine_predicts_first; else logprobs[0]
+ * is not touched. STATUS_INVALID as engine_check_tokens. */
 int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, float *logprobs);
 
 #endif

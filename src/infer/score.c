@@ -15,18 +15,16 @@ int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, fl
     int sequence = status ? status : engine_sequence_new(engine);
     if (sequence < 0)
         status = sequence;
-    for (int64_t first = 0; first < count && !status; first += chunk) {
-        int64_t part = count - first < chunk ? count - first : chunk;
-        for (int64_t i = 0; i < part; i++) {
-            bool has_next = first + i + 1 < count;
-            rows[i] = (struct engine_row){.token = tokens[first + i],
-                                          .sequence = sequence,
-                                          .slot = engine_slot(engine),
-                                          .wants_logits = has_next,
-                                          .label = has_next ? tokens[first + i + 1] : -1};
-        }
+    int64_t first = engine_predicts_first(engine) ? -1 : 0; /* rows are what stands before the tokens */
+    for (; first + 1 < count && !status; first += chunk) {
+        int64_t part = count - 1 - first < chunk ? count - 1 - first : chunk;
+        for (int64_t i = first; i < first + part; i++)
+            rows[i - first] = (struct engine_row){.token = i < 0 ? ENGINE_START : tokens[i],
+                                                  .sequence = sequence,
+                                                  .wants_logits = true,
+                                                  .label = tokens[i + 1]};
         status = engine_step(engine, rows, part, results);
-        for (int64_t i = 0; i < part && first + i + 1 < count && !status; i++)
+        for (int64_t i = 0; i < part && !status; i++)
             logprobs[first + i + 1] = results[i].label_logprob;
     }
     if (sequence >= 0)

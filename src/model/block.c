@@ -104,6 +104,15 @@ static struct qkv_columns qkv_columns_of(const struct model *model) {
     return (struct qkv_columns){D, model->heads * D, model->query_groups * D};
 }
 
+int block_prefix(const struct model *model, int64_t layer, struct hook_prefix *prefix) {
+    const struct hook_list *hooks = hook_table_list(model->options.hooks, layer, ATTACH_KV);
+    int status = STATUS_OK;
+    *prefix = (struct hook_prefix){0};
+    for (int i = 0; i < hooks->count && !status; i++)
+        status = hooks->hook[i].prefix(hooks->hook[i].self, (int)layer, prefix);
+    return status;
+}
+
 static int attention_call(const struct block_pass *pass, struct attention *call) {
     struct model *model = pass->model;
     const struct model_config *c = &model->options.config;
@@ -131,19 +140,27 @@ static int attention_call(const struct block_pass *pass, struct attention *call)
                     .site = (uint32_t)(pass->layer * c->num_attention_heads + model->first_head),
                     .keys = {.sample = model->slot->batch.sample, .token = model->slot->batch.token}},
     };
-    const struct hook_list *hooks = hooks_at(pass, ATTACH_KV);
-    for (int i = 0; i < hooks->count; i++) {
-        struct hook_prefix prefix = {0};
-        int status = hooks->hook[i].prefix(hooks->hook[i].self, (int)pass->layer, &prefix);
-        if (status)
-            return status;
-        call->prefix = prefix.tokens;
-        call->prefix_k = prefix.k;
-        call->prefix_v = prefix.v;
-        call->dprefix_k = prefix.dk;
-        call->dprefix_v = prefix.dv;
-    }
-    return STATUS_OK;
+    struct hook_prefix prefix;
+    int status = block_prefix(model, pass->layer, &prefix);
+    call->prefix = prefix.tokens;
+    call->prefix_k = prefix.k;
+    call->prefix_v = prefix.v;
+    call->dprefix_k = prefix.dk;
+    call->dprefix_v = prefix.dv;
+    return status;
+}
+
+struct kv_append block_append_call(const struct model *model, const struct model_kv *kv, int64_t layer, int64_t rows) {
+    int64_t page_elements = model_kv_page_elements(model);
+    return (struct kv_append){
+        .rows = rows,
+        .kv_heads = (int)model->query_groups,
+        .head_size = (int)qkv_columns_of(model).head,
+        .type = model->options.dtype,
+        .pages = at_element(model, kv->pages, (layer - model->chunk->first) * kv->page_count * page_elements),
+        .page_stride = page_elements,
+        .slot = model->step.slot,
+    };
 }
 
 /* Keys and values into the pages, then every row looks at its sequence's pages. */
@@ -151,22 +168,10 @@ static int attention_core_paged(const struct block_pass *pass) {
     struct model *model = pass->model;
     const struct device_step *step = &model->step;
     struct qkv_columns columns = qkv_columns_of(model);
-    int64_t page_elements = model_kv_page_elements(model);
-    void *pages =
-        at_element(model, pass->kv->pages, (pass->layer - model->chunk->first) * pass->kv->page_count * page_elements);
-    struct kv_append append = {
-        .rows = pass->rows,
-        .kv_heads = (int)model->query_groups,
-        .head_size = (int)columns.head,
-        .type = model->options.dtype,
-        .k = at_element(model, pass->saved->qkv, columns.q),
-        .v = at_element(model, pass->saved->qkv, columns.q + columns.kv),
-        .k_stride = model->qkv,
-        .v_stride = model->qkv,
-        .pages = pages,
-        .page_stride = page_elements,
-        .slot = step->slot,
-    };
+    struct kv_append append = block_append_call(model, pass->kv, pass->layer, pass->rows);
+    append.k = at_element(model, pass->saved->qkv, columns.q);
+    append.v = at_element(model, pass->saved->qkv, columns.q + columns.kv);
+    append.k_stride = append.v_stride = model->qkv;
     int status = rank_run(model->rank, PHASE_ATTENTION, kv_append, &append);
     struct paged_attention attention = {
         .rows = pass->rows,
@@ -177,8 +182,8 @@ static int attention_core_paged(const struct block_pass *pass) {
         .q = pass->saved->qkv,
         .q_stride = model->qkv,
         .scale = 1 / sqrtf((float)columns.head),
-        .pages = pages,
-        .page_stride = page_elements,
+        .pages = append.pages,
+        .page_stride = append.page_stride,
         .page_table = step->page_table,
         .max_pages = pass->max_pages,
         .sequence = step->sequence,

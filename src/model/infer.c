@@ -29,6 +29,27 @@ int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t f
     return status;
 }
 
+int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t first, int64_t count,
+                        const int32_t *slot) {
+    struct stream *stream = model->rank->exec.stream;
+    int64_t end = model->chunk->first + model->chunk->count;
+    if (count > model->options.max_rows)
+        return status_fail(STATUS_INVALID, "more tokens of a prefix than the model was opened for");
+    int status = stream_copy_to_device(stream, model->step.slot, slot, (size_t)count * sizeof *slot);
+    for (int64_t layer = model->chunk->first; layer < end && !status; layer++) {
+        struct hook_prefix prefix;
+        struct kv_append append = block_append_call(model, kv, layer, count);
+        append.k_stride = append.v_stride = (int64_t)append.kv_heads * append.head_size;
+        size_t skipped = (size_t)(first * append.k_stride) * dtype_bytes(append.type);
+        status = block_prefix(model, layer, &prefix);
+        append.k = (const char *)prefix.k + skipped;
+        append.v = (const char *)prefix.v + skipped;
+        if (!status)
+            status = rank_run(model->rank, PHASE_ATTENTION, kv_append, &append);
+    }
+    return status ? status : stream_wait(stream);
+}
+
 /* The rows of the residual stream between two stages. */
 static int receive_rows(struct model *model, int64_t rows, void *x) {
     struct rank *rank = model->rank;

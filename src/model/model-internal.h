@@ -125,6 +125,10 @@ void model_place_activations(struct model *model, struct arena *arena);
 
 /* block.c */
 int block_forward(const struct block_pass *pass);
+/* The layer's prefix, of its hooks; 0 tokens: none. */
+int block_prefix(const struct model *model, int64_t layer, struct hook_prefix *prefix);
+/* For `rows` rows of keys and values into the layer's pages; whoever calls it says where these are. */
+struct kv_append block_append_call(const struct model *model, const struct model_kv *kv, int64_t layer, int64_t rows);
 /* model->d holds the gradient of the block's output, then of its input. */
 int block_backward(const struct block_pass *pass);
 size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum attach_place place);

@@ -1,7 +1,8 @@
 """Adapters in use: generate and score with them, merged models, what one is; and what is no adapter."""
+import array
 import json
+import math
 import pathlib
-import random
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +18,12 @@ MERGED = ("lora", "lora_all_linear", "lora_patterns", "rslora", "dora", "ia3")
 
 
 def logprobs(output):
+    """Of each line all tokens but the first."""
     return [x for line in support.rows(output) for x in line["logprobs"][1:]]
+
+
+def first_logprobs(output):
+    return [line["logprobs"][0] for line in support.rows(output)]
 
 
 class Adapter(unittest.TestCase):
@@ -41,7 +47,8 @@ class Adapter(unittest.TestCase):
 
     def test_layouts_score_alike_with_adapters(self):
         base = self.score()
-        for names in (["lora_all_linear"], ["dora_all_linear"], ["ia3"], ["adapter_double_seq_bn"], ["lora", "ia3"]):
+        for names in (["lora_all_linear"], ["dora_all_linear"], ["ia3"], ["adapter_double_seq_bn"], ["lora", "ia3"], ["prompt"],
+                      ["prefix"], ["ptuning_lstm", "lora"], ["prefix", "ia3", "prompt"]):
             words = ["--adapter", *(GOLDEN / name for name in names)]
             alone = self.score(*words)
             self.assertGreater(max(abs(x - y) for x, y in zip(base, alone)), 1e-2)
@@ -49,6 +56,24 @@ class Adapter(unittest.TestCase):
                            ["--ranks", "3", P + "pipeline_model_parallel_size=3"]):
                 with self.subTest(names=names, layout=layout):
                     self.assert_near(alone, self.score(*words, *layout))
+
+    def test_scores_are_those_of_peft(self):
+        """Every case's logits, in fp64: the last virtual token predicts the first, and without one nothing does."""
+        texts = [row["tokens"] for row in json.loads((GOLDEN / "batch.json").read_text())["rows"]]
+        (self.root / "golden.jsonl").write_text("".join(json.dumps({"tokens": t}) + "\n" for t in texts))
+        for directory in sorted(path.parent for path in GOLDEN.glob("*/adapter_config.json")):
+            logits = array.array("f", support.read_safetensors(directory / "expected.safetensors")["logits"][2])
+            ahead = 5 if directory.name.startswith("p") and "prefix" not in directory.name else 0
+            out, _ = run("score", "--model", GOLDEN / "base", "--input", self.root / "golden.jsonl", "--adapter", directory)
+            row = 0
+            for tokens, line in zip(texts, support.rows(out), strict=True):
+                self.assertEqual(line["logprobs"][0] is None, not ahead, directory.name)
+                for i in range(0 if ahead else 1, len(tokens)):
+                    at = (row + ahead + i - 1) * 61
+                    total = math.log(math.fsum(math.exp(x) for x in logits[at:at + 61]))
+                    self.assert_near([logits[at + tokens[i]] - total], [line["logprobs"][i]])
+                row += ahead + len(tokens)
+            self.assertEqual(row * 61, len(logits))
 
     def test_adapters_of_several_flags_and_of_a_stack_all_apply(self):
         stack = self.root / "stack"
@@ -58,6 +83,10 @@ class Adapter(unittest.TestCase):
         self.assertEqual(expected, self.score("--adapter", GOLDEN / "lora", "--adapter", GOLDEN / "ia3"))
         self.assertEqual(expected, self.score("--adapter", stack))
         self.assertNotEqual(expected, self.score("--adapter", GOLDEN / "lora"))
+        shutil.copytree(GOLDEN / "prompt", stack / "3-prompt")
+        expected = self.score("--adapter", GOLDEN / "lora", GOLDEN / "ia3", GOLDEN / "prompt")
+        self.assertEqual(expected, self.score("--adapter", stack))
+        self.assertNotEqual(expected, self.score("--adapter", GOLDEN / "lora", GOLDEN / "ia3"))
 
     def test_a_merged_model_scores_as_base_and_adapter(self):
         before = hash_tree(GOLDEN / "base")
@@ -94,18 +123,10 @@ class Adapter(unittest.TestCase):
 
     def test_what_finetune_writes_is_generated_with_and_started_from(self):
         base, data = self.root / "own", self.root / "rows.jsonl"
-        base.mkdir()
-        config = support.gpt2_config(n_layer=2, n_head=4, n_embd=32, n_positions=48, vocab_size=257)
-        r = random.Random(3)
-        tensors = {name: ("F32", shape, support.floats([1.0 if "ln_" in name and name.endswith("weight") else r.gauss(0, 0.1)
-                                                        for _ in range(support.count(shape))]))
-                   for name, shape in support.gpt2_shapes(config).items()}
-        (base / "config.json").write_text(json.dumps(config))
-        support.write_safetensors(base / "model.safetensors", tensors)
-        support.write_byte_tokenizer(base)
+        support.write_byte_model(base, n_layer=2, n_head=4, n_embd=32, n_positions=48)
         data.write_text("".join(json.dumps({"prompt": "to:", "completion": " abc"}) + "\n" for _ in range(20)))
         before = hash_tree(base)
-        for method in ("lora", "ia3", "adapter"):
+        for method in ("lora", "ia3", "adapter", "prompt", "prefix"):
             with self.subTest(method=method):
                 tune = ["finetune", "--model", base, "--data", data, "--optim.lr=2e-2", "--train.train_iters=30",
                         "--train.global_batch_size=4"]
@@ -114,7 +135,7 @@ class Adapter(unittest.TestCase):
                 bare, _ = run("generate", *prompt)
                 tuned, _ = run("generate", *prompt, "--adapter", self.root / method)
                 self.assertNotEqual(bare, tuned)
-                if method != "adapter":
+                if method in ("lora", "ia3"):
                     run("merge", "--model", base, "--adapter", self.root / method, "--output", self.root / f"m-{method}")
                     merged, _ = run("generate", "--model", self.root / f"m-{method}", *prompt[2:])
                     self.assertEqual(tuned, merged)
@@ -122,6 +143,44 @@ class Adapter(unittest.TestCase):
                 self.assertLess(first[-1], 0.9 * first[0])
                 self.assertLess(second[0], 1.02 * first[-1])  # all rows are the same text
         self.assertEqual(before, hash_tree(base))
+
+    def test_texts_with_virtual_tokens_do_not_depend_on_layout_or_company(self):
+        def tokens(*words):
+            out, _ = run("generate", "--model", GOLDEN / "base", "--prompt-tokens", "1 2 3", "--max-new-tokens", "12",
+                         "--repetition-penalty", "1.3", "--json", *words)
+            return [line["tokens"] for line in support.rows(out)]
+        bare = tokens("--seed", "7")
+        for names in (["prompt"], ["prefix"], ["ptuning_mlp", "lora"]):
+            words = ["--adapter", *(GOLDEN / name for name in names), "--seed", "7"]
+            alone = tokens(*words)
+            self.assertNotEqual(bare, alone)
+            self.assertEqual(alone[0], tokens(*words, "--num-samples", "5")[0])
+            self.assertEqual(alone, tokens(*words, "--ranks", "2", P + "tensor_model_parallel_size=2"))
+            self.assertEqual(alone, tokens(*words, "--ranks", "3", P + "pipeline_model_parallel_size=3"))
+
+    def test_scores_make_the_validation_loss_of_the_training(self):
+        """Of rows of which every token trains; what was trained whole, with its encoder, is served folded."""
+        base, data, texts = self.root / "valid-base", self.root / "valid.jsonl", ["abc abd", "b", "ab ab ab ab"]
+        support.write_byte_model(base, n_layer=2, n_head=4, n_embd=32, n_positions=48)
+        data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        lines = "".join(json.dumps({"tokens": [*text.encode(), support.EOS]}) + "\n" for text in texts).encode()
+        for name, words in {"prompt": ["prompt"], "mlp": ["ptuning"], "lora": ["lora"],
+                            "lstm": ["ptuning", "--peft.encoder_reparameterization_type=LSTM"], "prefix": ["prefix"],
+                            "projected": ["prefix", "--peft.prefix_projection=true"]}.items():
+            with self.subTest(name=name):
+                output, metrics = self.root / f"valid-{name}", self.root / f"valid-{name}.metrics"
+                run("finetune", "--model", base, "--data", data, "--valid-data", data, "--output", output, "--optim.lr=1e-2",
+                    "--train.train_iters=5", "--train.global_batch_size=3", "--train.eval_interval=5", "--train.eval_iters=1",
+                    "--peft.num_virtual_tokens=17" if name != "lora" else "--peft.r=4", f"--log.metrics_file={metrics}",
+                    "--checkpoint.save_interval=5", "--peft", *words)
+                losses = [row["valid_loss"] for row in map(json.loads, metrics.read_text().splitlines()) if "valid_loss" in row]
+                score = ["score", "--model", base, "--input", "-", "--adapter"]
+                out, _ = run(*score, output, input=lines)
+                scores = [x for x in logprobs(out) + first_logprobs(out) if x is not None]
+                self.assertLess(abs(losses[-1] + math.fsum(scores) / len(scores)), 1e-5 * losses[-1])
+                for layout in ([], ["--ranks", "2", P + "pipeline_model_parallel_size=2"]):
+                    whole, _ = run(*score, output / "iter_0000005", *layout, input=lines)
+                    self.assert_near(scores, [x for x in logprobs(whole) + first_logprobs(whole) if x is not None])
 
     def test_show_says_what_an_adapter_is(self):
         shown = run("adapter", "show", GOLDEN / "lora_patterns", GOLDEN / "adapter_par_bn")[0].decode()
@@ -187,8 +246,6 @@ class Adapter(unittest.TestCase):
         score(self.changed("targets", target_modules=["q_proj"]), "q_proj", "no projection")
         score(self.changed("missing", tensors=lambda t: t.pop(key)), "missing tensors", key)
         score(self.changed("extra", tensors=lambda t: t.update(extra=t[key])), "unknown tensor", "extra")
-        score(GOLDEN / "prefix", "not yet served")
-        score(GOLDEN / "prompt", "not yet served")
         directory = self.changed("json")
         (directory / "adapter_config.json").write_text('{"peft_type": "LORA", ')
         score(directory, "adapter_config.json:1:")
@@ -199,6 +256,24 @@ class Adapter(unittest.TestCase):
         content = (directory / "adapter_model.safetensors").read_bytes()
         (directory / "adapter_model.safetensors").write_bytes(content[:-10])
         score(directory, "adapter_model.safetensors")
+
+    def test_virtual_tokens_take_positions_of_the_text(self):
+        def many(count):
+            def grow(tensors):
+                tensors["prompt_embeddings"] = ("F32", [count, 24], support.floats([0.1] * 24 * count))
+            return self.changed(f"many-{count}", golden="prompt", tensors=grow, num_virtual_tokens=count)
+        model, tokens = ["--model", GOLDEN / "base"], " ".join(["1"] * 28)
+        (self.root / "long.jsonl").write_text(json.dumps({"tokens": [1] * 27}) + "\n")
+        self.assertEqual(len(logprobs(run("score", *model, "--input", self.root / "long.jsonl", "--adapter", GOLDEN / "prompt")[0])), 26)
+        (self.root / "long.jsonl").write_text(json.dumps({"tokens": [1] * 28}) + "\n")
+        text = "28 tokens, with the adapters' 5 virtual tokens more than the model's 32 positions"
+        for name in ("prompt", "prefix"):
+            self.refuse("score", *model, "--input", self.root / "long.jsonl", "--adapter", GOLDEN / name, parts=["long.jsonl:1", text])
+            self.refuse("generate", *model, "--prompt-tokens", tokens, "--adapter", GOLDEN / name, parts=["the prompt has " + text])
+        out, _ = run("score", *model, "--input", "-", "--adapter", many(31), input=b'{"tokens":[3]}\n')
+        self.assertLess(first_logprobs(out)[0], 0)
+        self.refuse("score", *model, "--input", self.texts, "--adapter", many(32), parts=["num_virtual_tokens 32", "32 positions"])
+        self.refuse("score", *model, "--input", self.texts, "--adapter", many(28), GOLDEN / "prefix", parts=["32 positions"])
 
     def test_a_merge_that_cannot_be_writes_nothing(self):
         def merge(*parts, adapter=GOLDEN / "lora", output=None, model=GOLDEN / "base"):

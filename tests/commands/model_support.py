@@ -109,6 +109,17 @@ def write_model(directory, config=None, **changed):
     return config
 
 
+def write_byte_model(directory, **more):
+    """A random model over bytes, with its tokenizer, that is worth tuning: norms are 1, the rest is small."""
+    config, r = gpt2_config(vocab_size=EOS + 1, **more), random.Random(3)
+    gains = {f"transformer.{name}": ("F32", shape, floats([1.0] * count(shape)))
+             for name, shape in gpt2_shapes(config).items() if "ln_" in name and name.endswith("weight")}
+    small = {f"transformer.{name}": ("F32", shape, floats([r.gauss(0, 0.1) for _ in range(count(shape))]))
+             for name, shape in gpt2_shapes(config).items()}
+    write_model(directory, config, **small | gains)
+    write_byte_tokenizer(directory)
+
+
 def write_reciting_model(directory, text, positions=None):
     """A model that writes `text` (bytes; its end is an end-of-text) after a prompt of one token, whatever that is: its
     blocks add nothing, its position table holds at each place the code of the byte to write there, and the output layer,

@@ -77,11 +77,8 @@ static void uncached(int text, int64_t count, float *logprobs) {
 }
 
 static struct engine_row row_of(int sequence, int text, int i) {
-    return (struct engine_row){.token = token_at(text, i),
-                               .sequence = sequence,
-                               .slot = -1,
-                               .wants_logits = true,
-                               .label = token_at(text, i + 1)};
+    return (struct engine_row){
+        .token = token_at(text, i), .sequence = sequence, .wants_logits = true, .label = token_at(text, i + 1)};
 }
 
 /* All rows of a text in one step. */
@@ -236,7 +233,7 @@ static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
     int a = engine_sequence_new(engine), b = engine_sequence_new(engine), c = engine_sequence_new(engine);
     test_fails(engine_sequence_new(engine), STATUS_MEMORY, "3 sequences");
     for (int i = 0; i < 48; i++)
-        rows[i] = (struct engine_row){.token = 1, .sequence = a, .slot = -1, .label = -1};
+        rows[i] = (struct engine_row){.token = 1, .sequence = a, .label = -1};
     test_fails(engine_step(engine, rows, 41, results), STATUS_INVALID, "41 rows");
     test_fails(engine_step(engine, rows, 25, results), STATUS_INVALID, "24 positions");
     assert_int_equal(engine_sequence_length(engine, a), 0);

@@ -43,7 +43,7 @@ static int write(struct engine *engine, const struct engine_sampling *sampling, 
     struct engine_result results[T];
     sequences[0] = engine_sequence_new(engine);
     for (int i = 0; i < 5; i++)
-        rows[i] = (struct engine_row){.token = token_at(0, i), .sequence = sequences[0], .slot = -1, .label = -1};
+        rows[i] = (struct engine_row){.token = token_at(0, i), .sequence = sequences[0], .label = -1};
     status = engine_step(engine, rows, 5, results);
     sequences[1] = engine_sequence_fork(engine, sequences[0]);
     sequences[2] = engine_sequence_new(engine);
@@ -54,12 +54,8 @@ static int write(struct engine *engine, const struct engine_sampling *sampling, 
         for (int t = 0; t < TEXTS; t++) {
             own[t] = *sampling;
             own[t].choice = (uint32_t)t;
-            rows[t] = (struct engine_row){.token = next[t],
-                                          .sequence = sequences[t],
-                                          .slot = -1,
-                                          .wants_logits = true,
-                                          .label = -1,
-                                          .sampling = &own[t]};
+            rows[t] = (struct engine_row){
+                .token = next[t], .sequence = sequences[t], .wants_logits = true, .label = -1, .sampling = &own[t]};
         }
         status = engine_step(engine, rows, TEXTS, results);
         for (int t = 0; t < TEXTS; t++) {

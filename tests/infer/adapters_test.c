@@ -1,0 +1,596 @@
+/* The engine with adapters that stand before the texts: against the forward that trains them, shared pages, limits. */
+#include "infer/infer.h"
+#include "support/allocations.h"
+#include "support/test.h"
+
+#include <math.h>
+
+enum { V = 61, POSITIONS = 32, ROWS = 64 }; /* of the golden base */
+
+static const char *base_directory(void) {
+    return TEST_DATA "/peft/golden/base";
+}
+
+static int32_t token_at(int text, int64_t i) {
+    return (int32_t)((unsigned)(i * (7 + 4 * text) + text) % V);
+}
+
+/* ---- stacks of adapters ---- */
+
+/* Cases of tests/peft/golden; "prompt:N" and "prefix:N" are made here, of N virtual tokens. */
+enum { PARTS = 4 };
+struct stack {
+    const char *parts[PARTS];
+    size_t count;
+    int64_t prefix, virtual_tokens;
+};
+
+static const struct stack stacks[] = {
+    {{"prompt"}, 1, 0, 5},
+    {{"ptuning_mlp"}, 1, 0, 5},
+    {{"ptuning_lstm"}, 1, 0, 5},
+    {{"prefix"}, 1, 5, 0},
+    {{"prefix_projection"}, 1, 5, 0},
+    {{"prompt:1"}, 1, 0, 1},
+    {{"prompt:16"}, 1, 0, 16}, /* a full page */
+    {{"prefix:16"}, 1, 16, 0},
+    {{"prefix:27"}, 1, 27, 0},
+    {{"prompt", "lora_all_linear"}, 2, 0, 5},
+    {{"ia3", "prefix"}, 2, 5, 0},
+    {{"prompt", "ptuning_mlp", "prefix", "adapter_seq_bn"}, 4, 5, 10},
+    {{"dora_all_linear", "prefix:16", "ptuning_lstm"}, 3, 16, 5},
+};
+enum { STACKS = sizeof stacks / sizeof *stacks };
+static const struct stack of_a_prefix = {{"prefix"}, 1, 5, 0};
+static const struct stack of_all = {{"prompt", "ptuning_lstm", "prefix", "ia3"}, 4, 5, 10};
+static const struct stack mixed = {{"prefix", "prompt:13", "lora_all_linear"}, 3, 5, 13};
+
+struct directories {
+    char *name[PARTS];
+};
+
+static void read_base(struct model_config *config) {
+    struct strbuf text = STRBUF_INIT;
+    enum dtype dtype;
+    int32_t eos;
+    test_ok(ckpt_read_config(base_directory(), &text));
+    test_ok(gpt2_read_config(strbuf_text(&text), "config", config, &dtype, &eos));
+    strbuf_free(&text);
+}
+
+struct made {
+    int type;
+    int64_t tokens;
+    const char *directory;
+};
+
+/* Random values, written as a finished training writes them. */
+static int make_adapter(struct comm *world, void *context) {
+    const struct made *made = context;
+    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+    struct peft_config config = {
+        .type = made->type, .num_virtual_tokens = made->tokens, .prompt_tuning_init = PEFT_INIT_RANDOM};
+    struct peft_options adapters = {.adapters = &config, .count = 1, .model = &options, .trains = true};
+    struct device *device;
+    struct rank rank;
+    struct peft *peft;
+    char *text;
+    read_base(&options.config);
+    options.chunks[0].count = options.config.num_layers;
+    options.chunk_count = 1;
+    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(rank_open(&rank, &(const struct rank_grid){1, 1, 1, 1, 1}, world, device, 1));
+    test_ok(peft_open(&adapters, &rank, &peft));
+    test_ok(rank_allocate_workspace(&rank));
+    test_ok(peft_allocate(peft));
+    test_ok(peft_initialise(peft, 3));
+    test_ok(peft_write_config(&config, base_directory(), &text));
+    test_ok(peft_export(peft, made->directory, text));
+    free(text);
+    peft_close(peft);
+    rank_close(&rank);
+    device_close(device);
+    return STATUS_OK;
+}
+
+static void find_stack(const struct stack *stack, struct directories *directories) {
+    for (size_t i = 0; i < stack->count; i++) {
+        const char *part = stack->parts[i], *tokens = strchr(part, ':');
+        if (tokens) {
+            directories->name[i] = test_directory();
+            struct made made = {part[2] == 'o' ? PEFT_PROMPT : PEFT_PREFIX, atoi(tokens + 1), directories->name[i]};
+            test_ok(comm_local_run(1, make_adapter, &made));
+        } else if (asprintf(&directories->name[i], "%s/peft/golden/%s", TEST_DATA, part) < 0)
+            fail();
+    }
+}
+
+static void forget_stack(const struct stack *stack, struct directories *directories) {
+    for (size_t i = 0; i < stack->count; i++)
+        free(directories->name[i]);
+}
+
+/* The caller says what is not of every engine here. */
+static struct engine *open_engine(const struct stack *stack, struct engine_options options) {
+    struct directories directories;
+    struct engine *engine;
+    find_stack(stack, &directories);
+    options.model = base_directory();
+    options.adapters = (const char *const *)directories.name;
+    options.adapter_count = stack->count;
+    options.max_logit_rows = options.max_rows;
+    test_ok(engine_open(&options, &engine));
+    forget_stack(stack, &directories);
+    return engine;
+}
+
+/* ---- the forward that trains ---- */
+
+struct trained {
+    struct device *device;
+    struct rank rank;
+    struct peft_files *files;
+    struct peft *peft;
+    struct model *model;
+};
+
+static void trained_open(struct trained *t, const struct stack *stack) {
+    struct directories directories;
+    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = ROWS};
+    struct ckpt_tensors *tensors;
+    *t = (struct trained){0};
+    find_stack(stack, &directories);
+    read_base(&options.config);
+    test_ok(device_open("cpu", 0, 1, &t->device));
+    test_ok(rank_open_single(&t->rank, t->device, 1));
+    test_ok(peft_files_open((const char *const *)directories.name, stack->count, false, &t->files));
+    struct peft_options adapters = {.adapters = peft_files_configs(t->files), .count = peft_files_count(t->files)};
+    adapters.model = &options;
+    test_ok(peft_open(&adapters, &t->rank, &t->peft));
+    options.hooks = peft_hooks(t->peft);
+    test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
+    struct param_store *store = model_store(t->model);
+    struct ckpt_flat flat = {
+        .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = DTYPE_F32};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    test_ok(ckpt_open_model(base_directory(), &tensors));
+    test_ok(ckpt_read(tensors, store->table, &array, 1));
+    ckpt_close(tensors);
+    test_ok(peft_allocate(t->peft));
+    peft_set_base(t->peft, store);
+    test_ok(peft_load(t->peft, t->files));
+    test_ok(peft_begin(t->peft));
+    assert_int_equal(peft_prefix_tokens(t->peft), stack->prefix);
+    assert_int_equal(peft_virtual_tokens(t->peft), stack->virtual_tokens);
+    forget_stack(stack, &directories);
+}
+
+static void trained_close(struct trained *t) {
+    model_close(t->model);
+    peft_close(t->peft);
+    peft_files_close(t->files);
+    rank_close(&t->rank);
+    device_close(t->device);
+}
+
+/* logprobs[i] = log p(token i); that of the first token where a virtual one predicts it. */
+static void trained_logprobs(struct trained *t, const struct stack *stack, int text, int64_t count, float *logprobs) {
+    int32_t tokens[ROWS], positions[ROWS], labels[ROWS];
+    uint32_t zero[ROWS] = {0};
+    float weight[ROWS] = {0}, losses[ROWS];
+    int64_t ahead = stack->virtual_tokens, rows = ahead + count - 1;
+    for (int64_t i = 0; i < rows; i++) {
+        tokens[i] = i < ahead ? (int32_t)(V + i) : token_at(text, i - ahead);
+        labels[i] = i + 1 < ahead ? 0 : token_at(text, i + 1 - ahead);
+        positions[i] = (int32_t)(stack->prefix + i);
+    }
+    struct model_batch batch = {.rows = rows,
+                                .tokens = tokens,
+                                .positions = positions,
+                                .sample = zero,
+                                .token = zero,
+                                .segments = 1,
+                                .segment_start = (int64_t[]){0, rows},
+                                .labels = labels,
+                                .loss_weight = weight};
+    test_ok(model_evaluate(t->model, &batch));
+    test_ok(model_row_losses(t->model, losses));
+    for (int64_t i = ahead ? 0 : 1; i < count; i++)
+        logprobs[i] = -losses[ahead + i - 1];
+}
+
+/* ---- the same answers ---- */
+
+static int64_t longest_text(const struct stack *stack) {
+    return POSITIONS - stack->prefix - stack->virtual_tokens;
+}
+
+static int score(struct engine *engine, int text, int64_t count, float *logprobs) {
+    int32_t tokens[POSITIONS];
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = token_at(text, i);
+    return score_tokens(engine, tokens, count, logprobs);
+}
+
+static bool is_near(float ours, float expected) {
+    return fabsf(ours - expected) <= 1e-5f * (1 + fabsf(expected));
+}
+
+static void served_equals_the_forward_that_trains(void **state) {
+    (void)state;
+    for (size_t s = 0; s < STACKS; s++) {
+        const struct stack *stack = &stacks[s];
+        struct trained trained;
+        struct engine *engine =
+            open_engine(stack, (struct engine_options){.threads = 1, .max_rows = 7, .max_sequences = 1});
+        trained_open(&trained, stack);
+        assert_int_equal(engine_predicts_first(engine), stack->virtual_tokens > 0);
+        for (int text = 0; text < 3; text++) {
+            float ours[POSITIONS], expected[POSITIONS];
+            int64_t count = text == 0 ? 2 : longest_text(stack);
+            ours[0] = expected[0] = -1;
+            trained_logprobs(&trained, stack, text, count, expected);
+            test_ok(score(engine, text, count, ours));
+            for (int64_t i = 0; i < count; i++)
+                if (!is_near(ours[i], expected[i]))
+                    fail_msg("stack %zu, text %d, token %lld: %.9g served, %.9g trained", s, text, (long long)i,
+                             (double)ours[i], (double)expected[i]);
+        }
+        trained_close(&trained);
+        engine_close(engine);
+    }
+}
+
+struct served {
+    struct rank_grid grid;
+    int64_t first_layers;
+    const struct stack *stack;
+    struct directories directories;
+    const float *expected; /* [POSITIONS] of one rank */
+    const int32_t *greedy; /* [8] */
+};
+
+static struct generate_options greedy_options(const int32_t *prompt) {
+    return (struct generate_options){.prompt = prompt,
+                                     .prompt_length = 3,
+                                     .max_new_tokens = 8,
+                                     .samples = 1,
+                                     .eos_id = -1,
+                                     .sampling = {.top_p = 1, .repetition_penalty = 1}};
+}
+
+static int serve_rank(struct comm *world, void *context) {
+    const struct served *served = context;
+    struct engine *engine = NULL;
+    struct generated text = {0};
+    float ours[POSITIONS] = {0};
+    struct engine_options options = {.model = base_directory(),
+                                     .world = world,
+                                     .grid = served->grid,
+                                     .first_layers = served->first_layers,
+                                     .adapters = (const char *const *)served->directories.name,
+                                     .adapter_count = served->stack->count,
+                                     .threads = 1,
+                                     .max_rows = 7,
+                                     .max_logit_rows = 7,
+                                     .max_sequences = 1};
+    struct generate_options greedy = greedy_options((int32_t[]){3, 1, 4});
+    int status = engine_open(&options, &engine);
+    if (!status)
+        status = score(engine, 1, longest_text(served->stack), ours);
+    for (int64_t i = served->stack->virtual_tokens ? 0 : 1; i < longest_text(served->stack) && !status; i++)
+        if (!is_near(ours[i], served->expected[i]))
+            status = status_fail(STATUS_INVALID, "token %lld: %.9g, of one rank %.9g", (long long)i, (double)ours[i],
+                                 (double)served->expected[i]);
+    if (!status)
+        status = generate(engine, NULL, &greedy, &text);
+    if (!status && memcmp(text.tokens.ids, served->greedy, 8 * sizeof(int32_t)))
+        status = status_fail(STATUS_INVALID, "another text than that of one rank");
+    if (status)
+        comm_abort(world, status_text());
+    generated_free(&text);
+    engine_close(engine);
+    return status;
+}
+
+static void layouts_serve_what_one_rank_serves(void **state) {
+    (void)state;
+    static const struct rank_grid grids[] = {{2, 1, 1, 1, 1}, {1, 1, 1, 1, 2}, {1, 1, 1, 1, 3}, {2, 1, 1, 1, 2}};
+    const struct stack *const served_stacks[] = {&of_a_prefix, &of_all, &mixed};
+    for (size_t s = 0; s < sizeof served_stacks / sizeof *served_stacks; s++) {
+        struct served served = {.stack = served_stacks[s]};
+        struct engine *engine =
+            open_engine(served.stack, (struct engine_options){.threads = 1, .max_rows = 7, .max_sequences = 1});
+        struct generate_options greedy = greedy_options((int32_t[]){3, 1, 4});
+        struct generated text;
+        float expected[POSITIONS];
+        test_ok(score(engine, 1, longest_text(served.stack), expected));
+        test_ok(generate(engine, NULL, &greedy, &text));
+        engine_close(engine);
+        served.expected = expected;
+        served.greedy = text.tokens.ids;
+        find_stack(served.stack, &served.directories);
+        for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+            served.grid = grids[g];
+            served.first_layers = grids[g].pipeline == 2 ? 2 : 0;
+            if (comm_local_run(rank_grid_size(&grids[g]), serve_rank, &served))
+                fail_msg("stack %zu, tensor %d, pipeline %d: %s", s, grids[g].tensor, grids[g].pipeline, status_text());
+        }
+        forget_stack(served.stack, &served.directories);
+        generated_free(&text);
+    }
+}
+
+/* ---- rows do not know their neighbours ---- */
+
+enum { T = 12 };
+
+static struct engine_row row_of(int sequence, int text, int64_t i) {
+    return (struct engine_row){.token = i < 0 ? ENGINE_START : token_at(text, i),
+                               .sequence = sequence,
+                               .wants_logits = true,
+                               .label = token_at(text, i + 1)};
+}
+
+/* [T] of the start and of all but the last token, in one step. */
+static void prefill(struct engine *engine, int text, float *logprobs) {
+    struct engine_row rows[T];
+    struct engine_result results[T];
+    int sequence = engine_sequence_new(engine);
+    assert_true(sequence >= 0);
+    for (int i = 0; i < T; i++)
+        rows[i] = row_of(sequence, text, i - 1);
+    test_ok(engine_step(engine, rows, T, results));
+    for (int i = 0; i < T; i++)
+        logprobs[i] = results[i].label_logprob;
+    engine_sequence_free(engine, sequence);
+}
+
+/* Three texts in uneven pieces; rows of the start come in between, more than once. */
+static void check_mixed(struct engine *engine, float whole[3][T]) {
+    int sequences[3], done[3] = {0};
+    for (int text = 0; text < 3; text++)
+        assert_true((sequences[text] = engine_sequence_new(engine)) >= 0);
+    for (uint32_t step = 0; done[0] + done[1] + done[2] < 3 * (T - 1); step++) {
+        struct engine_row rows[3 * T];
+        struct engine_result results[3 * T];
+        float expected[3 * T];
+        int count = 0;
+        for (int text = 0; text < 3; text++) {
+            int part = (int)(philox(1, step, (uint32_t)text, 0, 0).word[0] % 5);
+            for (int i = 0; i < part && done[text] < T - 1; i++) {
+                expected[count] = whole[text][done[text] + 1];
+                rows[count++] = row_of(sequences[text], text, done[text]++);
+            }
+            expected[count] = whole[text][0];
+            rows[count++] = row_of(sequences[text], text, -1);
+        }
+        test_ok(engine_step(engine, rows, count, results));
+        for (int i = 0; i < count; i++)
+            assert_memory_equal(&results[i].label_logprob, &expected[i], sizeof(float));
+    }
+    for (int text = 0; text < 3; text++) {
+        assert_int_equal(engine_sequence_length(engine, sequences[text]), POSITIONS - longest_text(&mixed) + T - 1);
+        engine_sequence_free(engine, sequences[text]);
+    }
+}
+
+static void a_rows_bits_do_not_depend_on_other_rows(void **state) {
+    (void)state;
+    float exact[T] = {0};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        struct engine_options options = {.precision = precision, .threads = 2, .max_rows = 3 * T, .max_sequences = 3};
+        struct engine *engine = open_engine(&mixed, options);
+        options.threads = 1;
+        struct engine *single = open_engine(&mixed, options);
+        float whole[3][T], other[T];
+        for (int text = 0; text < 3; text++) {
+            prefill(engine, text, whole[text]);
+            prefill(single, text, other);
+            assert_memory_equal(whole[text], other, sizeof other);
+        }
+        check_mixed(engine, whole);
+        for (int i = 0; i < T && precision == PRECISION_FP32; i++)
+            exact[i] = whole[0][i];
+        for (int i = 0; i < T; i++) /* 8 bits in every product of three layers */
+            assert_true(fabsf(whole[0][i] - exact[i]) < 0.2f);
+        /* An engine whose steps are so small that it opens in many, a token a step. */
+        options.max_rows = 2;
+        struct engine *small = open_engine(&mixed, options);
+        int sequence = engine_sequence_new(small);
+        for (int i = 0; i < T; i++) {
+            struct engine_row row = row_of(sequence, 0, i - 1);
+            struct engine_result result;
+            test_ok(engine_step(small, &row, 1, &result));
+            assert_memory_equal(&result.label_logprob, &whole[0][i], sizeof(float));
+        }
+        engine_close(small);
+        engine_close(single);
+        engine_close(engine);
+    }
+}
+
+static void a_text_does_not_depend_on_the_texts_beside_it(void **state) {
+    (void)state;
+    struct engine *engine =
+        open_engine(&mixed, (struct engine_options){.threads = 1, .max_rows = 16, .max_sequences = 4});
+    struct generate_options options = greedy_options((int32_t[]){3, 1, 4});
+    options.sampling = (struct engine_sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1.3, .seed = 5};
+    struct generated together[4], alone;
+    options.samples = 4;
+    test_ok(generate(engine, NULL, &options, together));
+    options.samples = 1;
+    test_ok(generate(engine, NULL, &options, &alone));
+    assert_int_equal(alone.tokens.count, 8);
+    assert_memory_equal(alone.tokens.ids, together[0].tokens.ids, 8 * sizeof(int32_t));
+    for (int i = 0; i < 4; i++)
+        generated_free(&together[i]);
+    generated_free(&alone);
+    engine_close(engine);
+}
+
+/* ---- pages ---- */
+
+/* `texts` sequences of one token each, which hold what they took. */
+static int start_texts(struct engine *engine, int texts) {
+    int status = STATUS_OK;
+    for (int i = 0; i < texts && !status; i++) {
+        int sequence = engine_sequence_new(engine);
+        struct engine_row row = {.sequence = sequence, .token = i, .label = -1};
+        struct engine_result result;
+        status = sequence < 0 ? sequence : engine_step(engine, &row, 1, &result);
+    }
+    return status;
+}
+
+static void sequences_share_what_stands_before_them(void **state) {
+    (void)state;
+    static const struct stack full = {{"prefix:16"}, 1, 16, 0};
+    static const struct stack partial = {{"prefix:17"}, 1, 17, 0};
+    struct engine_options options = {
+        .threads = 1, .max_rows = 16, .max_sequences = 4, .cache_tokens = 3 * KV_PAGE_TOKENS};
+    /* Three pages of their own: a text each, behind the full page that they share. */
+    struct engine *engine = open_engine(&full, options);
+    test_fails(start_texts(engine, 4), STATUS_INVALID, "0 free pages of 4");
+    for (int i = 0; i < 4; i++)
+        engine_sequence_free(engine, i);
+    test_ok(start_texts(engine, 3)); /* all came back */
+    size_t planned = engine_planned_bytes(engine);
+    engine_close(engine);
+    /* Here each has a copy of the page that its text goes on in. */
+    engine = open_engine(&partial, options);
+    test_fails(start_texts(engine, 4), STATUS_MEMORY, "5 pages is full");
+    assert_int_equal(engine_sequence_length(engine, 2), 18);
+    engine_close(engine);
+    /* What every text can have at most is what is planned when nothing else is asked for: 4 of them and one. */
+    options.cache_tokens = 0;
+    engine = open_engine(&full, options);
+    int64_t page = 2 * 16 * 24 * (int64_t)sizeof(float) * 3;
+    assert_int_equal((int64_t)engine_planned_bytes(engine) - (int64_t)planned, page);
+    test_ok(start_texts(engine, 4));
+    engine_close(engine);
+}
+
+static void nothing_is_allocated_with_adapters(void **state) {
+    (void)state;
+    if (!allocations_can_be_counted())
+        skip();
+    struct engine *engine =
+        open_engine(&mixed, (struct engine_options){.threads = 1, .max_rows = 16, .max_sequences = 4});
+    float logprobs[T];
+    prefill(engine, 0, logprobs);
+    allocations_start();
+    prefill(engine, 1, logprobs);
+    assert_int_equal(allocations_stop(), 0);
+    engine_close(engine);
+}
+
+/* ---- limits ---- */
+
+static void virtual_tokens_take_positions(void **state) {
+    (void)state;
+    struct engine *engine =
+        open_engine(&mixed, (struct engine_options){.threads = 1, .max_rows = 40, .max_sequences = 1});
+    int64_t room = longest_text(&mixed);
+    int32_t prompt[POSITIONS] = {0};
+    float logprobs[POSITIONS];
+    struct engine_row rows[POSITIONS];
+    struct engine_result results[POSITIONS];
+    struct generated text;
+    struct generate_options options = greedy_options((int32_t[]){3, 1, 4});
+    assert_int_equal(room, 14);
+    test_ok(engine_check_tokens(engine, "", prompt, room));
+    test_fails(engine_check_tokens(engine, "the prompt has ", prompt, room + 1), STATUS_INVALID,
+               "the prompt has 15 tokens, with the adapters' 18 virtual tokens more than the model's 32 positions");
+    test_fails(score_tokens(engine, prompt, room + 1, logprobs), STATUS_INVALID, "18 virtual tokens");
+    int sequence = engine_sequence_new(engine);
+    for (int i = 0; i < POSITIONS; i++)
+        rows[i] = (struct engine_row){.token = i, .sequence = sequence, .label = -1};
+    test_fails(engine_step(engine, rows, room + 1, results), STATUS_INVALID, "18 virtual tokens");
+    assert_int_equal(engine_sequence_length(engine, sequence), 18);
+    test_ok(engine_step(engine, rows, room, results));
+    rows[0].token = ENGINE_START; /* takes none */
+    test_ok(engine_step(engine, rows, 1, results));
+    rows[0].token = V;
+    test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "vocabulary");
+    engine_sequence_free(engine, sequence);
+    options.max_new_tokens = 100;
+    test_ok(generate(engine, NULL, &options, &text));
+    assert_int_equal(text.tokens.count, room - 3 + 1); /* the token behind the last position is drawn, and not run */
+    generated_free(&text);
+    engine_close(engine);
+    engine = open_engine(&of_a_prefix, (struct engine_options){.threads = 1, .max_rows = 40, .max_sequences = 1});
+    rows[0] = (struct engine_row){.token = ENGINE_START, .sequence = engine_sequence_new(engine), .label = -1};
+    test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "vocabulary"); /* a prefix has no logits */
+    engine_close(engine);
+}
+
+static void more_virtual_tokens_than_positions_are_refused(void **state) {
+    (void)state;
+    static const struct stack most = {{"prefix:26", "prompt"}, 2, 26, 5};
+    static const struct stack over = {{"prefix:27", "prompt"}, 2, 27, 5};
+    struct engine_options options = {.threads = 1, .max_rows = 8, .max_sequences = 1};
+    float logprobs[1];
+    struct engine *engine = open_engine(&most, options);
+    test_ok(score(engine, 0, 1, logprobs));
+    assert_true(logprobs[0] < 0);
+    engine_close(engine);
+    struct directories directories;
+    find_stack(&over, &directories);
+    options.model = base_directory();
+    options.adapters = (const char *const *)directories.name;
+    options.adapter_count = 2;
+    options.max_logit_rows = 8;
+    test_fails(engine_open(&options, &engine), STATUS_USAGE, "32 positions");
+    forget_stack(&over, &directories);
+}
+
+static int32_t draw_behind(struct engine *engine, int32_t token, const struct engine_sampling *sampling) {
+    struct engine_result result;
+    struct engine_row row = {.token = token,
+                             .sequence = engine_sequence_new(engine),
+                             .wants_logits = true,
+                             .label = -1,
+                             .sampling = sampling};
+    test_ok(engine_step(engine, &row, 1, &result));
+    engine_sequence_free(engine, row.sequence);
+    return result.token;
+}
+
+/* A penalty makes only what the text has less likely: the likeliest token stays it where the text does not have it. */
+static void a_penalty_does_not_count_virtual_tokens(void **state) {
+    (void)state;
+    struct engine_sampling plain = {.top_p = 1, .repetition_penalty = 1},
+                           penalised = {.top_p = 1, .repetition_penalty = 100};
+    bool is_likeliest[V] = {false};
+    int different = 0;
+    for (size_t s = 0; s < STACKS; s++) {
+        struct engine *engine =
+            open_engine(&stacks[s], (struct engine_options){.threads = 1, .max_rows = 8, .max_sequences = 1});
+        for (int32_t token = stacks[s].virtual_tokens ? ENGINE_START : 0; token < V; token++) {
+            int32_t likeliest = draw_behind(engine, token, &plain);
+            if (likeliest == token)
+                continue;
+            assert_int_equal(draw_behind(engine, token, &penalised), likeliest);
+            different += !is_likeliest[likeliest];
+            is_likeliest[likeliest] = true;
+        }
+        engine_close(engine);
+    }
+    assert_true(different > V / 4);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(served_equals_the_forward_that_trains),
+        cmocka_unit_test(layouts_serve_what_one_rank_serves),
+        cmocka_unit_test(a_rows_bits_do_not_depend_on_other_rows),
+        cmocka_unit_test(a_text_does_not_depend_on_the_texts_beside_it),
+        cmocka_unit_test(sequences_share_what_stands_before_them),
+        cmocka_unit_test(nothing_is_allocated_with_adapters),
+        cmocka_unit_test(virtual_tokens_take_positions),
+        cmocka_unit_test(more_virtual_tokens_than_positions_are_refused),
+        cmocka_unit_test(a_penalty_does_not_count_virtual_tokens),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
