@@ -44,10 +44,12 @@ static int check_rows(struct engine *engine, const struct engine_row *rows, int6
     if (count < 1 || count > o->max_rows)
         return status_fail(STATUS_INVALID, "a step of %lld rows in an engine opened for %lld", (long long)count,
                            (long long)o->max_rows);
-    for (; done < count && !status; done++) {
+    for (; done < count; done++) {
         const struct engine_row *row = &rows[done];
-        if (row->sequence < 0 || row->sequence >= o->max_sequences || !engine->sequences[row->sequence].is_used)
-            return status_fail(STATUS_INVALID, "row %lld: no sequence %d", (long long)done, row->sequence);
+        if (row->sequence < 0 || row->sequence >= o->max_sequences || !engine->sequences[row->sequence].is_used) {
+            status = status_fail(STATUS_INVALID, "row %lld: no sequence %d", (long long)done, row->sequence);
+            break;
+        }
         bool is_start = row->token == ENGINE_START && engine_predicts_first(engine);
         if (!(is_start || is_of_vocabulary(engine, row->token)) || row->label >= config->vocab_size) {
             status = fail_token(engine, row->label >= config->vocab_size ? row->label : row->token);

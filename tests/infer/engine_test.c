@@ -236,6 +236,9 @@ static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
         rows[i] = (struct engine_row){.token = 1, .sequence = a, .label = -1};
     test_fails(engine_step(engine, rows, 41, results), STATUS_INVALID, "41 rows");
     test_fails(engine_step(engine, rows, 25, results), STATUS_INVALID, "24 positions");
+    rows[3].sequence = 3;
+    test_fails(engine_step(engine, rows, 4, results), STATUS_INVALID, "row 3: no sequence 3");
+    rows[3].sequence = a;
     assert_int_equal(engine_sequence_length(engine, a), 0);
     rows[0].token = V;
     test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "vocabulary");
