@@ -69,7 +69,8 @@ static void fused_row_bf16(const struct cross_entropy *a, int64_t i) {
     write_gradient(a, i, a->labels[i], x, s.max, (float)((double)a->dloss[i] / s.sum), DTYPE_BF16);
 }
 
-static void fused_row(const struct cross_entropy *a, int64_t i) {
+static void fused_row(const void *call, int64_t i) {
+    const struct cross_entropy *a = call;
     if (a->dloss[i] == 0) {
         if (a->type == DTYPE_F32) {
             forward_row(a, i, DTYPE_F32);
@@ -85,45 +86,22 @@ static void fused_row(const struct cross_entropy *a, int64_t i) {
     }
 }
 
+TYPED_ROW(forward_row, cross_entropy)
+
 int LEVEL(cpu_cross_entropy_forward)(const struct exec *exec, const struct cross_entropy *a) {
-    int status = require_activation("cross_entropy_forward", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++) {
-        if (a->type == DTYPE_F32)
-            forward_row(a, i, DTYPE_F32);
-        else
-            forward_row(a, i, DTYPE_BF16);
-    }
-    return STATUS_OK;
+    return every_row(exec,
+                     &(struct pieces){"cross_entropy_forward", a->type, a->rows, a->vocab, a, .row = forward_row_of});
 }
 
+TYPED_ROW(backward_row, cross_entropy)
+
 int LEVEL(cpu_cross_entropy_backward)(const struct exec *exec, const struct cross_entropy *a) {
-    int status = require_activation("cross_entropy_backward", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++) {
-        if (a->type == DTYPE_F32)
-            backward_row(a, i, DTYPE_F32);
-        else
-            backward_row(a, i, DTYPE_BF16);
-    }
-    return STATUS_OK;
+    return every_row(exec,
+                     &(struct pieces){"cross_entropy_backward", a->type, a->rows, a->vocab, a, .row = backward_row_of});
 }
 
 int LEVEL(cpu_cross_entropy_fused)(const struct exec *exec, const struct cross_entropy *a) {
-    int status = require_activation("cross_entropy_fused", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++)
-        fused_row(a, i);
-    return STATUS_OK;
+    return every_row(exec, &(struct pieces){"cross_entropy_fused", a->type, a->rows, a->vocab, a, .row = fused_row});
 }
 
 /* ---- columns of one rank ---- */
@@ -141,19 +119,10 @@ TYPED_BODY void part_row(const struct cross_entropy *a, int64_t i, enum dtype ty
         (struct cross_entropy_part){.max = s.max, .sum = s.sum, .at_label = label < 0 ? 0 : load(x, label, type)};
 }
 
+TYPED_ROW(part_row, cross_entropy)
+
 int LEVEL(cpu_cross_entropy_part)(const struct exec *exec, const struct cross_entropy *a) {
-    int status = require_activation("cross_entropy_part", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++) {
-        if (a->type == DTYPE_F32)
-            part_row(a, i, DTYPE_F32);
-        else
-            part_row(a, i, DTYPE_BF16);
-    }
-    return STATUS_OK;
+    return every_row(exec, &(struct pieces){"cross_entropy_part", a->type, a->rows, a->vocab, a, .row = part_row_of});
 }
 
 int LEVEL(cpu_cross_entropy_join)(const struct exec *exec, const struct cross_entropy *a, int ranks,
@@ -184,17 +153,9 @@ TYPED_BODY void part_backward_row(const struct cross_entropy *a, int64_t i, enum
         write_gradient(a, i, own_label(a, i), x, (float)a->part[i].max, scale, type);
 }
 
+TYPED_ROW(part_backward_row, cross_entropy)
+
 int LEVEL(cpu_cross_entropy_part_backward)(const struct exec *exec, const struct cross_entropy *a) {
-    int status = require_activation("cross_entropy_part_backward", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->vocab)) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++) {
-        if (a->type == DTYPE_F32)
-            part_backward_row(a, i, DTYPE_F32);
-        else
-            part_backward_row(a, i, DTYPE_BF16);
-    }
-    return STATUS_OK;
+    return every_row(exec, &(struct pieces){"cross_entropy_part_backward", a->type, a->rows, a->vocab, a,
+                                            .row = part_backward_row_of});
 }

@@ -38,19 +38,10 @@ TYPED_BODY void gather_row(const struct embedding *a, int64_t i, enum dtype type
     }
 }
 
+TYPED_ROW(gather_row, embedding)
+
 int LEVEL(cpu_embedding_forward)(const struct exec *exec, const struct embedding *a) {
-    int status = require_activation("embedding_forward", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++) {
-        if (a->type == DTYPE_F32)
-            gather_row(a, i, DTYPE_F32);
-        else
-            gather_row(a, i, DTYPE_BF16);
-    }
-    return STATUS_OK;
+    return every_row(exec, &(struct pieces){"embedding_forward", a->type, a->rows, a->cols, a, .row = gather_row_of});
 }
 
 size_t LEVEL(cpu_embedding_backward_workspace)(struct device *device, const struct embedding *a) {

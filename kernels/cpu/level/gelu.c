@@ -53,34 +53,16 @@ TYPED_BODY void backward_chunk(const struct gelu *a, int64_t first, int64_t coun
     }
 }
 
+TYPED_CHUNK(forward_chunk, gelu)
+
 int LEVEL(cpu_gelu_forward)(const struct exec *exec, const struct gelu *a) {
-    int status = require_activation("gelu_forward", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
-    for (int64_t first = 0; first < a->count; first += CHUNK) {
-        int64_t count = a->count - first < CHUNK ? a->count - first : CHUNK;
-        if (a->type == DTYPE_F32)
-            forward_chunk(a, first, count, DTYPE_F32);
-        else
-            forward_chunk(a, first, count, DTYPE_BF16);
-    }
-    return STATUS_OK;
+    return every_chunk(exec, &(struct pieces){"gelu_forward", a->type, a->count, 1, a, .chunk = forward_chunk_of},
+                       CHUNK);
 }
 
+TYPED_CHUNK(backward_chunk, gelu)
+
 int LEVEL(cpu_gelu_backward)(const struct exec *exec, const struct gelu *a) {
-    int status = require_activation("gelu_backward", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
-    for (int64_t first = 0; first < a->count; first += CHUNK) {
-        int64_t count = a->count - first < CHUNK ? a->count - first : CHUNK;
-        if (a->type == DTYPE_F32)
-            backward_chunk(a, first, count, DTYPE_F32);
-        else
-            backward_chunk(a, first, count, DTYPE_BF16);
-    }
-    return STATUS_OK;
+    return every_chunk(exec, &(struct pieces){"gelu_backward", a->type, a->count, 1, a, .chunk = backward_chunk_of},
+                       CHUNK);
 }

@@ -40,19 +40,10 @@ TYPED_BODY void forward_row(const struct layernorm *a, int64_t i, enum dtype typ
     }
 }
 
+TYPED_ROW(forward_row, layernorm)
+
 int LEVEL(cpu_layernorm_forward)(const struct exec *exec, const struct layernorm *a) {
-    int status = require_activation("layernorm_forward", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++) {
-        if (a->type == DTYPE_F32)
-            forward_row(a, i, DTYPE_F32);
-        else
-            forward_row(a, i, DTYPE_BF16);
-    }
-    return STATUS_OK;
+    return every_row(exec, &(struct pieces){"layernorm_forward", a->type, a->rows, a->cols, a, .row = forward_row_of});
 }
 
 /* With h = (x - mean) rstd and g = dy gain: dx = rstd (g - mean(g) - h mean(g h)). */

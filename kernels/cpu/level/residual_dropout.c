@@ -58,25 +58,21 @@ TYPED_BODY void one_row(const struct residual_dropout *a, int64_t i, bool is_bac
         keep_row(a->cols, from, residual, to, type);
 }
 
-static int every_row(const struct exec *exec, const struct residual_dropout *a, bool is_backward) {
-    int status = require_activation("residual_dropout", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++) {
-        if (a->type == DTYPE_F32)
-            one_row(a, i, is_backward, DTYPE_F32);
-        else
-            one_row(a, i, is_backward, DTYPE_BF16);
-    }
-    return STATUS_OK;
+TYPED_BODY void forward_row(const struct residual_dropout *a, int64_t i, enum dtype type) {
+    one_row(a, i, false, type);
 }
 
+TYPED_BODY void backward_row(const struct residual_dropout *a, int64_t i, enum dtype type) {
+    one_row(a, i, true, type);
+}
+
+TYPED_ROW(forward_row, residual_dropout)
+TYPED_ROW(backward_row, residual_dropout)
+
 int LEVEL(cpu_residual_dropout_forward)(const struct exec *exec, const struct residual_dropout *a) {
-    return every_row(exec, a, false);
+    return every_row(exec, &(struct pieces){"residual_dropout", a->type, a->rows, a->cols, a, .row = forward_row_of});
 }
 
 int LEVEL(cpu_residual_dropout_backward)(const struct exec *exec, const struct residual_dropout *a) {
-    return every_row(exec, a, true);
+    return every_row(exec, &(struct pieces){"residual_dropout", a->type, a->rows, a->cols, a, .row = backward_row_of});
 }

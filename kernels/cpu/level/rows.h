@@ -27,6 +27,56 @@ TYPED_BODY void *at(void *x, int64_t element, enum dtype type) {
     return (char *)x + element * (int64_t)(type == DTYPE_F32 ? 4 : 2);
 }
 
+/* An operation as rows, or as chunks of elements, that threads share. */
+struct pieces {
+    const char *op;
+    enum dtype type;
+    int64_t rows, cols; /* or elements, and 1 */
+    const void *call;   /* the operation's arguments */
+    void (*row)(const void *call, int64_t i);
+    void (*chunk)(const void *call, int64_t first, int64_t count);
+};
+
+/* BODY_of, for struct pieces: BODY, a TYPED_BODY, in the type that the arguments say. */
+#define TYPED_ROW(body, arguments)                                                                                     \
+    static void body##_of(const void *call, int64_t i) {                                                               \
+        const struct arguments *a = call;                                                                              \
+        if (a->type == DTYPE_F32)                                                                                      \
+            body(a, i, DTYPE_F32);                                                                                     \
+        else                                                                                                           \
+            body(a, i, DTYPE_BF16);                                                                                    \
+    }
+#define TYPED_CHUNK(body, arguments)                                                                                   \
+    static void body##_of(const void *call, int64_t first, int64_t count) {                                            \
+        const struct arguments *a = call;                                                                              \
+        if (a->type == DTYPE_F32)                                                                                      \
+            body(a, first, count, DTYPE_F32);                                                                          \
+        else                                                                                                           \
+            body(a, first, count, DTYPE_BF16);                                                                         \
+    }
+
+static inline int every_row(const struct exec *exec, const struct pieces *p) {
+    int status = require_activation(p->op, p->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, p->rows * p->cols)) schedule(static)
+    for (int64_t i = 0; i < p->rows; i++)
+        p->row(p->call, i);
+    return STATUS_OK;
+}
+
+static inline int every_chunk(const struct exec *exec, const struct pieces *p, int64_t chunk) {
+    int status = require_activation(p->op, p->type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, p->rows)) schedule(static)
+    for (int64_t first = 0; first < p->rows; first += chunk)
+        p->chunk(p->call, first, p->rows - first < chunk ? p->rows - first : chunk);
+    return STATUS_OK;
+}
+
 /* Sums over rows go block by block and then over the blocks in order. A block is a number of rows that depends on the
  * shape alone, or the sum would depend on the number of threads. */
 enum { ROW_BLOCKS_MAX = 64, ROW_BLOCK_MIN = 8 };

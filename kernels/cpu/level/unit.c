@@ -47,12 +47,7 @@ TYPED_BODY void forward_unit(const struct unit_call *a, int64_t first, int64_t c
         forward_chunk(a, first, count, type, UNIT_SWISH);
 }
 
-static void forward_typed(const struct unit_call *a, int64_t first, int64_t count) {
-    if (a->type == DTYPE_F32)
-        forward_unit(a, first, count, DTYPE_F32);
-    else
-        forward_unit(a, first, count, DTYPE_BF16);
-}
+TYPED_CHUNK(forward_unit, unit_call)
 
 TYPED_BODY void backward_unit(const struct unit_call *a, int64_t first, int64_t count, enum dtype type) {
     if (a->unit == UNIT_RELU)
@@ -63,29 +58,14 @@ TYPED_BODY void backward_unit(const struct unit_call *a, int64_t first, int64_t 
         backward_chunk(a, first, count, type, UNIT_SWISH);
 }
 
-static void backward_typed(const struct unit_call *a, int64_t first, int64_t count) {
-    if (a->type == DTYPE_F32)
-        backward_unit(a, first, count, DTYPE_F32);
-    else
-        backward_unit(a, first, count, DTYPE_BF16);
-}
-
-static int every_chunk(const struct exec *exec, const struct unit_call *a,
-                       void (*run)(const struct unit_call *a, int64_t first, int64_t count)) {
-    int status = require_activation("unit", a->type);
-    if (status)
-        return status;
-    (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
-    for (int64_t first = 0; first < a->count; first += CHUNK)
-        run(a, first, a->count - first < CHUNK ? a->count - first : CHUNK);
-    return STATUS_OK;
-}
+TYPED_CHUNK(backward_unit, unit_call)
 
 int LEVEL(cpu_unit_forward)(const struct exec *exec, const struct unit_call *a) {
-    return every_chunk(exec, a, forward_typed);
+    return every_chunk(exec, &(struct pieces){"unit_forward", a->type, a->count, 1, a, .chunk = forward_unit_of},
+                       CHUNK);
 }
 
 int LEVEL(cpu_unit_backward)(const struct exec *exec, const struct unit_call *a) {
-    return every_chunk(exec, a, backward_typed);
+    return every_chunk(exec, &(struct pieces){"unit_backward", a->type, a->count, 1, a, .chunk = backward_unit_of},
+                       CHUNK);
 }
