@@ -18,7 +18,7 @@ struct peft_config {
     int type; /* enum peft_type */
     /* which projections: LoRA and IA3 */
     struct config_list target_modules;      /* suffixes, one regular expression, "all-linear"; empty: the default */
-    struct config_list exclude_modules;     /* suffixes */
+    struct config_list exclude_modules;     /* suffixes, or one regular expression */
     struct config_list layers_to_transform; /* numbers; empty: all */
     struct config_list feedforward_modules; /* IA3: those of them that are scaled at their input */
     /* LoRA */
@@ -61,7 +61,8 @@ extern const size_t peft_row_count;
 
 /* Reads the text of an adapter_config.json: of PEFT's, or of AdapterHub's for a bottleneck adapter. `where` names the
  * file in errors. What would compute something else than PEFT does is refused by its key; other unknown keys are told
- * in one warning. peft_config_free ends it, and with it all copies of the struct. */
+ * in one warning, where they are neither null, false nor empty. peft_config_free ends it, and with it all copies of the
+ * struct. */
 int peft_read_config(const char *text, const char *where, struct peft_config *config);
 void peft_config_free(struct peft_config *config);
 

@@ -2,13 +2,6 @@
  * column projection are each rank's own, and those of a row projection come from squares that are summed. */
 #include "lora-internal.h"
 
-static const char *const base_names[PEFT_PROJECTIONS][2] = {
-    {"attention.qkv.weight", "attention.qkv.bias"},
-    {"attention.projection.weight", "attention.projection.bias"},
-    {"mlp.fc1.weight", "mlp.fc1.bias"},
-    {"mlp.fc2.weight", "mlp.fc2.bias"},
-};
-
 static size_t device_bytes(int64_t out) {
     return 3 * (size_t)out * sizeof(float);
 }
@@ -58,24 +51,18 @@ void dora_free(struct pair *pair) {
 
 /* ---- measuring ---- */
 
-static int find_base(const struct pair *pair, bool is_bias, int *id) {
+static int find_base(const struct pair *pair, const char *kind, int *id) {
     const struct param_store *base = pair->adapter->peft->weights;
-    struct peft_projection projections[PEFT_PROJECTIONS];
-    char name[PARAM_NAME_BYTES];
     if (!base)
         return status_fail(STATUS_INVALID, "DoRA without the weights of its base");
-    peft_projections(&pair->adapter->peft->base, projections);
-    for (int p = 0; p < PEFT_PROJECTIONS; p++)
-        if (projections[p].place == pair->projection.place)
-            snprintf(name, sizeof name, "layers.%lld.%s", (long long)pair->layer, base_names[p][is_bias]);
-    *id = param_table_find(base->table, name, 0);
+    *id = peft_base_parameter(base->table, pair->layer, &pair->projection, kind);
     return STATUS_OK;
 }
 
 /* dora.squares of the base, with the pair's product or without. */
 static int measure(struct pair *pair, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
-    int id = PARAM_NONE, status = find_base(pair, false, &id);
+    int id = PARAM_NONE, status = find_base(pair, "weight", &id);
     if (status)
         return status;
     struct weight_view weight = param_borrow(peft->weights, id);
@@ -132,7 +119,7 @@ int dora_begin(struct pair *pair) {
 
 static int scale(const struct pair *pair, const struct hook_call *call, void *kept, bool is_backward) {
     const struct peft *peft = pair->adapter->peft;
-    int bias = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, true, &bias);
+    int bias = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, "bias", &bias);
     if (status)
         return status;
     if (pair_is_row(pair) && call->rank->place.tensor > 0)
@@ -173,7 +160,7 @@ int dora_backward(const struct pair *pair, const struct hook_call *call, const v
 int dora_base_product(const struct pair *pair, const struct hook_call *call, bool is_forward, const void *x, void *z) {
     const struct peft *peft = pair->adapter->peft;
     struct weight_view weight = {0};
-    int id = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, false, &id);
+    int id = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, "weight", &id);
     if (status)
         return status;
     if (id != PARAM_NONE)

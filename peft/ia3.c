@@ -1,8 +1,11 @@
 /* (IA)3 (arXiv 2205.05638): learned vectors that scale activations. At a projection y = l (W x + b), the bias as well;
- * at a feed-forward module its input, which is the activation's output: y = W (l x) + b. All ones at the beginning.
+ * at a feed-forward module its input: y = W (l x) + b. All ones at the beginning.
+ *
+ * The input of the MLP's second projection is the output of an activation, and scaled there. Other inputs have readers
+ * beside the projection: there the difference of the products, W ((l - 1) x), is added behind it.
  *
  * Over tensor ranks a vector is cut like what it scales, and needs no collective. A row projection's vector scales each
- * rank's part of the sum, so every rank has a part of its gradient. */
+ * rank's part of the sum, and every rank has a part of its gradient; so it is with a column projection's input. */
 #include "method-internal.h"
 
 #include <stdlib.h>
@@ -11,6 +14,8 @@
 /* One vector. */
 struct scale {
     struct peft_adapter *adapter;
+    int64_t layer;
+    struct peft_projection projection;
     int id;
 };
 
@@ -19,8 +24,8 @@ struct ia3 {
     struct scale *scales;
 };
 
-/* The one module whose input is a place of its own: that of the activation before it. */
-static bool can_scale_input(const struct peft_projection *p) {
+/* Whether the projection's input is a place of its own: that of the activation before it. */
+static bool has_place_for_input(const struct peft_projection *p) {
     return p->place == ATTACH_FC2;
 }
 
@@ -28,13 +33,13 @@ static bool can_scale_input(const struct peft_projection *p) {
 
 static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct peft_projection *p, bool is_feedforward,
                      struct scale *scale) {
-    bool is_row = p->split == LINEAR_ROW;
+    bool is_row = p->split == LINEAR_ROW, is_whole = is_row != is_feedforward; /* on every tensor rank */
     struct param row = {.dims = 2,
                         .shape = {is_feedforward ? 1 : p->out, is_feedforward ? p->in : 1},
-                        .shard = is_feedforward ? PARAM_SHARD_AXIS1
-                                 : is_row       ? PARAM_REPLICATED
-                                                : PARAM_SHARD_AXIS0,
-                        .sums_over_tensor = is_row && !is_feedforward,
+                        .shard = is_whole         ? PARAM_REPLICATED
+                                 : is_feedforward ? PARAM_SHARD_AXIS1
+                                                  : PARAM_SHARD_AXIS0,
+                        .sums_over_tensor = is_whole,
                         .init = PARAM_INIT_ONE,
                         .layer = (int)layer,
                         .slice_count = is_feedforward ? 1 : p->parts};
@@ -50,19 +55,11 @@ static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct p
     return scale->id < 0 ? scale->id : STATUS_OK;
 }
 
-/* Every entry must be one of the targets, and a module whose input can be scaled. */
+/* Every entry must be one of the targets. */
 static int check_feedforward(const struct peft_adapter *adapter) {
     const struct config_list *list = &adapter->config.feedforward_modules;
     struct peft_projection projections[PEFT_PROJECTIONS];
     peft_projections(&adapter->peft->base, projections);
-    for (int64_t layer = 0; layer < adapter->peft->base.num_layers; layer++)
-        for (int p = 0; p < PEFT_PROJECTIONS; p++)
-            if (peft_is_feedforward(adapter, layer, &projections[p]) && peft_targets(adapter, layer, &projections[p]) &&
-                !can_scale_input(&projections[p]))
-                return status_fail(STATUS_USAGE,
-                                   "peft.feedforward_modules: %s of layer %lld: of the model's modules only mlp.c_proj "
-                                   "can be scaled at its input",
-                                   projections[p].name, (long long)layer);
     bool is_none = list->count == 1 && !strcmp(list->items[0], "none");
     for (size_t i = 0; i < list->count && !is_none; i++) {
         bool is_target = false;
@@ -77,6 +74,25 @@ static int check_feedforward(const struct peft_adapter *adapter) {
                                list->items[i]);
     }
     return STATUS_OK;
+}
+
+/* An input and an output of the projection, a rank's share. */
+static void need_scratch(const struct scale *scale) {
+    struct peft *peft = scale->adapter->peft;
+    const struct peft_projection *p = &scale->projection;
+    int tensors = peft->rank->grid.tensor;
+    int64_t columns = p->split == LINEAR_ROW ? p->in / tensors + p->out : p->in + p->out / tensors;
+    peft_need_scratch(peft, (size_t)(peft->max_rows * columns) * dtype_bytes(peft->dtype));
+}
+
+/* In a stack the other adapters would see the input as it was before. */
+static int check_input(const struct scale *scale) {
+    int count = scale->adapter->peft->count;
+    return count == 1 ? STATUS_OK
+                      : status_fail(STATUS_USAGE,
+                                    "peft.feedforward_modules: %s: with other adapters only mlp.c_proj can be scaled "
+                                    "at its input",
+                                    scale->projection.name);
 }
 
 static int describe(struct peft_adapter *adapter) {
@@ -96,9 +112,13 @@ static int describe(struct peft_adapter *adapter) {
             if (!peft_targets(adapter, layer, &projections[p]))
                 continue;
             struct scale *scale = &ia3->scales[ia3->count++];
-            scale->adapter = adapter;
-            status =
-                add_scale(adapter, layer, &projections[p], peft_is_feedforward(adapter, layer, &projections[p]), scale);
+            bool is_feedforward = peft_is_feedforward(adapter, layer, &projections[p]);
+            *scale = (struct scale){.adapter = adapter, .layer = layer, .projection = projections[p]};
+            status = add_scale(adapter, layer, &projections[p], is_feedforward, scale);
+            if (is_feedforward && !has_place_for_input(&projections[p])) {
+                need_scratch(scale);
+                status = status ? status : check_input(scale);
+            }
         }
     return status;
 }
@@ -152,24 +172,115 @@ static int backward_output(void *self, const struct hook_call *call) {
     return status;
 }
 
+/* ---- the hook of other inputs ---- */
+
+/* to [N, n] = from times the base's weight, or its transpose in the backward. */
+static int multiply(const struct scale *scale, const struct hook_call *call, bool is_forward, const void *from,
+                    void *to) {
+    const struct param_store *base = scale->adapter->peft->weights;
+    bool is_planning = call->rank->is_planning;
+    struct weight_view weight = {0};
+    if (!is_planning && !base)
+        return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
+    int id = is_planning ? PARAM_NONE : peft_base_parameter(base->table, scale->layer, &scale->projection, "weight");
+    if (!is_planning)
+        weight = param_borrow_linear(base, id);
+    bool is_packed = weight.layout == WEIGHT_PACKED;
+    struct gemm gemm = {.m = call->rows,
+                        .n = is_forward ? call->out : call->in,
+                        .k = is_forward ? call->in : call->out,
+                        .a = from,
+                        .lda = is_forward ? call->in : call->out,
+                        .b = is_packed ? NULL : weight.data,
+                        .ldb = call->in,
+                        .b_transposed = is_forward,
+                        .packed = is_packed ? &weight : NULL,
+                        .c = to,
+                        .ldc = is_forward ? call->out : call->in,
+                        .type = call->dtype,
+                        .c_type = call->dtype};
+    int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
+    if (!is_planning)
+        param_return(base, id, weight);
+    return status;
+}
+
+/* to += (l - 1) from, [N, in] both. */
+static int add_difference(const struct scale *scale, const struct hook_call *call, const void *from, void *to) {
+    const struct param_store *store = &scale->adapter->peft->store;
+    struct weight_view view = param_borrow(store, scale->id);
+    struct column_scale a = {.rows = call->rows,
+                             .cols = call->in,
+                             .type = call->dtype,
+                             .scale_type = view.type,
+                             .scale = view.data,
+                             .x = from,
+                             .adds = true,
+                             .y = to};
+    int status = rank_run(call->rank, PHASE_NORM, column_scale_forward, &a);
+    param_return(store, scale->id, view);
+    return status;
+}
+
+static int input_forward(void *self, const struct hook_call *call) {
+    const struct scale *scale = self;
+    size_t bytes = (size_t)(call->rows * call->in) * dtype_bytes(call->dtype);
+    char *input = scale->adapter->peft->scratch, *output = input ? input + bytes : NULL;
+    int status = call->rank->is_planning ? STATUS_OK : stream_zero(call->rank->exec.stream, input, bytes);
+    if (!status)
+        status = add_difference(scale, call, call->x, input);
+    if (!status)
+        status = multiply(scale, call, true, input, output);
+    return status ? status
+                  : rank_run(call->rank, PHASE_NORM, add, call->rows * call->out, call->dtype, output, call->y);
+}
+
+static int input_backward(void *self, const struct hook_call *call) {
+    const struct scale *scale = self;
+    const struct param_store *store = &scale->adapter->peft->store;
+    void *gradient = scale->adapter->peft->scratch; /* of the scaled input */
+    struct weight_view view = param_borrow(store, scale->id);
+    struct column_scale a = {.rows = call->rows,
+                             .cols = call->in,
+                             .type = call->dtype,
+                             .scale_type = view.type,
+                             .scale = view.data,
+                             .x = call->x,
+                             .dy = gradient,
+                             .dx = gradient,
+                             .dscale = param_gradient(store, scale->id)};
+    int status = multiply(scale, call, false, call->dy, gradient);
+    if (!status && (call->dx || call->rank->is_planning))
+        status = add_difference(scale, call, gradient, call->dx);
+    if (!status)
+        status = rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &a);
+    param_return(store, scale->id, view);
+    return status;
+}
+
+/* ---- attaching ---- */
+
+static int attach_scale(struct peft *peft, struct scale *scale, bool is_feedforward) {
+    const struct peft_projection *p = &scale->projection;
+    const struct hook at_input = {
+        .self = scale, .stage = HOOK_BEFORE_ACTIVATION, .forward = input_forward, .backward_input = input_backward};
+    const struct hook at_output = {.self = scale,
+                                   .stage = is_feedforward ? HOOK_AFTER_ACTIVATION : HOOK_BEFORE_ACTIVATION,
+                                   .saved_bytes = peft->trains ? saved_bytes : NULL,
+                                   .forward = forward,
+                                   .backward_output = backward_output};
+    if (is_feedforward && !has_place_for_input(p))
+        return hook_table_add(&peft->hooks, scale->layer, p->place, &at_input);
+    return hook_table_add(&peft->hooks, scale->layer, is_feedforward ? ATTACH_FC1 : p->place, &at_output);
+}
+
 static int attach(struct peft_adapter *adapter) {
-    struct peft *peft = adapter->peft;
     struct ia3 *ia3 = adapter->own;
-    struct peft_projection projections[PEFT_PROJECTIONS];
-    int status = STATUS_OK, next = 0;
-    peft_projections(&peft->base, projections);
-    for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
-        for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
-            if (!peft_targets(adapter, layer, &projections[p]))
-                continue;
-            bool is_feedforward = peft_is_feedforward(adapter, layer, &projections[p]);
-            struct hook hook = {.self = &ia3->scales[next++],
-                                .stage = is_feedforward ? HOOK_AFTER_ACTIVATION : HOOK_BEFORE_ACTIVATION,
-                                .saved_bytes = peft->trains ? saved_bytes : NULL,
-                                .forward = forward,
-                                .backward_output = backward_output};
-            status = hook_table_add(&peft->hooks, layer, is_feedforward ? ATTACH_FC1 : projections[p].place, &hook);
-        }
+    int status = STATUS_OK;
+    for (int i = 0; i < ia3->count && !status; i++) {
+        struct scale *scale = &ia3->scales[i];
+        status = attach_scale(adapter->peft, scale, peft_is_feedforward(adapter, scale->layer, &scale->projection));
+    }
     return status;
 }
 

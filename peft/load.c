@@ -148,6 +148,7 @@ static void find_slice(const struct ckpt_tensors *tensors, struct param_slice *s
         {"lora_B.weight", "lora_B.default.weight"},
         {"lora_magnitude_vector", "lora_magnitude_vector.weight"},
         {"lora_magnitude_vector", "lora_magnitude_vector.default.weight"},
+        {"ia3_l", "ia3_l.default"},
         {"transformer.h.", "h."},
     };
     char name[PARAM_NAME_BYTES];

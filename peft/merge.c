@@ -125,19 +125,6 @@ static int read_values(const struct merge *m, const struct peft_adapter *adapter
     return status ? status : stream_wait(m->rank.exec.stream);
 }
 
-static const char *base_name(enum attach_place place) {
-    return place == ATTACH_QKV          ? "attention.qkv"
-           : place == ATTACH_PROJECTION ? "attention.projection"
-           : place == ATTACH_FC1        ? "mlp.fc1"
-                                        : "mlp.fc2";
-}
-
-static int base_id(const struct merge *m, int64_t layer, const struct peft_projection *p, const char *kind) {
-    char name[PARAM_NAME_BYTES];
-    snprintf(name, sizeof name, "layers.%lld.%s.%s", (long long)layer, base_name(p->place), kind);
-    return param_table_find(&m->table, name, 0);
-}
-
 static void add_change(struct merge *m, struct change change) {
     m->changes[m->count++] = change;
 }
@@ -191,7 +178,7 @@ static int divide_by_norms(const struct merge *m, int param, float *magnitude) {
 static int add_lora(struct merge *m, const struct peft_adapter *adapter, int64_t layer,
                     const struct peft_projection *p) {
     const struct peft_config *config = &adapter->config;
-    struct change change = {.kind = CHANGE_ADD, .param = base_id(m, layer, p, "weight")};
+    struct change change = {.kind = CHANGE_ADD, .param = peft_base_parameter(&m->table, layer, p, "weight")};
     struct change rows = {.kind = CHANGE_ROWS, .param = change.param};
     int64_t unused;
     double alpha = config->lora_alpha;
@@ -215,13 +202,13 @@ static int add_lora(struct merge *m, const struct peft_adapter *adapter, int64_t
 static int add_ia3(struct merge *m, const struct peft_adapter *adapter, int64_t layer,
                    const struct peft_projection *p) {
     struct change change = {.kind = peft_is_feedforward(adapter, layer, p) ? CHANGE_COLUMNS : CHANGE_ROWS,
-                            .param = base_id(m, layer, p, "weight")};
+                            .param = peft_base_parameter(&m->table, layer, p, "weight")};
     int64_t unused;
     int status = read_values(m, adapter, layer, p->name, "ia3_l", &change.a, &unused);
     add_change(m, change);
     if (status || change.kind == CHANGE_COLUMNS)
         return status;
-    struct change bias = {.kind = CHANGE_ROWS, .param = base_id(m, layer, p, "bias")};
+    struct change bias = {.kind = CHANGE_ROWS, .param = peft_base_parameter(&m->table, layer, p, "bias")};
     status = read_values(m, adapter, layer, p->name, "ia3_l", &bias.a, &unused);
     add_change(m, bias);
     return status;

@@ -52,10 +52,11 @@ struct peft {
     struct peft_adapter *adapters;
 };
 
-/* A projection of the base: its place, what Hugging Face calls it ("attn.c_attn"), and how it is cut. */
+/* A projection of the base: its place, what Hugging Face calls it ("attn.c_attn") and what the model does
+ * ("attention.qkv"), and how it is cut. */
 struct peft_projection {
     enum attach_place place;
-    const char *name;
+    const char *name, *base;
     enum linear_split split;
     int parts; /* equal parts of the outputs that are cut each by itself: q, k and v */
     int64_t in, out;
@@ -63,6 +64,9 @@ struct peft_projection {
 enum { PEFT_PROJECTIONS = 4 };
 /* Those of a block, in the order of the forward. */
 void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]);
+/* Its "weight" or "bias" in the base's table; PARAM_NONE where it has none. */
+int peft_base_parameter(const struct param_table *base, int64_t layer, const struct peft_projection *projection,
+                        const char *kind);
 /* Whether the adapter changes this projection of this layer: target_modules, exclude_modules, layers_to_transform. */
 bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection);
 /* Of these, whether it is scaled at its input: feedforward_modules; none of it where the one entry is "none". */
@@ -77,6 +81,11 @@ int peft_pattern(const struct config_list *patterns, const char *what, int64_t l
                  const struct peft_projection *projection, double *value);
 /* Fails when no projection of the model is targeted, or an entry of the list matches none. */
 int peft_targets_check(const struct peft_adapter *adapter);
+
+/* Whether `prefix`, POSIX's, and an expression of Python's match the whole path; false where it cannot be read. */
+bool peft_expression_matches(const char *path, const char *prefix, const char *expression);
+/* Fails where the expression cannot be read. */
+int peft_expression_check(const char *what, const char *expression);
 
 /* Adds a row named "layers.L.NAME" (no layer: "NAME"), with the file's name; layers that another stage has, too, so
  * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their

@@ -156,12 +156,12 @@ static bool start_list(struct reader *r, const char *key, size_t count, struct c
     return list->items != NULL;
 }
 
-/* Names, or one text where `takes_text`: a regular expression, "all-linear". */
-static void read_names(struct reader *r, const char *key, bool takes_text, struct config_list *list) {
+/* Names, or one text: a regular expression, "all-linear". */
+static void read_names(struct reader *r, const char *key, struct config_list *list) {
     const json_t *value = find(r, key);
     if (!value || r->status)
         return;
-    if (json_is_string(value) && takes_text) {
+    if (json_is_string(value)) {
         if (!json_string_length(value))
             refuse(r, key, "names");
         else if (start_list(r, key, 1, list))
@@ -169,7 +169,7 @@ static void read_names(struct reader *r, const char *key, bool takes_text, struc
         return;
     }
     if (!json_is_array(value)) {
-        refuse(r, key, takes_text ? "a list of names, or one regular expression" : "a list of names");
+        refuse(r, key, "a list of names, or one regular expression");
         return;
     }
     if (!start_list(r, key, json_array_size(value), list))
@@ -247,6 +247,7 @@ static bool is_neutral(const json_t *value) {
 /* Each would compute something else. */
 static const char *const unsupported[] = {
     "bias",
+    "enable_lora",
     "modules_to_save",
     "use_qalora",
     "layer_replication",
@@ -330,7 +331,8 @@ static void check_keys(struct reader *r) {
         if (is_among(key, unsupported, refused)) {
             if (!is_neutral(json_object_iter_value(at)))
                 r->status = status_fail(STATUS_UNSUPPORTED, "%s: \"%s\" is set, and not supported", r->where, key);
-        } else if (!is_among(key, known, sizeof known / sizeof *known) && count++ < NAMED)
+        } else if (!is_among(key, known, sizeof known / sizeof *known) && !is_neutral(json_object_iter_value(at)) &&
+                   count++ < NAMED)
             strbuf_format(&unknown, "%s%s", count > 1 ? ", " : "", shown(key, word));
     }
     if (!r->status && count)
@@ -386,8 +388,8 @@ static void read_lora(struct reader *r) {
         refuse(r, "lora_dropout", "0 or more, below 1");
     config->use_rslora = read_bool(r, "use_rslora", false);
     config->use_dora = read_bool(r, "use_dora", false);
-    read_names(r, "target_modules", true, &config->target_modules);
-    read_names(r, "exclude_modules", false, &config->exclude_modules);
+    read_names(r, "target_modules", &config->target_modules);
+    read_names(r, "exclude_modules", &config->exclude_modules);
     read_layers(r, "layers_to_transform", &config->layers_to_transform);
     read_patterns(r, "rank_pattern", true, &config->rank_pattern);
     read_patterns(r, "alpha_pattern", false, &config->alpha_pattern);
@@ -395,9 +397,9 @@ static void read_lora(struct reader *r) {
 
 static void read_ia3(struct reader *r) {
     struct peft_config *config = r->config;
-    read_names(r, "target_modules", true, &config->target_modules);
-    read_names(r, "exclude_modules", false, &config->exclude_modules);
-    read_names(r, "feedforward_modules", true, &config->feedforward_modules);
+    read_names(r, "target_modules", &config->target_modules);
+    read_names(r, "exclude_modules", &config->exclude_modules);
+    read_names(r, "feedforward_modules", &config->feedforward_modules);
     if (!r->status && find(r, "feedforward_modules") && !config->feedforward_modules.count)
         add_item(r, &config->feedforward_modules, "none");
 }

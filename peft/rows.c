@@ -35,7 +35,7 @@ const struct config_row peft_rows[] = {
     LIST(target_modules, "NAME...",
          "projections by suffix (c_attn, mlp.c_proj), one regular expression, or all-linear; the method's own when not "
          "given"),
-    LIST(exclude_modules, "NAME...", "projections that are left as they are, by suffix"),
+    LIST(exclude_modules, "NAME...", "projections that are left as they are, in the same words"),
     LIST(layers_to_transform, "N...", "layers, from 0; all when not given"),
     LIST(feedforward_modules, "NAME...",
          "of ia3: those of target_modules that are scaled at their input, mlp.c_proj when not given; none: none"),

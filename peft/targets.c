@@ -2,7 +2,6 @@
  * layers_to_transform, on the module paths of Hugging Face's GPT-2. */
 #include "method-internal.h"
 
-#include <regex.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,10 +9,18 @@ enum { PATH_BYTES = 96 };
 
 void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]) {
     int64_t C = base->hidden_size, F = base->ffn_hidden_size;
-    projections[0] = (struct peft_projection){ATTACH_QKV, "attn.c_attn", LINEAR_COLUMN, 3, C, 3 * C};
-    projections[1] = (struct peft_projection){ATTACH_PROJECTION, "attn.c_proj", LINEAR_ROW, 1, C, C};
-    projections[2] = (struct peft_projection){ATTACH_FC1, "mlp.c_fc", LINEAR_COLUMN, 1, C, F};
-    projections[3] = (struct peft_projection){ATTACH_FC2, "mlp.c_proj", LINEAR_ROW, 1, F, C};
+    projections[0] = (struct peft_projection){ATTACH_QKV, "attn.c_attn", "attention.qkv", LINEAR_COLUMN, 3, C, 3 * C};
+    projections[1] =
+        (struct peft_projection){ATTACH_PROJECTION, "attn.c_proj", "attention.projection", LINEAR_ROW, 1, C, C};
+    projections[2] = (struct peft_projection){ATTACH_FC1, "mlp.c_fc", "mlp.fc1", LINEAR_COLUMN, 1, C, F};
+    projections[3] = (struct peft_projection){ATTACH_FC2, "mlp.c_proj", "mlp.fc2", LINEAR_ROW, 1, F, C};
+}
+
+int peft_base_parameter(const struct param_table *base, int64_t layer, const struct peft_projection *projection,
+                        const char *kind) {
+    char name[PARAM_NAME_BYTES];
+    snprintf(name, sizeof name, "layers.%lld.%s.%s", (long long)layer, projection->base, kind);
+    return param_table_find(base, name, 0);
 }
 
 static void module_path(int64_t layer, const char *name, char path[PATH_BYTES]) {
@@ -27,38 +34,6 @@ static bool is_suffix(const char *path, const char *suffix) {
            (tail == length || path[length - tail - 1] == '.');
 }
 
-/* POSIX has no \d and no (?: of Python's; both have other words for them. */
-static bool translate(const char *expression, char *out, size_t bytes) {
-    size_t used = 0;
-    for (const char *at = expression; *at; at++) {
-        bool is_digit = at[0] == '\\' && at[1] == 'd', is_escape = at[0] == '\\' && at[1] && !is_digit;
-        bool is_group = !strncmp(at, "(?:", 3);
-        const char *text = is_digit ? "[0-9]" : is_group ? "(" : at;
-        size_t length = is_digit ? 5 : is_escape ? 2 : 1;
-        if (used + length >= bytes)
-            return false;
-        memcpy(out + used, text, length);
-        used += length;
-        at += is_digit || is_escape ? 1 : is_group ? 2 : 0;
-    }
-    out[used] = 0;
-    return true;
-}
-
-/* Whether `prefix` and the expression match the whole path. */
-static bool matches_expression(const char *path, const char *prefix, const char *expression) {
-    char own[1024], whole[1040];
-    regex_t compiled;
-    if (!translate(expression, own, sizeof own))
-        return false;
-    snprintf(whole, sizeof whole, "^%s(%s)$", prefix, own);
-    if (regcomp(&compiled, whole, REG_EXTENDED | REG_NOSUB))
-        return false;
-    bool is_match = !regexec(&compiled, path, 0, NULL, 0);
-    regfree(&compiled);
-    return is_match;
-}
-
 static const char *const default_targets[PEFT_TYPE_COUNT][2] = {
     [PEFT_LORA] = {"c_attn"}, [PEFT_IA3] = {"c_attn", "mlp.c_proj"}};
 
@@ -67,6 +42,11 @@ static bool is_listed(const struct config_list *list, const char *path) {
         if (is_suffix(path, list->items[i]))
             return true;
     return false;
+}
+
+/* Listed, or matched by the one expression. */
+static bool is_named(const struct config_list *list, const char *path) {
+    return is_listed(list, path) || (list->count == 1 && peft_expression_matches(path, "", list->items[0]));
 }
 
 static bool has_layer(const struct config_list *list, int64_t layer) {
@@ -81,7 +61,7 @@ bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struc
     const struct config_list *targets = &config->target_modules;
     char path[PATH_BYTES];
     module_path(layer, projection->name, path);
-    if (is_listed(&config->exclude_modules, path) || !has_layer(&config->layers_to_transform, layer))
+    if (is_named(&config->exclude_modules, path) || !has_layer(&config->layers_to_transform, layer))
         return false;
     if (targets->count == 1 && !strcmp(targets->items[0], "all-linear"))
         return true;
@@ -90,7 +70,7 @@ bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struc
                                              default_targets[config->type][1] ? 2 : 1};
         return is_listed(&defaults, path);
     }
-    return is_listed(targets, path) || (targets->count == 1 && matches_expression(path, "", targets->items[0]));
+    return is_named(targets, path);
 }
 
 bool peft_is_feedforward(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection) {
@@ -101,7 +81,12 @@ bool peft_is_feedforward(const struct peft_adapter *adapter, int64_t layer, cons
         return is_suffix(path, "mlp.c_proj");
     if (modules->count == 1 && !strcmp(modules->items[0], "none"))
         return false;
-    return is_listed(modules, path) || (modules->count == 1 && matches_expression(path, "", modules->items[0]));
+    for (size_t i = 0; i < modules->count; i++) { /* PEFT looks for no dot before these */
+        size_t tail = strlen(modules->items[i]);
+        if (tail > 0 && tail <= strlen(path) && !strcmp(path + strlen(path) - tail, modules->items[i]))
+            return true;
+    }
+    return modules->count == 1 && peft_expression_matches(path, "", modules->items[0]);
 }
 
 bool peft_transforms(const struct peft_adapter *adapter, int64_t layer) {
@@ -114,6 +99,7 @@ int peft_pattern(const struct config_list *patterns, const char *what, int64_t l
     bool is_found = false;
     module_path(layer, projection->name, path);
     for (size_t i = 0; i < patterns->count; i++) {
+        int status;
         const char *item = patterns->items[i], *equals = strrchr(item, '=');
         size_t length = equals ? (size_t)(equals - item) : 0;
         char *end = NULL;
@@ -122,7 +108,10 @@ int peft_pattern(const struct config_list *patterns, const char *what, int64_t l
             return status_fail(STATUS_USAGE, "peft.%s \"%s\": expected KEY=VALUE, and a value above 0", what, item);
         memcpy(key, item, length);
         key[length] = 0;
-        if (is_found || !matches_expression(path, "(.*\\.)?", key))
+        status = peft_expression_check(what, key);
+        if (status)
+            return status;
+        if (is_found || !peft_expression_matches(path, "(.*\\.)?", key))
             continue;
         *value = number;
         is_found = true;
@@ -140,7 +129,7 @@ static bool names_any(const struct model_config *base, const char *entry, bool i
     for (int64_t layer = 0; layer < base->num_layers; layer++)
         for (int p = 0; p < PEFT_PROJECTIONS; p++) {
             module_path(layer, projections[p].name, path);
-            if (is_suffix(path, entry) || (is_alone && matches_expression(path, "", entry)))
+            if (is_suffix(path, entry) || (is_alone && peft_expression_matches(path, "", entry)))
                 return true;
         }
     return false;
@@ -159,12 +148,22 @@ int peft_layers_check(const struct peft_adapter *adapter) {
     return STATUS_OK;
 }
 
+static int check_expression(const char *what, const struct config_list *list) {
+    return list->count == 1 ? peft_expression_check(what, list->items[0]) : STATUS_OK;
+}
+
 int peft_targets_check(const struct peft_adapter *adapter) {
     const struct model_config *base = &adapter->peft->base;
     const struct config_list *targets = &adapter->config.target_modules;
     struct peft_projection projections[PEFT_PROJECTIONS];
     bool is_any = false;
     int status = peft_layers_check(adapter);
+    if (!status)
+        status = check_expression("target_modules", targets);
+    if (!status)
+        status = check_expression("exclude_modules", &adapter->config.exclude_modules);
+    if (!status)
+        status = check_expression("feedforward_modules", &adapter->config.feedforward_modules);
     for (size_t i = 0; i < targets->count && !status; i++)
         if (!names_any(base, targets->items[i], targets->count == 1))
             status = status_fail(STATUS_USAGE,

@@ -73,7 +73,7 @@ static void add_lora(json_t *object, const struct peft_config *config) {
     set(object, "fan_in_fan_out", json_true());
     set(object, "target_modules", targets_of(&config->target_modules, defaults));
     set(object, "exclude_modules",
-        config->exclude_modules.count ? list_of(&config->exclude_modules, NULL) : json_null());
+        config->exclude_modules.count ? targets_of(&config->exclude_modules, NULL) : json_null());
     set(object, "init_lora_weights", json_true());
     set(object, "use_rslora", json_boolean(config->use_rslora));
     set(object, "use_dora", json_boolean(config->use_dora));
@@ -90,6 +90,8 @@ static void add_ia3(json_t *object, const struct peft_config *config) {
     bool is_default = !config->target_modules.count,
          is_none = modules->count == 1 && !strcmp(modules->items[0], "none");
     set(object, "target_modules", targets_of(&config->target_modules, defaults));
+    set(object, "exclude_modules",
+        config->exclude_modules.count ? targets_of(&config->exclude_modules, NULL) : json_null());
     /* PEFT takes a list only where each of its entries is one of the targets, letter by letter. */
     set(object, "feedforward_modules",
         is_none                        ? json_array()

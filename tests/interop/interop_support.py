@@ -30,6 +30,13 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode, 0, f"{words}\n{done.stderr.decode()}")
         return done.stdout
 
+    def fail_program(self, *words, expect=(1, 2)):
+        """What a call that ends so says on standard error."""
+        done = subprocess.run([CAMBIUM, *map(str, words)], input=b"", capture_output=True, timeout=600)
+        errors = done.stderr.decode()
+        self.assertIn(done.returncode, (expect,) if isinstance(expect, int) else expect, f"{words}\n{errors}")
+        return errors
+
     def assert_near(self, ours, theirs):
         """Log-probabilities of one row: within 1e-5 of the largest."""
         self.assertEqual((ours[0], theirs[0], len(ours)), (None, None, len(theirs)))

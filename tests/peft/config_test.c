@@ -39,6 +39,9 @@ static void peft_files_are_read(void **state) {
     read_golden("lora_regex", &c);
     check_list(&c.target_modules, ".*\\.h\\.[02]\\.(attn\\.c_proj|mlp\\.c_fc)");
     peft_config_free(&c);
+    read_golden("lora_exclude", &c);
+    check_list(&c.exclude_modules, ".*\\.h\\.[\\d]+\\.attn\\.\\w+|.*\\.h\\.1\\..*");
+    peft_config_free(&c);
     read_golden("rslora", &c);
     assert_true(c.use_rslora);
     peft_config_free(&c);
@@ -104,6 +107,7 @@ static void bad_files_are_refused_by_their_key(void **state) {
         {LORA ",\"use_dora\":1}", "\"use_dora\": expected true or false"},
         {LORA ",\"bias\":\"all\"}", "\"bias\" is set, and not supported"},
         {LORA ",\"modules_to_save\":[\"lm_head\"]}", "\"modules_to_save\""},
+        {LORA ",\"enable_lora\":[true,false,true]}", "\"enable_lora\""}, /* GPT-2's in peft 0.2 */
         {LORA ",\"use_qalora\":true}", "\"use_qalora\""},
         {LORA ",\"layer_replication\":[[0,1]]}", "\"layer_replication\""},
         {LORA ",\"megatron_config\":{\"a\":1}}", "\"megatron_config\""},
@@ -117,7 +121,7 @@ static void bad_files_are_refused_by_their_key(void **state) {
         {LORA ",\"layers_pattern\":\"layers\"}", "\"layers_pattern\""},
         {LORA ",\"layers_to_transform\":[-1]}", "\"layers_to_transform\""},
         {LORA ",\"layers_to_transform\":[]}", "\"layers_to_transform\""},
-        {LORA ",\"exclude_modules\":\".*\"}", "\"exclude_modules\": expected a list"},
+        {LORA ",\"exclude_modules\":7}", "\"exclude_modules\": expected a list"},
         {LORA ",\"rank_pattern\":{\"c_attn\":0}}", "\"rank_pattern\""},
         {LORA ",\"rank_pattern\":{\"c_attn\":1.5}}", "\"rank_pattern\""},
         {LORA ",\"alpha_pattern\":[1]}", "\"alpha_pattern\""},
@@ -169,6 +173,8 @@ static void what_is_written_reads_back(void **state) {
                                         "rslora",
                                         "ia3",
                                         "ia3_attention",
+                                        "ia3_inputs",
+                                        "lora_exclude",
                                         "prompt",
                                         "ptuning_mlp",
                                         "ptuning_lstm",

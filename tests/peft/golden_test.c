@@ -29,6 +29,8 @@ static const char *const cases[] = {
     "adapter_seq_bn",
     "adapter_par_bn",
     "adapter_pre_norm",
+    "lora_exclude",
+    "ia3_inputs",
 };
 enum { CASE_COUNT = sizeof cases / sizeof *cases };
 

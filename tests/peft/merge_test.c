@@ -76,7 +76,7 @@ static void what_is_no_change_of_weights_is_refused(void **state) {
 int main(void) {
     static const char *const cases[] = {"lora",          "lora_all_linear", "lora_one_layer", "lora_regex",
                                         "lora_patterns", "rslora",          "dora",           "dora_all_linear",
-                                        "ia3",           "ia3_attention"};
+                                        "ia3",           "ia3_attention",   "lora_exclude",   "ia3_inputs"};
     enum { CASES = sizeof cases / sizeof *cases };
     struct CMUnitTest tests[CASES + 1] = {cmocka_unit_test(what_is_no_change_of_weights_is_refused)};
     for (int i = 0; i < CASES; i++)

@@ -67,6 +67,10 @@ CASES = {
     "adapter_seq_bn": lambda: bottleneck(original_ln_before=True),
     "adapter_par_bn": lambda: bottleneck(is_parallel=True, init_weights="mam_adapter", reduction_factor=2, scaling=4.0),
     "adapter_pre_norm": lambda: bottleneck(mh_adapter=True, ln_before=True, non_linearity="gelu", reduction_factor=5),
+    # Seeds go by place: new cases stand at the end.
+    "lora_exclude": lambda: lora(target_modules="all-linear", exclude_modules=r".*\.h\.[\d]+\.attn\.\w+|.*\.h\.1\..*"),
+    "ia3_inputs": lambda: IA3Config(task_type="CAUSAL_LM", fan_in_fan_out=True, target_modules=["c_attn", "c_fc", "c_proj"],
+                                    feedforward_modules=["c_attn", "c_fc", "c_proj"]),
 }
 
 
