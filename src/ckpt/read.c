@@ -100,29 +100,11 @@ static bool is_silent(const char *name, bool is_tied) {
            (is_tied && !strcmp(name, HEAD_NAME));
 }
 
-static int tell_unknown(const struct ckpt_tensors *tensors, const bool *is_used, bool is_tied) {
-    int status = STATUS_OK;
-    struct problems unknown = {0};
-    for (size_t i = 0; i < tensors->count; i++) {
-        char word[SHOWN_BYTES];
-        const char *name = tensors->entries[i].tensor->name;
-        if (!is_used[i] && !is_silent(name, is_tied))
-            problem_add(&unknown, shown(name, word));
-    }
-    problems_end(&unknown);
-    if (unknown.count && tensors->is_strict)
-        status = status_fail(STATUS_INVALID, "%s: unknown tensor%s: %s", tensors->directory,
-                             unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
-    else if (unknown.count)
-        log_warning("%s: %d unknown tensor%s ignored: %s", tensors->directory, unknown.count,
-                    unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
-    strbuf_free(&unknown.text);
-    return status;
-}
-
-static int compare_values(const struct tensor_entry *a, const struct tensor_entry *b, bool *differs) {
+static int compare(const struct tensor_entry *a, const struct tensor_entry *b, bool *differs) {
     float x[COMPARE_ELEMENTS], y[COMPARE_ELEMENTS];
     int64_t elements = a->tensor->elements;
+    *differs = a->tensor->dims != b->tensor->dims ||
+               memcmp(a->tensor->shape, b->tensor->shape, sizeof *a->tensor->shape * (size_t)a->tensor->dims) != 0;
     for (int64_t at = 0; at < elements && !*differs; at += COMPARE_ELEMENTS) {
         int64_t n = elements - at < COMPARE_ELEMENTS ? elements - at : COMPARE_ELEMENTS;
         int status = safetensors_read(a->file, a->tensor, at, n, DTYPE_F32, x);
@@ -135,16 +117,49 @@ static int compare_values(const struct tensor_entry *a, const struct tensor_entr
     return STATUS_OK;
 }
 
+/* AdapterHub's files name the norm in front of an adapter twice. */
+static int is_repeated(const struct ckpt_tensors *tensors, const struct tensor_entry *entry, bool *is_so) {
+    static const char again[] = ".adapter_norm_before.", first[] = ".adapter_down.0.";
+    char name[PARAM_NAME_BYTES];
+    const char *at = strstr(entry->tensor->name, again);
+    bool differs = true;
+    int n = at ? snprintf(name, sizeof name, "%.*s%s%s", (int)(at - entry->tensor->name), entry->tensor->name, first,
+                          at + strlen(again))
+               : 0;
+    const struct tensor_entry *other = n > 0 && (size_t)n < sizeof name ? tensors_find(tensors, "", name, false) : NULL;
+    int status = other ? compare(entry, other, &differs) : STATUS_OK;
+    *is_so = !differs;
+    return status;
+}
+
+static int tell_unknown(const struct ckpt_tensors *tensors, const bool *is_used, bool is_tied) {
+    int status = STATUS_OK;
+    struct problems unknown = {0};
+    for (size_t i = 0; i < tensors->count && !status; i++) {
+        char word[SHOWN_BYTES];
+        const char *name = tensors->entries[i].tensor->name;
+        bool is_known = is_used[i] || is_silent(name, is_tied);
+        if (!is_known)
+            status = is_repeated(tensors, &tensors->entries[i], &is_known);
+        if (!is_known)
+            problem_add(&unknown, shown(name, word));
+    }
+    problems_end(&unknown);
+    if (!status && unknown.count && tensors->is_strict)
+        status = status_fail(STATUS_INVALID, "%s: unknown tensor%s: %s", tensors->directory,
+                             unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
+    else if (!status && unknown.count)
+        log_warning("%s: %d unknown tensor%s ignored: %s", tensors->directory, unknown.count,
+                    unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
+    strbuf_free(&unknown.text);
+    return status;
+}
+
 int ckpt_head_differs(const struct ckpt_tensors *tensors, bool *differs) {
     *differs = false;
     const struct tensor_entry *head = tensors_find(tensors, "", HEAD_NAME, false);
     const struct tensor_entry *embedding = tensors_find(tensors, "", EMBEDDING_NAME, false);
-    if (!head || !embedding)
-        return STATUS_OK;
-    size_t bytes = sizeof *head->tensor->shape * (size_t)head->tensor->dims;
-    *differs = head->tensor->dims != embedding->tensor->dims ||
-               memcmp(head->tensor->shape, embedding->tensor->shape, bytes) != 0;
-    return compare_values(head, embedding, differs);
+    return head && embedding ? compare(head, embedding, differs) : STATUS_OK;
 }
 
 static int check_head(const struct ckpt_tensors *tensors) {

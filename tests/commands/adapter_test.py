@@ -45,6 +45,19 @@ class Adapter(unittest.TestCase):
         for x, y in zip(a, b, strict=True):
             self.assertLess(abs(x - y), bound * max(1, abs(x)))
 
+    def test_a_norm_that_adapterhub_named_twice_counts_once(self):
+        directory = self.root / "twice"
+        shutil.copytree(GOLDEN / "adapter_pre_norm", directory)
+        path = directory / "adapter.safetensors"
+        tensors = support.read_safetensors(path)
+        twice = {name.replace("adapter_down.0", "adapter_norm_before"): t for name, t in tensors.items() if "adapter_down.0" in name}
+        self.assertTrue(twice)
+        support.write_safetensors(path, tensors | twice)
+        self.assertEqual(self.score("--adapter", directory), self.score("--adapter", GOLDEN / "adapter_pre_norm"))
+        name, (kind, shape, content) = next(iter(twice.items()))
+        support.write_safetensors(path, tensors | twice | {name: (kind, shape, support.floats([9.0]) + content[4:])})
+        self.refuse("score", "--model", GOLDEN / "base", "--input", self.texts, "--adapter", directory, parts=("unknown tensor", name))
+
     def test_layouts_score_alike_with_adapters(self):
         base = self.score()
         for names in (["lora_all_linear"], ["dora_all_linear"], ["ia3"], ["adapter_double_seq_bn"], ["lora", "ia3"], ["prompt"],
