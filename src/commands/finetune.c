@@ -9,6 +9,7 @@
 #include "text/text.h"
 #include "train/train.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,6 +182,16 @@ static int check_given(const struct options *options) {
     return STATUS_OK;
 }
 
+/* The base is never written to, and no other model. */
+static int check_output(const struct options *options) {
+    char found[PATH_MAX], path[PATH_MAX];
+    if (ckpt_resolve_model(options->output, found, sizeof found) ||
+        file_join(path, sizeof path, found, "config.json") || !file_exists(path))
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE, "--output %s holds a model: the adapter needs a directory of its own",
+                       options->output);
+}
+
 static void describe_rows(struct tuning *tuning, const struct options *options) {
     const struct run_config *run = &tuning->run.config;
     const struct peft_config *peft = &options->sections.peft;
@@ -282,6 +293,8 @@ static int prepare(struct options *options, const struct launch *launch, struct 
         options->sections.run.train.train_iters = MANY_ITERATIONS;
     if (!status)
         status = check_given(options);
+    if (!status)
+        status = check_output(options);
     if (!status)
         status = choose_method(options);
     if (!status)

@@ -19,7 +19,8 @@ from pretrain_support import write_dataset
 LARGE = 1 << 62
 COMMANDS = {"tokenizer": ["tokenizer", "train"], "tokenize": ["tokenize"], "detokenize": ["detokenize"],
             "preprocess": ["preprocess"], "data": ["data", "show"], "pretrain": ["pretrain"], "generate": ["generate"],
-            "score": ["score"], "bench": ["bench", "train"]}
+            "score": ["score"], "bench": ["bench", "train"], "finetune": ["finetune"], "merge": ["merge"],
+            "adapter": ["adapter", "show"]}
 
 
 def tree(directory):
@@ -32,6 +33,18 @@ def tree(directory):
             content = pathlib.Path(path).read_bytes() if is_file else b""
             found[os.path.relpath(path, directory)] = (os.lstat(path).st_mode, content)
     return found
+
+
+def write_lora(directory, width=8, layers=1, r=2, **keys):
+    """LoRA of c_attn as PEFT writes it; a key of None is left out."""
+    directory = pathlib.Path(directory)
+    directory.mkdir()
+    path = "base_model.model.transformer.h.{}.attn.c_attn.lora_{}.weight"
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": r, "lora_alpha": 4, "target_modules": ["c_attn"]} | keys
+    (directory / "adapter_config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    write_safetensors(directory / "adapter_model.safetensors", {
+        path.format(layer, kind): ("F32", shape, floats([0.25] * (shape[0] * shape[1])))
+        for layer in range(layers) for kind, shape in (("A", (r, width)), ("B", (3 * width, r)))})
 
 
 class Refusal(unittest.TestCase):
@@ -51,6 +64,8 @@ class Refusal(unittest.TestCase):
         write_dataset(cls.good / "data", [[i % 16 for i in range(40)]] * 5)
         (cls.good / "text.txt").write_text("some text to learn from and to tokenize\n" * 20)
         (cls.good / "rows.jsonl").write_text('{"tokens": [1, 2, 3]}\n')
+        (cls.good / "tuning.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 8)
+        write_lora(cls.good / "lora")
         (cls.good / "run.yaml").write_text(cls.yaml(cls.good))
 
     @staticmethod
@@ -80,7 +95,7 @@ class Refusal(unittest.TestCase):
         self.assertTrue(error.startswith("cambium: error: "), told)
         self.assertTrue(error.isprintable(), told)
         for line in before_error:  # the plan of a run stands before it, and what it takes from a model directory
-            self.assertTrue(words[0] == "pretrain" and line.startswith("cambium: ") and "error: " not in line, told)
+            self.assertTrue(words[0] in ("pretrain", "finetune") and line.startswith("cambium: ") and "error: " not in line, told)
         for part in parts:
             self.assertIn(str(part), error, told)
         self.assertEqual(tree(self.bad), before, told)
@@ -95,7 +110,11 @@ class Refusal(unittest.TestCase):
                 "data": ["data", "show", "--data-path", "data", "--seq-length", "8", "--tokenizer", "tokenizer"],
                 "pretrain": ["pretrain", "--config", "run.yaml", "--init-from", "model", "--tokenizer", "tokenizer"],
                 "generate": ["generate", "--model", "model", "--prompt", "a", "--max-new-tokens", "2"],
-                "score": ["score", "--model", "model", "--input", "rows.jsonl"]}[command]
+                "score": ["score", "--model", "model", "--input", "rows.jsonl", "--adapter", "lora"],
+                "finetune": ["finetune", "--model", "model", "--data", "tuning.jsonl", "--output", "made", "--optim.lr=1e-3",
+                             "--train.train_iters=1", "--train.global_batch_size=4"],
+                "merge": ["merge", "--model", "model", "--adapter", "lora", "--output", "merged"],
+                "adapter": ["adapter", "show", "lora"]}[command]
 
     # What opens a model directory and reads its weights, and what reads its config.json.
     WEIGHT_READERS = (["generate", "--model", "model", "--prompt-tokens", "1"],
@@ -385,7 +404,7 @@ class Options(Refusal):
             for name, text in self.options(words):
                 if re.match(r" [A-Z]", text) and name != "help":
                     self.refuse([*words, f"--{name}"], f"--{name}", status=2)
-            if words[0] != "bench":
+            if words[0] not in ("bench", "adapter"):
                 self.refuse([*words, "an unexpected word"], "an unexpected word", status=2)
 
     def test_required_options_are_named_and_an_empty_path_is_none(self):
