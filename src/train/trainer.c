@@ -79,10 +79,17 @@ static int open_model(struct trainer *trainer) {
     return status ? status : train_saver_open(trainer);
 }
 
+static int open_rows(struct trainer *trainer) {
+    int status = tuning_data_open(trainer->run.tuning, &trainer->rows);
+    if (!status)
+        tuning_data_warn(trainer->rows); /* what was left out or cut */
+    return status;
+}
+
 /* The first rank of a host builds the index caches, which the others then find. */
 static int open_data(struct trainer *trainer) {
     if (trainer->run.tuning)
-        return tuning_data_open(trainer->run.tuning, &trainer->rows);
+        return open_rows(trainer);
     struct gpt_data_options options = train_data_options(&trainer->run);
     int status = STATUS_OK;
     if (trainer->site.is_first_on_host)
