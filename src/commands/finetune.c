@@ -171,17 +171,6 @@ static int choose_method(struct options *options) {
                : STATUS_OK;
 }
 
-static int check_given(const struct options *options) {
-    const struct {
-        const char *name;
-        bool is_given;
-    } needed[] = {{"--model", options->model}, {"--data", options->data.count > 0}, {"--output", options->output}};
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!needed[i].is_given)
-            return status_fail(STATUS_USAGE, "finetune: %s is not given", needed[i].name);
-    return STATUS_OK;
-}
-
 /* The base is never written to, and no other model. */
 static int check_output(const struct options *options) {
     char found[PATH_MAX], path[PATH_MAX];
@@ -190,6 +179,17 @@ static int check_output(const struct options *options) {
         return STATUS_OK;
     return status_fail(STATUS_USAGE, "--output %s holds a model: the adapter needs a directory of its own",
                        options->output);
+}
+
+static int check_given(const struct options *options) {
+    const struct {
+        const char *name;
+        bool is_given;
+    } needed[] = {{"--model", options->model}, {"--data", options->data.count > 0}, {"--output", options->output}};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!needed[i].is_given)
+            return status_fail(STATUS_USAGE, "finetune: %s is not given", needed[i].name);
+    return check_output(options);
 }
 
 static void describe_rows(struct tuning *tuning, const struct options *options) {
@@ -293,8 +293,6 @@ static int prepare(struct options *options, const struct launch *launch, struct 
         options->sections.run.train.train_iters = MANY_ITERATIONS;
     if (!status)
         status = check_given(options);
-    if (!status)
-        status = check_output(options);
     if (!status)
         status = choose_method(options);
     if (!status)
