@@ -153,20 +153,20 @@ static int write_base_config(const struct measurement *m) {
 }
 
 static int time_loading(struct measurement *m, double *seconds) {
-    char directory[PATH_MAX], *config = NULL;
+    char directory[PATH_MAX];
     double times[LOADS];
+    struct peft_texts texts = {0};
     int status = file_join(directory, sizeof directory, m->dataset.directory, "adapter");
-    if (!status)
-        status = file_make_directories(directory);
     if (!status)
         status = write_base_config(m);
     if (!status)
-        status = peft_write_config(&m->options->peft, m->dataset.directory, &config);
+        status = peft_texts_make(&m->options->peft, 1, m->dataset.directory, &(struct peft_notes){0}, &texts);
+    struct peft_export export = {.texts = texts.items, .text_count = texts.count, .directory = directory};
     if (!status)
-        status = peft_export(trainer_trainee(bench_runner_trainer(m->contest.runner)), directory, config);
+        status = peft_export(trainer_trainee(bench_runner_trainer(m->contest.runner)), &export);
     for (int i = 0; i < LOADS && !status; i++)
         status = load_once(m, directory, &times[i]);
-    free(config);
+    peft_texts_free(&texts);
     if (!status)
         *seconds = bench_median(times, LOADS);
     return status;

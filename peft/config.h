@@ -46,7 +46,6 @@ struct peft_config {
     /* of one that was read from a file */
     const char *adapter_name;   /* in AdapterHub's tensor names; NULL: "default" */
     const char *base_name;      /* base_model_name_or_path, or NULL */
-    bool is_whole;              /* its tensors are the encoder's, and no table that it made: a checkpoint's */
     struct peft_memory *memory; /* what texts and lists stand in; NULL: they are another's */
 };
 

@@ -20,7 +20,7 @@ const float *wide_weight(const struct wide_weights *wide, int id);
  * Its initial values are uniform within `bound`, or normal where that is 0. */
 int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns, double bound);
 
-enum encoder_kind { ENCODER_LINEAR, ENCODER_RELU, ENCODER_TANH, ENCODER_LSTM };
+enum encoder_kind { ENCODER_LINEAR, ENCODER_RELU, ENCODER_TANH, ENCODER_LSTM, ENCODER_DROPOUT };
 
 struct encoder_direction {
     int input, state, input_bias, state_bias; /* ids */
@@ -31,17 +31,20 @@ struct encoder_step {
     enum encoder_kind kind;
     int64_t in, out;
     int weight, bias;                      /* ENCODER_LINEAR */
+    uint32_t site;                         /* ENCODER_DROPOUT */
     struct encoder_direction direction[2]; /* ENCODER_LSTM: half of the outputs each */
     float *y, *dy;                         /* [rows, out] */
 };
 
-enum { ENCODER_STEPS = 72 };
+enum { ENCODER_LSTMS = 64, ENCODER_STEPS = 2 * ENCODER_LSTMS + 4 };
 
 struct encoder {
     struct peft_adapter *adapter;
     const struct wide_weights *wide;
     int64_t rows, width; /* of the embedding */
     int embedding;
+    double dropout;           /* of ENCODER_DROPOUT, in global batches that train */
+    uint32_t *sample, *token; /* [rows] its keys: the number of the batch's first sample, and the row */
     int count;
     struct encoder_step steps[ENCODER_STEPS];
 };
@@ -52,6 +55,8 @@ int encoder_add_linear(struct encoder *encoder, const char *name, int64_t out);
 int encoder_add_activation(struct encoder *encoder, enum encoder_kind kind);
 /* Layer `number` of a bidirectional LSTM. */
 int encoder_add_lstm(struct encoder *encoder, int64_t hidden, int64_t number);
+/* Inverted dropout, as torch's LSTM has between its layers. Steps have numbers of their own. */
+int encoder_add_dropout(struct encoder *encoder, double p, int64_t number);
 void encoder_place(struct encoder *encoder, struct arena *arena);
 /* The last step's y from the embedding. */
 int encoder_forward(struct encoder *encoder);

@@ -83,6 +83,16 @@ int encoder_add_activation(struct encoder *encoder, enum encoder_kind kind) {
     return STATUS_OK;
 }
 
+/* Sites of dropout behind those of the projections' pairs. */
+enum { DROPOUT_SITES = 3 << 22 };
+
+int encoder_add_dropout(struct encoder *encoder, double p, int64_t number) {
+    struct encoder_step *step = add_step(encoder, ENCODER_DROPOUT, 0);
+    step->site = DROPOUT_SITES + (uint32_t)(encoder->adapter->number * ENCODER_LSTMS + number);
+    encoder->dropout = p;
+    return STATUS_OK;
+}
+
 int encoder_add_lstm(struct encoder *encoder, int64_t hidden, int64_t number) {
     struct encoder_step *step = add_step(encoder, ENCODER_LSTM, 2 * hidden);
     double bound = 1 / sqrt((double)hidden);
@@ -117,6 +127,10 @@ void encoder_place(struct encoder *encoder, struct arena *arena) {
             step->direction[d].gates = arena_take(arena, row * 2 * (size_t)step->out);
             step->direction[d].cells = arena_take(arena, row * (size_t)step->out / 2);
         }
+    }
+    if (encoder->dropout > 0) {
+        encoder->sample = arena_take(arena, (size_t)encoder->rows * sizeof *encoder->sample);
+        encoder->token = arena_take(arena, (size_t)encoder->rows * sizeof *encoder->token);
     }
 }
 
@@ -273,15 +287,56 @@ static int lstm_backward(struct encoder *encoder, const struct encoder_step *ste
     return status;
 }
 
+/* The same mask on every rank that has the encoder. */
+static struct residual_dropout dropout_call(const struct encoder *encoder, const struct encoder_step *step) {
+    bool is_on = encoder->adapter->peft->sample >= 0;
+    return (struct residual_dropout){.rows = encoder->rows,
+                                     .cols = step->out,
+                                     .type = DTYPE_F32,
+                                     .x = step[-1].y,
+                                     .y = step->y,
+                                     .dy = step->dy,
+                                     .dx = step[-1].dy,
+                                     .dropout = {.p = is_on ? (float)encoder->dropout : 0,
+                                                 .seed = rank_of(encoder)->seed,
+                                                 .site = step->site,
+                                                 .keys = {.sample = encoder->sample, .token = encoder->token}}};
+}
+
+static int set_keys(struct encoder *encoder) {
+    enum { CHUNK = 128 };
+    uint32_t sample[CHUNK], token[CHUNK];
+    struct stream *stream = rank_of(encoder)->exec.stream;
+    int status = STATUS_OK;
+    if (rank_of(encoder)->is_planning || encoder->dropout <= 0)
+        return STATUS_OK;
+    for (int64_t i = 0; i < encoder->rows && !status; i += CHUNK) {
+        int64_t count = encoder->rows - i < CHUNK ? encoder->rows - i : CHUNK;
+        for (int64_t k = 0; k < count; k++) {
+            sample[k] = (uint32_t)encoder->adapter->peft->sample;
+            token[k] = (uint32_t)(i + k);
+        }
+        status = stream_copy_to_device(stream, encoder->sample + i, sample, (size_t)count * sizeof *sample);
+        if (!status)
+            status = stream_copy_to_device(stream, encoder->token + i, token, (size_t)count * sizeof *token);
+        if (!status)
+            status = stream_wait(stream);
+    }
+    return status;
+}
+
 int encoder_forward(struct encoder *encoder) {
     const float *x = wide_weight(encoder->wide, encoder->embedding);
-    int status = STATUS_OK;
+    int status = set_keys(encoder);
     for (int i = 0; i < encoder->count && !status; i++) {
         struct encoder_step *step = &encoder->steps[i];
         if (step->kind == ENCODER_LINEAR) {
             status = project(encoder, x, step->in, step->weight, step->bias, step->y, step->out);
         } else if (step->kind == ENCODER_LSTM) {
             status = lstm_forward(encoder, step, x);
+        } else if (step->kind == ENCODER_DROPOUT) {
+            struct residual_dropout call = dropout_call(encoder, step);
+            status = rank_run(rank_of(encoder), PHASE_REST, residual_dropout_forward, &call);
         } else {
             struct unit_call call = unit_call_of(encoder, step);
             status = rank_run(rank_of(encoder), PHASE_REST, unit_forward, &call);
@@ -306,6 +361,9 @@ int encoder_backward(struct encoder *encoder) {
                 status = project_back(encoder, step->dy, step->out, step->weight, dx, step->in, !i);
         } else if (step->kind == ENCODER_LSTM) {
             status = lstm_backward(encoder, step, x, dx, !i);
+        } else if (step->kind == ENCODER_DROPOUT) {
+            struct residual_dropout call = dropout_call(encoder, step);
+            status = rank_run(rank_of(encoder), PHASE_REST, residual_dropout_backward, &call);
         } else {
             struct unit_call call = unit_call_of(encoder, step);
             status = rank_run(rank_of(encoder), PHASE_REST, unit_backward, &call);

@@ -21,6 +21,17 @@ static bool has_config(const char *directory) {
     return !file_join(path, sizeof path, directory, "adapter_config.json") && file_exists(path);
 }
 
+/* What trains: the encoder, where the directory has it; else the table is all there is. */
+static bool take_encoder(const char *directory, struct peft_config *config) {
+    bool has_encoder = config->type >= PEFT_PTUNING && ckpt_has_encoder(directory);
+    if (config->type == PEFT_PTUNING && !has_encoder) {
+        log_info("%s has the virtual tokens alone, without their encoder: they go on as prompt tuning", directory);
+        config->type = PEFT_PROMPT;
+    }
+    config->prefix_projection = config->type == PEFT_PREFIX && has_encoder;
+    return has_encoder;
+}
+
 static int open_adapter(struct peft_files *files, const char *directory, bool trains) {
     size_t count = (size_t)files->count + 1;
     struct peft_config *configs = realloc(files->configs, count * sizeof *configs);
@@ -44,14 +55,17 @@ static int open_adapter(struct peft_files *files, const char *directory, bool tr
     strbuf_free(&text);
     if (!status && !trains)
         config->lora_dropout = config->encoder_dropout = 0;
-    if (!status)
-        status = ckpt_open_adapter(directory, &file->tensors);
-    config->is_whole = !status && !ckpt_has_tensor(file->tensors, "prompt_embeddings") &&
-                       ckpt_has_tensor(file->tensors, "prompt_encoder.default.embedding.weight");
-    return status;
+    bool is_whole = !status && trains && take_encoder(directory, config);
+    if (status)
+        return status;
+    return is_whole ? ckpt_open_encoder(directory, &file->tensors) : ckpt_open_adapter(directory, &file->tensors);
 }
 
-/* The adapters that stand in a directory side by side. */
+static int fail_no_adapter(const char *directory) {
+    return status_fail(STATUS_NOT_FOUND, "%s holds no adapter (adapter_config.json)", directory);
+}
+
+/* The adapters that stand in a directory side by side, beside finetune's checkpoints. None is STATUS_NOT_FOUND. */
 static int open_stack(struct peft_files *files, const char *directory, bool trains) {
     char **names;
     size_t count;
@@ -61,27 +75,32 @@ static int open_stack(struct peft_files *files, const char *directory, bool trai
     for (size_t i = 0; i < count && !status; i++) {
         char path[PATH_MAX];
         status = file_join(path, sizeof path, directory, names[i]);
-        if (!status && *names[i] != '.' && !strstr(names[i], ".tmp-") && has_config(path))
+        bool is_other = *names[i] == '.' || strstr(names[i], ".tmp-") || strstr(names[i], ".old-") ||
+                        !strncmp(names[i], "iter_", 5) || !strcmp(names[i], "best");
+        if (!status && !is_other && has_config(path))
             status = open_adapter(files, path, trains);
     }
     file_list_free(names, count);
-    return status || files->count > before
-               ? status
-               : status_fail(STATUS_NOT_FOUND, "%s holds no adapter (adapter_config.json)", directory);
+    return status || files->count > before ? status : fail_no_adapter(directory);
 }
 
 static int open_directory(struct peft_files *files, const char *directory, bool trains) {
     char newest[PATH_MAX];
+    int before = files->count;
     if (!file_is_directory(directory))
         return status_fail(STATUS_NOT_FOUND, "%s is not the directory of an adapter", directory);
     if (has_config(directory))
         return open_adapter(files, directory, trains);
-    int status = ckpt_latest(directory, newest, sizeof newest, NULL);
-    if (status == STATUS_NOT_FOUND)
-        return open_stack(files, directory, trains);
-    if (!status && !has_config(newest))
-        status = status_fail(STATUS_INVALID, "%s is a checkpoint of a model, not of an adapter", newest);
-    return status ? status : open_adapter(files, newest, trains);
+    int status = open_stack(files, directory, trains);
+    if (status != STATUS_NOT_FOUND || files->count > before)
+        return status;
+    status = ckpt_latest(directory, newest, sizeof newest, NULL);
+    if (status)
+        return status == STATUS_NOT_FOUND ? fail_no_adapter(directory) : status;
+    status = has_config(newest) ? open_adapter(files, newest, trains) : open_stack(files, newest, trains);
+    return status == STATUS_NOT_FOUND && files->count == before
+               ? status_fail(STATUS_INVALID, "%s is a checkpoint of a model, not of an adapter", newest)
+               : status;
 }
 
 int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **out) {
@@ -163,19 +182,29 @@ static void find_slice(const struct ckpt_tensors *tensors, struct param_slice *s
 
 /* ---- loading ---- */
 
-/* The stack's table as one adapter's file has it: other adapters' rows are frozen, which leaves them out. */
+/* The adapter's table with the names that the file has. */
 static int table_of(const struct peft_adapter *adapter, const struct ckpt_tensors *tensors, struct param_table *table) {
-    const struct param_table *all = &adapter->peft->table;
-    *table = (struct param_table){.count = all->count, .capacity = all->count};
-    table->rows = malloc(((size_t)all->count + 1) * sizeof *table->rows);
-    if (!table->rows)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    memcpy(table->rows, all->rows, (size_t)all->count * sizeof *table->rows);
+    const struct param_table *all = peft_table(adapter);
+    int status = peft_copy_table(all, table);
+    if (status)
+        return status;
     for (int i = 0; i < all->count; i++) {
         struct param *row = &table->rows[i];
-        row->is_trainable = i >= adapter->first_row && i < adapter->end_row;
         for (int s = 0; s < row->slice_count && row->is_trainable; s++)
             find_slice(tensors, &row->slices[s]);
+    }
+    return STATUS_OK;
+}
+
+static int check_methods(const struct peft *peft, const struct peft_files *files) {
+    if (peft->count != files->count)
+        return status_fail(STATUS_INVALID, "%s: a stack of %d, where %d adapters are expected",
+                           files->count ? files->of[0].directory : "no directory", files->count, peft->count);
+    for (int i = 0; i < peft->count; i++) {
+        int expected = peft->adapters[i].config.type, found = files->configs[i].type;
+        if (expected != found)
+            return status_fail(STATUS_INVALID, "%s is an adapter of method %s, not %s", files->of[i].directory,
+                               peft_method_names[found], peft_method_names[expected]);
     }
     return STATUS_OK;
 }
@@ -186,13 +215,16 @@ int peft_load(struct peft *peft, const struct peft_files *files) {
                              .memory = peft->store.weights,
                              .dtype = peft->store.dtype};
     struct ckpt_array array = ckpt_flat_array(&flat, "", true);
-    int status =
-        peft->count == files->count ? STATUS_OK : status_fail(STATUS_INVALID, "the files are of other adapters");
+    return peft_read(peft, files, &array);
+}
+
+int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values) {
+    int status = check_methods(peft, files);
     for (int i = 0; i < peft->count && !status; i++) {
         struct param_table table;
         status = table_of(&peft->adapters[i], files->of[i].tensors, &table);
         if (!status)
-            status = ckpt_read(files->of[i].tensors, &table, &array, 1);
+            status = ckpt_read(files->of[i].tensors, &table, values, 1);
         param_table_free(&table);
     }
     return status;

@@ -263,8 +263,7 @@ static int write_model(const struct merge *m) {
         log_info("%s is %s; the merged model is %s", m->directory, dtype_name(found), dtype_name(writing.dtype));
     if (m->is_untied_here || writing.dtype != found)
         status = gpt2_write_config(&m->config, writing.dtype, m->eos_id, &fresh);
-    struct ckpt_model model = {.kind = CKPT_MODEL,
-                               .table = &m->table,
+    struct ckpt_model model = {.table = &m->table,
                                .weights = &weights,
                                .config_text = fresh ? fresh : strbuf_text(&m->config_text),
                                .tokenizer_directory = m->directory};

@@ -19,7 +19,7 @@ struct peft_method {
     int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
-    /* Sets those parameters of `to`, which does not train, that `from` has none of the same names for. */
+    /* Of an encoder: the table of `to`, which does not train and is fp32, from what `from` made of its weights. */
     int (*fold)(const struct peft_adapter *from, struct peft_adapter *to);
     void (*close)(struct peft_adapter *adapter);
 };
@@ -28,9 +28,10 @@ struct peft_adapter {
     struct peft *peft;
     const struct peft_method *method;
     struct peft_config config;
-    int number;             /* in the stack */
-    int first_row, end_row; /* its rows of the table */
-    void *own;              /* the method's */
+    int number;                   /* in the stack */
+    int first_row, end_row;       /* its rows of the table */
+    struct param_table own_table; /* in a stack of several: the table in which they alone train */
+    void *own;                    /* the method's */
 };
 
 struct peft {
@@ -39,17 +40,22 @@ struct peft {
     struct model_config base;
     enum dtype dtype;
     bool trains;
+    int64_t sample;                    /* the first of the global batch under way; below 0: no dropout */
     int64_t max_rows;                  /* of a batch */
     const struct param_store *weights; /* the base's, once they are known */
     size_t scratch_bytes;              /* the most that a method asked for */
     size_t own_bytes;                  /* that methods take on the device themselves */
     void *scratch;                     /* one hook's at a time */
     struct param_table table;
+    struct param_table state_table; /* of a stack of several that trains: the table with names that differ */
     struct param_store store;
     bool *is_held; /* [table count] */
     struct hook_table hooks;
     int count;
     struct peft_adapter *adapters;
+    struct peft *tables; /* what encoders make: a stack of those adapters that does not train, in fp32; NULL: none */
+    struct ckpt_flat table_flat;
+    struct ckpt_array table_values;
 };
 
 /* A projection of the base: its place, what Hugging Face calls it ("attn.c_attn") and what the model does
@@ -91,6 +97,13 @@ int peft_expression_check(const char *what, const char *expression);
  * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their
  * names. Returns the id, or a negative status. Slices that are not set are one slice of the whole. */
 int peft_add_row(struct peft_adapter *adapter, struct param *row);
+/* export.c: opens peft->tables where there are encoders. */
+int peft_open_tables(struct peft *peft);
+int peft_copy_table(const struct param_table *table, struct param_table *copy);
+/* Whether its values come from an encoder: then that trains, and not they. */
+bool peft_is_encoded(const struct peft_adapter *adapter);
+/* The table of the stack, in which only this adapter's rows train. */
+const struct param_table *peft_table(const struct peft_adapter *adapter);
 /* Whether the layer is this stage's; while the stack opens. */
 bool peft_has_layer(const struct peft *peft, int64_t layer);
 

@@ -24,18 +24,11 @@ int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]) {
     return status;
 }
 
-int peft_write_notes(const char *directory, const struct peft_notes *notes) {
-    char path[PATH_MAX];
-    int status = file_join(path, sizeof path, directory, file_name);
+int peft_write_notes(const struct peft_notes *notes, char **text) {
     json_t *object = json_pack("{s:s, s:s}", "base_digest", notes->base_digest, "chat_template", notes->chat_template);
-    char *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(object);
-    if (!status && !text)
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = file_write_atomic(path, text, strlen(text));
-    free(text);
-    return status;
+    return *text ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
 static bool is_word(const char *text) {

@@ -74,22 +74,86 @@ int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
 int peft_check_encoder(const struct peft_adapter *adapter) {
     const struct peft_config *config = &adapter->config;
     enum { LAYERS = 64 };
+    double dropout = config->encoder_dropout;
     if (config->encoder_hidden_size < 0)
         return status_fail(STATUS_USAGE, "peft.encoder_hidden_size %lld: expected at least 1",
                            (long long)config->encoder_hidden_size);
     if (config->encoder_num_layers < 0 || config->encoder_num_layers > LAYERS)
         return status_fail(STATUS_USAGE, "peft.encoder_num_layers %lld: expected 1 to %d",
                            (long long)config->encoder_num_layers, LAYERS);
-    if (config->encoder_dropout > 0)
-        return status_fail(STATUS_USAGE, "peft.encoder_dropout %g: encoders have no dropout here, expected 0",
-                           config->encoder_dropout);
+    if (!(dropout >= 0 && dropout < 1))
+        return status_fail(STATUS_USAGE, "peft.encoder_dropout %g: expected at least 0 and below 1", dropout);
     return STATUS_OK;
 }
 
 /* ---- opening ---- */
 
+bool peft_is_encoded(const struct peft_adapter *adapter) {
+    const struct peft_config *config = &adapter->config;
+    return adapter->peft->trains &&
+           (config->type == PEFT_PTUNING || (config->type == PEFT_PREFIX && config->prefix_projection));
+}
+
+const struct param_table *peft_table(const struct peft_adapter *adapter) {
+    return adapter->peft->count > 1 ? &adapter->own_table : &adapter->peft->table;
+}
+
+int peft_copy_table(const struct param_table *table, struct param_table *copy) {
+    *copy = (struct param_table){.count = table->count, .capacity = table->count};
+    copy->rows = malloc(((size_t)table->count + 1) * sizeof *copy->rows);
+    if (!copy->rows)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    memcpy(copy->rows, table->rows, (size_t)table->count * sizeof *copy->rows);
+    return STATUS_OK;
+}
+
+const struct param_table *peft_state_table(const struct peft *peft) {
+    return peft->count > 1 ? &peft->state_table : &peft->table;
+}
+
+static int make_state_table(struct peft *peft) {
+    int status = peft_copy_table(&peft->table, &peft->state_table);
+    for (int i = 0; i < peft->count && !status; i++)
+        for (int row = peft->adapters[i].first_row; row < peft->adapters[i].end_row && !status; row++)
+            for (int s = 0; s < peft->table.rows[row].slice_count && !status; s++) {
+                struct param_slice *slice = &peft->state_table.rows[row].slices[s];
+                const char *old = peft->table.rows[row].slices[s].name;
+                int n = snprintf(slice->name, sizeof slice->name, "%s.%s", old,
+                                 peft_method_names[peft->adapters[i].config.type]);
+                if (n < 0 || (size_t)n >= sizeof slice->name)
+                    status = status_fail(STATUS_INVALID, "name too long: %s", old);
+            }
+    return status;
+}
+
+static int make_own_table(struct peft_adapter *adapter) {
+    const struct param_table *all = &adapter->peft->table;
+    struct param_table *own = &adapter->own_table;
+    int status = peft_copy_table(all, own);
+    if (status)
+        return status;
+    for (int i = 0; i < all->count; i++)
+        own->rows[i].is_trainable = i >= adapter->first_row && i < adapter->end_row;
+    return STATUS_OK;
+}
+
+/* DoRA scales a projection's outputs by what it measured of the bare weights: others that change them would be scaled
+ * with them, or not be in its measure. */
+static int check_stack(const struct peft_options *options) {
+    for (int i = 0; i < options->count; i++)
+        for (int k = 0; k < options->count; k++) {
+            int other = options->adapters[k].type;
+            if (options->adapters[i].type == PEFT_LORA && options->adapters[i].use_dora && i != k &&
+                (other == PEFT_LORA || other == PEFT_IA3))
+                return status_fail(STATUS_USAGE,
+                                   "DoRA cannot be stacked with %s: it measures and scales the base's own projections",
+                                   peft_method_names[other]);
+        }
+    return STATUS_OK;
+}
+
 static int open_adapters(struct peft *peft, const struct peft_options *options) {
-    int status = STATUS_OK;
+    int status = check_stack(options);
     for (int i = 0; i < options->count && !status; i++) {
         struct peft_adapter *adapter = &peft->adapters[i];
         *adapter = (struct peft_adapter){.peft = peft,
@@ -100,7 +164,9 @@ static int open_adapters(struct peft *peft, const struct peft_options *options) 
         status = adapter->method->describe(adapter);
         adapter->end_row = peft->table.count;
     }
-    return status;
+    for (int i = 0; i < options->count && options->count > 1 && !status; i++)
+        status = make_own_table(&peft->adapters[i]);
+    return status || options->count < 2 || !options->trains ? status : make_state_table(peft);
 }
 
 /* Rows of the layers that this stage has; those before the layers are the first stage's. */
@@ -136,6 +202,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
                           .base = options->model->config,
                           .dtype = options->model->dtype,
                           .trains = options->trains,
+                          .sample = -1,
                           .max_rows = options->model->max_rows,
                           .count = options->count,
                           .adapters = calloc((size_t)options->count, sizeof *peft->adapters)};
@@ -150,6 +217,8 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
         status = open_store(peft, options->model);
     for (int i = 0; i < peft->count && !status; i++)
         status = peft->adapters[i].method->attach(&peft->adapters[i]);
+    if (!status && peft->trains)
+        status = peft_open_tables(peft);
     if (status)
         peft_close(peft);
     else
@@ -163,9 +232,13 @@ void peft_close(struct peft *peft) {
     for (int i = 0; i < peft->count && peft->adapters; i++)
         if (peft->adapters[i].method && peft->adapters[i].method->close)
             peft->adapters[i].method->close(&peft->adapters[i]);
+    for (int i = 0; i < peft->count && peft->adapters; i++)
+        param_table_free(&peft->adapters[i].own_table);
+    peft_close(peft->tables);
     device_free(peft->rank->device, peft->scratch);
     param_store_close(&peft->store);
     param_table_free(&peft->table);
+    param_table_free(&peft->state_table);
     hook_table_free(&peft->hooks);
     free(peft->is_held);
     free(peft->adapters);
@@ -207,7 +280,7 @@ int peft_allocate(struct peft *peft) {
     for (int i = 0; i < peft->count && !status; i++)
         if (peft->adapters[i].method->allocate)
             status = peft->adapters[i].method->allocate(&peft->adapters[i]);
-    return status;
+    return status || !peft->tables ? status : peft_allocate(peft->tables);
 }
 
 void peft_set_base(struct peft *peft, const struct param_store *weights) {
@@ -224,7 +297,8 @@ int peft_initialise(struct peft *peft, uint64_t seed) {
 
 /* ---- a global batch ---- */
 
-int peft_begin(struct peft *peft) {
+static int begin(struct peft *peft, int64_t sample) {
+    peft->sample = sample;
     int status = peft->store.gradients
                      ? stream_zero(peft->rank->exec.stream, peft->store.gradients, param_gradient_bytes(&peft->store))
                      : STATUS_OK;
@@ -234,36 +308,18 @@ int peft_begin(struct peft *peft) {
     return status;
 }
 
+int peft_begin(struct peft *peft) {
+    return begin(peft, -1);
+}
+
+int peft_begin_batch(struct peft *peft, int64_t sample) {
+    return begin(peft, sample);
+}
+
 int peft_end(struct peft *peft) {
     int status = STATUS_OK;
     for (int i = peft->count - 1; i >= 0 && !status; i--)
         if (peft->adapters[i].method->end)
             status = peft->adapters[i].method->end(&peft->adapters[i]);
     return status;
-}
-
-/* ---- folding ---- */
-
-/* Parameters of both tables; their shapes and parts are the same. */
-static int copy_row(const struct peft *from, struct peft *to, int id) {
-    int source = param_table_find(&from->table, to->table.rows[id].name, id);
-    int64_t count = param_local_elements(&to->store, id);
-    if (source == PARAM_NONE || !count)
-        return STATUS_OK;
-    if (count != param_local_elements(&from->store, source) || to->store.dtype != from->store.dtype)
-        return status_fail(STATUS_INVALID, "folding %s: not the same in both stacks", to->table.rows[id].name);
-    size_t width = dtype_bytes(to->store.dtype);
-    return stream_copy(to->rank->exec.stream, (char *)to->store.weights + (size_t)to->store.offset[id] * width,
-                       (const char *)from->store.weights + (size_t)from->store.offset[source] * width,
-                       (size_t)count * width);
-}
-
-int peft_fold(const struct peft *from, struct peft *to) {
-    int status = from->count == to->count ? STATUS_OK : status_fail(STATUS_INVALID, "folding another stack");
-    for (int id = 0; id < to->table.count && !status; id++)
-        status = copy_row(from, to, id);
-    for (int i = 0; i < to->count && !status; i++)
-        if (to->adapters[i].method->fold)
-            status = to->adapters[i].method->fold(&from->adapters[i], &to->adapters[i]);
-    return status ? status : stream_wait(to->rank->exec.stream);
 }

@@ -27,6 +27,8 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
 void peft_close(struct peft *peft);
 const struct hook_table *peft_hooks(const struct peft *peft);
 struct param_store *peft_store(struct peft *peft);
+/* The store's table with names of tensors that are each adapter's own: "base_model.....ia3_l.ia3". */
+const struct param_table *peft_state_table(const struct peft *peft);
 /* Rows of each sample that stand before its tokens: virtual tokens, of all adapters together. */
 int64_t peft_virtual_tokens(const struct peft *peft);
 
@@ -45,16 +47,45 @@ int peft_initialise(struct peft *peft, uint64_t seed);
 /* Clears the gradients and computes what hooks use until the weights change again: before a global batch, before a
  * validation, and once where nothing trains. */
 int peft_begin(struct peft *peft);
+/* The same before a global batch that is trained on: `sample`, the number of its first one, is a key of the dropout
+ * that encoders have. */
+int peft_begin_batch(struct peft *peft, int64_t sample);
 /* Gradients of what peft_begin computed. */
 int peft_end(struct peft *peft);
-/* Sets the parameters of `to`, a stack of the same adapters that does not train, on the same rank and allocated: those
- * of `from`, and in place of an encoder's the table that it made at the last peft_begin. What serving needs. */
-int peft_fold(const struct peft *from, struct peft *to);
+/* ---- a stack's files: export.c ----
+ *
+ * An adapter alone has a directory; of several each has one in it, named as its method. In it: adapter_config.json,
+ * adapter_model.safetensors (of a bottleneck adapter AdapterHub's adapter.safetensors), cambium_adapter.json; and of an
+ * encoder (p-tuning, a projected prefix) prompt_encoder.safetensors, from which training goes on. */
 
-/* Writes adapter_config.json and adapter_model.safetensors (of a bottleneck adapter AdapterHub's adapter.safetensors)
- * into `directory`, which exists, as peft_fold gives them, with the ranks of the stack's world together. The files take
- * the place of older ones when all is written. */
-int peft_export(struct peft *peft, const char *directory, const char *config_text);
+/* `values`: of the store's rows; the parts keep pointing to it. Tables of encoders are those that peft_make_tables
+ * left. */
+int peft_parts(struct peft *peft, const struct ckpt_array *values, struct ckpt_part parts[CKPT_MAX_PARTS], int *count);
+
+/* Before files are written; gradients are cleared. */
+int peft_make_tables(struct peft *peft);
+
+struct peft_export {
+    const struct ckpt_array *values; /* NULL: the store's weights */
+    const struct ckpt_text *texts;
+    int text_count;
+    const char *directory;
+    bool is_shared; /* beside what else the directory, which exists, holds; else it is replaced as a whole */
+};
+/* Writes all of them, with the ranks of the stack's world together. They take the place of older ones when all is
+ * written. */
+int peft_export(struct peft *peft, const struct peft_export *export);
+
+/* The texts of such directories: configurations, and notes for each. */
+struct peft_notes;
+struct peft_texts {
+    struct ckpt_text items[CKPT_MAX_PARTS];
+    char *owned[CKPT_MAX_PARTS];
+    int count;
+};
+int peft_texts_make(const struct peft_config *configs, int count, const char *base_directory,
+                    const struct peft_notes *notes, struct peft_texts *texts);
+void peft_texts_free(struct peft_texts *texts);
 
 /* ---- adapters in files: load.c ---- */
 
@@ -62,8 +93,8 @@ int peft_export(struct peft *peft, const char *directory, const char *config_tex
  * other effect, and any thread may do it. */
 struct peft_files;
 
-/* A directory is an adapter's; or one of checkpoints, of which the newest counts; or a stack's, with a directory each
- * adapter. `trains`: dropout counts. */
+/* A directory is an adapter's; or a stack's, with a directory each adapter; or one of checkpoints, of which the newest
+ * counts. `trains`: dropout counts, and encoders; the table that an encoder once made goes on as one. */
 int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **files);
 void peft_files_close(struct peft_files *files);
 int peft_files_count(const struct peft_files *files);
@@ -74,6 +105,8 @@ const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, in
 /* The parameters of a stack that was opened with these configurations and has its memory. Everything is checked before
  * anything is set, within one adapter. */
 int peft_load(struct peft *peft, const struct peft_files *files);
+/* The same into `values`, of the store's rows. */
+int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values);
 
 /* ---- beside PEFT's files: notes.c ---- */
 
@@ -83,8 +116,8 @@ struct peft_notes {
     char chat_template[24];              /* a name; "": not recorded */
 };
 int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]);
-/* Writes cambium_adapter.json into the directory of an adapter. */
-int peft_write_notes(const char *directory, const struct peft_notes *notes);
+/* The text of cambium_adapter.json, which stands in the directory of an adapter; the caller frees it. */
+int peft_write_notes(const struct peft_notes *notes, char **text);
 /* Empty where the directory has none. */
 int peft_read_notes(const char *directory, struct peft_notes *notes);
 /* Warns of adapters that were trained on another base. */

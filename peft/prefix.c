@@ -1,9 +1,9 @@
 /* Prefix tuning (arXiv 2101.00190): keys and values that stand before the samples' own, in every layer.
  *
  * The file's table [tokens, 2 L C], layer by layer keys and then values, is cut into parameters of the layers: feature
- * by feature, [2 C, tokens], so that they lie on their stage, and each tensor rank has its heads. With a projection,
- * which is there while training and in its checkpoints, the table is the output of a linear behind a small encoder, and
- * the parameters of a layer are that linear's [2 C, H]. Both ways keys [tokens, C] are hidden weight' (+ bias): without
+ * by feature, [2 C, tokens], so that they lie on their stage, and each tensor rank has its heads. With a projection
+ * while training, the table is the output of a linear behind a small encoder, and the parameters of a layer are that
+ * linear's [2 C, H]. Both ways keys [tokens, C] are hidden weight' (+ bias): without
  * a projection hidden is the unit matrix. The encoder is the first stage's; all stages get its output by a sum to which
  * the others add nothing. */
 #include "encoder-internal.h"
@@ -105,7 +105,7 @@ static int describe(struct peft_adapter *adapter) {
     prefix->width =
         param_share(whole_width(peft), tensor + 1, tensors) - param_share(whole_width(peft), tensor, tensors);
     prefix->is_first = peft_has_layer(peft, 0);
-    prefix->is_projected = (adapter->config.prefix_projection && peft->trains) || adapter->config.is_whole;
+    prefix->is_projected = peft_is_encoded(adapter);
     prefix->wide.peft = peft;
     prefix->encoder.wide = &prefix->wide;
     if (!status && prefix->is_projected)
@@ -271,7 +271,7 @@ static int fold_half(const struct prefix *source, struct peft_adapter *to, int64
     struct param_store *store = &to->peft->store;
     struct stream *stream = to->peft->rank->exec.stream;
     int64_t tokens = source->tokens, width = source->width;
-    size_t count = (size_t)(tokens * width), bytes = dtype_bytes(store->dtype);
+    size_t count = (size_t)(tokens * width);
     float *values = malloc(2 * count * sizeof *values), *turned = values + count;
     if (!values)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -279,15 +279,11 @@ static int fold_half(const struct prefix *source, struct peft_adapter *to, int64
     if (!status)
         status = stream_wait(stream);
     for (int64_t i = 0; i < tokens && !status; i++)
-        for (int64_t j = 0; j < width; j++) {
-            if (store->dtype == DTYPE_F32)
-                turned[j * tokens + i] = values[i * width + j];
-            else
-                ((uint16_t *)turned)[j * tokens + i] = bf16_from_float(values[i * width + j]);
-        }
+        for (int64_t j = 0; j < width; j++)
+            turned[j * tokens + i] = values[i * width + j];
     int64_t at = store->offset[folded->layers[layer].weight] + half(folded, which, tokens);
     if (!status)
-        status = stream_copy_to_device(stream, (char *)store->weights + (size_t)at * bytes, turned, count * bytes);
+        status = stream_copy_to_device(stream, (float *)store->weights + at, turned, count * sizeof *turned);
     if (!status)
         status = stream_wait(stream);
     free(values);

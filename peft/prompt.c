@@ -2,7 +2,7 @@
  *
  * They are ids behind the vocabulary, rows of a table that the embedding has beside its own; positions are added to
  * them as to all rows. Prompt tuning trains the table. P-tuning trains an encoder that makes it, once per global batch;
- * where nothing trains it is a table as well, unless a checkpoint is read, which has the encoder alone. Only the first
+ * where nothing trains it is a table as well. Only the first
  * stage has any of it. Every tensor rank has all of the table, and the same gradient, as each sees the whole gradient
  * of the embedded rows. */
 #include "encoder-internal.h"
@@ -47,11 +47,15 @@ static int add_mlp(struct prompt *prompt, int64_t hidden, int64_t out) {
     return status ? status : encoder_add_linear(encoder, "mlp_head.4", out);
 }
 
-static int add_lstm(struct prompt *prompt, int64_t hidden, int64_t layers, int64_t out) {
+static int add_lstm(struct prompt *prompt, int64_t hidden, int64_t layers, double dropout, int64_t out) {
     struct encoder *encoder = &prompt->encoder;
     int status = STATUS_OK;
-    for (int64_t layer = 0; layer < layers && !status; layer++)
-        status = encoder_add_lstm(encoder, hidden, layer);
+    for (int64_t layer = 0; layer < layers && !status; layer++) {
+        if (layer > 0 && dropout > 0)
+            status = encoder_add_dropout(encoder, dropout, layer);
+        if (!status)
+            status = encoder_add_lstm(encoder, hidden, layer);
+    }
     if (!status)
         status = encoder_add_linear(encoder, "mlp_head.0", 2 * hidden);
     if (!status)
@@ -69,8 +73,9 @@ static int add_encoder(struct peft_adapter *adapter, struct prompt *prompt) {
         status = encoder_start(&prompt->encoder, adapter, prompt->tokens, C);
     if (status)
         return status;
-    return config->encoder_reparameterization_type == PEFT_MLP ? add_mlp(prompt, hidden, C)
-                                                               : add_lstm(prompt, hidden, layers, C);
+    return config->encoder_reparameterization_type == PEFT_MLP
+               ? add_mlp(prompt, hidden, C)
+               : add_lstm(prompt, hidden, layers, config->encoder_dropout, C);
 }
 
 static int check_text(const struct peft_adapter *adapter) {
@@ -99,7 +104,7 @@ static int describe(struct peft_adapter *adapter) {
         return status;
     prompt->tokens = adapter->config.num_virtual_tokens;
     prompt->is_here = peft_has_layer(adapter->peft, 0);
-    prompt->is_encoded = adapter->config.type == PEFT_PTUNING && (adapter->peft->trains || adapter->config.is_whole);
+    prompt->is_encoded = peft_is_encoded(adapter);
     prompt->wide.peft = adapter->peft;
     prompt->encoder.wide = &prompt->wide;
     return prompt->is_encoded ? add_encoder(adapter, prompt) : add_table(adapter, prompt);
@@ -162,14 +167,12 @@ static int end(struct peft_adapter *adapter) {
 static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
     const struct prompt *source = from->own, *folded = to->own;
     struct param_store *store = &to->peft->store;
-    struct hook_virtual rows;
     if (!source->is_encoded || !source->is_here)
         return STATUS_OK;
-    int status = virtual_rows((void *)(uintptr_t)from, &rows);
-    size_t width = dtype_bytes(store->dtype);
-    void *table = (char *)store->weights + (size_t)store->offset[folded->table_id] * width;
-    size_t bytes = (size_t)param_local_elements(store, folded->table_id) * width;
-    return status ? status : stream_copy(to->peft->rank->exec.stream, table, rows.table, bytes);
+    int64_t offset = store->offset[folded->table_id], count = param_local_elements(store, folded->table_id);
+    const float *made = source->encoder.steps[source->encoder.count - 1].y;
+    return stream_copy(to->peft->rank->exec.stream, (float *)store->weights + offset, made,
+                       (size_t)count * sizeof *made);
 }
 
 static void place(struct peft_adapter *adapter, struct arena *arena) {

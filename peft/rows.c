@@ -31,7 +31,6 @@ static const char *const encoders[] = {"MLP", "LSTM", NULL};
     }
 
 const struct config_row peft_rows[] = {
-    CHOICE(type, "lora", peft_method_names, "the method; --peft says the same"),
     LIST(target_modules, "NAME...",
          "projections by suffix (c_attn, mlp.c_proj), one regular expression, or all-linear; the method's own when not "
          "given"),
@@ -62,7 +61,7 @@ const struct config_row peft_rows[] = {
     CHOICE(encoder_reparameterization_type, "MLP", encoders, "of ptuning: the encoder"),
     INT(encoder_hidden_size, "0", 0, 1 << 20, "of ptuning and a projected prefix: inner width; 0: the model's"),
     INT(encoder_num_layers, "2", 1, 64, "of ptuning with LSTM"),
-    FLOAT(encoder_dropout, "0", 0, 1, "of ptuning with LSTM: only 0 can be trained with"),
+    FLOAT(encoder_dropout, "0", 0, 1, "of ptuning with LSTM: dropout between its layers, below 1"),
     BOOL(prefix_projection, "false", "of prefix: train it through an encoder"),
 };
 const size_t peft_row_count = sizeof peft_rows / sizeof *peft_rows;

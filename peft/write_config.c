@@ -1,7 +1,5 @@
 /* adapter_config.json, with the keys and values that PEFT reads back and other readers ask for. */
-#include "ckpt/ckpt.h"
-#include "model/model.h"
-#include "peft/config.h"
+#include "method-internal.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -84,11 +82,24 @@ static void add_lora(json_t *object, const struct peft_config *config) {
     set(object, "modules_to_save", json_null());
 }
 
+/* Whether the targets have the feed-forward's second projection in some layer. */
+static bool targets_forward(const struct peft_config *config) {
+    enum { LAYERS = 1024 }; /* whose numbers expressions may name */
+    const struct peft_projection forward = {.name = "mlp.c_proj"};
+    struct peft_adapter adapter = {.config = *config};
+    adapter.config.layers_to_transform = (struct config_list){0};
+    for (int64_t layer = 0; layer < LAYERS; layer++)
+        if (peft_targets(&adapter, layer, &forward))
+            return true;
+    return false;
+}
+
 static void add_ia3(json_t *object, const struct peft_config *config) {
     static const char *const defaults[] = {"c_attn", "mlp.c_proj", NULL}, *const forwards[] = {"mlp.c_proj", NULL};
     const struct config_list *modules = &config->feedforward_modules;
     bool is_default = !config->target_modules.count,
-         is_none = modules->count == 1 && !strcmp(modules->items[0], "none");
+         is_none = modules->count ? modules->count == 1 && !strcmp(modules->items[0], "none")
+                                  : !is_default && !targets_forward(config);
     set(object, "target_modules", targets_of(&config->target_modules, defaults));
     set(object, "exclude_modules",
         config->exclude_modules.count ? targets_of(&config->exclude_modules, NULL) : json_null());

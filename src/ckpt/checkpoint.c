@@ -12,19 +12,40 @@ bool directory_has_file(const char *directory, const char *name) {
     return !file_join(path, sizeof path, directory, name) && file_exists(path);
 }
 
-const char *kind_config_file(enum ckpt_kind kind) {
-    return kind == CKPT_ADAPTER ? "adapter_config.json" : CONFIG_FILE;
+static bool has_adapter(const char *directory) {
+    static const char *const parts[] = {CKPT_ADAPTER_PART, CKPT_HUB_PART};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.safetensors", parts[i]);
+        if (directory_has_file(directory, name))
+            return directory_has_file(directory, ADAPTER_FILE);
+    }
+    return false;
 }
 
-const char *kind_weights(enum ckpt_kind kind) {
-    return kind == CKPT_ADAPTER ? "adapter_model" : "model";
+/* Adapters side by side. */
+static bool has_stack(const char *directory) {
+    char **names;
+    size_t count;
+    bool has = false;
+    if (file_list(directory, &names, &count))
+        return false;
+    for (size_t i = 0; i < count && !has; i++) {
+        char path[PATH_MAX];
+        has = !file_join(path, sizeof path, directory, names[i]) && has_adapter(path);
+    }
+    file_list_free(names, count);
+    return has;
 }
 
 bool directory_has_model(const char *directory) {
-    if (directory_has_file(directory, kind_config_file(CKPT_ADAPTER)))
-        return directory_has_file(directory, "adapter_model.safetensors");
-    return directory_has_file(directory, CONFIG_FILE) &&
-           (directory_has_file(directory, MODEL_FILE) || directory_has_file(directory, MODEL_INDEX_FILE));
+    if (directory_has_file(directory, CONFIG_FILE))
+        return directory_has_file(directory, MODEL_FILE) || directory_has_file(directory, MODEL_INDEX_FILE);
+    return has_adapter(directory);
+}
+
+bool ckpt_has_encoder(const char *directory) {
+    return directory_has_file(directory, CKPT_ENCODER_PART ".safetensors");
 }
 
 int64_t checkpoint_iteration(const char *name) {
@@ -69,9 +90,9 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
         status = file_join(path, sizeof path, root, names[i]);
         if (status)
             break;
-        if (!directory_has_model(path) || !directory_has_file(path, STATE_FILE)) {
-            log_warning("%s is no whole checkpoint (expected %s, %s and %s); passed over", path, CONFIG_FILE,
-                        MODEL_FILE, STATE_FILE);
+        if ((!directory_has_model(path) && !has_stack(path)) || !directory_has_file(path, STATE_FILE)) {
+            log_warning("%s is no whole checkpoint (expected %s, %s and %s, or those of an adapter); passed over", path,
+                        CONFIG_FILE, MODEL_FILE, STATE_FILE);
             continue;
         }
         best = number;
@@ -120,7 +141,7 @@ int ckpt_read_config(const char *directory, struct strbuf *text) {
 }
 
 int ckpt_read_adapter_config(const char *directory, struct strbuf *text) {
-    return read_text(directory, kind_config_file(CKPT_ADAPTER), text);
+    return read_text(directory, ADAPTER_FILE, text);
 }
 
 int ckpt_read_state(const char *directory, struct strbuf *text) {

@@ -14,6 +14,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 #define MODEL_INDEX_FILE "model.safetensors.index.json"
 #define CONFIG_FILE      "config.json"
 #define STATE_FILE       "trainer_state.json"
+#define ADAPTER_FILE     "adapter_config.json"
 #define MODEL_PREFIX     "transformer."
 #define HEAD_NAME        "lm_head.weight"
 #define EMBEDDING_NAME   "wte.weight"
@@ -57,10 +58,6 @@ struct ckpt_tensors {
     size_t count;
     bool is_strict; /* tensors that nobody asks for are an error */
 };
-
-/* The names of each kind's files: of its configuration, and of its tensors without ".safetensors". */
-const char *kind_config_file(enum ckpt_kind kind);
-const char *kind_weights(enum ckpt_kind kind);
 
 /* The name in files that are written: prefix, MODEL_PREFIX (neither the head nor an adapter's tensors have it), name.
  */

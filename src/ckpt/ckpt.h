@@ -6,6 +6,9 @@
  * the slices of the parameter table say which rectangle of a parameter stands where. The optimizer's tensors have the
  * same names and shapes behind a prefix ("exp_avg.transformer.wte.weight").
  *
+ * In place of a model a directory may hold an adapter (adapter_config.json, adapter_model.safetensors), or several,
+ * each in a directory of its own.
+ *
  * A directory appears whole, by a rename, or not at all; what a killed writer left is removed by the next one. Paths
  * are plain directories; every error names the file. Calls may be made from any thread, one writer (or one group of
  * ranks that write together) a directory at a time. */
@@ -65,10 +68,6 @@ struct ckpt_flat {
 /* The array over `flat`, which must stay alive and in place. Each call waits for the stream. */
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);
 
-/* What stands in a directory: a model (config.json, model.safetensors) or an adapter of Hugging Face's PEFT
- * (adapter_config.json, adapter_model.safetensors). */
-enum ckpt_kind { CKPT_MODEL, CKPT_ADAPTER, CKPT_KIND_COUNT };
-
 /* ---- reading ---- */
 
 /* Which directory `path` means: a model directory itself, or the newest checkpoint in it. STATUS_NOT_FOUND when it is
@@ -93,6 +92,9 @@ int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors);
 /* adapter_model.safetensors, or AdapterHub's adapter.safetensors. Of an adapter, tensors that nobody asked for are an
  * error. */
 int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors);
+/* prompt_encoder.safetensors: what training has in the place of an adapter's table, and goes on from. */
+int ckpt_open_encoder(const char *directory, struct ckpt_tensors **tensors);
+bool ckpt_has_encoder(const char *directory);
 /* optimizer.safetensors, or its shards in the same way. */
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors);
 void ckpt_close(struct ckpt_tensors *tensors);
@@ -125,20 +127,41 @@ int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table
 
 /* ---- writing ---- */
 
-/* What a model directory is made of. */
-struct ckpt_model {
-    enum ckpt_kind kind;
+/* A file of tensors, NAME.safetensors, perhaps in a directory of its own: "lora/adapter_model". Never in shards. */
+struct ckpt_part {
+    char name[64];
     const struct param_table *table;
     const struct ckpt_array *weights;
-    const char *config_text;         /* config.json, or adapter_config.json */
+};
+/* Of an adapter: PEFT's, AdapterHub's, and the encoder that ckpt_open_encoder opens. */
+#define CKPT_ADAPTER_PART "adapter_model"
+#define CKPT_HUB_PART     "adapter"
+#define CKPT_ENCODER_PART "prompt_encoder"
+
+struct ckpt_text {
+    char name[64];
+    const char *text;
+};
+enum { CKPT_MAX_PARTS = 16 };
+
+/* What a model directory is made of. */
+struct ckpt_model {
+    const struct param_table *table; /* also the optimizer's */
+    const struct ckpt_array *weights;
+    const char *config_text;       /* config.json; NULL: none */
+    const struct ckpt_part *parts; /* of adapters: their files, in place of those of the weights */
+    int part_count;                /* 0: the weights, at most CKPT_MAX_PARTS */
+    const struct ckpt_text *texts; /* files beside */
+    int text_count;
     const char *tokenizer_directory; /* its tokenizer files and generation_config.json are copied; NULL: none */
+    bool is_replaced;                /* whatever stands in the directory is the caller's own */
     int64_t max_shard_bytes;         /* of a file, its largest tensor permitting; 0: transformers' 50 GB */
     int threads;                     /* to copy with; 0: one */
     struct comm *world;              /* the ranks that write together; NULL: this one alone */
 };
 
 /* Writes a model directory. Whatever model directory stood there is replaced; any other directory that is not empty is
- * refused.
+ * refused, but with is_replaced.
  *
  * Several ranks make the same call with the same path, table and kinds of arrays, and see one file system. Each element
  * of each tensor has one owner, by `rects` of the arrays; anything else is refused with the tensor's name before a file

@@ -140,6 +140,12 @@ int save_files_create(const struct save_files *files, const char *directory) {
     for (int f = 0; f < files->count && !status; f++) {
         char path[PATH_MAX];
         status = file_join(path, sizeof path, directory, files->items[f].name);
+        if (!status && strchr(files->items[f].name, '/')) {
+            char *slash = strrchr(path, '/');
+            *slash = 0;
+            status = file_make_directories(path);
+            *slash = '/';
+        }
         if (status)
             break;
         int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -35,21 +35,24 @@ struct ckpt_saver {
 
 static int make_plans(struct ckpt_saver *saver) {
     const struct ckpt_model *model = &saver->save.model;
-    struct write_request weights = {
-        .name = kind_weights(model->kind),
-        .table = model->table,
-        .arrays = model->weights,
-        .array_count = 1,
-        .max_shard_bytes = model->max_shard_bytes > 0 ? model->max_shard_bytes : default_shard_bytes,
-    };
-    int status = write_plan_make(&weights, &saver->plans[saver->plan_count++]);
+    int64_t limit = model->max_shard_bytes > 0 ? model->max_shard_bytes : default_shard_bytes;
+    int status = STATUS_OK;
+    for (int i = 0; i < model->part_count && !status; i++)
+        status = write_plan_make(&(const struct write_request){.name = model->parts[i].name,
+                                                               .table = model->parts[i].table,
+                                                               .arrays = model->parts[i].weights,
+                                                               .array_count = 1},
+                                 &saver->plans[saver->plan_count++]);
+    struct write_request request = {
+        .name = "model", .table = model->table, .arrays = model->weights, .array_count = 1, .max_shard_bytes = limit};
+    if (!status && !model->part_count)
+        status = write_plan_make(&request, &saver->plans[saver->plan_count++]);
     if (status || saver->is_model)
         return status;
-    struct write_request optimizer = weights;
-    optimizer.name = "optimizer";
-    optimizer.arrays = saver->save.optimizer;
-    optimizer.array_count = saver->save.optimizer_count;
-    return write_plan_make(&optimizer, &saver->plans[saver->plan_count++]);
+    request.name = "optimizer";
+    request.arrays = saver->save.optimizer;
+    request.array_count = saver->save.optimizer_count;
+    return write_plan_make(&request, &saver->plans[saver->plan_count++]);
 }
 
 static int thread_count(const struct ckpt_saver *saver) {
@@ -196,7 +199,9 @@ void ckpt_saver_close(struct ckpt_saver *saver) {
 /* ---- a save ---- */
 
 static int create(struct ckpt_saver *saver) {
-    int status = saver->is_model ? save_check_replaceable(saver->target) : STATUS_OK;
+    int status = STATUS_OK;
+    if (saver->is_model && !saver->save.model.is_replaced)
+        status = save_check_replaceable(saver->target);
     if (!status)
         status = staging_begin(&saver->staging, saver->target, !saver->is_model);
     if (!status)
@@ -213,6 +218,8 @@ static int publish(void *context) {
     int status = save_texts(saver->staging.temporary, save, saver->is_model ? NULL : saver->state_text);
     for (int i = 0; i < saver->plan_count && !status; i++)
         status = write_plan_index(&saver->plans[i], saver->staging.temporary);
+    for (int i = 0; i < save->model.part_count && !status; i++)
+        status = save_sync_part(saver->staging.temporary, &save->model.parts[i]);
     if (!status)
         status = staging_commit(&saver->staging);
     if (!status && !saver->is_model)

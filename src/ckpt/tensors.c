@@ -145,15 +145,15 @@ static int open_tensors(const char *directory, const char *name, struct ckpt_ten
 }
 
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors) {
-    int status = open_tensors(directory, kind_weights(CKPT_MODEL), tensors);
+    int status = open_tensors(directory, "model", tensors);
     return status == STATUS_NOT_FOUND ? refuse_pickles(directory, status) : status;
 }
 
 int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors) {
     static const char *const pickles[] = {"adapter_model.bin", "pytorch_adapter.bin"};
-    bool is_hub = directory_has_file(directory, "adapter.safetensors") &&
-                  !directory_has_file(directory, "adapter_model.safetensors");
-    int status = open_tensors(directory, is_hub ? "adapter" : kind_weights(CKPT_ADAPTER), tensors);
+    bool is_hub = directory_has_file(directory, CKPT_HUB_PART ".safetensors") &&
+                  !directory_has_file(directory, CKPT_ADAPTER_PART ".safetensors");
+    int status = open_tensors(directory, is_hub ? CKPT_HUB_PART : CKPT_ADAPTER_PART, tensors);
     if (!status)
         (*tensors)->is_strict = true;
     for (int i = 0; i < 2 && status == STATUS_NOT_FOUND; i++)
@@ -162,6 +162,13 @@ int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors) {
                                "%s holds only %s, a pickle, which can run code and is never read: save the adapter "
                                "again as safetensors",
                                directory, pickles[i]);
+    return status;
+}
+
+int ckpt_open_encoder(const char *directory, struct ckpt_tensors **tensors) {
+    int status = open_tensors(directory, CKPT_ENCODER_PART, tensors);
+    if (!status)
+        (*tensors)->is_strict = true;
     return status;
 }
 

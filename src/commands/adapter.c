@@ -95,7 +95,7 @@ int command_adapter(int argc, char **argv) {
     if (!status && !is_help && !options.directories.count)
         status = status_fail(STATUS_USAGE, "adapter show: no directory is given");
     if (!status && !is_help)
-        status = peft_files_open(options.directories.items, options.directories.count, true, &files);
+        status = peft_files_open(options.directories.items, options.directories.count, false, &files);
     for (int i = 0; !status && !is_help && i < peft_files_count(files); i++)
         status = print_adapter(files, i);
     if (!status && (fflush(stdout) || ferror(stdout)))

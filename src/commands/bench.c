@@ -99,7 +99,7 @@ static const struct config_row rows[] = {
      .help = "bench ops, gemm: only operations with this in their names"},
 };
 
-/* The section `parallel` of a run, and `peft`, whose type is --method. The caller frees them. */
+/* The section `parallel` of a run, and `peft`. The caller frees them. */
 static struct config_row *section_rows(size_t *count) {
     struct config_row *all = malloc((run_row_count + peft_row_count) * sizeof *all);
     *count = 0;
@@ -108,11 +108,10 @@ static struct config_row *section_rows(size_t *count) {
             all[*count] = run_rows[i];
             all[(*count)++].offset += AT(run);
         }
-    for (size_t i = 0; all && i < peft_row_count; i++)
-        if (strcmp(peft_rows[i].path, "peft.type")) {
-            all[*count] = peft_rows[i];
-            all[(*count)++].offset += AT(peft);
-        }
+    for (size_t i = 0; all && i < peft_row_count; i++) {
+        all[*count] = peft_rows[i];
+        all[(*count)++].offset += AT(peft);
+    }
     return all;
 }
 

@@ -1,6 +1,7 @@
 /* cambium finetune: trains a few parameters on a frozen model. */
 #include "commands.h"
 #include "launch.h"
+#include "stack.h"
 #include "trainee.h"
 
 #include "config/run.h"
@@ -18,7 +19,7 @@ static const char *const truncations[] = {"right", "left", NULL};
 /* What may also stand in the YAML file; the run's own sections come first. */
 struct sections {
     struct run_config run;
-    struct peft_config peft;
+    struct stack_options peft;
     struct {
         int template_name, truncation_side;
         bool train_on_prompt, packing;
@@ -27,8 +28,8 @@ struct sections {
 };
 
 struct options {
-    const char *config, *model, *output, *init_adapter, *peft;
-    struct config_list data, valid_data;
+    const char *config, *model, *output, *init_adapter;
+    struct config_list peft, data, valid_data;
     int64_t ranks; /* 0: not given */
     bool is_dry_run;
     struct sections sections;
@@ -43,10 +44,11 @@ static const struct config_row rows[] = {
     OPTION("config", config, "FILE.yaml", "read the run's keys from this file first"),
     OPTION("model", model, "DIR", "the model directory, or one of checkpoints, that stays as it is"),
     {.path = "peft",
-     .type = CONFIG_STRING,
+     .type = CONFIG_LIST,
      .offset = offsetof(struct options, peft),
-     .metavar = "METHOD",
-     .help = "lora, ia3, adapter, prompt, ptuning or prefix"},
+     .metavar = "METHOD...",
+     .help = "lora, ia3, adapter, prompt, ptuning or prefix; several are trained together, each to a directory of "
+             "its own"},
     {.path = "data",
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, data),
@@ -59,9 +61,10 @@ static const struct config_row rows[] = {
      .is_path = true,
      .metavar = "FILE.jsonl...",
      .help = "rows of the validation"},
-    OPTION("output", output, "DIR", "where the adapter, and its checkpoints, are written"),
+    OPTION("output", output, "DIR",
+           "where the adapter is written, the one of the best validation (best/), and checkpoints"),
     OPTION("init-adapter", init_adapter, "DIR",
-           "start from the values and the configuration of an adapter; keys of peft are not given then"),
+           "start from the values and the configuration of an adapter or a stack; keys of peft are not given then"),
     RANKS_ROW(offsetof(struct options, ranks),
               "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
     {.path = "dry-run",
@@ -107,22 +110,21 @@ enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
 
 /* Rows of all sections; the caller frees them. */
 static struct config_row *section_rows(size_t *count) {
-    *count = run_row_count + peft_row_count + TUNING_ROWS;
+    size_t of_peft = stack_rows(NULL, 0);
+    *count = run_row_count + of_peft + TUNING_ROWS;
     struct config_row *all = malloc(*count * sizeof *all);
     if (!all)
         return NULL;
     memcpy(all, run_rows, run_row_count * sizeof *all);
-    memcpy(all + run_row_count, peft_rows, peft_row_count * sizeof *all);
-    for (size_t i = 0; i < peft_row_count; i++)
-        all[run_row_count + i].offset += offsetof(struct sections, peft);
-    memcpy(all + run_row_count + peft_row_count, tuning_rows, sizeof tuning_rows);
+    stack_rows(all + run_row_count, offsetof(struct sections, peft));
+    memcpy(all + run_row_count + of_peft, tuning_rows, sizeof tuning_rows);
     return all;
 }
 
 static struct config_command describe(const struct config_row *sections, size_t count) {
     return (struct config_command){
         .name = "finetune",
-        .synopsis = "cambium finetune --model DIR --peft METHOD --data FILE.jsonl --output DIR "
+        .synopsis = "cambium finetune --model DIR --peft METHOD... --data FILE.jsonl --output DIR "
                     "[--section.key=value ...] [--ranks N]",
         .description =
             "Trains a small set of parameters on a model that stays as it is, and writes an adapter that Hugging "
@@ -133,7 +135,10 @@ static struct config_command describe(const struct config_row *sections, size_t 
         .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter \\\n"
                     "      --optim.lr=1e-4 --train.train_iters=200\n"
                     "  cambium finetune --model model --peft ia3 --data rows.jsonl --output adapter \\\n"
-                    "      --optim.lr=5e-3 --train.train_iters=200 --train.global_batch_size=8\n",
+                    "      --optim.lr=5e-3 --train.train_iters=200 --train.global_batch_size=8\n"
+                    "  cambium finetune --model model --peft lora ia3 --data rows.jsonl --output stack \\\n"
+                    "      --optim.lr=1e-3 --tuning.epochs=3 --valid-data valid.jsonl --train.eval_interval=50 \\\n"
+                    "      --train.early_stop=3\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = sections,
@@ -154,22 +159,9 @@ struct tuning {
     struct tuning_options rows;
     struct tokenizer *tokenizer;
     struct token_buffer prompt_text; /* what virtual tokens start as */
-    char *config_text;
-    struct peft_notes notes; /* beside the adapter */
-    struct peft_files *init; /* of --init-adapter, whose configuration the run has */
+    struct stack stack;
+    struct peft_texts texts; /* beside the values */
 };
-
-static int choose_method(struct options *options) {
-    for (int i = 0; i < PEFT_TYPE_COUNT && options->peft; i++)
-        if (!strcmp(options->peft, peft_method_names[i])) {
-            options->sections.peft.type = i;
-            return STATUS_OK;
-        }
-    return options->peft
-               ? status_fail(STATUS_USAGE, "--peft %s: expected lora, ia3, adapter, prompt, ptuning or prefix",
-                             options->peft)
-               : STATUS_OK;
-}
 
 /* The base is never written to, and no other model. */
 static int check_output(const struct options *options) {
@@ -194,8 +186,12 @@ static int check_given(const struct options *options) {
 
 static void describe_rows(struct tuning *tuning, const struct options *options) {
     const struct run_config *run = &tuning->run.config;
-    const struct peft_config *peft = &options->sections.peft;
-    bool has_rows = peft->type == PEFT_PROMPT || peft->type == PEFT_PTUNING;
+    int64_t before = 0, positions = 0;
+    for (int i = 0; i < tuning->stack.count; i++) {
+        const struct peft_config *peft = &tuning->stack.configs[i];
+        before += peft->type == PEFT_PROMPT || peft->type == PEFT_PTUNING ? peft->num_virtual_tokens : 0;
+        positions += peft->type == PEFT_PREFIX ? peft->num_virtual_tokens : 0;
+    }
     tuning->rows = (struct tuning_options){
         .train = options->data,
         .valid = options->valid_data,
@@ -205,8 +201,8 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .config_eos = tuning->run.eos_id,
         .vocab_size = run->model.vocab_size,
         .seq_length = run->data.seq_length,
-        .virtual_tokens = has_rows ? peft->num_virtual_tokens : 0,
-        .first_position = peft->type == PEFT_PREFIX ? peft->num_virtual_tokens : 0,
+        .virtual_tokens = before,
+        .first_position = positions,
         .row_multiple = run->parallel.sequence_parallel ? run->parallel.tensor_model_parallel_size : 1,
         .has_few_sizes = true, /* products are prepared for a number of rows */
         .truncation = (enum tuning_truncation)options->sections.tuning.truncation_side,
@@ -217,12 +213,15 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
     };
 }
 
-static int encode_prompt_text(struct tuning *tuning, struct peft_config *peft) {
+static int encode_prompt_text(struct tuning *tuning, const char *text) {
     struct tokenizer_encoder *encoder = NULL;
-    const char *text = peft->prompt_tuning_init_text;
+    struct peft_config *peft = NULL;
+    for (int i = 0; i < tuning->stack.count; i++)
+        if (tuning->stack.configs[i].type == PEFT_PROMPT)
+            peft = &tuning->stack.configs[i];
     if (!text)
         return STATUS_OK;
-    if (peft->type != PEFT_PROMPT || peft->prompt_tuning_init != PEFT_INIT_TEXT)
+    if (!peft || peft->prompt_tuning_init != PEFT_INIT_TEXT)
         return status_fail(STATUS_USAGE, "peft.prompt_tuning_init_text is for --peft prompt with "
                                          "peft.prompt_tuning_init TEXT");
     int status = tokenizer_encoder_new(tuning->tokenizer, &encoder);
@@ -232,41 +231,6 @@ static int encode_prompt_text(struct tuning *tuning, struct peft_config *peft) {
     peft->prompt_tuning_init_ids = tuning->prompt_text.ids;
     peft->prompt_tuning_init_count = (int64_t)tuning->prompt_text.count;
     return status;
-}
-
-/* With --init-adapter what the adapter is stands in its directory. */
-static int check_init_keys(const struct options *options, const struct config *config) {
-    for (size_t i = 0; i < peft_row_count && options->init_adapter; i++)
-        if (strcmp(peft_rows[i].path, "peft.loraplus_lr_ratio") != 0 && config_is_given(config, peft_rows[i].path))
-            return status_fail(STATUS_USAGE,
-                               "%s cannot be given with --init-adapter, whose configuration it would change",
-                               peft_rows[i].path);
-    return STATUS_OK;
-}
-
-/* The adapter's configuration is the run's. */
-static int take_init_adapter(struct options *options, struct tuning *tuning) {
-    const struct peft_config *found;
-    if (!options->init_adapter)
-        return STATUS_OK;
-    int status = peft_files_open(&options->init_adapter, 1, true, &tuning->init);
-    if (status)
-        return status_wrap(status, "--init-adapter");
-    if (peft_files_count(tuning->init) != 1)
-        return status_fail(STATUS_USAGE, "--init-adapter %s holds %d adapters: expected one", options->init_adapter,
-                           peft_files_count(tuning->init));
-    status = peft_files_check_base(tuning->init, options->model);
-    if (status)
-        return status;
-    found = peft_files_configs(tuning->init);
-    if (options->peft && options->sections.peft.type != found->type)
-        return status_fail(STATUS_USAGE, "--peft %s: %s is an adapter of another method", options->peft,
-                           options->init_adapter);
-    double ratio = options->sections.peft.loraplus_lr_ratio; /* of the run, not of the adapter */
-    options->sections.peft = *found;
-    options->sections.peft.loraplus_lr_ratio = ratio;
-    options->init_adapter = peft_files_directory(tuning->init, 0);
-    return STATUS_OK;
 }
 
 enum { MANY_ITERATIONS = 1000000000 };
@@ -286,7 +250,20 @@ static int count_iterations(struct options *options, struct tuning *tuning) {
     return train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
 }
 
-static int prepare(struct options *options, const struct launch *launch, struct tuning *tuning) {
+/* The files beside the values: configurations, the base's digest, the template of the training. */
+static int make_texts(const struct options *options, struct tuning *tuning) {
+    struct peft_notes notes;
+    int status = peft_base_digest(tuning->run.model_directory, notes.base_digest);
+    snprintf(notes.chat_template, sizeof notes.chat_template, "%s",
+             tuning_template_names[options->sections.tuning.template_name]);
+    return status ? status
+                  : peft_texts_make(tuning->stack.configs, tuning->stack.count, tuning->run.model_directory, &notes,
+                                    &tuning->texts);
+}
+
+static int prepare(struct options *options, const struct config *given, const struct launch *launch,
+                   struct tuning *tuning) {
+    const struct stack_options *keys = &options->sections.peft;
     bool by_epochs = options->sections.run.train.train_iters == 0;
     int ranks, status = launch_ranks(launch, options->ranks, &ranks);
     if (by_epochs)
@@ -294,9 +271,9 @@ static int prepare(struct options *options, const struct launch *launch, struct 
     if (!status)
         status = check_given(options);
     if (!status)
-        status = choose_method(options);
-    if (!status)
-        status = take_init_adapter(options, tuning);
+        status = options->init_adapter
+                     ? stack_take(&tuning->stack, &options->peft, keys, given, options->init_adapter, options->model)
+                     : stack_choose(&tuning->stack, &options->peft, keys, given);
     options->sections.run.checkpoint.save = options->output;
     if (!status)
         status = train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
@@ -307,19 +284,16 @@ static int prepare(struct options *options, const struct launch *launch, struct 
     if (!status && by_epochs)
         status = count_iterations(options, tuning);
     if (!status)
-        status = encode_prompt_text(tuning, &options->sections.peft);
+        status = encode_prompt_text(tuning, keys->all.prompt_tuning_init_text);
     if (!status)
-        status = peft_write_config(&options->sections.peft, tuning->run.model_directory, &tuning->config_text);
-    if (!status)
-        status = peft_base_digest(tuning->run.model_directory, tuning->notes.base_digest);
-    snprintf(tuning->notes.chat_template, sizeof tuning->notes.chat_template, "%s",
-             tuning_template_names[options->sections.tuning.template_name]);
+        status = make_texts(options, tuning);
     if (status)
         return status;
     describe_rows(tuning, options);
-    tuning->adapters = (struct trainee_adapters){&options->sections.peft, 1};
+    tuning->adapters = (struct trainee_adapters){tuning->stack.configs, tuning->stack.count};
     tuning->trainee = trainee_of_adapters(&tuning->adapters);
-    tuning->trainee.config_text = tuning->config_text;
+    tuning->trainee.texts = tuning->texts.items;
+    tuning->trainee.text_count = tuning->texts.count;
     tuning->trainee.init_directory = options->init_adapter;
     tuning->run.trainee = &tuning->trainee;
     tuning->run.tuning = &tuning->rows;
@@ -336,9 +310,7 @@ static int train(struct comm *world, void *context) {
     if (!status)
         status = trainer_run(trainer);
     if (!status)
-        status = peft_export(trainer_trainee(trainer), tuning->run.config.checkpoint.save, tuning->config_text);
-    if (!status && world->rank == 0)
-        status = peft_write_notes(tuning->run.config.checkpoint.save, &tuning->notes);
+        status = trainer_export(trainer, tuning->run.config.checkpoint.save, true);
     if (!status)
         log_info("the adapter is in %s", tuning->run.config.checkpoint.save);
     if (status)
@@ -367,6 +339,16 @@ static void tell_parameters(const struct train_plan *plan) {
              100.0 * (double)plan->trainable_parameters / (double)plan->parameters);
 }
 
+/* The run as a configuration file, and the plan as a comment in it. */
+static int dry_run(const struct config_command *command, struct options *options, const struct tuning *tuning) {
+    options->sections.run = tuning->run.config;
+    if (options->peft.count)
+        options->sections.peft.types = options->peft;
+    config_dump(command, options, stdout);
+    train_plan_print(&tuning->plan, "# ", stdout);
+    return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
+}
+
 int command_finetune(int argc, char **argv) {
     size_t count;
     struct config_row *sections = section_rows(&count);
@@ -382,22 +364,22 @@ int command_finetune(int argc, char **argv) {
     if (!status)
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     if (!status && !is_help)
-        status = check_init_keys(&options, config);
-    if (!status && !is_help)
-        status = prepare(&options, &launch, &tuning);
+        status = prepare(&options, config, &launch, &tuning);
     status = launch_agree(&launch, status);
     if (!status && !is_help) {
-        if (launch.is_first) {
+        if (launch.is_first)
             tell_parameters(&tuning.plan);
+        if (launch.is_first && !options.is_dry_run)
             train_plan_print(&tuning.plan, "cambium: ", stderr);
-        }
-        if (!options.is_dry_run)
+        if (launch.is_first && options.is_dry_run)
+            status = dry_run(&command, &options, &tuning);
+        else if (!options.is_dry_run)
             status = launch_run(&launch, tuning.plan.ranks, train, &tuning);
     }
     token_buffer_free(&tuning.prompt_text);
     tokenizer_close(tuning.tokenizer);
-    free(tuning.config_text);
-    peft_files_close(tuning.init);
+    peft_texts_free(&tuning.texts);
+    stack_free(&tuning.stack);
     config_free(config);
     free(sections);
     return launch_end(&launch, status);

@@ -8,8 +8,11 @@ static int open_stack(const void *description, const struct model_options *model
     struct peft *peft;
     int status = peft_open(&options, rank, &peft);
     if (!status)
-        *part = (struct trainee_part){
-            .self = peft, .hooks = peft_hooks(peft), .store = peft_store(peft), .bytes = peft_device_bytes(peft)};
+        *part = (struct trainee_part){.self = peft,
+                                      .hooks = peft_hooks(peft),
+                                      .store = peft_store(peft),
+                                      .state_table = peft_state_table(peft),
+                                      .bytes = peft_device_bytes(peft)};
     return status;
 }
 
@@ -23,12 +26,39 @@ static int start_stack(void *self, struct model *base, uint64_t seed) {
     return status ? status : peft_initialise(self, seed);
 }
 
-static int begin_stack(void *self) {
-    return peft_begin(self);
+static int begin_stack(void *self, int64_t sample) {
+    return sample == TRAINEE_NO_DROPOUT ? peft_begin(self) : peft_begin_batch(self, sample);
 }
 
 static int end_stack(void *self) {
     return peft_end(self);
+}
+
+static int refresh_stack(void *self) {
+    return peft_make_tables(self);
+}
+
+static int list_parts(void *self, const struct ckpt_array *values, struct ckpt_part parts[CKPT_MAX_PARTS], int *count) {
+    return peft_parts(self, values, parts, count);
+}
+
+static int load_stack(void *self, const char *directory, const struct ckpt_array *values) {
+    struct peft_files *files;
+    int status = peft_files_open(&directory, 1, true, &files);
+    if (!status)
+        status = peft_read(self, files, values);
+    peft_files_close(files);
+    return status;
+}
+
+static int export_stack(void *self, const struct trainee *trainee, const struct ckpt_array *values,
+                        const char *directory, bool is_shared) {
+    struct peft_export export = {.values = values,
+                                 .texts = trainee->texts,
+                                 .text_count = trainee->text_count,
+                                 .directory = directory,
+                                 .is_shared = is_shared};
+    return peft_export(self, &export);
 }
 
 struct trainee trainee_of_adapters(const struct trainee_adapters *adapters) {
@@ -37,5 +67,9 @@ struct trainee trainee_of_adapters(const struct trainee_adapters *adapters) {
                             .close = close_stack,
                             .start = start_stack,
                             .begin = begin_stack,
-                            .end = end_stack};
+                            .end = end_stack,
+                            .refresh = refresh_stack,
+                            .parts = list_parts,
+                            .load = load_stack,
+                            .export = export_stack};
 }

@@ -70,6 +70,11 @@ static int resolve_batch(struct run_config *run) {
         return status_fail(STATUS_USAGE,
                            "train.global_batch_size %lld is not a multiple of train.micro_batch_size %lld",
                            (long long)run->train.global_batch_size, (long long)run->train.micro_batch_size);
+    if (run->train.early_stop && (!run->train.eval_interval || !run->train.eval_iters))
+        return status_fail(STATUS_USAGE,
+                           "train.early_stop %lld without validations: expected train.eval_interval and "
+                           "train.eval_iters above 0",
+                           (long long)run->train.early_stop);
     if (run->checkpoint.save_interval && !run->checkpoint.save)
         return status_fail(STATUS_USAGE, "checkpoint.save_interval %lld without checkpoint.save: say where to save",
                            (long long)run->checkpoint.save_interval);

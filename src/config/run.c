@@ -95,6 +95,8 @@ const struct config_row run_rows[] = {
     INT("train.seed", train.seed, "1234", 0, 4294967295.0, "seed of the initial weights and of dropout"),
     INT("train.eval_interval", train.eval_interval, "0", 0, 1e9, "iterations between validations; 0: none"),
     INT("train.eval_iters", train.eval_iters, "100", 0, 1e9, "global batches of one validation; 0: none"),
+    INT("train.early_stop", train.early_stop, "0", 0, 1e9,
+        "stop after so many validations in a row without a better loss; 0: never"),
 
     FLOAT("optim.lr", optim.lr, "-1", 0, 1e6, "highest learning rate; must be given"),
     FLOAT("optim.min_lr", optim.min_lr, "0", 0, 1e6, "learning rate at the end of the decay"),

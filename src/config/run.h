@@ -40,8 +40,9 @@ struct run_config {
         bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     } data;
     struct {
-        int64_t train_iters, exit_interval, micro_batch_size, global_batch_size, seed, eval_interval, eval_iters;
-        int precision; /* enum precision */
+        int64_t train_iters, exit_interval, micro_batch_size, global_batch_size, seed, eval_interval, eval_iters,
+            early_stop; /* validations; 0: never */
+        int precision;  /* enum precision */
     } train;
     struct {
         double lr, min_lr;

@@ -96,7 +96,7 @@ int train_global_batch(struct trainer *trainer, double *loss) {
         return status;
     weigh_rows(trainer, labels);
     if (trainer->run.trainee)
-        status = trainer->run.trainee->begin(trainer->trainee.self);
+        status = trainer->run.trainee->begin(trainer->trainee.self, trainer->consumed_samples);
     if (!status)
         status = pipeline_run(&trainer->pipeline, false, &(const struct pipeline_worker){train_micro_batch, trainer});
     if (!status)

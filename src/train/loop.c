@@ -58,8 +58,8 @@ static int tell_step(struct outputs *outputs, const struct train_record *record)
 
 static int evaluate(struct trainer *trainer, struct outputs *outputs) {
     struct validation_record record;
-    bool is_done;
-    int status = trainer_evaluate(trainer, &record, &is_done);
+    bool is_done, is_better;
+    int status = train_validate(trainer, &record, &is_done, &is_better);
     if (status || !is_done)
         return status;
     const struct event_scalar scalar = {"lm loss validation", record.valid_loss};
@@ -68,7 +68,7 @@ static int evaluate(struct trainer *trainer, struct outputs *outputs) {
     if (!status && outputs->has_events)
         status = events_write(&outputs->events, record.iteration, &scalar, 1);
     if (outputs->is_told)
-        report_validation(&outputs->report, &record);
+        report_validation(&outputs->report, &record, is_better && trainer->run.trainee);
     return status;
 }
 
@@ -84,9 +84,9 @@ static bool divides(int64_t interval, int64_t iteration) {
 
 static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
     const struct run_config *run = &trainer->run.config;
-    int status = STATUS_OK, stop = 0;
-    bool is_exit = false;
-    while (!status && !stop && !is_exit && trainer->iteration < run->train.train_iters) {
+    int status = train_owes_validation(trainer) ? evaluate(trainer, outputs) : STATUS_OK, stop = trainer->stop;
+    bool is_exit = false, is_early = train_is_stopped_early(trainer);
+    while (!status && !stop && !is_exit && !is_early && trainer->iteration < run->train.train_iters) {
         struct train_record record;
         status = trainer_step(trainer, &record);
         if (!status)
@@ -97,7 +97,8 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
             status = evaluate(trainer, outputs);
         stop = trainer->stop;
         is_exit = divides(run->train.exit_interval, trainer->iteration);
-        bool is_last = stop || is_exit || trainer->iteration == run->train.train_iters;
+        is_early = train_is_stopped_early(trainer);
+        bool is_last = stop || is_exit || is_early || trainer->iteration == run->train.train_iters;
         bool wants_save = is_last || divides(run->checkpoint.save_interval, trainer->iteration);
         if (!status && wants_save && run->checkpoint.save)
             status = save(trainer, outputs, is_last);
@@ -108,6 +109,9 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
         log_info("stopped by %s after iteration %lld%s", stop == SIGINT ? "SIGINT" : "SIGTERM",
                  (long long)trainer->iteration,
                  run->checkpoint.save ? "" : "; checkpoint.save is not given, so nothing is saved");
+    else if (is_early)
+        log_info("no better validation loss than %.4f in %lld validations in a row: stopped after iteration %lld",
+                 trainer->progress.best_loss, (long long)trainer->progress.bad, (long long)trainer->iteration);
     else if (is_exit && trainer->iteration < run->train.train_iters)
         log_info("exit at iteration %lld, which train.exit_interval %lld divides", (long long)trainer->iteration,
                  (long long)run->train.exit_interval);
@@ -137,8 +141,12 @@ int trainer_run(struct trainer *trainer) {
     if (*trainer->run.checkpoint)
         log_info("going on from %s at iteration %lld of %lld", trainer->run.checkpoint, (long long)trainer->iteration,
                  (long long)run->train.train_iters);
-    if (trainer->iteration >= run->train.train_iters) {
-        log_info("all %lld iterations are done", (long long)run->train.train_iters);
+    bool is_early = train_is_stopped_early(trainer);
+    if (is_early || (trainer->iteration >= run->train.train_iters && !train_owes_validation(trainer))) {
+        if (is_early)
+            log_info("the run was stopped by train.early_stop after iteration %lld", (long long)trainer->iteration);
+        else
+            log_info("all %lld iterations are done", (long long)run->train.train_iters);
         return STATUS_OK;
     }
     double ceiling;

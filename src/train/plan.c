@@ -124,7 +124,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .trainable_parameters = adapter ? param_table_elements(adapter->table, true) : of_model.parameters,
         .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length),
     };
-    return train_saver_bytes(run, rank, adapter ? adapter->table : NULL, &plan->checkpoint);
+    return train_saver_bytes(run, rank, trainee, &plan->checkpoint);
 }
 
 int train_plan_make(const struct train_run *run, int ranks, struct train_plan *plan) {

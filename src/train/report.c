@@ -67,10 +67,13 @@ void report_step(struct report *report, const struct train_record *record) {
     }
 }
 
-void report_validation(struct report *report, const struct validation_record *record) {
+void report_validation(struct report *report, const struct validation_record *record, bool is_kept) {
+    const char *directory = report->trainer->run.config.checkpoint.save;
     progress_clear(&report->progress);
     log_info("iteration %lld  validation loss %.4f  (%.1f s)", (long long)record->iteration, record->valid_loss,
              record->seconds);
+    if (is_kept && directory)
+        log_info("the best so far: kept in %s/best", directory);
 }
 
 void report_pause(struct report *report) {

@@ -79,6 +79,10 @@ static struct ckpt_array pieces_array(struct pieces *pieces, const char *prefix,
     return array;
 }
 
+const struct param_table *train_state_table(const struct trainer *trainer) {
+    return trainer->run.trainee ? trainer->trainee.state_table : trainer->store->table;
+}
+
 /* Both moments and the master weights. */
 struct optimizer_arrays {
     struct pieces pieces[OPTIMIZER_ARRAYS];
@@ -117,6 +121,13 @@ int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out
     return state_open(*out, trainer, true);
 }
 
+struct ckpt_array optimizer_master_array(const struct ckpt_array *arrays) {
+    struct ckpt_array array = arrays[OPTIMIZER_ARRAYS - 1];
+    array.prefix = "";
+    array.only_trainable = true;
+    return array;
+}
+
 struct ckpt_array optimizer_array_describe(int index) {
     static const char *const prefixes[OPTIMIZER_ARRAYS] = {mean_prefix, square_prefix, master_prefix};
     return (struct ckpt_array){.prefix = prefixes[index], .dtype = DTYPE_F32, .only_trainable = index < 2};
@@ -131,9 +142,11 @@ void optimizer_arrays_close(struct optimizer_arrays *arrays) {
 /* ---- loading ---- */
 
 static int load_weights(struct trainer *trainer, struct optimizer_arrays *state, const char *directory) {
-    struct ckpt_array array = pieces_array(&state->pieces[2], "", false);
+    struct ckpt_array array = pieces_array(&state->pieces[2], "", trainer->run.trainee != NULL);
     struct ckpt_tensors *tensors = NULL;
-    int status = trainer->run.trainee ? ckpt_open_adapter(directory, &tensors) : ckpt_open_model(directory, &tensors);
+    if (trainer->run.trainee)
+        return trainer->run.trainee->load(trainer->trainee.self, directory, &array);
+    int status = ckpt_open_model(directory, &tensors);
     if (!status)
         status = ckpt_read(tensors, trainer->store->table, &array, 1);
     ckpt_close(tensors);
@@ -146,7 +159,7 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
     int status = ckpt_open_optimizer(trainer->run.checkpoint, &tensors);
     bool has_master = !status && ckpt_has_prefix(tensors, master_prefix);
     if (!status)
-        status = ckpt_read(tensors, trainer->store->table, state->arrays, has_master ? 3 : 2);
+        status = ckpt_read(tensors, train_state_table(trainer), state->arrays, has_master ? 3 : 2);
     ckpt_close(tensors);
     if (!status && !has_master)
         status = load_weights(trainer, state, trainer->run.checkpoint);

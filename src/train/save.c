@@ -7,6 +7,7 @@ struct run_saver {
     struct ckpt_saver *saver;
     struct ckpt_flat flat; /* the weights */
     struct ckpt_array weights;
+    struct ckpt_part parts[CKPT_MAX_PARTS]; /* of a trainee, over `weights` */
     struct optimizer_arrays *arrays;
     char *config_text;
     int64_t iteration; /* of the save under way */
@@ -20,25 +21,36 @@ int train_first_copy(const struct trainer *trainer) {
     return rank_grid_rank(&trainer->rank.grid, &first);
 }
 
-/* What both planning and saving know. */
-static struct ckpt_save describe(const struct train_run *run, const struct param_table *table, int threads) {
-    return (struct ckpt_save){
+/* What both planning and saving know. The files of a trainee hold the master weights: `parts` has room for them. */
+static int describe(const struct train_run *run, const struct param_table *table, void *trainee,
+                    const struct ckpt_array *weights, struct ckpt_part *parts, struct ckpt_save *save) {
+    const struct trainee *kind = run->trainee;
+    *save = (struct ckpt_save){
         .root = run->config.checkpoint.save,
-        .model = {.kind = run->trainee ? CKPT_ADAPTER : CKPT_MODEL,
-                  .table = table,
-                  .tokenizer_directory = run->trainee ? NULL : run->tokenizer_directory,
-                  .max_shard_bytes = run->config.checkpoint.max_shard_size * 1000000,
-                  .threads = threads},
-        .optimizer_count = run->config.train.precision == PRECISION_FP32 ? 2 : 3,
+        .model = {.table = table,
+                  .weights = weights,
+                  .tokenizer_directory = kind ? NULL : run->tokenizer_directory,
+                  .max_shard_bytes = run->config.checkpoint.max_shard_size * 1000000},
+        .optimizer_count = kind || run->config.train.precision == PRECISION_FP32 ? 2 : 3,
         .keep_last = run->config.checkpoint.keep_last,
     };
+    if (!kind)
+        return STATUS_OK;
+    save->model.parts = parts;
+    save->model.texts = kind->texts;
+    save->model.text_count = kind->text_count;
+    return kind->parts(trainee, weights, parts, &save->model.part_count);
 }
 
-int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct param_table *table,
+int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
                       size_t *bytes) {
+    const struct param_table *table = run->trainee ? trainee->state_table : NULL;
     struct param_table of_model = {0};
-    bool is_bf16 = run->config.train.precision == PRECISION_BF16;
-    struct ckpt_array weights = {.prefix = "", .dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32};
+    bool is_bf16 = run->config.train.precision == PRECISION_BF16 && !run->trainee;
+    struct ckpt_array weights = {
+        .prefix = "", .dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32, .only_trainable = run->trainee};
+    struct ckpt_part parts[CKPT_MAX_PARTS];
+    struct ckpt_save save;
     struct ckpt_array optimizer[OPTIMIZER_ARRAYS];
     *bytes = 0;
     if (!run->config.checkpoint.save)
@@ -46,8 +58,9 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     for (int i = 0; i < OPTIMIZER_ARRAYS; i++)
         optimizer[i] = optimizer_array_describe(i);
     int status = table ? STATUS_OK : gpt2_describe(&run->config.model, &of_model);
-    struct ckpt_save save = describe(run, table ? table : &of_model, device_threads(rank->device));
-    save.model.weights = &weights;
+    if (!status)
+        status = describe(run, table ? table : &of_model, trainee->self, &weights, parts, &save);
+    save.model.threads = device_threads(rank->device);
     save.optimizer = optimizer;
     if (!status)
         status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, rank_grid_size(&rank->grid),
@@ -74,13 +87,20 @@ int train_saver_open(struct trainer *trainer) {
                                      .leaves_copies = true,
                                      .threads = device_threads(trainer->device)};
     saver->weights = ckpt_flat_array(&saver->flat, "", false);
-    struct ckpt_save save = describe(&trainer->run, store->table, device_threads(trainer->device));
-    save.model.weights = &saver->weights;
-    save.model.world = trainer->world;
-    int status = optimizer_arrays_open(trainer, &saver->arrays, &save.optimizer);
-    if (!status && !trainer->run.trainee)
+    const struct ckpt_array *optimizer;
+    struct ckpt_save save;
+    int status = optimizer_arrays_open(trainer, &saver->arrays, &optimizer);
+    if (!status && trainer->run.trainee)
+        saver->weights = optimizer_master_array(optimizer);
+    else if (!status)
         status = gpt2_write_config(&run->model, store->dtype, trainer->run.eos_id, &saver->config_text);
-    save.model.config_text = trainer->run.trainee ? trainer->run.trainee->config_text : saver->config_text;
+    if (!status)
+        status = describe(&trainer->run, train_state_table(trainer), trainer->trainee.self, &saver->weights,
+                          saver->parts, &save);
+    save.model.threads = device_threads(trainer->device);
+    save.model.world = trainer->world;
+    save.model.config_text = saver->config_text;
+    save.optimizer = optimizer;
     return status ? status : ckpt_saver_open(&save, run->checkpoint.async_save, &saver->saver);
 }
 
@@ -128,6 +148,8 @@ int trainer_save_begin(struct trainer *trainer) {
                        : status_fail(STATUS_USAGE, "checkpoint.save is not given: there is no place to save in");
     if (!status)
         status = train_state_write(trainer, &state_text);
+    if (!status && trainer->run.trainee)
+        status = trainer->run.trainee->refresh(trainer->trainee.self);
     if (!status) {
         double start = clock_seconds();
         status = ckpt_saver_begin(saver->saver, trainer->iteration, state_text);
@@ -169,4 +191,18 @@ int trainer_save_wait(struct trainer *trainer) {
 int trainer_save(struct trainer *trainer) {
     int status = trainer_save_begin(trainer);
     return status ? status : trainer_save_wait(trainer);
+}
+
+/* ---- what others read ---- */
+
+int trainer_export(struct trainer *trainer, const char *directory, bool is_shared) {
+    const struct trainee *trainee = trainer->run.trainee;
+    const struct ckpt_array *arrays;
+    struct optimizer_arrays *state;
+    int status = optimizer_arrays_open(trainer, &state, &arrays);
+    struct ckpt_array values = status ? (struct ckpt_array){0} : optimizer_master_array(arrays);
+    if (!status)
+        status = trainee->export(trainer->trainee.self, trainee, &values, directory, is_shared);
+    optimizer_arrays_close(state);
+    return status;
 }

@@ -68,10 +68,15 @@ int train_state_write(const struct trainer *trainer, char **text) {
         train_row_text(find_row(kept_keys[i]), run, value, sizeof value);
         json_object_set_new(keys, kept_keys[i], json_string(value));
     }
-    json_t *root = json_pack("{s:I, s:I, s:I, s:I, s:o}", "iteration", (json_int_t)trainer->iteration,
-                             "consumed_samples", (json_int_t)trainer->consumed_samples, "consumed_tokens",
-                             (json_int_t)(trainer->consumed_samples * run->data.seq_length), "optimizer_step",
-                             (json_int_t)trainer->optimizer.step, "run", keys);
+    const struct train_progress *progress = &trainer->progress;
+    json_t *root =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "iteration", (json_int_t)trainer->iteration,
+                  "consumed_samples", (json_int_t)trainer->consumed_samples, "consumed_tokens",
+                  (json_int_t)(trainer->consumed_samples * run->data.seq_length), "optimizer_step",
+                  (json_int_t)trainer->optimizer.step, "validated_iteration", (json_int_t)progress->validated,
+                  "validations_without_better", (json_int_t)progress->bad, "run", keys);
+    if (progress->has_best) /* 17 digits: it reads back to the same bits */
+        json_object_set_new(root, "best_valid_loss", json_real(progress->best_loss));
     *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     return *text ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
@@ -83,6 +88,23 @@ static int read_count(const json_t *root, const char *key, const char *where, in
         return status_fail(STATUS_INVALID, "%s: '%s' must be a number of at least 0", where, key);
     *out = json_integer_value(value);
     return STATUS_OK;
+}
+
+/* Checkpoints of before have none of it. */
+static int read_progress(const json_t *root, const char *where, struct train_run *run) {
+    struct train_progress *progress = &run->progress;
+    const json_t *best = json_object_get(root, "best_valid_loss");
+    *progress = (struct train_progress){.validated = run->iteration};
+    int status = STATUS_OK;
+    if (json_object_get(root, "validated_iteration"))
+        status = read_count(root, "validated_iteration", where, &progress->validated);
+    if (!status && json_object_get(root, "validations_without_better"))
+        status = read_count(root, "validations_without_better", where, &progress->bad);
+    if (!status && best && !json_is_number(best))
+        status = status_fail(STATUS_INVALID, "%s: 'best_valid_loss' must be a number", where);
+    progress->has_best = !status && best;
+    progress->best_loss = progress->has_best ? json_number_value(best) : 0;
+    return status;
 }
 
 static void compare_keys(const struct train_run *run, const json_t *keys) {
@@ -106,6 +128,8 @@ int train_state_read(struct train_run *run, const char *text, const char *where)
         status = read_count(root, "consumed_samples", where, &run->consumed_samples);
     if (!status)
         status = read_count(root, "optimizer_step", where, &run->optimizer_step);
+    if (!status)
+        status = read_progress(root, where, run);
     if (!status)
         compare_keys(run, json_object_get(root, "run"));
     json_decref(root);

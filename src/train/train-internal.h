@@ -35,7 +35,8 @@ struct trainer {
     int64_t iteration; /* done */
     int64_t consumed_samples;
     struct run_saver *saver; /* NULL: nothing is saved */
-    int stop;                /* the signal that all ranks have agreed to stop for, or 0 */
+    struct train_progress progress;
+    int stop; /* the signal that all ranks have agreed to stop for, or 0 */
 };
 
 /* ranks.c */
@@ -83,7 +84,7 @@ int train_load(struct trainer *trainer);
 
 /* save.c */
 /* Bytes that saving takes at a rank. */
-int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct param_table *table,
+int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
                       size_t *bytes);
 int train_saver_open(struct trainer *trainer);
 void train_saver_close(struct trainer *trainer);
@@ -97,6 +98,14 @@ void stop_watch_end(void);
 /* The number of the signal that asked to stop, 0 when none did. */
 int stop_requested(void);
 
+/* validate.c */
+/* A validation, and what follows from it for the run: the best trainee is kept. *record as of trainer_evaluate. */
+int train_validate(struct trainer *trainer, struct validation_record *record, bool *is_done, bool *is_better);
+/* Whether the run goes on from a checkpoint that was saved before the validation of its iteration. */
+bool train_owes_validation(const struct trainer *trainer);
+/* Whether train.early_stop ends it. */
+bool train_is_stopped_early(const struct trainer *trainer);
+
 /* report.c: what people see on standard error. */
 struct report {
     struct progress progress;
@@ -107,7 +116,8 @@ struct report {
 };
 void report_begin(struct report *report, const struct trainer *trainer, double ceiling_tflops);
 void report_step(struct report *report, const struct train_record *record);
-void report_validation(struct report *report, const struct validation_record *record);
+/* `is_kept`: it was the best so far, and is kept. */
+void report_validation(struct report *report, const struct validation_record *record, bool is_kept);
 /* Clears the bar: a line of somebody else's follows. */
 void report_pause(struct report *report);
 /* The last line: iterations, time, peak memory beside the plan. */

@@ -15,6 +15,7 @@
 #ifndef CAMBIUM_TRAIN_TRAIN_H
 #define CAMBIUM_TRAIN_TRAIN_H
 
+#include "ckpt/ckpt.h"
 #include "comm/comm.h"
 #include "config/run.h"
 #include "train/events.h"
@@ -28,12 +29,15 @@
 #include <stdint.h>
 #include <stdio.h>
 
+enum { TRAINEE_NO_DROPOUT = -1 };
+
 /* What trains in the place of the model, on a base that is frozen: an adapter, which a room above brings. */
 struct trainee_part { /* at one rank */
     void *self;
-    const struct hook_table *hooks; /* for the model */
-    struct param_store *store;      /* sketched; start() gives it memory */
-    size_t bytes;                   /* that start() takes beside */
+    const struct hook_table *hooks;        /* for the model */
+    struct param_store *store;             /* sketched; start() gives it memory */
+    const struct param_table *state_table; /* of the store, with the names that the optimizer's tensors have in files */
+    size_t bytes;                          /* that start() takes beside */
 };
 struct trainee {
     const void *description;
@@ -43,11 +47,30 @@ struct trainee {
     void (*close)(void *self);
     /* Once the base has its weights: memory, and initial values. */
     int (*start)(void *self, struct model *base, uint64_t seed);
-    /* Around the passes of a global batch: gradients are cleared, and finished. The first also before a validation. */
-    int (*begin)(void *self);
+    /* Around the passes of a global batch: gradients are cleared, and finished. `sample`: the number of its first one,
+     * a key of dropout; TRAINEE_NO_DROPOUT before a validation. */
+    int (*begin)(void *self, int64_t sample);
     int (*end)(void *self);
-    const char *config_text;    /* adapter_config.json */
+    /* Files. `values` are fp32, of the rows of the store; a rank may hold some of them alone. */
+    /* They keep pointing to `values`; what else they hold is what `refresh` made of the weights. */
+    int (*refresh)(void *self);
+    int (*parts)(void *self, const struct ckpt_array *values, struct ckpt_part parts[CKPT_MAX_PARTS], int *count);
+    int (*load)(void *self, const char *directory, const struct ckpt_array *values);
+    /* Writes them alone. `is_shared`: beside what else the directory, which exists, holds; else it is
+     * replaced as a whole. All ranks together. */
+    int (*export)(void *self, const struct trainee *trainee, const struct ckpt_array *values, const char *directory,
+                  bool is_shared);
+    const struct ckpt_text *texts; /* in every directory that is written */
+    int text_count;
     const char *init_directory; /* of an adapter whose values it starts from; NULL: initial ones */
+};
+
+/* What the validations of a run have come to. */
+struct train_progress {
+    int64_t validated; /* the iteration of the last one; 0: none */
+    int64_t bad;       /* so many in a row brought no better loss */
+    bool has_best;
+    double best_loss;
 };
 
 /* A run that is ready to be planned and opened. */
@@ -62,6 +85,7 @@ struct train_run {
     int64_t iteration;                   /* done before */
     int64_t consumed_samples;
     int64_t optimizer_step;
+    struct train_progress progress;
 };
 
 /* Prepares `run` from a parsed configuration. `init_from`: a model directory (or one of checkpoints) whose config.json
@@ -122,7 +146,12 @@ int trainer_save_wait(struct trainer *trainer);
 /* Of the last save: seconds for which the training stood still, and until this rank's part was on the disk. */
 void trainer_save_times(const struct trainer *trainer, double *stall, double *write);
 
-/* The whole run: iterations, metrics, validation, checkpoints, until the end, exit_interval or a signal. */
+/* Of a run with a trainee: writes its files as others read them; see trainee.export. */
+int trainer_export(struct trainer *trainer, const char *directory, bool is_shared);
+
+/* The whole run: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
+ * signal. With checkpoint.save, the files of a trainee that gave the best validation loss so far are kept in
+ * checkpoint.save/best. */
 int trainer_run(struct trainer *trainer);
 
 #endif

@@ -87,7 +87,7 @@ static int open_rows(struct trainer *trainer) {
 }
 
 /* The first rank of a host builds the index caches, which the others then find. */
-static int open_data(struct trainer *trainer) {
+static int read_data(struct trainer *trainer) {
     if (trainer->run.tuning)
         return open_rows(trainer);
     struct gpt_data_options options = train_data_options(&trainer->run);
@@ -98,6 +98,18 @@ static int open_data(struct trainer *trainer) {
         status = comm_barrier(trainer->world, NULL);
     if (!status && !trainer->site.is_first_on_host)
         status = gpt_data_open(&trainer->data, &options);
+    return status;
+}
+
+static int64_t validation_length(const struct trainer *trainer) {
+    return trainer->rows ? tuning_data_length(trainer->rows, SPLIT_VALID) : trainer->data.splits[SPLIT_VALID].length;
+}
+
+static int open_data(struct trainer *trainer) {
+    int status = read_data(trainer);
+    if (!status && trainer->run.config.train.early_stop && validation_length(trainer) == 0)
+        status = status_fail(STATUS_USAGE, "train.early_stop %lld: there are no samples for validations",
+                             (long long)trainer->run.config.train.early_stop);
     return status;
 }
 
@@ -113,6 +125,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     trainer->run = *run;
     trainer->iteration = run->iteration;
     trainer->consumed_samples = run->consumed_samples;
+    trainer->progress = run->progress;
     trainer->schedule = schedule_of_run(&run->config);
     if (!world)
         status = comm_single_open(&trainer->own_world);
@@ -233,8 +246,7 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
 
 int trainer_evaluate(struct trainer *trainer, struct validation_record *record, bool *is_done) {
     const struct run_config *run = &trainer->run.config;
-    int64_t length =
-        trainer->rows ? tuning_data_length(trainer->rows, SPLIT_VALID) : trainer->data.splits[SPLIT_VALID].length;
+    int64_t length = validation_length(trainer);
     double start = clock_seconds(), loss = 0;
     int64_t labels = 0, more, batch_size = run->train.global_batch_size;
     *is_done = false;
@@ -250,7 +262,7 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     }
     int status = train_agree(trainer);
     if (!status && trainer->run.trainee) /* its weights have changed */
-        status = trainer->run.trainee->begin(trainer->trainee.self);
+        status = trainer->run.trainee->begin(trainer->trainee.self, TRAINEE_NO_DROPOUT);
     for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {
         status = train_evaluate_batch(trainer, first + i * batch_size, &more);
         labels += more;

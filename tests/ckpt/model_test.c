@@ -416,6 +416,47 @@ static void only_a_model_directory_is_replaced(void **state) {
     free(table.rows);
 }
 
+/* Two adapters: a table each, of which the other one's rows are frozen. */
+static void parts_stand_in_directories_of_their_own(void **state) {
+    (void)state;
+    char *directory = tiny_path(root, "parts"), *inside = tiny_path(root, "parts/two");
+    struct param_table tables[2] = {tiny_table(true), tiny_table(true)};
+    struct tiny_array a[2] = {tiny_array(&tables[0], DTYPE_F32), tiny_array(&tables[1], DTYPE_F32)};
+    struct ckpt_array arrays[2] = {tiny_as_array(&a[0], ""), tiny_as_array(&a[1], "")};
+    for (int i = 0; i < 2; i++) {
+        tiny_fill_golden(&a[i]);
+        arrays[i].only_trainable = true;
+        for (int row = 0; row < tables[i].count; row++)
+            tables[i].rows[row].is_trainable = row % 2 == i;
+    }
+    const struct ckpt_part parts[] = {{"one/adapter_model", &tables[0], &arrays[0]},
+                                      {"two/adapter_model", &tables[1], &arrays[1]}};
+    const struct ckpt_text texts[] = {{"one/adapter_config.json", "{}"}, {"two/adapter_config.json", "{\"two\": 2}"}};
+    struct ckpt_model model = {
+        .table = &tables[0], .parts = parts, .part_count = 2, .texts = texts, .text_count = 2, .max_shard_bytes = 5000};
+    test_ok(ckpt_write_model(directory, &model));
+    struct strbuf text = tiny_text(inside, "adapter_config.json");
+    assert_string_equal(strbuf_text(&text), "{\"two\": 2}");
+    strbuf_free(&text);
+    struct ckpt_tensors *tensors;
+    test_ok(ckpt_open_adapter(inside, &tensors)); /* one file, however large */
+    assert_int_equal(ckpt_count(tensors), tables[1].count / 2);
+    test_ok(ckpt_read(tensors, &tables[1], &arrays[1], 1));
+    ckpt_close(tensors);
+    /* It is a directory with other things in it, unless the caller knows better. */
+    test_fails(ckpt_write_model(directory, &model), STATUS_INVALID, "is not empty and no model directory");
+    model.is_replaced = true;
+    model.part_count = model.text_count = 1;
+    test_ok(ckpt_write_model(directory, &model));
+    assert_false(file_exists(inside));
+    for (int i = 0; i < 2; i++) {
+        free(a[i].memory);
+        free(tables[i].rows);
+    }
+    free(inside);
+    free(directory);
+}
+
 static void tables_that_leave_holes_are_refused(void **state) {
     (void)state;
     char *directory = tiny_path(root, "holes");
@@ -450,6 +491,7 @@ int main(void) {
         cmocka_unit_test(damaged_indexes_are_refused_with_their_place),
         cmocka_unit_test(a_failing_source_leaves_nothing_behind),
         cmocka_unit_test(only_a_model_directory_is_replaced),
+        cmocka_unit_test(parts_stand_in_directories_of_their_own),
         cmocka_unit_test(tables_that_leave_holes_are_refused),
     };
     return cmocka_run_group_tests(tests, make_root, free_root);

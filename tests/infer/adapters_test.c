@@ -74,7 +74,7 @@ static int make_adapter(struct comm *world, void *context) {
     struct device *device;
     struct rank rank;
     struct peft *peft;
-    char *text;
+    struct peft_texts texts;
     read_base(&options.config);
     options.chunks[0].count = options.config.num_layers;
     options.chunk_count = 1;
@@ -84,9 +84,10 @@ static int make_adapter(struct comm *world, void *context) {
     test_ok(rank_allocate_workspace(&rank));
     test_ok(peft_allocate(peft));
     test_ok(peft_initialise(peft, 3));
-    test_ok(peft_write_config(&config, base_directory(), &text));
-    test_ok(peft_export(peft, made->directory, text));
-    free(text);
+    test_ok(peft_texts_make(&config, 1, base_directory(), &(struct peft_notes){0}, &texts));
+    test_ok(peft_export(
+        peft, &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = made->directory}));
+    peft_texts_free(&texts);
     peft_close(peft);
     rank_close(&rank);
     device_close(device);

@@ -9,6 +9,7 @@
 #include "parallel/sync.h"
 #include "support/test.h"
 
+#include <limits.h>
 #include <math.h>
 
 enum { SAMPLES = 2, OWN_TOKENS = 6, SAMPLE_MOST = 16, ROWS_MOST = SAMPLES * SAMPLE_MOST, VOCAB = 31, LAYERS = 4 };
@@ -150,7 +151,7 @@ static inline int prompt_micro_batch(struct prompt_run *run, const struct model_
 
 /* A global batch of two micro batches: the loss (of the last stage), and the gradients in the stack's store. */
 static inline int prompt_train(struct prompt_run *run, bool is_evaluated, double *loss) {
-    int status = peft_begin(run->peft);
+    int status = peft_begin_batch(run->peft, 40);
     for (uint32_t m = 0; m < 2 && !status; m++) {
         struct model_batch batch;
         struct model_pass pass = {.is_first_micro_batch = m == 0, .is_last_micro_batch = m == 1};
@@ -173,7 +174,28 @@ static inline void prompt_logits(struct prompt_run *run, float *logits) {
     test_ok(model_logits(run->model, &batch, logits));
 }
 
-/* Opens the stack once more, without training, on a model of its own, and folds the first one's weights into it. */
+/* The files of the stack, into one that does not train: [count] adapters in the stack's order. */
+static inline void prompt_save_and_load(struct peft *peft, const struct prompt_stack *stack, struct peft *served) {
+    char *root = test_directory(), directories[PROMPT_STACK_MOST][PATH_MAX];
+    const char *names[PROMPT_STACK_MOST];
+    struct peft_texts texts;
+    struct peft_files *files;
+    test_ok(peft_texts_make(stack->adapters, stack->count, "base", &(struct peft_notes){0}, &texts));
+    test_ok(
+        peft_export(peft, &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = root}));
+    for (int i = 0; i < stack->count; i++) {
+        const char *name = stack->count > 1 ? peft_method_names[stack->adapters[i].type] : "";
+        test_ok(file_join(directories[i], sizeof directories[i], root, name));
+        names[i] = directories[i];
+    }
+    test_ok(peft_files_open(names, (size_t)stack->count, false, &files));
+    test_ok(peft_load(served, files));
+    peft_files_close(files);
+    peft_texts_free(&texts);
+    free(root);
+}
+
+/* Opens the stack once more, without training, on a model of its own, with what the first one left in files. */
 static inline void prompt_check_fold(const struct prompt_stack *stack) {
     struct prompt_run run, served = {0};
     test_ok(prompt_open(&run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
@@ -189,7 +211,7 @@ static inline void prompt_check_fold(const struct prompt_stack *stack) {
     test_ok(model_open(&options, &served.rank, false, NULL, &served.model));
     test_ok(peft_allocate(served.peft));
     test_ok(model_initialise(served.model, 77));
-    test_ok(peft_fold(run.peft, served.peft));
+    prompt_save_and_load(run.peft, stack, served.peft);
     struct param_store *store = peft_store(served.peft);
     for (int i = 0; i < store->table->count; i++)
         for (int s = 0; s < store->table->rows[i].slice_count; s++)

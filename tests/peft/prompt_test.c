@@ -17,6 +17,13 @@ static struct peft_config encoded(int64_t tokens, int encoder, int64_t layers) {
                                 .encoder_num_layers = layers};
 }
 
+/* Three layers: dropout stands twice. */
+static struct peft_config dropped(int64_t tokens) {
+    struct peft_config config = encoded(tokens, PEFT_LSTM, 3);
+    config.encoder_dropout = 0.4;
+    return config;
+}
+
 /* Every method of this file, and two of them one behind the other. */
 static struct prompt_stack stack_at(int number) {
     switch (number) {
@@ -28,12 +35,14 @@ static struct prompt_stack stack_at(int number) {
         return one(encoded(3, PEFT_LSTM, 2));
     case 3:
         return one(encoded(1, PEFT_LSTM, 1));
+    case 4:
+        return one(dropped(5));
     default:
         return (struct prompt_stack){
             .adapters = {encoded(3, PEFT_MLP, 2), prompt(2, PEFT_INIT_RANDOM)}, .count = 2, .dtype = DTYPE_F32};
     }
 }
-enum { STACKS = 5 };
+enum { STACKS = 6 };
 
 static void gradients_equal_differences(void **state) {
     (void)state;
@@ -170,6 +179,43 @@ static void bf16_is_near(void **state) {
     }
 }
 
+/* The virtual rows, as the model gets them. */
+static const float *virtual_table(struct prompt_run *run) {
+    const struct hook *hook = &hook_table_list(peft_hooks(run->peft), 0, ATTACH_EMBEDDING)->hook[0];
+    struct hook_virtual rows;
+    test_ok(hook->virtual_rows(hook->self, &rows));
+    return rows.table;
+}
+
+static void open_alone(struct prompt_run *run, struct peft_config config) {
+    struct prompt_stack stack = one(config);
+    test_ok(prompt_open(run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
+}
+
+/* As torch's LSTM: none where nothing trains, and other masks in every batch, which the batch alone decides. */
+static void dropout_of_an_encoder_is_keyed_by_the_batch(void **state) {
+    (void)state;
+    enum { TOKENS = 5, C = 16 };
+    const size_t bytes = TOKENS * C * sizeof(float);
+    struct prompt_run run, plain;
+    float first[TOKENS * C], second[TOKENS * C];
+    open_alone(&run, dropped(TOKENS));
+    open_alone(&plain, encoded(TOKENS, PEFT_LSTM, 3));
+    test_ok(peft_begin(plain.peft));
+    test_ok(peft_begin_batch(run.peft, 8));
+    memcpy(first, virtual_table(&run), bytes);
+    test_ok(peft_begin_batch(run.peft, 16));
+    memcpy(second, virtual_table(&run), bytes);
+    assert_memory_not_equal(first, second, bytes);
+    assert_memory_not_equal(first, virtual_table(&plain), bytes);
+    test_ok(peft_begin_batch(run.peft, 8));
+    assert_memory_equal(first, virtual_table(&run), bytes);
+    test_ok(peft_begin(run.peft));
+    assert_memory_equal(virtual_table(&plain), virtual_table(&run), bytes);
+    prompt_close(&plain);
+    prompt_close(&run);
+}
+
 static void what_cannot_be_is_refused(void **state) {
     (void)state;
     static const struct {
@@ -180,7 +226,7 @@ static void what_cannot_be_is_refused(void **state) {
         {{.type = PEFT_PROMPT, .num_virtual_tokens = SAMPLE_MOST}, "16 positions"},
         {{.type = PEFT_PTUNING, .num_virtual_tokens = 2, .encoder_hidden_size = -1}, "peft.encoder_hidden_size"},
         {{.type = PEFT_PTUNING, .num_virtual_tokens = 2, .encoder_num_layers = 99}, "peft.encoder_num_layers"},
-        {{.type = PEFT_PTUNING, .num_virtual_tokens = 2, .encoder_dropout = 0.1}, "peft.encoder_dropout"},
+        {{.type = PEFT_PTUNING, .num_virtual_tokens = 2, .encoder_dropout = 1}, "peft.encoder_dropout"},
         {{.type = PEFT_PROMPT, .num_virtual_tokens = 2, .prompt_tuning_init = PEFT_INIT_TEXT}, "init_text"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -202,6 +248,7 @@ int main(void) {
         cmocka_unit_test(a_virtual_token_is_a_row_like_any),
         cmocka_unit_test(parameters_equal_the_formulas),
         cmocka_unit_test(bf16_is_near),
+        cmocka_unit_test(dropout_of_an_encoder_is_keyed_by_the_batch),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,197 @@
+#include "stack.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char lora_plus[] = "peft.loraplus_lr_ratio"; /* of a run, not of an adapter */
+
+/* ---- rows ---- */
+
+/* Keys that several methods have. */
+#define OWN(method, index, field)                                                                                      \
+    { "peft." method "." #field, "peft." #field, index, offsetof(struct peft_config, field) }
+static const struct own_key {
+    const char *path, *common;
+    int method;
+    size_t offset;
+} own_keys[] = {
+    OWN("lora", PEFT_LORA, target_modules),          OWN("lora", PEFT_LORA, exclude_modules),
+    OWN("lora", PEFT_LORA, layers_to_transform),     OWN("ia3", PEFT_IA3, target_modules),
+    OWN("ia3", PEFT_IA3, exclude_modules),           OWN("ia3", PEFT_IA3, layers_to_transform),
+    OWN("prompt", PEFT_PROMPT, num_virtual_tokens),  OWN("ptuning", PEFT_PTUNING, num_virtual_tokens),
+    OWN("prefix", PEFT_PREFIX, num_virtual_tokens),  OWN("ptuning", PEFT_PTUNING, encoder_hidden_size),
+    OWN("prefix", PEFT_PREFIX, encoder_hidden_size),
+};
+enum { OWN_KEYS = sizeof own_keys / sizeof *own_keys };
+
+static const struct config_row *find_common(const char *path) {
+    size_t i = 0;
+    while (strcmp(peft_rows[i].path, path) != 0)
+        i++;
+    return &peft_rows[i];
+}
+
+size_t stack_rows(struct config_row *rows, size_t offset) {
+    size_t count = 1 + peft_row_count + OWN_KEYS;
+    if (!rows)
+        return count;
+    *rows++ = (struct config_row){.path = "peft.type",
+                                  .type = CONFIG_LIST,
+                                  .offset = offset + offsetof(struct stack_options, types),
+                                  .metavar = "METHOD...",
+                                  .default_text = "lora",
+                                  .help = "the method, or several that are trained together; --peft says the same"};
+    for (size_t i = 0; i < peft_row_count; i++) {
+        *rows = peft_rows[i];
+        rows++->offset += offset + offsetof(struct stack_options, all);
+    }
+    for (size_t i = 0; i < OWN_KEYS; i++) {
+        *rows = *find_common(own_keys[i].common);
+        rows->path = own_keys[i].path;
+        rows->offset = offset + offsetof(struct stack_options, own) +
+                       (size_t)own_keys[i].method * sizeof(struct peft_config) + own_keys[i].offset;
+        rows->default_text = NULL;
+        rows->minimum = 1;
+        rows++->help = "where several methods are trained together: of this one alone";
+    }
+    return count;
+}
+
+/* ---- methods ---- */
+
+/* In the order of their names. */
+static int add_method(struct stack *stack, const struct peft_config *config, const char *where) {
+    const char *name = peft_method_names[config->type];
+    int at = stack->count;
+    while (at > 0 && strcmp(peft_method_names[stack->configs[at - 1].type], name) > 0)
+        at--;
+    if (at > 0 && stack->configs[at - 1].type == config->type)
+        return status_fail(STATUS_USAGE, "%s: %s is there twice: a stack has one adapter of a method", where, name);
+    memmove(&stack->configs[at + 1], &stack->configs[at], (size_t)(stack->count - at) * sizeof *stack->configs);
+    stack->configs[at] = *config;
+    stack->count++;
+    return STATUS_OK;
+}
+
+static int find_method(const char *name, int *type) {
+    for (*type = 0; *type < PEFT_TYPE_COUNT; ++*type)
+        if (!strcmp(name, peft_method_names[*type]))
+            return STATUS_OK;
+    return status_fail(STATUS_USAGE, "--peft %s: expected lora, ia3, adapter, prompt, ptuning or prefix, or several",
+                       name);
+}
+
+/* The common configuration with what was given for this method alone. */
+static struct peft_config config_of(int type, const struct stack_options *options, const struct config *given) {
+    struct peft_config config = options->all;
+    config.type = type;
+    for (size_t i = 0; i < OWN_KEYS; i++) {
+        bool is_list = find_common(own_keys[i].common)->type == CONFIG_LIST;
+        if (own_keys[i].method == type && config_is_given(given, own_keys[i].path))
+            memcpy((char *)&config + own_keys[i].offset, (const char *)&options->own[type] + own_keys[i].offset,
+                   is_list ? sizeof(struct config_list) : sizeof(int64_t));
+    }
+    return config;
+}
+
+/* A key with the name of a method that does not train would do nothing, nor would dropout between layers that are not
+ * there. */
+static int check_idle_keys(const struct stack *stack, const struct config *given) {
+    for (int i = 0; i < stack->count; i++) {
+        const struct peft_config *c = &stack->configs[i];
+        bool has_layers = c->encoder_reparameterization_type == PEFT_LSTM && c->encoder_num_layers > 1;
+        if (c->type == PEFT_PTUNING && c->encoder_dropout > 0 && !has_layers)
+            return status_fail(STATUS_USAGE,
+                               "peft.encoder_dropout %g: expected with peft.encoder_reparameterization_type LSTM of "
+                               "several layers, between which it is",
+                               c->encoder_dropout);
+    }
+    for (size_t i = 0; i < OWN_KEYS; i++) {
+        bool is_there = !config_is_given(given, own_keys[i].path);
+        for (int k = 0; k < stack->count; k++)
+            is_there = is_there || stack->configs[k].type == own_keys[i].method;
+        if (!is_there)
+            return status_fail(STATUS_USAGE, "%s without --peft %s", own_keys[i].path,
+                               peft_method_names[own_keys[i].method]);
+    }
+    return STATUS_OK;
+}
+
+int stack_choose(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
+                 const struct config *given) {
+    const struct config_list *names = methods->count ? methods : &options->types;
+    int status = names->count ? STATUS_OK : status_fail(STATUS_USAGE, "peft.type: expected at least one method");
+    for (size_t i = 0; i < names->count && !status; i++) {
+        int type;
+        status = find_method(names->items[i], &type);
+        if (status)
+            break;
+        struct peft_config config = config_of(type, options, given);
+        status = add_method(stack, &config, "--peft");
+    }
+    return status ? status : check_idle_keys(stack, given);
+}
+
+/* ---- from a directory ---- */
+
+/* What the adapter is stands in its directory. */
+static int check_keys(const struct config *given) {
+    struct config_row rows[64];
+    size_t count = stack_rows(NULL, 0);
+    if (count > sizeof rows / sizeof *rows)
+        return status_fail(STATUS_UNSUPPORTED, "more keys of peft than %zu", sizeof rows / sizeof *rows);
+    stack_rows(rows, 0);
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(rows[i].path, lora_plus) != 0 && config_is_given(given, rows[i].path))
+            return status_fail(STATUS_USAGE,
+                               "%s cannot be given with --init-adapter, whose configuration it would change",
+                               rows[i].path);
+    return STATUS_OK;
+}
+
+static int check_same_methods(const struct stack *stack, const struct config_list *methods, const char *directory) {
+    bool is_same = !methods->count || methods->count == (size_t)stack->count;
+    for (size_t i = 0; i < methods->count && is_same; i++) {
+        int type, status = find_method(methods->items[i], &type);
+        if (status)
+            return status;
+        is_same = false;
+        for (int k = 0; k < stack->count; k++)
+            is_same = is_same || stack->configs[k].type == type;
+        if (!is_same)
+            return status_fail(STATUS_USAGE, "--peft %s: %s is an adapter of another method", methods->items[i],
+                               directory);
+    }
+    return is_same ? STATUS_OK
+                   : status_fail(STATUS_USAGE, "--peft: %s is a stack of %d methods, not of %zu", directory,
+                                 stack->count, methods->count);
+}
+
+int stack_take(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
+               const struct config *given, const char *directory, const char *model) {
+    int status = check_keys(given);
+    if (!status)
+        status = peft_files_open(&directory, 1, true, &stack->init);
+    if (!status)
+        status = peft_files_check_base(stack->init, model);
+    for (int i = 0; !status && i < peft_files_count(stack->init); i++) {
+        struct peft_config config = peft_files_configs(stack->init)[i];
+        config.loraplus_lr_ratio = options->all.loraplus_lr_ratio;
+        status = add_method(stack, &config, directory);
+        /* Its own order is that of its directories' names, and says which method changes what first. */
+        if (!status && stack->configs[i].type != config.type)
+            status = status_fail(STATUS_USAGE,
+                                 "%s: %s stands behind a method with a later name: finetune keeps a stack in the order "
+                                 "of its methods' names, and that would be another",
+                                 directory, peft_method_names[config.type]);
+    }
+    if (!status)
+        status = check_same_methods(stack, methods, directory);
+    return status ? status_wrap(status, "--init-adapter") : STATUS_OK;
+}
+
+void stack_free(struct stack *stack) {
+    peft_files_close(stack->init);
+}
