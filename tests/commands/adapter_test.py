@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 import model_support as support
-from finetune_test import hash_tree
+from finetune_support import hash_tree
 from model_support import run
 
 GOLDEN = support.SOURCE / "tests/peft/golden"

@@ -1,20 +1,14 @@
 """finetune: every method learns, in every layout alike, on a base that stays as it is; what cannot be is refused."""
-import array
-import hashlib
 import json
 import os
-import pathlib
-import random
 import subprocess
-import tempfile
 import unittest
 
 import model_support as support
+from finetune_support import METHODS, P, Tuning, hash_tree, values
 from model_support import run
 
 LONG = os.environ.get("CAMBIUM_TEST_LONG", "0") not in ("", "0")
-METHODS = ("lora", "ia3", "adapter", "prompt", "ptuning", "prefix")
-P = "--parallel."
 LAYOUTS = [
     ["--ranks", "2", P + "tensor_model_parallel_size=2"],
     ["--ranks", "2", P + "pipeline_model_parallel_size=2"],
@@ -32,53 +26,7 @@ LAYOUTS = [
 ]
 
 
-def hash_tree(directory):
-    return {str(p.relative_to(directory)): hashlib.sha256(p.read_bytes()).hexdigest()
-            for p in sorted(directory.rglob("*")) if p.is_file()}
-
-
-def values(path):
-    """Tensors of fp32 as arrays."""
-    return {name: array.array("f", content) for name, (_, _, content) in support.read_safetensors(path).items()}
-
-
-class Finetune(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.temporary = tempfile.TemporaryDirectory(prefix="cambium-test-")
-        cls.root = pathlib.Path(cls.temporary.name)
-        cls.base = cls.root / "base"
-        cls.base.mkdir()
-        config = support.gpt2_config(n_layer=4, n_head=4, n_embd=32, n_positions=48, vocab_size=257, resid_pdrop=0.1,
-                                     embd_pdrop=0.1, attn_pdrop=0.1)
-        r = random.Random(3)
-        tensors = {}
-        for name, shape in support.gpt2_shapes(config).items():
-            count = support.count(shape)
-            is_gain = "ln_" in name and name.endswith("weight")
-            tensors[name] = ("F32", shape, support.floats([1.0] * count if is_gain else
-                                                          [r.gauss(0, 0.1) for _ in range(count)]))
-        (cls.base / "config.json").write_text(json.dumps(config))
-        support.write_safetensors(cls.base / "model.safetensors", tensors)
-        support.write_byte_tokenizer(cls.base)
-        cls.data = cls.root / "rows.jsonl"
-        with open(cls.data, "w") as f:
-            for i in range(60):
-                n = r.randrange(1, 9)
-                f.write(json.dumps({"prompt": f"to {n}:", "completion": " " + " ".join(map(str, range(n)))}) + "\n")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.temporary.cleanup()
-
-    def tune(self, name, method, *words, expect=0):
-        metrics = self.root / f"{name}.jsonl"
-        done = run("finetune", "--model", self.base, "--peft", method, "--data", self.data, "--output", self.root / name,
-                   f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--optim.adam_eps=1e-5", "--train.train_iters=8",
-                   "--train.global_batch_size=8", "--peft.num_virtual_tokens=4", "--peft.bottleneck=8", *words, expect=expect)
-        losses = [json.loads(line)["lm_loss"] for line in metrics.read_text().splitlines()] if not expect else None
-        return done, losses
-
+class Finetune(Tuning):
     def check_method(self, method):
         before = hash_tree(self.base)
         _, whole = self.tune(method, method)

@@ -376,6 +376,22 @@ class Metrics(unittest.TestCase):
         self.assertRegex(done.stderr, r"peak memory [0-9.]+ MiB, planned [0-9.]+ MiB")
         self.assertRegex(done.stderr, r"activations +[0-9.]+ MiB")
 
+    def test_a_run_whose_validations_get_no_better_stops_early(self):
+        run = Run()
+        keys = dict(train__train_iters=60, train__eval_interval=2, train__eval_iters=2, train__early_stop=3, optim__lr=0.3)
+        done = run.run(**keys)
+        losses = [r["valid_loss"] for r in run.records() if "valid_loss" in r]
+        waits = [sum(1 for k in range(i + 1) if min(losses[:k + 1]) == min(losses[:i + 1])) - 1 for i in range(len(losses))]
+        self.assertEqual((waits[-1], max(waits[:-1])), (3, 2))  # validations since the best one
+        self.assertIn("3 validations in a row", done.stderr)
+        last = run.records()[-1]["iteration"]
+        self.assertLess(last, 60)
+        self.assertEqual(run.checkpoints(), [f"iter_{last:07d}"])
+        self.assertIn("stopped by train.early_stop", run.run(**keys).stderr)
+        run.run("cut", train__exit_interval=3, **keys)  # what it waited for stands in the checkpoint
+        run.run("cut", **keys)
+        self.assertEqual(timeless(run.records()), timeless(run.records("cut")))
+
     def test_each_record_is_one_write_right_after_its_iteration(self):
         run = Run()
         process = run.start(train__train_iters=100_000, log__log_interval=100_000, log__metrics_file="/dev/stdout")
@@ -537,6 +553,7 @@ class Configuration(unittest.TestCase):
             (2, dict(model__vocab_size=None), "model.vocab_size"),
             (2, dict(train__train_iters=None), "train.train_iters is not given"),
             (2, dict(train__global_batch_size=5), "train.global_batch_size 5 is not a multiple of train.micro_batch_size 2"),
+            (2, dict(train__early_stop=2), "train.early_stop 2"),
             (2, dict(optim__lr=None), "optim.lr"),
             (2, dict(optim__lr=-1), "optim.lr"),
             (2, dict(optim__ler=1), "optim.lr"),

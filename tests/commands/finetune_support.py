@@ -1,0 +1,57 @@
+"""A small random base, rows to tune it on, and finetune on both: what the tests of finetune share."""
+import array
+import hashlib
+import json
+import pathlib
+import random
+import tempfile
+import unittest
+
+import model_support as support
+from model_support import run
+
+METHODS = ("lora", "ia3", "adapter", "prompt", "ptuning", "prefix")
+P = "--parallel."
+
+
+def hash_tree(directory):
+    return {str(p.relative_to(directory)): hashlib.sha256(p.read_bytes()).hexdigest()
+            for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+def values(path):
+    """Tensors of fp32 as arrays."""
+    return {name: array.array("f", content) for name, (_, _, content) in support.read_safetensors(path).items()}
+
+
+class Tuning(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="cambium-test-")
+        cls.root = pathlib.Path(cls.temporary.name)
+        cls.base = cls.root / "base"
+        support.write_byte_model(cls.base, n_layer=4, n_head=4, n_embd=32, n_positions=48, resid_pdrop=0.1, embd_pdrop=0.1,
+                                 attn_pdrop=0.1)
+        cls.data, r = cls.root / "rows.jsonl", random.Random(3)
+        with open(cls.data, "w") as f:
+            for i in range(60):
+                n = r.randrange(1, 9)
+                f.write(json.dumps({"prompt": f"to {n}:", "completion": " " + " ".join(map(str, range(n)))}) + "\n")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def tune(self, name, method, *words, expect=0):
+        metrics = self.root / f"{name}.jsonl"
+        done = run("finetune", "--model", self.base, "--peft", *method.split(), "--data", self.data, "--output", self.root / name,
+                   f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--optim.adam_eps=1e-5", "--train.train_iters=8",
+                   "--train.global_batch_size=8", "--peft.num_virtual_tokens=4", "--peft.bottleneck=8", *words, expect=expect)
+        losses = [line["lm_loss"] for line in self.lines(name) if "lm_loss" in line] if not expect else None
+        return done, losses
+
+    def lines(self, name):
+        """What the metrics of a run say, but for how long it took."""
+        lines = [json.loads(line) for line in (self.root / f"{name}.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_s", "model_tflops")}
+                for line in lines]
