@@ -23,8 +23,15 @@ struct measurement {
 
 /* ---- opening ---- */
 
+static bool has_virtual_tokens(const struct measurement *m) {
+    int type = m->options->peft.type;
+    return type == PEFT_PROMPT || type == PEFT_PTUNING || type == PEFT_PREFIX;
+}
+
+/* As long as can be, with an end-of-text. */
 static int write_rows(const struct measurement *m) {
-    int64_t length = m->options->seq_length;
+    int64_t length = m->options->seq_length - 1;
+    length -= has_virtual_tokens(m) ? m->options->peft.num_virtual_tokens : 0;
     struct strbuf text = STRBUF_INIT;
     for (uint32_t row = 0; row < ROWS; row++) {
         strbuf_add_text(&text, "{\"text\": \"");
@@ -53,7 +60,7 @@ static int describe_run(struct measurement *m) {
     int status = bench_training_run(o, false, bench_contest_iterations(o->steps), &m->dataset, &m->run);
     if (status)
         return status;
-    bool has_rows = o->peft.type == PEFT_PROMPT || o->peft.type == PEFT_PTUNING;
+    bool is_prefix = o->peft.type == PEFT_PREFIX;
     const struct run_config *run = &m->run.config;
     m->tuning = (struct tuning_options){
         .train = {&m->rows_item, 1},
@@ -61,8 +68,8 @@ static int describe_run(struct measurement *m) {
         .config_eos = -1,
         .vocab_size = run->model.vocab_size,
         .seq_length = o->seq_length,
-        .virtual_tokens = has_rows ? o->peft.num_virtual_tokens : 0,
-        .first_position = o->peft.type == PEFT_PREFIX ? o->peft.num_virtual_tokens : 0,
+        .virtual_tokens = has_virtual_tokens(m) && !is_prefix ? o->peft.num_virtual_tokens : 0,
+        .first_position = is_prefix ? o->peft.num_virtual_tokens : 0,
         .has_few_sizes = true,
         .seed = run->data.seed,
         .samples = run->train.train_iters * run->train.global_batch_size,
@@ -174,10 +181,6 @@ static int time_loading(struct measurement *m, double *seconds) {
 
 /* ---- the summary ---- */
 
-/* Operations of a weight and token: 2 forward, 2 backward through what is frozen, 2 for gradients that there are not.
- */
-static const double share_of_flops = 4.0 / 6;
-
 struct figures {
     size_t peak, whole_peak;
     double load_seconds;
@@ -189,7 +192,7 @@ static int print_summary(struct measurement *m, const struct figures *figures) {
     const struct train_plan *plan = trainer_plan(bench_runner_trainer(m->contest.runner));
     double seconds = bench_median(f->seconds, f->steps), ceiling = bench_mean(f->before, f->after).gemm;
     double tokens = (double)(m->run.config.train.global_batch_size * o->seq_length);
-    double flops = share_of_flops * model_flops_per_token(&m->run.config.model, o->seq_length) * tokens / seconds;
+    double flops = plan->flops_per_token * tokens / seconds;
     json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:f, s:f}", "bench", "finetune",
                                "method", peft_method_names[o->peft.type], "device", f->device, "precision",
                                o->precision == PRECISION_BF16 ? "bf16" : "fp32", "trainable_parameters",

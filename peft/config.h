@@ -54,9 +54,12 @@ enum peft_activation { PEFT_GELU, PEFT_RELU, PEFT_SWISH };
 enum peft_prompt_init { PEFT_INIT_SAMPLE_VOCAB, PEFT_INIT_TEXT, PEFT_INIT_RANDOM };
 enum peft_encoder { PEFT_MLP, PEFT_LSTM };
 
-/* Rows of the section `peft`; offsets are within a struct peft_config. */
-extern const struct config_row peft_rows[];
-extern const size_t peft_row_count;
+/* The keys of the section `peft`; offsets are within a struct peft_config. */
+extern const struct peft_key {
+    struct config_row row;
+    unsigned methods; /* bit M: enum peft_type M has it */
+} peft_keys[];
+extern const size_t peft_key_count;
 
 /* Reads the text of an adapter_config.json: of PEFT's, or of AdapterHub's for a bottleneck adapter. `where` names the
  * file in errors. What would compute something else than PEFT does is refused by its key; other unknown keys are told

@@ -70,7 +70,8 @@ static int add_text(struct peft_texts *texts, const char *place, const char *nam
 int peft_texts_make(const struct peft_config *configs, int count, const char *base_directory,
                     const struct peft_notes *notes, struct peft_texts *texts) {
     *texts = (struct peft_texts){0};
-    int status = 2 * count <= CKPT_MAX_PARTS ? STATUS_OK : status_fail(STATUS_UNSUPPORTED, "a stack of %d", count);
+    int status =
+        PEFT_TEXTS * count <= PEFT_MAX_TEXTS ? STATUS_OK : status_fail(STATUS_UNSUPPORTED, "a stack of %d", count);
     for (int i = 0; i < count && !status; i++) {
         char place[32], *text;
         name_place(&configs[i], count, place);
@@ -81,6 +82,11 @@ int peft_texts_make(const struct peft_config *configs, int count, const char *ba
             status = peft_write_notes(notes, &text);
         if (!status)
             status = add_text(texts, place, "cambium_adapter.json", text);
+        if (!status && notes->jinja) {
+            text = strdup(notes->jinja);
+            status = text ? add_text(texts, place, "chat_template.jinja", text)
+                          : status_fail(STATUS_MEMORY, "out of memory");
+        }
     }
     return status;
 }
@@ -149,7 +155,7 @@ static bool is_among(const char *name, char **names, size_t count) {
 static int remove_others(const char *directory, char **names, size_t count) {
     static const char *const files[] = {CKPT_ADAPTER_PART ".safetensors", CKPT_HUB_PART ".safetensors",
                                         CKPT_ENCODER_PART ".safetensors", "adapter_config.json",
-                                        "cambium_adapter.json"};
+                                        "cambium_adapter.json", "chat_template.jinja"};
     char path[PATH_MAX], inside[PATH_MAX];
     int status = STATUS_OK;
     for (size_t i = 0; i < sizeof files / sizeof *files && !status; i++) {

@@ -55,8 +55,9 @@ int peft_end(struct peft *peft);
 /* ---- a stack's files: export.c ----
  *
  * An adapter alone has a directory; of several each has one in it, named as its method. In it: adapter_config.json,
- * adapter_model.safetensors (of a bottleneck adapter AdapterHub's adapter.safetensors), cambium_adapter.json; and of an
- * encoder (p-tuning, a projected prefix) prompt_encoder.safetensors, from which training goes on. */
+ * adapter_model.safetensors (of a bottleneck adapter AdapterHub's adapter.safetensors), cambium_adapter.json, where
+ * its rows had one chat_template.jinja; and of an encoder (p-tuning, a projected prefix) prompt_encoder.safetensors,
+ * from which training goes on. */
 
 /* `values`: of the store's rows; the parts keep pointing to it. Tables of encoders are those that peft_make_tables
  * left. */
@@ -78,9 +79,10 @@ int peft_export(struct peft *peft, const struct peft_export *export);
 
 /* The texts of such directories: configurations, and notes for each. */
 struct peft_notes;
+enum { PEFT_TEXTS = 3 /* of an adapter */, PEFT_MAX_TEXTS = PEFT_TEXTS * 8 };
 struct peft_texts {
-    struct ckpt_text items[CKPT_MAX_PARTS];
-    char *owned[CKPT_MAX_PARTS];
+    struct ckpt_text items[PEFT_MAX_TEXTS];
+    char *owned[PEFT_MAX_TEXTS];
     int count;
 };
 int peft_texts_make(const struct peft_config *configs, int count, const char *base_directory,
@@ -114,6 +116,7 @@ enum { PEFT_DIGEST_BYTES = 17 };
 struct peft_notes {
     char base_digest[PEFT_DIGEST_BYTES]; /* "": not recorded */
     char chat_template[24];              /* a name; "": not recorded */
+    const char *jinja;                   /* for writing: the template as chat_template.jinja; NULL: none */
 };
 int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]);
 /* The text of cambium_adapter.json, which stands in the directory of an adapter; the caller frees it. */

@@ -101,15 +101,15 @@ static const struct config_row rows[] = {
 
 /* The section `parallel` of a run, and `peft`. The caller frees them. */
 static struct config_row *section_rows(size_t *count) {
-    struct config_row *all = malloc((run_row_count + peft_row_count) * sizeof *all);
+    struct config_row *all = malloc((run_row_count + peft_key_count) * sizeof *all);
     *count = 0;
     for (size_t i = 0; all && i < run_row_count; i++)
         if (!strncmp(run_rows[i].path, "parallel.", 9)) {
             all[*count] = run_rows[i];
             all[(*count)++].offset += AT(run);
         }
-    for (size_t i = 0; all && i < peft_row_count; i++) {
-        all[*count] = peft_rows[i];
+    for (size_t i = 0; all && i < peft_key_count; i++) {
+        all[*count] = peft_keys[i].row;
         all[(*count)++].offset += AT(peft);
     }
     return all;
@@ -169,7 +169,7 @@ static int measure(const char *what, struct bench_options *values, const struct 
     values->has_precision = config_is_given(config, "precision");
     values->ranks = ranks;
     values->world = launch->world;
-    struct trainee_adapters adapter = {&values->peft, 1};
+    struct trainee_adapters adapter = {.configs = &values->peft, .count = 1};
     struct trainee trainee = trainee_of_adapters(&adapter);
     values->trainee = &trainee;
     return status ? status : run(what, values);

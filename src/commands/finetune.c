@@ -29,7 +29,7 @@ struct sections {
 
 struct options {
     const char *config, *model, *output, *init_adapter;
-    struct config_list peft, data, valid_data;
+    struct config_list peft, data, valid_data, adapters;
     int64_t ranks; /* 0: not given */
     bool is_dry_run;
     struct sections sections;
@@ -65,6 +65,12 @@ static const struct config_row rows[] = {
            "where the adapter is written, the one of the best validation (best/), and checkpoints"),
     OPTION("init-adapter", init_adapter, "DIR",
            "start from the values and the configuration of an adapter or a stack; keys of peft are not given then"),
+    {.path = "adapter",
+     .type = CONFIG_LIST,
+     .offset = offsetof(struct options, adapters),
+     .is_path = true,
+     .metavar = "DIR...",
+     .help = "with train.skip_train: adapters on the model whose validation loss is wanted; all apply"},
     RANKS_ROW(offsetof(struct options, ranks),
               "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
     {.path = "dry-run",
@@ -138,7 +144,8 @@ static struct config_command describe(const struct config_row *sections, size_t 
                     "      --optim.lr=5e-3 --train.train_iters=200 --train.global_batch_size=8\n"
                     "  cambium finetune --model model --peft lora ia3 --data rows.jsonl --output stack \\\n"
                     "      --optim.lr=1e-3 --tuning.epochs=3 --valid-data valid.jsonl --train.eval_interval=50 \\\n"
-                    "      --train.early_stop=3\n",
+                    "      --train.early_stop=3\n"
+                    "  cambium finetune --model model --adapter adapter --valid-data valid.jsonl --train.skip_train\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = sections,
@@ -157,6 +164,7 @@ struct tuning {
     struct trainee_adapters adapters;
     struct trainee trainee;
     struct tuning_options rows;
+    enum tuning_template template_name; /* of the rows; AUTO: they need none */
     struct tokenizer *tokenizer;
     struct token_buffer prompt_text; /* what virtual tokens start as */
     struct stack stack;
@@ -174,14 +182,36 @@ static int check_output(const struct options *options) {
 }
 
 static int check_given(const struct options *options) {
+    bool skips = options->sections.run.train.skip_train;
     const struct {
         const char *name;
-        bool is_given;
-    } needed[] = {{"--model", options->model}, {"--data", options->data.count > 0}, {"--output", options->output}};
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!needed[i].is_given)
-            return status_fail(STATUS_USAGE, "finetune: %s is not given", needed[i].name);
-    return check_output(options);
+        bool is_given, is_needed, is_idle;
+    } words[] = {{"--model", options->model, true, false},
+                 {"--data", options->data.count > 0, !skips, skips},
+                 {"--valid-data", options->valid_data.count > 0, skips, false},
+                 {"--output", options->output, !skips, skips},
+                 {"--init-adapter", options->init_adapter, false, skips},
+                 {"--peft", options->peft.count > 0, false, skips},
+                 {"--adapter", options->adapters.count > 0, false, !skips}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (words[i].is_needed && !words[i].is_given)
+            return status_fail(STATUS_USAGE, "finetune: %s is not given", words[i].name);
+        if (words[i].is_idle && words[i].is_given)
+            return status_fail(STATUS_USAGE,
+                               skips ? "%s is for training, which train.skip_train leaves out"
+                                     : "%s goes with train.skip_train; --init-adapter starts from one",
+                               words[i].name);
+    }
+    return skips ? STATUS_OK : check_output(options);
+}
+
+/* Methods to train, or adapters to look at. */
+static int choose_stack(const struct options *options, const struct config *given, struct stack *stack) {
+    const struct stack_options *keys = &options->sections.peft;
+    if (options->sections.run.train.skip_train)
+        return stack_apply(stack, &options->adapters, given, options->model);
+    return options->init_adapter ? stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model)
+                                 : stack_choose(stack, &options->peft, keys, given);
 }
 
 static void describe_rows(struct tuning *tuning, const struct options *options) {
@@ -235,45 +265,54 @@ static int encode_prompt_text(struct tuning *tuning, const char *text) {
 
 enum { MANY_ITERATIONS = 1000000000 };
 
-/* The iterations of so many epochs: known when the rows are. */
-static int count_iterations(struct options *options, struct tuning *tuning) {
+/* What only the rows tell: the template that they are put in, and the iterations of so many epochs. */
+static int survey_rows(struct options *options, struct tuning *tuning, bool by_epochs) {
     struct tuning_data *data;
     describe_rows(tuning, options);
     tuning->rows.samples = 0;
-    tuning->rows.epochs = options->sections.tuning.epochs;
+    tuning->rows.epochs = by_epochs ? options->sections.tuning.epochs : 1;
     int status = tuning_data_open(&tuning->rows, &data);
     if (status)
         return status;
     int64_t samples = tuning_data_length(data, SPLIT_TRAIN), batch = tuning->run.config.train.global_batch_size;
+    tuning->template_name = tuning_data_template(data);
     tuning_data_close(data);
+    if (!by_epochs)
+        return STATUS_OK;
     options->sections.run.train.train_iters = (samples + batch - 1) / batch;
     return train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
 }
 
 /* The files beside the values: configurations, the base's digest, the template of the training. */
-static int make_texts(const struct options *options, struct tuning *tuning) {
-    struct peft_notes notes;
+static int make_texts(struct tuning *tuning) {
+    struct strbuf jinja = STRBUF_INIT;
+    struct peft_notes notes = {0};
     int status = peft_base_digest(tuning->run.model_directory, notes.base_digest);
-    snprintf(notes.chat_template, sizeof notes.chat_template, "%s",
-             tuning_template_names[options->sections.tuning.template_name]);
-    return status ? status
-                  : peft_texts_make(tuning->stack.configs, tuning->stack.count, tuning->run.model_directory, &notes,
-                                    &tuning->texts);
+    if (tuning->template_name != TUNING_TEMPLATE_AUTO) {
+        snprintf(notes.chat_template, sizeof notes.chat_template, "%s", tuning_template_names[tuning->template_name]);
+        tuning_template_write(tuning->template_name, &jinja);
+        notes.jinja = strbuf_text(&jinja);
+    }
+    if (!status)
+        status = strbuf_status(&jinja);
+    if (!status)
+        status = peft_texts_make(tuning->stack.configs, tuning->stack.count, tuning->run.model_directory, &notes,
+                                 &tuning->texts);
+    strbuf_free(&jinja);
+    return status;
 }
 
 static int prepare(struct options *options, const struct config *given, const struct launch *launch,
                    struct tuning *tuning) {
-    const struct stack_options *keys = &options->sections.peft;
-    bool by_epochs = options->sections.run.train.train_iters == 0;
+    bool skips = options->sections.run.train.skip_train;
+    bool by_epochs = options->sections.run.train.train_iters == 0 && !skips;
     int ranks, status = launch_ranks(launch, options->ranks, &ranks);
     if (by_epochs)
         options->sections.run.train.train_iters = MANY_ITERATIONS;
     if (!status)
         status = check_given(options);
     if (!status)
-        status = options->init_adapter
-                     ? stack_take(&tuning->stack, &options->peft, keys, given, options->init_adapter, options->model)
-                     : stack_choose(&tuning->stack, &options->peft, keys, given);
+        status = choose_stack(options, given, &tuning->stack);
     options->sections.run.checkpoint.save = options->output;
     if (!status)
         status = train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
@@ -281,16 +320,17 @@ static int prepare(struct options *options, const struct config *given, const st
         status = status_fail(STATUS_USAGE, "%s has no tokenizer, and tokenizer is not given", options->model);
     if (!status)
         status = tokenizer_open(tuning->run.tokenizer_directory, &tuning->tokenizer);
-    if (!status && by_epochs)
-        status = count_iterations(options, tuning);
     if (!status)
-        status = encode_prompt_text(tuning, keys->all.prompt_tuning_init_text);
+        status = survey_rows(options, tuning, by_epochs);
     if (!status)
-        status = make_texts(options, tuning);
+        status = encode_prompt_text(tuning, options->sections.peft.all.prompt_tuning_init_text);
+    if (!status && !skips)
+        status = make_texts(tuning);
     if (status)
         return status;
     describe_rows(tuning, options);
-    tuning->adapters = (struct trainee_adapters){tuning->stack.configs, tuning->stack.count};
+    tuning->adapters =
+        (struct trainee_adapters){tuning->stack.configs, tuning->stack.count, skips ? tuning->stack.init : NULL};
     tuning->trainee = trainee_of_adapters(&tuning->adapters);
     tuning->trainee.texts = tuning->texts.items;
     tuning->trainee.text_count = tuning->texts.count;
@@ -309,10 +349,11 @@ static int train(struct comm *world, void *context) {
     int status = trainer_open(&tuning->run, world, &trainer);
     if (!status)
         status = trainer_run(trainer);
-    if (!status)
-        status = trainer_export(trainer, tuning->run.config.checkpoint.save, true);
-    if (!status)
-        log_info("the adapter is in %s", tuning->run.config.checkpoint.save);
+    const char *output = tuning->run.config.checkpoint.save;
+    if (!status && output)
+        status = trainer_export(trainer, output, true);
+    if (!status && output)
+        log_info("the adapter is in %s", output);
     if (status)
         launch_abort(world, status);
     trainer_close(trainer);
@@ -340,11 +381,13 @@ static void tell_parameters(const struct train_plan *plan) {
 }
 
 /* The run as a configuration file, and the plan as a comment in it. */
-static int dry_run(const struct config_command *command, struct options *options, const struct tuning *tuning) {
+static int dry_run(struct config_row *sections, size_t count, struct options *options, const struct tuning *tuning) {
+    stack_drop_rows(&tuning->stack, sections, &count);
+    const struct config_command command = describe(sections, count);
     options->sections.run = tuning->run.config;
     if (options->peft.count)
         options->sections.peft.types = options->peft;
-    config_dump(command, options, stdout);
+    config_dump(&command, options, stdout);
     train_plan_print(&tuning->plan, "# ", stdout);
     return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
 }
@@ -372,7 +415,7 @@ int command_finetune(int argc, char **argv) {
         if (launch.is_first && !options.is_dry_run)
             train_plan_print(&tuning.plan, "cambium: ", stderr);
         if (launch.is_first && options.is_dry_run)
-            status = dry_run(&command, &options, &tuning);
+            status = dry_run(sections, count, &options, &tuning);
         else if (!options.is_dry_run)
             status = launch_run(&launch, tuning.plan.ranks, train, &tuning);
     }

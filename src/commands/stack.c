@@ -28,13 +28,13 @@ enum { OWN_KEYS = sizeof own_keys / sizeof *own_keys };
 
 static const struct config_row *find_common(const char *path) {
     size_t i = 0;
-    while (strcmp(peft_rows[i].path, path) != 0)
+    while (strcmp(peft_keys[i].row.path, path) != 0)
         i++;
-    return &peft_rows[i];
+    return &peft_keys[i].row;
 }
 
 size_t stack_rows(struct config_row *rows, size_t offset) {
-    size_t count = 1 + peft_row_count + OWN_KEYS;
+    size_t count = 1 + peft_key_count + OWN_KEYS;
     if (!rows)
         return count;
     *rows++ = (struct config_row){.path = "peft.type",
@@ -43,8 +43,8 @@ size_t stack_rows(struct config_row *rows, size_t offset) {
                                   .metavar = "METHOD...",
                                   .default_text = "lora",
                                   .help = "the method, or several that are trained together; --peft says the same"};
-    for (size_t i = 0; i < peft_row_count; i++) {
-        *rows = peft_rows[i];
+    for (size_t i = 0; i < peft_key_count; i++) {
+        *rows = peft_keys[i].row;
         rows++->offset += offset + offsetof(struct stack_options, all);
     }
     for (size_t i = 0; i < OWN_KEYS; i++) {
@@ -96,8 +96,25 @@ static struct peft_config config_of(int type, const struct stack_options *option
     return config;
 }
 
-/* A key with the name of a method that does not train would do nothing, nor would dropout between layers that are not
- * there. */
+static unsigned methods_of(const struct stack *stack) {
+    unsigned methods = 0;
+    for (int i = 0; i < stack->count; i++)
+        methods |= 1u << stack->configs[i].type;
+    return methods;
+}
+
+void stack_drop_rows(const struct stack *stack, struct config_row *rows, size_t *count) {
+    unsigned methods = methods_of(stack);
+    for (size_t k = 0; k < peft_key_count; k++)
+        for (size_t i = 0; i < *count; i++)
+            if (!(peft_keys[k].methods & methods) && !strcmp(rows[i].path, peft_keys[k].row.path)) {
+                memmove(&rows[i], &rows[i + 1], (*count - i - 1) * sizeof *rows);
+                --*count;
+                break;
+            }
+}
+
+/* A key of methods that do not train would do nothing, nor would dropout between layers that are not there. */
 static int check_idle_keys(const struct stack *stack, const struct config *given) {
     for (int i = 0; i < stack->count; i++) {
         const struct peft_config *c = &stack->configs[i];
@@ -108,14 +125,15 @@ static int check_idle_keys(const struct stack *stack, const struct config *given
                                "several layers, between which it is",
                                c->encoder_dropout);
     }
-    for (size_t i = 0; i < OWN_KEYS; i++) {
-        bool is_there = !config_is_given(given, own_keys[i].path);
-        for (int k = 0; k < stack->count; k++)
-            is_there = is_there || stack->configs[k].type == own_keys[i].method;
-        if (!is_there)
+    unsigned methods = methods_of(stack);
+    for (size_t i = 0; i < peft_key_count; i++)
+        if (!(peft_keys[i].methods & methods) && config_is_given(given, peft_keys[i].row.path))
+            return status_fail(STATUS_USAGE, "%s is no key of --peft %s", peft_keys[i].row.path,
+                               peft_method_names[stack->configs[0].type]);
+    for (size_t i = 0; i < OWN_KEYS; i++)
+        if (config_is_given(given, own_keys[i].path) && !(methods & 1u << own_keys[i].method))
             return status_fail(STATUS_USAGE, "%s without --peft %s", own_keys[i].path,
                                peft_method_names[own_keys[i].method]);
-    }
     return STATUS_OK;
 }
 
@@ -137,7 +155,7 @@ int stack_choose(struct stack *stack, const struct config_list *methods, const s
 /* ---- from a directory ---- */
 
 /* What the adapter is stands in its directory. */
-static int check_keys(const struct config *given) {
+static int check_keys(const struct config *given, const char *flag) {
     struct config_row rows[64];
     size_t count = stack_rows(NULL, 0);
     if (count > sizeof rows / sizeof *rows)
@@ -145,9 +163,8 @@ static int check_keys(const struct config *given) {
     stack_rows(rows, 0);
     for (size_t i = 0; i < count; i++)
         if (strcmp(rows[i].path, lora_plus) != 0 && config_is_given(given, rows[i].path))
-            return status_fail(STATUS_USAGE,
-                               "%s cannot be given with --init-adapter, whose configuration it would change",
-                               rows[i].path);
+            return status_fail(STATUS_USAGE, "%s cannot be given with %s, whose configuration it would change",
+                               rows[i].path, flag);
     return STATUS_OK;
 }
 
@@ -171,7 +188,7 @@ static int check_same_methods(const struct stack *stack, const struct config_lis
 
 int stack_take(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
                const struct config *given, const char *directory, const char *model) {
-    int status = check_keys(given);
+    int status = check_keys(given, "--init-adapter");
     if (!status)
         status = peft_files_open(&directory, 1, true, &stack->init);
     if (!status)
@@ -190,6 +207,22 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
     if (!status)
         status = check_same_methods(stack, methods, directory);
     return status ? status_wrap(status, "--init-adapter") : STATUS_OK;
+}
+
+int stack_apply(struct stack *stack, const struct config_list *directories, const struct config *given,
+                const char *model) {
+    int status = check_keys(given, "--adapter");
+    if (status || !directories->count)
+        return status;
+    status = peft_files_open(directories->items, directories->count, true, &stack->init);
+    if (!status)
+        status = peft_files_check_base(stack->init, model);
+    if (!status && peft_files_count(stack->init) > STACK_MAX)
+        status = status_fail(STATUS_USAGE, "--adapter: %d adapters, at most %d apply together",
+                             peft_files_count(stack->init), STACK_MAX);
+    for (int i = 0; !status && i < peft_files_count(stack->init); i++)
+        stack->configs[stack->count++] = peft_files_configs(stack->init)[i];
+    return status;
 }
 
 void stack_free(struct stack *stack) {

@@ -16,8 +16,9 @@ struct stack_options {
 size_t stack_rows(struct config_row *rows, size_t offset);
 
 /* In the order of the methods' names, in which a stack's directory is read. */
+enum { STACK_MAX = 8 };
 struct stack {
-    struct peft_config configs[PEFT_TYPE_COUNT];
+    struct peft_config configs[STACK_MAX];
     int count;
     struct peft_files *init; /* of the directory that it starts from, or NULL */
 };
@@ -28,6 +29,11 @@ int stack_choose(struct stack *stack, const struct config_list *methods, const s
  * adapter is are refused. */
 int stack_take(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
                const struct config *given, const char *directory, const char *model);
+/* Adapters of several directories, each with the values of its files, in their order; any number of a method. */
+int stack_apply(struct stack *stack, const struct config_list *directories, const struct config *given,
+                const char *model);
+/* Takes the keys that none of its methods has out of an array of rows. */
+void stack_drop_rows(const struct stack *stack, struct config_row *rows, size_t *count);
 void stack_free(struct stack *stack);
 
 #endif

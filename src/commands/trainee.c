@@ -20,10 +20,13 @@ static void close_stack(void *self) {
     peft_close(self);
 }
 
-static int start_stack(void *self, struct model *base, uint64_t seed) {
+static int start_stack(const void *description, void *self, struct model *base, uint64_t seed) {
+    const struct trainee_adapters *adapters = description;
     int status = peft_allocate(self);
     peft_set_base(self, model_store(base));
-    return status ? status : peft_initialise(self, seed);
+    if (status)
+        return status;
+    return adapters->files ? peft_load(self, adapters->files) : peft_initialise(self, seed);
 }
 
 static int begin_stack(void *self, int64_t sample) {

@@ -9,6 +9,7 @@
 struct trainee_adapters {
     const struct peft_config *configs;
     int count;
+    const struct peft_files *files; /* whose values they start with; NULL: initial ones */
 };
 /* Without texts and initial values of files, which are the caller's to set. */
 struct trainee trainee_of_adapters(const struct trainee_adapters *adapters);

@@ -62,6 +62,8 @@ static int resolve_lengths(struct run_config *run) {
 }
 
 static int resolve_batch(struct run_config *run) {
+    if (run->train.skip_train && !run->train.train_iters)
+        run->train.train_iters = 1;
     if (run->train.train_iters <= 0)
         return status_fail(STATUS_USAGE, "train.train_iters is not given");
     if (!run->train.global_batch_size)
@@ -82,6 +84,8 @@ static int resolve_batch(struct run_config *run) {
 }
 
 static int resolve_schedule(struct run_config *run) {
+    if (run->train.skip_train && run->optim.lr < 0)
+        run->optim.lr = run->optim.min_lr;
     if (run->optim.lr < 0)
         return status_fail(STATUS_USAGE, "optim.lr is not given");
     if (run->optim.lr < run->optim.min_lr)

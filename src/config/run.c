@@ -95,6 +95,8 @@ const struct config_row run_rows[] = {
     INT("train.seed", train.seed, "1234", 0, 4294967295.0, "seed of the initial weights and of dropout"),
     INT("train.eval_interval", train.eval_interval, "0", 0, 1e9, "iterations between validations; 0: none"),
     INT("train.eval_iters", train.eval_iters, "100", 0, 1e9, "global batches of one validation; 0: none"),
+    BOOL("train.skip_train", train.skip_train, "false",
+         "no iterations: one validation of the weights as they are, and nothing is saved"),
     INT("train.early_stop", train.early_stop, "0", 0, 1e9,
         "stop after so many validations in a row without a better loss; 0: never"),
 

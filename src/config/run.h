@@ -42,7 +42,8 @@ struct run_config {
     struct {
         int64_t train_iters, exit_interval, micro_batch_size, global_batch_size, seed, eval_interval, eval_iters,
             early_stop; /* validations; 0: never */
-        int precision;  /* enum precision */
+        bool skip_train;
+        int precision; /* enum precision */
     } train;
     struct {
         double lr, min_lr;

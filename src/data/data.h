@@ -215,6 +215,7 @@ void gpt_data_close(struct gpt_data *data);
 struct gpt_batch {
     int64_t samples, seq_length; /* capacity */
     int64_t rows;                /* filled */
+    int64_t padding;             /* the last of them, which belong to no sample */
     int32_t *tokens, *labels;    /* [N] */
     float *loss_mask;            /* [N] */
     int32_t *positions;          /* [N] */

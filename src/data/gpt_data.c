@@ -17,6 +17,8 @@ struct gpt_data_options gpt_data_options_of_run(const struct run_config *run) {
     int64_t batch = run->train.global_batch_size, evaluations = 0;
     if (run->train.eval_interval > 0)
         evaluations = run->train.train_iters / run->train.eval_interval + 1;
+    if (run->train.skip_train)
+        evaluations = 1;
     int64_t valid = evaluations * run->train.eval_iters * batch;
     return (struct gpt_data_options){
         .data_path = run->data.data_path,

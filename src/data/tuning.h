@@ -52,8 +52,8 @@ int tuning_template_of_tokenizer(const char *directory, enum tuning_template *wh
 enum tuning_truncation { TUNING_TRUNCATE_RIGHT, TUNING_TRUNCATE_LEFT }; /* the side that goes */
 
 struct tuning_options {
-    struct config_list train;           /* plain or gzip; F1 F2 ...: all their rows; w1 F1 w2 F2 ...: by weight */
-    struct config_list valid;           /* F1 F2 ..., or none */
+    struct config_list train; /* plain or gzip; F1 F2 ...: all their rows; w1 F1 w2 F2 ...: by weight; or none */
+    struct config_list valid; /* F1 F2 ..., or none; a file of rows there must be */
     const struct tokenizer *tokenizer;  /* only for the opening */
     const char *tokenizer_directory;    /* where its chat template is looked for; NULL: it has none */
     enum tuning_template template_name; /* of messages and instructions */

@@ -86,6 +86,7 @@ int tuning_batch_read(struct gpt_batch *batch, const struct tuning_data *data, e
         for (int64_t i = 0; i < padding; i++)
             put(batch, (struct batch_row){.position = (int32_t)data->first_position}, first, i);
     }
+    batch->padding = padding > 0 ? padding : 0;
     batch->segment_start[batch->segments] = batch->rows;
     return STATUS_OK;
 }

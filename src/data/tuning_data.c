@@ -6,13 +6,14 @@
 
 static int check_options(const struct tuning_options *options) {
     int64_t S = options->seq_length, V = options->virtual_tokens, P = options->first_position;
-    if (options->train.count == 0)
-        return status_fail(STATUS_USAGE, "no training file is given");
+    if (options->train.count == 0 && options->valid.count == 0)
+        return status_fail(STATUS_USAGE, "no file of rows is given");
     if (S < 1 || S > INT32_MAX || V < 0 || P < 0)
         return status_fail(STATUS_USAGE, "%lld virtual tokens in a sequence length of %lld cannot be", (long long)V,
                            (long long)S);
     if (V > S || P > S || V + P + (V > 0 ? 1 : 2) > S)
-        return status_fail(STATUS_USAGE, "%lld virtual tokens leave no place for a text in a sequence length of %lld",
+        return status_fail(STATUS_USAGE,
+                           "num_virtual_tokens %lld leaves no place for a text in a sequence length of %lld",
                            (long long)(V > 0 ? V : P), (long long)S);
     if (options->vocab_size < 1 || options->vocab_size + options->virtual_tokens > INT32_MAX)
         return status_fail(STATUS_USAGE, "a vocabulary of %lld tokens cannot be", (long long)options->vocab_size);
@@ -141,7 +142,7 @@ int tuning_data_open(const struct tuning_options *options, struct tuning_data **
     data->has_few_sizes = options->has_few_sizes;
     data->vocab_size = options->vocab_size;
     status = find_ends(data, options);
-    if (!status)
+    if (!status && options->train.count > 0)
         status = open_split(data, options, SPLIT_TRAIN);
     if (!status && options->valid.count > 0)
         status = open_split(data, options, SPLIT_VALID);

@@ -1,11 +1,15 @@
 /* A global batch: what this rank has of it, and its way through the stages. */
 #include "train-internal.h"
 
-/* Reads this rank's part of the global batch of samples from `first` on; *labels is the number of its rows that count.
- */
-static int read_global_batch(struct trainer *trainer, enum data_split split, int64_t first, int64_t *labels) {
+/* Rows of a global batch: those that are no padding, and those whose loss counts. */
+struct row_count {
+    int64_t tokens, labels;
+};
+
+/* Reads this rank's part of the global batch of samples from `first` on. */
+static int read_global_batch(struct trainer *trainer, enum data_split split, int64_t first, struct row_count *count) {
     const struct comm *group = trainer->rank.data;
-    *labels = 0;
+    *count = (struct row_count){0};
     for (int64_t m = 0; m < trainer->micro_count; m++) {
         struct gpt_batch *batch = &trainer->micros[m];
         int64_t size = trainer->run.config.train.micro_batch_size;
@@ -14,8 +18,9 @@ static int read_global_batch(struct trainer *trainer, enum data_split split, int
                                    : gpt_batch_read(batch, &trainer->data.splits[split], sample);
         if (status)
             return status;
+        count->tokens += batch->rows - batch->padding;
         for (int64_t i = 0; i < batch->rows; i++)
-            *labels += batch->loss_mask[i] != 0;
+            count->labels += batch->loss_mask[i] != 0;
     }
     return STATUS_OK;
 }
@@ -87,14 +92,17 @@ int train_sum_loss(struct trainer *trainer, double *loss) {
     return status ? status : comm_all_reduce(trainer->rank.pipeline[PIPELINE_FORWARD], NULL, &data, COMM_SUM);
 }
 
-int train_global_batch(struct trainer *trainer, double *loss) {
-    int64_t labels;
-    int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, &labels);
+int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens) {
+    struct row_count count;
+    int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, &count);
     if (!status)
-        status = train_sum_over_data(trainer, &labels, DTYPE_I64);
+        status = train_sum_over_data(trainer, &count.labels, DTYPE_I64);
+    if (!status)
+        status = train_sum_over_data(trainer, &count.tokens, DTYPE_I64);
     if (status)
         return status;
-    weigh_rows(trainer, labels);
+    *tokens = count.tokens;
+    weigh_rows(trainer, count.labels);
     if (trainer->run.trainee)
         status = trainer->run.trainee->begin(trainer->trainee.self, trainer->consumed_samples);
     if (!status)
@@ -113,8 +121,10 @@ static int evaluate_micro_batch(void *context, const struct pipeline_step *step,
 }
 
 int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels) {
-    int status = read_global_batch(trainer, SPLIT_VALID, first, labels);
+    struct row_count count;
+    int status = read_global_batch(trainer, SPLIT_VALID, first, &count);
     if (status)
         return status;
+    *labels = count.labels;
     return pipeline_run(&trainer->pipeline, true, &(const struct pipeline_worker){evaluate_micro_batch, trainer});
 }

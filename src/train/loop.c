@@ -20,7 +20,8 @@ static int open_outputs(struct outputs *outputs, const struct trainer *trainer) 
     outputs->is_told = trainer->world->rank == 0;
     if (!outputs->is_told)
         return STATUS_OK;
-    if (run->checkpoint.save) /* that it cannot be written must not show only at the first save */
+    if (run->checkpoint.save &&
+        !run->train.skip_train) /* that it cannot be written must not show only at the first save */
         status = file_make_directories(run->checkpoint.save);
     if (!status && run->log.metrics_file) {
         status = metrics_open(&outputs->metrics, run->log.metrics_file, trainer->iteration);
@@ -56,20 +57,35 @@ static int tell_step(struct outputs *outputs, const struct train_record *record)
     return status;
 }
 
+static int tell_validation(struct outputs *outputs, const struct validation_record *record, bool is_kept) {
+    const struct event_scalar scalar = {"lm loss validation", record->valid_loss};
+    int status = STATUS_OK;
+    if (outputs->has_metrics)
+        status = metrics_write_validation(&outputs->metrics, record);
+    if (!status && outputs->has_events)
+        status = events_write(&outputs->events, record->iteration, &scalar, 1);
+    if (outputs->is_told)
+        report_validation(&outputs->report, record, is_kept);
+    return status;
+}
+
 static int evaluate(struct trainer *trainer, struct outputs *outputs) {
     struct validation_record record;
     bool is_done, is_better;
     int status = train_validate(trainer, &record, &is_done, &is_better);
     if (status || !is_done)
         return status;
-    const struct event_scalar scalar = {"lm loss validation", record.valid_loss};
-    if (outputs->has_metrics)
-        status = metrics_write_validation(&outputs->metrics, &record);
-    if (!status && outputs->has_events)
-        status = events_write(&outputs->events, record.iteration, &scalar, 1);
-    if (outputs->is_told)
-        report_validation(&outputs->report, &record, is_better && trainer->run.trainee);
-    return status;
+    return tell_validation(outputs, &record, is_better && trainer->run.trainee);
+}
+
+/* train.skip_train */
+static int evaluate_alone(struct trainer *trainer, struct outputs *outputs) {
+    struct validation_record record;
+    bool is_done;
+    int status = trainer_evaluate(trainer, &record, &is_done);
+    if (!status && !is_done && !trainer->stop)
+        status = status_fail(STATUS_USAGE, "train.skip_train: there are no samples for a validation");
+    return status || !is_done ? status : tell_validation(outputs, &record, false);
 }
 
 /* The last checkpoint of a run is waited for. */
@@ -141,8 +157,9 @@ int trainer_run(struct trainer *trainer) {
     if (*trainer->run.checkpoint)
         log_info("going on from %s at iteration %lld of %lld", trainer->run.checkpoint, (long long)trainer->iteration,
                  (long long)run->train.train_iters);
-    bool is_early = train_is_stopped_early(trainer);
-    if (is_early || (trainer->iteration >= run->train.train_iters && !train_owes_validation(trainer))) {
+    bool is_early = train_is_stopped_early(trainer), is_skipped = run->train.skip_train;
+    if (!is_skipped &&
+        (is_early || (trainer->iteration >= run->train.train_iters && !train_owes_validation(trainer)))) {
         if (is_early)
             log_info("the run was stopped by train.early_stop after iteration %lld", (long long)trainer->iteration);
         else
@@ -158,7 +175,7 @@ int trainer_run(struct trainer *trainer) {
             stop_watch_begin();
         if (outputs.is_told)
             report_begin(&outputs.report, trainer, ceiling);
-        status = run_iterations(trainer, &outputs);
+        status = is_skipped ? evaluate_alone(trainer, &outputs) : run_iterations(trainer, &outputs);
         if (outputs.is_told)
             report_end(&outputs.report);
         if (trainer->site.is_first_in_process)

@@ -92,6 +92,9 @@ static size_t data_bytes(const struct train_run *run, int data_ranks, const stru
     return (size_t)bytes;
 }
 
+/* A frozen weight has no gradient: of 2 operations forward and 4 backward, 2 are not done. */
+static const double frozen_share = 4.0 / 6;
+
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
                     struct trainee_part *trainee, struct train_plan *plan) {
     struct model_options options;
@@ -122,7 +125,8 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .data = data_bytes(run, rank->grid.data, data),
         .parameters = of_model.all_parameters + (adapter ? param_table_elements(adapter->table, false) : 0),
         .trainable_parameters = adapter ? param_table_elements(adapter->table, true) : of_model.parameters,
-        .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length),
+        .flops_per_token =
+            model_flops_per_token(&run->config.model, run->config.data.seq_length) * (adapter ? frozen_share : 1),
     };
     return train_saver_bytes(run, rank, trainee, &plan->checkpoint);
 }

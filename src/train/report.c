@@ -97,12 +97,10 @@ static size_t peak_memory(void) {
 
 void report_end(struct report *report) {
     const struct trainer *trainer = report->trainer;
-    const struct run_config *run = &trainer->run.config;
     double seconds = clock_seconds() - report->start;
     int64_t iterations = trainer->iteration - report->first_iteration;
-    double tokens = (double)(iterations * run->train.global_batch_size * run->data.seq_length);
     progress_clear(&report->progress);
-    log_info("%lld iterations, %.4g tokens in %.1f s", (long long)iterations, tokens, seconds);
+    log_info("%lld iterations, %.4g tokens in %.1f s", (long long)iterations, (double)trainer->tokens, seconds);
     log_info("peak memory %.1f MiB, planned %.1f MiB", (double)peak_memory() / 1048576,
              (double)train_plan_total(&trainer->plan) * trainer->site.in_process / 1048576);
 }

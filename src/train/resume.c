@@ -186,7 +186,9 @@ static int read_base(struct trainer *trainer) {
 int train_load_base(struct trainer *trainer) {
     uint64_t seed = (uint64_t)trainer->run.config.train.seed;
     int status = *trainer->run.model_directory ? read_base(trainer) : model_initialise(trainer->model, seed);
-    return status ? status : trainer->run.trainee->start(trainer->trainee.self, trainer->model, seed);
+    return status ? status
+                  : trainer->run.trainee->start(trainer->run.trainee->description, trainer->trainee.self,
+                                                trainer->model, seed);
 }
 
 /* Where values come from when there is no checkpoint: a directory, or NULL for initial ones. */

@@ -33,6 +33,7 @@ struct trainer {
     struct optimizer optimizer;
     struct schedule schedule;
     int64_t iteration; /* done */
+    int64_t tokens;    /* of the iterations of this process, without padding */
     int64_t consumed_samples;
     struct run_saver *saver; /* NULL: nothing is saved */
     struct train_progress progress;
@@ -48,9 +49,9 @@ int train_agree(struct trainer *trainer);
 int train_sum_over_data(struct trainer *trainer, void *value, enum dtype dtype);
 
 /* batch.c */
-/* Forward and backward of the next global batch, and its mean loss; leaves the gradients' sums over the data ranks
- * started. */
-int train_global_batch(struct trainer *trainer, double *loss);
+/* Forward and backward of the next global batch, its mean loss and its rows without padding; leaves the gradients' sums
+ * over the data ranks started. */
+int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens);
 /* The forward of the global batch of samples from `first` on: adds to what train_sum_loss gives. *labels: rows of this
  * rank's part that count. */
 int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels);

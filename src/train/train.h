@@ -46,7 +46,7 @@ struct trainee {
                 struct trainee_part *part);
     void (*close)(void *self);
     /* Once the base has its weights: memory, and initial values. */
-    int (*start)(void *self, struct model *base, uint64_t seed);
+    int (*start)(const void *description, void *self, struct model *base, uint64_t seed);
     /* Around the passes of a global batch: gradients are cleared, and finished. `sample`: the number of its first one,
      * a key of dropout; TRAINEE_NO_DROPOUT before a validation. */
     int (*begin)(void *self, int64_t sample);
@@ -103,7 +103,7 @@ struct train_plan {
     int ranks;
     size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
     int64_t parameters, trainable_parameters;
-    double flops_per_token;
+    double flops_per_token; /* of what trains: a frozen base counts 4 operations a weight, not 6 */
 };
 size_t train_plan_total(const struct train_plan *plan);
 /* A line each, behind `prefix`. */

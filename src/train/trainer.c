@@ -215,8 +215,9 @@ static int fail_not_finite(struct trainer *trainer, const char *what, double val
 int trainer_step(struct trainer *trainer, struct train_record *record) {
     const struct run_config *run = &trainer->run.config;
     double start = clock_seconds(), loss, norm = 0;
+    int64_t tokens;
     double lr = schedule_lr(&trainer->schedule, trainer->iteration + 1);
-    int status = train_global_batch(trainer, &loss);
+    int status = train_global_batch(trainer, &loss, &tokens);
     if (status)
         return status;
     if (!isfinite(loss))
@@ -231,7 +232,8 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     trainer->iteration++;
     trainer->consumed_samples += run->train.global_batch_size;
     double seconds = clock_seconds() - start;
-    double tokens_per_s = (double)(run->train.global_batch_size * run->data.seq_length) / seconds;
+    double tokens_per_s = (double)tokens / seconds;
+    trainer->tokens += tokens;
     *record = (struct train_record){
         .iteration = trainer->iteration,
         .lm_loss = loss,
@@ -250,16 +252,17 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     double start = clock_seconds(), loss = 0;
     int64_t labels = 0, more, batch_size = run->train.global_batch_size;
     *is_done = false;
-    if (!run->train.eval_interval || length == 0)
+    if ((!run->train.eval_interval && !run->train.skip_train) || length == 0)
         return STATUS_OK;
     /* Of text as Megatron counts: each validation goes on where the one before it ended. Rows are all taken, at most
-     * eval_iters batches of them. */
-    int64_t first = (trainer->iteration / run->train.eval_interval - 1) * run->train.eval_iters * batch_size;
+     * eval_iters batches of them, or without a training all. */
+    int64_t number = run->train.eval_interval ? trainer->iteration / run->train.eval_interval : 1;
+    int64_t first = (number - 1) * run->train.eval_iters * batch_size;
     int64_t all = (length + batch_size - 1) / batch_size, count = run->train.eval_iters;
-    if (trainer->rows) {
+    if (trainer->rows || run->train.skip_train)
         first = 0;
-        count = all < count ? all : count;
-    }
+    if (trainer->rows)
+        count = all < count || run->train.skip_train ? all : count;
     int status = train_agree(trainer);
     if (!status && trainer->run.trainee) /* its weights have changed */
         status = trainer->run.trainee->begin(trainer->trainee.self, TRAINEE_NO_DROPOUT);

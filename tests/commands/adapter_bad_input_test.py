@@ -190,7 +190,7 @@ class Config(Adapters):
         put(table, peft_type="PREFIX_TUNING", num_virtual_tokens=2)
         self.refuse(tune, "prompt_embeddings", "[2, 8]", "[2, 16]")
         put(table, peft_type="PREFIX_TUNING", num_virtual_tokens=16)
-        self.refuse(tune, "num_virtual_tokens 16", "16 positions", status=2)
+        self.refuse(tune, "num_virtual_tokens 16", "length of 16", status=2)
         for kind in ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING"):
             put(table, peft_type=kind, num_virtual_tokens=2)
             self.refuse(self.READERS[2], "cannot be merged", status=2)
@@ -298,7 +298,19 @@ class Tuning(Adapters):
                 ("ia3", ["--init-adapter", "lora"], "another method")):
             with self.subTest(method=method, words=words):
                 self.refuse(self.tune(*words, method=method), part, status=2)
-        self.refuse(self.tune("--peft.num_virtual_tokens=15", "--peft.target_modules=c_attn", method="prompt"), "none with an answer")
+        self.refuse(self.tune("--peft.num_virtual_tokens=15", method="prompt"), "none with an answer")
+        for method, key in (("prompt", "target_modules=c_attn"), ("ia3", "r=8"), ("lora", "bottleneck=48"),
+                            ("adapter", "num_virtual_tokens=20"), ("prefix", "encoder_num_layers=2")):
+            self.refuse(self.tune(f"--peft.{key}", method=method), f"peft.{key.split('=')[0]} is no key of --peft {method}",
+                        status=2)
+        skip = ["finetune", "--model", "model", "--train.skip_train"]
+        valid = ["--valid-data", "tuning.jsonl"]
+        for words, part in ((skip, "--valid-data is not given"), ([*skip, *valid, "--data", "tuning.jsonl"], "--data is for training"),
+                            ([*skip, *valid, "--output", "made"], "--output is for training"),
+                            ([*skip, *valid, "--adapter", "lora", "--peft.r=2"], "peft.r cannot be given with --adapter"),
+                            (self.tune("--adapter", "lora"), "--adapter goes with train.skip_train")):
+            self.refuse(words, part, status=2)
+        self.refuse([*skip, *valid, "--adapter", "nowhere"], "nowhere")
         self.refuse(self.tune(method="loran"), "loran", "lora, ia3, adapter, prompt, ptuning", status=2)
         for option in ("--model", "--data", "--output"):
             words = self.tune()

@@ -17,6 +17,9 @@ from pretrain_support import LONG, wait_for
 METHODS = ("lora", "ia3", "adapter", "prompt", "ptuning", "prefix")
 VIRTUAL = 4
 EOS = support.EOS
+TOKENS = f"--peft.num_virtual_tokens={VIRTUAL}"
+KEYS = {"lora": ["--peft.r=2"], "adapter": ["--peft.bottleneck=3"], "prompt": [TOKENS, "--peft.prompt_tuning_init=RANDOM"],
+        "ptuning": [TOKENS, "--peft.encoder_hidden_size=8"], "prefix": [TOKENS]}
 
 
 def row(prompt, completion):
@@ -42,8 +45,7 @@ class Finetune(unittest.TestCase):
     def command(self, name, method, data, *words, base=None):
         return ["finetune", "--model", base or self.base, "--peft", method, "--data", *data, "--output", self.root / name,
                 f"--log.metrics_file={self.root / name}.metrics", "--train.precision=fp32", "--optim.lr=1e-2",
-                "--peft.bottleneck=3", "--peft.r=2", f"--peft.num_virtual_tokens={VIRTUAL}", "--peft.encoder_hidden_size=8",
-                "--peft.prompt_tuning_init=RANDOM", *map(str, words)]
+                *KEYS.get(method, []), *map(str, words)]
 
     def records(self, name, key="lm_loss"):
         lines = (self.root / f"{name}.metrics").read_text().splitlines()
@@ -127,10 +129,19 @@ class Loss(Finetune):
         _, errors = run(*self.command("none", "lora", [self.root / "loss.jsonl"], "--train.train_iters=1", base=base), expect=1)
         self.assertIn("no end-of-text", errors.splitlines()[-1])
 
+    def template_of(self, name):
+        """What stands beside the adapter: the template's name, and whether the template does."""
+        out = self.root / name
+        jinja = out / "chat_template.jinja"
+        if jinja.exists():
+            self.assertIn("messages", jinja.read_text())
+        return json.loads((out / "cambium_adapter.json").read_text())["chat_template"], jinja.exists()
+
     def test_chat_templates(self):
         chat = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "you"}]}
         loss, _ = self.first_loss([chat], "--tuning.template=plain")
         self.assert_loss(loss, self.expected(([*b"hi\nyou", EOS], range(3, 7))))
+        self.assertEqual(self.template_of("loss"), ("plain", True))
         unknown = "{% for m in messages %}{{ m.content | upper }}{% endfor %}"
         for text, part in ((unknown, "chat_template"), (None, "chatml, alpaca or plain")):
             base = self.root / f"chat{bool(text)}"
@@ -142,6 +153,45 @@ class Loss(Finetune):
             _, errors = run(*words, expect=1)
             self.assertIn(part, errors.splitlines()[-1])
             self.assertFalse((self.root / "none").exists())
+        self.first_loss([row("a", "b")])
+        self.assertEqual(self.template_of("loss"), ("", False))  # what was written before went with it
+
+
+class Validation(Finetune):
+    """train.skip_train: the loss of a model with adapters, which apply together."""
+
+    def validate(self, valid, *adapters):
+        (self.root / "skip.metrics").unlink(missing_ok=True)
+        before = sorted(self.root.rglob("*"))
+        run("finetune", "--model", self.base, "--valid-data", valid, "--train.skip_train", "--train.micro_batch_size=2",
+            f"--log.metrics_file={self.root}/skip.metrics", *(word for a in adapters for word in ("--adapter", a)))
+        self.assertEqual(sorted(p for p in self.root.rglob("*") if p.name != "skip.metrics"), before)
+        record, = self.records("skip", "valid_loss")
+        return record["valid_loss"]
+
+    def test_of_the_base_and_of_adapters_that_apply_together(self):
+        data = self.write_rows("v.jsonl", [row("ab", "cd"), row("efg", "h"), row("i", "jklm")])
+        scores = [self.logprobs([*b"abcd", EOS])[2:], self.logprobs([*b"efgh", EOS])[3:], self.logprobs([*b"ijklm", EOS])[1:]]
+        flat = [logprob for row in scores for logprob in row]
+        base = -sum(flat) / len(flat)
+        self.assertLess(abs(self.validate(data) - base), 1e-5 * base)
+        found = {}
+        for method in METHODS:
+            self.tune(method, method, [data], "--valid-data", data, "--train.train_iters=4", "--train.global_batch_size=3",
+                      "--train.eval_interval=4")
+            expected = self.records(method, "valid_loss")[-1]["valid_loss"]
+            found[method] = self.validate(data, self.root / method)
+            self.assertLess(abs(found[method] - expected), 1e-5 * expected, method)
+            self.assertNotEqual(found[method], base, method)
+        both = self.validate(data, self.root / "lora", self.root / "prompt")
+        self.assertNotIn(both, (base, found["lora"], found["prompt"]))
+        twice = self.validate(data, self.root / "ia3", self.root / "ia3")
+        self.assertNotIn(twice, (base, found["ia3"]))
+
+    def test_what_is_told_of_the_run_counts_the_rows_that_were(self):
+        data = self.write_rows("v.jsonl", [row("ab", "cd")] * 4)  # 5 tokens, of which 4 are read
+        _, errors = self.tune("counted", "prompt", [data], "--train.train_iters=3", "--train.global_batch_size=4")
+        self.assertIn(f"3 iterations, {3 * 4 * (4 + VIRTUAL)} tokens in", errors)
 
 
 class Rows(Finetune):

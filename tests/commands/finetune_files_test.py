@@ -19,6 +19,7 @@ STACKS = ("lora ia3", "prompt lora", "adapter prefix ia3", "prompt ptuning prefi
 
 def kinds(path):
     return {kind for kind, _, _ in support.read_safetensors(path).values()}
+DROPOUT = [], ["--peft.lora_dropout=0.1"]  # without LoRA, and with it
 
 
 class Files(Tuning):
@@ -81,7 +82,7 @@ class Files(Tuning):
     def test_a_run_that_went_on_is_the_run_that_was_not_interrupted(self):
         for method in METHODS:
             with self.subTest(method=method):
-                self.check_resume(method, method, "--peft.lora_dropout=0.1")
+                self.check_resume(method, method, *DROPOUT[method == "lora"])
         for name, method, *words in (
                 ("bf16", "lora", "--train.precision=bf16"), ("zero", "lora", "--train.precision=bf16", *THREE[2]),
                 ("dora", "lora", "--peft.use_dora=true"), ("lstm", "ptuning", *LSTM),
@@ -208,10 +209,11 @@ class Files(Tuning):
     def test_a_stack_trains_alike_in_every_layout(self):
         for stack in STACKS:
             name = stack.replace(" ", "-")
-            _, whole = self.tune(name, stack, "--peft.lora_dropout=0.1")
+            dropout = DROPOUT["lora" in stack]
+            _, whole = self.tune(name, stack, *dropout)
             for i, layout in enumerate(THREE):
                 with self.subTest(stack=stack, layout=layout):
-                    _, losses = self.tune(f"{name}-{i}", stack, "--peft.lora_dropout=0.1", *layout)
+                    _, losses = self.tune(f"{name}-{i}", stack, *dropout, *layout)
                     for a, b in zip(whole, losses, strict=True):
                         self.assertLess(abs(a - b), 1e-5 * a)
 

@@ -14,6 +14,14 @@ METHODS = ("lora", "ia3", "adapter", "prompt", "ptuning", "prefix")
 P = "--parallel."
 
 
+def keys_of(method, keys):
+    """Of the words in `keys`, a dictionary of methods, those of the methods (names with spaces) that train."""
+    return [word for name in method.split() for word in keys.get(name, [])]
+
+
+KEYS = {"adapter": ["--peft.bottleneck=8"]} | {name: ["--peft.num_virtual_tokens=4"] for name in ("prompt", "ptuning", "prefix")}
+
+
 def hash_tree(directory):
     return {str(p.relative_to(directory)): hashlib.sha256(p.read_bytes()).hexdigest()
             for p in sorted(directory.rglob("*")) if p.is_file()}
@@ -46,7 +54,7 @@ class Tuning(unittest.TestCase):
         metrics = self.root / f"{name}.jsonl"
         done = run("finetune", "--model", self.base, "--peft", *method.split(), "--data", self.data, "--output", self.root / name,
                    f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--optim.adam_eps=1e-5", "--train.train_iters=8",
-                   "--train.global_batch_size=8", "--peft.num_virtual_tokens=4", "--peft.bottleneck=8", *words, expect=expect)
+                   "--train.global_batch_size=8", *keys_of(method, KEYS), *words, expect=expect)
         losses = [line["lm_loss"] for line in self.lines(name) if "lm_loss" in line] if not expect else None
         return done, losses
 

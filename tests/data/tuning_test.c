@@ -415,12 +415,13 @@ static void options_that_cannot_be_are_refused(void **state) {
     test_fails(tuning_data_open(&options, &data), STATUS_USAGE, "no training file");
     options = good;
     options.seq_length = options.virtual_tokens = 20;
-    test_fails(tuning_data_open(&options, &data), STATUS_USAGE, "20 virtual tokens leave no place for a text in a seq");
+    test_fails(tuning_data_open(&options, &data), STATUS_USAGE,
+               "num_virtual_tokens 20 leaves no place for a text in a seq");
     options.virtual_tokens = INT64_MAX;
-    test_fails(tuning_data_open(&options, &data), STATUS_USAGE, "leave no place");
+    test_fails(tuning_data_open(&options, &data), STATUS_USAGE, "leaves no place");
     options = good;
     options.first_position = 999;
-    test_fails(tuning_data_open(&options, &data), STATUS_USAGE, "999 virtual tokens leave no place");
+    test_fails(tuning_data_open(&options, &data), STATUS_USAGE, "num_virtual_tokens 999 leaves no place");
     options = good;
     options.vocab_size = 256;
     test_fails(tuning_data_open(&options, &data), STATUS_INVALID, "no end-of-text");
