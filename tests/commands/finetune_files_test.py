@@ -257,17 +257,6 @@ class Files(Tuning):
 
     # ---- what is refused
 
-    def refuse(self, *parts, words):
-        done = subprocess.run([support.CAMBIUM, "finetune", "--model", self.base, "--data", self.data, "--output",
-                               self.root / "refused", "--optim.lr=1e-3", "--train.train_iters=2", *map(str, words)],
-                              capture_output=True, text=True, timeout=120)
-        lines = [line for line in done.stderr.splitlines() if "error: " in line]
-        self.assertIn(done.returncode, (1, 2), done.stderr)
-        self.assertEqual(len(lines), 1, done.stderr)
-        for part in parts:
-            self.assertIn(part, lines[0])
-        self.assertFalse((self.root / "refused").exists())
-
     def test_what_cannot_be_stacked_or_stopped_is_refused_by_name(self):
         self.refuse("lora is there twice", words=["--peft", "lora", "lora"])
         self.refuse("DoRA", "with ia3", words=["--peft", "lora", "ia3", "--peft.use_dora=true"])

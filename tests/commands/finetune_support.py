@@ -4,6 +4,7 @@ import hashlib
 import json
 import pathlib
 import random
+import subprocess
 import tempfile
 import unittest
 
@@ -63,3 +64,14 @@ class Tuning(unittest.TestCase):
         lines = [json.loads(line) for line in (self.root / f"{name}.jsonl").read_text().splitlines()]
         return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_s", "model_tflops")}
                 for line in lines]
+
+    def refuse(self, *parts, words):
+        done = subprocess.run([support.CAMBIUM, "finetune", "--model", self.base, "--data", self.data, "--output",
+                               self.root / "refused", "--optim.lr=1e-3", "--train.train_iters=2", *map(str, words)],
+                              capture_output=True, text=True, timeout=120)
+        lines = [line for line in done.stderr.splitlines() if "error: " in line]
+        self.assertIn(done.returncode, (1, 2), done.stderr)
+        self.assertEqual(len(lines), 1, done.stderr)
+        for part in parts:
+            self.assertIn(part, lines[0])
+        self.assertFalse((self.root / "refused").exists())

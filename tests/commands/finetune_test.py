@@ -1,10 +1,8 @@
 """finetune: every method learns, in every layout alike, on a base that stays as it is; what cannot be is refused."""
 import json
 import os
-import subprocess
 import unittest
 
-import model_support as support
 from finetune_support import METHODS, P, Tuning, hash_tree, values
 from model_support import run
 
@@ -53,22 +51,12 @@ class Finetune(Tuning):
             f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--train.global_batch_size=8", "--tuning.epochs=2")
         self.assertEqual(len(metrics.read_text().splitlines()), 15)  # 120 rows
 
-    def refuse(self, *parts, method="lora", words=(), rows=None):
-        if rows is not None:
-            (self.root / "bad.jsonl").write_text(rows)
-            words = [*words, "--data", self.root / "bad.jsonl"]
-        done = subprocess.run([support.CAMBIUM, "finetune", "--model", self.base, "--peft", method, "--data", self.data,
-                               "--output", self.root / "refused", "--optim.lr=1e-3", "--train.train_iters=2",
-                               *map(str, words)], capture_output=True, text=True, timeout=120)
-        lines = [line for line in done.stderr.splitlines() if "error: " in line]
-        self.assertIn(done.returncode, (1, 2), done.stderr)
-        self.assertEqual(len(lines), 1, done.stderr)
-        for part in parts:
-            self.assertIn(part, lines[0])
-        self.assertFalse((self.root / "refused").exists())
+    def refuse_rows(self, *parts, rows):
+        (self.root / "bad.jsonl").write_text(rows)
+        self.refuse(*parts, words=["--peft", "lora", "--data", self.root / "bad.jsonl"])
 
     def test_what_cannot_be_is_refused_in_one_line_and_writes_nothing(self):
-        self.refuse("lora, ia3, adapter, prompt, ptuning or prefix", method="loran")
+        self.refuse("lora, ia3, adapter, prompt, ptuning or prefix", words=["--peft", "loran"])
         self.refuse("peft.r", words=["--peft.r=0"])
         self.refuse("peft.target_modules q_proj", "attn.c_attn", words=["--peft.target_modules=q_proj"])
         self.refuse("peft.layers_to_transform", words=["--peft.layers_to_transform=9"])
@@ -77,7 +65,7 @@ class Finetune(Tuning):
         self.refuse("nowhere.jsonl", words=["--data", self.root / "nowhere.jsonl"])
         for rows, *parts in (("{", "bad.jsonl: line 1:"), ('{"prompt": "a", "completion": "b"}\n[]\n', "bad.jsonl: line 2:"),
                              ('{"prompt": "a"}\n', "bad.jsonl: line 1:"), ('{"question": "a"}\n', "bad.jsonl: line 1:")):
-            self.refuse(*parts, rows=rows)
+            self.refuse_rows(*parts, rows=rows)
 
 
 def promise(method):
