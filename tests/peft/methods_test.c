@@ -6,10 +6,6 @@
 
 #include <math.h>
 
-#define LIST(...)                                                                                                      \
-    { (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *) }
-#define EVERYTHING LIST("c_attn", "c_proj", "c_fc")
-
 struct named {
     const char *name;
     int count;

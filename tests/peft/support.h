@@ -6,6 +6,11 @@
 #include "peft/peft.h"
 #include "support/test.h"
 
+/* Of a configuration. */
+#define LIST(...)                                                                                                      \
+    { (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *) }
+#define EVERYTHING LIST("c_attn", "c_proj", "c_fc")
+
 enum { TUNED_T = 8, TUNED_SAMPLES = 3, TUNED_ROWS = TUNED_T * TUNED_SAMPLES, TUNED_VOCAB = 31 };
 
 struct tuned_options {

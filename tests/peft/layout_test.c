@@ -1,0 +1,80 @@
+/* Adapters that a layout meets unevenly: ranks that divide by no number of tensor ranks, layers of one stage alone,
+ * stacks. Losses and every gradient are those of one rank. */
+#include "peft/prompt_support.h"
+
+static struct prompt_stack stack_of(const struct peft_config *adapters, int count) {
+    struct prompt_stack stack = {.count = count, .dtype = DTYPE_F32, .shaken = 0.3f};
+    for (int i = 0; i < count; i++)
+        stack.adapters[i] = adapters[i];
+    return stack;
+}
+
+static void any_rank_on_any_degree(void **state) {
+    (void)state;
+    static const int64_t ranks[] = {1, 3};
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+        for (int is_dora = 0; is_dora < 2; is_dora++) {
+            struct peft_config config = {.type = PEFT_LORA,
+                                         .r = ranks[i],
+                                         .lora_alpha = 2,
+                                         .use_dora = is_dora,
+                                         .use_rslora = !is_dora,
+                                         .target_modules = EVERYTHING,
+                                         .rank_pattern = LIST("h.2.mlp.c_fc=5")};
+            struct prompt_stack stack = stack_of(&config, 1);
+            prompt_check_layouts(&stack);
+        }
+}
+
+static const struct peft_config methods[] = {
+    {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .target_modules = EVERYTHING},
+    {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .use_dora = true},
+    {.type = PEFT_IA3},
+    {.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_activation = PEFT_SWISH, .adapter_scaling = 1},
+    {.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_style = PEFT_PFEIFFER, .adapter_scaling = 1},
+    {.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_style = PEFT_PARALLEL, .adapter_scaling = 1},
+};
+
+static const struct config_list layers[] = {LIST("0"), LIST("3"), LIST("1", "2")};
+
+/* The first layers, the last one, those around a cut: other stages have nothing that trains. */
+static void stages_without_trainable_weights(void **state) {
+    (void)state;
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++)
+        for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
+            struct prompt_stack stack = stack_of(&methods[m], 1);
+            stack.adapters[0].layers_to_transform = layers[l];
+            prompt_check_layouts(&stack);
+        }
+}
+
+static const struct prompt_stack stacks[] = {
+    {.count = 2,
+     .adapters = {{.type = PEFT_LORA, .r = 3, .lora_alpha = 2, .target_modules = EVERYTHING}, {.type = PEFT_IA3}}},
+    {.count = 2,
+     .adapters = {{.type = PEFT_PROMPT, .num_virtual_tokens = 2}, {.type = PEFT_LORA, .r = 1, .lora_alpha = 2}}},
+    {.count = 2,
+     .adapters = {{.type = PEFT_LORA, .r = 1, .lora_alpha = 2, .use_dora = true, .layers_to_transform = LIST("3")},
+                  {.type = PEFT_PREFIX, .num_virtual_tokens = 3}}},
+    {.count = 3,
+     .adapters = {{.type = PEFT_PTUNING, .num_virtual_tokens = 2, .encoder_hidden_size = 10},
+                  {.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_scaling = 1, .layers_to_transform = LIST("0", "3")},
+                  {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .layers_to_transform = LIST("1")}}},
+};
+
+static void stacks_in_every_layout(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++) {
+        struct prompt_stack stack = stack_of(stacks[i].adapters, stacks[i].count);
+        prompt_check_layouts(&stack);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_rank_on_any_degree),
+        cmocka_unit_test(stages_without_trainable_weights),
+        cmocka_unit_test(stacks_in_every_layout),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
