@@ -88,6 +88,18 @@ size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum att
     return hook_list_saved_bytes(hook_table_list(model->options.hooks, layer, place), &call);
 }
 
+/* ---- where the backward ends ---- */
+
+/* Whether nothing before the place trains, so that nobody wants a gradient of what comes into it. */
+static bool ends_at(const struct block_pass *pass, enum attach_place place) {
+    static const enum attach_place order[] = {ATTACH_QKV, ATTACH_KV,  ATTACH_PROJECTION, ATTACH_AFTER_ATTENTION,
+                                              ATTACH_FC1, ATTACH_FC2, ATTACH_AFTER_MLP};
+    for (int i = 0; pass->is_lowest && order[i] != place; i++)
+        if (hooks_at(pass, order[i])->count)
+            return false;
+    return pass->is_lowest;
+}
+
 /* ---- attention ---- */
 
 static void *at_element(const struct model *model, void *base, int64_t element) {
@@ -229,31 +241,20 @@ static int attention_half_forward(const struct block_pass *pass) {
     return status;
 }
 
-/* model->d: in the gradient of `middle`, out that of `x`. */
-static int attention_half_backward(const struct block_pass *pass) {
+/* From the gradient of the attention's result in model->branch to that of norm1's output. */
+static int heads_backward(const struct block_pass *pass) {
     struct model *model = pass->model;
     const struct block_params *params = &model->blocks[pass->layer];
-    const struct block_saved *saved = pass->saved;
-    const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_ATTENTION);
-    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
-    int status = STATUS_OK;
-    if (is_recomputed(pass, model->options.recompute.layernorm))
-        status =
-            norm_forward(model, &params->norm1, stream_rows(pass), saved->x, saved->norm1, saved->mean1, saved->rstd1);
-    if (!status)
-        status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
-                                  model_dropout_site(pass->layer, 0), model->d, model->branch);
-    if (!status)
-        status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
     struct linear_call projection = linear_call_at(pass, ATTACH_PROJECTION);
-    projection.x = saved->attention;
+    bool is_end = ends_at(pass, ATTACH_PROJECTION);
+    projection.x = pass->saved->attention;
     projection.dy = model->branch;
-    projection.dx = model->d_norm; /* first the gradient of the heads' outputs stands there */
-    if (!status)
-        status = linear_backward(&params->projection, &projection);
+    projection.dx = is_end ? NULL : model->d_norm; /* first the gradient of the heads' outputs stands there */
+    int status = linear_backward(&params->projection, &projection);
+    if (status || is_end)
+        return status;
     struct attention core;
-    if (!status)
-        status = attention_call(pass, &core);
+    status = attention_call(pass, &core);
     struct qkv_columns columns = qkv_columns_of(model);
     core.dout = model->d_norm;
     core.dq = model->d_qkv;
@@ -262,12 +263,32 @@ static int attention_half_backward(const struct block_pass *pass) {
     if (!status)
         status = rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core);
     struct linear_call qkv = linear_call_at(pass, ATTACH_QKV);
-    qkv.x = saved->norm1;
+    qkv.x = pass->saved->norm1;
     qkv.dy = model->d_qkv;
     qkv.dx = pass->is_lowest ? NULL : model->d_norm;
-    after.dx = qkv.dx;
+    return status ? status : linear_backward(&params->qkv, &qkv);
+}
+
+/* model->d: in the gradient of `middle`, out that of `x`, unless the backward ends here. */
+static int attention_half_backward(const struct block_pass *pass) {
+    struct model *model = pass->model;
+    const struct block_params *params = &model->blocks[pass->layer];
+    const struct block_saved *saved = pass->saved;
+    const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_ATTENTION);
+    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
+    int status = STATUS_OK;
+    if (pass->is_lowest)
+        after.dx = NULL;
+    if (is_recomputed(pass, model->options.recompute.layernorm))
+        status =
+            norm_forward(model, &params->norm1, stream_rows(pass), saved->x, saved->norm1, saved->mean1, saved->rstd1);
     if (!status)
-        status = linear_backward(&params->qkv, &qkv);
+        status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
+                                  model_dropout_site(pass->layer, 0), model->d, model->branch);
+    if (!status)
+        status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
+    if (!status && !ends_at(pass, ATTACH_AFTER_ATTENTION))
+        status = heads_backward(pass);
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
     if (!status && !pass->is_lowest)
@@ -349,34 +370,57 @@ static int mlp_half_forward(const struct block_pass *pass) {
     return status;
 }
 
+/* Whether a gradient of the activation's input is wanted. */
+static bool wants_fc1(const struct block_pass *pass) {
+    return !ends_at(pass, ATTACH_FC1) || hook_list_has(hooks_at(pass, ATTACH_FC1), HOOK_BEFORE_ACTIVATION);
+}
+
 /* From the gradient of the MLP's result in model->branch to that of the activation's input in model->d_fc. */
 static int activation_backward(const struct block_pass *pass) {
     struct model *model = pass->model;
     const struct hook_list *fc1_hooks = hooks_at(pass, ATTACH_FC1);
     struct linear_call fc2 = linear_call_at(pass, ATTACH_FC2);
     bool is_fused = !hook_list_has(fc1_hooks, HOOK_AFTER_ACTIVATION) && fc2.hooks->count == 0;
+    bool is_end = ends_at(pass, ATTACH_FC2);
     fc2.x = pass->saved->gelu;
     fc2.dy = model->branch;
-    fc2.dx = model->d_fc;
+    fc2.dx = is_end ? NULL : model->d_fc;
     fc2.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_DGELU_TANH : EPILOGUE_DGELU_EXACT;
     fc2.aux = is_fused ? pass->saved->fc1 : NULL;
     int status = linear_backward(&model->blocks[pass->layer].fc2, &fc2);
-    if (status || is_fused)
+    if (status || is_fused || is_end)
         return status;
     struct hook_call activated = activated_hook_call(pass);
     status = hook_list_backward_output(fc1_hooks, HOOK_AFTER_ACTIVATION, &activated);
     struct gelu gelu = gelu_call(pass);
-    return status ? status : rank_run(model->rank, PHASE_NORM, gelu_backward, &gelu);
+    return status || !wants_fc1(pass) ? status : rank_run(model->rank, PHASE_NORM, gelu_backward, &gelu);
 }
 
-/* model->d: in the gradient of the block's output, out that of `middle`. */
+/* From the gradient of the MLP's result in model->branch to that of norm2's output. */
+static int mlp_backward(const struct block_pass *pass) {
+    struct model *model = pass->model;
+    struct linear_call fc1 = linear_call_at(pass, ATTACH_FC1);
+    struct hook_call activated = activated_hook_call(pass);
+    fc1.x = pass->saved->norm2;
+    fc1.dy = model->d_fc;
+    fc1.dx = activated.dx = ends_at(pass, ATTACH_FC1) ? NULL : model->d_norm;
+    int status = activation_backward(pass);
+    if (!status && wants_fc1(pass))
+        status = linear_backward(&model->blocks[pass->layer].fc1, &fc1);
+    return status ? status : hook_list_backward_input(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
+}
+
+/* model->d: in the gradient of the block's output, out that of `middle`, unless the backward ends here. */
 static int mlp_half_backward(const struct block_pass *pass) {
     struct model *model = pass->model;
     const struct block_params *params = &model->blocks[pass->layer];
     const struct block_saved *saved = pass->saved;
     const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_MLP);
     struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
+    bool is_end = ends_at(pass, ATTACH_FC1);
     int status = STATUS_OK;
+    if (is_end)
+        after.dx = NULL;
     if (is_recomputed(pass, model->options.recompute.layernorm))
         status = norm_forward(model, &params->norm2, stream_rows(pass), saved->middle, saved->norm2, saved->mean2,
                               saved->rstd2);
@@ -387,20 +431,11 @@ static int mlp_half_backward(const struct block_pass *pass) {
                                   model_dropout_site(pass->layer, 1), model->d, model->branch);
     if (!status)
         status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
-    if (!status)
-        status = activation_backward(pass);
-    struct linear_call fc1 = linear_call_at(pass, ATTACH_FC1);
-    fc1.x = saved->norm2;
-    fc1.dy = model->d_fc;
-    fc1.dx = model->d_norm;
-    if (!status)
-        status = linear_backward(&params->fc1, &fc1);
-    struct hook_call activated = activated_hook_call(pass);
-    if (!status)
-        status = hook_list_backward_input(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
+    if (!status && !ends_at(pass, ATTACH_AFTER_MLP))
+        status = mlp_backward(pass);
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
-    if (!status)
+    if (!status && !is_end)
         status = norm_backward(model, &params->norm2, stream_rows(pass), saved->middle, saved->mean2, saved->rstd2,
                                model->d_norm, model->d, model->d);
     return status;
@@ -413,5 +448,5 @@ int block_forward(const struct block_pass *pass) {
 
 int block_backward(const struct block_pass *pass) {
     int status = mlp_half_backward(pass);
-    return status ? status : attention_half_backward(pass);
+    return status || ends_at(pass, ATTACH_FC1) ? status : attention_half_backward(pass);
 }
