@@ -36,7 +36,7 @@ struct weight_view {
 
 enum gemm_epilogue {
     EPILOGUE_NONE,
-    EPILOGUE_GELU_TANH, /* C = gelu(AB + bias); aux, if given, receives AB + bias (the GELU's input) */
+    EPILOGUE_GELU_TANH, /* C = gelu(AB + bias); the GELU's input is rounded to `type`, and aux, if given, receives it */
     EPILOGUE_GELU_EXACT,
     EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read */
     EPILOGUE_DGELU_EXACT,

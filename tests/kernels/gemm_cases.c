@@ -55,6 +55,8 @@ static void gemm_setup(struct op_run *run) {
                               .cols = n,
                               .stride = stride_of(run, n),
                               .bound = op_bound(k)};
+    if (v & ANY_GELU && run->type == DTYPE_BF16)
+        t[C].bound += 1.13 * 0x1p-9; /* its input is rounded; the slope is at most 1.13 */
     if (v & (AUX | ANY_DGELU))
         t[AUX_MATRIX] = (struct op_tensor){.name = "aux",
                                            .role = v & ANY_DGELU ? OP_IN : OP_OUT,

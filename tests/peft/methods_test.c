@@ -340,10 +340,6 @@ static double plain_loss(enum dtype dtype, float *logits) {
     return loss;
 }
 
-/* What a method targets in bf16: a hook between mlp.c_fc and its activation has the activation's input rounded, which
- * otherwise it is not. */
-static const char *const bf16_targets[] = {"c_attn", "c_proj"};
-
 static void methods_begin_as_the_identity(void **state) {
     (void)state;
     static float base[TUNED_ROWS * TUNED_VOCAB], tuned[TUNED_ROWS * TUNED_VOCAB];
@@ -354,11 +350,6 @@ static void methods_begin_as_the_identity(void **state) {
             struct single s;
             struct model_batch batch = tuned_batch();
             struct tuned_options options = options_of(&methods[i]);
-            struct peft_config adapters[2] = {methods[i].adapters[0], methods[i].adapters[1]};
-            for (int a = 0; a < 2 && is_bf16; a++)
-                if (adapters[a].target_modules.count)
-                    adapters[a].target_modules = (struct config_list){(const char **)bf16_targets, 2};
-            options.adapters = adapters;
             options.has_dropout = false;
             options.dtype = dtype;
             open_single(&s, &options);

@@ -22,10 +22,13 @@ TYPED void add_row(const float *ab, float *c, int64_t cols) {
         c[j] += ab[j];
 }
 
-TYPED void gelu_row(const float *ab, void *c, int64_t cols, enum dtype type, bool is_tanh) {
+/* The same bits as a product of `type` that a GELU of its own follows. */
+TYPED void gelu_row(const float *ab, void *c, int64_t cols, enum dtype type, enum dtype c_type, bool is_tanh) {
 #pragma omp simd
-    for (int64_t j = 0; j < cols; j++)
-        store(c, j, type, is_tanh ? gelu_tanh(ab[j]) : gelu_exact(ab[j]));
+    for (int64_t j = 0; j < cols; j++) {
+        float x = rounded(ab[j], type);
+        store(c, j, c_type, is_tanh ? gelu_tanh(x) : gelu_exact(x));
+    }
 }
 
 TYPED void dgelu_row(const float *ab, const void *aux, void *c, int64_t cols, enum dtype type, enum dtype c_type,
@@ -51,9 +54,9 @@ TYPED void finish_row(const struct gemm *g, float *ab, void *aux, void *c, int64
         if (aux && aux != ab)
             store_row(ab, aux, cols, type);
         if (g->epilogue == EPILOGUE_GELU_TANH)
-            gelu_row(ab, c, cols, c_type, true);
+            gelu_row(ab, c, cols, type, c_type, true);
         else
-            gelu_row(ab, c, cols, c_type, false);
+            gelu_row(ab, c, cols, type, c_type, false);
         break;
     case EPILOGUE_DGELU_TANH:
         dgelu_row(ab, aux, c, cols, type, c_type, true);

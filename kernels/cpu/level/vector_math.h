@@ -38,6 +38,11 @@ static inline __attribute__((always_inline)) void store(void *x, int64_t i, enum
         ((uint16_t *)x)[i] = vbf16_from_float(value);
 }
 
+/* What a stored value is when it is loaded again. */
+static inline __attribute__((always_inline)) float rounded(float value, enum dtype type) {
+    return type == DTYPE_F32 ? value : bf16_to_float(vbf16_from_float(value));
+}
+
 /* exp(x + tail) for a tail much smaller than one. exp(x) = 2^n exp(r), |r| <= ln 2 / 2; the polynomial is twice exp(r)
  * (3e-9 relative) and the scale 2^(n-1), so that n = 128 fits and n = -126 is a scale of 0. The number added to round
  * x / ln 2 holds the exponent's bias as well: its low bits are the scale's exponent, at most that of infinity. (The
