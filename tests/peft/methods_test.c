@@ -415,46 +415,106 @@ static void lora_plus_gives_b_its_own_rate(void **state) {
     close_single(&s);
 }
 
+enum { V = 20, M = 48 };
+
+/* Published formulas, of GPT-2 small (numbers of papers and of peft's print_trainable_parameters) and large. */
+static const struct counted {
+    const char *name;
+    struct peft_config config;
+    int64_t small, large;
+} counted[] = {
+    {"lora", {.type = PEFT_LORA, .r = 8}, 294912, 8 * (1280 + 3840) * 36},
+    {"rslora", {.type = PEFT_LORA, .r = 8, .use_rslora = true}, 294912, 8 * (1280 + 3840) * 36},
+    {"lora of every projection",
+     {.type = PEFT_LORA, .r = 8, .target_modules = LIST("all-linear")},
+     1179648,
+     8 * (5120 + 2560 + 6400 + 6400) * 36},
+    {"lora with a pattern",
+     {.type = PEFT_LORA, .r = 8, .target_modules = LIST("c_attn", "c_fc"), .rank_pattern = LIST("c_fc=2")},
+     294912 + 12 * 2 * (768 + 3072),
+     36 * (8 * 5120 + 2 * 6400)},
+    {"lora of two layers",
+     {.type = PEFT_LORA, .r = 8, .layers_to_transform = LIST("0", "11")},
+     294912 / 6,
+     2 * 8 * (1280 + 3840)},
+    {"dora", {.type = PEFT_LORA, .r = 8, .use_dora = true}, 294912 + 12 * 2304, (8 * (1280 + 3840) + 3840) * 36},
+    {"dora of every projection",
+     {.type = PEFT_LORA, .r = 8, .use_dora = true, .target_modules = LIST("all-linear")},
+     1179648 + 12 * 9 * 768,
+     (8 * 20480 + 9 * 1280) * 36},
+    {"ia3", {.type = PEFT_IA3}, 64512, 36 * (3 * 1280 + 5120)},
+    {"ia3 of every projection",
+     {.type = PEFT_IA3, .target_modules = EVERYTHING, .feedforward_modules = LIST("mlp.c_proj")},
+     12 * (3 + 1 + 4 + 4) * 768,
+     36 * (3 + 1 + 4 + 4) * 1280},
+    {"houlsby", {.type = PEFT_ADAPTER, .bottleneck = M}, 1789056, 72 * (2 * 1280 * M + M + 1280)},
+    {"pfeiffer",
+     {.type = PEFT_ADAPTER, .bottleneck = M, .adapter_style = PEFT_PFEIFFER},
+     894528,
+     36 * (2 * 1280 * M + M + 1280)},
+    {"parallel",
+     {.type = PEFT_ADAPTER, .bottleneck = M, .adapter_style = PEFT_PARALLEL},
+     894528,
+     36 * (2 * 1280 * M + M + 1280)},
+    {"pfeiffer with a norm",
+     {.type = PEFT_ADAPTER, .bottleneck = M, .adapter_style = PEFT_PFEIFFER, .adapter_pre_norm = true},
+     894528 + 12 * 2 * 768,
+     36 * (2 * 1280 * M + M + 3 * 1280)},
+    {"prompt tuning", {.type = PEFT_PROMPT, .num_virtual_tokens = V}, 15360, 25600},
+    {"p-tuning", {.type = PEFT_PTUNING, .num_virtual_tokens = V}, 1787136, V * 1280 + 3 * (1280 * 1280 + 1280)},
+    {"p-tuning, narrow",
+     {.type = PEFT_PTUNING, .num_virtual_tokens = V, .encoder_hidden_size = 128},
+     V * 768 + (768 * 128 + 128) + (128 * 128 + 128) + (128 * 768 + 768),
+     V * 1280 + (1280 * 128 + 128) + (128 * 128 + 128) + (128 * 1280 + 1280)},
+    {"p-tuning with an LSTM",
+     {.type = PEFT_PTUNING,
+      .num_virtual_tokens = V,
+      .encoder_reparameterization_type = PEFT_LSTM,
+      .encoder_num_layers = 2,
+      .encoder_hidden_size = 128},
+     V * 768 + 2 * (4 * 128 * (768 + 128) + 8 * 128) + 2 * (4 * 128 * 3 * 128 + 8 * 128) + 256 * 256 + 256 + 256 * 768 +
+         768,
+     V * 1280 + 2 * (4 * 128 * (1280 + 128) + 8 * 128) + 2 * (4 * 128 * 3 * 128 + 8 * 128) + 256 * 256 + 256 +
+         256 * 1280 + 1280},
+    {"prefix", {.type = PEFT_PREFIX, .num_virtual_tokens = V}, 368640, 2 * 36 * V * 1280},
+    {"projected prefix",
+     {.type = PEFT_PREFIX, .num_virtual_tokens = V, .prefix_projection = true},
+     V * 768 + 768 * 769 + 769 * 2 * 12 * 768,
+     V * 1280 + 1280 * 1281 + 1281 * (int64_t)2 * 36 * 1280},
+};
+
+static int64_t count_parameters(const struct counted *c, bool is_large) {
+    struct device *device;
+    struct rank rank;
+    struct peft *peft;
+    struct peft_config config = c->config;
+    struct model_options options = {.config = tuned_base(false), .max_rows = TUNED_ROWS, .dtype = DTYPE_F32};
+    config.lora_alpha = config.adapter_scaling = 1;
+    options.config.num_layers = is_large ? 36 : 12;
+    options.config.hidden_size = is_large ? 1280 : 768;
+    options.config.ffn_hidden_size = 4 * options.config.hidden_size;
+    options.config.num_attention_heads = options.config.num_query_groups = is_large ? 20 : 12;
+    options.config.max_position_embeddings = 1024;
+    struct peft_options stack = {.adapters = &config, .count = 1, .model = &options, .trains = true};
+    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(rank_open_single(&rank, device, 1));
+    test_ok(peft_open(&stack, &rank, &peft));
+    int64_t count = param_table_elements(peft_store(peft)->table, true);
+    peft_close(peft);
+    rank_close(&rank);
+    device_close(device);
+    return count;
+}
+
 static void counts_are_the_published_ones(void **state) {
     (void)state;
-    static const struct {
-        const char *name;
-        struct peft_config config;
-        int64_t small, large; /* of GPT-2 */
-    } cases[] = {
-        {"lora r 8", {.type = PEFT_LORA, .r = 8, .lora_alpha = 8}, 294912, 8 * (1280 + 3840) * 36},
-        {"dora r 8",
-         {.type = PEFT_LORA, .r = 8, .lora_alpha = 8, .use_dora = true},
-         294912 + 12 * 2304,
-         (8 * (1280 + 3840) + 3840) * 36},
-        {"ia3", {.type = PEFT_IA3}, 64512, 36 * (3 * 1280 + 5120)},
-        {"houlsby 48",
-         {.type = PEFT_ADAPTER, .bottleneck = 48, .adapter_scaling = 1},
-         1789056,
-         72 * (2 * 1280 * 48 + 48 + 1280)},
-        {"pfeiffer 48",
-         {.type = PEFT_ADAPTER, .bottleneck = 48, .adapter_style = PEFT_PFEIFFER, .adapter_scaling = 1},
-         894528,
-         36 * (2 * 1280 * 48 + 48 + 1280)},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < sizeof counted / sizeof *counted; i++)
         for (int is_large = 0; is_large < 2; is_large++) {
-            struct device *device;
-            struct rank rank;
-            struct peft *peft;
-            struct model_options options = {.config = tuned_base(false), .max_rows = TUNED_ROWS, .dtype = DTYPE_F32};
-            options.config.num_layers = is_large ? 36 : 12;
-            options.config.hidden_size = is_large ? 1280 : 768;
-            options.config.ffn_hidden_size = 4 * options.config.hidden_size;
-            struct peft_options stack = {.adapters = &cases[i].config, .count = 1, .model = &options, .trains = true};
-            test_ok(device_open("cpu", 0, 1, &device));
-            test_ok(rank_open_single(&rank, device, 1));
-            test_ok(peft_open(&stack, &rank, &peft));
-            assert_int_equal(param_table_elements(peft_store(peft)->table, true),
-                             is_large ? cases[i].large : cases[i].small);
-            peft_close(peft);
-            rank_close(&rank);
-            device_close(device);
+            int64_t expected = is_large ? counted[i].large : counted[i].small;
+            int64_t count = count_parameters(&counted[i], is_large);
+            if (count != expected)
+                fail_msg("%s, GPT-2 %s: %lld parameters, expected %lld", counted[i].name, is_large ? "large" : "small",
+                         (long long)count, (long long)expected);
         }
 }
 
