@@ -167,12 +167,14 @@ struct begun {
 static int begin(struct comm *world, void *context) {
     const struct begun *begun = context;
     struct trained trained;
-    char *text;
+    struct peft_texts texts;
     trained_open(&trained, &begun->method->config, begun->dtype, world);
     ask_trained(&trained, begun->answers);
-    test_ok(peft_write_config(&begun->method->config, base_directory(), &text));
-    test_ok(peft_export(trained.peft, begun->directory, text));
-    free(text);
+    test_ok(peft_texts_make(&begun->method->config, 1, base_directory(), &(struct peft_notes){0}, &texts));
+    test_ok(peft_export(
+        trained.peft,
+        &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = begun->directory}));
+    peft_texts_free(&texts);
     trained_close(&trained);
     return STATUS_OK;
 }
