@@ -305,6 +305,11 @@ static const struct {
     {{.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_scaling = 1, .adapter_style = PEFT_PARALLEL}, 2 + 4, 1, 0},
 };
 
+static const struct peft_config lowest_scale = {.type = PEFT_IA3,
+                                                .target_modules = LIST("c_attn"),
+                                                .feedforward_modules = LIST("none"),
+                                                .layers_to_transform = LIST("0")};
+
 static void the_backward_ends_at_the_lowest_place(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -318,6 +323,43 @@ static void the_backward_ends_at_the_lowest_place(void **state) {
             fail_msg("case %zu: %d products, %d norms, %d attentions, expected %d, %d and %d", i,
                      count[NUMBER_OF(gemm)], count[NUMBER_OF(layernorm_backward)], count[NUMBER_OF(attention_backward)],
                      places[i].products, places[i].norms, places[i].attention);
+    }
+}
+
+/* Gradients of one micro batch. With `same` the first rows have its values, and the others are ones. */
+static void train_once(struct prompt_run *run, const struct prompt_stack *stack, const struct prompt_run *same) {
+    struct model_batch batch;
+    struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
+    test_ok(prompt_open(run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
+    const struct param_store *store = peft_store(run->peft), *from = same ? peft_store(same->peft) : store;
+    for (int id = 0; id < store->table->count; id++)
+        for (int64_t e = 0; e < param_local_elements(store, id); e++)
+            ((float *)store->weights)[store->offset[id] + e] =
+                id < from->table->count ? ((const float *)from->weights)[from->offset[id] + e] : 1;
+    test_ok(peft_begin(run->peft));
+    prompt_batch(run->peft, 0, &batch);
+    test_ok(model_train_step(run->model, &batch, &pass));
+}
+
+/* An adapter behind the end of the backward, which changes nothing, has it go the whole way. */
+static void where_the_backward_ends_changes_no_gradient(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct prompt_run run, whole;
+        struct prompt_stack stack = stack_of(&places[i].config), both;
+        stack.adapters[0].layers_to_transform = highest[LAYERS - 1];
+        stack.adapters[0].r = stack.adapters[0].type == PEFT_LORA;
+        stack.adapters[0].lora_alpha = 2;
+        both = stack;
+        both.adapters[both.count++] = lowest_scale;
+        train_once(&run, &stack, NULL);
+        struct param_store *store = peft_store(run.peft);
+        train_once(&whole, &both, &run);
+        for (int id = 0; id < store->table->count; id++)
+            assert_memory_equal(param_gradient(store, id), param_gradient(peft_store(whole.peft), id),
+                                (size_t)param_local_elements(store, id) * sizeof(float));
+        prompt_close(&run);
+        prompt_close(&whole);
     }
 }
 
@@ -483,6 +525,7 @@ int main(void) {
         cmocka_unit_test(the_backward_ends_at_the_lowest_layer),
         cmocka_unit_test(virtual_tokens_and_prefixes_want_the_whole_way),
         cmocka_unit_test(the_backward_ends_at_the_lowest_place),
+        cmocka_unit_test(where_the_backward_ends_changes_no_gradient),
         cmocka_unit_test(stages_below_the_lowest_have_no_backward),
         cmocka_unit_test(no_method_adds_a_forward_collective),
     };

@@ -29,7 +29,10 @@ static void any_rank_on_any_degree(void **state) {
 static const struct peft_config methods[] = {
     {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .target_modules = EVERYTHING},
     {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .use_dora = true},
+    {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .target_modules = LIST("mlp.c_proj")},
+    {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .target_modules = LIST("c_fc")},
     {.type = PEFT_IA3},
+    {.type = PEFT_IA3, .target_modules = LIST("mlp.c_proj")},
     {.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_activation = PEFT_SWISH, .adapter_scaling = 1},
     {.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_style = PEFT_PFEIFFER, .adapter_scaling = 1},
     {.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_style = PEFT_PARALLEL, .adapter_scaling = 1},
