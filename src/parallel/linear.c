@@ -181,7 +181,7 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
     hook.dx = has_own_rows ? call->whole_gradient : call->dx;
     if (!status)
         status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
-    if (!status && call->dx)
+    if (!status && (call->dx || call->rank->is_planning)) /* whether anybody wants it is not known then */
         status = input_gradient(linear, call, hook.dy, hook.dx);
     if (!status)
         status = hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
