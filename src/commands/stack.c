@@ -53,7 +53,8 @@ size_t stack_rows(struct config_row *rows, size_t offset) {
         rows->offset = offset + offsetof(struct stack_options, own) +
                        (size_t)own_keys[i].method * sizeof(struct peft_config) + own_keys[i].offset;
         rows->default_text = NULL;
-        rows->minimum = 1;
+        if (rows->type == CONFIG_INT)
+            rows->minimum = 1;
         rows++->help = "where several methods are trained together: of this one alone";
     }
     return count;

@@ -40,8 +40,8 @@ static int read_model_config(const char *directory, struct model_config *config,
     return status;
 }
 
-/* The model section, whole, from --init-from. */
-static int take_model(struct train_run *run, const char *init_from, const struct config *given) {
+/* The model section, whole, from the directory that the command's `option` names. */
+static int take_model(struct train_run *run, const char *option, const char *init_from, const struct config *given) {
     struct run_config typed = run->config;
     struct ckpt_tensors *tensors = NULL;
     bool differs = false;
@@ -54,7 +54,7 @@ static int take_model(struct train_run *run, const char *init_from, const struct
         status = ckpt_head_differs(tensors, &differs);
     ckpt_close(tensors);
     if (status)
-        return status_wrap(status, "--init-from");
+        return status_wrap(status, "%s", option);
     if (differs)
         run->config.model.untie_embeddings_and_output_weights = true;
     char was[VALUE_BYTES], is[VALUE_BYTES];
@@ -142,7 +142,7 @@ static int take_checkpoint(struct train_run *run, bool is_tuning) {
 int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,
                   const struct config *given) {
     *run = (struct train_run){.config = *config, .eos_id = -1};
-    int status = init_from ? take_model(run, init_from, given) : STATUS_OK;
+    int status = init_from ? take_model(run, "--init-from", init_from, given) : STATUS_OK;
     if (!status)
         status = take_tokenizer(run);
     if (!status)
@@ -155,7 +155,7 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
 
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory) {
     *run = (struct train_run){.config = *config, .eos_id = -1};
-    int status = take_model(run, model_directory, NULL);
+    int status = take_model(run, "--model", model_directory, NULL);
     if (!status)
         status = take_tokenizer(run);
     if (!status)

@@ -321,7 +321,7 @@ class Tuning(Adapters):
         for path, part in (("nowhere", "nowhere"), ("tokenizer", "config.json"), ("lora", "config.json")):
             words = self.tune()
             words[2] = path
-            self.refuse(words, part)
+            self.refuse(words, "--model: ", part)
         for name in ("vocab.json", "merges.txt"):
             (self.bad / "model" / name).unlink()
         self.refuse(self.tune(), "no tokenizer", status=2)

@@ -8,6 +8,11 @@ TP2 = dict(parallel__tensor_model_parallel_size=2)
 ZERO = dict(parallel__use_distributed_optimizer="true")
 
 
+def file_sizes(files):
+    """But of the state: the digits of its best loss are as many as they are."""
+    return {path: 0 if path.endswith("trainer_state.json") else len(data) for path, data in files.items()}
+
+
 class Ranks(unittest.TestCase):
     def test_ranks_of_every_kind_give_the_run_of_one(self):
         run = Run()
@@ -20,8 +25,7 @@ class Ranks(unittest.TestCase):
             self.assertEqual(run.checkpoints(name), run.checkpoints("one"))
             self.assertEqual(done.stderr.count("iteration 20/20"), 1, done.stderr)
             self.assertEqual(done.stderr.count("memory plan"), 1)
-            sizes = {path: len(data) for path, data in run.files(name).items()}
-            self.assertEqual(sizes, {path: len(data) for path, data in run.files("one").items()})
+            self.assertEqual(file_sizes(run.files(name)), file_sizes(run.files("one")))
 
     def test_a_run_goes_on_in_another_layout(self):
         run = Run()

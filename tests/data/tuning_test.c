@@ -412,7 +412,7 @@ static void options_that_cannot_be_are_refused(void **state) {
     struct tuning_options good = options_of(paths, 1), options = good;
     struct tuning_data *data;
     options.train.count = 0;
-    test_fails(tuning_data_open(&options, &data), STATUS_USAGE, "no training file");
+    test_fails(tuning_data_open(&options, &data), STATUS_USAGE, "no file of rows");
     options = good;
     options.seq_length = options.virtual_tokens = 20;
     test_fails(tuning_data_open(&options, &data), STATUS_USAGE,
