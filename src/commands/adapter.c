@@ -74,8 +74,8 @@ static int print_adapter(const struct peft_files *files, int index) {
         print_bottleneck(config);
     else
         printf("num_virtual_tokens: %lld\n", (long long)config->num_virtual_tokens);
-    printf("parameters: %lld in %zu tensors, %s\n", (long long)ckpt_elements(tensors), ckpt_count(tensors),
-           dtype_name(ckpt_dtype(tensors)));
+    printf("parameters: %lld in %zu tensor%s, %s\n", (long long)ckpt_elements(tensors), ckpt_count(tensors),
+           ckpt_count(tensors) == 1 ? "" : "s", dtype_name(ckpt_dtype(tensors)));
     printf("base: %s\n", config->base_name ? config->base_name : "not recorded");
     printf("base digest: %s\n", *notes.base_digest ? notes.base_digest : "not recorded");
     if (*notes.chat_template)
