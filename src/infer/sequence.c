@@ -117,16 +117,16 @@ static int put_prefix(struct engine *engine, struct sequence *stem) {
 
 /* Like a text, whose ids stand behind the vocabulary. */
 static int run_virtual_tokens(struct engine *engine, int number) {
-    int64_t tokens = engine_virtual_tokens(engine), most = smaller(tokens, engine->options.max_rows);
-    struct engine_row *rows = most ? calloc((size_t)most, sizeof *rows) : NULL;
-    int status = rows || !most ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    for (int64_t done = 0; done < tokens && !status; done += most) {
-        int64_t count = smaller(tokens - done, most);
-        for (int64_t i = 0; i < count; i++)
-            rows[i] = (struct engine_row){
-                .token = (int32_t)(engine_config(engine)->vocab_size + done + i), .sequence = number, .label = -1};
-        status = engine_run_rows(engine, rows, count, NULL);
-    }
+    int64_t tokens = engine_virtual_tokens(engine), most = engine->options.max_rows;
+    if (tokens <= 0)
+        return STATUS_OK;
+    struct engine_row *rows = calloc((size_t)tokens, sizeof *rows);
+    int status = rows ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; i < tokens && !status; i++)
+        rows[i] = (struct engine_row){
+            .token = (int32_t)(engine_config(engine)->vocab_size + i), .sequence = number, .label = -1};
+    for (int64_t done = 0; done < tokens && !status; done += most)
+        status = engine_run_rows(engine, rows + done, smaller(tokens - done, most), NULL);
     free(rows);
     return status;
 }
