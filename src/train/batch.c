@@ -2,14 +2,13 @@
 #include "train-internal.h"
 
 /* Rows of a global batch: those that are no padding, and those whose loss counts. */
-struct row_count {
-    int64_t tokens, labels;
-};
+enum { ROWS_TOKENS, ROWS_LABELS, ROWS_COUNTS };
 
 /* Reads this rank's part of the global batch of samples from `first` on. */
-static int read_global_batch(struct trainer *trainer, enum data_split split, int64_t first, struct row_count *count) {
+static int read_global_batch(struct trainer *trainer, enum data_split split, int64_t first,
+                             int64_t counts[ROWS_COUNTS]) {
     const struct comm *group = trainer->rank.data;
-    *count = (struct row_count){0};
+    counts[ROWS_TOKENS] = counts[ROWS_LABELS] = 0;
     for (int64_t m = 0; m < trainer->micro_count; m++) {
         struct gpt_batch *batch = &trainer->micros[m];
         int64_t size = trainer->run.config.train.micro_batch_size;
@@ -18,9 +17,9 @@ static int read_global_batch(struct trainer *trainer, enum data_split split, int
                                    : gpt_batch_read(batch, &trainer->data.splits[split], sample);
         if (status)
             return status;
-        count->tokens += batch->rows - batch->padding;
+        counts[ROWS_TOKENS] += batch->rows - batch->padding;
         for (int64_t i = 0; i < batch->rows; i++)
-            count->labels += batch->loss_mask[i] != 0;
+            counts[ROWS_LABELS] += batch->loss_mask[i] != 0;
     }
     return STATUS_OK;
 }
@@ -87,22 +86,20 @@ static int train_micro_batch(void *context, const struct pipeline_step *step, co
 int train_sum_loss(struct trainer *trainer, double *loss) {
     int status = model_loss(trainer->model, loss);
     if (!status)
-        status = train_sum_over_data(trainer, loss, DTYPE_F64);
+        status = train_sum_over_data(trainer, loss, 1, DTYPE_F64);
     struct comm_data data = {.send = loss, .receive = loss, .count = 1, .dtype = DTYPE_F64};
     return status ? status : comm_all_reduce(trainer->rank.pipeline[PIPELINE_FORWARD], NULL, &data, COMM_SUM);
 }
 
 int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens) {
-    struct row_count count;
-    int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, &count);
+    int64_t counts[ROWS_COUNTS];
+    int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, counts);
     if (!status)
-        status = train_sum_over_data(trainer, &count.labels, DTYPE_I64);
-    if (!status)
-        status = train_sum_over_data(trainer, &count.tokens, DTYPE_I64);
+        status = train_sum_over_data(trainer, counts, ROWS_COUNTS, DTYPE_I64);
     if (status)
         return status;
-    *tokens = count.tokens;
-    weigh_rows(trainer, count.labels);
+    *tokens = counts[ROWS_TOKENS];
+    weigh_rows(trainer, counts[ROWS_LABELS]);
     if (trainer->run.trainee)
         status = trainer->run.trainee->begin(trainer->trainee.self, trainer->consumed_samples);
     if (!status)
@@ -121,10 +118,10 @@ static int evaluate_micro_batch(void *context, const struct pipeline_step *step,
 }
 
 int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels) {
-    struct row_count count;
-    int status = read_global_batch(trainer, SPLIT_VALID, first, &count);
+    int64_t counts[ROWS_COUNTS];
+    int status = read_global_batch(trainer, SPLIT_VALID, first, counts);
     if (status)
         return status;
-    *labels = count.labels;
+    *labels = counts[ROWS_LABELS];
     return pipeline_run(&trainer->pipeline, true, &(const struct pipeline_worker){evaluate_micro_batch, trainer});
 }

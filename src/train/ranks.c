@@ -40,7 +40,7 @@ int train_agree(struct trainer *trainer) {
     return status ? status : train_save_advance(trainer, (enum ckpt_progress) - words[1]);
 }
 
-int train_sum_over_data(struct trainer *trainer, void *value, enum dtype dtype) {
-    struct comm_data data = {.send = value, .receive = value, .count = 1, .dtype = dtype};
+int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype) {
+    struct comm_data data = {.send = values, .receive = values, .count = count, .dtype = dtype};
     return comm_all_reduce(trainer->rank.data, NULL, &data, COMM_SUM);
 }

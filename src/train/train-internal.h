@@ -46,7 +46,7 @@ int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid);
 /* Sets trainer->stop from the wishes of all ranks, and takes a background save on as far as all have come. */
 int train_agree(struct trainer *trainer);
 /* Sums one number in host memory over the ranks that share this one's weights. */
-int train_sum_over_data(struct trainer *trainer, void *value, enum dtype dtype);
+int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype);
 
 /* batch.c */
 /* Forward and backward of the next global batch, its mean loss and its rows without padding; leaves the gradients' sums

@@ -275,7 +275,7 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     if (!status)
         status = train_sum_loss(trainer, &loss);
     if (!status)
-        status = train_sum_over_data(trainer, &labels, DTYPE_I64);
+        status = train_sum_over_data(trainer, &labels, 1, DTYPE_I64);
     if (status)
         return status;
     *is_done = !trainer->stop;

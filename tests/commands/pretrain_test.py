@@ -376,6 +376,25 @@ class Metrics(unittest.TestCase):
         self.assertRegex(done.stderr, r"peak memory [0-9.]+ MiB, planned [0-9.]+ MiB")
         self.assertRegex(done.stderr, r"activations +[0-9.]+ MiB")
 
+    def test_a_validation_without_a_training(self):
+        run = Run()
+        run.run(train__eval_interval=20, train__eval_iters=3)
+        before, files = run.records(), run.files()
+        trained = [r for r in before if "valid_loss" in r][-1]
+        # Not the same samples, but the same text.
+        keys = dict(train__skip_train="true", train__eval_iters=3)
+        done = run.run("run", **keys, log__metrics_file=run.directory / "alone.jsonl")
+        alone, = run.records("alone")
+        self.assertEqual((alone["iteration"], run.files()), (20, files))
+        self.assertLess(abs(alone["valid_loss"] - trained["valid_loss"]), 0.1 * trained["valid_loss"])
+        self.assertIn("0 iterations", done.stderr)
+        again = run.run("run", ["--ranks", "2"], **keys, log__metrics_file=run.directory / "two.jsonl",
+                        parallel__tensor_model_parallel_size=2)
+        self.assertLess(abs(run.records("two")[0]["valid_loss"] - alone["valid_loss"]), 1e-5 * alone["valid_loss"], again.stderr)
+        fresh = run.run("fresh", **keys)
+        self.assertGreater(run.records("fresh")[0]["valid_loss"], alone["valid_loss"] + 0.1, fresh.stderr)
+        self.assertFalse((run.directory / "fresh").exists())
+
     def test_a_run_whose_validations_get_no_better_stops_early(self):
         run = Run()
         keys = dict(train__train_iters=60, train__eval_interval=2, train__eval_iters=2, train__early_stop=3, optim__lr=0.3)
