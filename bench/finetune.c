@@ -23,15 +23,10 @@ struct measurement {
 
 /* ---- opening ---- */
 
-static bool has_virtual_tokens(const struct measurement *m) {
-    int type = m->options->peft.type;
-    return type == PEFT_PROMPT || type == PEFT_PTUNING || type == PEFT_PREFIX;
-}
-
 /* As long as can be, with an end-of-text. */
 static int write_rows(const struct measurement *m) {
-    int64_t length = m->options->seq_length - 1;
-    length -= has_virtual_tokens(m) ? m->options->peft.num_virtual_tokens : 0;
+    const struct peft_config *peft = &m->options->peft;
+    int64_t length = m->options->seq_length - 1 - peft_config_virtual_tokens(peft) - peft_config_prefix_tokens(peft);
     struct strbuf text = STRBUF_INIT;
     for (uint32_t row = 0; row < ROWS; row++) {
         strbuf_add_text(&text, "{\"text\": \"");
@@ -60,7 +55,6 @@ static int describe_run(struct measurement *m) {
     int status = bench_training_run(o, false, bench_contest_iterations(o->steps), &m->dataset, &m->run);
     if (status)
         return status;
-    bool is_prefix = o->peft.type == PEFT_PREFIX;
     const struct run_config *run = &m->run.config;
     m->tuning = (struct tuning_options){
         .train = {&m->rows_item, 1},
@@ -68,8 +62,8 @@ static int describe_run(struct measurement *m) {
         .config_eos = -1,
         .vocab_size = run->model.vocab_size,
         .seq_length = o->seq_length,
-        .virtual_tokens = has_virtual_tokens(m) && !is_prefix ? o->peft.num_virtual_tokens : 0,
-        .first_position = is_prefix ? o->peft.num_virtual_tokens : 0,
+        .virtual_tokens = peft_config_virtual_tokens(&o->peft),
+        .first_position = peft_config_prefix_tokens(&o->peft),
         .has_few_sizes = true,
         .seed = run->data.seed,
         .samples = run->train.train_iters * run->train.global_batch_size,

@@ -54,6 +54,10 @@ enum peft_activation { PEFT_GELU, PEFT_RELU, PEFT_SWISH };
 enum peft_prompt_init { PEFT_INIT_SAMPLE_VOCAB, PEFT_INIT_TEXT, PEFT_INIT_RANDOM };
 enum peft_encoder { PEFT_MLP, PEFT_LSTM };
 
+/* What an adapter puts before each sample: rows of its own, or keys and values alone. 0: none. */
+int64_t peft_config_virtual_tokens(const struct peft_config *config);
+int64_t peft_config_prefix_tokens(const struct peft_config *config);
+
 /* The keys of the section `peft`; offsets are within a struct peft_config. */
 extern const struct peft_key {
     struct config_row row;

@@ -256,16 +256,14 @@ struct param_store *peft_store(struct peft *peft) {
 int64_t peft_virtual_tokens(const struct peft *peft) {
     int64_t tokens = 0;
     for (int i = 0; i < peft->count; i++)
-        if (peft->adapters[i].config.type == PEFT_PROMPT || peft->adapters[i].config.type == PEFT_PTUNING)
-            tokens += peft->adapters[i].config.num_virtual_tokens;
+        tokens += peft_config_virtual_tokens(&peft->adapters[i].config);
     return tokens;
 }
 
 int64_t peft_prefix_tokens(const struct peft *peft) {
     int64_t tokens = 0;
     for (int i = 0; i < peft->count; i++)
-        if (peft->adapters[i].config.type == PEFT_PREFIX)
-            tokens += peft->adapters[i].config.num_virtual_tokens;
+        tokens += peft_config_prefix_tokens(&peft->adapters[i].config);
     return tokens;
 }
 

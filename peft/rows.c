@@ -1,4 +1,5 @@
-/* The section `peft` of a run: a row each key, and the methods that have it. */
+/* The section `peft` of a run: a row each key, and the methods that have it; what follows from a configuration alone.
+ */
 #include "peft/config.h"
 
 #include <stddef.h>
@@ -62,3 +63,11 @@ const struct peft_key peft_keys[] = {
     BOOL(PREFIX, prefix_projection, "false", "of prefix: train it through an encoder"),
 };
 const size_t peft_key_count = sizeof peft_keys / sizeof *peft_keys;
+
+int64_t peft_config_virtual_tokens(const struct peft_config *config) {
+    return config->type == PEFT_PROMPT || config->type == PEFT_PTUNING ? config->num_virtual_tokens : 0;
+}
+
+int64_t peft_config_prefix_tokens(const struct peft_config *config) {
+    return config->type == PEFT_PREFIX ? config->num_virtual_tokens : 0;
+}

@@ -218,9 +218,8 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
     const struct run_config *run = &tuning->run.config;
     int64_t before = 0, positions = 0;
     for (int i = 0; i < tuning->stack.count; i++) {
-        const struct peft_config *peft = &tuning->stack.configs[i];
-        before += peft->type == PEFT_PROMPT || peft->type == PEFT_PTUNING ? peft->num_virtual_tokens : 0;
-        positions += peft->type == PEFT_PREFIX ? peft->num_virtual_tokens : 0;
+        before += peft_config_virtual_tokens(&tuning->stack.configs[i]);
+        positions += peft_config_prefix_tokens(&tuning->stack.configs[i]);
     }
     tuning->rows = (struct tuning_options){
         .train = options->data,
