@@ -155,7 +155,7 @@ static bool is_among(const char *name, char **names, size_t count) {
 static int remove_others(const char *directory, char **names, size_t count) {
     static const char *const files[] = {CKPT_ADAPTER_PART ".safetensors", CKPT_HUB_PART ".safetensors",
                                         CKPT_ENCODER_PART ".safetensors", "adapter_config.json",
-                                        "cambium_adapter.json", "chat_template.jinja"};
+                                        "cambium_adapter.json",           "chat_template.jinja"};
     char path[PATH_MAX], inside[PATH_MAX];
     int status = STATUS_OK;
     for (size_t i = 0; i < sizeof files / sizeof *files && !status; i++) {

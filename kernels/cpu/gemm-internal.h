@@ -2,7 +2,7 @@
  *
  *   gemm.c               plain matrices: pieces, epilogues, bias gradients
  *   gemm_cache.c         oneDNN's primitives, made once per form
- *   level/epilogue.c     what follows a product, in fp32, for each instruction-set level
+ *   level/gemm_epilogue.c what follows a product, in fp32, for each instruction-set level
  *   level/packed.c       packed weights: the layout, and the one kernel that multiplies any number of rows */
 #ifndef CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
 #define CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H

@@ -2,7 +2,7 @@
 #include "commands.h"
 
 #include "base/base.h"
-#include "bench.h"
+#include "bench/bench.h"
 #include "launch.h"
 #include "trainee.h"
 

@@ -4,21 +4,17 @@ import subprocess
 import sys
 import unittest
 
-ROOT = os.environ.get("CAMBIUM_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from house_support import ROOMS, ROOT, files_under
 
 
 def c_files():
-    for room in ("src", "kernels", "tests", "bench", "tools"):
-        for directory, subdirectories, names in os.walk(os.path.join(ROOT, room)):
-            subdirectories.sort()
-            for name in sorted(names):
-                if name.endswith((".c", ".h")):
-                    yield os.path.join(directory, name)
+    folders = [folder for folder, _ in ROOMS.values()] + [os.path.join(ROOT, top) for top in ("tests", "tools")]
+    return [path for folder in folders for path in files_under(folder, (".c", ".h"))]
 
 
 class Format(unittest.TestCase):
     def test_every_file_is_formatted(self):
-        files = list(c_files())
+        files = c_files()
         self.assertGreater(len(files), 10)
         wrong = []
         for first in range(0, len(files), 50):

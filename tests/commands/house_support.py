@@ -1,0 +1,41 @@
+"""The rooms as cmake/rooms.cmake lists them, for the tests of the house and of the format."""
+import os
+import re
+
+ROOT = os.environ.get("CAMBIUM_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOM_LIST = os.path.join(ROOT, "cmake", "rooms.cmake")
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def read_rooms():
+    """{room: (its folder, the rooms and headers that it knows directly)}, from the ground up."""
+    rooms = {}
+    for name, folder, knows in re.findall(r'^ +"(\w+) +(\S+) +([^"]+)"$', read(ROOM_LIST), re.M):
+        rooms[name] = (os.path.join(ROOT, folder), [] if knows == "-" else knows.split())
+    return rooms
+
+
+ROOMS = read_rooms()
+
+
+def files_under(directory, endings):
+    for where, subdirectories, names in os.walk(directory):
+        subdirectories[:] = sorted(d for d in subdirectories if d not in ("build", "out", "__pycache__", ".git"))
+        for name in sorted(names):
+            if name.endswith(endings):
+                yield os.path.join(where, name)
+
+
+def sources():
+    """(room, path) of every C file and header of a room."""
+    for room, (folder, _) in ROOMS.items():
+        for path in files_under(folder, (".c", ".h")):
+            yield room, path
+
+
+def name_of(path):
+    return os.path.relpath(path, ROOT)
