@@ -2,6 +2,8 @@
  * zlib sees by itself whether a file is packed. */
 #include "data-internal.h"
 
+#include "text/text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -26,7 +28,11 @@ struct corpus_reader {
     bool is_begun;  /* a document of this file is half read */
     size_t start;   /* where it begins in the batch's text */
     int64_t first_line;
-    int64_t finished; /* bytes of the pieces that were read to their ends */
+    bool is_continued;        /* parts of it were handed out */
+    struct strbuf carry;      /* what was read of the rest */
+    size_t carried_line;      /* where the current line begins in it */
+    struct tokenizer_cut cut; /* of what was not handed out */
+    int64_t finished;         /* bytes of the pieces that were read to their ends */
     char *chunk;
     size_t used, filled;
 };
@@ -92,6 +98,7 @@ void corpus_reader_free(struct corpus_reader *reader) {
     if (!reader)
         return;
     close_piece(reader);
+    strbuf_free(&reader->carry);
     free(reader->chunk);
     free(reader);
 }
@@ -167,7 +174,7 @@ static int refill(struct corpus_reader *reader) {
     return STATUS_OK;
 }
 
-static int add_document(struct corpus_reader *reader, struct corpus_batch *batch, size_t end) {
+static int add_part(struct corpus_reader *reader, struct corpus_batch *batch, size_t end, bool is_unfinished) {
     if (batch->count == batch->capacity) {
         size_t capacity = batch->capacity ? 2 * batch->capacity : 256;
         struct corpus_document *grown = realloc(batch->documents, capacity * sizeof *grown);
@@ -176,10 +183,47 @@ static int add_document(struct corpus_reader *reader, struct corpus_batch *batch
         batch->documents = grown;
         batch->capacity = capacity;
     }
-    batch->documents[batch->count++] = (struct corpus_document){
-        .start = reader->start, .length = end - reader->start, .line = reader->first_line, .file = reader->file};
-    reader->is_begun = false;
+    batch->documents[batch->count++] = (struct corpus_document){.start = reader->start,
+                                                                .length = end - reader->start,
+                                                                .line = reader->first_line,
+                                                                .file = reader->file,
+                                                                .is_continued = reader->is_continued,
+                                                                .is_unfinished = is_unfinished};
+    reader->is_begun = reader->is_continued = is_unfinished;
     return STATUS_OK;
+}
+
+static int add_document(struct corpus_reader *reader, struct corpus_batch *batch, size_t end) {
+    return add_part(reader, batch, end, false);
+}
+
+/* Hands out what can be of a long document, and keeps the rest for the next batch. A line that may yet be a delimiter
+ * is not cut. A line end that goes with the document's end follows every cut, which never stands behind white space. */
+static int cut_document(struct corpus_reader *reader, struct corpus_batch *batch, size_t line, bool *is_cut) {
+    enum corpus_format format = corpus_format_of(reader->options, reader->file);
+    const char *text = strbuf_text(&batch->text) + reader->start;
+    size_t length = (format == CORPUS_DELIMITER ? line : batch->text.length) - reader->start;
+    *is_cut = false;
+    if (format == CORPUS_JSONL || length < BATCH_BYTES)
+        return STATUS_OK;
+    size_t cut = tokenizer_find_cut(reader->options->tokenizer, &reader->cut, text, length);
+    if (cut == 0)
+        return STATUS_OK;
+    *is_cut = true;
+    size_t end = reader->start + cut;
+    reader->carried_line = line > end ? line - end : 0;
+    strbuf_add(&reader->carry, text + cut, batch->text.length - end);
+    int status = strbuf_status(&reader->carry);
+    return status ? status : add_part(reader, batch, end, true);
+}
+
+/* The rest of a document whose beginning was handed out becomes the batch's first text. */
+static int take_carry(struct corpus_reader *reader, struct corpus_batch *batch, size_t *line) {
+    strbuf_add(&batch->text, strbuf_text(&reader->carry), reader->carry.length);
+    strbuf_clear(&reader->carry);
+    reader->start = 0;
+    *line = reader->carried_line;
+    return strbuf_status(&batch->text);
 }
 
 static bool is_blank(const char *text, size_t length) {
@@ -239,9 +283,9 @@ static int end_file(struct corpus_reader *reader, struct corpus_batch *batch, si
 int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch) {
     corpus_batch_clear(batch);
     size_t line = 0; /* where the current line begins in the batch's text */
-    while (batch->count < BATCH_DOCUMENTS &&
+    int status = reader->is_begun ? take_carry(reader, batch, &line) : STATUS_OK;
+    while (!status && batch->count < BATCH_DOCUMENTS &&
            (batch->text.length < BATCH_BYTES || batch->count == 0 || reader->is_begun)) {
-        int status = STATUS_OK;
         if (!reader->is_open && reader->piece == reader->pieces->count)
             break;
         if (!reader->is_open) {
@@ -261,6 +305,7 @@ int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch)
             reader->start = line = batch->text.length;
             reader->first_line = reader->line;
             reader->is_begun = true;
+            reader->cut = (struct tokenizer_cut){0};
         }
         const char *from = reader->chunk + reader->used;
         size_t left = reader->filled - reader->used;
@@ -279,6 +324,11 @@ int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch)
                 return status;
             line = batch->text.length;
         }
+        bool is_cut = false;
+        if (reader->is_begun)
+            status = cut_document(reader, batch, line, &is_cut);
+        if (is_cut)
+            break;
     }
-    return STATUS_OK;
+    return status;
 }

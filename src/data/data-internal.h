@@ -17,10 +17,13 @@ void random_state_shuffle(struct random_state *state, uint32_t *values, int64_t 
 
 /* ---- corpus.c: documents out of files ---- */
 
+/* A document, or a part of a plain one that is too long to be held. */
 struct corpus_document {
     size_t start, length; /* in the batch's text */
     int64_t line;         /* where it begins in its file, from 1 */
     size_t file;          /* number of its input */
+    bool is_continued;    /* the part before was the document before this one */
+    bool is_unfinished;   /* the next part is the next document */
 };
 struct corpus_batch {
     struct strbuf text;
@@ -47,7 +50,8 @@ struct corpus_reader;
 /* Reads the pieces, which stay the caller's. */
 int corpus_reader_new(const struct corpus_pieces *pieces, struct corpus_reader **reader);
 void corpus_reader_free(struct corpus_reader *reader);
-/* Adds the next documents, some hundred kilobytes or one larger document; none: the corpus has ended. */
+/* Adds the next documents or part of one, some hundred kilobytes or one larger JSON line; none: the corpus has ended.
+ */
 int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch);
 /* Bytes of the pieces that were read (of a gzip file, packed ones). */
 int64_t corpus_reader_done(const struct corpus_reader *reader);

@@ -51,6 +51,7 @@ struct indexed_writer {
     int type; /* enum token_type */
     int64_t vocab_size;
     int64_t tokens, sequences, documents;
+    int64_t open_tokens;                  /* of the sequence that is not ended */
     struct strbuf lengths, document_ends; /* int32 and int64, as in the file */
     bool is_finished;
 };
@@ -60,6 +61,9 @@ enum token_type indexed_token_type(int64_t vocab_size);
 /* STATUS_INVALID when `vocab_size` ids do not fit `type`. */
 int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum token_type type, int64_t vocab_size);
 int indexed_writer_add_sequence(struct indexed_writer *writer, const int32_t *tokens, int64_t count);
+/* The same in several calls: tokens as often as wanted, and the end. */
+int indexed_writer_add_tokens(struct indexed_writer *writer, const int32_t *tokens, int64_t count);
+int indexed_writer_end_sequence(struct indexed_writer *writer);
 /* Closes the document that holds the sequences since the last one: none is allowed. */
 int indexed_writer_end_document(struct indexed_writer *writer);
 /* Brings every byte to the disk under temporary names; what commit does first, for whoever commits several datasets. */
@@ -96,9 +100,10 @@ struct preprocess_count {
 };
 
 /* Tokenizes every document, in the order of the files whatever the number of workers; memory is bounded by the largest
- * documents. `counts` has one entry a key (one for plain text). All datasets appear whole or none does: STATUS_INVALID
- * with file and line for a bad document, or when there is no text at all; STATUS_IO; STATUS_INTERRUPTED on SIGINT or
- * SIGTERM, where the caller holds these back.
+ * JSON line, and for plain text by the longest word (bytes that are not UTF-8 make one of all that follows them).
+ * `counts` has one entry a key (one for plain text). All datasets appear whole or none does: STATUS_INVALID with file
+ * and line for a bad document, or when there is no text at all; STATUS_IO; STATUS_INTERRUPTED on SIGINT or SIGTERM,
+ * where the caller holds these back.
  *
  * The ranks of `world` (NULL: this one alone) see the same inputs and make the same call; each tokenizes its part of
  * the bytes, and the first writes the datasets, with the bytes that a rank alone writes, and fills `counts`. All return

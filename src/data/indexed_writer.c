@@ -43,12 +43,10 @@ int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum 
     return status;
 }
 
-int indexed_writer_add_sequence(struct indexed_writer *writer, const int32_t *tokens, int64_t count) {
-    if (count > INT32_MAX)
+int indexed_writer_add_tokens(struct indexed_writer *writer, const int32_t *tokens, int64_t count) {
+    if (count > INT32_MAX - writer->open_tokens)
         return status_fail(STATUS_INVALID, "a sequence of %lld tokens is longer than the %d of the format",
-                           (long long)count, INT32_MAX);
-    if (writer->sequences == INT32_MAX)
-        return status_fail(STATUS_INVALID, "more than %d sequences: write several datasets and blend them", INT32_MAX);
+                           (long long)(writer->open_tokens + count), INT32_MAX);
     for (int64_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= writer->vocab_size)
             return status_fail(STATUS_INVALID, "token id %d is outside the vocabulary of %lld", tokens[i],
@@ -70,11 +68,24 @@ int indexed_writer_add_sequence(struct indexed_writer *writer, const int32_t *to
     }
     if (written < (size_t)count)
         return status_fail_errno("cannot write %s", writer->bin_path);
-    int32_t length = (int32_t)count;
+    writer->open_tokens += count;
+    return STATUS_OK;
+}
+
+int indexed_writer_end_sequence(struct indexed_writer *writer) {
+    int32_t length = (int32_t)writer->open_tokens;
+    if (writer->sequences == INT32_MAX)
+        return status_fail(STATUS_INVALID, "more than %d sequences: write several datasets and blend them", INT32_MAX);
     strbuf_add(&writer->lengths, &length, sizeof length);
     writer->sequences++;
-    writer->tokens += count;
+    writer->tokens += length;
+    writer->open_tokens = 0;
     return strbuf_status(&writer->lengths);
+}
+
+int indexed_writer_add_sequence(struct indexed_writer *writer, const int32_t *tokens, int64_t count) {
+    int status = indexed_writer_add_tokens(writer, tokens, count);
+    return status ? status : indexed_writer_end_sequence(writer);
 }
 
 int indexed_writer_end_document(struct indexed_writer *writer) {

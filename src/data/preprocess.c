@@ -124,11 +124,26 @@ static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder
     return status;
 }
 
+/* A part of a document is a part of one sequence, which is not empty: another part of it has text. */
+static int encode_part(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
+                       const struct corpus_document *document, struct output *out) {
+    size_t before = out->ids.count;
+    unsigned flags = document->is_continued ? TOKENIZER_CONTINUED : TOKENIZER_PLAIN;
+    int status = tokenizer_encode(encoder, text, document->length, flags, &out->ids);
+    if (!status && !document->is_unfinished && pipeline->eod >= 0)
+        status = token_buffer_add(&out->ids, pipeline->eod);
+    if (!status)
+        status = token_buffer_add(&out->lengths, (int32_t)(out->ids.count - before));
+    return status ? status : token_buffer_add(&out->sequences, 1);
+}
+
 static int encode_plain(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
-                        size_t length, struct slot *slot) {
+                        const struct corpus_document *document, struct slot *slot) {
     struct output *out = &slot->outputs[0];
     size_t first = out->lengths.count;
-    int status = encode_text(encoder, text, length, out);
+    if (document->is_continued || document->is_unfinished)
+        return encode_part(pipeline, encoder, text, document, out);
+    int status = encode_text(encoder, text, document->length, out);
     return status ? status : end_document(pipeline, out, first);
 }
 
@@ -138,7 +153,7 @@ static int encode_slot(const struct pipeline *pipeline, struct tokenizer_encoder
         const char *text = strbuf_text(&slot->batch.text) + document->start;
         bool is_json = corpus_format_of(pipeline->options, document->file) == CORPUS_JSONL;
         int status = is_json ? encode_json(pipeline, encoder, text, document->length, slot)
-                             : encode_plain(pipeline, encoder, text, document->length, slot);
+                             : encode_plain(pipeline, encoder, text, document, slot);
         int64_t line = status ? corpus_line(&pipeline->pieces, document->file, document->line) : 0;
         if (status && is_json && line == 1 && pipeline->options->format == CORPUS_AUTO)
             status = status_fail(status, "%s (plain text needs --format file, line or delimiter)", status_text());
@@ -190,13 +205,19 @@ static int write_slot(struct pipeline *pipeline, struct slot *slot) {
         const int32_t *ids = out->ids.ids;
         size_t sequence = 0;
         for (size_t d = 0; d < out->sequences.count; d++) {
+            const struct corpus_document *document = &slot->batch.documents[d];
             int status = STATUS_OK;
             for (int32_t s = 0; s < out->sequences.ids[d] && !status; s++, sequence++) {
-                status = indexed_writer_add_sequence(writer, ids, out->lengths.ids[sequence]);
+                status = indexed_writer_add_tokens(writer, ids, out->lengths.ids[sequence]);
+                if (!status && !document->is_unfinished)
+                    status = indexed_writer_end_sequence(writer);
                 ids += out->lengths.ids[sequence];
             }
-            if (!status)
+            if (!status && !document->is_unfinished)
                 status = indexed_writer_end_document(writer);
+            if (status == STATUS_INVALID)
+                status_wrap(status, "%s: line %lld", pipeline->options->inputs.items[document->file],
+                            (long long)corpus_line(&pipeline->pieces, document->file, document->line));
             if (status)
                 return status;
         }

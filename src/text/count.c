@@ -157,20 +157,11 @@ static int reader_read(struct corpus_reader *reader, size_t *count) {
     return STATUS_OK;
 }
 
-/* Whether the character that ends before `at` is anything but white space. */
-static bool follows_no_space(const unsigned char *begin, const unsigned char *at) {
-    const unsigned char *start = at - 1;
-    while (start > begin && at - start < 4 && (*start & 0xc0) == 0x80)
-        start--;
-    size_t bytes;
-    return scan_character(start, at, &bytes) != UNICODE_SPACE;
-}
-
 /* The last place behind the first `scanned` bytes where a text may be cut without changing its words; 0 when there is
  * none. */
 static size_t find_cut(const unsigned char *bytes, size_t length, size_t scanned) {
     for (size_t cut = length; cut-- > 1 && cut >= scanned;)
-        if (scan_byte_kinds[bytes[cut]] == UNICODE_SPACE && follows_no_space(bytes, bytes + cut))
+        if (scan_byte_kinds[bytes[cut]] == UNICODE_SPACE && scan_is_border(bytes, bytes + cut, bytes + length))
             return cut;
     return 0;
 }

@@ -173,8 +173,8 @@ static int encode_invalid_tail(struct tokenizer_encoder *encoder, const unsigned
 
 /* Text between added tokens, at least one byte. */
 static int encode_section(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
-                          struct token_buffer *out) {
-    if (encoder->tokenizer->add_prefix_space && bytes[0] != ' ') {
+                          bool is_continued, struct token_buffer *out) {
+    if (encoder->tokenizer->add_prefix_space && !is_continued && bytes[0] != ' ') {
         strbuf_clear(&encoder->prefixed);
         strbuf_add_char(&encoder->prefixed, ' ');
         strbuf_add(&encoder->prefixed, bytes, length);
@@ -214,8 +214,9 @@ static int32_t added_token_at(const struct tokenizer *tokenizer, const unsigned 
 }
 
 static int encode_with_added(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
-                             bool allow_special, struct token_buffer *out) {
+                             unsigned flags, struct token_buffer *out) {
     const unsigned char *at = bytes, *end = bytes + length, *section = bytes;
+    bool allow_special = flags & TOKENIZER_ALLOW_SPECIAL, is_continued = flags & TOKENIZER_CONTINUED;
     int status = STATUS_OK;
     while (!status && at < end) {
         int32_t id = added_token_at(encoder->tokenizer, at, end, allow_special);
@@ -226,15 +227,63 @@ static int encode_with_added(struct tokenizer_encoder *encoder, const unsigned c
         size_t token_length;
         tokenizer_token_bytes(encoder->tokenizer, id, &token_length);
         if (at > section)
-            status = encode_section(encoder, section, (size_t)(at - section), out);
+            status = encode_section(encoder, section, (size_t)(at - section), is_continued, out);
         if (!status)
             status = token_buffer_add(out, id);
+        is_continued = false;
         at += token_length;
         section = at;
     }
     if (!status && end > section)
-        status = encode_section(encoder, section, (size_t)(end - section), out);
+        status = encode_section(encoder, section, (size_t)(end - section), is_continued, out);
     return status;
+}
+
+/* Whether a token that is found in any text lies across `at`, or ends there: what follows it begins a section. */
+static bool is_in_added(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t length,
+                        size_t longest) {
+    for (size_t start = at > longest ? at - longest : 0; start < at; start++)
+        for (uint32_t i = tokenizer->added_starts[bytes[start]]; i < tokenizer->added_starts[bytes[start] + 1]; i++) {
+            size_t bytes_of_token;
+            const unsigned char *token = tokenizer_token_bytes(tokenizer, tokenizer->added[i], &bytes_of_token);
+            if (!(tokenizer->kinds[tokenizer->added[i]] & TOKEN_SPECIAL) && start + bytes_of_token >= at &&
+                bytes_of_token <= length - start && !memcmp(token, bytes + start, bytes_of_token))
+                return true;
+        }
+    return false;
+}
+
+static size_t longest_plain_added(const struct tokenizer *tokenizer) {
+    size_t longest = 0;
+    for (uint32_t i = 0; tokenizer->has_plain_added && i < tokenizer->added_starts[256]; i++) {
+        size_t length;
+        tokenizer_token_bytes(tokenizer, tokenizer->added[i], &length);
+        if (!(tokenizer->kinds[tokenizer->added[i]] & TOKEN_SPECIAL) && length > longest)
+            longest = length;
+    }
+    return longest;
+}
+
+size_t tokenizer_find_cut(const struct tokenizer *tokenizer, struct tokenizer_cut *cut, const void *text,
+                          size_t length) {
+    const unsigned char *bytes = text;
+    if (!cut->is_broken)
+        cut->valid += utf8_valid_length(bytes + cut->valid, length - cut->valid);
+    cut->is_broken |= length - cut->valid >= 4; /* fewer bytes may be the beginning of a character */
+    if (cut->is_broken)
+        return 0;
+    size_t longest = longest_plain_added(tokenizer), known = cut->valid; /* the places before are decided */
+    if (longest > 0 && known + longest > length)
+        known = length >= longest ? length - longest + 1 : 0;
+    size_t scanned = cut->scanned ? cut->scanned : 1, at = known ? known - 1 : 0;
+    while (at >= scanned && ((bytes[at] & 0xc0) == 0x80 || !scan_is_border(bytes, bytes + at, bytes + cut->valid) ||
+                             is_in_added(tokenizer, bytes, at, length, longest)))
+        at--;
+    if (at < scanned)
+        at = 0;
+    cut->scanned = known > scanned ? known - at : cut->scanned;
+    cut->valid -= at;
+    return at;
 }
 
 int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
@@ -244,10 +293,9 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_
     if (length == 0)
         return STATUS_OK;
     size_t before = out->count;
-    bool allow_special = flags & TOKENIZER_ALLOW_SPECIAL;
-    int status = encoder->tokenizer->has_plain_added || allow_special
-                     ? encode_with_added(encoder, bytes, length, allow_special, out)
-                     : encode_section(encoder, bytes, length, out);
+    int status = encoder->tokenizer->has_plain_added || flags & TOKENIZER_ALLOW_SPECIAL
+                     ? encode_with_added(encoder, bytes, length, flags, out)
+                     : encode_section(encoder, bytes, length, flags & TOKENIZER_CONTINUED, out);
     if (status)
         out->count = before;
     return status;

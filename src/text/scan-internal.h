@@ -9,6 +9,8 @@
 
 #include "unicode-internal.h"
 
+#include <stdbool.h>
+
 enum { SCAN_MULTIBYTE = 4 }; /* first byte of no ASCII character */
 /* An enum unicode_kind for each ASCII byte, SCAN_MULTIBYTE for the others. */
 extern const uint8_t scan_byte_kinds[256];
@@ -25,6 +27,18 @@ static inline enum unicode_kind scan_character(const unsigned char *at, const un
         return UNICODE_OTHER;
     *bytes = length;
     return unicode_kind_of(point);
+}
+
+/* Whether a word ends before `at`, a character's place behind `begin`, whatever follows: where the kind changes from
+ * anything but white space, which could lend its last character to the next word, and but for an apostrophe before
+ * letters. */
+static inline bool scan_is_border(const unsigned char *begin, const unsigned char *at, const unsigned char *end) {
+    const unsigned char *before = at - 1;
+    while (before > begin && at - before < 4 && (*before & 0xc0) == 0x80)
+        before--;
+    size_t bytes;
+    enum unicode_kind last = scan_character(before, at, &bytes), next = scan_character(at, end, &bytes);
+    return last != UNICODE_SPACE && last != next && !(*before == '\'' && next == UNICODE_LETTER);
 }
 
 /* The end of the run of characters of one kind. */

@@ -66,15 +66,31 @@ int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_en
 void tokenizer_encoder_free(struct tokenizer_encoder *encoder);
 
 enum tokenizer_flags {
-    TOKENIZER_PLAIN = 0,             /* the names of special tokens in the text are ordinary text */
-    TOKENIZER_ALLOW_SPECIAL = 1 << 0 /* they are the special tokens */
+    TOKENIZER_PLAIN = 0,              /* the names of special tokens in the text are ordinary text */
+    TOKENIZER_ALLOW_SPECIAL = 1 << 0, /* they are the special tokens */
+    TOKENIZER_CONTINUED = 1 << 1      /* the text goes on where a longer one was cut: no space is put before it */
 };
 
-/* Appends the ids of a text to `out`. The text is complete in itself: the ids of two halves are not those of the whole.
+/* Appends the ids of a text to `out`. The text is complete in itself: the ids of two halves are those of the whole only
+ * where tokenizer_find_cut cut it.
  * `length` is below 2^31 (STATUS_UNSUPPORTED). Time is O(n log n) in the longest word. On failure `out` keeps what it
  * held before. */
 int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
                      struct token_buffer *out);
+
+/* Where a text may be cut that is longer than its reader wants to hold: the ids of the part before, and those of the
+ * rest with TOKENIZER_CONTINUED, are the ids of the whole (special tokens being ordinary text). Starts zeroed for each
+ * text.
+ */
+struct tokenizer_cut {
+    size_t valid;   /* bytes that are known to be UTF-8 */
+    size_t scanned; /* bytes that hold no place for a cut */
+    bool is_broken; /* invalid bytes were met: everything from the last word on is one word, and there is no more cut */
+};
+/* The last place in what is known of the text, whose next call gives the same bytes and more; 0 when there is none. The
+ * bytes before a place are not given again. Texts without such places are single words, or not UTF-8. */
+size_t tokenizer_find_cut(const struct tokenizer *tokenizer, struct tokenizer_cut *cut, const void *bytes,
+                          size_t length);
 
 /* What to learn a vocabulary from. */
 struct tokenizer_training {

@@ -1,5 +1,6 @@
 """cambium preprocess as its user meets it: the datasets that it writes, in order, whole or not at all."""
 import gzip
+import hashlib
 import json
 import os
 import pty
@@ -50,6 +51,14 @@ def read_dataset(prefix):
     assert len(tokens) == size * sum(lengths)
     sequences = [list(struct.unpack_from(f"<{k}{letter}", tokens, o)) for k, o in zip(lengths, offsets)]
     return [sequences[a:b] for a, b in zip(documents, documents[1:])], code
+
+
+def digests(prefix):
+    found = []
+    for end in (".bin", ".idx"):
+        with open(prefix + end, "rb") as f:
+            found.append(hashlib.file_digest(f, "sha256").hexdigest())
+    return found
 
 
 class Preprocess(unittest.TestCase):
@@ -163,6 +172,47 @@ class Preprocess(unittest.TestCase):
                 written.append(f.read())
         self.assertEqual(written[0], written[1])
         self.assertEqual(written[0], written[2])
+
+    def test_a_long_text_is_not_held(self):
+        """64 MB in bounded memory, and with the tokens of the same text as the one string of a JSON line."""
+        r = random.Random(5)
+        words = ["the", "cat's", " ", "  ", "\r\n", "\n\n", "é", "漢字", "１２", "\u00a0", "...", "<|endoftext|>", "'re", "12", "\t"]
+        pieces = ["".join(r.choice(words) + r.choice(("", " ", " ")) for _ in range(2000)) for _ in range(50)]
+        order = [r.randrange(50) for _ in range(8000)]
+        text, line = self.path("long.txt"), self.path("long.jsonl")
+        with open(text, "w", newline="") as plain, open(line, "w") as lines:
+            lines.write('{"text": "')
+            for piece in order:  # not held here either, or it would count for the child
+                plain.write(pieces[piece])
+                lines.write(json.dumps(pieces[piece])[1:-1])
+            lines.write('"}')
+        self.assertGreater(os.path.getsize(text), 60e6)
+        golden = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "text", "golden", "small")
+        written = []
+        for file in (line, text):
+            run = subprocess.Popen([CAMBIUM, "preprocess", "--output-prefix", self.path("out", "p"), "--append-eod",
+                                    "--workers", "2", "--tokenizer", golden, "--input", file],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            _, status, usage = os.wait4(run.pid, 0)
+            run.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(run.returncode, 0)
+            written.append(digests(self.path("out", "p_text_document")))
+        self.assertEqual(written[0], written[1])
+        self.assertLess(usage.ru_maxrss, 48 << 10)
+
+    def test_long_documents_end_where_they_did(self):
+        """Line ends and delimiters that meet the border of what is held."""
+        for length in (1 << 18, (1 << 18) - 1, (1 << 18) + 1, 3 << 17):
+            body = ("word " * (length // 5 + 1))[:length - 1] + "."
+            for end in ("\n", "\r\n", "  \r\n"):
+                text = f"{body}{end}%{end.strip(' ')}a{end}"
+                rest = end[:-len(end.strip(" "))]
+                file = self.write("a.txt", text)
+                self.assertEqual(self.documents("--input", file, "--format", "file"), [[text]])
+                self.assertEqual(self.documents("--input", file, "--format", "line"), [[body + rest], ["%"], ["a" + rest]])
+                self.assertEqual(self.documents("--input", file, "--format", "delimiter"), [[body + rest], ["a" + rest]])
+        self.assertEqual(self.documents("--input", file, self.write("b.txt", body), self.write("c.txt", "")),
+                         [[text], [body], []])
 
     def test_wide_tokens_for_a_large_vocabulary(self):
         for count, code in ((65499, 8), (65500, 4)):

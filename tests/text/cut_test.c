@@ -1,0 +1,151 @@
+/* A long text that is encoded in parts has the ids of the whole, wherever its reader happens to stop. */
+#include "base/base.h"
+#include "text/text.h"
+
+#include "support/test.h"
+
+#include <jansson.h>
+
+#define SMALL TEST_DATA "/text/golden/small"
+
+/* The golden tokenizer with a space before every text, and with tokens that are found in any text. */
+static char *write_tokenizer(bool has_prefix, bool has_added) {
+    static const char *const names[] = {"o t", "\xc3\xa9\xc3\xa9", "thet", "\n\n", "'st", "zz zz zz", " . "};
+    char *directory = test_directory(), path[256];
+    json_t *root = json_load_file(SMALL "/tokenizer.json", 0, NULL);
+    assert_non_null(root);
+    json_object_set_new(json_object_get(root, "pre_tokenizer"), "add_prefix_space", json_boolean(has_prefix));
+    json_int_t id = (json_int_t)json_object_size(json_object_get(json_object_get(root, "model"), "vocab"));
+    for (size_t i = 0; has_added && i < sizeof names / sizeof *names; i++)
+        json_array_append_new(json_object_get(root, "added_tokens"),
+                              json_pack("{s:I, s:s, s:b, s:b, s:b, s:b, s:b}", "id", id++, "content", names[i],
+                                        "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 0));
+    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    assert_int_equal(json_dump_file(root, path, JSON_ENSURE_ASCII), 0);
+    json_decref(root);
+    return directory;
+}
+
+static uint32_t draw(uint32_t *draws, uint32_t below) {
+    return (uint32_t)(((uint64_t)philox(11, (*draws)++, 0, 0, (uint32_t)RNG_TEST << 24).word[0] * below) >> 32);
+}
+
+/* Words, runs of spaces, line ends, apostrophes, characters of every length and kind, and now and then no UTF-8. */
+static void write_text(struct strbuf *text, uint32_t *draws, bool is_valid) {
+    static const char *const pieces[] = {"the",
+                                         " o",
+                                         "t",
+                                         "zz ",
+                                         "zz",
+                                         " ",
+                                         "   ",
+                                         "\r\n",
+                                         "\n\n",
+                                         "\t",
+                                         "'",
+                                         "'s",
+                                         " 're",
+                                         "ll",
+                                         "1",
+                                         "23",
+                                         ".",
+                                         "!?",
+                                         " -",
+                                         "\xc3\xa9",
+                                         "\xc2\xa0",
+                                         "\xe3\x80\x80",
+                                         "\xe6\xbc\xa2",
+                                         "\xf0\x9f\x98\x80",
+                                         "\xd9\xa3",
+                                         "\0",
+                                         "<|endoftext|>",
+                                         "\xe2\x80\xa9"};
+    static const char *const broken[] = {"\xff", "\xe6\xbc", "\xc0\xaf", "\xf0\x9f\x98", "\xed\xa0\x80"};
+    uint32_t count = 5 + draw(draws, 120), bad = is_valid ? UINT32_MAX : draw(draws, count);
+    strbuf_clear(text);
+    for (uint32_t i = 0; i < count; i++) {
+        const char *piece = pieces[draw(draws, sizeof pieces / sizeof *pieces)];
+        strbuf_add(text, piece, *piece ? strlen(piece) : 1);
+        if (i == bad)
+            strbuf_add_text(text, broken[draw(draws, sizeof broken / sizeof *broken)]);
+    }
+}
+
+/* Reads the text a few bytes at a time, and encodes what may be cut off; the number of parts. */
+static int encode_parts(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer, const struct strbuf *text,
+                        uint32_t *draws, struct token_buffer *ids) {
+    struct tokenizer_cut cut = {0};
+    size_t begin = 0, end = 0;
+    int parts = 0;
+    ids->count = 0;
+    while (end < text->length) {
+        size_t step = 1 + draw(draws, 12);
+        end = end + step < text->length ? end + step : text->length;
+        char *held = malloc(end - begin); /* exactly: a sanitizer sees a read behind it */
+        memcpy(held, text->data + begin, end - begin);
+        size_t at = tokenizer_find_cut(tokenizer, &cut, held, end - begin);
+        assert_true(at < end - begin);
+        if (at > 0)
+            test_ok(tokenizer_encode(encoder, held, at, begin ? TOKENIZER_CONTINUED : TOKENIZER_PLAIN, ids));
+        free(held);
+        begin += at;
+        parts += at > 0;
+    }
+    test_ok(
+        tokenizer_encode(encoder, text->data + begin, end - begin, begin ? TOKENIZER_CONTINUED : TOKENIZER_PLAIN, ids));
+    return parts + 1;
+}
+
+static void parts_have_the_ids_of_the_whole(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 4; variant++) {
+        char *directory = write_tokenizer(variant & 1, variant & 2);
+        struct tokenizer *tokenizer;
+        struct tokenizer_encoder *encoder;
+        struct token_buffer whole = TOKEN_BUFFER_INIT, parts = TOKEN_BUFFER_INIT;
+        struct strbuf text = STRBUF_INIT;
+        uint32_t draws = 0;
+        int rounds = test_is_long() ? 100000 : 3000, count = 0;
+        test_ok(tokenizer_open(directory, &tokenizer));
+        test_ok(tokenizer_encoder_new(tokenizer, &encoder));
+        for (int round = 0; round < rounds; round++) {
+            write_text(&text, &draws, round % 4 > 0);
+            whole.count = 0;
+            test_ok(tokenizer_encode(encoder, text.data, text.length, TOKENIZER_PLAIN, &whole));
+            count += encode_parts(encoder, tokenizer, &text, &draws, &parts);
+            assert_int_equal(parts.count, whole.count);
+            assert_memory_equal(parts.ids, whole.ids, whole.count * sizeof *whole.ids);
+        }
+        assert_true(count > 8 * rounds);
+        strbuf_free(&text);
+        token_buffer_free(&whole);
+        token_buffer_free(&parts);
+        tokenizer_encoder_free(encoder);
+        tokenizer_close(tokenizer);
+        free(directory);
+    }
+}
+
+static void a_word_is_not_cut(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct tokenizer_cut cut = {0};
+    test_ok(tokenizer_open(SMALL, &tokenizer));
+    assert_int_equal(tokenizer_find_cut(tokenizer, &cut, "aaaaaa", 6), 0);
+    assert_int_equal(tokenizer_find_cut(tokenizer, &cut, "aaaaaaaa b", 10), 8);
+    assert_int_equal(tokenizer_find_cut(tokenizer, &cut, " b   ", 5), 2);
+    assert_int_equal(tokenizer_find_cut(tokenizer, &cut, "      ", 6), 0);
+    cut = (struct tokenizer_cut){0};
+    assert_int_equal(tokenizer_find_cut(tokenizer, &cut, "a b \xff and on", 11), 0);
+    assert_true(cut.is_broken);
+    assert_int_equal(tokenizer_find_cut(tokenizer, &cut, "a b \xff and on and on", 18), 0);
+    tokenizer_close(tokenizer);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_have_the_ids_of_the_whole),
+        cmocka_unit_test(a_word_is_not_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
