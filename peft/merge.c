@@ -257,8 +257,11 @@ static int write_model(const struct merge *m) {
     enum dtype found = ckpt_dtype(m->tensors);
     struct writing writing = {.merge = m, .dtype = found == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32};
     struct ckpt_array weights = {.prefix = "", .dtype = writing.dtype, .get = get, .context = &writing};
+    struct tokenizer_files tokenizer;
     char *fresh = NULL;
-    int status = STATUS_OK;
+    int status = tokenizer_files_read(m->directory, &tokenizer);
+    if (status)
+        return status;
     if (writing.dtype != found)
         log_info("%s is %s; the merged model is %s", m->directory, dtype_name(found), dtype_name(writing.dtype));
     if (m->is_untied_here || writing.dtype != found)
@@ -266,10 +269,11 @@ static int write_model(const struct merge *m) {
     struct ckpt_model model = {.table = &m->table,
                                .weights = &weights,
                                .config_text = fresh ? fresh : strbuf_text(&m->config_text),
-                               .tokenizer_directory = m->directory};
+                               .tokenizer = &tokenizer};
     if (!status)
         status = ckpt_write_model(m->request->output, &model);
     free(fresh);
+    tokenizer_files_free(&tokenizer);
     return status;
 }
 

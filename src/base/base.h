@@ -6,7 +6,9 @@
 
 #include "arena.h"  /* pieces of one block, sized before the run */
 #include "clock.h"  /* time */
+#include "digest.h" /* what tells contents apart */
 #include "dtype.h"  /* element types; bf16 and fp16 in software */
+#include "facts.h"  /* what ranks must have alike */
 #include "file.h"   /* whole reads, atomic writes, directories */
 #include "log.h"    /* messages and progress on standard error */
 #include "rng.h"    /* the counter-based generator */

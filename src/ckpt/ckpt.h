@@ -19,6 +19,7 @@
 #include "ckpt/safetensors.h"
 #include "comm/comm.h"
 #include "tensor/tensor.h"
+#include "text/text.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -153,11 +154,11 @@ struct ckpt_model {
     int part_count;                /* 0: the weights, at most CKPT_MAX_PARTS */
     const struct ckpt_text *texts; /* files beside */
     int text_count;
-    const char *tokenizer_directory; /* its tokenizer files and generation_config.json are copied; NULL: none */
-    bool is_replaced;                /* whatever stands in the directory is the caller's own */
-    int64_t max_shard_bytes;         /* of a file, its largest tensor permitting; 0: transformers' 50 GB */
-    int threads;                     /* to copy with; 0: one */
-    struct comm *world;              /* the ranks that write together; NULL: this one alone */
+    const struct tokenizer_files *tokenizer; /* what goes beside; NULL: nothing */
+    bool is_replaced;                        /* whatever stands in the directory is the caller's own */
+    int64_t max_shard_bytes;                 /* of a file, its largest tensor permitting; 0: transformers' 50 GB */
+    int threads;                             /* to copy with; 0: one */
+    struct comm *world;                      /* the ranks that write together; NULL: this one alone */
 };
 
 /* Writes a model directory. Whatever model directory stood there is replaced; any other directory that is not empty is

@@ -5,12 +5,6 @@
 
 enum { PLACES = 16, RUN = 64 };
 
-/* FNV-1a. */
-static void mix(uint64_t *hash, const void *bytes, size_t length) {
-    for (size_t i = 0; i < length; i++)
-        *hash = (*hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
-}
-
 static int mix_values(uint64_t *hash, const struct tensor_entry *entry) {
     const struct safetensor *tensor = entry->tensor;
     char values[RUN * sizeof(double)];
@@ -21,19 +15,19 @@ static int mix_values(uint64_t *hash, const struct tensor_entry *entry) {
         int status = safetensors_read(entry->file, tensor, at, run, tensor->dtype, values);
         if (status)
             return status;
-        mix(hash, values, (size_t)run * dtype_bytes(tensor->dtype));
+        *hash = digest_bytes(*hash, values, (size_t)run * dtype_bytes(tensor->dtype));
     }
     return STATUS_OK;
 }
 
 int ckpt_digest(const struct ckpt_tensors *tensors, uint64_t *digest) {
     int status = STATUS_OK;
-    *digest = 0xcbf29ce484222325u;
+    *digest = DIGEST_START;
     for (size_t i = 0; i < tensors->count && !status; i++) {
         const struct safetensor *tensor = tensors->entries[i].tensor;
-        mix(digest, tensor->name, strlen(tensor->name) + 1);
-        mix(digest, tensor->type, strlen(tensor->type) + 1);
-        mix(digest, tensor->shape, (size_t)tensor->dims * sizeof *tensor->shape);
+        *digest = digest_bytes(*digest, tensor->name, strlen(tensor->name) + 1);
+        *digest = digest_bytes(*digest, tensor->type, strlen(tensor->type) + 1);
+        *digest = digest_bytes(*digest, tensor->shape, (size_t)tensor->dims * sizeof *tensor->shape);
         status = mix_values(digest, &tensors->entries[i]);
     }
     return status;

@@ -128,10 +128,9 @@ int64_t save_files_chunks_of(const struct save_files *files, int rank) {
 }
 
 int64_t save_files_hash(const struct save_files *files) {
-    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a */
+    uint64_t hash = DIGEST_START;
     for (int f = 0; f < files->count; f++)
-        for (size_t i = 0; i < files->items[f].header_bytes; i++)
-            hash = (hash ^ (unsigned char)files->items[f].header[i]) * 0x100000001b3;
+        hash = digest_bytes(hash, files->items[f].header, files->items[f].header_bytes);
     return (int64_t)hash;
 }
 

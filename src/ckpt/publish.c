@@ -10,27 +10,6 @@ static int write_text(const char *directory, const char *name, const char *text)
     return status ? status : file_write_atomic(path, text, strlen(text));
 }
 
-static int copy_tokenizer(const char *from, const char *to) {
-    static const char *const names[] = {
-        "tokenizer.json",        "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
-        "generation_config.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char source[PATH_MAX], target[PATH_MAX];
-        if (!directory_has_file(from, names[i]))
-            continue;
-        int status = file_join(source, sizeof source, from, names[i]);
-        if (!status)
-            status = file_join(target, sizeof target, to, names[i]);
-        if (!status)
-            status = file_copy(source, target);
-        if (!status)
-            status = file_sync(target);
-        if (status)
-            return status;
-    }
-    return STATUS_OK;
-}
-
 int save_check_replaceable(const char *directory) {
     char **names;
     size_t count;
@@ -99,8 +78,8 @@ int save_texts(const char *directory, const struct ckpt_save *save, const char *
     int status = model->config_text ? write_text(directory, CONFIG_FILE, model->config_text) : STATUS_OK;
     for (int i = 0; i < model->text_count && !status; i++)
         status = write_text(directory, model->texts[i].name, model->texts[i].text);
-    if (!status && model->tokenizer_directory)
-        status = copy_tokenizer(model->tokenizer_directory, directory);
+    if (!status && model->tokenizer)
+        status = tokenizer_files_write(model->tokenizer, directory);
     if (!status && state_text)
         status = write_text(directory, STATE_FILE, state_text);
     return status;

@@ -41,13 +41,10 @@ MPI_Datatype mpi_type(enum dtype dtype) {
 
 /* ---- agreement ---- */
 
-/* FNV-1a over what calls must have in common; positive, so that its negative exists. */
+/* Of what calls must have in common; positive, so that its negative exists. */
 static int64_t call_hash(const struct comm_call *call) {
     int64_t words[] = {call->kind, call->op, call->peer, call->data.count, call->data.dtype};
-    uint64_t hash = 0xcbf29ce484222325;
-    for (size_t i = 0; i < sizeof words; i++)
-        hash = (hash ^ ((const unsigned char *)words)[i]) * 0x100000001b3;
-    return (int64_t)(hash >> 1);
+    return (int64_t)(digest_bytes(DIGEST_START, words, sizeof words) >> 1);
 }
 
 /* The hashes differ: every rank comes here for the same collective and learns who called what. */

@@ -225,7 +225,7 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .train = options->data,
         .valid = options->valid_data,
         .tokenizer = tuning->tokenizer,
-        .tokenizer_directory = tuning->run.tokenizer_directory,
+        .tokenizer_files = tuning->run.tokenizer,
         .template_name = (enum tuning_template)options->sections.tuning.template_name,
         .config_eos = tuning->run.eos_id,
         .vocab_size = run->model.vocab_size,
@@ -279,6 +279,7 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
     if (!by_epochs)
         return STATUS_OK;
     options->sections.run.train.train_iters = (samples + batch - 1) / batch;
+    train_run_free(&tuning->run);
     return train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
 }
 
@@ -315,10 +316,10 @@ static int prepare(struct options *options, const struct config *given, const st
     options->sections.run.checkpoint.save = options->output;
     if (!status)
         status = train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
-    if (!status && !tuning->run.tokenizer_directory)
+    if (!status && !tuning->run.tokenizer)
         status = status_fail(STATUS_USAGE, "%s has no tokenizer, and tokenizer is not given", options->model);
     if (!status)
-        status = tokenizer_open(tuning->run.tokenizer_directory, &tuning->tokenizer);
+        status = tokenizer_open_files(tuning->run.tokenizer, &tuning->tokenizer);
     if (!status)
         status = survey_rows(options, tuning, by_epochs);
     if (!status)
@@ -422,6 +423,7 @@ int command_finetune(int argc, char **argv) {
     tokenizer_close(tuning.tokenizer);
     peft_texts_free(&tuning.texts);
     stack_free(&tuning.stack);
+    train_run_free(&tuning.run);
     config_free(config);
     free(sections);
     return launch_end(&launch, status);

@@ -135,6 +135,7 @@ int command_pretrain(int argc, char **argv) {
             train_plan_print(&plan, "cambium: ", stderr);
         status = launch_run(&launch, plan.ranks, train, &run);
     }
+    train_run_free(&run);
     config_free(config);
     return launch_end(&launch, status);
 }

@@ -69,12 +69,6 @@ static void cache_directory(const struct gpt_dataset_request *request, struct st
     strbuf_add_text(out, "cache/GPTDataset_indices");
 }
 
-static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t length) { /* FNV-1a */
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
-    return hash;
-}
-
 /* NAME-HASH.idxmap: the hash covers the dataset's real path and the request, not the contents, so that a dataset
  * written anew replaces its caches. */
 static int cache_path(const struct gpt_dataset_request *request, struct strbuf *directory, struct strbuf *path) {
@@ -84,8 +78,8 @@ static int cache_path(const struct gpt_dataset_request *request, struct strbuf *
     char *real = realpath(strbuf_text(&bin), NULL);
     const char *name = real ? real : strbuf_text(&bin);
     int64_t request_numbers[] = {request->first, request->last, request->seq_length, request->samples, request->seed};
-    uint64_t hash = hash_bytes(0xcbf29ce484222325u, name, strlen(name));
-    hash = hash_bytes(hash, request_numbers, sizeof request_numbers);
+    uint64_t hash = digest_bytes(DIGEST_START, name, strlen(name));
+    hash = digest_bytes(hash, request_numbers, sizeof request_numbers);
     free(real);
     strbuf_free(&bin);
     cache_directory(request, directory);

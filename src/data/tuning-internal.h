@@ -37,7 +37,7 @@ int tuning_pieces_add_answer(struct tuning_pieces *pieces, const char *text, siz
 
 /* How messages and instructions are put in words: the same for all rows. */
 struct tuning_format {
-    const char *tokenizer_directory;
+    const struct tokenizer_files *tokenizer_files;
     enum tuning_template named, used; /* used: AUTO until a row needed one */
     int32_t eos;
     int32_t turn_end; /* <|im_end|> of the tokenizer, -1 when it is no token */

@@ -25,6 +25,7 @@
 #define CAMBIUM_DATA_TUNING_H
 
 #include "data/data.h"
+#include "text/text.h"
 
 /* ---- chat templates ---- */
 
@@ -43,9 +44,9 @@ extern const char *const tuning_template_names[TUNING_TEMPLATE_COUNT + 1];
 void tuning_template_write(enum tuning_template which, struct strbuf *text);
 /* Which template a text in Jinja is, however it is spaced and quoted; AUTO when it is none of them. */
 enum tuning_template tuning_template_recognise(const char *text, size_t length);
-/* The template that a tokenizer's directory names, in chat_template.jinja or tokenizer_config.json; AUTO when it names
- * none. STATUS_UNSUPPORTED when it is not one that we have, STATUS_INVALID, STATUS_IO. */
-int tuning_template_of_tokenizer(const char *directory, enum tuning_template *which);
+/* The template that a tokenizer's files name, in chat_template.jinja or tokenizer_config.json; AUTO when it names
+ * none. STATUS_UNSUPPORTED when it is not one that we have, STATUS_INVALID. */
+int tuning_template_of_tokenizer(const struct tokenizer_files *files, enum tuning_template *which);
 
 /* ---- data ---- */
 
@@ -54,17 +55,17 @@ enum tuning_truncation { TUNING_TRUNCATE_RIGHT, TUNING_TRUNCATE_LEFT }; /* the s
 struct tuning_options {
     struct config_list train; /* plain or gzip; F1 F2 ...: all their rows; w1 F1 w2 F2 ...: by weight; or none */
     struct config_list valid; /* F1 F2 ..., or none; a file of rows there must be */
-    const struct tokenizer *tokenizer;  /* only for the opening */
-    const char *tokenizer_directory;    /* where its chat template is looked for; NULL: it has none */
-    enum tuning_template template_name; /* of messages and instructions */
-    int32_t config_eos;                 /* end-of-text where the tokenizer has none; -1: none */
-    int64_t vocab_size;                 /* the model's */
-    int64_t seq_length;                 /* most tokens of a row, virtual tokens (or first_position) included, and most
-                                           rows of a sample */
-    int64_t virtual_tokens;             /* V rows before each text */
-    int64_t first_position;             /* of a row's first virtual or real token: the prefix's length, or 0 */
-    int64_t row_multiple;               /* rows of a batch are a multiple of it; 0: 1 */
-    bool has_few_sizes;                 /* batches differ little in their rows: above 256, eight numbers an octave */
+    const struct tokenizer *tokenizer;             /* only for the opening, as its files */
+    const struct tokenizer_files *tokenizer_files; /* where its chat template is looked for; NULL: it has none */
+    enum tuning_template template_name;            /* of messages and instructions */
+    int32_t config_eos;                            /* end-of-text where the tokenizer has none; -1: none */
+    int64_t vocab_size;                            /* the model's */
+    int64_t seq_length;     /* most tokens of a row, virtual tokens (or first_position) included, and most
+                               rows of a sample */
+    int64_t virtual_tokens; /* V rows before each text */
+    int64_t first_position; /* of a row's first virtual or real token: the prefix's length, or 0 */
+    int64_t row_multiple;   /* rows of a batch are a multiple of it; 0: 1 */
+    bool has_few_sizes;     /* batches differ little in their rows: above 256, eight numbers an octave */
     enum tuning_truncation truncation;
     bool is_whole_text; /* every token is trained, not answers alone */
     bool is_packed;

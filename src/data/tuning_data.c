@@ -33,7 +33,7 @@ static int find_ends(struct tuning_data *data, const struct tuning_options *opti
         format->eos = options->config_eos;
     format->turn_end = tokenizer_find(options->tokenizer, "<|im_end|>", 10);
     format->named = options->template_name;
-    format->tokenizer_directory = options->tokenizer_directory;
+    format->tokenizer_files = options->tokenizer_files;
     if (format->eos < 0 || format->eos >= options->vocab_size)
         return status_fail(STATUS_INVALID,
                            "no end-of-text: expected an eos_token of the tokenizer, a token <|endoftext|>, or "
@@ -146,7 +146,7 @@ int tuning_data_open(const struct tuning_options *options, struct tuning_data **
         status = open_split(data, options, SPLIT_TRAIN);
     if (!status && options->valid.count > 0)
         status = open_split(data, options, SPLIT_VALID);
-    data->format.tokenizer_directory = NULL;
+    data->format.tokenizer_files = NULL;
     if (status) {
         tuning_data_close(data);
         return status;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEMPLATE_BYTES = 1 << 20, CONFIG_BYTES = 1 << 26 };
+enum { TEMPLATE_BYTES = 1 << 20 };
 
 static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
@@ -230,23 +230,14 @@ static int read_config(const char *path, const struct strbuf *text, enum tuning_
     return status;
 }
 
-int tuning_template_of_tokenizer(const char *directory, enum tuning_template *which) {
-    static const char *const names[] = {"chat_template.jinja", "tokenizer_config.json"};
+int tuning_template_of_tokenizer(const struct tokenizer_files *files, enum tuning_template *which) {
+    char path[PATH_MAX];
+    enum tokenizer_file file = files->is_there[TOKENIZER_TEMPLATE] ? TOKENIZER_TEMPLATE : TOKENIZER_CONFIG;
+    const struct strbuf *text = &files->texts[file];
     *which = TUNING_TEMPLATE_AUTO;
-    for (int i = 0; i < 2; i++) {
-        char path[PATH_MAX];
-        struct strbuf text = STRBUF_INIT;
-        int status = file_join(path, sizeof path, directory, names[i]);
-        if (status)
-            return status;
-        if (!file_exists(path))
-            continue;
-        status = file_read(path, i == 0 ? TEMPLATE_BYTES : CONFIG_BYTES, &text);
-        if (!status)
-            status = i == 0 ? recognise_or_refuse(path, strbuf_text(&text), text.length, which)
-                            : read_config(path, &text, which);
-        strbuf_free(&text);
+    int status = file_join(path, sizeof path, files->directory, tokenizer_file_names[file]);
+    if (status || !files->is_there[file])
         return status;
-    }
-    return STATUS_OK;
+    return file == TOKENIZER_TEMPLATE ? recognise_or_refuse(path, strbuf_text(text), text->length, which)
+                                      : read_config(path, text, which);
 }

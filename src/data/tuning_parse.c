@@ -104,8 +104,8 @@ static int choose_template(struct tuning_format *format, enum tuning_template ot
     int status = STATUS_OK;
     if (format->used != TUNING_TEMPLATE_AUTO)
         return STATUS_OK;
-    if (own == TUNING_TEMPLATE_AUTO && format->tokenizer_directory)
-        status = tuning_template_of_tokenizer(format->tokenizer_directory, &own);
+    if (own == TUNING_TEMPLATE_AUTO && format->tokenizer_files)
+        status = tuning_template_of_tokenizer(format->tokenizer_files, &own);
     if (status && (status != STATUS_UNSUPPORTED || otherwise == TUNING_TEMPLATE_AUTO))
         return status;
     if (own == TUNING_TEMPLATE_AUTO)

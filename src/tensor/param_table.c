@@ -40,12 +40,9 @@ int64_t param_table_elements(const struct param_table *table, bool only_trainabl
     return elements;
 }
 
-/* FNV-1a: the parameter's name, not its place in the table, keys its initial values. */
+/* The parameter's name, not its place in the table, keys its initial values. */
 static uint64_t hash_name(const char *name) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *name; name++)
-        hash = (hash ^ (uint8_t)*name) * 0x100000001b3u;
-    return hash;
+    return digest_bytes(DIGEST_START, name, strlen(name));
 }
 
 /* Box-Muller on two of the four words a counter gives; elements 2i and 2i+1 share a pair. */

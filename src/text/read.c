@@ -10,11 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_FILE = 1 << 28,
-    /* `transformers` writes a model_max_length of 10^30, which no 64-bit integer holds. */
-    CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL,
-};
+/* `transformers` writes a model_max_length of 10^30, which no 64-bit integer holds. */
+enum { CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL };
 
 struct draft_token {
     size_t start, length; /* in draft.bytes */
@@ -23,7 +20,7 @@ struct draft_token {
 };
 
 struct draft {
-    const char *directory;
+    const struct tokenizer_files *files;
     struct strbuf bytes, name; /* of all tokens; scratch */
     struct draft_token *tokens;
     size_t capacity, size; /* ids below `size` are known; there can be no more than `capacity` */
@@ -151,32 +148,24 @@ static int draft_add_added_array(struct draft *draft, const json_t *vocab, const
     return status;
 }
 
-/* Parses a whole file as JSON; an object, or STATUS_INVALID with line and column. */
-static int load_json(const char *path, size_t flags, json_t **root) {
-    struct strbuf text = STRBUF_INIT;
-    int status = file_read(path, MAX_FILE, &text);
-    if (!status) {
-        json_error_t error;
-        *root = json_loadb(strbuf_text(&text), text.length, JSON_REJECT_DUPLICATES | flags, &error);
-        if (!*root)
-            status =
-                status_fail(STATUS_INVALID, "%s: line %d, column %d: %s", path, error.line, error.column, error.text);
-        else if (!json_is_object(*root)) {
-            json_decref(*root);
-            *root = NULL;
-            status = status_fail(STATUS_INVALID, "%s: not a JSON object", path);
-        }
-    }
-    strbuf_free(&text);
-    return status;
-}
-
-/* The same for a file that need not exist: *root is NULL then. */
-static int load_optional_json(const struct draft *draft, const char *name, size_t flags, json_t **root,
-                              char path[PATH_MAX]) {
+/* Parses a whole file as JSON; an object, or STATUS_INVALID with line and column. *root is NULL where the file is not
+ * there. `path` is for messages. */
+static int load_json(const struct draft *draft, enum tokenizer_file file, size_t flags, json_t **root,
+                     char path[PATH_MAX]) {
+    const struct strbuf *text = &draft->files->texts[file];
+    json_error_t error;
     *root = NULL;
-    int status = file_join(path, PATH_MAX, draft->directory, name);
-    return status || !file_exists(path) ? status : load_json(path, flags, root);
+    int status = file_join(path, PATH_MAX, draft->files->directory, tokenizer_file_names[file]);
+    if (status || !draft->files->is_there[file])
+        return status;
+    *root = json_loadb(strbuf_text(text), text->length, JSON_REJECT_DUPLICATES | flags, &error);
+    if (!*root)
+        return status_fail(STATUS_INVALID, "%s: line %d, column %d: %s", path, error.line, error.column, error.text);
+    if (json_is_object(*root))
+        return STATUS_OK;
+    json_decref(*root);
+    *root = NULL;
+    return status_fail(STATUS_INVALID, "%s: not a JSON object", path);
 }
 
 /* Keeps the contents of the tokens that have a role; what came first stays. */
@@ -225,7 +214,7 @@ static int draft_add_decoder(struct draft *draft, const json_t *vocab, json_t *d
 static int draft_add_companions(struct draft *draft, const json_t *vocab) {
     json_t *root;
     char path[PATH_MAX];
-    int status = load_optional_json(draft, "added_tokens.json", 0, &root, path);
+    int status = load_json(draft, TOKENIZER_ADDED, 0, &root, path);
     if (!status && root) {
         const char *content;
         json_t *id;
@@ -238,7 +227,7 @@ static int draft_add_companions(struct draft *draft, const json_t *vocab) {
     }
     json_decref(root);
     if (!status)
-        status = load_optional_json(draft, "tokenizer_config.json", CONFIG_FLAGS, &root, path);
+        status = load_json(draft, TOKENIZER_CONFIG, CONFIG_FLAGS, &root, path);
     if (status)
         return status;
     if (root) {
@@ -251,11 +240,11 @@ static int draft_add_companions(struct draft *draft, const json_t *vocab) {
 }
 
 static int draft_read_role_files(struct draft *draft) {
-    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    static const enum tokenizer_file files[] = {TOKENIZER_CONFIG, TOKENIZER_SPECIAL};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         json_t *root;
         char path[PATH_MAX];
-        int status = load_optional_json(draft, names[i], CONFIG_FLAGS, &root, path);
+        int status = load_json(draft, files[i], CONFIG_FLAGS, &root, path);
         if (!status && root) {
             status = draft_read_roles(draft, root);
             if (status)
@@ -310,8 +299,8 @@ static int set_roles(const struct draft *draft, struct tokenizer *tokenizer) {
         if (draft->roles[role][0])
             tokenizer->roles[role] = tokenizer_find(tokenizer, draft->roles[role], strlen(draft->roles[role]));
     if (draft->roles[ROLE_EOS][0] && tokenizer->roles[ROLE_EOS] < 0)
-        return status_fail(STATUS_INVALID, "%s: eos_token '%s' is not a token of the vocabulary", draft->directory,
-                           draft->roles[ROLE_EOS]);
+        return status_fail(STATUS_INVALID, "%s: eos_token '%s' is not a token of the vocabulary",
+                           draft->files->directory, draft->roles[ROLE_EOS]);
     if (!draft->roles[ROLE_EOS][0])
         tokenizer->roles[ROLE_EOS] = tokenizer_find(tokenizer, END_OF_TEXT, strlen(END_OF_TEXT));
     return STATUS_OK;
@@ -414,9 +403,10 @@ static int read_merge_lines(struct tokenizer *tokenizer, const struct strbuf *te
     return status;
 }
 
-static int open_tokenizer_json(struct draft *draft, const char *path, struct tokenizer **tokenizer) {
-    json_t *root = NULL;
-    int status = load_json(path, 0, &root);
+static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer) {
+    json_t *root;
+    char path[PATH_MAX];
+    int status = load_json(draft, TOKENIZER_JSON, 0, &root, path);
     if (status)
         return status;
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
@@ -438,16 +428,25 @@ static int open_tokenizer_json(struct draft *draft, const char *path, struct tok
     return status;
 }
 
-static int open_vocab_and_merges(struct draft *draft, const char *vocab_path, const char *merges_path,
-                                 struct tokenizer **tokenizer) {
-    json_t *vocab = NULL;
-    struct strbuf text = STRBUF_INIT;
-    int status = load_json(vocab_path, 0, &vocab);
+static int read_merges_file(const struct draft *draft, struct tokenizer *tokenizer) {
+    char path[PATH_MAX];
+    int status = file_join(path, sizeof path, draft->files->directory, tokenizer_file_names[TOKENIZER_MERGES]);
+    if (!status && !draft->files->is_there[TOKENIZER_MERGES])
+        return status_fail(STATUS_NOT_FOUND, "cannot open %s: no such file", path);
+    if (!status)
+        status = read_merge_lines(tokenizer, &draft->files->texts[TOKENIZER_MERGES]);
+    return status ? status_wrap(status, "%s", path) : STATUS_OK;
+}
+
+static int open_vocab_and_merges(struct draft *draft, struct tokenizer **tokenizer) {
+    json_t *vocab;
+    char path[PATH_MAX];
+    int status = load_json(draft, TOKENIZER_VOCAB, 0, &vocab, path);
     if (status)
         return status;
     status = draft_add_vocab(draft, vocab);
     if (status)
-        status_wrap(status, "%s", vocab_path);
+        status_wrap(status, "%s", path);
     if (!status)
         status = draft_add_companions(draft, vocab);
     if (!status)
@@ -455,57 +454,25 @@ static int open_vocab_and_merges(struct draft *draft, const char *vocab_path, co
     if (!status) {
         status = draft_finish(draft, tokenizer);
         if (status)
-            status_wrap(status, "%s", vocab_path);
+            status_wrap(status, "%s", path);
     }
     json_decref(vocab);
-    if (!status)
-        status = file_read(merges_path, MAX_FILE, &text);
-    if (!status) {
-        status = read_merge_lines(*tokenizer, &text);
-        if (status)
-            status_wrap(status, "%s", merges_path);
-    }
-    strbuf_free(&text);
-    return status;
+    return status ? status : read_merges_file(draft, *tokenizer);
 }
 
-enum { FILE_JSON, FILE_VOCAB, FILE_MERGES, FILE_COUNT };
-static int join_paths(const char *directory, char paths[FILE_COUNT][PATH_MAX]) {
-    static const char *const names[FILE_COUNT] = {"tokenizer.json", "vocab.json", "merges.txt"};
-    for (int i = 0; i < FILE_COUNT; i++) {
-        int status = file_join(paths[i], PATH_MAX, directory, names[i]);
-        if (status)
-            return status;
-    }
-    return STATUS_OK;
-}
-
-bool tokenizer_is_present(const char *directory) {
-    char paths[FILE_COUNT][PATH_MAX];
-    return !join_paths(directory, paths) &&
-           (file_exists(paths[FILE_JSON]) || (file_exists(paths[FILE_VOCAB]) && file_exists(paths[FILE_MERGES])));
-}
-
-int tokenizer_open(const char *directory, struct tokenizer **tokenizer) {
-    char paths[FILE_COUNT][PATH_MAX];
-    struct draft draft = {.directory = directory};
+int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer **tokenizer) {
+    struct draft draft = {.files = files};
     struct tokenizer *opened = NULL;
-    int status = join_paths(directory, paths);
-    if (!status && !file_is_directory(directory))
-        status =
-            status_fail(STATUS_NOT_FOUND, "%s is no directory; a tokenizer's files are looked for in one", directory);
-    if (status)
-        return status;
-    status = draft_read_role_files(&draft);
+    int status = draft_read_role_files(&draft);
     if (status) {
         /* the text is set */
-    } else if (file_exists(paths[FILE_JSON])) {
-        status = open_tokenizer_json(&draft, paths[FILE_JSON], &opened);
-    } else if (file_exists(paths[FILE_VOCAB])) {
-        status = open_vocab_and_merges(&draft, paths[FILE_VOCAB], paths[FILE_MERGES], &opened);
+    } else if (files->is_there[TOKENIZER_JSON]) {
+        status = open_tokenizer_json(&draft, &opened);
+    } else if (files->is_there[TOKENIZER_VOCAB]) {
+        status = open_vocab_and_merges(&draft, &opened);
     } else {
         status = status_fail(STATUS_NOT_FOUND, "%s: neither tokenizer.json nor vocab.json and merges.txt are there",
-                             directory);
+                             files->directory);
     }
     if (!status)
         status = set_roles(&draft, opened);
@@ -516,4 +483,14 @@ int tokenizer_open(const char *directory, struct tokenizer **tokenizer) {
     }
     *tokenizer = opened;
     return STATUS_OK;
+}
+
+int tokenizer_open(const char *directory, struct tokenizer **tokenizer) {
+    struct tokenizer_files files;
+    int status = tokenizer_files_read(directory, &files);
+    if (status)
+        return status;
+    status = tokenizer_open_files(&files, tokenizer);
+    tokenizer_files_free(&files);
+    return status;
 }

@@ -119,18 +119,17 @@ static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) 
     strbuf_format(out, "  \"tokenizer_class\": \"%s\"\n}\n", is_gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
 }
 
-enum { FILE_TOKENIZER, FILE_VOCAB, FILE_MERGES, FILE_CONFIG, FILE_COUNT };
-static const char *const file_names[FILE_COUNT] = {"tokenizer.json", "vocab.json", "merges.txt",
-                                                   "tokenizer_config.json"};
+/* The first of a tokenizer's files are those that it is written as. */
+enum { FILE_COUNT = TOKENIZER_CONFIG + 1 };
 
 static int write_file(const struct tokenizer *tokenizer, int file, struct file_writer *writer) {
     struct strbuf text = STRBUF_INIT, scratch = STRBUF_INIT;
-    if (file == FILE_TOKENIZER) {
+    if (file == TOKENIZER_JSON) {
         write_tokenizer_json(tokenizer, &scratch, &text);
-    } else if (file == FILE_VOCAB) {
+    } else if (file == TOKENIZER_VOCAB) {
         add_vocab(tokenizer, "", &scratch, &text);
         strbuf_add_text(&text, "}\n");
-    } else if (file == FILE_MERGES) {
+    } else if (file == TOKENIZER_MERGES) {
         write_merges(tokenizer, &text);
     } else {
         write_config(tokenizer, &text);
@@ -149,7 +148,7 @@ int tokenizer_save(const struct tokenizer *tokenizer, const char *directory) {
     int status = file_make_directories(directory);
     for (int file = 0; !status && file < FILE_COUNT; file++) {
         char path[PATH_MAX];
-        status = file_join(path, sizeof path, directory, file_names[file]);
+        status = file_join(path, sizeof path, directory, tokenizer_file_names[file]);
         if (!status)
             status = file_writer_open(&writers[file], path);
         if (!status)

@@ -22,11 +22,47 @@
 
 struct tokenizer;
 
+/* ---- files ---- */
+
+/* All that a tokenizer's directory holds of it, and what a model's directory takes from it. */
+enum tokenizer_file {
+    TOKENIZER_JSON,
+    TOKENIZER_VOCAB,
+    TOKENIZER_MERGES,
+    TOKENIZER_CONFIG,
+    TOKENIZER_SPECIAL,
+    TOKENIZER_ADDED,
+    TOKENIZER_TEMPLATE,
+    TOKENIZER_GENERATION, /* how `transformers` writes with the model */
+    TOKENIZER_FILE_COUNT,
+};
+extern const char *const tokenizer_file_names[TOKENIZER_FILE_COUNT];
+
+/* The files as they were when they were read: what happens to the directory later does not matter. */
+struct tokenizer_files {
+    char *directory; /* for messages */
+    struct strbuf texts[TOKENIZER_FILE_COUNT];
+    bool is_there[TOKENIZER_FILE_COUNT];
+};
+/* Reads those that are there. STATUS_NOT_FOUND where there is no such directory. On failure there is nothing to free.
+ */
+int tokenizer_files_read(const char *directory, struct tokenizer_files *files);
+/* Zeroed files are allowed. */
+void tokenizer_files_free(struct tokenizer_files *files);
+/* Writes them into a directory that exists, each whole and on the disk. */
+int tokenizer_files_write(const struct tokenizer_files *files, const char *directory);
+/* What ranks that encode alike have in common. */
+int tokenizer_files_facts(const struct tokenizer_files *files, struct facts *facts);
+
+/* ---- opening ---- */
+
 /* Opens a directory with `tokenizer.json` of the byte-level BPE kind, or else `vocab.json` and `merges.txt`; reads
  * `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` where present. STATUS_NOT_FOUND when there
  * are no such files, STATUS_INVALID when one is damaged, STATUS_UNSUPPORTED, with the key's name, when it asks for what
  * would give other ids (another pre-tokenizer, a normalizer, dropout, ...). */
 int tokenizer_open(const char *directory, struct tokenizer **tokenizer);
+/* The same from files that were read; they may be freed afterwards. */
+int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer **tokenizer);
 /* NULL is allowed. */
 void tokenizer_close(struct tokenizer *tokenizer);
 /* Whether tokenizer_open would find a tokenizer's files in the directory. */

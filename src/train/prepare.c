@@ -69,11 +69,16 @@ static int take_tokenizer(struct train_run *run) {
     const char *directory = run->config.tokenizer.path;
     if (!directory && *run->model_directory && tokenizer_is_present(run->model_directory))
         directory = run->model_directory;
-    run->tokenizer_directory = directory;
     if (!directory)
         return STATUS_OK;
     struct tokenizer *tokenizer;
-    int status = tokenizer_open(directory, &tokenizer);
+    int status = STATUS_OK;
+    if (!(run->tokenizer = calloc(1, sizeof *run->tokenizer)))
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = tokenizer_files_read(directory, run->tokenizer);
+    if (!status)
+        status = tokenizer_open_files(run->tokenizer, &tokenizer);
     if (status)
         return status_wrap(status, "tokenizer");
     int64_t size = tokenizer_vocab_size(tokenizer);
@@ -137,6 +142,13 @@ static int take_checkpoint(struct train_run *run, bool is_tuning) {
         status = train_state_read(run, strbuf_text(&text), path);
     strbuf_free(&text);
     return status ? status_wrap(status, "checkpoint.load") : STATUS_OK;
+}
+
+void train_run_free(struct train_run *run) {
+    if (run->tokenizer)
+        tokenizer_files_free(run->tokenizer);
+    free(run->tokenizer);
+    run->tokenizer = NULL;
 }
 
 int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,

@@ -29,7 +29,7 @@ static int describe(const struct train_run *run, const struct param_table *table
         .root = run->config.checkpoint.save,
         .model = {.table = table,
                   .weights = weights,
-                  .tokenizer_directory = kind ? NULL : run->tokenizer_directory,
+                  .tokenizer = kind ? NULL : run->tokenizer,
                   .max_shard_bytes = run->config.checkpoint.max_shard_size * 1000000},
         .optimizer_count = kind || run->config.train.precision == PRECISION_FP32 ? 2 : 3,
         .keep_last = run->config.checkpoint.keep_last,

@@ -78,7 +78,7 @@ struct train_run {
     const struct trainee *trainee;       /* NULL: the model trains */
     const struct tuning_options *tuning; /* what it trains on; NULL: data.data_path */
     struct run_config config;            /* resolved; its strings are the caller's */
-    const char *tokenizer_directory;     /* tokenizer files that go into checkpoints; NULL: none */
+    struct tokenizer_files *tokenizer;   /* as it was when the run was prepared: goes into checkpoints; NULL: none */
     int32_t eos_id;                      /* -1: unknown */
     char model_directory[PATH_MAX];      /* where the weights (of the base) come from; "": initialised */
     char checkpoint[PATH_MAX];           /* where the run goes on; "": it starts afresh */
@@ -93,6 +93,8 @@ struct train_run {
  * (`given` may be NULL). STATUS_USAGE for what cannot be, else as the files are. Writes nothing. */
 int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,
                   const struct config *given);
+/* What preparing took; the directories' names stay. */
+void train_run_free(struct train_run *run);
 
 /* The same for a run that trains something on the frozen model of a directory; `trainee` and `tuning` are the caller's
  * to set before the run is planned. */

@@ -436,13 +436,18 @@ static void tokenizer_files_travel_with_the_model(void **state) {
     tiny_write(tokenizer, "vocab.json", "{2}", 3);
     tiny_write(tokenizer, "merges.txt", "{3}", 3);
     tiny_write(tokenizer, "generation_config.json", "{4}", 3);
+    tiny_write(tokenizer, "added_tokens.json", "{7}", 3);
+    tiny_write(tokenizer, "chat_template.jinja", "{8}", 3);
     tiny_write(tokenizer, "config.json", "{5}", 3);
     tiny_write(tokenizer, "secret.txt", "{6}", 3);
-    struct ckpt_model model = {
-        .table = &t.table, .weights = &t.weight_array, .config_text = "{}", .tokenizer_directory = tokenizer};
+    struct tokenizer_files files;
+    struct ckpt_model model = {.table = &t.table, .weights = &t.weight_array, .config_text = "{}", .tokenizer = &files};
+    test_ok(tokenizer_files_read(tokenizer, &files));
     test_ok(ckpt_write_model(directory, &model));
-    assert_names(directory,
-                 "config.json generation_config.json merges.txt model.safetensors tokenizer.json vocab.json ");
+    assert_names(directory, "added_tokens.json chat_template.jinja config.json generation_config.json merges.txt "
+                            "model.safetensors tokenizer.json vocab.json ");
+    assert_same_files(tokenizer, directory, "chat_template.jinja");
+    tokenizer_files_free(&files);
     assert_same_files(tokenizer, directory, "tokenizer.json");
     assert_same_files(tokenizer, directory, "merges.txt");
     struct strbuf config = tiny_text(directory, "config.json");

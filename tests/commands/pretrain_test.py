@@ -275,6 +275,28 @@ class Checkpoints(unittest.TestCase):
         run.run("none", checkpoint__save=None, checkpoint__load=None)
         self.assertFalse((run.directory / "none").exists())
 
+    def test_a_save_has_the_tokenizer_of_the_start(self):
+        """All of its files, whatever became of them meanwhile."""
+        run = Run()
+        tokenizer, started = run.directory / "tokenizer", run.directory / "run.jsonl"
+        tokenizer.mkdir()
+        write_byte_tokenizer(tokenizer)
+        more = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+        for name, text in [(name, '{"eos_token": "<|endoftext|>"}') for name in more] + [("added_tokens.json", '{"<|im_end|>": 257}'),
+                                                                                          ("chat_template.jinja", "{{ messages }}")]:
+            (tokenizer / name).write_text(text)
+        expected = {path.name: path.read_bytes() for path in tokenizer.iterdir()}
+        process = run.start(tokenizer=tokenizer, model__vocab_size=None, train__train_iters=100000)
+        self.assertTrue(wait_for(lambda: started.exists() and started.read_text().count("\n") > 1, process))
+        for name in expected:
+            (tokenizer / name).unlink()
+        (tokenizer / "vocab.json").write_text("{}")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, errors)
+        checkpoint = run.directory / "run" / run.checkpoints()[0]
+        self.assertEqual({path.name: path.read_bytes() for path in checkpoint.iterdir() if path.name in expected}, expected)
+
     def test_load_without_a_checkpoint_starts_afresh_and_says_so(self):
         run = Run()
         done = run.run(checkpoint__load=run.directory / "nothing")

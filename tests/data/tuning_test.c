@@ -166,6 +166,11 @@ static void templates_are_recognised_however_they_are_spelled(void **state) {
     assert_int_equal(tuning_template_recognise("", 0), TUNING_TEMPLATE_AUTO);
 }
 
+static void read_again(const char *folder, struct tokenizer_files *files) {
+    tokenizer_files_free(files);
+    test_ok(tokenizer_files_read(folder, files));
+}
+
 /* The tokenizer's own template is used where it is known, and refused by name where not. */
 static void the_tokenizers_own_template_is_used_or_refused(void **state) {
     (void)state;
@@ -174,11 +179,14 @@ static void the_tokenizers_own_template_is_used_or_refused(void **state) {
     const char *paths[] = {path};
     struct tuning_options options = options_of(paths, 1);
     struct tuning_data *data;
+    struct tokenizer_files files;
     test_ok(file_make_directories(folder));
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl: line 1: messages need a chat templ");
-    options.tokenizer_directory = folder;
+    test_ok(tokenizer_files_read(folder, &files));
+    options.tokenizer_files = &files;
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "name chatml, alpaca or plain");
     write_into("template", "tokenizer_config.json", "{\"chat_template\": \"{{ messages[0] }}\"}");
+    read_again(folder, &files);
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl: line 1: ");
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED,
                "template/tokenizer_config.json: the tokenizer's chat_template is none of chatml, alpaca, plain");
@@ -187,16 +195,20 @@ static void the_tokenizers_own_template_is_used_or_refused(void **state) {
                "{\"chat_template\": [{\"name\": \"tools\", \"template\": \"x\"}, {\"name\": \"default\", \"template\": "
                "\"{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\\\n' + message['content'] + "
                "'<|im_end|>\\\\n' }}{% endfor %}\"}]}");
+    read_again(folder, &files);
     test_ok(tuning_data_open(&options, &data));
     assert_int_equal(tuning_data_template(data), TUNING_TEMPLATE_CHATML);
     tuning_data_close(data);
     tuning_template_write(TUNING_TEMPLATE_PLAIN, &plain);
     write_into("template", "chat_template.jinja", plain.data);
+    read_again(folder, &files);
     check_rows(TALK_OF_USER INSTRUCTION, options, ROWS("a\n[b$]", "i\nj\n[o$]"));
     write_into("template", "chat_template.jinja", "{{ bos_token }}");
+    read_again(folder, &files);
     options.template_name = TUNING_TEMPLATE_PLAIN; /* a name decides */
     check_rows(TALK_OF_USER, options, ROWS("a\n[b$]"));
     strbuf_free(&plain);
+    tokenizer_files_free(&files);
     free(folder);
     free(path);
 }

@@ -1,0 +1,20 @@
+/* FNV-1a, 64 bits: tells contents apart that nobody forged. */
+#ifndef CAMBIUM_BASE_DIGEST_H
+#define CAMBIUM_BASE_DIGEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Where a digest starts, and what it becomes by further bytes. */
+#define DIGEST_START 0xcbf29ce484222325u
+static inline uint64_t digest_bytes(uint64_t digest, const void *bytes, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        digest = (digest ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+    return digest;
+}
+
+/* Of a regular file's size and contents; of one of more than 64 MiB, its beginning, its end and 1022 places between
+ * them stand for all of it. */
+int digest_file(const char *path, int64_t *bytes, uint64_t *digest);
+
+#endif
