@@ -12,7 +12,7 @@ set(CAMBIUM_ROOMS
     "data      src/data      text config comm"
     "model     src/model     parallel config"
     "optim     src/optim     parallel"
-    "ckpt      src/ckpt      tensor comm"
+    "ckpt      src/ckpt      tensor comm text"
     "train     src/train     model data optim ckpt"
     "peft      peft          model ckpt"
     "infer     src/infer     model ckpt text peft"
