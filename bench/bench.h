@@ -48,7 +48,6 @@ int bench_model_config(const char *model, struct model_config *config);
 /* Prints an object (and frees it) as one line. */
 int bench_print(json_t *object);
 double bench_median(double *values, int64_t count);
-size_t bench_peak_rss(void);
 /* The most memory that a process of its own takes for it. Before anything has started threads. */
 int bench_peak_of(int (*work)(const void *context), const void *context, size_t *bytes);
 /* The mean of two measurements of a ceiling: before and after. */

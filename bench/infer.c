@@ -70,7 +70,7 @@ static json_t *summary(const struct inference *t, const char *bench, double step
                      device_description(engine_rank(t->engine)->device), "precision",
                      dtype_name(engine_dtype(t->engine)), "micro_batch_size", (json_int_t)t->options->micro_batch_size,
                      "seq_length", (json_int_t)t->options->seq_length, "seconds", step, "tokens_per_s", tokens / step,
-                     "peak_rss_bytes", (json_int_t)bench_peak_rss(), "planned_bytes",
+                     "peak_rss_bytes", (json_int_t)memory_peak(), "planned_bytes",
                      (json_int_t)engine_planned_bytes(t->engine), "phases",
                      bench_phases(engine_rank(t->engine), t->total, t->options->steps));
 }

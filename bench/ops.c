@@ -30,7 +30,7 @@ static int print_summary(const char *bench, struct device *device, const struct 
     json_object_set_new(object, "fp32_ceiling_tflops", json_real(fp32->gemm / 1e12));
     json_object_set_new(object, "bf16_ceiling_tflops", json_real(bf16 ? bf16->gemm / 1e12 : 0));
     json_object_set_new(object, "read_bytes_per_s", json_real(fp32->read));
-    json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)bench_peak_rss()));
+    json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)memory_peak()));
     return bench_print(object);
 }
 

@@ -64,18 +64,6 @@ double bench_median(double *values, int64_t count) {
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-size_t bench_peak_rss(void) {
-    FILE *file = fopen("/proc/self/status", "re");
-    char line[256];
-    unsigned long long kilobytes = 0;
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "VmHWM: %llu", &kilobytes) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return (size_t)kilobytes * 1024;
-}
-
 int bench_peak_of(int (*work)(const void *context), const void *context, size_t *bytes) {
     fflush(NULL);
     pid_t child = fork();

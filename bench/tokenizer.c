@@ -24,7 +24,7 @@ static int measure(const struct bench_options *options, const struct tokenizer *
     double *seconds = calloc((size_t)options->steps, sizeof *seconds), unused;
     struct bench_ceiling before, after;
     int status = seconds ? encode_once(tokenizer, text, ids, &unused) : status_fail(STATUS_MEMORY, "out of memory");
-    size_t peak = bench_peak_rss(); /* the ceiling's memory is not the tokenizer's */
+    size_t peak = memory_peak(); /* the ceiling's memory is not the tokenizer's */
     if (!status)
         status = bench_measure_ceiling(device, DTYPE_F32, &before);
     for (int64_t i = 0; i < options->steps && !status; i++) {

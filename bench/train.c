@@ -120,7 +120,7 @@ int bench_train(const struct bench_options *options) {
     int status = open_contest(&measurement);
     if (!status)
         status = bench_contest_measure(contest, options->steps);
-    size_t peak = bench_peak_rss();
+    size_t peak = memory_peak();
     if (!status)
         status = bench_runner_obey(contest->runner, ORDER_CEILING_AFTER);
     if (!status && (!options->world || options->world->rank == 0))

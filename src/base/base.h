@@ -11,6 +11,7 @@
 #include "facts.h"  /* what ranks must have alike */
 #include "file.h"   /* whole reads, atomic writes, directories */
 #include "log.h"    /* messages and progress on standard error */
+#include "memory.h" /* what the process has held, what the host has */
 #include "rng.h"    /* the counter-based generator */
 #include "status.h" /* status codes and the thread's error text */
 #include "strbuf.h" /* a growing string */

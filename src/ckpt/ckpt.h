@@ -170,6 +170,8 @@ struct ckpt_model {
  * directory is whole. When one fails, all do, and nothing stays: it with its own status, the others with STATUS_PEER
  * and its number and text. Files have the same bytes whatever the number of ranks. */
 int ckpt_write_model(const char *directory, const struct ckpt_model *model);
+/* Bytes that it takes at one of so many ranks; of the arrays only prefix, type and only_trainable count. */
+int ckpt_model_bytes(const struct ckpt_model *model, int ranks, int rank, size_t *bytes);
 
 struct ckpt_save {
     const char *root; /* SAVE; made when it does not exist */

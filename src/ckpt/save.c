@@ -154,17 +154,26 @@ int ckpt_saver_open(const struct ckpt_save *save, bool is_background, struct ckp
     return status ? status_wrap(status, "checkpoints cannot be saved") : STATUS_OK;
 }
 
+static int count_bytes(struct ckpt_saver *saver, int ranks, int rank, size_t *bytes) {
+    int64_t slots;
+    int status = make_plans(saver);
+    if (!status)
+        status = save_files_make(saver->plans, saver->plan_count, ranks, &saver->files);
+    *bytes = status ? 0 : sizes(saver, rank, &slots);
+    save_files_free(&saver->files);
+    for (int i = 0; i < saver->plan_count; i++)
+        write_plan_free(&saver->plans[i]);
+    return status;
+}
+
 int ckpt_saver_bytes(const struct ckpt_save *save, bool is_background, int ranks, int rank, size_t *bytes) {
     struct ckpt_saver saver = {.save = *save, .is_background = is_background};
-    int64_t slots;
-    int status = make_plans(&saver);
-    if (!status)
-        status = save_files_make(saver.plans, saver.plan_count, ranks, &saver.files);
-    *bytes = status ? 0 : sizes(&saver, rank, &slots);
-    save_files_free(&saver.files);
-    for (int i = 0; i < saver.plan_count; i++)
-        write_plan_free(&saver.plans[i]);
-    return status;
+    return count_bytes(&saver, ranks, rank, bytes);
+}
+
+int ckpt_model_bytes(const struct ckpt_model *model, int ranks, int rank, size_t *bytes) {
+    struct ckpt_saver saver = {.save = {.model = *model}, .is_model = true};
+    return count_bytes(&saver, ranks, rank, bytes);
 }
 
 /* Ends the writer, and removes what it wrote. */

@@ -77,7 +77,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, is_dry_run),
      .default_text = "false",
-     .help = "print the resolved run and the memory plan of its first rank, and end"},
+     .help = "print the resolved run and the memory plan of the rank that takes most, and end"},
 };
 
 #define TUNING(field) offsetof(struct sections, tuning.field)
@@ -160,7 +160,6 @@ static struct config_command describe(const struct config_row *sections, size_t 
 
 struct tuning {
     struct train_run run;
-    struct train_plan plan;
     struct trainee_adapters adapters;
     struct trainee trainee;
     struct tuning_options rows;
@@ -303,10 +302,10 @@ static int make_texts(struct tuning *tuning) {
 }
 
 static int prepare(struct options *options, const struct config *given, const struct launch *launch,
-                   struct tuning *tuning) {
+                   struct tuning *tuning, int *ranks) {
     bool skips = options->sections.run.train.skip_train;
     bool by_epochs = options->sections.run.train.train_iters == 0 && !skips;
-    int ranks, status = launch_ranks(launch, options->ranks, &ranks);
+    int status = launch_ranks(launch, options->ranks, ranks);
     if (by_epochs)
         options->sections.run.train.train_iters = MANY_ITERATIONS;
     if (!status)
@@ -337,7 +336,7 @@ static int prepare(struct options *options, const struct config *given, const st
     tuning->trainee.init_directory = options->init_adapter;
     tuning->run.trainee = &tuning->trainee;
     tuning->run.tuning = &tuning->rows;
-    return train_plan_make(&tuning->run, ranks, &tuning->plan);
+    return STATUS_OK;
 }
 
 /* ---- ranks ---- */
@@ -354,6 +353,8 @@ static int train(struct comm *world, void *context) {
         status = trainer_export(trainer, output, true);
     if (!status && output)
         log_info("the adapter is in %s", output);
+    if (!status)
+        status = trainer_tell_memory(trainer);
     if (status)
         launch_abort(world, status);
     trainer_close(trainer);
@@ -381,15 +382,34 @@ static void tell_parameters(const struct train_plan *plan) {
 }
 
 /* The run as a configuration file, and the plan as a comment in it. */
-static int dry_run(struct config_row *sections, size_t count, struct options *options, const struct tuning *tuning) {
+static int dry_run(struct config_row *sections, size_t count, struct options *options, const struct tuning *tuning,
+                   const struct train_plan *plan) {
     stack_drop_rows(&tuning->stack, sections, &count);
     const struct config_command command = describe(sections, count);
     options->sections.run = tuning->run.config;
     if (options->peft.count)
         options->sections.peft.types = options->peft;
     config_dump(&command, options, stdout);
-    train_plan_print(&tuning->plan, "# ", stdout);
+    train_plan_print(plan, "# ", stdout);
     return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
+}
+
+/* The plan, and the run where it fits into the host's memory. */
+static int carry_out(struct config_row *sections, size_t count, struct options *options, struct launch *launch,
+                     struct tuning *tuning, int ranks) {
+    struct train_plan plan;
+    int status = launch_agree(launch, train_plan_make(&tuning->run, ranks, launch->world, &plan));
+    if (status)
+        return status;
+    if (launch->is_first)
+        tell_parameters(&plan);
+    if (launch->is_first && options->is_dry_run)
+        status = dry_run(sections, count, options, tuning, &plan);
+    else if (launch->is_first)
+        train_plan_print(&plan, "cambium: ", stderr);
+    const struct memory_limit limit = memory_limit_find("");
+    status = launch_agree(launch, status ? status : train_plan_check(&tuning->run, &plan, &limit));
+    return status || options->is_dry_run ? status : launch_run(launch, ranks, train, tuning);
 }
 
 int command_finetune(int argc, char **argv) {
@@ -400,25 +420,17 @@ int command_finetune(int argc, char **argv) {
     struct tuning tuning = {0};
     struct launch launch;
     bool is_help = false;
-    int status = launch_begin(&launch);
+    int ranks, status = launch_begin(&launch);
     if (!status && !sections)
         status = status_fail(STATUS_MEMORY, "out of memory");
     const struct config_command command = describe(sections, count);
     if (!status)
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     if (!status && !is_help)
-        status = prepare(&options, config, &launch, &tuning);
+        status = prepare(&options, config, &launch, &tuning, &ranks);
     status = launch_agree(&launch, status);
-    if (!status && !is_help) {
-        if (launch.is_first)
-            tell_parameters(&tuning.plan);
-        if (launch.is_first && !options.is_dry_run)
-            train_plan_print(&tuning.plan, "cambium: ", stderr);
-        if (launch.is_first && options.is_dry_run)
-            status = dry_run(sections, count, &options, &tuning);
-        else if (!options.is_dry_run)
-            status = launch_run(&launch, tuning.plan.ranks, train, &tuning);
-    }
+    if (!status && !is_help)
+        status = carry_out(sections, count, &options, &launch, &tuning, ranks);
     token_buffer_free(&tuning.prompt_text);
     tokenizer_close(tuning.tokenizer);
     peft_texts_free(&tuning.texts);

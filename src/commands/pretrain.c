@@ -33,7 +33,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, is_dry_run),
      .default_text = "false",
-     .help = "print the resolved run and the memory plan of its first rank, and end"},
+     .help = "print the resolved run and the memory plan of the rank that takes most, and end"},
 };
 
 static struct config_command describe(void) {
@@ -79,6 +79,8 @@ static int train(struct comm *world, void *context) {
     int status = trainer_open(run, world, &trainer);
     if (!status)
         status = trainer_run(trainer);
+    if (!status)
+        status = trainer_tell_memory(trainer);
     if (status)
         launch_abort(world, status); /* the others no longer touch this rank's memory */
     trainer_close(trainer);
@@ -103,13 +105,27 @@ static int agree_on_iteration(struct launch *launch, const struct train_run *run
     return status;
 }
 
-/* Everything that is said and done before a rank starts. */
+/* Everything that is said and done before the ranks are planned. */
 static int prepare(struct options *options, struct config *config, const struct launch *launch, struct train_run *run,
-                   struct train_plan *plan) {
-    int ranks, status = launch_ranks(launch, options->ranks, &ranks);
-    if (!status)
-        status = train_prepare(run, &options->run, options->init_from, config);
-    return status ? status : train_plan_make(run, ranks, plan);
+                   int *ranks) {
+    int status = launch_ranks(launch, options->ranks, ranks);
+    return status ? status : train_prepare(run, &options->run, options->init_from, config);
+}
+
+/* The plan, and the run where it fits into the host's memory. */
+static int carry_out(const struct config_command *command, struct options *options, struct launch *launch,
+                     struct train_run *run, int ranks) {
+    struct train_plan plan;
+    int status = launch_agree(launch, train_plan_make(run, ranks, launch->world, &plan));
+    if (status)
+        return status;
+    if (launch->is_first && options->is_dry_run)
+        status = dry_run(command, options, run, &plan);
+    else if (launch->is_first)
+        train_plan_print(&plan, "cambium: ", stderr);
+    const struct memory_limit limit = memory_limit_find("");
+    status = launch_agree(launch, status ? status : train_plan_check(run, &plan, &limit));
+    return status || options->is_dry_run ? status : launch_run(launch, ranks, train, run);
 }
 
 int command_pretrain(int argc, char **argv) {
@@ -117,24 +133,18 @@ int command_pretrain(int argc, char **argv) {
     struct options options = {0};
     struct config *config = NULL;
     struct train_run run = {0};
-    struct train_plan plan;
     struct launch launch;
     bool is_help = false;
-    int status = launch_begin(&launch);
+    int ranks, status = launch_begin(&launch);
     if (!status)
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     if (!status && !is_help)
-        status = prepare(&options, config, &launch, &run, &plan);
+        status = prepare(&options, config, &launch, &run, &ranks);
     status = launch_agree(&launch, status);
     if (!status && launch.world)
         status = agree_on_iteration(&launch, &run);
-    if (!status && !is_help && options.is_dry_run) {
-        status = launch.is_first ? dry_run(&command, &options, &run, &plan) : STATUS_OK;
-    } else if (!status && !is_help) {
-        if (launch.is_first)
-            train_plan_print(&plan, "cambium: ", stderr);
-        status = launch_run(&launch, plan.ranks, train, &run);
-    }
+    if (!status && !is_help)
+        status = carry_out(&command, &options, &launch, &run, ranks);
     train_run_free(&run);
     config_free(config);
     return launch_end(&launch, status);

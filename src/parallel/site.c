@@ -66,13 +66,18 @@ static bool same_cores(const struct whereabouts *a, const struct whereabouts *b)
     return same_host(a, b) && a->core_count == b->core_count && !strcmp(a->cores, b->cores);
 }
 
+/* Of each of so many ranks with the same cores; `threads`: as asked for, or 0. */
+static int threads_of(int threads, int ranks, int64_t cores) {
+    return threads ? threads : ranks > 1 ? 1 : (int)cores;
+}
+
 static struct share share_of(const struct whereabouts *all, int ranks, int rank, int threads) {
     struct share share = {0};
     for (int r = 0; r < ranks; r++) {
         share.ranks += same_cores(&all[r], &all[rank]);
         share.place += r < rank && same_cores(&all[r], &all[rank]);
     }
-    share.threads = threads ? threads : share.ranks > 1 ? 1 : (int)all[rank].core_count;
+    share.threads = threads_of(threads, share.ranks, all[rank].core_count);
     share.is_bound = share.ranks > 1 && (int64_t)share.ranks * share.threads <= all[rank].core_count;
     return share;
 }
@@ -124,6 +129,7 @@ static int settle(const struct whereabouts *all, const struct comm *world, cpu_s
         first_in_process = r;
         site->in_process++;
     }
+    site->first_on_host = first_on_host;
     site->is_first_on_host = first_on_host == world->rank;
     site->is_first_in_process = first_in_process == world->rank;
     if (share.is_bound) {
@@ -135,17 +141,37 @@ static int settle(const struct whereabouts *all, const struct comm *world, cpu_s
     return STATUS_OK;
 }
 
+/* Of all ranks; the caller frees it. */
+static int gather(struct comm *world, cpu_set_t *set, struct whereabouts **all) {
+    struct whereabouts own = find_whereabouts(set);
+    *all = calloc((size_t)world->size, sizeof **all);
+    if (!*all)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    struct comm_data data = {.send = &own, .receive = *all, .count = sizeof own / sizeof(int64_t), .dtype = DTYPE_I64};
+    return comm_all_gather(world, NULL, &data);
+}
+
 int rank_site_find(struct comm *world, int threads, struct rank_site *site) {
     cpu_set_t set;
-    struct whereabouts *all = calloc((size_t)world->size, sizeof *all), own = find_whereabouts(&set);
-    if (!all)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    struct comm_data data = {.send = &own, .receive = all, .count = sizeof own / sizeof(int64_t), .dtype = DTYPE_I64};
-    int status = comm_all_gather(world, NULL, &data);
+    struct whereabouts *all;
+    int status = gather(world, &set, &all);
     if (!status)
         status = settle(all, world, &set, threads, site);
     if (!status && world->size > 1)
         tell(all, world->size, threads);
+    free(all);
+    return status;
+}
+
+int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_seat *seats) {
+    cpu_set_t set;
+    struct whereabouts *all = NULL, own = find_whereabouts(&set);
+    int together = threads_of(threads, ranks, own.core_count);
+    int status = world ? gather(world, &set, &all) : STATUS_OK;
+    for (int r = 0; r < ranks && !status; r++) {
+        seats[r].threads = world ? share_of(all, ranks, r, threads).threads : together;
+        seats[r].is_here = !world || same_host(&all[r], &all[world->rank]);
+    }
     free(all);
     return status;
 }

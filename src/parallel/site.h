@@ -11,8 +11,9 @@
 enum { SITE_CORES_BYTES = 168 };
 
 struct rank_site {
-    int threads;    /* to compute with */
-    int in_process; /* ranks of this process */
+    int threads;       /* to compute with */
+    int in_process;    /* ranks of this process */
+    int first_on_host; /* the first rank of this one's host: it stands for the host */
     bool is_first_on_host, is_first_in_process;
     char cores[SITE_CORES_BYTES]; /* what this rank may use, "0-3,8" */
 };
@@ -20,5 +21,14 @@ struct rank_site {
 /* All ranks tell each other where they run, bind the calling thread, and tell the log; threads that it starts later
  * are bound with it. `threads`: of each rank, 0 for the default. */
 int rank_site_find(struct comm *world, int threads, struct rank_site *site);
+
+/* Before the ranks of a run start: what each of them will find, but for its place in a process. */
+struct rank_seat {
+    int threads;
+    bool is_here; /* on the host of the caller */
+};
+/* Fills seats [ranks]. `world`: processes, each of which will be a rank, and which all call this; NULL: the ranks will
+ * be threads of this process. Binds nothing. */
+int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_seat *seats);
 
 #endif

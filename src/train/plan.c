@@ -1,7 +1,10 @@
 /* The memory plan, and the shapes that it follows from. */
 #include "train-internal.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+static const double MEBIBYTE = 1 << 20, GIBIBYTE = 1 << 30;
 
 static struct model_recompute recompute_of(const struct run_config *run) {
     struct model_recompute recompute = {.num_layers = run->parallel.recompute_num_layers};
@@ -116,6 +119,8 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     int shards = options.layer_shards ? options.layer_shards : 1;
     *plan = (struct train_plan){
         .ranks = rank_grid_size(&rank->grid),
+        .grid = rank->grid,
+        .place = rank->place,
         .weights = of_model.weights + (adapter ? param_weight_bytes(adapter) : 0),
         .gradients = of_model.gradients + (adapter ? param_gradient_bytes(adapter) : 0),
         .optimizer = optimizer_bytes(trained / shards, options.dtype),
@@ -131,34 +136,86 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     return train_saver_bytes(run, rank, trainee, &plan->checkpoint);
 }
 
-int train_plan_make(const struct train_run *run, int ranks, struct train_plan *plan) {
+/* ---- all ranks ---- */
+
+/* What planning a run's ranks needs, and has found. */
+struct survey {
+    const struct train_run *run;
     struct rank_grid grid;
-    struct gpt_data data = {0};
+    struct rank_seat *seats; /* [ranks] */
+    struct gpt_data data;    /* its files are open, nothing is built */
+    struct train_plan *plan; /* of the rank that takes most so far */
+};
+
+static void take_rank(struct survey *survey, const struct train_plan *own, bool is_here) {
+    struct train_plan *plan = survey->plan;
+    size_t total = train_plan_total(own), here = plan->here + (is_here ? total : 0);
+    int ranks_here = plan->ranks_here + is_here;
+    if (total > train_plan_total(plan))
+        *plan = *own;
+    plan->here = here;
+    plan->ranks_here = ranks_here;
+}
+
+/* The first rank of a place of the tensor and pipeline axes, and with it those that have the same part of the model:
+ * they differ from it by what they save alone. */
+static int plan_place(struct survey *survey, int first) {
     struct device *device = NULL;
     struct rank rank = {0};
-    struct gpt_data_options options = train_data_options(run);
-    for (int split = 0; split < SPLIT_COUNT; split++)
-        options.samples[split] = GPT_NOT_WANTED; /* the files are opened and checked, nothing is built */
     struct trainee_part trainee = {0};
-    int status = train_grid(&run->config, ranks, &grid);
-    if (status)
-        return status;
-    if (!run->tuning)
-        status = gpt_data_open(&data, &options);
+    struct train_plan own;
+    const struct rank_grid *grid = &survey->grid;
+    int status = device_open("cpu", 0, survey->seats[first].threads, &device);
     if (!status)
-        status = device_open("cpu", 0, 0, &device);
+        status = rank_sketch(&rank, grid, first, device);
     if (!status)
-        status = rank_sketch(&rank, &grid, 0, device);
-    if (!status)
-        status = train_plan_fill(run, &rank, &data, &trainee, plan);
+        status = train_plan_fill(survey->run, &rank, &survey->data, &trainee, &own);
+    const struct rank_grid place = rank.place;
+    for (int r = first; r < rank_grid_size(grid) && !status; r += grid->tensor) {
+        rank.place = own.place = rank_grid_place(grid, r);
+        if (rank.place.pipeline != place.pipeline)
+            break;
+        status = r > first ? train_saver_bytes(survey->run, &rank, &trainee, &own.checkpoint) : STATUS_OK;
+        if (!status)
+            take_rank(survey, &own, survey->seats[r].is_here);
+    }
     if (trainee.self)
-        run->trainee->close(trainee.self);
+        survey->run->trainee->close(trainee.self);
     rank_close(&rank);
     if (device)
         device_close(device);
-    gpt_data_close(&data);
     return status;
 }
+
+static int plan_places(struct survey *survey) {
+    struct gpt_data_options options = train_data_options(survey->run);
+    int status = STATUS_OK;
+    for (int split = 0; split < SPLIT_COUNT; split++)
+        options.samples[split] = GPT_NOT_WANTED;
+    if (!survey->run->tuning)
+        status = gpt_data_open(&survey->data, &options);
+    int stage = rank_grid_size(&survey->grid) / survey->grid.pipeline;
+    for (int p = 0; p < survey->grid.pipeline; p++)
+        for (int t = 0; t < survey->grid.tensor && !status; t++)
+            status = plan_place(survey, p * stage + t);
+    gpt_data_close(&survey->data);
+    return status;
+}
+
+int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan) {
+    struct survey survey = {.run = run, .plan = plan, .seats = calloc((size_t)ranks, sizeof *survey.seats)};
+    *plan = (struct train_plan){.ranks = ranks};
+    int status = survey.seats ? rank_site_survey(world, ranks, (int)run->config.parallel.threads_per_rank, survey.seats)
+                              : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = train_grid(&run->config, ranks, &survey.grid);
+    if (!status)
+        status = plan_places(&survey);
+    free(survey.seats);
+    return status;
+}
+
+/* ---- what it says ---- */
 
 size_t train_plan_total(const struct train_plan *plan) {
     return plan->weights + plan->gradients + plan->optimizer + plan->activations + plan->workspace + plan->data +
@@ -176,8 +233,42 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
     };
     fprintf(out, "%smemory plan of %lld parameters", prefix, (long long)plan->parameters);
     if (plan->ranks > 1)
-        fprintf(out, ", rank 0 of %d", plan->ranks);
+        fprintf(out, ", rank %d of %d (tensor %d, data %d, pipeline %d), which takes most",
+                rank_grid_rank(&plan->grid, &plan->place), plan->ranks, plan->place.tensor, plan->place.data,
+                plan->place.pipeline);
     fprintf(out, ":\n");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, parts[i].name, (double)parts[i].bytes / 1048576);
+        fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, parts[i].name, (double)parts[i].bytes / MEBIBYTE);
+    if (plan->ranks > 1)
+        fprintf(out, "%s  %-12s %10.1f MiB of %d rank%s\n", prefix, "this host", (double)plan->here / MEBIBYTE,
+                plan->ranks_here, plan->ranks_here > 1 ? "s" : "");
+}
+
+static void add_word(struct strbuf *text, const char *word) {
+    strbuf_format(text, "%s%s", text->length ? ", " : "", word);
+}
+
+int train_plan_check(const struct train_run *run, const struct train_plan *plan, const struct memory_limit *limit) {
+    const struct run_config *config = &run->config;
+    struct strbuf help = STRBUF_INIT;
+    int copies = plan->grid.data * plan->grid.context;
+    if (plan->here <= limit->bytes)
+        return STATUS_OK;
+    if (config->parallel.recompute_granularity != GRANULARITY_FULL)
+        add_word(&help, "parallel.recompute_granularity full");
+    if (copies > 1 && !config->parallel.use_distributed_optimizer)
+        add_word(&help, "parallel.use_distributed_optimizer");
+    if (config->train.micro_batch_size > 1)
+        add_word(&help, "a smaller train.micro_batch_size");
+    add_word(&help, copies > 1 ? "more tensor or pipeline ranks in place of data ranks"
+                               : "tensor or pipeline ranks on more hosts");
+    int status = strbuf_status(&help);
+    if (!status)
+        status = status_fail(STATUS_MEMORY,
+                             "not enough memory: %.1f GiB are planned on this host, which %s %.1f GiB; what would "
+                             "help: %s",
+                             (double)plan->here / GIBIBYTE, limit->is_cgroup ? "allows its control group" : "has",
+                             (double)limit->bytes / GIBIBYTE, strbuf_text(&help));
+    strbuf_free(&help);
+    return status;
 }

@@ -80,27 +80,36 @@ void report_pause(struct report *report) {
     progress_clear(&report->progress);
 }
 
-/* VmHWM of this process in bytes; 0 where the system does not tell. */
-static size_t peak_memory(void) {
-    struct strbuf text = STRBUF_INIT;
-    size_t kibibytes = 0;
-    FILE *file = fopen("/proc/self/status", "re");
-    char line[LINE_BYTES];
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "VmHWM: %zu", &kibibytes) == 1)
-            break;
-    if (file)
-        fclose(file);
-    strbuf_free(&text);
-    return kibibytes * 1024;
-}
-
 void report_end(struct report *report) {
     const struct trainer *trainer = report->trainer;
     double seconds = clock_seconds() - report->start;
     int64_t iterations = trainer->iteration - report->first_iteration;
     progress_clear(&report->progress);
     log_info("%lld iterations, %.4g tokens in %.1f s", (long long)iterations, (double)trainer->tokens, seconds);
-    log_info("peak memory %.1f MiB, planned %.1f MiB", (double)peak_memory() / 1048576,
-             (double)train_plan_total(&trainer->plan) * trainer->site.in_process / 1048576);
+}
+
+/* What a rank says of memory: the process's peak is told by its first rank. */
+struct held {
+    int64_t host, planned, peak;
+};
+
+int trainer_tell_memory(struct trainer *trainer) {
+    const struct rank_site *site = &trainer->site;
+    struct held *all = calloc((size_t)trainer->world->size, sizeof *all), sum = {0};
+    int status = all ? comm_barrier(trainer->world, NULL) : status_fail(STATUS_MEMORY, "out of memory");
+    struct held own = {.host = site->first_on_host,
+                       .planned = (int64_t)train_plan_total(&trainer->plan),
+                       .peak = site->is_first_in_process ? (int64_t)memory_peak() : 0};
+    struct comm_data data = {.send = &own, .receive = all, .count = sizeof own / sizeof(int64_t), .dtype = DTYPE_I64};
+    if (!status)
+        status = comm_all_gather(trainer->world, NULL, &data);
+    for (int r = 0; r < trainer->world->size && !status; r++)
+        if (all[r].host == all[0].host) {
+            sum.planned += all[r].planned;
+            sum.peak += all[r].peak;
+        }
+    if (!status && trainer->world->rank == 0)
+        log_info("peak memory %.1f MiB, planned %.1f MiB", (double)sum.peak / 1048576, (double)sum.planned / 1048576);
+    free(all);
+    return status;
 }

@@ -62,9 +62,14 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
         status = describe(run, table ? table : &of_model, trainee->self, &weights, parts, &save);
     save.model.threads = device_threads(rank->device);
     save.optimizer = optimizer;
+    int ranks = rank_grid_size(&rank->grid), number = rank_grid_rank(&rank->grid, &rank->place);
+    size_t of_export = 0;
     if (!status)
-        status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, rank_grid_size(&rank->grid),
-                                  rank_grid_rank(&rank->grid, &rank->place), bytes);
+        status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, ranks, number, bytes);
+    save.model.threads = 0;
+    if (!status && run->trainee) /* trainer_export writes while the saver is open */
+        status = ckpt_model_bytes(&save.model, ranks, number, &of_export);
+    *bytes += of_export;
     param_table_free(&of_model);
     return status;
 }

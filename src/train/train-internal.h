@@ -121,7 +121,7 @@ void report_step(struct report *report, const struct train_record *record);
 void report_validation(struct report *report, const struct validation_record *record, bool is_kept);
 /* Clears the bar: a line of somebody else's follows. */
 void report_pause(struct report *report);
-/* The last line: iterations, time, peak memory beside the plan. */
+/* The last line: iterations and time. */
 void report_end(struct report *report);
 
 #endif

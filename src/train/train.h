@@ -102,7 +102,10 @@ int train_prepare_tuning(struct train_run *run, const struct run_config *config,
 
 /* Bytes of memory that a rank of a run takes, by purpose. */
 struct train_plan {
-    int ranks;
+    int ranks; /* of the run */
+    struct rank_grid grid, place;
+    size_t here; /* what all ranks of this host take together */
+    int ranks_here;
     size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
     int64_t parameters, trainable_parameters;
     double flops_per_token; /* of what trains: a frozen base counts 4 operations a weight, not 6 */
@@ -110,14 +113,19 @@ struct train_plan {
 size_t train_plan_total(const struct train_plan *plan);
 /* A line each, behind `prefix`. */
 void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out);
+/* Refuses (STATUS_MEMORY) a plan of this host that is more than the limit, and says what of the run would make it less.
+ */
+int train_plan_check(const struct train_run *run, const struct train_plan *plan, const struct memory_limit *limit);
 
 struct trainer;
 struct rank;
 struct rank_site;
 
-/* Plans rank 0 of the run on so many ranks; refuses layouts that cannot be, opens the datasets' files to see that they
- * are there, and writes nothing. */
-int train_plan_make(const struct train_run *run, int ranks, struct train_plan *plan);
+/* Plans every rank of the run: *plan is that of the rank that takes most (the first of several), with the sum of this
+ * host. Refuses layouts that cannot be, opens the datasets' files to see that they are there, and writes nothing.
+ * `world`: the processes that will be the ranks, all of which call this; NULL: the ranks will be threads of this one.
+ */
+int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan);
 /* Opens device, data and model, and loads or initialises the weights. `run` is copied; `world` is the caller's, or
  * NULL for a rank alone. */
 int trainer_open(const struct train_run *run, struct comm *world, struct trainer **trainer);
@@ -150,6 +158,10 @@ void trainer_save_times(const struct trainer *trainer, double *stall, double *wr
 
 /* Of a run with a trainee: writes its files as others read them; see trainee.export. */
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared);
+
+/* Tells the most memory that the first rank's host has held for this run, beside what was planned: the last thing
+ * before a trainer is closed, of all ranks together. */
+int trainer_tell_memory(struct trainer *trainer);
 
 /* The whole run: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
  * signal. With checkpoint.save, the files of a trainee that gave the best validation loss so far are kept in

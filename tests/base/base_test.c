@@ -95,11 +95,85 @@ static void wrapping_keeps_the_first_cause(void **state) {
     assert_string_equal(status_text(), "again: line 3: bad number 'x'");
 }
 
+/* A directory that looks like a system with so many kibibytes. */
+static char *make_system(const char *kibibytes, const char *groups) {
+    char *root = test_directory(), path[300], text[64];
+    snprintf(path, sizeof path, "%s/proc/self", root);
+    test_ok(file_make_directories(path));
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    snprintf(text, sizeof text, "MemFree: 1 kB\nMemTotal:       %s kB\n", kibibytes);
+    test_ok(file_write_atomic(path, text, strlen(text)));
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    test_ok(file_write_atomic(path, groups, strlen(groups)));
+    return root;
+}
+
+static void set_limit(const char *root, const char *directory, const char *name, const char *text) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/sys/fs/cgroup%s", root, directory);
+    test_ok(file_make_directories(path));
+    snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/%s", root, directory, name);
+    test_ok(file_write_atomic(path, text, strlen(text)));
+}
+
+static void expect_limit(const char *root, size_t bytes, bool is_cgroup) {
+    struct memory_limit limit = memory_limit_find(root);
+    assert_int_equal(limit.bytes, bytes);
+    assert_int_equal(limit.is_cgroup, is_cgroup);
+}
+
+static void the_least_limit_of_the_host_and_of_its_groups_holds(void **state) {
+    (void)state;
+    char *second = make_system("1000", "0::/job/step\n");
+    expect_limit(second, 1024000, false);
+    set_limit(second, "/job/step", "memory.max", "max\n");
+    expect_limit(second, 1024000, false);
+    set_limit(second, "/job", "memory.max", "600000\n"); /* of a group around it */
+    expect_limit(second, 600000, true);
+    set_limit(second, "/job/step", "memory.max", "2000000\n");
+    expect_limit(second, 600000, true);
+    set_limit(second, "/job/step", "memory.max", "500000\n");
+    expect_limit(second, 500000, true);
+    char *first = make_system("1000", "3:cpu:/c\n2:hugetlb,memory:/far/away\n0::/\n");
+    set_limit(first, "/memory", "memory.limit_in_bytes", "9223372036854771712\n");
+    set_limit(first, "/memory/c", "memory.limit_in_bytes", "10\n"); /* another controller's group */
+    expect_limit(first, 1024000, false);
+    set_limit(first, "/memory", "memory.limit_in_bytes", "700000\n"); /* a container sees its own group at the top */
+    expect_limit(first, 700000, true);
+    set_limit(first, "/memory/far/away", "memory.limit_in_bytes", "300000\n");
+    expect_limit(first, 300000, true);
+    char *outside = make_system("1000", "0::/../../other\n");
+    set_limit(outside, "", "memory.max", "400000\n");
+    expect_limit(outside, 400000, true);
+    expect_limit("/nowhere", SIZE_MAX, false);
+    assert_true(memory_limit_find("").bytes > 1 << 20);
+    free(second);
+    free(first);
+    free(outside);
+}
+
+static void the_peak_is_what_was_touched(void **state) {
+    (void)state;
+    enum { BYTES = 64 << 20 };
+    size_t before = memory_peak();
+    assert_in_range(before, 1 << 16, (size_t)1 << 40);
+    char *block = malloc(BYTES);
+    assert_non_null(block);
+    for (size_t i = 0; i < BYTES; i += 512)
+        ((volatile char *)block)[i] = 1;
+    free(block);
+    assert_true(memory_peak() >= before + BYTES / 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_equals_the_published_vectors), cmocka_unit_test(half_and_bfloat_round_to_nearest_even),
-        cmocka_unit_test(arena_plan_is_the_allocation),        cmocka_unit_test(an_aborted_file_leaves_nothing),
+        cmocka_unit_test(philox_equals_the_published_vectors),
+        cmocka_unit_test(half_and_bfloat_round_to_nearest_even),
+        cmocka_unit_test(arena_plan_is_the_allocation),
+        cmocka_unit_test(an_aborted_file_leaves_nothing),
         cmocka_unit_test(wrapping_keeps_the_first_cause),
+        cmocka_unit_test(the_least_limit_of_the_host_and_of_its_groups_holds),
+        cmocka_unit_test(the_peak_is_what_was_touched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

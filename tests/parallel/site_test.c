@@ -89,12 +89,29 @@ static void the_first_of_host_and_process_is_found(void **state) {
     }
 }
 
+static void a_survey_says_what_the_ranks_will_find(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks += 3)
+        for (int threads = 0; threads <= 2; threads += 2) {
+            struct rank_seat seats[4];
+            struct task task = {.threads = threads};
+            test_ok(rank_site_survey(NULL, ranks, threads, seats));
+            test_ok(comm_local_run(ranks, find, &task));
+            for (int r = 0; r < ranks; r++) {
+                assert_int_equal(seats[r].threads, task.site[r].threads);
+                assert_true(seats[r].is_here);
+                assert_int_equal(task.site[r].first_on_host, 0);
+            }
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_share_cores_get_each_their_own),
         cmocka_unit_test(more_ranks_than_cores_are_not_bound),
         cmocka_unit_test(a_rank_alone_has_all_cores),
         cmocka_unit_test(the_first_of_host_and_process_is_found),
+        cmocka_unit_test(a_survey_says_what_the_ranks_will_find),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

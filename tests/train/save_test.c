@@ -116,12 +116,12 @@ static void the_plan_says_what_the_copy_takes(void **state) {
     struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 1);
     struct train_plan none, foreground, background, shared;
     run.config.train.global_batch_size = 4;
-    test_ok(train_plan_make(&run, 1, &none));
+    test_ok(train_plan_make(&run, 1, NULL, &none));
     run.config.checkpoint.save = "/nowhere";
-    test_ok(train_plan_make(&run, 1, &foreground));
+    test_ok(train_plan_make(&run, 1, NULL, &foreground));
     run.config.checkpoint.async_save = true;
-    test_ok(train_plan_make(&run, 1, &background));
-    test_ok(train_plan_make(&run, 4, &shared));
+    test_ok(train_plan_make(&run, 1, NULL, &background));
+    test_ok(train_plan_make(&run, 4, NULL, &shared));
     assert_int_equal(none.checkpoint, 0);
     assert_true(foreground.checkpoint > 0 && foreground.checkpoint < background.checkpoint);
     assert_true(background.checkpoint > 12 * (size_t)background.parameters);

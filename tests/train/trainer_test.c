@@ -124,9 +124,9 @@ static void the_plan_counts_every_part(void **state) {
     char *prefix = write_text();
     struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 3);
     struct train_plan fp32, bf16;
-    test_ok(train_plan_make(&run, 1, &fp32));
+    test_ok(train_plan_make(&run, 1, NULL, &fp32));
     run.config.train.precision = PRECISION_BF16;
-    test_ok(train_plan_make(&run, 1, &bf16));
+    test_ok(train_plan_make(&run, 1, NULL, &bf16));
     size_t parameters = (size_t)fp32.parameters;
     assert_int_equal(fp32.parameters, 50 * 32 + 24 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32);
     assert_in_range(fp32.weights, 4 * parameters, 4 * parameters + 28 * 256);
@@ -140,6 +140,61 @@ static void the_plan_counts_every_part(void **state) {
     free(prefix);
 }
 
+/* Stages differ: the first has most of the layers, or the last. */
+static void every_stage_is_planned(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 1);
+    struct train_plan whole, plan;
+    run.config.model.num_layers = 6;
+    test_ok(train_plan_make(&run, 1, NULL, &whole));
+    assert_int_equal(whole.here, train_plan_total(&whole));
+    run.config.parallel.pipeline_model_parallel_size = 2;
+    for (int stage = 0; stage < 2; stage++) {
+        run.config.parallel.decoder_first_pipeline_num_layers = stage ? 1 : 5;
+        run.config.parallel.decoder_last_pipeline_num_layers = stage ? 5 : 1;
+        test_ok(train_plan_make(&run, 2, NULL, &plan));
+        assert_int_equal(plan.place.pipeline, stage);
+        assert_int_equal(plan.ranks_here, 2);
+        assert_in_range(plan.weights, whole.weights * 5 / 8, whole.weights);
+        assert_true(plan.here < 2 * train_plan_total(&plan) * 7 / 8); /* the other stage has less */
+        assert_true(plan.here > train_plan_total(&plan) * 9 / 8);
+    }
+    test_ok(train_plan_make(&run, 6, NULL, &plan)); /* three copies of the data */
+    assert_int_equal(plan.place.pipeline, 1);
+    assert_int_equal(plan.ranks_here, 6);
+    assert_true(plan.here < 6 * train_plan_total(&plan));
+    free(prefix);
+}
+
+static void a_plan_beyond_the_memory_is_refused_with_what_would_help(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 2);
+    struct train_plan plan;
+    test_ok(train_plan_make(&run, 3, NULL, &plan));
+    struct memory_limit limit = {.bytes = plan.here};
+    test_ok(train_plan_check(&run, &plan, &limit));
+    limit.bytes--;
+    test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "GiB are planned on this host, which has 0.");
+    test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY,
+               "what would help: parallel.recompute_granularity full, parallel.use_distributed_optimizer, a smaller "
+               "train.micro_batch_size, more tensor or pipeline ranks in place of data ranks");
+    limit.is_cgroup = true;
+    test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "which allows its control group 0.");
+    run.config.parallel.use_distributed_optimizer = true;
+    run.config.train.micro_batch_size = 1;
+    test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY,
+               "what would help: parallel.recompute_granularity full, more tensor or pipeline ranks in place of");
+    run.config.parallel.recompute_granularity = GRANULARITY_FULL;
+    run.config.parallel.recompute_num_layers = 1;
+    test_ok(train_plan_make(&run, 1, NULL, &plan));
+    limit.bytes = 1000;
+    test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY,
+               "what would help: tensor or pipeline ranks on more hosts");
+    free(prefix);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_count_sees_an_allocation),
@@ -147,6 +202,8 @@ int main(void) {
         cmocka_unit_test(the_loss_is_the_mean_over_the_global_batch),
         cmocka_unit_test(validation_follows_from_the_iteration),
         cmocka_unit_test(the_plan_counts_every_part),
+        cmocka_unit_test(every_stage_is_planned),
+        cmocka_unit_test(a_plan_beyond_the_memory_is_refused_with_what_would_help),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,95 @@
+"""The memory plan: what a run takes is what it said, in every layout, and a plan beyond the memory is refused beforehand."""
+import re, unittest
+
+import model_support
+from finetune_support import Tuning
+from mpi_support import HAS_MPIRUN, start
+from pretrain_support import Run
+
+P = "parallel__"
+# A model whose layers are most of it, and their memory more than the program itself.
+MODEL = dict(model__vocab_size=512, model__hidden_size=256, model__num_layers=8, data__seq_length=128, train__micro_batch_size=4,
+             train__global_batch_size=8, train__train_iters=3)
+EVEN = {P + "pipeline_model_parallel_size": 2}
+LAYOUTS = {"first": {**EVEN, P + "decoder_first_pipeline_num_layers": 7, P + "decoder_last_pipeline_num_layers": 1},
+           "last": {**EVEN, P + "decoder_first_pipeline_num_layers": 1, P + "decoder_last_pipeline_num_layers": 7},
+           "even": EVEN}
+PROGRAM = 40  # MiB: code, libraries and what they keep, once a process
+
+
+def memory(errors):
+    """Peak and plan of the last line, in MiB."""
+    return map(float, re.fullmatch(r"cambium: peak memory ([0-9.]+) MiB, planned ([0-9.]+) MiB", errors.splitlines()[-1]).groups())
+
+
+class Plans(unittest.TestCase):
+    def check(self, errors, processes, host=None):
+        peak, planned = memory(errors)
+        self.assertLessEqual(peak, planned + processes * PROGRAM, errors)
+        self.assertGreaterEqual(peak, planned * 0.9, errors)
+        if host is not None:
+            self.assertAlmostEqual(host, planned, delta=0.1 + 0.01 * planned)
+
+    def host(self, text):
+        return float(re.search(r"this host +([0-9.]+) MiB of 2 ranks", text)[1])
+
+    def test_a_pipeline_takes_what_was_planned_for_all_its_stages(self):
+        run = Run()
+        self.addCleanup(run.temporary.cleanup)
+        named = {"first": (0, 0), "last": (1, 1), "even": (0, 0)}
+        for name, layout in LAYOUTS.items():
+            done = run.run(name, ["--ranks", "2"], **MODEL, **layout)
+            rank, stage = named[name]
+            self.assertIn(f"rank {rank} of 2 (tensor 0, data 0, pipeline {stage}), which takes most:", done.stderr)
+            self.check(done.stderr, 1, self.host(done.stderr))
+
+    def test_one_rank_and_others_without_stages_do_too(self):
+        run = Run()
+        self.addCleanup(run.temporary.cleanup)
+        done = run.run("one", **MODEL)
+        self.assertNotIn("this host", done.stderr)
+        self.check(done.stderr, 1)
+        done = run.run("tensor", ["--ranks", "2"], **MODEL, parallel__tensor_model_parallel_size=2)
+        self.check(done.stderr, 1, self.host(done.stderr))
+
+    @unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+    def test_processes_are_added_up(self):
+        run = Run()
+        self.addCleanup(run.temporary.cleanup)
+        process = start(run, 2, "last", **MODEL, **LAYOUTS["last"])
+        _, errors = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 0, errors)
+        ours = "".join(line + "\n" for line in errors.splitlines() if line.startswith("cambium: "))
+        self.check(ours, 2, self.host(ours))
+
+    def test_more_than_the_memory_is_refused_before_anything_is_done(self):
+        run = Run()
+        self.addCleanup(run.temporary.cleanup)
+        before = run.tree()
+        huge = {**MODEL, "model__hidden_size": 1 << 16, "model__num_layers": 64, "train__global_batch_size": 16}
+        for use in ([], ["--dry-run"], ["--ranks", "2"], ["--ranks", "2", "--dry-run"]):
+            done = run.run("run", use, expect=1, **huge)
+            self.assertIn("memory plan of", done.stdout if "--dry-run" in use else done.stderr)
+            errors = [line for line in done.stderr.splitlines() if "error: " in line]
+            self.assertEqual(len(errors), 1, done.stderr)
+            self.assertRegex(errors[0], r"^cambium: error: not enough memory: [0-9.]+ GiB are planned on this host, which")
+            self.assertEqual("use_distributed_optimizer" in errors[0], "--ranks" in use)
+        self.assertEqual(before, run.tree())
+
+
+class Adapters(Tuning):
+    def test_the_peak_is_told_when_the_adapter_is_there(self):
+        base = self.root / "wide"
+        model_support.write_byte_model(base, n_layer=1, n_head=4, n_embd=512, n_positions=48)
+        done = model_support.run("finetune", "--model", base, "--peft", "lora", "--peft.r=1024", "--peft.target_modules", "c_attn",
+                                 "c_proj", "c_fc", "--data", self.data, "--output", self.root / "wide-adapter", "--optim.lr=1e-3",
+                                 "--train.train_iters=3", "--train.global_batch_size=4")
+        lines = done[1].splitlines()
+        self.assertIn("the adapter is in", lines[-2])
+        peak, planned = memory(done[1])
+        self.assertLessEqual(peak, planned + PROGRAM, done[1])
+        self.assertGreaterEqual(peak, planned * 0.9, done[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
