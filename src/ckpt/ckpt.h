@@ -106,6 +106,10 @@ size_t ckpt_count(const struct ckpt_tensors *tensors);
 int64_t ckpt_elements(const struct ckpt_tensors *tensors);
 /* Of names, types, shapes, and values at 16 places of each tensor: what training changes, and cheap to read. */
 int ckpt_digest(const struct ckpt_tensors *tensors, uint64_t *digest);
+/* What ranks that read the same model, adapter or checkpoint have in common. */
+int ckpt_model_facts(const char *directory, struct facts *facts);
+int ckpt_adapter_facts(const char *directory, struct facts *facts);
+int ckpt_checkpoint_facts(const char *directory, struct facts *facts);
 /* The type of the largest floating-point tensor. */
 enum dtype ckpt_dtype(const struct ckpt_tensors *tensors);
 /* Whether any tensor's name begins so: "master." is there only after a bf16 run. */

@@ -67,6 +67,10 @@ int comm_barrier(struct comm *comm, struct stream *stream);
  * said once. */
 int comm_agree(struct comm *comm, int status);
 
+/* Whether all ranks have the same facts. Where they have not, the first rank that has another than rank 0 gets
+ * STATUS_INVALID and a text with both; the others get STATUS_OK, and agree with it afterwards. */
+int comm_same(struct comm *comm, const struct facts *facts);
+
 /* ---- messages ---- */
 
 /* send[count] to rank `to`, which receives the same count and type; data->receive is not used. */

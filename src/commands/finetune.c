@@ -41,7 +41,13 @@ struct options {
         .is_path = true, .help = text                                                                                  \
     }
 static const struct config_row rows[] = {
-    OPTION("config", config, "FILE.yaml", "read the run's keys from this file first"),
+    {.path = "config",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, config),
+     .metavar = "FILE.yaml",
+     .is_path = true,
+     .help = "read the run's keys from this file first",
+     .may_differ = true},
     OPTION("model", model, "DIR", "the model directory, or one of checkpoints, that stays as it is"),
     {.path = "peft",
      .type = CONFIG_LIST,
@@ -336,7 +342,19 @@ static int prepare(struct options *options, const struct config *given, const st
     tuning->trainee.init_directory = options->init_adapter;
     tuning->run.trainee = &tuning->trainee;
     tuning->run.tuning = &tuning->rows;
+    options->sections.run = tuning->run.config; /* resolved */
     return STATUS_OK;
+}
+
+/* What all processes have to mean: the run as it is resolved, and the files that it names. */
+static int make_facts(const struct launch *launch, const struct config_command *command, const struct options *options,
+                      const struct tuning *tuning, bool is_help, struct facts *facts) {
+    int status = launch_facts(launch, command, options, is_help, facts);
+    if (status || is_help || !launch->world)
+        return status;
+    for (int i = 0; tuning->stack.init && i < peft_files_count(tuning->stack.init) && !status; i++)
+        status = ckpt_adapter_facts(peft_files_directory(tuning->stack.init, i), facts);
+    return status ? status : train_facts(&tuning->run, facts);
 }
 
 /* ---- ranks ---- */
@@ -386,7 +404,6 @@ static int dry_run(struct config_row *sections, size_t count, struct options *op
                    const struct train_plan *plan) {
     stack_drop_rows(&tuning->stack, sections, &count);
     const struct config_command command = describe(sections, count);
-    options->sections.run = tuning->run.config;
     if (options->peft.count)
         options->sections.peft.types = options->peft;
     config_dump(&command, options, stdout);
@@ -419,6 +436,7 @@ int command_finetune(int argc, char **argv) {
     struct config *config = NULL;
     struct tuning tuning = {0};
     struct launch launch;
+    struct facts facts = FACTS_INIT;
     bool is_help = false;
     int ranks, status = launch_begin(&launch);
     if (!status && !sections)
@@ -428,9 +446,14 @@ int command_finetune(int argc, char **argv) {
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     if (!status && !is_help)
         status = prepare(&options, config, &launch, &tuning, &ranks);
+    if (!status)
+        status = make_facts(&launch, &command, &options, &tuning, is_help, &facts);
     status = launch_agree(&launch, status);
+    if (!status)
+        status = launch_same(&launch, &facts);
     if (!status && !is_help)
         status = carry_out(sections, count, &options, &launch, &tuning, ranks);
+    facts_free(&facts);
     token_buffer_free(&tuning.prompt_text);
     tokenizer_close(tuning.tokenizer);
     peft_texts_free(&tuning.texts);

@@ -408,6 +408,7 @@ int command_generate(int argc, char **argv) {
     struct generate_ranks ranks = {.command = &values};
     struct config *config = NULL;
     struct launch launch;
+    struct facts facts = FACTS_INIT;
     bool is_help = false;
     int status = launch_begin(&launch);
     if (!status)
@@ -416,7 +417,12 @@ int command_generate(int argc, char **argv) {
         status = check(&values, config);
     if (!status && !is_help)
         status = model_grid(&values.base, &launch, false, &ranks.grid);
+    if (!status)
+        status = model_facts(&values.base, &launch, &command, &values, is_help, &facts);
     status = launch_agree(&launch, status);
+    if (!status)
+        status = launch_same(&launch, &facts);
+    facts_free(&facts);
     if (!status && !is_help)
         status = launch_run(&launch, rank_grid_size(&ranks.grid), run_rank, &ranks);
     config_free(config);

@@ -6,7 +6,6 @@
 #include "base/base.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 int launch_begin(struct launch *launch) {
     *launch = (struct launch){0};
@@ -26,30 +25,69 @@ int launch_ranks(const struct launch *launch, int64_t asked, int *ranks) {
     return STATUS_OK;
 }
 
+/* The first rank with a failure, and whether all have the same one. */
+static int find_failure(struct comm *world, int status, int *first, bool *is_same) {
+    int64_t words[3] = {status ? world->size - world->rank : 0, status, -(int64_t)status};
+    struct comm_data data = {.send = words, .receive = words, .count = 3, .dtype = DTYPE_I64};
+    int result = comm_all_reduce(world, NULL, &data, COMM_MAX);
+    *first = words[0] ? world->size - (int)words[0] : -1;
+    *is_same = words[1] == -words[2];
+    return result;
+}
+
 int launch_agree(struct launch *launch, int status) {
-    const struct comm *world = launch->world;
+    struct comm *world = launch->world;
+    int first;
+    bool is_same;
     if (!world)
         return status;
-    int64_t own = status, *all = calloc((size_t)world->size, sizeof *all);
-    struct comm_data data = {.send = &own, .receive = all, .count = 1, .dtype = DTYPE_I64};
-    int gathered = all ? comm_all_gather(launch->world, NULL, &data) : status_fail(STATUS_MEMORY, "out of memory");
-    int first = 0, same = 0;
-    for (int r = world->size - 1; r >= 0 && !gathered; r--) {
-        first = all[r] ? r : first;
-        same += all[r] == all[0];
-    }
-    if (!gathered && all[first]) {
-        if (world->rank == first && same == world->size)
-            log_error("%s", status_text());
-        else if (world->rank == first)
-            log_error("rank %d: %s", first, status_text());
-        launch->is_told = true;
-        launch->is_teller = world->rank == first;
-        status = (int)all[first];
-    }
-    free(all);
-    return gathered ? gathered : status;
+    int found = find_failure(world, status, &first, &is_same);
+    if (found || first < 0)
+        return found;
+    if (world->rank == first && is_same)
+        log_error("%s", status_text());
+    else if (world->rank == first)
+        log_error("rank %d: %s", first, status_text());
+    launch->is_told = true;
+    launch->is_teller = world->rank == first;
+    int64_t theirs = status;
+    struct comm_data data = {.send = &theirs, .receive = &theirs, .count = 1, .dtype = DTYPE_I64};
+    found = comm_broadcast(world, NULL, &data, first);
+    return found ? found : (int)theirs;
 }
+
+/* ---- what all mean ---- */
+
+/* Weights that several ranks have are the same only where the same instructions computed them. */
+static int add_program(struct facts *facts) {
+    static const char because[] = "all ranks need the same build of cambium";
+    int64_t bytes;
+    uint64_t digest;
+    char text[96];
+    if (digest_file("/proc/self/exe", &bytes, &digest))
+        return facts_add(facts, because, "the program", CAMBIUM_VERSION, NULL);
+    snprintf(text, sizeof text, CAMBIUM_VERSION " of %lld bytes (digest %016llx)", (long long)bytes,
+             (unsigned long long)digest);
+    return facts_add(facts, because, "the program", text, NULL);
+}
+
+int launch_facts(const struct launch *launch, const struct config_command *command, const void *values, bool is_help,
+                 struct facts *facts) {
+    if (!launch->world)
+        return STATUS_OK;
+    int status = add_program(facts);
+    if (!status)
+        status = facts_add(facts, FACT_CONFIGURATION, "the command", command->name, NULL);
+    if (!status)
+        status = facts_add(facts, FACT_CONFIGURATION, "--help", is_help ? "given" : "not given", NULL);
+    return status || is_help ? status : config_facts(command, values, facts);
+}
+
+int launch_same(struct launch *launch, const struct facts *facts) {
+    return launch->world ? launch_agree(launch, comm_same(launch->world, facts)) : STATUS_OK;
+}
+
+/* ---- ranks ---- */
 
 int launch_run(const struct launch *launch, int ranks, int (*function)(struct comm *world, void *context),
                void *context) {

@@ -6,6 +6,7 @@
 #define CAMBIUM_COMMANDS_LAUNCH_H
 
 #include "comm/comm.h"
+#include "config/config.h"
 
 struct launch {
     struct comm *world; /* of the launcher's processes; NULL: this process alone */
@@ -25,6 +26,13 @@ int launch_ranks(const struct launch *launch, int64_t asked, int *ranks);
  * its status. */
 int launch_agree(struct launch *launch, int status);
 
+/* Of a launch: what its processes must have in common, which this begins with the program itself, --help and the rows
+ * of the command. Otherwise nothing: threads have one of everything. */
+int launch_facts(const struct launch *launch, const struct config_command *command, const void *values, bool is_help,
+                 struct facts *facts);
+/* Whether the processes have the same facts; says what is not the same. */
+int launch_same(struct launch *launch, const struct facts *facts);
+
 /* Runs `function` as every rank of this process. Where it fails, it calls launch_abort before it gives back memory that
  * others may be reading. */
 int launch_run(const struct launch *launch, int ranks, int (*function)(struct comm *world, void *context),
@@ -38,6 +46,9 @@ int launch_end(struct launch *launch, int status);
 
 /* The row of --ranks: an int64_t of the command's struct, 0 when not given. */
 #define RANKS_ROW(at, help_)                                                                                           \
-    { .path = "ranks", .type = CONFIG_INT, .offset = (at), .minimum = 1, .maximum = 65536, .help = help_ }
+    {                                                                                                                  \
+        .path = "ranks", .type = CONFIG_INT, .offset = (at), .minimum = 1, .maximum = 65536, .help = help_,            \
+        .may_differ = true /* each of them is compared with the launch */                                              \
+    }
 
 #endif

@@ -1,8 +1,12 @@
 /* Running a trained model on ranks. */
 #include "model_arguments.h"
 
+#include "ckpt/ckpt.h"
 #include "parallel/layout.h"
 #include "parallel/site.h"
+#include "peft/peft.h"
+
+#include <limits.h>
 
 int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,
                struct rank_grid *grid) {
@@ -17,6 +21,37 @@ int model_grid(const struct model_arguments *arguments, const struct launch *lau
                                      .last_layers = arguments->last_layers};
     bool is_one = ranks == 1 && !options.first_layers && !options.last_layers;
     return status || is_one ? status : engine_check(&options, takes_data);
+}
+
+static int adapter_facts(const struct config_list *directories, struct facts *facts) {
+    struct peft_files *files = NULL;
+    int status =
+        directories->count ? peft_files_open(directories->items, directories->count, false, &files) : STATUS_OK;
+    for (int i = 0; !status && files && i < peft_files_count(files); i++)
+        status = ckpt_adapter_facts(peft_files_directory(files, i), facts);
+    peft_files_close(files);
+    return status;
+}
+
+int model_facts(const struct model_arguments *arguments, const struct launch *launch,
+                const struct config_command *command, const void *values, bool is_help, struct facts *facts) {
+    char directory[PATH_MAX];
+    int status = launch_facts(launch, command, values, is_help, facts);
+    if (status || is_help || !launch->world)
+        return status;
+    status = ckpt_resolve_model(arguments->model, directory, sizeof directory);
+    if (!status)
+        status = ckpt_model_facts(directory, facts);
+    if (!status)
+        status = adapter_facts(&arguments->adapters, facts);
+    const char *tokenizer = arguments->tokenizer ? arguments->tokenizer : directory;
+    struct tokenizer_files files = {0};
+    if (!status)
+        status = tokenizer_files_read(tokenizer, &files);
+    if (!status)
+        status = tokenizer_files_facts(&files, facts);
+    tokenizer_files_free(&files);
+    return status;
 }
 
 int model_engine_open(const struct model_arguments *arguments, struct comm *world, const struct rank_grid *grid,

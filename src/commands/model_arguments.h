@@ -48,7 +48,8 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 #define MODEL_THREADS_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, threads),             \
-        .default_text = "0", .minimum = 0, .maximum = 4096, .help = "of each rank; 0 is all cores, one where shared"   \
+        .default_text = "0", .minimum = 0, .maximum = 4096, .help = "of each rank; 0 is all cores, one where shared",  \
+        .may_differ = true                                                                                             \
     }
 #define MODEL_RANKS_ROW(at)                                                                                            \
     RANKS_ROW((at) + offsetof(struct model_arguments, ranks),                                                          \
@@ -71,6 +72,9 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 /* The grid of the ranks, before they start; refuses a model that is not there and layouts that cannot be. */
 int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,
                struct rank_grid *grid);
+/* Of a launch: what all of its processes have to mean, the command's rows and the files of the model. */
+int model_facts(const struct model_arguments *arguments, const struct launch *launch,
+                const struct config_command *command, const void *values, bool is_help, struct facts *facts);
 /* As a rank: opens the engine. `options` has the numbers of rows and sequences. */
 int model_engine_open(const struct model_arguments *arguments, struct comm *world, const struct rank_grid *grid,
                       struct engine_options options, struct engine **engine);

@@ -72,7 +72,8 @@ static const struct config_row rows[] = {
      .default_text = "0",
      .minimum = 0,
      .maximum = 256,
-     .help = "threads of each rank that tokenize; 0: one for each processor, shared by the ranks of a machine"},
+     .help = "threads of each rank that tokenize; 0: one for each processor, shared by the ranks of a machine",
+     .may_differ = true},
     RANKS_ROW(AT(ranks),
               "ranks that share the input, as threads of this process; 1 when not given, and under mpirun or "
               "srun theirs"),
@@ -123,17 +124,51 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-static int run(struct options *options, struct launch *launch) {
-    struct tokenizer *tokenizer = NULL;
-    int ranks, status = launch_ranks(launch, options->ranks, &ranks);
-    if (!status)
-        status = tokenizer_open(options->tokenizer, &tokenizer);
-    options->preprocess.tokenizer = tokenizer;
-    if (!status)
+/* What all processes have to mean: the command's rows, and the files that it reads. */
+static int make_facts(const struct options *options, const struct tokenizer_files *tokenizer,
+                      const struct launch *launch, bool is_help, struct facts *facts) {
+    int status = launch_facts(launch, &preprocess_command, options, is_help, facts);
+    if (status || is_help || !launch->world)
+        return status;
+    status = tokenizer_files_facts(tokenizer, facts);
+    for (size_t i = 0; i < options->preprocess.inputs.count && !status; i++)
+        status = facts_add_file(facts, "--input", options->preprocess.inputs.items[i]);
+    return status;
+}
+
+static int prepare(struct options *options, const struct launch *launch, bool is_help, int *ranks,
+                   struct tokenizer **tokenizer, struct facts *facts) {
+    struct tokenizer_files files = {0};
+    int status = launch_ranks(launch, options->ranks, ranks);
+    if (!status && !is_help)
+        status = tokenizer_files_read(options->tokenizer, &files);
+    if (!status && !is_help)
+        status = tokenizer_open_files(&files, tokenizer);
+    options->preprocess.tokenizer = *tokenizer;
+    if (!status && !is_help)
         status = preprocess_check(&options->preprocess);
+    if (!status)
+        status = make_facts(options, &files, launch, is_help, facts);
+    tokenizer_files_free(&files);
+    return status;
+}
+
+/* `status`: of what was done before. */
+static int run(struct options *options, struct launch *launch, bool is_help, int status) {
+    struct tokenizer *tokenizer = NULL;
+    struct facts facts = FACTS_INIT;
+    int ranks;
+    if (!status)
+        status = prepare(options, launch, is_help, &ranks, &tokenizer, &facts);
     status = launch_agree(launch, status);
     if (!status)
-        status = launch_run(launch, ranks, run_rank, options);
+        status = launch_same(launch, &facts);
+    facts_free(&facts);
+    if (status || is_help) {
+        tokenizer_close(tokenizer);
+        return status;
+    }
+    status = launch_run(launch, ranks, run_rank, options);
     launch->is_told |= launch->world && status == STATUS_PEER;
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write standard output");
@@ -151,10 +186,7 @@ int command_preprocess(int argc, char **argv) {
     int status = launch_begin(&launch);
     if (!status)
         status = config_parse(&preprocess_command, argc, argv, &options, &config, &is_help);
-    if (status || is_help)
-        status = launch_agree(&launch, status);
-    else
-        status = run(&options, &launch);
+    status = run(&options, &launch, is_help, status);
     config_free(config);
     int exit_status = launch_end(&launch, status);
     preprocess_release_signals(&signals, status);

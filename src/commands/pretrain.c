@@ -5,8 +5,6 @@
 #include "config/run.h"
 #include "train/train.h"
 
-#include <stdlib.h>
-
 struct options {
     const char *config, *init_from;
     int64_t ranks; /* 0: not given */
@@ -20,7 +18,8 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, config),
      .metavar = "FILE.yaml",
      .is_path = true,
-     .help = "read the run's keys from this file first"},
+     .help = "read the run's keys from this file first",
+     .may_differ = true},
     {.path = "init-from",
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, init_from),
@@ -62,9 +61,7 @@ static struct config_command describe(void) {
     };
 }
 
-static int dry_run(const struct config_command *command, struct options *options, const struct train_run *run,
-                   const struct train_plan *plan) {
-    options->run = run->config;
+static int dry_run(const struct config_command *command, const struct options *options, const struct train_plan *plan) {
     config_dump(command, options, stdout);
     train_plan_print(plan, "# ", stdout); /* a comment, so that the output is a configuration as it stands */
     return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
@@ -87,29 +84,15 @@ static int train(struct comm *world, void *context) {
     return status;
 }
 
-/* Whether all processes mean the same run. */
-static int agree_on_iteration(struct launch *launch, const struct train_run *run) {
-    const struct comm *world = launch->world;
-    int64_t *all = calloc((size_t)world->size, sizeof *all);
-    struct comm_data data = {.send = &run->iteration, .receive = all, .count = 1, .dtype = DTYPE_I64};
-    int status = all ? comm_all_gather(launch->world, NULL, &data) : status_fail(STATUS_MEMORY, "out of memory");
-    for (int r = 1; r < world->size && !status; r++)
-        if (all[r] != all[0]) {
-            launch->is_told = !launch->is_first;
-            status = status_fail(STATUS_INVALID,
-                                 "rank 0 would go on from iteration %lld and rank %d from %lld: checkpoint.load must "
-                                 "be one directory that all hosts see",
-                                 (long long)all[0], r, (long long)all[r]);
-        }
-    free(all);
-    return status;
-}
-
 /* Everything that is said and done before the ranks are planned. */
 static int prepare(struct options *options, struct config *config, const struct launch *launch, struct train_run *run,
                    int *ranks) {
     int status = launch_ranks(launch, options->ranks, ranks);
-    return status ? status : train_prepare(run, &options->run, options->init_from, config);
+    if (!status)
+        status = train_prepare(run, &options->run, options->init_from, config);
+    if (!status)
+        options->run = run->config; /* resolved */
+    return status;
 }
 
 /* The plan, and the run where it fits into the host's memory. */
@@ -120,12 +103,19 @@ static int carry_out(const struct config_command *command, struct options *optio
     if (status)
         return status;
     if (launch->is_first && options->is_dry_run)
-        status = dry_run(command, options, run, &plan);
+        status = dry_run(command, options, &plan);
     else if (launch->is_first)
         train_plan_print(&plan, "cambium: ", stderr);
     const struct memory_limit limit = memory_limit_find("");
     status = launch_agree(launch, status ? status : train_plan_check(run, &plan, &limit));
     return status || options->is_dry_run ? status : launch_run(launch, ranks, train, run);
+}
+
+/* What all processes have to mean: the run as it is resolved, and the files that it names. */
+static int make_facts(const struct launch *launch, const struct config_command *command, const struct options *options,
+                      const struct train_run *run, bool is_help, struct facts *facts) {
+    int status = launch_facts(launch, command, options, is_help, facts);
+    return status || is_help || !launch->world ? status : train_facts(run, facts);
 }
 
 int command_pretrain(int argc, char **argv) {
@@ -134,17 +124,21 @@ int command_pretrain(int argc, char **argv) {
     struct config *config = NULL;
     struct train_run run = {0};
     struct launch launch;
+    struct facts facts = FACTS_INIT;
     bool is_help = false;
     int ranks, status = launch_begin(&launch);
     if (!status)
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     if (!status && !is_help)
         status = prepare(&options, config, &launch, &run, &ranks);
+    if (!status)
+        status = make_facts(&launch, &command, &options, &run, is_help, &facts);
     status = launch_agree(&launch, status);
-    if (!status && launch.world)
-        status = agree_on_iteration(&launch, &run);
+    if (!status)
+        status = launch_same(&launch, &facts);
     if (!status && !is_help)
         status = carry_out(&command, &options, &launch, &run, ranks);
+    facts_free(&facts);
     train_run_free(&run);
     config_free(config);
     return launch_end(&launch, status);

@@ -279,13 +279,19 @@ int command_score(int argc, char **argv) {
     struct score_ranks ranks = {.command = &values};
     struct config *config = NULL;
     struct launch launch;
+    struct facts facts = FACTS_INIT;
     bool is_help = false;
     int status = launch_begin(&launch);
     if (!status)
         status = config_parse(&command, argc, argv, &values, &config, &is_help);
     if (!status && !is_help)
         status = model_grid(&values.base, &launch, true, &ranks.grid);
+    if (!status)
+        status = model_facts(&values.base, &launch, &command, &values, is_help, &facts);
     status = launch_agree(&launch, status);
+    if (!status)
+        status = launch_same(&launch, &facts);
+    facts_free(&facts);
     if (!status && !is_help)
         status = launch_run(&launch, rank_grid_size(&ranks.grid), run_rank, &ranks);
     config_free(config);

@@ -42,6 +42,7 @@ struct config_row {
     const char *metavar;        /* what stands for the value in --help; NULL: from the type */
     bool is_path; /* a STRING or LIST of files: an empty text means "not given", an empty item is refused */
     bool is_required;
+    bool may_differ; /* between the ranks of a run: what a host or a rank has for itself */
 };
 
 /* The usage of a command: what --help prints before and behind the rows. */
@@ -59,6 +60,7 @@ struct config_command {
     size_t positional_offset; /* a struct config_list for words that are no options; SIZE_MAX: such words are refused */
 };
 
+struct facts;
 struct config; /* the parsed strings and which rows were given */
 
 /* Parses `argv` (without the command's name) into `values`. YAML first, then flags over it, in order; "--key=value" and
@@ -72,6 +74,9 @@ void config_free(struct config *config);
 bool config_is_given(const struct config *config, const char *path);
 /* Prints the resolved values of the section rows as YAML that config_parse reads back. */
 void config_dump(const struct config_command *command, const void *values, FILE *out);
+/* What all ranks of a command have in common, in the order of the rows: their values, but of rows that may differ. Of
+ * paths, whether they are given and how many: hosts may have the same files in other places. */
+int config_facts(const struct config_command *command, const void *values, struct facts *facts);
 /* The help text of the command. */
 void config_help(const struct config_command *command, FILE *out);
 /* The candidate nearest to `word` by edit distance (NULL when none is near). */

@@ -63,8 +63,7 @@ static void write_text(FILE *out, const char *text) {
     fputc('"', out);
 }
 
-/* Whether the dump shows the row: not what means "not given". */
-static bool has_value(const struct config_row *row, const void *field) {
+bool config_has_value(const struct config_row *row, const void *field) {
     switch (row->type) {
     case CONFIG_INT:
         return config_is_in_range(row, (double)*(const int64_t *)field);
@@ -81,7 +80,7 @@ static bool has_value(const struct config_row *row, const void *field) {
     return true;
 }
 
-static void write_value(FILE *out, const struct config_row *row, const void *field) {
+void config_write_value(FILE *out, const struct config_row *row, const void *field) {
     switch (row->type) {
     case CONFIG_INT:
         fprintf(out, "%lld", (long long)*(const int64_t *)field);
@@ -116,7 +115,7 @@ void config_dump(const struct config_command *command, const void *values, FILE 
     for (size_t i = 0; i < config_row_total(command); i++) {
         const struct config_row *row = config_row_at(command, i);
         const void *field = (const char *)values + config_field_offset(command, i);
-        if (!config_row_is_section(command, i) || !has_value(row, field))
+        if (!config_row_is_section(command, i) || !config_has_value(row, field))
             continue;
         size_t name = strcspn(row->path, ".");
         bool has_section = row->path[name] == '.';
@@ -125,7 +124,7 @@ void config_dump(const struct config_command *command, const void *values, FILE 
         section = row->path;
         length = name;
         fprintf(out, "%s%s: ", has_section ? "    " : "", has_section ? row->path + name + 1 : row->path);
-        write_value(out, row, field);
+        config_write_value(out, row, field);
         fputc('\n', out);
     }
 }

@@ -11,25 +11,29 @@ static const char *const methods[] = {"uniform", "block", NULL};                
 static const char *const precisions[] = {"fp32", "bf16", NULL};
 
 #define AT(member) offsetof(struct run_config, member)
-#define INT(path_, member, default_, low, high, help_)                                                                 \
+/* The last argument is the help, behind which further members may stand. */
+#define INT(path_, member, default_, low, high, ...)                                                                   \
     {                                                                                                                  \
         .path = path_, .type = CONFIG_INT, .offset = AT(member), .default_text = default_, .minimum = low,             \
-        .maximum = high, .help = help_                                                                                 \
+        .maximum = high, .help = __VA_ARGS__                                                                           \
     }
 #define FLOAT(path_, member, default_, low, high, help_)                                                               \
     {                                                                                                                  \
         .path = path_, .type = CONFIG_FLOAT, .offset = AT(member), .default_text = default_, .minimum = low,           \
         .maximum = high, .help = help_                                                                                 \
     }
-#define BOOL(path_, member, default_, help_)                                                                           \
-    { .path = path_, .type = CONFIG_BOOL, .offset = AT(member), .default_text = default_, .help = help_ }
+#define BOOL(path_, member, default_, ...)                                                                             \
+    { .path = path_, .type = CONFIG_BOOL, .offset = AT(member), .default_text = default_, .help = __VA_ARGS__ }
 #define CHOICE(path_, member, default_, choices_, help_)                                                               \
     {                                                                                                                  \
         .path = path_, .type = CONFIG_CHOICE, .offset = AT(member), .default_text = default_, .choices = choices_,     \
         .help = help_                                                                                                  \
     }
-#define PATH(path_, member, metavar_, help_)                                                                           \
-    { .path = path_, .type = CONFIG_STRING, .offset = AT(member), .metavar = metavar_, .help = help_, .is_path = true }
+#define PATH(path_, member, metavar_, ...)                                                                             \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_STRING, .offset = AT(member), .metavar = metavar_, .is_path = true,              \
+        .help = __VA_ARGS__                                                                                            \
+    }
 
 /* The bounds keep every product of sizes (samples of a run, logits of a micro batch, weights) within 63 bits. */
 const struct config_row run_rows[] = {
@@ -78,7 +82,7 @@ const struct config_row run_rows[] = {
      .help = "shares of the documents for training, validation and test"},
     INT("data.seed", data.seed, "1234", 0, 4294967295.0, "seed of the order of the samples"),
     PATH("data.data_cache_path", data.data_cache_path, "DIR",
-         "where index maps are kept; cache/GPTDataset_indices beside each prefix when not given"),
+         "where index maps are kept; cache/GPTDataset_indices beside each prefix when not given", .may_differ = true),
     BOOL("data.eod_mask_loss", data.eod_mask_loss, "false", "no loss on end-of-document tokens"),
     BOOL("data.reset_position_ids", data.reset_position_ids, "false",
          "positions start again behind each document's end"),
@@ -156,7 +160,8 @@ const struct config_row run_rows[] = {
      .metavar = "MODULE...",
      .help = "of selective: core_attn (attention never keeps its weights), layernorm, mlp_act"},
     INT("parallel.threads_per_rank", parallel.threads_per_rank, "0", 0, 4096,
-        "threads that each rank computes with; 0: one where ranks share their cores, else all cores of the rank"),
+        "threads that each rank computes with; 0: one where ranks share their cores, else all cores of the rank",
+        .may_differ = true),
 
     PATH("checkpoint.save", checkpoint.save, "DIR", "write checkpoints DIR/iter_0000100; without it nothing is saved"),
     PATH("checkpoint.load", checkpoint.load, "DIR",
@@ -169,10 +174,13 @@ const struct config_row run_rows[] = {
     INT("checkpoint.max_shard_size", checkpoint.max_shard_size, "5000", 1, 1e9,
         "MB (10^6 bytes) of tensors in a file; what is more goes into further files behind an index"),
 
-    INT("log.log_interval", log.log_interval, "1", 1, 1e9, "iterations between lines for people where no bar is drawn"),
-    PATH("log.metrics_file", log.metrics_file, "FILE", "append each iteration's figures as a line of JSON"),
-    PATH("log.tensorboard_dir", log.tensorboard_dir, "DIR", "write TensorBoard event files"),
+    INT("log.log_interval", log.log_interval, "1", 1, 1e9, "iterations between lines for people where no bar is drawn",
+        .may_differ = true),
+    PATH("log.metrics_file", log.metrics_file, "FILE", "append each iteration's figures as a line of JSON",
+         .may_differ = true),
+    PATH("log.tensorboard_dir", log.tensorboard_dir, "DIR", "write TensorBoard event files", .may_differ = true),
     BOOL("log.measure_ceiling", log.measure_ceiling, "false",
-         "measure the matrix-product ceiling of this machine first, even when standard error is no terminal"),
+         "measure the matrix-product ceiling of this machine first, even when standard error is no terminal",
+         .may_differ = true),
 };
 const size_t run_row_count = sizeof run_rows / sizeof *run_rows;

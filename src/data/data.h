@@ -151,6 +151,12 @@ struct gpt_dataset_request {
 int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_request *request);
 void gpt_dataset_close(struct gpt_dataset *dataset);
 
+/* ---- agreement ---- */
+
+/* What ranks that read the files of a data path (or of a blend) have in common: weights, and contents. `endings`, up
+ * to a NULL: of each path's files. `name` is for messages. */
+int data_facts(const char *name, const struct config_list *words, const char *const *endings, struct facts *facts);
+
 /* ---- splits and blends ---- */
 
 enum data_split { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };

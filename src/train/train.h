@@ -100,6 +100,9 @@ void train_run_free(struct train_run *run);
  * to set before the run is planned. */
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory);
 
+/* What all ranks of a run must have alike beside its keys: how far it is, and what is in the files that it names. */
+int train_facts(const struct train_run *run, struct facts *facts);
+
 /* Bytes of memory that a rank of a run takes, by purpose. */
 struct train_plan {
     int ranks; /* of the run */

@@ -165,6 +165,40 @@ static void the_peak_is_what_was_touched(void **state) {
     assert_true(memory_peak() >= before + BYTES / 2);
 }
 
+/* Of a file too long to be read whole: its size, its ends and what is between them here and there. */
+static void a_digest_tells_files_apart(void **state) {
+    (void)state;
+    char *directory = test_directory(), path[256];
+    uint64_t first, second;
+    int64_t bytes;
+    snprintf(path, sizeof path, "%s/a", directory);
+    test_ok(file_write_atomic(path, "whole", 5));
+    test_ok(digest_file(path, &bytes, &first));
+    assert_int_equal(bytes, 5);
+    test_ok(file_write_atomic(path, "whoLe", 5));
+    test_ok(digest_file(path, &bytes, &second));
+    assert_true(first != second);
+    test_fails(digest_file(directory, &bytes, &first), STATUS_INVALID, "no");
+    static const int64_t long_size = ((int64_t)70 << 20) + 11, places[] = {0, 65535, ((int64_t)70 << 20) + 10};
+    assert_int_equal(truncate(path, long_size), 0);
+    test_ok(digest_file(path, &bytes, &first));
+    assert_int_equal(bytes, long_size);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        FILE *file = fopen(path, "r+b");
+        assert_non_null(file);
+        assert_int_equal(fseek(file, places[i], SEEK_SET), 0);
+        fputc('x', file);
+        assert_int_equal(fclose(file), 0);
+        test_ok(digest_file(path, &bytes, &second));
+        assert_true(first != second);
+        first = second;
+    }
+    assert_int_equal(truncate(path, long_size - 1), 0);
+    test_ok(digest_file(path, &bytes, &second));
+    assert_true(first != second);
+    free(directory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_equals_the_published_vectors),
@@ -174,6 +208,7 @@ int main(void) {
         cmocka_unit_test(wrapping_keeps_the_first_cause),
         cmocka_unit_test(the_least_limit_of_the_host_and_of_its_groups_holds),
         cmocka_unit_test(the_peak_is_what_was_touched),
+        cmocka_unit_test(a_digest_tells_files_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,6 +164,24 @@ static int every_type(struct comm *comm) {
     return status;
 }
 
+/* Sums as long as those of real gradients: more than two windows of what MPI sums at once, and a rest. */
+static int long_sums(struct comm *comm) {
+    const int64_t count = (2 << 18) + 77;
+    size_t most = (size_t)count * sizeof(float) * (size_t)comm->size;
+    if (comm->size > 4)
+        return STATUS_OK;
+    struct buffers m = {malloc(most), malloc(most), malloc(most)};
+    int status = m.a && m.b && m.c ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    status = status ? status : reductions(comm, m, count, DTYPE_F32);
+    status = status ? status : reductions(comm, m, count, DTYPE_BF16);
+    if (status)
+        comm_abort(comm, status_text()); /* before the buffers go */
+    free(m.a);
+    free(m.b);
+    free(m.c);
+    return status ? status_wrap(status, "long sums") : STATUS_OK;
+}
+
 /* ---- started and waited for later ---- */
 
 enum { STARTED = 5, LONG = 40000 };
@@ -370,6 +388,7 @@ static int failures_are_told_once(struct comm *comm) {
 int cases_run(struct comm *world, void *context) {
     (void)context;
     expect_ok(every_type(world));
+    expect_ok(long_sums(world));
     expect_ok(started_in_any_order(world));
     expect_ok(started_messages(world));
     expect_ok(many_small_ones(world));

@@ -252,6 +252,43 @@ static void wrong_calls_are_refused_and_harm_nobody(void **state) {
     test_fails(comm_local_run(0, refuse, NULL), STATUS_INVALID, "0 ranks");
 }
 
+/* ---- what all mean ---- */
+
+enum same_case { SAME, OTHER_VALUE, OTHER_NAME, ONE_MORE, ONE_LESS };
+
+/* Rank 2 of three has something else. */
+static int compare_facts(struct comm *world, void *context) {
+    enum same_case which = *(enum same_case *)context;
+    bool is_other = world->rank == 2 && which != SAME;
+    struct facts facts = FACTS_INIT;
+    expect_ok(facts_add(&facts, FACT_CONFIGURATION, "train.seed", "1", NULL));
+    expect_ok(facts_add(&facts, FACT_FILES, "tokenizer", world->rank ? "/b" : "/a", "1 path"));
+    if (is_other && which == OTHER_VALUE)
+        expect_ok(facts_add(&facts, FACT_CONFIGURATION, "optim.lr", "0.2", NULL));
+    else if (!is_other || which != ONE_LESS)
+        expect_ok(facts_add(&facts, FACT_CONFIGURATION, is_other && which == OTHER_NAME ? "--help" : "optim.lr", "0.1",
+                            NULL));
+    if (is_other && which == ONE_MORE)
+        expect_ok(facts_add(&facts, FACT_FILES, "--data, path 2", "b.jsonl", NULL));
+    int status = comm_same(world, &facts);
+    facts_free(&facts);
+    expect(is_other ? status == STATUS_INVALID : !status);
+    return status ? status : comm_barrier(world, NULL);
+}
+
+static void the_first_fact_that_differs_is_named_by_its_rank(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        [OTHER_VALUE] = "rank 2: optim.lr is 0.2, rank 0 has 0.1: all ranks need the same configuration",
+        [OTHER_NAME] = "rank 2: --help is 0.1, where rank 0 has optim.lr 0.1: all ranks need the same configuration",
+        [ONE_MORE] = "rank 2: --data, path 2 is b.jsonl, rank 0 has none: all ranks need the same files",
+        [ONE_LESS] = "rank 2: optim.lr is not there, rank 0 has 0.1: all ranks need the same configuration"};
+    enum same_case which = SAME;
+    test_ok(comm_local_run(3, compare_facts, &which));
+    for (which = OTHER_VALUE; which <= ONE_LESS; which++)
+        test_fails(comm_local_run(3, compare_facts, &which), STATUS_INVALID, texts[which]);
+}
+
 static void a_single_process_is_not_launched(void **state) {
     (void)state;
     unsetenv("OMPI_COMM_WORLD_SIZE");
@@ -285,6 +322,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_ends_early_releases_the_others),
         cmocka_unit_test(a_failed_rank_may_free_its_buffers),
         cmocka_unit_test(wrong_calls_are_refused_and_harm_nobody),
+        cmocka_unit_test(the_first_fact_that_differs_is_named_by_its_rank),
         cmocka_unit_test(a_single_process_is_not_launched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,12 +95,12 @@ def count(shape):
     return size
 
 
-def write_model(directory, config=None, **changed):
+def write_model(directory, config=None, seed=7, **changed):
     """A random model; `changed` tensors replace their like, None leaves one out. Returns the config."""
     config = config or gpt2_config()
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    random_number = random.Random(7)
+    random_number = random.Random(seed)
     tensors = {f"transformer.{name}": ("F32", shape, floats([random_number.gauss(0, 0.3) for _ in range(count(shape))]))
                for name, shape in gpt2_shapes(config).items()}
     tensors |= changed

@@ -14,6 +14,19 @@ def start(run, ranks, *arguments, launcher=MPIRUN, **keys):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def run_each(*commands, seconds=60, **keys):
+    """Runs a command line for each rank in one launch. A launch that does not end by itself is ended, and is a failure."""
+    words = [word for command in commands for word in (":", "-n", "1", *map(str, command))][1:]
+    with subprocess.Popen([*MPIRUN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **keys) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # mpirun ends its ranks
+            output, errors = process.communicate()
+            raise AssertionError(f"still running after {seconds} s:\n{errors}") from None
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
 def is_running(pid):
     """Whether the process exists and is no zombie."""
     try:

@@ -11,16 +11,25 @@ static struct op_tensor tensor(const char *name, enum op_role role, enum dtype t
 /* ---- AdamW: the case's type is that of the working copy ---- */
 
 enum { MASTER, M, V, GRADIENT, SCALE, WEIGHTS };
-enum { HAS_WEIGHTS = 1, HAS_SCALE = 2, ZERO_GRADIENT = 4, NO_DECAY = 8 };
+enum { HAS_WEIGHTS = 1, HAS_SCALE = 2, ZERO_GRADIENT = 4, NO_DECAY = 8, SMALL_GRADIENT = 16 };
+
+/* Of gradients and means. Small ones are as large as epsilon: where it stands in the quotient then decides. */
+static double size_of_gradient(const struct op_run *run) {
+    return run->variant & SMALL_GRADIENT ? 1e-8 : 0.01;
+}
 
 static void fill_squares(const struct op_run *run, struct op_tensor *t) {
     for (int64_t i = 0; i < t->cols; i++)
-        t->value[i] = run->shape[1] == 1 ? 0 : 1e-4 * rng_unit(philox(9, (uint32_t)i, 0, 0, 0).word[0]);
+        t->value[i] = run->shape[1] == 1 ? 0
+                                         : size_of_gradient(run) * size_of_gradient(run) *
+                                               rng_unit(philox(9, (uint32_t)i, 0, 0, 0).word[0]);
 }
 
 static void fill_means(const struct op_run *run, struct op_tensor *t) {
     for (int64_t i = 0; i < t->cols; i++)
-        t->value[i] = run->shape[1] == 1 ? 0 : 0.02 * rng_unit(philox(8, (uint32_t)i, 0, 0, 0).word[0]) - 0.01;
+        t->value[i] = run->shape[1] == 1
+                          ? 0
+                          : size_of_gradient(run) * (2 * rng_unit(philox(8, (uint32_t)i, 0, 0, 0).word[0]) - 1);
 }
 
 static void adamw_setup(struct op_run *run) {
@@ -35,7 +44,7 @@ static void adamw_setup(struct op_run *run) {
     t[V].fill = fill_squares;
     t[V].bound = op_bound(4);
     t[GRADIENT] = tensor("gradient", run->variant & ZERO_GRADIENT ? OP_INOUT : OP_IN, DTYPE_F32, 1, n);
-    t[GRADIENT].spread = 0.01;
+    t[GRADIENT].spread = size_of_gradient(run);
     if (run->variant & HAS_SCALE)
         t[SCALE] = tensor("gradient_scale", OP_IN, DTYPE_F32, 1, 1);
     if (run->variant & HAS_WEIGHTS)
@@ -219,6 +228,7 @@ static const struct op_case cases[] = {
     BOTH_TYPES(adamw, "first step", OP_TEST, HAS_WEIGHTS, 1037, 1),
     BOTH_TYPES(adamw, "tenth step, clipped", OP_TEST, HAS_WEIGHTS | HAS_SCALE, 1037, 10),
     BOTH_TYPES(adamw, "clearing", OP_TEST, HAS_WEIGHTS | HAS_SCALE | ZERO_GRADIENT, 2049, 10),
+    BOTH_TYPES(adamw, "gradients of the size of epsilon", OP_TEST, HAS_WEIGHTS | SMALL_GRADIENT, 1037, 10),
     BOTH_TYPES(adamw, "parallel", OP_TEST, HAS_WEIGHTS | NO_DECAY | ZERO_GRADIENT, 40001, 100000),
     {&adamw, "no working copy", OP_TEST, DTYPE_F32, HAS_SCALE, {77, 3}},
     {&adamw, "nothing", OP_TEST, DTYPE_BF16, HAS_WEIGHTS, {0, 3}},

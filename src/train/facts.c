@@ -1,0 +1,24 @@
+/* What all ranks of a run must have alike beside its keys. */
+#include "train-internal.h"
+
+static int add_data(const struct train_run *run, struct facts *facts) {
+    static const char *const dataset[] = {".idx", ".bin", NULL}, *const rows[] = {"", NULL};
+    if (!run->tuning)
+        return data_facts("data.data_path", &run->config.data.data_path, dataset, facts);
+    int status = data_facts("--data", &run->tuning->train, rows, facts);
+    return status ? status : data_facts("--valid-data", &run->tuning->valid, rows, facts);
+}
+
+int train_facts(const struct train_run *run, struct facts *facts) {
+    char iteration[32];
+    snprintf(iteration, sizeof iteration, "%lld", (long long)run->iteration);
+    int status = facts_add(facts, "checkpoint.load must be one directory that all hosts see",
+                           "the iteration to go on from", iteration, NULL);
+    if (!status && run->tokenizer)
+        status = tokenizer_files_facts(run->tokenizer, facts);
+    if (!status && *run->model_directory)
+        status = ckpt_model_facts(run->model_directory, facts);
+    if (!status && *run->checkpoint)
+        status = ckpt_checkpoint_facts(run->checkpoint, facts);
+    return status ? status : add_data(run, facts);
+}
