@@ -124,6 +124,12 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
+/* A pipe is read by the first rank alone. */
+static int add_input(const char *path, struct facts *facts) {
+    bool is_pipe = file_size(path) == STATUS_INVALID && !file_is_directory(path);
+    return is_pipe ? facts_add(facts, FACT_FILES, "--input", path, "a pipe") : facts_add_file(facts, "--input", path);
+}
+
 /* What all processes have to mean: the command's rows, and the files that it reads. */
 static int make_facts(const struct options *options, const struct tokenizer_files *tokenizer,
                       const struct launch *launch, bool is_help, struct facts *facts) {
@@ -132,7 +138,7 @@ static int make_facts(const struct options *options, const struct tokenizer_file
         return status;
     status = tokenizer_files_facts(tokenizer, facts);
     for (size_t i = 0; i < options->preprocess.inputs.count && !status; i++)
-        status = facts_add_file(facts, "--input", options->preprocess.inputs.items[i]);
+        status = add_input(options->preprocess.inputs.items[i], facts);
     return status;
 }
 
