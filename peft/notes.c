@@ -1,8 +1,8 @@
 /* What PEFT's files have no place for: of which base an adapter is, and how its rows became text. */
+#include "base/json.h"
 #include "peft/peft.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,10 +25,9 @@ int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]) {
 }
 
 int peft_write_notes(const struct peft_notes *notes, char **text) {
+    json_begin();
     json_t *object = json_pack("{s:s, s:s}", "base_digest", notes->base_digest, "chat_template", notes->chat_template);
-    *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
-    json_decref(object);
-    return *text ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return json_end(object, JSON_INDENT(2) | JSON_SORT_KEYS, text);
 }
 
 static bool is_word(const char *text) {
@@ -53,8 +52,11 @@ int peft_read_notes(const char *directory, struct peft_notes *notes) {
         return STATUS_OK;
     if (!status)
         status = file_read(path, FILE_LIMIT, &text);
-    json_t *object = status ? NULL : json_loadb(strbuf_text(&text), text.length, JSON_REJECT_DUPLICATES, &error);
-    if (!status && !json_is_object(object))
+    json_t *object = NULL;
+    bool is_read = !status;
+    if (is_read)
+        status = json_read(strbuf_text(&text), text.length, JSON_REJECT_DUPLICATES, &object, &error);
+    if (is_read && status != STATUS_MEMORY && !json_is_object(object))
         status = status_fail(STATUS_INVALID, "%s: expected a JSON object", path);
     if (!status)
         status = take(object, "base_digest", path, notes->base_digest, sizeof notes->base_digest);

@@ -1,9 +1,9 @@
 /* adapter_config.json of Hugging Face's PEFT, or of AdapterHub, to what an adapter is here. Nothing of the file is
  * trusted; what the mathematics here do not have is refused by its key, never passed over. */
 #include "base/base.h"
+#include "base/json.h"
 #include "peft/config.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -518,9 +518,12 @@ int peft_read_config(const char *text, const char *where, struct peft_config *co
     json_error_t error;
     char word[SHOWN_BYTES];
     *config = (struct peft_config){.loraplus_lr_ratio = 1, .encoder_num_layers = 2, .adapter_scaling = 1};
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return status_fail(STATUS_INVALID, "%s:%d:%d: %s", where, error.line, error.column, shown(error.text, word));
+    json_t *root;
+    int status = json_read(text, strlen(text), JSON_REJECT_DUPLICATES, &root, &error);
+    if (status == STATUS_INVALID)
+        status_fail(status, "%s:%d:%d: %s", where, error.line, error.column, shown(error.text, word));
+    if (status)
+        return status;
     struct reader r = {.root = root, .where = where, .config = config};
     if (!json_is_object(root))
         r.status = status_fail(STATUS_INVALID, "%s: expected a JSON object", where);

@@ -1,7 +1,8 @@
 /* adapter_config.json, with the keys and values that PEFT reads back and other readers ask for. */
 #include "method-internal.h"
 
-#include <jansson.h>
+#include "base/json.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,11 +41,9 @@ static json_t *pattern_of(const struct config_list *list, bool is_integer) {
         const char *equals = strrchr(list->items[i], '=');
         if (!equals)
             continue;
-        char *key = strndup(list->items[i], (size_t)(equals - list->items[i]));
-        if (key)
-            set(object, key,
-                is_integer ? json_integer(strtoll(equals + 1, NULL, 10)) : json_real(strtod(equals + 1, NULL)));
-        free(key);
+        json_object_setn_new(object, list->items[i], (size_t)(equals - list->items[i]),
+                             is_integer ? json_integer(strtoll(equals + 1, NULL, 10))
+                                        : json_real(strtod(equals + 1, NULL)));
     }
     return object;
 }
@@ -223,6 +222,7 @@ static void peft_object(const struct peft_config *config, const char *base_direc
 }
 
 int peft_write_config(const struct peft_config *config, const char *base_directory, char **text) {
+    json_begin();
     json_t *object = json_object();
     int status = STATUS_OK;
     *text = NULL;
@@ -231,7 +231,7 @@ int peft_write_config(const struct peft_config *config, const char *base_directo
     else
         peft_object(config, base_directory, object);
     if (!status)
-        *text = json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS);
+        return json_end(object, JSON_INDENT(2) | JSON_SORT_KEYS, text);
     json_decref(object);
-    return status || *text ? status : status_fail(STATUS_MEMORY, "out of memory");
+    return status;
 }

@@ -26,7 +26,8 @@ int status_fail_errno(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return status_fail(STATUS_IO, "%s: %s", text, strerror(error));
+    return status_fail(error == ENOMEM ? STATUS_MEMORY : STATUS_IO, "%s: %s", text,
+                       error == ENOMEM ? "out of memory" : strerror(error));
 }
 
 int status_wrap(int status, const char *format, ...) {

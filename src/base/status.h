@@ -21,7 +21,7 @@ enum status {
 /* Sets this thread's error text (printf form, lower case, no full stop, the problem first) and returns `status`. */
 int status_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Like status_fail with ": " and strerror(errno) behind the text; returns STATUS_IO. */
+/* Like status_fail with ": " and strerror(errno) behind the text; returns STATUS_IO, of ENOMEM STATUS_MEMORY. */
 int status_fail_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Puts a prefix and ": " before this thread's error text and returns `status` unchanged. */

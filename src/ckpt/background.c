@@ -201,13 +201,13 @@ void save_writer_wait(struct save_writer *writer) {
 }
 
 int save_writer_join(struct save_writer *writer, bool is_cancelled) {
-    if (!writer->has_thread)
-        return STATUS_OK;
-    pthread_mutex_lock(&writer->lock);
-    writer->is_cancelled = is_cancelled;
-    pthread_cond_broadcast(&writer->changed);
-    pthread_mutex_unlock(&writer->lock);
-    pthread_join(writer->thread, NULL);
-    writer->has_thread = false;
+    if (writer->has_thread) {
+        pthread_mutex_lock(&writer->lock);
+        writer->is_cancelled = is_cancelled;
+        pthread_cond_broadcast(&writer->changed);
+        pthread_mutex_unlock(&writer->lock);
+        pthread_join(writer->thread, NULL);
+        writer->has_thread = false;
+    }
     return writer->status ? status_fail(writer->status, "%s", writer->text) : STATUS_OK;
 }

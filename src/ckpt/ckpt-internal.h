@@ -3,9 +3,9 @@
 #ifndef CAMBIUM_CKPT_INTERNAL_H
 #define CAMBIUM_CKPT_INTERNAL_H
 
+#include "base/json.h"
 #include "ckpt.h"
 
-#include <jansson.h>
 #include <limits.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");

@@ -157,18 +157,20 @@ int write_plan_index(const struct write_plan *plan, const char *directory) {
     char name[NAME_MAX + 1], path[PATH_MAX];
     if (plan->shard_count == 1)
         return STATUS_OK;
+    json_begin();
     json_t *map = json_object();
-    int status = map ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = STATUS_OK;
     for (int i = 0; i < plan->tensor_count && !status; i++) {
         status = write_plan_shard_name(plan, plan->tensors[i].shard, name, sizeof name);
-        if (!status && json_object_set_new(map, plan->tensors[i].name, json_string(name)))
-            status = status_fail(STATUS_MEMORY, "out of memory");
+        if (!status)
+            json_object_set_new(map, plan->tensors[i].name, json_string(name));
     }
     json_t *index = json_pack("{s:{s:I, s:I}, s:O}", "metadata", "total_parameters", (json_int_t)plan->total_elements,
                               "total_size", (json_int_t)plan->total_bytes, "weight_map", map);
-    char *text = index ? json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
-    if (!status && !text)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+    char *text;
+    int ended = json_end(index, JSON_INDENT(2) | JSON_SORT_KEYS, &text);
+    if (!status)
+        status = ended;
     struct strbuf lines = STRBUF_INIT;
     if (!status) {
         strbuf_format(&lines, "%s\n", text);
@@ -181,7 +183,6 @@ int write_plan_index(const struct write_plan *plan, const char *directory) {
         status = file_write_atomic(path, strbuf_text(&lines), lines.length);
     strbuf_free(&lines);
     free(text);
-    json_decref(index);
     json_decref(map);
     return status;
 }

@@ -48,10 +48,12 @@ const char *shown(const char *text, char out[SHOWN_BYTES]) {
 int json_object_parse(const char *path, int64_t position, const char *text, size_t length, json_t **object) {
     json_error_t error;
     char word[SHOWN_BYTES];
-    *object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (!*object)
-        return status_fail(STATUS_INVALID, "%s: damaged JSON at byte %lld (line %d): %s", path,
-                           (long long)position + error.position, error.line, shown(error.text, word));
+    int status = json_read(text, length, JSON_REJECT_DUPLICATES, object, &error);
+    if (status == STATUS_INVALID)
+        status_fail(status, "%s: damaged JSON at byte %lld (line %d): %s", path, (long long)position + error.position,
+                    error.line, shown(error.text, word));
+    if (status)
+        return status;
     if (json_is_object(*object))
         return STATUS_OK;
     json_decref(*object);

@@ -97,8 +97,9 @@ static int build_header(struct safetensors_writer *writer, struct planned **orde
         order[i] = &writer->tensors[i];
     if (writer->count)
         qsort(order, (size_t)writer->count, sizeof *order, compare_order);
+    json_begin();
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
-    int failures = !header;
+    bool is_utf8 = true;
     int64_t at = 0;
     for (int i = 0; i < writer->count; i++) {
         int64_t end;
@@ -109,15 +110,17 @@ static int build_header(struct safetensors_writer *writer, struct planned **orde
                                is_double ? "is planned twice" : "makes more bytes than a file can have");
         }
         order[i]->start = at;
-        failures += json_object_set_new(header, order[i]->name, describe(order[i], at, end)) != 0;
+        is_utf8 &= !json_object_set_new(header, order[i]->name, describe(order[i], at, end));
         at = end;
     }
     *data_bytes = at;
-    *text = failures ? NULL : json_dumps(header, JSON_COMPACT);
-    json_decref(header);
-    return *text ? STATUS_OK
-                 : status_fail(STATUS_MEMORY, "%s: cannot build the header (memory, or a name is no UTF-8)",
-                               writer->path);
+    int status = json_end(header, JSON_COMPACT, text);
+    if (!status && !is_utf8) {
+        free(*text);
+        *text = NULL;
+        status = status_fail(STATUS_INVALID, "the name of a tensor is no UTF-8");
+    }
+    return status ? status_wrap(status, "%s", writer->path) : STATUS_OK;
 }
 
 int file_reserve(int descriptor, int64_t bytes, const char *path) {

@@ -137,7 +137,8 @@ void save_writer_filled(struct save_writer *writer, int64_t n);
 bool save_writer_is_done(struct save_writer *writer, int *status);
 /* Waits until it has, where there is one. */
 void save_writer_wait(struct save_writer *writer);
-/* Ends it (cancelled: not for what is left); its status, with its text as this thread's. */
+/* Ends it (cancelled: not for what is left); its status, with its text as this thread's, also of a thread that could
+ * not be started. */
 int save_writer_join(struct save_writer *writer, bool is_cancelled);
 
 #endif

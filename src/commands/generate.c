@@ -2,9 +2,9 @@
 #include "commands.h"
 #include "model_arguments.h"
 
+#include "base/json.h"
 #include "config/run.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -224,15 +224,15 @@ static int print_json(const struct output *o, const struct generated *text, int6
         strbuf_add(&bytes, strbuf_text(o->prompt), o->prompt->length);
     strbuf_add(&bytes, strbuf_text(&text->text), text->text.length);
     add_characters(&characters, strbuf_text(&bytes), bytes.length);
+    json_begin();
     json_t *string = o->has_tokenizer ? json_stringn(strbuf_text(&characters), characters.length) : json_null();
     json_t *object =
         json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)index, "text", string, "tokens", ids_json(&text->tokens),
                   "finish_reason", text->reason == FINISH_STOP ? "stop" : "length");
-    char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
-    json_decref(object);
-    int status = strbuf_status(&bytes) || strbuf_status(&characters) || !line
-                     ? status_fail(STATUS_MEMORY, "out of memory")
-                     : STATUS_OK;
+    char *line;
+    int status = json_end(object, JSON_COMPACT, &line);
+    if (strbuf_status(&bytes) || strbuf_status(&characters))
+        status = STATUS_MEMORY;
     if (!status)
         printf("%s\n", line);
     free(line);

@@ -1,10 +1,10 @@
 /* cambium score: the log-probability of every token of given texts. */
+#include "base/json.h"
 #include "commands.h"
 #include "model_arguments.h"
 
 #include "config/run.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,12 +102,14 @@ static int take_ids(struct scorer *s, const json_t *tokens) {
 /* Adds the line's ids to those of the round. */
 static int read_ids(struct scorer *s, const char *line, size_t length) {
     json_error_t error;
-    json_t *root = json_loadb(line, length, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return status_fail(STATUS_INVALID, "column %d: %s", error.column, error.text);
+    json_t *root;
+    int status = json_read(line, length, JSON_REJECT_DUPLICATES, &root, &error);
+    if (status == STATUS_INVALID)
+        status_fail(status, "column %d: %s", error.column, error.text);
+    if (status)
+        return status;
     const json_t *text = json_object_get(root, "text"), *tokens = json_object_get(root, "tokens");
     size_t first = s->ids.count;
-    int status;
     if (json_is_string(text) && !tokens)
         status = encode_text(s, text);
     else if (json_is_array(tokens) && !text)

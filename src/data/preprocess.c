@@ -1,11 +1,11 @@
 /* Texts to indexed datasets. One thread reads and writes, workers between decode JSON and tokenize: a ring of batches
  * is filled in the order of the corpus, worked on in any order, and written in the order of the corpus again. Several
  * ranks do so with a piece of the corpus each, and put together what they wrote. */
+#include "base/json.h"
 #include "data-internal.h"
 
 #include "text/text.h"
 
-#include <jansson.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -110,10 +110,12 @@ static int encode_value(const struct pipeline *pipeline, struct tokenizer_encode
 static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
                        size_t length, struct slot *slot) {
     json_error_t error;
-    json_t *object = json_loadb(text, length, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &error);
-    if (!object)
-        return status_fail(STATUS_INVALID, "column %d: bad JSON: %s", error.column, error.text);
-    int status = STATUS_OK;
+    json_t *object;
+    int status = json_read(text, length, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &object, &error);
+    if (status == STATUS_INVALID)
+        status_fail(status, "column %d: bad JSON: %s", error.column, error.text);
+    if (status)
+        return status;
     if (!json_is_object(object))
         status = status_fail(STATUS_INVALID, "expected a JSON object");
     for (size_t k = 0; k < pipeline->key_count && !status; k++) {

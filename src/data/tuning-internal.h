@@ -3,11 +3,10 @@
 #ifndef CAMBIUM_DATA_TUNING_INTERNAL_H
 #define CAMBIUM_DATA_TUNING_INTERNAL_H
 
+#include "base/json.h"
 #include "data-internal.h"
 #include "data/tuning.h"
 #include "text/text.h"
-
-#include <jansson.h>
 
 /* ---- tuning_parse.c ---- */
 

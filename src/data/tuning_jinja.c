@@ -216,12 +216,13 @@ static int recognise_or_refuse(const char *path, const char *text, size_t length
 
 static int read_config(const char *path, const struct strbuf *text, enum tuning_template *which) {
     json_error_t error;
-    json_t *root = json_loadb(strbuf_text(text), text->length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
-    if (!root)
-        return status_fail(STATUS_INVALID, "%s: line %d column %d: bad JSON: %s", path, error.line, error.column,
-                           error.text);
+    json_t *root;
+    int status = json_read(strbuf_text(text), text->length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &root, &error);
+    if (status == STATUS_INVALID)
+        status_fail(status, "%s: line %d column %d: bad JSON: %s", path, error.line, error.column, error.text);
+    if (status)
+        return status;
     const json_t *value = find_template(root);
-    int status = STATUS_OK;
     if (value && !json_is_string(value))
         status = status_fail(STATUS_INVALID, "%s: chat_template is not a string", path);
     else if (value)

@@ -215,10 +215,13 @@ int tuning_parse_line(const char *line, size_t length, struct tuning_format *for
     json_decref(pieces->root);
     pieces->count = 0;
     strbuf_clear(&pieces->joined);
-    pieces->root = json_loadb(
-        line, length, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &error);
-    if (!pieces->root)
-        return status_fail(STATUS_INVALID, "column %d: bad JSON: %s", error.column, error.text);
+    int status =
+        json_read(line, length, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES,
+                  &pieces->root, &error);
+    if (status == STATUS_INVALID)
+        status_fail(status, "column %d: bad JSON: %s", error.column, error.text);
+    if (status)
+        return status;
     if (!json_is_object(pieces->root))
         return status_fail(STATUS_INVALID, "expected a JSON object " FORMS);
     const struct row_form *form = find_form(pieces->root, &field);

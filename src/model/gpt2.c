@@ -2,9 +2,9 @@
  *
  * Hugging Face keeps GPT-2's linears as Conv1D, [in, out]; ours are [out, in], so their slices are transposed. Without
  * biases (add_bias_linear false) the bias rows stay, zero and frozen: the files stay what `transformers` opens. */
+#include "base/json.h"
 #include "model/model.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +147,7 @@ static const char *const activation_names[] = {[ACTIVATION_GELU_TANH] = "gelu_ne
 int gpt2_write_config(const struct model_config *config, enum dtype dtype, int32_t eos_id, char **text) {
     const char *type = dtype == DTYPE_BF16 ? "bfloat16" : dtype == DTYPE_F16 ? "float16" : "float32";
     double embedding = config->embedding_dropout < 0 ? config->hidden_dropout : config->embedding_dropout;
+    json_begin();
     json_t *eos = eos_id >= 0 ? json_integer(eos_id) : json_null();
     json_t *root =
         json_pack("{s:s, s:b, s:[s], s:f, s:O, s:s, s:f, s:O, s:f, s:f, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:b, "
@@ -164,14 +165,13 @@ int gpt2_write_config(const struct model_config *config, enum dtype dtype, int32
                   "summary_type", "cls_index", "use_cache", 1, "vocab_size", (json_int_t)config->vocab_size);
     if (root && !config->add_bias_linear)
         json_object_set_new(root, "add_bias_linear", json_false());
-    char *dump = root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15)) : NULL;
-    json_decref(root);
+    char *dump;
+    int status = json_end(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15), &dump);
     json_decref(eos);
-    *text = NULL;
-    if (dump && asprintf(text, "%s\n", dump) < 0)
+    if (status || asprintf(text, "%s\n", dump) < 0)
         *text = NULL;
     free(dump);
-    return *text ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status || *text ? status : status_fail(STATUS_MEMORY, "out of memory");
 }
 
 struct reader {
@@ -306,9 +306,12 @@ static enum dtype read_dtype(struct reader *r) {
 int gpt2_read_config(const char *text, const char *where, struct model_config *config, enum dtype *dtype,
                      int32_t *eos_id) {
     json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return status_fail(STATUS_INVALID, "%s:%d:%d: %s", where, error.line, error.column, error.text);
+    json_t *root;
+    int status = json_read(text, strlen(text), JSON_REJECT_DUPLICATES, &root, &error);
+    if (status == STATUS_INVALID)
+        status_fail(status, "%s:%d:%d: %s", where, error.line, error.column, error.text);
+    if (status)
+        return status;
     struct reader r = {.root = root, .where = where};
     if (!json_is_object(root))
         r.status = status_fail(STATUS_INVALID, "%s: a JSON object was expected", where);

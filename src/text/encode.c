@@ -26,6 +26,7 @@ struct tokenizer_encoder {
 };
 
 int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_encoder **encoder) {
+    *encoder = NULL;
     struct tokenizer_encoder *e = calloc(1, sizeof *e);
     size_t bytes = sizeof *e->cache << CACHE_BITS;
     if (e)

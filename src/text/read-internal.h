@@ -3,7 +3,8 @@
 #ifndef CAMBIUM_TEXT_READ_INTERNAL_H
 #define CAMBIUM_TEXT_READ_INTERNAL_H
 
-#include <jansson.h>
+#include "base/json.h"
+
 #include <stdbool.h>
 
 /* What tokenizer.json may choose. */

@@ -66,7 +66,7 @@ static int draft_slot(struct draft *draft, const char *name, const json_t *id, s
 static int draft_store(struct draft *draft, struct draft_token *slot, const void *bytes, size_t length, uint8_t kind) {
     *slot = (struct draft_token){.start = draft->bytes.length, .length = length, .kind = kind, .is_set = true};
     strbuf_add(&draft->bytes, bytes, length);
-    return strbuf_status(&draft->bytes);
+    return draft->name.failed ? strbuf_status(&draft->name) : strbuf_status(&draft->bytes);
 }
 
 /* The bytes that a name stands for, in draft->name; its own bytes and TOKEN_RAW when it is not in the alphabet. */
@@ -158,11 +158,11 @@ static int load_json(const struct draft *draft, enum tokenizer_file file, size_t
     int status = file_join(path, PATH_MAX, draft->files->directory, tokenizer_file_names[file]);
     if (status || !draft->files->is_there[file])
         return status;
-    *root = json_loadb(strbuf_text(text), text->length, JSON_REJECT_DUPLICATES | flags, &error);
-    if (!*root)
-        return status_fail(STATUS_INVALID, "%s: line %d, column %d: %s", path, error.line, error.column, error.text);
-    if (json_is_object(*root))
-        return STATUS_OK;
+    status = json_read(strbuf_text(text), text->length, JSON_REJECT_DUPLICATES | flags, root, &error);
+    if (status == STATUS_INVALID)
+        status_fail(status, "%s: line %d, column %d: %s", path, error.line, error.column, error.text);
+    if (status || json_is_object(*root))
+        return status;
     json_decref(*root);
     *root = NULL;
     return status_fail(STATUS_INVALID, "%s: not a JSON object", path);
@@ -313,8 +313,9 @@ static int resolve_name(const struct tokenizer *tokenizer, const char *name, siz
     *id = -1;
     if (length > 0 && byte_alphabet_decode(name, length, joined) && !joined->failed)
         *id = tokenizer_find_plain(tokenizer, joined->data + before, joined->length - before);
-    return *id >= 0 ? STATUS_OK
-                    : status_fail(STATUS_INVALID, "'%.*s' is not a token of the vocabulary", (int)length, name);
+    if (*id >= 0 || joined->failed)
+        return strbuf_status(joined);
+    return status_fail(STATUS_INVALID, "'%.*s' is not a token of the vocabulary", (int)length, name);
 }
 
 static int resolve_merge(const struct tokenizer *tokenizer, const char *left, size_t left_length, const char *right,

@@ -1,9 +1,9 @@
 /* Writing records, and finding where a resumed run goes on. */
 #include "train/metrics.h"
+#include "base/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,12 +13,17 @@ enum { RECORD_BYTES = 1024 };
 static const char record_start[] = "{\"iteration\":";
 
 /* The iteration of a record without its line end, or -1 for what is no record. */
-static int64_t record_iteration(const char *line, size_t length) {
-    json_t *record = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
+static int record_iteration(const char *line, size_t length, int64_t *value) {
+    json_t *record;
+    json_error_t error;
+    *value = -1;
+    if (json_read(line, length, JSON_REJECT_DUPLICATES, &record, &error) == STATUS_MEMORY)
+        return STATUS_MEMORY;
     const json_t *iteration = json_object_get(record, "iteration");
-    int64_t value = json_is_integer(iteration) ? json_integer_value(iteration) : -1;
+    if (json_is_integer(iteration))
+        *value = json_integer_value(iteration);
     json_decref(record);
-    return value;
+    return STATUS_OK;
 }
 
 /* Whether a line without its end can be the front part of a record that was being written. */
@@ -40,7 +45,10 @@ static int find_end(struct metrics_file *metrics, int64_t last_iteration) {
         const char *end = memchr(buffer, '\n', (size_t)n);
         if (n == 0 || (!end && n < RECORD_BYTES && may_be_torn(buffer, (size_t)n)))
             return STATUS_OK;
-        int64_t iteration = end ? record_iteration(buffer, (size_t)(end - buffer)) : -1;
+        int64_t iteration = -1;
+        int status = end ? record_iteration(buffer, (size_t)(end - buffer), &iteration) : STATUS_OK;
+        if (status)
+            return status_wrap(status, "%s", metrics->path);
         if (iteration < 0)
             return status_fail(
                 STATUS_INVALID,

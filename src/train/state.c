@@ -1,7 +1,7 @@
 /* trainer_state.json: how far a run is, and with which keys it was saved. */
+#include "base/json.h"
 #include "train-internal.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +62,7 @@ void train_row_text(const struct config_row *row, const struct run_config *run, 
 
 int train_state_write(const struct trainer *trainer, char **text) {
     const struct run_config *run = &trainer->run.config;
+    json_begin();
     json_t *keys = json_object();
     for (size_t i = 0; i < KEPT_KEYS; i++) {
         char value[VALUE_BYTES];
@@ -77,9 +78,7 @@ int train_state_write(const struct trainer *trainer, char **text) {
                   "validations_without_better", (json_int_t)progress->bad, "run", keys);
     if (progress->has_best) /* 17 digits: it reads back to the same bits */
         json_object_set_new(root, "best_valid_loss", json_real(progress->best_loss));
-    *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
-    return *text ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return json_end(root, JSON_INDENT(2), text);
 }
 
 static int read_count(const json_t *root, const char *key, const char *where, int64_t *out) {
@@ -120,10 +119,13 @@ static void compare_keys(const struct train_run *run, const json_t *keys) {
 
 int train_state_read(struct train_run *run, const char *text, const char *where) {
     json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return status_fail(STATUS_INVALID, "%s:%d:%d: %s", where, error.line, error.column, error.text);
-    int status = read_count(root, "iteration", where, &run->iteration);
+    json_t *root;
+    int status = json_read(text, strlen(text), JSON_REJECT_DUPLICATES, &root, &error);
+    if (status == STATUS_INVALID)
+        status_fail(status, "%s:%d:%d: %s", where, error.line, error.column, error.text);
+    if (status)
+        return status;
+    status = read_count(root, "iteration", where, &run->iteration);
     if (!status)
         status = read_count(root, "consumed_samples", where, &run->consumed_samples);
     if (!status)

@@ -1,0 +1,15 @@
+/* Allocations that fail, one at a time, for "whatever allocation fails, it is said, and nothing leaks". A program that
+ * uses this has versions of malloc and its family that fail the n-th call of our own code and of the libraries that we
+ * answer for (failing_malloc.c says which). The same source is a library to be preloaded, which tests of the commands
+ * use: CAMBIUM_FAIL_ALLOCATION=N, and CAMBIUM_FAIL_REPORT=FILE for how many allocations there were. */
+#ifndef CAMBIUM_TESTS_FAILING_H
+#define CAMBIUM_TESTS_FAILING_H
+
+#include <stdbool.h>
+
+/* From now on the n-th allocation of any thread fails (none where n is 0). */
+void failing_start(long n);
+/* No longer; the allocations since then. */
+long failing_stop(void);
+
+#endif
