@@ -425,7 +425,8 @@ struct ops {
     /* y = scale * x, + y when accumulate; rounded once. y may be x. */
     int (*scale_add)(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
                      bool accumulate, void *y);
-    /* out[i] = x[index[i]] for whole rows of `cols` elements: the rows whose logits are wanted. */
+    /* out[i] = x[index[i]] for whole rows of `cols` elements; zeros where the index is below 0. With the inverse of an
+     * index it puts rows back. */
     int (*gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                        const int32_t *index, void *out);
 

@@ -185,9 +185,9 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
         .stride = model->vocab_stride,
         .type = model->options.dtype,
         .logits = model->logits,
-        .labels = model->slot->batch.labels + first,
+        .labels = model->slot->batch.head.labels + first,
         .loss = model->losses + first,
-        .dloss = model->slot->batch.loss_weight + first,
+        .dloss = model->slot->batch.head.loss_weight + first,
     };
     if (model->rank->grid.tensor > 1)
         return head_join_loss(model, &call, train);
@@ -195,31 +195,61 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
                  : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
 }
 
-int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients) {
-    int64_t stream_rows = rank_stream_rows(model->rank, rows);
+/* The final norm of the head's rows, where the head reads it. */
+static int final_norm_forward(struct model *model, int64_t rows) {
     const void *whole;
-    int status = norm_forward(model, &model->final_norm, stream_rows, model->slot->x_last, model->final,
-                              model->final_mean, model->final_rstd);
-    if (!status)
-        status = gather_stream(model, rows, model->final, &whole);
-    for (int64_t first = 0; first < rows && !status; first += HEAD_CHUNK_ROWS) {
-        int64_t count = rows - first < HEAD_CHUNK_ROWS ? rows - first : HEAD_CHUNK_ROWS;
-        status = head_logits(model, first, count);
-        if (!status)
-            status = chunk_loss(model, first, count, train);
-        struct linear_call call = head_call(model, first, count);
-        call.overwrite_gradients = overwrite_gradients && first == 0;
-        if (!status && train)
-            status = linear_backward(&model->head, &call);
-    }
-    if (!status && train)
-        status = sum_stream(model, rows, model->rank->is_sequence_parallel ? model->whole_gradient : model->d_norm,
+    if (!model->slot->batch.head.is_all)
+        return head_rows_forward(model);
+    int status = norm_forward(model, &model->final_norm, rank_stream_rows(model->rank, rows), model->slot->x_last,
+                              model->final, model->final_mean, model->final_rstd);
+    return status ? status : gather_stream(model, rows, model->final, &whole);
+}
+
+/* From the head's gradient to model->d. */
+static int final_norm_backward(struct model *model, int64_t rows) {
+    if (!model->slot->batch.head.is_all)
+        return head_rows_backward(model, rows);
+    int status = sum_stream(model, rows, model->rank->is_sequence_parallel ? model->whole_gradient : model->d_norm,
                             model->d_norm);
+    return status ? status
+                  : norm_backward(model, &model->final_norm, rank_stream_rows(model->rank, rows), model->slot->x_last,
+                                  model->final_mean, model->final_rstd, model->d_norm, NULL, model->d);
+}
+
+/* Rows [first, first + count) of the head's through it and its loss, and with `train` back. */
+static int head_chunk(struct model *model, int64_t first, int64_t count, bool train, bool overwrite_gradients) {
+    int status = head_logits(model, first, count);
     if (!status)
-        status = rank_run(model->rank, PHASE_LOSS, weighted_sum, rows, model->losses, model->slot->batch.loss_weight,
-                          true, model->loss_sum);
-    if (!status && train)
-        status = norm_backward(model, &model->final_norm, stream_rows, model->slot->x_last, model->final_mean,
-                               model->final_rstd, model->d_norm, NULL, model->d);
+        status = chunk_loss(model, first, count, train);
+    struct linear_call call = head_call(model, first, count);
+    call.overwrite_gradients = overwrite_gradients;
+    return status || !train ? status : linear_backward(&model->head, &call);
+}
+
+/* Every number of rows that a chunk of less than all can have: which it will be is the data's to say, and nothing may
+ * be prepared inside a step. */
+static int plan_few_rows(struct model *model, int64_t rows, bool train) {
+    int status = STATUS_OK;
+    for (int64_t count = HEAD_ROWS_MULTIPLE; count <= HEAD_CHUNK_ROWS && count < rows && !status;
+         count += HEAD_ROWS_MULTIPLE) {
+        status = head_chunk(model, 0, count, train, true);
+        if (!status)
+            status = head_chunk(model, 0, count, train, false);
+    }
     return status;
+}
+
+int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients) {
+    const struct head_rows *head = &model->slot->batch.head;
+    int status = final_norm_forward(model, rows);
+    for (int64_t first = 0; first < head->count && !status; first += HEAD_CHUNK_ROWS) {
+        int64_t count = head->count - first < HEAD_CHUNK_ROWS ? head->count - first : HEAD_CHUNK_ROWS;
+        status = head_chunk(model, first, count, train, overwrite_gradients && first == 0);
+    }
+    if (!status && model->rank->is_planning && rows == model->options.max_rows)
+        status = plan_few_rows(model, rows, train);
+    if (!status)
+        status = rank_run(model->rank, PHASE_LOSS, weighted_sum, head->count, model->losses, head->loss_weight, true,
+                          model->loss_sum);
+    return status || !train ? status : final_norm_backward(model, rows);
 }

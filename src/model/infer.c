@@ -179,7 +179,7 @@ static int upload_step(struct model *model, const struct model_step *step) {
         {device->slot, step->slot, rows},
         {device->page_table, step->page_table, (size_t)(step->sequences * step->max_pages) * sizeof(int32_t)},
         {device->logit_row, step->logit_row, wanted},
-        {model->slot->batch.labels, step->labels, step->labels ? wanted : 0},
+        {model->slot->batch.head.labels, step->labels, step->labels ? wanted : 0},
         {device->sample, step->sample, step->sample ? drawn * sizeof(struct sample_row) : 0},
     };
     int status = STATUS_OK;
@@ -198,7 +198,7 @@ static int label_logprobs(struct model *model, const struct model_step *step, fl
         .stride = model->vocab_stride,
         .type = DTYPE_F32,
         .logits = model->step.logits,
-        .labels = model->slot->batch.labels,
+        .labels = model->slot->batch.head.labels,
         .loss = model->step.logprob,
     };
     int status = model->rank->grid.tensor > 1 ? head_join_loss(model, &call, false)

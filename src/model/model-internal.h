@@ -6,6 +6,9 @@
 
 /* Logits are made for so many rows at a time: the whole [N, V] never exists. */
 enum { HEAD_CHUNK_ROWS = 512 };
+/* Where only some rows of a batch go through the head they are filled up to a multiple of this: a product of each new
+ * number of rows has to be prepared, so there are only HEAD_CHUNK_ROWS / HEAD_ROWS_MULTIPLE numbers. */
+enum { HEAD_ROWS_MULTIPLE = 64 };
 
 struct norm_params {
     int gain, bias;
@@ -31,13 +34,28 @@ struct block_saved {
     void *hooks[ATTACH_PLACE_COUNT];      /* what the methods keep */
 };
 
+/* What goes through the head: the rows of a batch whose loss counts, in order, and fill behind them; or all rows, where
+ * that is hardly more. The head's work is on these alone: logits of a row that counts nothing move nothing. */
+struct head_rows {
+    int64_t count;
+    bool is_all;
+    /* Where not: what this rank has of the residual stream of them, `own` from `first` on (without sequence parallelism
+     * all, the fill included), and their places in it, -1 for fill; its rows of the stream, by their places in `own`,
+     * -1 for those that stay out. */
+    int64_t first, own;
+    int32_t *source; /* [own] */
+    int32_t *place;  /* [stream rows] */
+    int32_t *labels;
+    float *loss_weight; /* 0 of fill */
+};
+
 /* The batch on the device. */
 struct device_batch {
     int64_t rows, segments;
     const int64_t *segment_start; /* host */
-    int32_t *tokens, *positions, *labels;
+    int32_t *tokens, *positions;
     uint32_t *sample, *token;
-    float *loss_weight;
+    struct head_rows head;
 };
 
 /* A vocabulary that is cut over ranks is put together for drawing: so many rows at a time. */
@@ -77,6 +95,10 @@ struct model {
     int64_t qkv;          /* columns of q, k and v together */
     int64_t vocab_stride; /* `vocab` rounded up, the row stride of logits */
     int64_t whole_vocab_stride;
+    struct head_staging {
+        int32_t *row, *source, *place, *labels; /* `row`: in the batch, -1 of fill */
+        float *loss_weight;
+    } staging;         /* host, [max_rows] each: of the head's rows of the batch that came last */
     void *activations; /* the block that everything below stands in */
 
     struct model_slot *slots;
@@ -88,7 +110,7 @@ struct model {
     const struct model_slot *fresh; /* of the last forward, while nothing has written over what slots share */
 
     void *final;                             /* [N, C] normalised */
-    float *final_mean, *final_rstd, *losses; /* [N] */
+    float *final_mean, *final_rstd, *losses; /* [N]; losses of the head's rows */
     double *loss_sum;
     void *logits;                              /* [HEAD_CHUNK_ROWS, vocab_stride] */
     struct cross_entropy_part *parts, *joined; /* [tensor ranks, HEAD_CHUNK_ROWS]; [HEAD_CHUNK_ROWS] */
@@ -148,13 +170,25 @@ static inline uint32_t model_dropout_site(int64_t layer, int is_mlp) {
     return (uint32_t)(1 + 2 * layer + is_mlp); /* 0 is the embedding */
 }
 
+/* head_rows.c: which rows of a batch go through the head. */
+int head_staging_open(struct model *model);
+void head_staging_close(struct model *model);
+/* Chooses them, and puts their labels and weights on the device; `head` has its arrays. */
+int head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head);
+/* Where they are not all. Their final norm, whole on every tensor rank where the head reads it; and from the head's
+ * gradient there, a part on every tensor rank, model->d of all rows. In between model->branch keeps their x_last. */
+int head_rows_forward(struct model *model);
+int head_rows_backward(struct model *model, int64_t rows);
+/* losses [rows]: in, of the head's rows; out, of the batch's, 0 of those that are not among them. */
+void head_rows_put_back(const struct model *model, float *losses);
+
 /* ends.c: embedding and head. */
 /* The number of ids that rows may have: the vocabulary, and behind it the virtual tokens of all methods. */
 int embedding_ids(const struct model *model, int64_t *ids);
 int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x);
 int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout, void *dx);
-/* Losses of all rows of the slot's x_last added to loss_sum; with `train` also model->d and the head's gradients,
- * logits chunk by chunk. */
+/* Losses of the slot's x_last added to loss_sum; with `train` also model->d and the head's gradients, logits chunk by
+ * chunk. */
 int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients);
 /* The losses of a call whose columns are cut over the tensor ranks; with `train` also its gradient. */
 int head_join_loss(struct model *model, const struct cross_entropy *call, bool train);

@@ -180,6 +180,8 @@ static int plan_workspace(struct model *model) {
         for (int c = 0; c < o->chunk_count && o->use != MODEL_INFER && !status; c++) {
             pass.chunk = c;
             batch->rows = rows;
+            batch->head.count = rows;
+            batch->head.is_all = true;
             status =
                 o->use == MODEL_TRAIN ? pass_forward(model, &pass, NULL, NULL) : pass_evaluate(model, c, NULL, NULL);
             if (!status && o->use == MODEL_TRAIN)
@@ -237,6 +239,8 @@ static int build(struct model *model, struct model_plan *plan) {
 
 static int allocate(struct model *model, const struct model_plan *plan) {
     int status = param_store_open(&model->store);
+    if (!status)
+        status = head_staging_open(model);
     if (!status && (status = device_alloc(model->rank->device, plan->activations, &model->activations)))
         status_wrap(status, "activations");
     if (status)
@@ -270,6 +274,7 @@ void model_close(struct model *model) {
     if (!model)
         return;
     device_free(model->rank->device, model->activations);
+    head_staging_close(model);
     param_store_close(&model->store);
     param_table_free(&model->table);
     free(model->blocks);
@@ -310,4 +315,8 @@ double model_flops_per_token(const struct model_config *c, int64_t seq_length) {
     double block = 4 * C * C + 3 * C + C + 2 * C * F + F + C + 4 * C; /* qkv, projection, fc1, fc2, norms */
     double weights = (double)c->num_layers * block + 2 * C + V * C;
     return 6 * weights + 6 * (double)c->num_layers * C * (double)seq_length;
+}
+
+double model_head_flops_per_token(const struct model_config *c) {
+    return 6 * (double)c->vocab_size * (double)c->hidden_size;
 }

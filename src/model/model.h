@@ -104,6 +104,8 @@ int model_pack(struct model *model);
 /* Model FLOPs of one token in training (3 times the forward): 6 per weight, tied head once, position table not, plus
  * causal attention counted half: 6 * L * C * T. Forward alone is a third. */
 double model_flops_per_token(const struct model_config *config, int64_t seq_length);
+/* What of it is the head's, which a token has only where its loss counts. */
+double model_head_flops_per_token(const struct model_config *config);
 
 /* ---- training ---- */
 
@@ -118,8 +120,8 @@ struct model_batch {
     int64_t segments;
     const int64_t *segment_start; /* [S+1] */
     const int32_t *labels;        /* [N] 0 .. V-1 also where the weight is 0 */
-    const float
-        *loss_weight; /* [N] what the row's loss counts in the sum, e.g. mask / label tokens of the global batch */
+    const float *loss_weight;     /* [N] what the row's loss counts in the sum, e.g. mask / label tokens of the global
+                                     batch; rows     of 0 need not go through the head */
 };
 
 struct model_pass {
@@ -157,7 +159,7 @@ int model_train_step(struct model *model, const struct model_batch *batch, const
 int model_evaluate(struct model *model, const struct model_batch *batch);
 /* Reads the loss sum and clears it; waits for the stream. */
 int model_loss(struct model *model, double *loss);
-/* -log p(label) of each row of the last model_evaluate or model_train_step, to host memory [N]. */
+/* -log p(label) of each row of the last model_evaluate or model_train_step whose loss counts, to host memory [N]. */
 int model_row_losses(struct model *model, float *losses);
 /* The logits [N, V] fp32 of a batch without dropout, to host memory: for tests and the uncached path. */
 int model_logits(struct model *model, const struct model_batch *batch, float *logits);

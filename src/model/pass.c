@@ -28,13 +28,11 @@ static int upload(struct model *model, const struct model_batch *batch, struct d
     device->rows = batch->rows;
     device->segments = batch->segments;
     device->segment_start = batch->segment_start;
-    const void *from[] = {batch->tokens, batch->positions, batch->sample,
-                          batch->token,  batch->labels,    batch->loss_weight};
-    void *to[] = {device->tokens, device->positions, device->sample,
-                  device->token,  device->labels,    device->loss_weight};
-    for (int i = 0; i < 6 && !status; i++)
+    const void *from[] = {batch->tokens, batch->positions, batch->sample, batch->token};
+    void *to[] = {device->tokens, device->positions, device->sample, device->token};
+    for (int i = 0; i < 4 && !status; i++)
         status = stream_copy_to_device(model->rank->exec.stream, to[i], from[i], (size_t)batch->rows * 4);
-    return status;
+    return status ? status : head_rows_upload(model, batch, &device->head);
 }
 
 /* ---- forward and backward ---- */
@@ -238,8 +236,13 @@ int model_loss(struct model *model, double *loss) {
 
 int model_row_losses(struct model *model, float *losses) {
     struct stream *stream = model->rank->exec.stream;
-    int status = stream_copy_to_host(stream, losses, model->losses, (size_t)model->slot->batch.rows * sizeof *losses);
-    return status ? status : stream_wait(stream);
+    size_t bytes = (size_t)model->slot->batch.head.count * sizeof *losses;
+    int status = stream_copy_to_host(stream, losses, model->losses, bytes);
+    if (!status)
+        status = stream_wait(stream);
+    if (!status)
+        head_rows_put_back(model, losses);
+    return status;
 }
 
 /* One chunk of model->logits to host rows of V floats. */

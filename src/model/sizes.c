@@ -8,8 +8,10 @@ static void place_batch(const struct model *model, struct arena *arena, struct d
     batch->positions = arena_take(arena, bytes);
     batch->sample = arena_take(arena, bytes);
     batch->token = arena_take(arena, bytes);
-    batch->labels = arena_take(arena, bytes);
-    batch->loss_weight = arena_take(arena, bytes);
+    batch->head.labels = arena_take(arena, bytes);
+    batch->head.loss_weight = arena_take(arena, bytes);
+    batch->head.source = arena_take(arena, bytes);
+    batch->head.place = arena_take(arena, bytes);
 }
 
 static size_t stream_row_bytes(const struct model *model) {

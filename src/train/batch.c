@@ -91,7 +91,7 @@ int train_sum_loss(struct trainer *trainer, double *loss) {
     return status ? status : comm_all_reduce(trainer->rank.pipeline[PIPELINE_FORWARD], NULL, &data, COMM_SUM);
 }
 
-int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens) {
+int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens, int64_t *labels) {
     int64_t counts[ROWS_COUNTS];
     int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, counts);
     if (!status)
@@ -99,7 +99,8 @@ int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens) {
     if (status)
         return status;
     *tokens = counts[ROWS_TOKENS];
-    weigh_rows(trainer, counts[ROWS_LABELS]);
+    *labels = counts[ROWS_LABELS];
+    weigh_rows(trainer, *labels);
     if (trainer->run.trainee)
         status = trainer->run.trainee->begin(trainer->trainee.self, trainer->consumed_samples);
     if (!status)

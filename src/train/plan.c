@@ -117,6 +117,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     optimizer_plan(rank, trained);
     struct pipeline_shape shape = train_pipeline_shape(&run->config, &rank->grid);
     int shards = options.layer_shards ? options.layer_shards : 1;
+    double share = adapter ? frozen_share : 1;
     *plan = (struct train_plan){
         .ranks = rank_grid_size(&rank->grid),
         .grid = rank->grid,
@@ -130,8 +131,8 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .data = data_bytes(run, rank->grid.data, data),
         .parameters = of_model.all_parameters + (adapter ? param_table_elements(adapter->table, false) : 0),
         .trainable_parameters = adapter ? param_table_elements(adapter->table, true) : of_model.parameters,
-        .flops_per_token =
-            model_flops_per_token(&run->config.model, run->config.data.seq_length) * (adapter ? frozen_share : 1),
+        .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length) * share,
+        .head_flops_per_token = model_head_flops_per_token(&run->config.model) * share,
     };
     return train_saver_bytes(run, rank, trainee, &plan->checkpoint);
 }

@@ -49,9 +49,9 @@ int train_agree(struct trainer *trainer);
 int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype);
 
 /* batch.c */
-/* Forward and backward of the next global batch, its mean loss and its rows without padding; leaves the gradients' sums
- * over the data ranks started. */
-int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens);
+/* Forward and backward of the next global batch, its mean loss, its rows without padding and those whose loss counts;
+ * leaves the gradients' sums over the data ranks started. */
+int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens, int64_t *labels);
 /* The forward of the global batch of samples from `first` on: adds to what train_sum_loss gives. *labels: rows of this
  * rank's part that count. */
 int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels);

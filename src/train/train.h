@@ -111,7 +111,8 @@ struct train_plan {
     int ranks_here;
     size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
     int64_t parameters, trainable_parameters;
-    double flops_per_token; /* of what trains: a frozen base counts 4 operations a weight, not 6 */
+    double flops_per_token;      /* of what trains: a frozen base counts 4 operations a weight, not 6 */
+    double head_flops_per_token; /* of these; only of tokens whose loss counts */
 };
 size_t train_plan_total(const struct train_plan *plan);
 /* A line each, behind `prefix`. */

@@ -212,12 +212,17 @@ static int fail_not_finite(struct trainer *trainer, const char *what, double val
         (long long)trainer->iteration + 1, what, value, (long long)first, (long long)(first + count - 1));
 }
 
+static double flops_of(const struct train_plan *plan, int64_t tokens, int64_t labels) {
+    double head = plan->head_flops_per_token;
+    return (double)tokens * (plan->flops_per_token - head) + (double)labels * head;
+}
+
 int trainer_step(struct trainer *trainer, struct train_record *record) {
     const struct run_config *run = &trainer->run.config;
     double start = clock_seconds(), loss, norm = 0;
-    int64_t tokens;
+    int64_t tokens, labels;
     double lr = schedule_lr(&trainer->schedule, trainer->iteration + 1);
-    int status = train_global_batch(trainer, &loss, &tokens);
+    int status = train_global_batch(trainer, &loss, &tokens, &labels);
     if (status)
         return status;
     if (!isfinite(loss))
@@ -240,7 +245,7 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
         .lr = lr,
         .grad_norm = norm,
         .tokens_per_s = tokens_per_s,
-        .model_tflops = tokens_per_s * trainer->plan.flops_per_token / 1e12,
+        .model_tflops = flops_of(&trainer->plan, tokens, labels) / seconds / 1e12,
         .seconds = seconds,
     };
     return STATUS_OK;

@@ -189,7 +189,8 @@ static const struct op_kind dropout_backward = {.name = "residual_dropout_backwa
                                                 .reference = dropout_reference,
                                                 .cost = dropout_cost};
 
-/* ---- addition and casts: shape {count}; gathers: {rows, cols, rows of x} ---- */
+/* ---- addition and casts: shape {count}; gathers: {rows, cols, rows of x}, the variant is minus the lowest index ----
+ */
 
 static void add_setup(struct op_run *run) {
     run->tensor[X] = tensor("x", OP_IN, run->type, 1, run->shape[0]);
@@ -232,7 +233,8 @@ static void gather_setup(struct op_run *run) {
     run->tensor[X] = tensor("x", OP_IN, run->type, run->shape[2], run->shape[1]);
     run->tensor[Y] = tensor("out", OP_OUT, run->type, run->shape[0], run->shape[1]);
     run->tensor[INDEX] = tensor("index", OP_IN, DTYPE_I32, 1, run->shape[0]);
-    run->tensor[INDEX].spread = (double)run->shape[2];
+    run->tensor[INDEX].center = -(double)run->variant;
+    run->tensor[INDEX].spread = (double)(run->shape[2] + run->variant);
 }
 
 static int gather_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
@@ -243,8 +245,10 @@ static int gather_call(const struct op_run *run, const struct ops *ops, const st
 static void gather_reference(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     int64_t cols = run->shape[1];
-    for (int64_t i = 0; i < run->shape[0] * cols; i++)
-        t[Y].expected[i] = t[X].value[(int64_t)t[INDEX].value[i / cols] * cols + i % cols];
+    for (int64_t i = 0; i < run->shape[0] * cols; i++) {
+        int64_t row = (int64_t)t[INDEX].value[i / cols];
+        t[Y].expected[i] = row < 0 ? 0 : t[X].value[row * cols + i % cols];
+    }
 }
 
 static const struct op_kind add = {
@@ -302,6 +306,7 @@ static const struct op_case cases[] = {
     BOTH_TYPES(gather, NULL, OP_TEST, 0, 9, 33, 20),
     BOTH_TYPES(gather, "no rows", OP_TEST, 0, 0, 33, 20),
     BOTH_TYPES(gather, "parallel", OP_TEST, 0, 40, 768, 64),
+    BOTH_TYPES(gather, "rows of zeros", OP_TEST, 10, 40, 33, 20),
 };
 
 const struct op_family pointwise_family = {"pointwise", cases, sizeof cases / sizeof *cases};

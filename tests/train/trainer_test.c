@@ -92,6 +92,33 @@ static void the_loss_is_the_mean_over_the_global_batch(void **state) {
     free(prefix);
 }
 
+/* As the work: a token whose loss does not count has none of the head's. */
+static void flops_are_of_what_runs(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    double flops[2];
+    for (int masks = 0; masks < 2; masks++) {
+        struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 3);
+        struct trainer *trainer;
+        struct train_record record;
+        run.config.data.eod_mask_loss = masks;
+        test_ok(trainer_open(&run, NULL, &trainer));
+        test_ok(trainer_step(trainer, &record));
+        const struct train_plan *plan = trainer_plan(trainer);
+        assert_true(plan->head_flops_per_token == 6.0 * 50 * 32);
+        flops[masks] = record.model_tflops * 1e12 * record.seconds;
+        if (masks == 0) {
+            double tokens = record.tokens_per_s * record.seconds;
+            assert_true(fabs(flops[0] - tokens * plan->flops_per_token) < 1e-9 * flops[0]);
+        } else {
+            double masked = (flops[0] - flops[1]) / plan->head_flops_per_token;
+            assert_true(masked > 0.5 && fabs(masked - round(masked)) < 1e-3);
+        }
+        trainer_close(trainer);
+    }
+    free(prefix);
+}
+
 static void validation_follows_from_the_iteration(void **state) {
     (void)state;
     char *prefix = write_text();
@@ -200,6 +227,7 @@ int main(void) {
         cmocka_unit_test(the_count_sees_an_allocation),
         cmocka_unit_test(nothing_is_allocated_inside_a_step),
         cmocka_unit_test(the_loss_is_the_mean_over_the_global_batch),
+        cmocka_unit_test(flops_are_of_what_runs),
         cmocka_unit_test(validation_follows_from_the_iteration),
         cmocka_unit_test(the_plan_counts_every_part),
         cmocka_unit_test(every_stage_is_planned),

@@ -154,6 +154,9 @@ int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, 
     (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, rows *cols)) schedule(static)
     for (int64_t i = 0; i < rows; i++)
-        memcpy((char *)out + (size_t)i * bytes, (const char *)x + (size_t)index[i] * bytes, bytes);
+        if (index[i] < 0)
+            memset((char *)out + (size_t)i * bytes, 0, bytes);
+        else
+            memcpy((char *)out + (size_t)i * bytes, (const char *)x + (size_t)index[i] * bytes, bytes);
     return STATUS_OK;
 }
