@@ -57,7 +57,8 @@ struct gemm {
     enum dtype type;   /* of A, B, bias and aux */
     enum dtype c_type; /* type, or fp32 */
     bool accumulate;   /* C += (with neither bias nor epilogue); the sum is rounded once */
-    float scale;       /* 0 or 1: none; else with neither bias nor epilogue, of plain matrices */
+    bool is_scaled;    /* with neither bias nor epilogue, of plain matrices */
+    float scale;       /* where is_scaled; any, 0 as well */
     const void *bias;  /* [n] or NULL */
     enum gemm_epilogue epilogue;
     void *aux;            /* [m, n] with row stride ldc, of `type` */

@@ -44,6 +44,7 @@ struct peft_config {
     double encoder_dropout;
     bool prefix_projection;
     /* of one that was read from a file */
+    const char *where;          /* the file, in errors */
     const char *adapter_name;   /* in AdapterHub's tensor names; NULL: "default" */
     const char *base_name;      /* base_model_name_or_path, or NULL */
     struct peft_memory *memory; /* what texts and lists stand in; NULL: they are another's */

@@ -1,102 +1,337 @@
-/* Regular expressions of Python's, with which PEFT names modules, by the ones that libc has. What has another meaning
- * there, or none, is not read at all: it would match something else in silence. */
-#include "method-internal.h"
+/* Python's re by PCRE2. A scan of the text comes first: it rewrites the little that PCRE2 says otherwise, and refuses
+ * what Python's re does not have (verbs, recursion, \K) or what would have another meaning in PCRE2. */
+#include "peft/expression.h"
 
+#include "base/base.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
-#include <regex.h>
+#include <pcre2.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { LONGEST = 2048, REPEATS = 2, REPEAT_DIGITS = 2 };
+/* Of one match. A path has some 40 bytes: honest expressions take a few hundred steps, and these are milliseconds. */
+enum { MATCH_STEPS = 100000, MATCH_DEPTH = 10000, MATCH_KIB = 4096 };
+enum { LONGEST = 2048, GROUPS = 100, DEEPEST = 100, SHOWN_BYTES = 200 };
 
-/* [...]: in Python a backslash begins an escape there, in POSIX it is a character. *at: at its first byte, then at its
- * last. */
-static bool translate_class(const char **at, struct strbuf *out) {
-    const char *p = *at + 1;
-    strbuf_add_char(out, '[');
-    if (*p == '^')
-        strbuf_add_char(out, *p++);
-    for (const char *first = p; *p && (*p != ']' || p == first); p++) {
-        if (*p == '[' && p[1] && strchr(":.=", p[1]))
-            return false;
-        bool is_escape = *p == '\\';
-        p += is_escape;
-        if (!is_escape || (*p && !isalnum((unsigned char)*p) && !strchr("]^-[\\", *p)))
-            strbuf_add_char(out, *p);
-        else if (*p == 'd' || *p == 'w')
-            strbuf_add_text(out, *p == 'd' ? "0-9" : "A-Za-z0-9_");
-        else
-            return false;
-    }
-    strbuf_add_char(out, ']');
-    *at = p;
-    return *p == ']';
+struct peft_expression {
+    const char *what;
+    char shown[SHOWN_BYTES + 1]; /* in one line */
+    pcre2_code *code;
+    pcre2_match_data *data;
+    pcre2_match_context *limits;
+};
+
+/* ---- Python's syntax ---- */
+
+enum item { ITEM_NONE /* nothing to repeat */, ITEM_ONE, ITEM_REPEATED };
+
+struct scan {
+    const char *at;
+    struct strbuf *out;
+    const char *why; /* it cannot be read; NULL so far */
+    enum item last;
+    int groups, depth;
+    int open[DEEPEST];      /* the number of each group that is open; 0: it captures nothing */
+    bool is_closed[GROUPS]; /* by number */
+};
+
+static void add(struct scan *s, const char *text) {
+    strbuf_add_text(s->out, text);
 }
 
-/* {n}, {n,m}: small ones, as the compiled form grows by their product. */
-static bool is_repeat(const char *at) {
-    size_t digits = 0;
-    while (*++at && *at != '}') {
-        digits = isdigit((unsigned char)*at) ? digits + 1 : 0;
-        if ((!digits && *at != ',') || digits > REPEAT_DIGITS)
-            return false;
+/* \x and two digits. */
+static void scan_hex(struct scan *s) {
+    if (!isxdigit((unsigned char)s->at[1]) || !isxdigit((unsigned char)s->at[2])) {
+        s->why = "\\x without two hexadecimal digits";
+        return;
     }
-    return *at == '}';
+    add(s, "\\");
+    strbuf_add(s->out, s->at, 3);
+    s->at += 2;
 }
 
-/* A lazy *? needs no other word, as whole paths are matched. */
-static bool translate(const char *expression, struct strbuf *out) {
-    int repeats = 0;
-    for (const char *at = expression; *at; at++) {
-        bool is_good = true;
-        if (*at == '[')
-            is_good = translate_class(&at, out);
-        else if (at[0] == '(' && at[1] == '?') {
-            is_good = at[2] == ':';
-            strbuf_add_char(out, '(');
-            at += 2;
-        } else if (*at == '\\') {
-            at++;
-            is_good = *at && (!isalnum((unsigned char)*at) || strchr("dDwWsSbB", *at));
-            if (*at == 'd' || *at == 'D')
-                strbuf_add_text(out, *at == 'd' ? "[0-9]" : "[^0-9]");
-            else
-                strbuf_add(out, at - 1, 2);
-        } else {
-            is_good = *at != '{' || (is_repeat(at) && ++repeats <= REPEATS);
-            strbuf_add_char(out, *at);
+/* At what stands behind a backslash; then at its last byte. */
+static void scan_escape(struct scan *s, bool is_in_class) {
+    char c = *s->at;
+    s->last = ITEM_ONE;
+    if (c == 'x') {
+        scan_hex(s);
+    } else if (c == 'v') {
+        add(s, "\\x0b");
+    } else if (c && strchr(is_in_class ? "bdDsSwWafnrt" : "dDsSwWafnrt", c)) {
+        add(s, "\\");
+        strbuf_add_char(s->out, c);
+    } else if (c && !is_in_class && strchr("AbBZ", c)) {
+        add(s, "\\");
+        strbuf_add_char(s->out, c == 'Z' ? 'z' : c);
+        s->last = ITEM_NONE;
+    } else if (c >= '1' && c <= '9' && !is_in_class && !isdigit((unsigned char)s->at[1])) {
+        if (!s->is_closed[c - '0'])
+            s->why = "a reference to a group that is not closed before it";
+        add(s, "\\");
+        strbuf_add_char(s->out, c);
+    } else if (!c) {
+        s->why = "a backslash at the end";
+    } else if (isalnum((unsigned char)c)) {
+        s->why = "an escape that Python's re does not have, or that is not read here";
+    } else {
+        if ((unsigned char)c < 0x80)
+            add(s, "\\");
+        strbuf_add_char(s->out, c);
+    }
+}
+
+/* At '['; then at ']'. */
+static void scan_class(struct scan *s) {
+    strbuf_add_char(s->out, *s->at++);
+    if (*s->at == '^')
+        strbuf_add_char(s->out, *s->at++);
+    for (const char *first = s->at; !s->why && (*s->at != ']' || s->at == first); s->at++) {
+        if (!*s->at) {
+            s->why = "a [ without its ]";
+            return;
         }
-        if (!is_good)
-            return false;
+        if (*s->at == '[') { /* of itself; not the begin of [:alpha:] */
+            add(s, "\\[");
+        } else if (*s->at == '\\') {
+            s->at++;
+            scan_escape(s, true);
+        } else
+            strbuf_add_char(s->out, *s->at);
     }
-    return true;
+    if (!s->why)
+        strbuf_add_char(s->out, ']');
+    s->last = ITEM_ONE;
 }
 
-/* `prefix` and the expression for whole paths; the caller ends *compiled. */
-static bool compile(const char *prefix, const char *expression, regex_t *compiled) {
-    struct strbuf own = STRBUF_INIT, whole = STRBUF_INIT;
-    bool is_good = strnlen(expression, LONGEST) < LONGEST && translate(expression, &own);
-    strbuf_format(&whole, "^%s(%s)$", prefix, strbuf_text(&own));
-    is_good = is_good && !strbuf_status(&own) && !strbuf_status(&whole) &&
-              !regcomp(compiled, strbuf_text(&whole), REG_EXTENDED | REG_NOSUB);
-    strbuf_free(&own);
-    strbuf_free(&whole);
-    return is_good;
+/* {m}, {m,n}, {m,}, {,n}, {,}: at its end, or NULL where a brace is just a brace. */
+static const char *end_of_bounds(const char *at, const char **comma) {
+    const char *p = at + 1;
+    *comma = NULL;
+    if (*p == '}')
+        return NULL;
+    while (isdigit((unsigned char)*p))
+        p++;
+    if (*p == ',') {
+        *comma = p++;
+        while (isdigit((unsigned char)*p))
+            p++;
+    }
+    return *p == '}' ? p : NULL;
 }
 
-bool peft_expression_matches(const char *path, const char *prefix, const char *expression) {
-    regex_t compiled;
-    if (!compile(prefix, expression, &compiled))
-        return false;
-    bool is_match = !regexec(&compiled, path, 0, NULL, 0);
-    regfree(&compiled);
-    return is_match;
+/* At *, +, ? or a {; then at the last byte. */
+static void scan_repeat(struct scan *s) {
+    const char *comma = NULL, *end = *s->at == '{' ? end_of_bounds(s->at, &comma) : s->at;
+    if (!end) {
+        add(s, "\\{");
+        s->last = ITEM_ONE;
+        return;
+    }
+    if (s->last != ITEM_ONE) {
+        s->why = s->last == ITEM_NONE ? "nothing to repeat" : "multiple repeat";
+        return;
+    }
+    bool has_no_least = comma == s->at + 1;
+    if (has_no_least)
+        add(s, "{0");
+    strbuf_add(s->out, s->at + has_no_least, (size_t)(end - s->at) + !has_no_least);
+    s->at = end;
+    if (s->at[1] == '?' || s->at[1] == '+')
+        strbuf_add_char(s->out, *++s->at);
+    s->last = ITEM_REPEATED;
 }
 
-int peft_expression_check(const char *what, const char *expression) {
-    regex_t compiled;
-    if (!compile("", expression, &compiled))
-        return status_fail(STATUS_USAGE, "peft.%s \"%.200s\": an expression that cannot be read here", what,
-                           expression);
-    regfree(&compiled);
+static void open_group(struct scan *s, bool captures) {
+    if (s->depth == DEEPEST || (captures && s->groups == GROUPS - 1)) {
+        s->why = "too many groups";
+        return;
+    }
+    s->open[s->depth++] = captures ? ++s->groups : 0;
+    s->last = ITEM_NONE;
+}
+
+static void close_group(struct scan *s) {
+    if (!s->depth) {
+        s->why = "a ) without its (";
+        return;
+    }
+    int number = s->open[--s->depth];
+    s->is_closed[number] = number > 0;
+    s->last = ITEM_ONE;
+    strbuf_add_char(s->out, ')');
+}
+
+/* (?ims), which stands at the beginning, or (?ims-ims:...). At the '?'; then at the last byte. */
+static void scan_flags(struct scan *s, bool is_first) {
+    const char *end = s->at + 1 + strspn(s->at + 1, "aimsu-");
+    if ((*end != ')' || !is_first || memchr(s->at, '-', (size_t)(end - s->at))) && *end != ':') {
+        s->why = "a group of a kind that Python's re does not have, or that is not read here";
+        return;
+    }
+    add(s, "(?");
+    for (const char *p = s->at + 1; p <= end; p++)
+        if (*p != 'a' && *p != 'u') /* paths are ASCII */
+            strbuf_add_char(s->out, *p);
+    s->at = end;
+    if (*end == ':')
+        open_group(s, false);
+    else
+        s->last = ITEM_NONE;
+}
+
+/* (?P<name>, which opens a group, or (?P=name). At the '?'; then at the last byte. */
+static void scan_name(struct scan *s) {
+    bool opens = s->at[2] == '<';
+    const char *end = s->at + 3;
+    while (isalnum((unsigned char)*end) || *end == '_')
+        end++;
+    if (end == s->at + 3 || *end != (opens ? '>' : ')')) {
+        s->why = "a name of a group is letters, digits and _";
+        return;
+    }
+    add(s, "(");
+    strbuf_add(s->out, s->at, (size_t)(end - s->at) + 1);
+    s->at = end;
+    if (opens)
+        open_group(s, true);
+    else
+        s->last = ITEM_ONE;
+}
+
+/* At '('; then at the last byte of what opens the group, or at the end of a comment. */
+static void scan_group(struct scan *s, bool is_first) {
+    static const char *const plain[] = {"?:", "?=", "?!", "?<=", "?<!", "?>"};
+    s->at++;
+    if (*s->at != '?') {
+        if (*s->at == '*')
+            s->why = "nothing to repeat";
+        s->at--;
+        strbuf_add_char(s->out, '(');
+        open_group(s, true);
+        return;
+    }
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        if (!strncmp(s->at, plain[i], strlen(plain[i]))) {
+            add(s, "(");
+            add(s, plain[i]);
+            s->at += strlen(plain[i]) - 1;
+            open_group(s, false);
+            return;
+        }
+    if (!strncmp(s->at, "?P<", 3) || !strncmp(s->at, "?P=", 3)) {
+        scan_name(s);
+    } else if (s->at[1] == '#') {
+        s->at = strchr(s->at, ')');
+        if (!s->at)
+            s->why = "a comment without its )";
+    } else
+        scan_flags(s, is_first);
+}
+
+/* A key gets "(.*\.)?(" in front, two groups, and ")$" behind. Why it cannot be read, or NULL. */
+static const char *translate(const char *text, bool is_key, struct strbuf *out) {
+    struct scan s = {.at = text, .out = out, .groups = is_key ? 2 : 0, .is_closed = {[1] = is_key}};
+    if (strnlen(text, LONGEST) == LONGEST)
+        return "too long";
+    add(&s, is_key ? "(.*\\.)?(" : "");
+    for (; !s.why && *s.at; s.at++) {
+        if (*s.at == '[')
+            scan_class(&s);
+        else if (*s.at == '(')
+            scan_group(&s, s.at == text && !is_key);
+        else if (*s.at == ')')
+            close_group(&s);
+        else if (strchr("*+?{", *s.at))
+            scan_repeat(&s);
+        else if (*s.at == '\\') {
+            s.at++;
+            scan_escape(&s, false);
+        } else {
+            strbuf_add_char(out, *s.at);
+            s.last = strchr("|^$", *s.at) ? ITEM_NONE : ITEM_ONE;
+        }
+        if (s.why || !s.at || !*s.at)
+            break;
+    }
+    add(&s, is_key ? ")$" : "");
+    return s.why || !s.depth ? s.why : "a ( without its )";
+}
+
+/* ---- compiling and matching ---- */
+
+static int refuse(const struct peft_expression *e, const char *why) {
+    return status_fail(STATUS_USAGE, "peft.%s \"%s\": an expression that cannot be read here: %s", e->what, e->shown,
+                       why);
+}
+
+static int compile(struct peft_expression *e, const struct strbuf *text) {
+    int error;
+    PCRE2_SIZE offset;
+    PCRE2_UCHAR why[160];
+    e->code =
+        pcre2_compile((PCRE2_SPTR)strbuf_text(text), text->length,
+                      PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &offset, NULL);
+    if (!e->code && error == PCRE2_ERROR_HEAP_FAILED)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    if (!e->code) {
+        pcre2_get_error_message(error, why, sizeof why);
+        return refuse(e, (const char *)why);
+    }
+    e->data = pcre2_match_data_create(1, NULL);
+    e->limits = pcre2_match_context_create(NULL);
+    if (!e->data || !e->limits)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    pcre2_set_match_limit(e->limits, MATCH_STEPS);
+    pcre2_set_depth_limit(e->limits, MATCH_DEPTH);
+    pcre2_set_heap_limit(e->limits, MATCH_KIB);
     return STATUS_OK;
+}
+
+static void show(struct peft_expression *e, const char *text) {
+    size_t length = strnlen(text, SHOWN_BYTES);
+    for (size_t i = 0; i < length; i++)
+        e->shown[i] = (unsigned char)text[i] < 32 || text[i] == 127 ? '?' : text[i];
+}
+
+int peft_expression_open(const char *what, const char *text, bool is_key, struct peft_expression **expression) {
+    struct peft_expression *e = *expression = calloc(1, sizeof *e);
+    struct strbuf pcre = STRBUF_INIT;
+    if (!e)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    e->what = what;
+    show(e, text);
+    const char *why = translate(text, is_key, &pcre);
+    int status = strbuf_status(&pcre);
+    if (!status)
+        status = why ? refuse(e, why) : compile(e, &pcre);
+    strbuf_free(&pcre);
+    if (status) {
+        peft_expression_close(e);
+        *expression = NULL;
+    }
+    return status;
+}
+
+void peft_expression_close(struct peft_expression *e) {
+    if (!e)
+        return;
+    pcre2_code_free(e->code);
+    pcre2_match_data_free(e->data);
+    pcre2_match_context_free(e->limits);
+    free(e);
+}
+
+int peft_expression_match(const struct peft_expression *e, const char *path, bool *is_match) {
+    int found = pcre2_match(e->code, (PCRE2_SPTR)path, strlen(path), 0, 0, e->data, e->limits);
+    *is_match = found >= 0;
+    if (found >= 0 || found == PCRE2_ERROR_NOMATCH)
+        return STATUS_OK;
+    if (found == PCRE2_ERROR_NOMEMORY)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    return status_fail(STATUS_USAGE,
+                       "peft.%s \"%s\": an expression that is too complex: it takes more than %d steps, or %d KiB, to "
+                       "match %s",
+                       e->what, e->shown, MATCH_STEPS, MATCH_KIB, path);
 }

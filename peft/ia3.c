@@ -55,27 +55,6 @@ static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct p
     return scale->id < 0 ? scale->id : STATUS_OK;
 }
 
-/* Every entry must be one of the targets. */
-static int check_feedforward(const struct peft_adapter *adapter) {
-    const struct config_list *list = &adapter->config.feedforward_modules;
-    struct peft_projection projections[PEFT_PROJECTIONS];
-    peft_projections(&adapter->peft->base, projections);
-    bool is_none = list->count == 1 && !strcmp(list->items[0], "none");
-    for (size_t i = 0; i < list->count && !is_none; i++) {
-        bool is_target = false;
-        struct peft_adapter one = *adapter;
-        one.config.feedforward_modules = (struct config_list){list->items + i, 1};
-        for (int64_t layer = 0; layer < adapter->peft->base.num_layers; layer++)
-            for (int p = 0; p < PEFT_PROJECTIONS; p++)
-                is_target = is_target || (peft_is_feedforward(&one, layer, &projections[p]) &&
-                                          peft_targets(adapter, layer, &projections[p]));
-        if (!is_target)
-            return status_fail(STATUS_USAGE, "peft.feedforward_modules %s is none of peft.target_modules",
-                               list->items[i]);
-    }
-    return STATUS_OK;
-}
-
 /* An input and an output of the projection, a rank's share. */
 static void need_scratch(const struct scale *scale) {
     struct peft *peft = scale->adapter->peft;
@@ -103,19 +82,17 @@ static int describe(struct peft_adapter *adapter) {
         ia3->scales = calloc((size_t)base->num_layers * PEFT_PROJECTIONS, sizeof *ia3->scales);
     if (!ia3 || !ia3->scales)
         return status_fail(STATUS_MEMORY, "out of memory");
-    int status = peft_targets_check(adapter);
-    if (!status)
-        status = check_feedforward(adapter);
+    int status = peft_choose_targets(adapter);
     peft_projections(base, projections);
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
-            if (!peft_targets(adapter, layer, &projections[p]))
+            const struct peft_choice *choice = peft_choice(adapter, layer, &projections[p]);
+            if (!choice->is_target)
                 continue;
             struct scale *scale = &ia3->scales[ia3->count++];
-            bool is_feedforward = peft_is_feedforward(adapter, layer, &projections[p]);
             *scale = (struct scale){.adapter = adapter, .layer = layer, .projection = projections[p]};
-            status = add_scale(adapter, layer, &projections[p], is_feedforward, scale);
-            if (is_feedforward && !has_place_for_input(&projections[p])) {
+            status = add_scale(adapter, layer, &projections[p], choice->is_feedforward, scale);
+            if (choice->is_feedforward && !has_place_for_input(&projections[p])) {
                 need_scratch(scale);
                 status = status ? status : check_input(scale);
             }
@@ -279,7 +256,8 @@ static int attach(struct peft_adapter *adapter) {
     int status = STATUS_OK;
     for (int i = 0; i < ia3->count && !status; i++) {
         struct scale *scale = &ia3->scales[i];
-        status = attach_scale(adapter->peft, scale, peft_is_feedforward(adapter, scale->layer, &scale->projection));
+        status =
+            attach_scale(adapter->peft, scale, peft_choice(adapter, scale->layer, &scale->projection)->is_feedforward);
     }
     return status;
 }

@@ -67,20 +67,6 @@ static int check_config(const struct peft_config *config) {
 
 enum { DROPOUT_SITES = 1 << 23 }; /* the model's own are below */
 
-/* Rank and scale of a projection, by the patterns or else for all. */
-static int configure(struct pair *pair) {
-    const struct peft_config *config = &pair->adapter->config;
-    double r = (double)config->r, alpha = config->lora_alpha;
-    int status = peft_pattern(&config->rank_pattern, "rank_pattern", pair->layer, &pair->projection, &r);
-    if (!status)
-        status = peft_pattern(&config->alpha_pattern, "alpha_pattern", pair->layer, &pair->projection, &alpha);
-    if (!status && r != floor(r))
-        return status_fail(STATUS_USAGE, "peft.rank_pattern: a rank of %g", r);
-    pair->r = (int64_t)r;
-    pair->scale = (float)(alpha / (config->use_rslora ? sqrt(r) : r));
-    return status;
-}
-
 /* Where x after dropout, and the gradient before it, stand meanwhile. */
 static void need_scratch(const struct pair *pair) {
     struct peft *peft = pair->adapter->peft;
@@ -100,11 +86,12 @@ static int describe(struct peft_adapter *adapter) {
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = check_config(config);
     if (!status)
-        status = peft_targets_check(adapter);
+        status = peft_choose_targets(adapter);
     peft_projections(base, projections);
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
-            if (!peft_targets(adapter, layer, &projections[p]))
+            const struct peft_choice *choice = peft_choice(adapter, layer, &projections[p]);
+            if (!choice->is_target)
                 continue;
             struct pair *pair = &lora->pairs[lora->count++];
             int64_t number = (adapter->number * base->num_layers + layer) * PEFT_PROJECTIONS + p;
@@ -112,11 +99,11 @@ static int describe(struct peft_adapter *adapter) {
                                   .projection = projections[p],
                                   .layer = layer,
                                   .is_here = peft_has_layer(adapter->peft, layer),
+                                  .r = choice->r,
+                                  .scale = choice->scale,
                                   .dropout_site = DROPOUT_SITES + (uint32_t)number};
             need_scratch(pair);
-            status = configure(pair);
-            if (!status)
-                status = add_pair(pair);
+            status = add_pair(pair);
         }
     return status;
 }
@@ -212,6 +199,7 @@ static int forward(void *self, const struct hook_call *call) {
                         .ldc = pair->r,
                         .type = call->dtype,
                         .c_type = call->dtype,
+                        .is_scaled = true,
                         .scale = pair->scale};
     struct gemm up = {.m = call->rows,
                       .n = call->out,
@@ -284,6 +272,7 @@ static int backward_output(void *self, const struct hook_call *call) {
                         .ldc = pair->r,
                         .type = call->dtype,
                         .c_type = call->dtype,
+                        .is_scaled = true,
                         .scale = pair->scale};
     int status = is_dropped_dora ? dora_dropped_backward(pair, call, kept.y)
                  : is_dora       ? dora_backward(pair, call, kept.y)

@@ -177,20 +177,16 @@ static int divide_by_norms(const struct merge *m, int param, float *magnitude) {
 
 static int add_lora(struct merge *m, const struct peft_adapter *adapter, int64_t layer,
                     const struct peft_projection *p) {
-    const struct peft_config *config = &adapter->config;
-    struct change change = {.kind = CHANGE_ADD, .param = peft_base_parameter(&m->table, layer, p, "weight")};
+    struct change change = {.kind = CHANGE_ADD,
+                            .param = peft_base_parameter(&m->table, layer, p, "weight"),
+                            .scale = peft_choice(adapter, layer, p)->scale};
     struct change rows = {.kind = CHANGE_ROWS, .param = change.param};
     int64_t unused;
-    double alpha = config->lora_alpha;
-    int status = peft_pattern(&config->alpha_pattern, "alpha_pattern", layer, p, &alpha);
-    if (!status)
-        status = read_values(m, adapter, layer, p->name, "lora_A", &change.a, &change.r);
+    int status = read_values(m, adapter, layer, p->name, "lora_A", &change.a, &change.r);
     if (!status)
         status = read_values(m, adapter, layer, p->name, "lora_B", &change.b, &unused);
-    double r = change.r > 0 ? (double)change.r : 1;
-    change.scale = (float)(alpha / (config->use_rslora ? sqrt(r) : r));
     add_change(m, change);
-    if (!status && config->use_dora)
+    if (!status && adapter->config.use_dora)
         status = read_values(m, adapter, layer, p->name, "lora_magnitude_vector", &rows.a, &unused);
     if (!status && rows.a)
         status = divide_by_norms(m, rows.param, rows.a);
@@ -201,7 +197,7 @@ static int add_lora(struct merge *m, const struct peft_adapter *adapter, int64_t
 
 static int add_ia3(struct merge *m, const struct peft_adapter *adapter, int64_t layer,
                    const struct peft_projection *p) {
-    struct change change = {.kind = peft_is_feedforward(adapter, layer, p) ? CHANGE_COLUMNS : CHANGE_ROWS,
+    struct change change = {.kind = peft_choice(adapter, layer, p)->is_feedforward ? CHANGE_COLUMNS : CHANGE_ROWS,
                             .param = peft_base_parameter(&m->table, layer, p, "weight")};
     int64_t unused;
     int status = read_values(m, adapter, layer, p->name, "ia3_l", &change.a, &unused);
@@ -227,7 +223,7 @@ static int find_changes(struct merge *m) {
         for (int64_t layer = 0; layer < m->config.num_layers; layer++)
             for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
                 const struct peft_adapter *adapter = &m->peft->adapters[i];
-                if (!peft_targets(adapter, layer, &projections[p]))
+                if (!peft_choice(adapter, layer, &projections[p])->is_target)
                     continue;
                 status = adapter->config.type == PEFT_LORA ? add_lora(m, adapter, layer, &projections[p])
                                                            : add_ia3(m, adapter, layer, &projections[p]);

@@ -5,6 +5,7 @@
 #include "peft/peft.h"
 
 struct peft_adapter;
+struct peft_choice;
 
 /* One method. Members that it does not need are NULL. */
 struct peft_method {
@@ -31,6 +32,7 @@ struct peft_adapter {
     int number;                   /* in the stack */
     int first_row, end_row;       /* its rows of the table */
     struct param_table own_table; /* in a stack of several: the table in which they alone train */
+    struct peft_choice *choices;  /* of LoRA and IA3: what peft_choose_targets found */
     void *own;                    /* the method's */
 };
 
@@ -73,25 +75,27 @@ void peft_projections(const struct model_config *base, struct peft_projection pr
 /* Its "weight" or "bias" in the base's table; PARAM_NONE where it has none. */
 int peft_base_parameter(const struct param_table *base, int64_t layer, const struct peft_projection *projection,
                         const char *kind);
-/* Whether the adapter changes this projection of this layer: target_modules, exclude_modules, layers_to_transform. */
-bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection);
-/* Of these, whether it is scaled at its input: feedforward_modules; none of it where the one entry is "none". */
-bool peft_is_feedforward(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection);
+
+/* What a configuration says of one projection of one layer: target_modules, exclude_modules, layers_to_transform,
+ * feedforward_modules, and LoRA's patterns. */
+struct peft_choice {
+    bool is_target;
+    bool is_feedforward; /* where it is a target, it is scaled at its input */
+    bool is_named;       /* by target_modules, whatever excludes it */
+    int64_t r;
+    float scale; /* of LoRA's product: alpha / r, or rsLoRA's */
+};
+/* choices [layers][PEFT_PROJECTIONS] of a model with so many layers. Each expression is compiled once. */
+int peft_choose(const struct peft_config *config, int64_t layers, struct peft_choice *choices);
+/* The same of the adapter's model, which peft_choice then reads. Fails when no projection of the model is targeted, or
+ * an entry of a list is none of them. */
+int peft_choose_targets(struct peft_adapter *adapter);
+const struct peft_choice *peft_choice(const struct peft_adapter *adapter, int64_t layer,
+                                      const struct peft_projection *projection);
 /* Whether layers_to_transform has the layer. */
 bool peft_transforms(const struct peft_adapter *adapter, int64_t layer);
 /* Fails where it has what is no layer of the model. */
 int peft_layers_check(const struct peft_adapter *adapter);
-/* What a list of "KEY=VALUE" says of a projection: PEFT's get_pattern_key, the first key that matches its path.
- * *value stays as it is where none does. Fails on an item that is none, or whose value is no number above 0. */
-int peft_pattern(const struct config_list *patterns, const char *what, int64_t layer,
-                 const struct peft_projection *projection, double *value);
-/* Fails when no projection of the model is targeted, or an entry of the list matches none. */
-int peft_targets_check(const struct peft_adapter *adapter);
-
-/* Whether `prefix`, POSIX's, and an expression of Python's match the whole path; false where it cannot be read. */
-bool peft_expression_matches(const char *path, const char *prefix, const char *expression);
-/* Fails where the expression cannot be read. */
-int peft_expression_check(const char *what, const char *expression);
 
 /* Adds a row named "layers.L.NAME" (no layer: "NAME"), with the file's name; layers that another stage has, too, so
  * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their

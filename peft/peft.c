@@ -232,8 +232,10 @@ void peft_close(struct peft *peft) {
     for (int i = 0; i < peft->count && peft->adapters; i++)
         if (peft->adapters[i].method && peft->adapters[i].method->close)
             peft->adapters[i].method->close(&peft->adapters[i]);
-    for (int i = 0; i < peft->count && peft->adapters; i++)
+    for (int i = 0; i < peft->count && peft->adapters; i++) {
         param_table_free(&peft->adapters[i].own_table);
+        free(peft->adapters[i].choices);
+    }
     peft_close(peft->tables);
     device_free(peft->rank->device, peft->scratch);
     param_store_close(&peft->store);

@@ -97,6 +97,15 @@ static bool read_bool(struct reader *r, const char *key, bool fallback) {
     return value ? json_is_true(value) : fallback;
 }
 
+static const char *keep_text(struct reader *r, const char *text, size_t length) {
+    char *copy = keep(r->config, length + 1);
+    if (!copy)
+        r->status = status_fail(STATUS_MEMORY, "out of memory");
+    else
+        memcpy(copy, text, length);
+    return copy;
+}
+
 static const char *read_text(struct reader *r, const char *key) {
     const json_t *value = find(r, key);
     if (!value)
@@ -105,13 +114,7 @@ static const char *read_text(struct reader *r, const char *key) {
         refuse(r, key, "a text");
         return NULL;
     }
-    size_t bytes = json_string_length(value) + 1;
-    char *text = keep(r->config, bytes);
-    if (!text)
-        r->status = status_fail(STATUS_MEMORY, "out of memory");
-    else
-        memcpy(text, json_string_value(value), bytes);
-    return text;
+    return keep_text(r, json_string_value(value), json_string_length(value));
 }
 
 static int read_choice(struct reader *r, const char *key, const char *const *names, int count, int fallback) {
@@ -134,14 +137,10 @@ static int read_choice(struct reader *r, const char *key, const char *const *nam
 
 /* ---- lists ---- */
 
-static bool add_item(struct reader *r, struct config_list *list, const char *text) {
-    size_t bytes = strlen(text) + 1;
-    char *copy = keep(r->config, bytes);
-    if (!copy)
-        r->status = status_fail(STATUS_MEMORY, "out of memory");
-    else
-        list->items[list->count++] = memcpy(copy, text, bytes);
-    return copy != NULL;
+static void add_item(struct reader *r, struct config_list *list, const char *text) {
+    const char *copy = keep_text(r, text, strlen(text));
+    if (copy)
+        list->items[list->count++] = copy;
 }
 
 static bool start_list(struct reader *r, const char *key, size_t count, struct config_list *list) {
@@ -219,13 +218,14 @@ static void read_patterns(struct reader *r, const char *key, bool is_rank, struc
         const json_t *item = json_object_iter_value(at);
         const char *name = json_object_iter_key(at);
         double number = json_number_value(item);
-        bool is_right = json_is_number(item) && number > 0 && number <= 1e6 &&
-                        (!is_rank || (json_is_integer(item) && number <= 65536));
+        bool is_right = json_is_number(item) && number >= 0 && number <= 1e6 &&
+                        (!is_rank || (json_is_integer(item) && number >= 1 && number <= 65536));
         size_t bytes = strlen(name) + 40;
         char *text = is_right && *name ? malloc(bytes) : NULL;
         if (!is_right || !*name)
             refuse(r, key,
-                   is_rank ? "module names with ranks, integers from 1 to 65536" : "module names with numbers above 0");
+                   is_rank ? "module names with ranks, integers from 1 to 65536"
+                           : "module names with numbers from 0 to 1e+06");
         else if (!text)
             r->status = status_fail(STATUS_MEMORY, "out of memory");
         else {
@@ -377,6 +377,13 @@ static void check_layers_pattern(struct reader *r) {
 
 /* ---- methods ---- */
 
+/* An empty list is no module at all, and not the method's own. */
+static void read_targets(struct reader *r) {
+    read_names(r, "target_modules", &r->config->target_modules);
+    if (!r->status && find(r, "target_modules") && !r->config->target_modules.count)
+        refuse(r, "target_modules", "at least one name, or null for the method's own");
+}
+
 static void read_lora(struct reader *r) {
     struct peft_config *config = r->config;
     check_initialisation(r);
@@ -388,7 +395,7 @@ static void read_lora(struct reader *r) {
         refuse(r, "lora_dropout", "0 or more, below 1");
     config->use_rslora = read_bool(r, "use_rslora", false);
     config->use_dora = read_bool(r, "use_dora", false);
-    read_names(r, "target_modules", &config->target_modules);
+    read_targets(r);
     read_names(r, "exclude_modules", &config->exclude_modules);
     read_layers(r, "layers_to_transform", &config->layers_to_transform);
     read_patterns(r, "rank_pattern", true, &config->rank_pattern);
@@ -397,7 +404,7 @@ static void read_lora(struct reader *r) {
 
 static void read_ia3(struct reader *r) {
     struct peft_config *config = r->config;
-    read_names(r, "target_modules", &config->target_modules);
+    read_targets(r);
     read_names(r, "exclude_modules", &config->exclude_modules);
     read_names(r, "feedforward_modules", &config->feedforward_modules);
     if (!r->status && find(r, "feedforward_modules") && !config->feedforward_modules.count)
@@ -525,11 +532,12 @@ int peft_read_config(const char *text, const char *where, struct peft_config *co
     if (status)
         return status;
     struct reader r = {.root = root, .where = where, .config = config};
-    if (!json_is_object(root))
+    config->where = keep_text(&r, where, strlen(where));
+    if (!r.status && !json_is_object(root))
         r.status = status_fail(STATUS_INVALID, "%s: expected a JSON object", where);
-    else if (json_object_get(root, "config") && !json_object_get(root, "peft_type"))
+    else if (!r.status && json_object_get(root, "config") && !json_object_get(root, "peft_type"))
         read_hub(&r);
-    else {
+    else if (!r.status) {
         config->base_name = read_text(&r, "base_model_name_or_path");
         read_peft(&r);
     }

@@ -1,7 +1,9 @@
 /* Which projections of the base an adapter changes: PEFT's rules for target_modules, exclude_modules and
  * layers_to_transform, on the module paths of Hugging Face's GPT-2. */
 #include "method-internal.h"
+#include "peft/expression.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,11 +46,6 @@ static bool is_listed(const struct config_list *list, const char *path) {
     return false;
 }
 
-/* Listed, or matched by the one expression. */
-static bool is_named(const struct config_list *list, const char *path) {
-    return is_listed(list, path) || (list->count == 1 && peft_expression_matches(path, "", list->items[0]));
-}
-
 static bool has_layer(const struct config_list *list, int64_t layer) {
     for (size_t i = 0; i < list->count; i++)
         if (strtoll(list->items[i], NULL, 10) == layer)
@@ -56,83 +53,8 @@ static bool has_layer(const struct config_list *list, int64_t layer) {
     return list->count == 0;
 }
 
-bool peft_targets(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection) {
-    const struct peft_config *config = &adapter->config;
-    const struct config_list *targets = &config->target_modules;
-    char path[PATH_BYTES];
-    module_path(layer, projection->name, path);
-    if (is_named(&config->exclude_modules, path) || !has_layer(&config->layers_to_transform, layer))
-        return false;
-    if (targets->count == 1 && !strcmp(targets->items[0], "all-linear"))
-        return true;
-    if (targets->count == 0) {
-        const struct config_list defaults = {(const char **)default_targets[config->type],
-                                             default_targets[config->type][1] ? 2 : 1};
-        return is_listed(&defaults, path);
-    }
-    return is_named(targets, path);
-}
-
-bool peft_is_feedforward(const struct peft_adapter *adapter, int64_t layer, const struct peft_projection *projection) {
-    const struct config_list *modules = &adapter->config.feedforward_modules;
-    char path[PATH_BYTES];
-    module_path(layer, projection->name, path);
-    if (modules->count == 0)
-        return is_suffix(path, "mlp.c_proj");
-    if (modules->count == 1 && !strcmp(modules->items[0], "none"))
-        return false;
-    for (size_t i = 0; i < modules->count; i++) { /* PEFT looks for no dot before these */
-        size_t tail = strlen(modules->items[i]);
-        if (tail > 0 && tail <= strlen(path) && !strcmp(path + strlen(path) - tail, modules->items[i]))
-            return true;
-    }
-    return modules->count == 1 && peft_expression_matches(path, "", modules->items[0]);
-}
-
 bool peft_transforms(const struct peft_adapter *adapter, int64_t layer) {
     return has_layer(&adapter->config.layers_to_transform, layer);
-}
-
-int peft_pattern(const struct config_list *patterns, const char *what, int64_t layer,
-                 const struct peft_projection *projection, double *value) {
-    char path[PATH_BYTES], key[1024];
-    bool is_found = false;
-    module_path(layer, projection->name, path);
-    for (size_t i = 0; i < patterns->count; i++) {
-        int status;
-        const char *item = patterns->items[i], *equals = strrchr(item, '=');
-        size_t length = equals ? (size_t)(equals - item) : 0;
-        char *end = NULL;
-        double number = equals ? strtod(equals + 1, &end) : 0;
-        if (!length || length >= sizeof key || *end || !(number > 0) || number > 1e9)
-            return status_fail(STATUS_USAGE, "peft.%s \"%s\": expected KEY=VALUE, and a value above 0", what, item);
-        memcpy(key, item, length);
-        key[length] = 0;
-        status = peft_expression_check(what, key);
-        if (status)
-            return status;
-        if (is_found || !peft_expression_matches(path, "(.*\\.)?", key))
-            continue;
-        *value = number;
-        is_found = true;
-    }
-    return STATUS_OK;
-}
-
-/* Whether the entry is the name of some projection of some layer. */
-static bool names_any(const struct model_config *base, const char *entry, bool is_alone) {
-    struct peft_projection projections[PEFT_PROJECTIONS];
-    char path[PATH_BYTES];
-    peft_projections(base, projections);
-    if (is_alone && !strcmp(entry, "all-linear"))
-        return true;
-    for (int64_t layer = 0; layer < base->num_layers; layer++)
-        for (int p = 0; p < PEFT_PROJECTIONS; p++) {
-            module_path(layer, projections[p].name, path);
-            if (is_suffix(path, entry) || (is_alone && peft_expression_matches(path, "", entry)))
-                return true;
-        }
-    return false;
 }
 
 int peft_layers_check(const struct peft_adapter *adapter) {
@@ -148,34 +70,237 @@ int peft_layers_check(const struct peft_adapter *adapter) {
     return STATUS_OK;
 }
 
-static int check_expression(const char *what, const struct config_list *list) {
-    return list->count == 1 ? peft_expression_check(what, list->items[0]) : STATUS_OK;
+/* ---- lists, compiled ---- */
+
+/* Names by suffix; where there is one alone, it may be an expression as well. */
+struct names {
+    const struct config_list *list;
+    struct peft_expression *expression; /* or NULL */
+};
+
+static int open_names(const char *what, const struct config_list *list, struct names *names) {
+    names->list = list;
+    return list->count == 1 ? peft_expression_open(what, list->items[0], false, &names->expression) : STATUS_OK;
 }
 
-int peft_targets_check(const struct peft_adapter *adapter) {
-    const struct model_config *base = &adapter->peft->base;
-    const struct config_list *targets = &adapter->config.target_modules;
-    struct peft_projection projections[PEFT_PROJECTIONS];
-    bool is_any = false;
-    int status = peft_layers_check(adapter);
-    if (!status)
-        status = check_expression("target_modules", targets);
-    if (!status)
-        status = check_expression("exclude_modules", &adapter->config.exclude_modules);
-    if (!status)
-        status = check_expression("feedforward_modules", &adapter->config.feedforward_modules);
-    for (size_t i = 0; i < targets->count && !status; i++)
-        if (!names_any(base, targets->items[i], targets->count == 1))
-            status = status_fail(STATUS_USAGE,
-                                 "peft.target_modules %s matches no projection of the model: it has attn.c_attn, "
-                                 "attn.c_proj, mlp.c_fc and mlp.c_proj in layers 0 to %lld",
-                                 targets->items[i], (long long)base->num_layers - 1);
-    peft_projections(base, projections);
-    for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
-        for (int p = 0; p < PEFT_PROJECTIONS; p++)
-            is_any = is_any || peft_targets(adapter, layer, &projections[p]);
-    if (!status && !is_any)
-        status = status_fail(STATUS_USAGE, "peft.exclude_modules and peft.layers_to_transform leave nothing of "
-                                           "peft.target_modules");
+static int match_names(const struct names *names, const char *path, bool *is_match) {
+    *is_match = is_listed(names->list, path);
+    return *is_match || !names->expression ? STATUS_OK : peft_expression_match(names->expression, path, is_match);
+}
+
+/* "KEY=VALUE"; of PEFT's get_pattern_key the first key that matches counts. */
+struct pattern {
+    struct peft_expression *key;
+    double value;
+};
+struct patterns {
+    size_t count;
+    struct pattern *items;
+};
+
+static int open_pattern(const char *what, const char *item, double least, struct pattern *pattern) {
+    const char *equals = strrchr(item, '=');
+    char *end = NULL, *key;
+    pattern->value = equals ? strtod(equals + 1, &end) : 0;
+    if (!equals || equals == item || end == equals + 1 || *end || !(pattern->value >= least) || pattern->value > 1e9)
+        return status_fail(STATUS_USAGE, "peft.%s \"%s\": expected KEY=VALUE, and a value of at least %g", what, item,
+                           least);
+    key = strndup(item, (size_t)(equals - item));
+    int status =
+        key ? peft_expression_open(what, key, true, &pattern->key) : status_fail(STATUS_MEMORY, "out of memory");
+    free(key);
     return status;
+}
+
+static int open_patterns(const char *what, const struct config_list *list, double least, struct patterns *patterns) {
+    int status = STATUS_OK;
+    patterns->items = calloc(list->count + 1, sizeof *patterns->items);
+    if (!patterns->items)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    while (patterns->count < list->count && !status) {
+        status = open_pattern(what, list->items[patterns->count], least, &patterns->items[patterns->count]);
+        patterns->count++;
+    }
+    return status;
+}
+
+static int match_patterns(const struct patterns *patterns, const char *path, double *value) {
+    bool is_match = false;
+    int status = STATUS_OK;
+    for (size_t i = 0; i < patterns->count && !is_match && !status; i++) {
+        status = peft_expression_match(patterns->items[i].key, path, &is_match);
+        if (is_match)
+            *value = patterns->items[i].value;
+    }
+    return status;
+}
+
+/* ---- what a configuration chooses ---- */
+
+struct chooser {
+    const struct peft_config *config;
+    struct names targets, excluded, forwards;
+    struct patterns ranks, alphas;
+};
+
+static int open_chooser(struct chooser *c) {
+    const struct peft_config *config = c->config;
+    int status = open_names("target_modules", &config->target_modules, &c->targets);
+    if (!status)
+        status = open_names("exclude_modules", &config->exclude_modules, &c->excluded);
+    if (!status)
+        status = open_names("feedforward_modules", &config->feedforward_modules, &c->forwards);
+    if (!status)
+        status = open_patterns("rank_pattern", &config->rank_pattern, 1, &c->ranks);
+    return status ? status : open_patterns("alpha_pattern", &config->alpha_pattern, 0, &c->alphas);
+}
+
+static void close_chooser(struct chooser *c) {
+    peft_expression_close(c->targets.expression);
+    peft_expression_close(c->excluded.expression);
+    peft_expression_close(c->forwards.expression);
+    for (size_t i = 0; i < c->ranks.count; i++)
+        peft_expression_close(c->ranks.items[i].key);
+    for (size_t i = 0; i < c->alphas.count; i++)
+        peft_expression_close(c->alphas.items[i].key);
+    free(c->ranks.items);
+    free(c->alphas.items);
+}
+
+static int match_targets(const struct chooser *c, const char *path, bool *is_match) {
+    const struct config_list *targets = &c->config->target_modules;
+    const char *const *defaults = default_targets[c->config->type];
+    *is_match = targets->count == 1 && !strcmp(targets->items[0], "all-linear");
+    if (*is_match)
+        return STATUS_OK;
+    if (targets->count)
+        return match_names(&c->targets, path, is_match);
+    *is_match = is_listed(&(struct config_list){(const char **)defaults, defaults[1] ? 2 : 1}, path);
+    return STATUS_OK;
+}
+
+/* PEFT looks for no dot before these. */
+static bool is_end(const char *path, const char *end) {
+    size_t length = strlen(path), tail = strlen(end);
+    return tail > 0 && tail <= length && !strcmp(path + length - tail, end);
+}
+
+static int match_forwards(const struct chooser *c, const char *path, bool *is_match) {
+    const struct config_list *modules = &c->config->feedforward_modules;
+    *is_match = modules->count == 0 && is_suffix(path, "mlp.c_proj");
+    if (modules->count == 1 && !strcmp(modules->items[0], "none"))
+        return STATUS_OK;
+    for (size_t i = 0; i < modules->count && !*is_match; i++)
+        *is_match = is_end(path, modules->items[i]);
+    return *is_match || !c->forwards.expression ? STATUS_OK
+                                                : peft_expression_match(c->forwards.expression, path, is_match);
+}
+
+static int choose_one(const struct chooser *c, int64_t layer, const char *path, struct peft_choice *choice) {
+    const struct peft_config *config = c->config;
+    bool is_excluded = false;
+    double r = (double)config->r, alpha = config->lora_alpha;
+    int status = match_targets(c, path, &choice->is_named);
+    if (!status)
+        status = match_names(&c->excluded, path, &is_excluded);
+    choice->is_target = choice->is_named && !is_excluded && has_layer(&config->layers_to_transform, layer);
+    if (!status)
+        status = match_forwards(c, path, &choice->is_feedforward);
+    if (!status)
+        status = match_patterns(&c->ranks, path, &r);
+    if (!status)
+        status = match_patterns(&c->alphas, path, &alpha);
+    if (status || config->type != PEFT_LORA)
+        return status;
+    choice->r = (int64_t)r;
+    choice->scale = (float)(alpha / (config->use_rslora ? sqrt(r) : r));
+    return r == floor(r) ? STATUS_OK : status_fail(STATUS_USAGE, "peft.rank_pattern: a rank of %g", r);
+}
+
+static void choice_path(int64_t index, char path[PATH_BYTES]) {
+    struct peft_projection projections[PEFT_PROJECTIONS];
+    peft_projections(&(const struct model_config){0}, projections);
+    module_path(index / PEFT_PROJECTIONS, projections[index % PEFT_PROJECTIONS].name, path);
+}
+
+int peft_choose(const struct peft_config *config, int64_t layers, struct peft_choice *choices) {
+    struct chooser chooser = {.config = config};
+    int status = open_chooser(&chooser);
+    for (int64_t i = 0; i < layers * PEFT_PROJECTIONS && !status; i++) {
+        char path[PATH_BYTES];
+        choice_path(i, path);
+        status = choose_one(&chooser, i / PEFT_PROJECTIONS, path, &choices[i]);
+    }
+    close_chooser(&chooser);
+    return status;
+}
+
+/* ---- of a model ---- */
+
+const struct peft_choice *peft_choice(const struct peft_adapter *adapter, int64_t layer,
+                                      const struct peft_projection *projection) {
+    struct peft_projection projections[PEFT_PROJECTIONS];
+    int p = 0;
+    peft_projections(&adapter->peft->base, projections);
+    while (projections[p].place != projection->place)
+        p++;
+    return &adapter->choices[layer * PEFT_PROJECTIONS + p];
+}
+
+/* Each entry names some projection, and something is left of them. */
+static int check_targets(const struct peft_adapter *adapter, int64_t count) {
+    const struct config_list *targets = &adapter->config.target_modules;
+    bool is_any = false;
+    for (size_t entry = 0; entry < targets->count; entry++) {
+        bool is_found = false;
+        char path[PATH_BYTES];
+        for (int64_t i = 0; i < count && !is_found; i++) {
+            choice_path(i, path);
+            is_found = targets->count == 1 ? adapter->choices[i].is_named : is_suffix(path, targets->items[entry]);
+        }
+        if (!is_found)
+            return status_fail(STATUS_USAGE,
+                               "peft.target_modules %s matches no projection of the model: it has attn.c_attn, "
+                               "attn.c_proj, mlp.c_fc and mlp.c_proj in layers 0 to %lld",
+                               targets->items[entry], (long long)count / PEFT_PROJECTIONS - 1);
+    }
+    for (int64_t i = 0; i < count; i++)
+        is_any = is_any || adapter->choices[i].is_target;
+    return is_any ? STATUS_OK
+                  : status_fail(STATUS_USAGE, "peft.exclude_modules and peft.layers_to_transform leave nothing of "
+                                              "peft.target_modules");
+}
+
+/* Each entry is one of the targets. */
+static int check_forwards(const struct peft_adapter *adapter, int64_t count) {
+    const struct config_list *modules = &adapter->config.feedforward_modules;
+    if (modules->count == 1 && !strcmp(modules->items[0], "none"))
+        return STATUS_OK;
+    for (size_t entry = 0; entry < modules->count; entry++) {
+        bool is_found = false;
+        char path[PATH_BYTES];
+        for (int64_t i = 0; i < count && !is_found; i++) {
+            choice_path(i, path);
+            is_found = adapter->choices[i].is_target && adapter->choices[i].is_feedforward &&
+                       (modules->count == 1 || is_end(path, modules->items[entry]));
+        }
+        if (!is_found)
+            return status_fail(STATUS_USAGE, "peft.feedforward_modules %s is none of peft.target_modules",
+                               modules->items[entry]);
+    }
+    return STATUS_OK;
+}
+
+int peft_choose_targets(struct peft_adapter *adapter) {
+    int64_t layers = adapter->peft->base.num_layers, count = layers * PEFT_PROJECTIONS;
+    const char *where = adapter->config.where;
+    adapter->choices = calloc((size_t)count + 1, sizeof *adapter->choices);
+    int status = adapter->choices ? peft_layers_check(adapter) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = peft_choose(&adapter->config, layers, adapter->choices);
+    if (!status)
+        status = check_targets(adapter, count);
+    if (!status && adapter->config.type == PEFT_IA3)
+        status = check_forwards(adapter, count);
+    return status && where ? status_wrap(status, "%s", where) : status;
 }

@@ -82,23 +82,26 @@ static void add_lora(json_t *object, const struct peft_config *config) {
 }
 
 /* Whether the targets have the feed-forward's second projection in some layer. */
-static bool targets_forward(const struct peft_config *config) {
+static int targets_forward(const struct peft_config *config, bool *is_any) {
     enum { LAYERS = 1024 }; /* whose numbers expressions may name */
-    const struct peft_projection forward = {.name = "mlp.c_proj"};
-    struct peft_adapter adapter = {.config = *config};
-    adapter.config.layers_to_transform = (struct config_list){0};
-    for (int64_t layer = 0; layer < LAYERS; layer++)
-        if (peft_targets(&adapter, layer, &forward))
-            return true;
-    return false;
+    struct peft_config anywhere = *config;
+    struct peft_choice *choices = calloc(LAYERS * PEFT_PROJECTIONS, sizeof *choices);
+    anywhere.layers_to_transform = (struct config_list){0};
+    int status = choices ? peft_choose(&anywhere, LAYERS, choices) : status_fail(STATUS_MEMORY, "out of memory");
+    *is_any = false;
+    for (int64_t layer = 0; layer < LAYERS && !status; layer++)
+        *is_any = *is_any || choices[layer * PEFT_PROJECTIONS + PEFT_PROJECTIONS - 1].is_target;
+    free(choices);
+    return status;
 }
 
-static void add_ia3(json_t *object, const struct peft_config *config) {
+static int add_ia3(json_t *object, const struct peft_config *config) {
     static const char *const defaults[] = {"c_attn", "mlp.c_proj", NULL}, *const forwards[] = {"mlp.c_proj", NULL};
     const struct config_list *modules = &config->feedforward_modules;
-    bool is_default = !config->target_modules.count,
-         is_none = modules->count ? modules->count == 1 && !strcmp(modules->items[0], "none")
-                                  : !is_default && !targets_forward(config);
+    bool is_default = !config->target_modules.count, is_targeted = false;
+    int status = modules->count || is_default ? STATUS_OK : targets_forward(config, &is_targeted);
+    bool is_none =
+        modules->count ? modules->count == 1 && !strcmp(modules->items[0], "none") : !is_default && !is_targeted;
     set(object, "target_modules", targets_of(&config->target_modules, defaults));
     set(object, "exclude_modules",
         config->exclude_modules.count ? targets_of(&config->exclude_modules, NULL) : json_null());
@@ -110,6 +113,7 @@ static void add_ia3(json_t *object, const struct peft_config *config) {
     set(object, "fan_in_fan_out", json_true());
     set(object, "init_ia3_weights", json_true());
     set(object, "modules_to_save", json_null());
+    return status;
 }
 
 static void add_prompt(json_t *object, const struct peft_config *config) {
@@ -206,7 +210,7 @@ static int hub_config(const struct peft_config *config, const char *base_directo
     return STATUS_OK;
 }
 
-static void peft_object(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int peft_object(const struct peft_config *config, const char *base_directory, json_t *object) {
     set(object, "peft_type", json_string(type_names[config->type]));
     set(object, "task_type", json_string("CAUSAL_LM"));
     set(object, "base_model_name_or_path", json_string(base_directory));
@@ -216,9 +220,10 @@ static void peft_object(const struct peft_config *config, const char *base_direc
     if (config->type == PEFT_LORA)
         add_lora(object, config);
     else if (config->type == PEFT_IA3)
-        add_ia3(object, config);
+        return add_ia3(object, config);
     else
         add_prompt(object, config);
+    return STATUS_OK;
 }
 
 int peft_write_config(const struct peft_config *config, const char *base_directory, char **text) {
@@ -229,7 +234,7 @@ int peft_write_config(const struct peft_config *config, const char *base_directo
     if (config->type == PEFT_ADAPTER)
         status = hub_config(config, base_directory, object);
     else
-        peft_object(config, base_directory, object);
+        status = peft_object(config, base_directory, object);
     if (!status)
         return json_end(object, JSON_INDENT(2) | JSON_SORT_KEYS, text);
     json_decref(object);

@@ -22,10 +22,6 @@ static bool is_dgelu(const struct gemm *g) {
     return g->epilogue == EPILOGUE_DGELU_TANH || g->epilogue == EPILOGUE_DGELU_EXACT;
 }
 
-static bool is_scaled(const struct gemm *g) {
-    return g->scale != 0 && g->scale != 1;
-}
-
 /* Why `g` is not a product that this backend has, or NULL. What oneDNN lacks on this processor shows later. */
 static const char *refusal(const struct gemm *g) {
     if (g->type != DTYPE_F32 && g->type != DTYPE_BF16)
@@ -34,7 +30,7 @@ static const char *refusal(const struct gemm *g) {
         return "C has A's type or is fp32";
     if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (g->packed && g->c_type != DTYPE_F32)))
         return "what accumulates has neither bias nor epilogue, and with a packed weight it is fp32";
-    if (is_scaled(g) && (g->epilogue != EPILOGUE_NONE || g->bias || g->packed))
+    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || g->packed))
         return "what is scaled has neither bias nor epilogue, nor a packed weight";
     if (is_dgelu(g) && (!g->aux || g->bias))
         return "the GELU's backward reads aux, and has no bias";
@@ -58,7 +54,7 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .b_transposed = g->b_transposed,
                               .has_bias = g->bias != NULL,
                               .accumulate = g->accumulate,
-                              .scale = is_scaled(g) ? g->scale : 1,
+                              .scale = g->is_scaled ? g->scale : 1,
                               .type = (uint8_t)g->type,
                               .c_type = (uint8_t)g->c_type};
 }

@@ -115,6 +115,27 @@ void stack_drop_rows(const struct stack *stack, struct config_row *rows, size_t 
             }
 }
 
+/* An empty list would be read as one that is not given: as the method's own modules, or all layers. */
+static int check_empty_lists(const struct stack *stack, const struct config *given) {
+    for (int i = 0; i < stack->count; i++) {
+        const struct peft_config *c = &stack->configs[i];
+        const struct {
+            const char *name;
+            const struct config_list *list;
+        } lists[] = {{"target_modules", &c->target_modules},
+                     {"layers_to_transform", &c->layers_to_transform},
+                     {"feedforward_modules", &c->feedforward_modules}};
+        for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
+            char common[64], own[64];
+            snprintf(common, sizeof common, "peft.%s", lists[l].name);
+            snprintf(own, sizeof own, "peft.%s.%s", peft_method_names[c->type], lists[l].name);
+            if (!lists[l].list->count && (config_is_given(given, common) || config_is_given(given, own)))
+                return status_fail(STATUS_USAGE, "peft.%s: an empty list: expected at least one entry", lists[l].name);
+        }
+    }
+    return STATUS_OK;
+}
+
 /* A key of methods that do not train would do nothing, nor would dropout between layers that are not there. */
 static int check_idle_keys(const struct stack *stack, const struct config *given) {
     for (int i = 0; i < stack->count; i++) {
@@ -127,15 +148,16 @@ static int check_idle_keys(const struct stack *stack, const struct config *given
                                c->encoder_dropout);
     }
     unsigned methods = methods_of(stack);
-    for (size_t i = 0; i < peft_key_count; i++)
+    int status = check_empty_lists(stack, given);
+    for (size_t i = 0; i < peft_key_count && !status; i++)
         if (!(peft_keys[i].methods & methods) && config_is_given(given, peft_keys[i].row.path))
             return status_fail(STATUS_USAGE, "%s is no key of --peft %s", peft_keys[i].row.path,
                                peft_method_names[stack->configs[0].type]);
-    for (size_t i = 0; i < OWN_KEYS; i++)
+    for (size_t i = 0; i < OWN_KEYS && !status; i++)
         if (config_is_given(given, own_keys[i].path) && !(methods & 1u << own_keys[i].method))
             return status_fail(STATUS_USAGE, "%s without --peft %s", own_keys[i].path,
                                peft_method_names[own_keys[i].method]);
-    return STATUS_OK;
+    return status;
 }
 
 int stack_choose(struct stack *stack, const struct config_list *methods, const struct stack_options *options,

@@ -146,7 +146,7 @@ class Config(Adapters):
 
     def test_values_that_cannot_be(self):
         for key, values in (("r", (0, -1, 1.5, "2", [2], True, 2**31, 1e300)), ("lora_alpha", (-1, "4", [], 1e300)),
-                            ("lora_dropout", (-0.1, 1, 1.5, "0")), ("target_modules", ("", [1], [""], 3, {}, [["c_attn"]])),
+                            ("lora_dropout", (-0.1, 1, 1.5, "0")), ("target_modules", ("", [], [1], [""], 3, {}, [["c_attn"]])),
                             ("exclude_modules", (3, [1], {})), ("layers_to_transform", (-1, 1.5, "0", [], [-1], ["0"], 2**40)),
                             ("rank_pattern", ([1], {"c_attn": 0}, {"c_attn": "2"}, {"": 2}, {"c_attn": 2**40})),
                             ("alpha_pattern", ("x", {"c_attn": -1}, {"c_attn": 1e300})), ("use_rslora", (1, "true")),
@@ -166,8 +166,19 @@ class Config(Adapters):
         for changed in ({"exclude_modules": ["c_attn"]}, {"exclude_modules": ".*"}):
             self.config(**changed)
             self.refuse(next(self.readers), "leave nothing", status=2)
-        self.config(alpha_pattern={"(?=c_attn)": 3})
+        self.config(alpha_pattern={"(?R)": 3})
         self.refuse(next(self.readers), "peft.alpha_pattern", status=2)
+
+    def test_expressions_that_would_take_for_ever(self):
+        slow = r"(\w|\.|[a-z])*[!?]"
+        for key, value, part in (("target_modules", ".*c_attn(x|)++++++++++", "multiple repeat"),
+                                 ("target_modules", slow, "too complex"), ("exclude_modules", slow, "too complex"),
+                                 ("rank_pattern", {slow: 2}, "too complex"), ("alpha_pattern", {slow: 2}, "too complex"),
+                                 ("target_modules", "((" * 40 + "a" + ")+)+" * 40 + "[!?]", ""),
+                                 ("target_modules", "(((a{999}){999}){999}){999}", "cannot be read")):
+            self.config(**{key: value})
+            for words in self.READERS:
+                self.refuse(words, "lora/adapter_config.json", "peft." + key, part, status=2)
 
     def test_other_methods_with_what_they_cannot_have(self):
         def put(tensors, **keys):
@@ -284,7 +295,11 @@ class Tuning(Adapters):
         for method, words, part in (
                 ("lora", ["--peft.r=0"], "peft.r"), ("lora", ["--peft.r=65537"], "peft.r"),
                 ("lora", ["--peft.lora_dropout=1"], "peft.lora_dropout"), ("lora", ["--peft.target_modules=q"], "peft.target_modules q"),
-                ("lora", ["--peft.rank_pattern=c_attn"], "peft.rank_pattern"), ("lora", ["--peft.rank_pattern=c_attn=0"], "peft.rank_pattern"),
+                ("lora", ["--peft.rank_pattern=c_attn"], "peft.rank_pattern"),
+                ("lora", ["--peft.target_modules="], "peft.target_modules: an empty list"),
+                ("ia3", ["--peft.ia3.target_modules="], "peft.target_modules: an empty list"),
+                ("lora", ["--peft.layers_to_transform="], "peft.layers_to_transform: an empty list"),
+                ("ia3", ["--peft.feedforward_modules="], "peft.feedforward_modules: an empty list"), ("lora", ["--peft.rank_pattern=c_attn=0"], "peft.rank_pattern"),
                 ("lora", ["--peft.layers_to_transform=1"], "peft.layers_to_transform 1"),
                 ("lora", ["--peft.layers_to_transform=x"], "peft.layers_to_transform x"),
                 ("lora", ["--peft.exclude_modules=c_attn"], "leave nothing"), ("ia3", ["--peft.feedforward_modules=wte"], "wte"),

@@ -1,29 +1,8 @@
 /* The engine with adapters that stand before the texts: against the forward that trains them, shared pages, limits. */
-#include "infer/infer.h"
+#include "stacks.h"
 #include "support/allocations.h"
-#include "support/test.h"
 
-#include <math.h>
-
-enum { V = 61, POSITIONS = 32, ROWS = 64 }; /* of the golden base */
-
-static const char *base_directory(void) {
-    return TEST_DATA "/peft/golden/base";
-}
-
-static int32_t token_at(int text, int64_t i) {
-    return (int32_t)((unsigned)(i * (7 + 4 * text) + text) % V);
-}
-
-/* ---- stacks of adapters ---- */
-
-/* Cases of tests/peft/golden; "prompt:N" and "prefix:N" are made here, of N virtual tokens. */
-enum { PARTS = 4 };
-struct stack {
-    const char *parts[PARTS];
-    size_t count;
-    int64_t prefix, virtual_tokens;
-};
+/* ---- the same answers ---- */
 
 static const struct stack stacks[] = {
     {{"prompt"}, 1, 0, 5},
@@ -39,183 +18,20 @@ static const struct stack stacks[] = {
     {{"ia3", "prefix"}, 2, 5, 0},
     {{"prompt", "ptuning_mlp", "prefix", "adapter_seq_bn"}, 4, 5, 10},
     {{"dora_all_linear", "prefix:16", "ptuning_lstm"}, 3, 16, 5},
+    {{"lora_patterns"}, 1, 0, 0},
+    {{"rslora"}, 1, 0, 0},
+    {{"dora"}, 1, 0, 0},
+    {{"ia3"}, 1, 0, 0},
+    {{"ia3_attention"}, 1, 0, 0},
+    {{"ia3_inputs"}, 1, 0, 0},
+    {{"adapter_par_bn"}, 1, 0, 0},
+    {{"adapter_double_seq_bn"}, 1, 0, 0},
+    {{"adapter_pre_norm"}, 1, 0, 0},
 };
 enum { STACKS = sizeof stacks / sizeof *stacks };
 static const struct stack of_a_prefix = {{"prefix"}, 1, 5, 0};
 static const struct stack of_all = {{"prompt", "ptuning_lstm", "prefix", "ia3"}, 4, 5, 10};
 static const struct stack mixed = {{"prefix", "prompt:13", "lora_all_linear"}, 3, 5, 13};
-
-struct directories {
-    char *name[PARTS];
-};
-
-static void read_base(struct model_config *config) {
-    struct strbuf text = STRBUF_INIT;
-    enum dtype dtype;
-    int32_t eos;
-    test_ok(ckpt_read_config(base_directory(), &text));
-    test_ok(gpt2_read_config(strbuf_text(&text), "config", config, &dtype, &eos));
-    strbuf_free(&text);
-}
-
-struct made {
-    int type;
-    int64_t tokens;
-    const char *directory;
-};
-
-/* Random values, written as a finished training writes them. */
-static int make_adapter(struct comm *world, void *context) {
-    const struct made *made = context;
-    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
-    struct peft_config config = {
-        .type = made->type, .num_virtual_tokens = made->tokens, .prompt_tuning_init = PEFT_INIT_RANDOM};
-    struct peft_options adapters = {.adapters = &config, .count = 1, .model = &options, .trains = true};
-    struct device *device;
-    struct rank rank;
-    struct peft *peft;
-    struct peft_texts texts;
-    read_base(&options.config);
-    options.chunks[0].count = options.config.num_layers;
-    options.chunk_count = 1;
-    test_ok(device_open("cpu", 0, 1, &device));
-    test_ok(rank_open(&rank, &(const struct rank_grid){1, 1, 1, 1, 1}, world, device, 1));
-    test_ok(peft_open(&adapters, &rank, &peft));
-    test_ok(rank_allocate_workspace(&rank));
-    test_ok(peft_allocate(peft));
-    test_ok(peft_initialise(peft, 3));
-    test_ok(peft_texts_make(&config, 1, base_directory(), &(struct peft_notes){0}, &texts));
-    test_ok(peft_export(
-        peft, &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = made->directory}));
-    peft_texts_free(&texts);
-    peft_close(peft);
-    rank_close(&rank);
-    device_close(device);
-    return STATUS_OK;
-}
-
-static void find_stack(const struct stack *stack, struct directories *directories) {
-    for (size_t i = 0; i < stack->count; i++) {
-        const char *part = stack->parts[i], *tokens = strchr(part, ':');
-        if (tokens) {
-            directories->name[i] = test_directory();
-            struct made made = {part[2] == 'o' ? PEFT_PROMPT : PEFT_PREFIX, atoi(tokens + 1), directories->name[i]};
-            test_ok(comm_local_run(1, make_adapter, &made));
-        } else if (asprintf(&directories->name[i], "%s/peft/golden/%s", TEST_DATA, part) < 0)
-            fail();
-    }
-}
-
-static void forget_stack(const struct stack *stack, struct directories *directories) {
-    for (size_t i = 0; i < stack->count; i++)
-        free(directories->name[i]);
-}
-
-/* The caller says what is not of every engine here. */
-static struct engine *open_engine(const struct stack *stack, struct engine_options options) {
-    struct directories directories;
-    struct engine *engine;
-    find_stack(stack, &directories);
-    options.model = base_directory();
-    options.adapters = (const char *const *)directories.name;
-    options.adapter_count = stack->count;
-    options.max_logit_rows = options.max_rows;
-    test_ok(engine_open(&options, &engine));
-    forget_stack(stack, &directories);
-    return engine;
-}
-
-/* ---- the forward that trains ---- */
-
-struct trained {
-    struct device *device;
-    struct rank rank;
-    struct peft_files *files;
-    struct peft *peft;
-    struct model *model;
-};
-
-static void trained_open(struct trained *t, const struct stack *stack) {
-    struct directories directories;
-    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = ROWS};
-    struct ckpt_tensors *tensors;
-    *t = (struct trained){0};
-    find_stack(stack, &directories);
-    read_base(&options.config);
-    test_ok(device_open("cpu", 0, 1, &t->device));
-    test_ok(rank_open_single(&t->rank, t->device, 1));
-    test_ok(peft_files_open((const char *const *)directories.name, stack->count, false, &t->files));
-    struct peft_options adapters = {.adapters = peft_files_configs(t->files), .count = peft_files_count(t->files)};
-    adapters.model = &options;
-    test_ok(peft_open(&adapters, &t->rank, &t->peft));
-    options.hooks = peft_hooks(t->peft);
-    test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
-    struct param_store *store = model_store(t->model);
-    struct ckpt_flat flat = {
-        .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = DTYPE_F32};
-    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    test_ok(ckpt_open_model(base_directory(), &tensors));
-    test_ok(ckpt_read(tensors, store->table, &array, 1));
-    ckpt_close(tensors);
-    test_ok(peft_allocate(t->peft));
-    peft_set_base(t->peft, store);
-    test_ok(peft_load(t->peft, t->files));
-    test_ok(peft_begin(t->peft));
-    assert_int_equal(peft_prefix_tokens(t->peft), stack->prefix);
-    assert_int_equal(peft_virtual_tokens(t->peft), stack->virtual_tokens);
-    forget_stack(stack, &directories);
-}
-
-static void trained_close(struct trained *t) {
-    model_close(t->model);
-    peft_close(t->peft);
-    peft_files_close(t->files);
-    rank_close(&t->rank);
-    device_close(t->device);
-}
-
-/* logprobs[i] = log p(token i); that of the first token where a virtual one predicts it. */
-static void trained_logprobs(struct trained *t, const struct stack *stack, int text, int64_t count, float *logprobs) {
-    int32_t tokens[ROWS], positions[ROWS], labels[ROWS];
-    uint32_t zero[ROWS] = {0};
-    float weight[ROWS] = {0}, losses[ROWS];
-    int64_t ahead = stack->virtual_tokens, rows = ahead + count - 1;
-    for (int64_t i = 0; i < rows; i++) {
-        tokens[i] = i < ahead ? (int32_t)(V + i) : token_at(text, i - ahead);
-        labels[i] = i + 1 < ahead ? 0 : token_at(text, i + 1 - ahead);
-        positions[i] = (int32_t)(stack->prefix + i);
-    }
-    struct model_batch batch = {.rows = rows,
-                                .tokens = tokens,
-                                .positions = positions,
-                                .sample = zero,
-                                .token = zero,
-                                .segments = 1,
-                                .segment_start = (int64_t[]){0, rows},
-                                .labels = labels,
-                                .loss_weight = weight};
-    test_ok(model_evaluate(t->model, &batch));
-    test_ok(model_row_losses(t->model, losses));
-    for (int64_t i = ahead ? 0 : 1; i < count; i++)
-        logprobs[i] = -losses[ahead + i - 1];
-}
-
-/* ---- the same answers ---- */
-
-static int64_t longest_text(const struct stack *stack) {
-    return POSITIONS - stack->prefix - stack->virtual_tokens;
-}
-
-static int score(struct engine *engine, int text, int64_t count, float *logprobs) {
-    int32_t tokens[POSITIONS];
-    for (int64_t i = 0; i < count; i++)
-        tokens[i] = token_at(text, i);
-    return score_tokens(engine, tokens, count, logprobs);
-}
-
-static bool is_near(float ours, float expected) {
-    return fabsf(ours - expected) <= 1e-5f * (1 + fabsf(expected));
-}
 
 static void served_equals_the_forward_that_trains(void **state) {
     (void)state;

@@ -18,6 +18,8 @@ enum {
     GELU_EXACT = 1024,
     DGELU_TANH = 2048,
     DGELU_EXACT = 4096,
+    SCALED = 8192,
+    SCALED_BY_ZERO = 16384,
     FORWARD = B_TRANSPOSED | BIAS,
     WEIGHT_GRADIENT = A_TRANSPOSED | ACCUMULATE | C_FP32 | BIAS_GRADIENT,
     ANY_GELU = GELU_TANH | GELU_EXACT,
@@ -94,6 +96,10 @@ static void gemm_release(struct op_run *run, struct device *device) {
     run->state = NULL;
 }
 
+static float scale_of(const struct op_run *run) {
+    return run->variant & SCALED_BY_ZERO ? 0 : 0.75f;
+}
+
 static struct gemm gemm_arguments(const struct op_run *run) {
     static const struct weight_view some_packed = {.layout = WEIGHT_PACKED};
     const struct op_tensor *t = run->tensor;
@@ -109,6 +115,8 @@ static struct gemm gemm_arguments(const struct op_run *run) {
                      .type = run->type,
                      .c_type = t[C].type,
                      .accumulate = v & ACCUMULATE,
+                     .is_scaled = v & (SCALED | SCALED_BY_ZERO),
+                     .scale = scale_of(run),
                      .bias = t[BIAS_VECTOR].data,
                      .aux = t[AUX_MATRIX].data,
                      .bias_gradient = t[BIAS_SUM].data};
@@ -165,6 +173,8 @@ static void gemm_reference(struct op_run *run) {
             for (int64_t l = 0; l < k; l++)
                 sum += t[A].value[v & A_TRANSPOSED ? l * m + i : i * k + l] *
                        t[B].value[b_transposed ? j * k + l : l * n + j];
+            if (v & (SCALED | SCALED_BY_ZERO))
+                sum *= (double)scale_of(run);
             if (v & ANY_GELU && v & AUX)
                 t[AUX_MATRIX].expected[i * n + j] = sum;
             if (v & ANY_GELU)
@@ -229,6 +239,10 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "weight gradient, pieces", WEIGHT_GRADIENT | STRIDED, 19, 397, 1100),
     BOTH_TYPES(OP_TEST, "forward, pieces", FORWARD | STRIDED, 513, 601, 9),
     BOTH_TYPES(OP_TEST, "input gradient, pieces", BIAS | STRIDED, 3, 389, 8197),
+    BOTH_TYPES(OP_TEST, "scaled", B_TRANSPOSED | SCALED, 33, 8, 65),
+    BOTH_TYPES(OP_TEST, "scaled, added", SCALED | ACCUMULATE | STRIDED, 33, 9, 65),
+    BOTH_TYPES(OP_TEST, "scaled by 0", B_TRANSPOSED | SCALED_BY_ZERO, 33, 8, 65),
+    BOTH_TYPES(OP_TEST, "scaled by 0, added", SCALED_BY_ZERO | ACCUMULATE, 33, 9, 65),
     BOTH_TYPES(OP_TEST, "gelu", FORWARD | GELU_TANH, 33, 65, 64),
     BOTH_TYPES(OP_TEST, "gelu saving", FORWARD | GELU_TANH | AUX | STRIDED, 33, 65, 64),
     BOTH_TYPES(OP_TEST, "exact gelu saving", FORWARD | GELU_EXACT | AUX, 33, 65, 64),

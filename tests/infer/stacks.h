@@ -1,0 +1,206 @@
+/* Stacks of the golden adapters on their base: engines that serve them, and the forward that trains them. */
+#ifndef CAMBIUM_TESTS_INFER_STACKS_H
+#define CAMBIUM_TESTS_INFER_STACKS_H
+
+#include "infer/infer.h"
+#include "support/test.h"
+
+#include <math.h>
+
+enum { V = 61, POSITIONS = 32, ROWS = 64 }; /* of the golden base */
+
+static inline const char *base_directory(void) {
+    return TEST_DATA "/peft/golden/base";
+}
+
+static inline int32_t token_at(int text, int64_t i) {
+    return (int32_t)((unsigned)(i * (7 + 4 * text) + text) % V);
+}
+
+/* ---- stacks of adapters ---- */
+
+/* Cases of tests/peft/golden, or directories by their whole paths; "prompt:N" and "prefix:N" are made here, of N
+ * virtual tokens. */
+enum { PARTS = 4 };
+struct stack {
+    const char *parts[PARTS];
+    size_t count;
+    int64_t prefix, virtual_tokens;
+};
+
+struct directories {
+    char *name[PARTS];
+};
+
+static inline void read_base(struct model_config *config) {
+    struct strbuf text = STRBUF_INIT;
+    enum dtype dtype;
+    int32_t eos;
+    test_ok(ckpt_read_config(base_directory(), &text));
+    test_ok(gpt2_read_config(strbuf_text(&text), "config", config, &dtype, &eos));
+    strbuf_free(&text);
+}
+
+struct made {
+    int type;
+    int64_t tokens;
+    const char *directory;
+};
+
+/* Random values, written as a finished training writes them. */
+static inline int make_adapter(struct comm *world, void *context) {
+    const struct made *made = context;
+    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+    struct peft_config config = {
+        .type = made->type, .num_virtual_tokens = made->tokens, .prompt_tuning_init = PEFT_INIT_RANDOM};
+    struct peft_options adapters = {.adapters = &config, .count = 1, .model = &options, .trains = true};
+    struct device *device;
+    struct rank rank;
+    struct peft *peft;
+    struct peft_texts texts;
+    read_base(&options.config);
+    options.chunks[0].count = options.config.num_layers;
+    options.chunk_count = 1;
+    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(rank_open(&rank, &(const struct rank_grid){1, 1, 1, 1, 1}, world, device, 1));
+    test_ok(peft_open(&adapters, &rank, &peft));
+    test_ok(rank_allocate_workspace(&rank));
+    test_ok(peft_allocate(peft));
+    test_ok(peft_initialise(peft, 3));
+    test_ok(peft_texts_make(&config, 1, base_directory(), &(struct peft_notes){0}, &texts));
+    test_ok(peft_export(
+        peft, &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = made->directory}));
+    peft_texts_free(&texts);
+    peft_close(peft);
+    rank_close(&rank);
+    device_close(device);
+    return STATUS_OK;
+}
+
+static inline void find_stack(const struct stack *stack, struct directories *directories) {
+    for (size_t i = 0; i < stack->count; i++) {
+        const char *part = stack->parts[i], *tokens = strchr(part, ':');
+        if (tokens) {
+            directories->name[i] = test_directory();
+            struct made made = {part[2] == 'o' ? PEFT_PROMPT : PEFT_PREFIX, atoi(tokens + 1), directories->name[i]};
+            test_ok(comm_local_run(1, make_adapter, &made));
+        } else if (asprintf(&directories->name[i], "%s%s", *part == '/' ? "" : TEST_DATA "/peft/golden/", part) < 0)
+            fail();
+    }
+}
+
+static inline void forget_stack(const struct stack *stack, struct directories *directories) {
+    for (size_t i = 0; i < stack->count; i++)
+        free(directories->name[i]);
+}
+
+/* The caller says what is not of every engine here. */
+static inline struct engine *open_engine(const struct stack *stack, struct engine_options options) {
+    struct directories directories;
+    struct engine *engine;
+    find_stack(stack, &directories);
+    options.model = base_directory();
+    options.adapters = (const char *const *)directories.name;
+    options.adapter_count = stack->count;
+    options.max_logit_rows = options.max_rows;
+    test_ok(engine_open(&options, &engine));
+    forget_stack(stack, &directories);
+    return engine;
+}
+
+/* ---- the forward that trains: a step of it, without dropout ---- */
+
+struct trained {
+    struct device *device;
+    struct rank rank;
+    struct peft_files *files;
+    struct peft *peft;
+    struct model *model;
+};
+
+static inline void trained_open(struct trained *t, const struct stack *stack) {
+    struct directories directories;
+    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_TRAIN, .is_frozen = true, .max_rows = ROWS};
+    struct ckpt_tensors *tensors;
+    *t = (struct trained){0};
+    find_stack(stack, &directories);
+    read_base(&options.config);
+    test_ok(device_open("cpu", 0, 1, &t->device));
+    test_ok(rank_open_single(&t->rank, t->device, 1));
+    test_ok(peft_files_open((const char *const *)directories.name, stack->count, true, &t->files));
+    struct peft_options adapters = {.adapters = peft_files_configs(t->files), .count = peft_files_count(t->files)};
+    adapters.model = &options;
+    adapters.trains = true;
+    test_ok(peft_open(&adapters, &t->rank, &t->peft));
+    options.hooks = peft_hooks(t->peft);
+    test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
+    struct param_store *store = model_store(t->model);
+    struct ckpt_flat flat = {
+        .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = DTYPE_F32};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    test_ok(ckpt_open_model(base_directory(), &tensors));
+    test_ok(ckpt_read(tensors, store->table, &array, 1));
+    ckpt_close(tensors);
+    test_ok(peft_allocate(t->peft));
+    peft_set_base(t->peft, store);
+    test_ok(peft_load(t->peft, t->files));
+    test_ok(peft_begin(t->peft));
+    assert_int_equal(peft_prefix_tokens(t->peft), stack->prefix);
+    assert_int_equal(peft_virtual_tokens(t->peft), stack->virtual_tokens);
+    forget_stack(stack, &directories);
+}
+
+static inline void trained_close(struct trained *t) {
+    model_close(t->model);
+    peft_close(t->peft);
+    peft_files_close(t->files);
+    rank_close(&t->rank);
+    device_close(t->device);
+}
+
+/* logprobs[i] = log p(token i); that of the first token where a virtual one predicts it. */
+static inline void trained_logprobs(struct trained *t, const struct stack *stack, int text, int64_t count,
+                                    float *logprobs) {
+    int32_t tokens[ROWS], positions[ROWS], labels[ROWS];
+    uint32_t zero[ROWS] = {0};
+    float weight[ROWS] = {0}, losses[ROWS];
+    int64_t ahead = stack->virtual_tokens, rows = ahead + count - 1;
+    for (int64_t i = 0; i < rows; i++) {
+        tokens[i] = i < ahead ? (int32_t)(V + i) : token_at(text, i - ahead);
+        labels[i] = i + 1 < ahead ? 0 : token_at(text, i + 1 - ahead);
+        positions[i] = (int32_t)(stack->prefix + i);
+    }
+    struct model_batch batch = {.rows = rows,
+                                .tokens = tokens,
+                                .positions = positions,
+                                .sample = zero,
+                                .token = zero,
+                                .segments = 1,
+                                .segment_start = (int64_t[]){0, rows},
+                                .labels = labels,
+                                .loss_weight = weight};
+    struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
+    test_ok(model_train_step(t->model, &batch, &pass));
+    test_ok(model_row_losses(t->model, losses));
+    for (int64_t i = ahead ? 0 : 1; i < count; i++)
+        logprobs[i] = -losses[ahead + i - 1];
+}
+
+/* ---- the same answers ---- */
+
+static inline int64_t longest_text(const struct stack *stack) {
+    return POSITIONS - stack->prefix - stack->virtual_tokens;
+}
+
+static inline int score(struct engine *engine, int text, int64_t count, float *logprobs) {
+    int32_t tokens[POSITIONS];
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = token_at(text, i);
+    return score_tokens(engine, tokens, count, logprobs);
+}
+
+static inline bool is_near(float ours, float expected) {
+    return fabsf(ours - expected) <= 1e-5f * (1 + fabsf(expected));
+}
+
+#endif
