@@ -1,5 +1,6 @@
 /* cambium merge: a model and adapters as one model directory. */
 #include "commands.h"
+#include "launch.h"
 
 #include "base/base.h"
 #include "config/config.h"
@@ -50,15 +51,19 @@ int command_merge(int argc, char **argv) {
     struct options options = {0};
     struct config *config = NULL;
     struct peft_files *files = NULL;
+    struct launch launch;
     bool is_help = false;
-    int status = config_parse(&command, argc, argv, &options, &config, &is_help);
-    if (!status && !is_help)
+    int status = launch_begin(&launch);
+    if (!status)
+        status = config_parse(&command, argc, argv, &options, &config, &is_help);
+    bool is_done_here = launch.is_first && !is_help; /* of a launch, one process writes */
+    if (!status && is_done_here)
         status = peft_files_open(options.adapters.items, options.adapters.count, false, &files);
-    if (!status && !is_help)
+    if (!status && is_done_here)
         status = peft_merge(&(struct peft_merge){.model = options.model, .files = files, .output = options.output});
-    if (!status && !is_help)
+    if (!status && is_done_here)
         log_info("%s is written", options.output);
     peft_files_close(files);
     config_free(config);
-    return command_exit_status(status);
+    return launch_end(&launch, launch_agree(&launch, status));
 }

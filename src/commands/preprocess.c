@@ -176,6 +176,8 @@ static int run(struct options *options, struct launch *launch, bool is_help, int
     }
     status = launch_run(launch, ranks, run_rank, options);
     launch->is_told |= launch->world && status == STATUS_PEER;
+    if (status && launch->world && !launch->is_told)
+        status_wrap(status, "rank %d", launch->world->rank);
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write standard output");
     tokenizer_close(tokenizer);

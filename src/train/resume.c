@@ -186,6 +186,7 @@ static int read_base(struct trainer *trainer) {
 int train_load_base(struct trainer *trainer) {
     uint64_t seed = (uint64_t)trainer->run.config.train.seed;
     int status = *trainer->run.model_directory ? read_base(trainer) : model_initialise(trainer->model, seed);
+    status = comm_agree(trainer->world, status); /* what follows may sum over ranks */
     return status ? status
                   : trainer->run.trainee->start(trainer->run.trainee->description, trainer->trainee.self,
                                                 trainer->model, seed);
@@ -212,5 +213,6 @@ int train_load(struct trainer *trainer) {
     else if (!status)
         status = load_weights(trainer, &state, directory);
     state_free(&state);
+    status = comm_agree(trainer->world, status);
     return status ? status : optimizer_round_weights(&trainer->optimizer);
 }

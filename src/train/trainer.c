@@ -74,6 +74,7 @@ static int open_model(struct trainer *trainer) {
         status = train_load_base(trainer);
     if (!status)
         status = optimizer_open(&trainer->optimizer, &adamw, &trainer->sync);
+    status = comm_agree(trainer->world, status);
     if (!status)
         status = train_load(trainer);
     return status ? status : train_saver_open(trainer);
@@ -94,8 +95,7 @@ static int read_data(struct trainer *trainer) {
     int status = STATUS_OK;
     if (trainer->site.is_first_on_host)
         status = gpt_data_open(&trainer->data, &options);
-    if (!status)
-        status = comm_barrier(trainer->world, NULL);
+    status = comm_agree(trainer->world, status);
     if (!status && !trainer->site.is_first_on_host)
         status = gpt_data_open(&trainer->data, &options);
     return status;
@@ -138,6 +138,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
         status = open_data(trainer);
     if (!status)
         status = device_open("cpu", 0, trainer->site.threads, &trainer->device);
+    status = comm_agree(trainer->world, status); /* no rank may wait for one that could not open its files */
     if (!status)
         status = rank_open(&trainer->rank, &grid, trainer->world, trainer->device, (uint64_t)run->config.train.seed);
     if (!status)

@@ -138,6 +138,16 @@ class Models(Agreement):
         words = ["score", "--model", "@one", "--input", "@one.jsonl", "--precision", "fp32"]
         self.refuse(words, ({"fp32": "bf16"}, "--precision is bf16, rank 0 has fp32"))
 
+    def test_one_process_of_a_launch_merges(self):
+        tune = self.at("finetune", "--model", "@one", "--peft", "lora", "--data", "@one.jsonl", "--output", "@adapter",
+                       "--train.train_iters=1", "--optim.lr=1e-3")
+        self.assertEqual(run_each(tune).returncode, 0)
+        words = self.at("merge", "--model", "@one", "--adapter", "@adapter", "--output", "@merged")
+        done = run_each(words, words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("merged is written"), 1, done.stderr)
+        self.assert_refused(run_each(*[self.at("merge", "--model", "@one", "--adapter", "@none", "--output", "@more")] * 2), "none")
+
     def test_preprocess(self):
         (self.directory / "a.txt").write_text("some text\n" * 3)
         (self.directory / "b.txt").write_text("more text\n" * 3)

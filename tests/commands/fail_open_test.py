@@ -1,0 +1,89 @@
+"""A file that cannot be opened at one rank alone, at any place of a run: all ranks end, soon, with one line."""
+import json, os, shutil, subprocess, unittest
+
+from model_support import gpt2_config, write_byte_tokenizer, write_model
+from mpi_support import HAS_MPIRUN, run_each
+from pretrain_support import CAMBIUM, Run
+
+FAIL_OPEN = os.environ.get("CAMBIUM_FAIL_OPEN", "")  # a library that is loaded before the program
+TP2 = "--parallel.tensor_model_parallel_size=2"
+
+
+@unittest.skipUnless(FAIL_OPEN, "sanitizers must be the first library that is loaded")
+class FailOpen(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        run = cls.run_directory = Run()
+        at = run.directory
+        cls.addClassCleanup(run.temporary.cleanup)
+        model, rows, lines, text = at / "model", at / "rows.jsonl", at / "lines.jsonl", at / "a.txt"
+        write_model(model, gpt2_config(vocab_size=257, n_head=2, n_layer=2))
+        write_byte_tokenizer(model)
+        rows.write_text((json.dumps({"prompt": "a", "completion": "bc"}) + "\n") * 8)
+        lines.write_text((json.dumps({"text": "abc"}) + "\n") * 8)
+        text.write_text("some text\n" * 30)
+        tune = ("finetune", "--model", model, "--peft", "lora", "--data", rows, "--train.train_iters=2",
+                "--train.global_batch_size=2", "--optim.lr=1e-3", "--output")
+        subprocess.run([CAMBIUM, *map(str, tune), at / "adapter"], check=True, capture_output=True)
+        run.run("base", train__train_iters=4)
+        keys = dict(train__train_iters=5, checkpoint__load=at / "base", checkpoint__save=at / "out", log__metrics_file=None)
+        cls.commands = {
+            "pretrain": run.command("out", **keys)[1:],
+            "finetune": [*tune, at / "out"],
+            "generate": ["generate", "--model", model, "--adapter", at / "adapter", "--prompt", "ab", "--max-new-tokens", 2, TP2],
+            "score": ["score", "--model", model, "--input", lines, TP2],
+            "preprocess": ["preprocess", "--input", text, "--format", "line", "--tokenizer", model, "--output-prefix", at / "out"],
+        }
+
+    def clean(self):
+        for path in self.run_directory.directory.glob("out*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(self.run_directory.directory / "cache", ignore_errors=True)
+        told = self.run_directory.directory / "told"
+        told.unlink(missing_ok=True)
+        return told
+
+    def environment(self, number, told, below=""):
+        return dict(LD_PRELOAD=FAIL_OPEN, FAIL_OPEN_AT=str(number), FAIL_OPEN_BELOW=f"{self.run_directory.directory}/{below}",
+                    FAIL_OPEN_TOLD=str(told))
+
+    def check(self, status, errors, told):
+        """Whether the run failed: it may do without a file that is only a cache, or need not be there."""
+        lines = [line for line in errors.splitlines() if line.startswith("cambium: error: ")]
+        self.assertEqual(len(lines), status != 0, f"{told.read_text()}: {status}: {errors}")
+        return status != 0
+
+    def test_threads(self):
+        for name, least in (("pretrain", 14), ("finetune", 20), ("generate", 10), ("score", 6), ("preprocess", 8)):
+            failed, number = 0, 0
+            while True:
+                number, told = number + 1, self.clean()
+                words = [CAMBIUM, *map(str, self.commands[name]), "--ranks", "2"]
+                done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=60,
+                                      env=os.environ | self.environment(number, told))
+                if not told.exists():
+                    break
+                with self.subTest(name, number=number):
+                    failed += self.check(done.returncode, done.stderr, told)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertGreaterEqual(failed, least, name)
+
+    @unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+    def test_one_process(self):
+        """The second one's files, before the agreement on the run and where the ranks have already met."""
+        cases = (("pretrain", "base/iter_0000004/trainer_state", 1), ("pretrain", "text.idx", 3),
+                 ("pretrain", "base/iter_0000004/optimizer", 2), ("finetune", "model/model.safetensors", 4),
+                 ("generate", "model/model.safetensors", 2), ("preprocess", "out_text_document", 1))
+        for name, file, number in cases:
+            told = self.clean()
+            words = [CAMBIUM, *map(str, self.commands[name])]
+            keys = [f"{key}={value}" for key, value in self.environment(number, told, file).items()]
+            with self.subTest(name, file=file):
+                done = run_each(words, ["env", *keys, *words])
+                self.assertTrue(told.exists(), "the file was not opened as often")
+                self.assertTrue(self.check(done.returncode, done.stderr, told), f"{told.read_text()} is not needed")
+                self.assertIn("cambium: error: rank 1", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
