@@ -2,14 +2,17 @@
 """Writes the golden vectors of tests/text: what `tokenizers` and `tiktoken` make of hostile texts, the merges that
 `tokenizers` learns, and the kind of every code point.
 
-    tools/golden/tokenizer.py tests/text/golden [FOLDER WITH GPT-2's vocab.json AND merges.txt]
+    tools/golden/tokenizer.py tests/text/golden [FOLDER WITH GPT-2's vocab.json AND merges.txt [TEXT]]
 
-Reads corpus.txt in the first folder. Made with tokenizers 0.23.3 and tiktoken 0.14.0; wherever both define the ids, they
+Reads corpus.txt in the first folder. TEXT is a real text, of whose ids by GPT-2 digests are kept (gpt2_text.json); it is
+Karpathy's tinyshakespeare.txt. Made with tokenizers 0.23.3 and tiktoken 0.14.0; wherever both define the ids, they
 must agree here. Each line of a .jsonl is {"hex": the bytes, "ids": plain, "special": with special tokens allowed, null
 where the bytes are no UTF-8}."""
+import hashlib
 import json
 import os
 import random
+import struct
 import sys
 
 import tiktoken
@@ -142,6 +145,17 @@ def write_kinds(path):
             last = kind
 
 
+def write_text(path, both, data):
+    """Digests of a text's ids as little-endian 16-bit numbers, and of those of each line, as `tokenize` prints them."""
+    ids = both.case(data)["ids"]
+    lines = "".join(" ".join(map(str, both.case(line)["ids"])) + "\n" for line in data.split(b"\n")[:-1])
+    expected = {"text": hashlib.sha256(data).hexdigest(), "tokens": len(ids), "first": ids[:12],
+                "ids": hashlib.sha256(struct.pack(f"<{len(ids)}H", *ids)).hexdigest(),
+                "lines": hashlib.sha256(lines.encode()).hexdigest()}
+    with open(path, "w", encoding="ascii") as out:
+        out.write(json.dumps(expected, indent=1) + "\n")
+
+
 folder = sys.argv[1]
 with open(os.path.join(folder, "corpus.txt"), encoding="utf-8", newline="") as file:
     corpus = file.read()
@@ -156,3 +170,6 @@ if len(sys.argv) > 2:
     gpt2 = byte_level(models.BPE.from_file(vocab, merges))
     gpt2.add_special_tokens([END])
     write_cases(os.path.join(folder, "gpt2.jsonl"), Both(gpt2), corpus)
+    if len(sys.argv) > 3:
+        with open(sys.argv[3], "rb") as file:
+            write_text(os.path.join(folder, "gpt2_text.json"), Both(gpt2), file.read())
