@@ -59,12 +59,9 @@ static int find_base(const struct pair *pair, const char *kind, int *id) {
     return STATUS_OK;
 }
 
-/* dora.squares of the base, with the pair's product or without. */
-static int measure(struct pair *pair, bool with_pair) {
+/* dora.squares of what this rank has of the base's weight, with the pair's product or without. */
+static int measure_part(struct pair *pair, int id, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
-    int id = PARAM_NONE, status = find_base(pair, "weight", &id);
-    if (status)
-        return status;
     struct weight_view weight = param_borrow(peft->weights, id);
     struct weight_view a = param_borrow(&peft->store, pair->a), b = param_borrow(&peft->store, pair->b);
     if (!weight.data)
@@ -78,13 +75,31 @@ static int measure(struct pair *pair, bool with_pair) {
                                .down = a.data,
                                .scale = pair->scale,
                                .squares = pair->dora.squares};
-    status = rank_run(peft->rank, PHASE_NORM, row_squares, &call);
-    if (!status && pair_is_row(pair))
-        status = rank_sum(peft->rank, peft->rank->tensor, pair->dora.squares, weight.rows, DTYPE_F32);
+    int status = rank_run(peft->rank, PHASE_NORM, row_squares, &call);
     param_return(peft->weights, id, weight);
     param_return(&peft->store, pair->a, a);
     param_return(&peft->store, pair->b, b);
     return status;
+}
+
+/* dora.squares of the base, of all ranks together. */
+static int measure(struct pair *pair, bool with_pair) {
+    struct peft *peft = pair->adapter->peft;
+    int id = PARAM_NONE, status = find_base(pair, "weight", &id);
+    if (!status && !(with_pair && pair->dora.is_measured))
+        status = measure_part(pair, id, with_pair);
+    pair->dora.is_measured = false;
+    if (!status && pair_is_row(pair))
+        status = rank_sum(peft->rank, peft->rank->tensor, pair->dora.squares, outputs(pair), DTYPE_F32);
+    return status;
+}
+
+int dora_measure(struct pair *pair, int id) {
+    int own = PARAM_NONE, status = find_base(pair, "weight", &own);
+    if (status || own != id)
+        return status;
+    pair->dora.is_measured = true;
+    return measure_part(pair, id, true);
 }
 
 int dora_initialise(struct pair *pair) {

@@ -9,6 +9,7 @@
 struct dora {
     int magnitude;                    /* id */
     float *squares, *ratio, *inverse; /* [out] of this rank: n^2, m / n, 1 / n */
+    bool is_measured;                 /* squares are this rank's part of n^2, of a base that is packed now */
 };
 
 /* One projection's pair. */
@@ -35,7 +36,9 @@ int dora_allocate(struct pair *pair);
 void dora_free(struct pair *pair);
 /* The magnitude of the base: the norms of its rows. */
 int dora_initialise(struct pair *pair);
-/* Measures; all ranks of a tensor group together. */
+/* Measures the parameter `id` of the base, where it is the pair's, for the next dora_begin. */
+int dora_measure(struct pair *pair, int id);
+/* Measures what is not measured yet; all ranks of a tensor group together. */
 int dora_begin(struct pair *pair);
 /* y, the pair's product added, is scaled; `kept` [N, out] receives what it was, or is NULL. */
 int dora_forward(const struct pair *pair, const struct hook_call *call, void *kept);

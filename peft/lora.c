@@ -363,6 +363,15 @@ static int initialise(struct peft_adapter *adapter, uint64_t seed) {
     return every_magnitude(adapter, dora_initialise);
 }
 
+static int measure(struct peft_adapter *adapter, int id) {
+    struct lora *lora = adapter->own;
+    int status = STATUS_OK;
+    for (int i = 0; i < lora->count && adapter->config.use_dora && !status; i++)
+        if (lora->pairs[i].is_here)
+            status = dora_measure(&lora->pairs[i], id);
+    return status;
+}
+
 static int begin(struct peft_adapter *adapter) {
     return every_magnitude(adapter, dora_begin);
 }
@@ -371,5 +380,6 @@ const struct peft_method peft_lora = {.describe = describe,
                                       .attach = attach,
                                       .allocate = allocate,
                                       .initialise = initialise,
+                                      .measure = measure,
                                       .begin = begin,
                                       .close = close_lora};

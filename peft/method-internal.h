@@ -18,6 +18,8 @@ struct peft_method {
     int (*allocate)(struct peft_adapter *adapter);
     /* Initial values beyond those of the table. */
     int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
+    /* What `begin` wants to know of a parameter of the base that will be packed by then. */
+    int (*measure)(struct peft_adapter *adapter, int id);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
     /* Of an encoder: the table of `to`, which does not train and is fp32, from what `from` made of its weights. */

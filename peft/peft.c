@@ -287,6 +287,14 @@ void peft_set_base(struct peft *peft, const struct param_store *weights) {
     peft->weights = weights;
 }
 
+int peft_measure(struct peft *peft, int id) {
+    int status = STATUS_OK;
+    for (int i = 0; i < peft->count && !status; i++)
+        if (peft->adapters[i].method->measure)
+            status = peft->adapters[i].method->measure(&peft->adapters[i], id);
+    return status;
+}
+
 int peft_initialise(struct peft *peft, uint64_t seed) {
     int status = param_store_initialise(&peft->store, peft->rank->exec.stream, seed);
     for (int i = 0; i < peft->count && !status; i++)

@@ -40,8 +40,11 @@ int peft_allocate(struct peft *peft);
 /* Bytes on the device that peft_allocate takes beside the store. */
 size_t peft_device_bytes(const struct peft *peft);
 /* The weights of the base, loaded and plain, before peft_initialise: prompts start as rows of them, and DoRA measures
- * them at every peft_begin, not after they are packed. */
+ * them at every peft_begin. */
 void peft_set_base(struct peft *peft, const struct param_store *weights);
+/* For a base that is packed as it is read: after peft_load, for each of its parameters while that is plain. One
+ * peft_begin may follow, which then has what it needs of them. Of this rank alone. */
+int peft_measure(struct peft *peft, int id);
 /* Initial values, keyed by seed, name and element. All tensor ranks together. */
 int peft_initialise(struct peft *peft, uint64_t seed);
 /* Clears the gradients and computes what hooks use until the weights change again: before a global batch, before a

@@ -129,6 +129,9 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
                int array_count);
 int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
                     const struct ckpt_block *block, void *values);
+/* All that the array has of one parameter, through `put`; checked in the same way. */
+int ckpt_read_param(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
+                    int param);
 
 /* ---- writing ---- */
 

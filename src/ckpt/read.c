@@ -272,6 +272,16 @@ static int read_param(const struct ckpt_tensors *tensors, const struct param_tab
     return status;
 }
 
+int ckpt_read_param(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
+                    int param) {
+    size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);
+    char *values = malloc(2 * bytes);
+    int status = values ? read_param(tensors, table, array, param, values, values + bytes)
+                        : status_fail(STATUS_MEMORY, "out of memory");
+    free(values);
+    return status;
+}
+
 int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
               int array_count) {
     size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);

@@ -73,14 +73,6 @@ static int read_directory(struct engine *engine, struct model_config *config, en
     return status;
 }
 
-static int load_weights(struct engine *engine, const struct ckpt_tensors *tensors) {
-    struct param_store *store = model_store(engine->model);
-    struct ckpt_flat flat = {
-        .store = store, .stream = engine->rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
-    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    return ckpt_read(tensors, store->table, &array, 1);
-}
-
 static int agree(const struct engine *engine, int status) {
     return engine->options.world ? comm_agree(engine->options.world, status) : status;
 }
@@ -113,6 +105,39 @@ static int load_adapters(struct engine *engine) {
     int status = peft_allocate(engine->peft);
     peft_set_base(engine->peft, model_store(engine->model));
     return status ? status : peft_load(engine->peft, engine->files);
+}
+
+/* ---- weights ---- */
+
+struct filling {
+    struct engine *engine;
+    const struct ckpt_tensors *tensors; /* NULL: random values */
+};
+
+/* The plain values of one parameter, which are there until it is packed: what methods want to know of them, they
+ * measure now. */
+static int fill_parameter(void *context, int id) {
+    const struct filling *filling = context;
+    struct engine *engine = filling->engine;
+    struct param_store *store = model_store(engine->model);
+    struct ckpt_flat flat = {.store = store,
+                             .stream = engine->rank.exec.stream,
+                             .memory = (void *)(uintptr_t)param_borrow(store, id).data,
+                             .dtype = store->dtype,
+                             .first = store->offset[id],
+                             .count = param_local_elements(store, id)};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    int status = filling->tensors ? ckpt_read_param(filling->tensors, store->table, &array, id)
+                                  : param_initialise(store, engine->rank.exec.stream, 1, id);
+    return status || !engine->peft ? status : peft_measure(engine->peft, id);
+}
+
+static int load_weights(struct engine *engine, const struct ckpt_tensors *tensors) {
+    const struct param_table *table = model_table(engine->model);
+    const struct ckpt_array all = {.prefix = "", .dtype = model_store(engine->model)->dtype};
+    struct filling filling = {engine, tensors};
+    int status = tensors ? ckpt_check(tensors, table, &all, 1) : STATUS_OK;
+    return status ? status : model_pack(engine->model, fill_parameter, &filling);
 }
 
 static void *take(struct arena *arena, int64_t count, size_t width) {
@@ -257,19 +282,17 @@ static int open_all(struct engine *engine) {
         engine->sequence_count = engine->options.max_sequences + engine->slot_count;
         engine->seen_words = (config.vocab_size + 63) / 64;
         status = open_model(engine, &config, dtype);
-        if (status == STATUS_MEMORY && tensors)
-            status_wrap(status, "%s", engine->directory);
     }
     if (!status)
-        status = tensors ? load_weights(engine, tensors) : model_initialise(engine->model, 1);
-    ckpt_close(tensors);
+        status = load_adapters(engine); /* before the base, of which methods measure each parameter when it is read */
     if (!status)
-        status = load_adapters(engine);
+        status = load_weights(engine, tensors);
+    if (status == STATUS_MEMORY && tensors)
+        status_wrap(status, "%s", engine->directory);
+    ckpt_close(tensors);
     status = agree(engine, status); /* what follows may sum over ranks */
     if (!status && engine->peft)
-        status = peft_begin(engine->peft); /* while the base is still plain: a method may measure it */
-    if (!status)
-        status = model_pack(engine->model);
+        status = peft_begin(engine->peft);
     if (!status)
         status = allocate_host(engine);
     if (!status)

@@ -238,7 +238,7 @@ static int build(struct model *model, struct model_plan *plan) {
 }
 
 static int allocate(struct model *model, const struct model_plan *plan) {
-    int status = param_store_open(&model->store);
+    int status = model->options.use == MODEL_INFER ? STATUS_OK : param_store_open(&model->store);
     if (!status)
         status = head_staging_open(model);
     if (!status && (status = device_alloc(model->rank->device, plan->activations, &model->activations)))
@@ -302,8 +302,8 @@ const struct model_config *model_config_of(const struct model *model) {
     return &model->options.config;
 }
 
-int model_pack(struct model *model) {
-    return param_store_pack(&model->store, model->rank->exec.stream);
+int model_pack(struct model *model, int (*fill)(void *context, int id), void *context) {
+    return param_store_pack(&model->store, model->rank->exec.stream, fill, context);
 }
 
 int model_initialise(struct model *model, uint64_t seed) {

@@ -113,39 +113,73 @@ size_t param_packed_bytes(const struct param_store *store) {
     return total;
 }
 
-int param_store_pack(struct param_store *store, struct stream *stream) {
+/* A parameter, and the bytes of its plain values where they are held only until they are packed. */
+struct packing {
+    int id;
+    size_t stage;
+};
+
+static int compare_packing(const void *a, const void *b) {
+    const struct packing *x = a, *y = b;
+    return x->stage != y->stage ? (x->stage < y->stage) - (x->stage > y->stage) : x->id - y->id;
+}
+
+static size_t plain_bytes(const struct param_store *store, int id) {
+    return (size_t)param_local_elements(store, id) * dtype_bytes(store->dtype);
+}
+
+/* Where everything will stand, and in which order it comes. */
+static void place_packed(struct param_store *store, struct packing *order) {
+    int count = store->table->count;
+    struct arena arena = arena_over(store->packed, store->packed_bytes);
+    bool is_packed, is_kept;
+    for (int i = 0; i < count; i++) {
+        size_t bytes = packed_bytes(store, i, &is_packed, &is_kept);
+        store->views[i] = store->views[count + i] = plain_view(store, i);
+        store->views[count + i].data = is_packed ? arena_take(&arena, bytes) : NULL;
+        store->views[i].data = is_kept ? arena_take(&arena, plain_bytes(store, i)) : NULL;
+        order[i] = (struct packing){.id = i, .stage = is_packed && !is_kept ? plain_bytes(store, i) : 0};
+    }
+    qsort(order, (size_t)count, sizeof *order, compare_packing);
+}
+
+static int pack_one(struct param_store *store, struct stream *stream, const struct packing *packing,
+                    int (*fill)(void *context, int id), void *context) {
+    struct weight_view *plain = &store->views[packing->id], *packed = plain + store->table->count;
+    struct exec exec = {.stream = stream};
+    void *stage = NULL;
+    int status = STATUS_OK;
+    if (packing->stage) {
+        status = device_alloc(store->device, packing->stage, &stage);
+        plain->data = stage;
+    }
+    if (!plain->data) /* of another rank */
+        return status ? status_wrap(status, "plain weights") : STATUS_OK;
+    status = fill(context, packing->id);
+    if (!status && packed->data)
+        status = store->ops->pack(&exec, plain, (void *)(uintptr_t)packed->data, packed);
+    int waited = stream_wait(stream);
+    if (stage)
+        plain->data = NULL;
+    device_free(store->device, stage);
+    return status ? status : waited;
+}
+
+int param_store_pack(struct param_store *store, struct stream *stream, int (*fill)(void *context, int id),
+                     void *context) {
     int count = store->table->count;
     store->views = calloc((size_t)count * 2, sizeof *store->views);
-    if (!store->views)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    size_t total = param_packed_bytes(store);
-    bool is_packed, is_kept;
-    int status = device_alloc(store->device, total, &store->packed);
-    if (status)
-        return status_wrap(status, "packed weights");
-    store->packed_bytes = total;
-    struct arena arena = arena_over(store->packed, total);
-    struct exec exec = {.stream = stream};
-    for (int i = 0; i < count && !status; i++) {
-        struct weight_view plain = plain_view(store, i);
-        size_t bytes = packed_bytes(store, i, &is_packed, &is_kept);
-        if (is_packed)
-            status = store->ops->pack(&exec, &plain, arena_take(&arena, bytes), &store->views[count + i]);
-        if (is_kept && !status) {
-            size_t plain_bytes = (size_t)param_local_elements(store, i) * dtype_bytes(store->dtype);
-            void *copy = arena_take(&arena, plain_bytes);
-            status = stream_copy(stream, copy, plain.data, plain_bytes);
-            plain.data = copy;
-            store->views[i] = plain;
-        }
-    }
+    struct packing *order = calloc((size_t)count + 1, sizeof *order);
+    int status = store->views && order ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    store->packed_bytes = param_packed_bytes(store);
+    if (!status && (status = device_alloc(store->device, store->packed_bytes, &store->packed)))
+        status_wrap(status, "packed weights");
     if (!status)
-        status = stream_wait(stream);
-    if (status)
-        return status;
-    device_free(store->device, store->weights);
-    store->weights = NULL;
-    return STATUS_OK;
+        place_packed(store, order);
+    for (int i = 0; i < count && !status; i++)
+        status = pack_one(store, stream, &order[i], fill, context);
+    free(order);
+    return status;
 }
 
 struct weight_view param_borrow(const struct param_store *store, int id) {
@@ -179,10 +213,10 @@ float *param_gradient(const struct param_store *store, int id) {
 
 enum { INITIAL_CHUNK = 1 << 20 };
 
-/* Elements [first, first + count) of the whole parameter to the flat array from `at` on. `values` has a chunk's floats,
- * and behind them room for their bf16. */
-static int initialise_run(struct param_store *store, struct stream *stream, const struct param *row, uint64_t seed,
-                          int64_t first, int64_t count, int64_t at, float *values) {
+/* Elements [first, first + count) of the whole parameter to `to`. `values` has a chunk's floats, and behind them room
+ * for their bf16. */
+static int initialise_run(const struct param_store *store, struct stream *stream, const struct param *row,
+                          uint64_t seed, int64_t first, int64_t count, char *to, float *values) {
     size_t width = dtype_bytes(store->dtype);
     int status = STATUS_OK;
     for (int64_t done = 0; done < count && !status; done += INITIAL_CHUNK) {
@@ -192,30 +226,36 @@ static int initialise_run(struct param_store *store, struct stream *stream, cons
         for (int64_t j = 0; j < part && store->dtype == DTYPE_BF16; j++)
             rounded[j] = bf16_from_float(values[j]);
         const void *source = store->dtype == DTYPE_BF16 ? (const void *)rounded : values;
-        status = stream_copy_to_device(stream, (char *)store->weights + (size_t)(at + done) * width, source,
-                                       (size_t)part * width);
+        status = stream_copy_to_device(stream, to + (size_t)done * width, source, (size_t)part * width);
         if (!status)
             status = stream_wait(stream);
     }
     return status;
 }
 
-int param_store_initialise(struct param_store *store, struct stream *stream, uint64_t seed) {
+int param_initialise(struct param_store *store, struct stream *stream, uint64_t seed, int id) {
+    const struct param *row = &store->table->rows[id];
+    int64_t width = (int64_t)dtype_bytes(store->dtype);
+    char *to = (char *)(uintptr_t)param_borrow(store, id).data;
+    struct param_rect rects[PARAM_MAX_SLICES];
+    int count = param_part_rects(&store->part, store->table, id, rects);
     float *values = malloc(INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)));
     int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    for (int i = 0; i < store->table->count && !status; i++) {
-        const struct param *row = &store->table->rows[i];
-        struct param_rect rects[PARAM_MAX_SLICES];
-        int count = param_part_rects(&store->part, store->table, i, rects);
-        for (int r = 0; r < count && !status; r++) {
-            bool is_whole = rects[r].columns == row->shape[1];
-            int64_t runs = is_whole ? 1 : rects[r].rows, run = rects[r].columns * (is_whole ? rects[r].rows : 1);
-            int64_t first = rects[r].row * row->shape[1] + rects[r].column;
-            int64_t at = store->offset[i] + rects[r].local_row * rects[r].columns;
-            for (int64_t j = 0; j < runs && !status; j++)
-                status = initialise_run(store, stream, row, seed, first + j * row->shape[1], run, at + j * run, values);
-        }
+    for (int r = 0; r < count && !status; r++) {
+        bool is_whole = rects[r].columns == row->shape[1];
+        int64_t runs = is_whole ? 1 : rects[r].rows, run = rects[r].columns * (is_whole ? rects[r].rows : 1);
+        int64_t first = rects[r].row * row->shape[1] + rects[r].column, at = rects[r].local_row * rects[r].columns;
+        for (int64_t j = 0; j < runs && !status; j++)
+            status = initialise_run(store, stream, row, seed, first + j * row->shape[1], run,
+                                    to + (at + j * run) * width, values);
     }
     free(values);
+    return status;
+}
+
+int param_store_initialise(struct param_store *store, struct stream *stream, uint64_t seed) {
+    int status = STATUS_OK;
+    for (int i = 0; i < store->table->count && !status; i++)
+        status = param_initialise(store, stream, seed, i);
     return status;
 }

@@ -116,10 +116,10 @@ struct param_store {
     int64_t (*shape)[2];      /* [count] of the part */
     int64_t sharded_elements; /* where the copies begin */
     int64_t flat_elements;    /* length of the flat arrays, gaps included */
-    void *weights;            /* [flat_elements] of dtype; NULL once packed */
+    void *weights;            /* [flat_elements] of dtype; NULL where they are packed */
     float *gradients;         /* [flat_elements]; NULL where nothing trains */
     struct weight_view
-        *views;   /* when packed: [count] plain views, then [count] packed ones; data NULL where there is none */
+        *views;   /* where packed: [count] plain views, then [count] packed ones; data NULL where there is none */
     void *packed; /* their memory */
     size_t packed_bytes;
 };
@@ -152,8 +152,13 @@ void param_store_close(struct param_store *store);
 void param_initial_values(const struct param *row, uint64_t seed, int64_t first, int64_t count, float *out);
 /* Sets every weight of an opened store to its initial value. */
 int param_store_initialise(struct param_store *store, struct stream *stream, uint64_t seed);
-/* Replaces the plain linear weights by packed ones for inference; frees the plain copies. For a while both are held. */
-int param_store_pack(struct param_store *store, struct stream *stream);
+/* The same for one parameter, where param_borrow says. */
+int param_initialise(struct param_store *store, struct stream *stream, uint64_t seed, int id);
+/* Gives a sketched store packed weights for inference, in the place of param_store_open. `fill` puts the values of one
+ * parameter of the part where param_borrow says: then alone it is plain, but for those that are kept so. The largest
+ * come first, so that there are never many bytes more than those of the packed store. */
+int param_store_pack(struct param_store *store, struct stream *stream, int (*fill)(void *context, int id),
+                     void *context);
 
 /* Borrows the weight for one call / gives it back. 1-D parameters come as [n, 1] views. */
 struct weight_view param_borrow(const struct param_store *store, int id);

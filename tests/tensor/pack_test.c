@@ -1,0 +1,116 @@
+/* A store that packs gets its parameters one at a time: what each becomes, and what is plain meanwhile. */
+#include "support/test.h"
+#include "tensor/tensor.h"
+
+enum { ROWS = 4 };
+
+/* A tied embedding, a small linear, a bias, and the largest. */
+static const struct param rows[ROWS] = {
+    {.name = "tied", .dims = 2, .shape = {300, 8}, .init = PARAM_INIT_NORMAL, .is_linear = true, .is_embedding = true},
+    {.name = "small", .dims = 2, .shape = {24, 8}, .init = PARAM_INIT_NORMAL, .is_linear = true},
+    {.name = "bias", .dims = 1, .shape = {24, 1}, .init = PARAM_INIT_NORMAL},
+    {.name = "large", .dims = 2, .shape = {70, 24}, .init = PARAM_INIT_NORMAL, .is_linear = true},
+};
+
+struct task {
+    struct param table_rows[ROWS];
+    struct param_table table;
+    struct device *device;
+    struct stream *stream;
+    struct param_store plain, packed;
+    int order[ROWS], filled, fails_at;
+};
+
+static void open_task(struct task *t, enum dtype dtype) {
+    *t = (struct task){.table = {.count = ROWS}, .fails_at = -1};
+    for (int i = 0; i < ROWS; i++) {
+        t->table_rows[i] = rows[i];
+        t->table_rows[i].init_std = 1;
+        t->table_rows[i].slice_count = 1;
+        t->table_rows[i].slices[0].rows = t->table_rows[i].slices[0].file_rows = rows[i].shape[0];
+    }
+    t->table.rows = t->table_rows;
+    test_ok(device_open("cpu", 0, 1, &t->device));
+    test_ok(stream_open(t->device, &t->stream));
+    struct param_store_options options = {.table = &t->table, .device = t->device, .dtype = dtype};
+    test_ok(param_store_sketch(&t->plain, &options));
+    test_ok(param_store_open(&t->plain));
+    test_ok(param_store_initialise(&t->plain, t->stream, 5));
+    options.will_pack = true;
+    test_ok(param_store_sketch(&t->packed, &options));
+}
+
+static void close_task(struct task *t) {
+    param_store_close(&t->plain);
+    param_store_close(&t->packed);
+    stream_close(t->stream);
+    device_close(t->device);
+}
+
+static int fill(void *context, int id) {
+    struct task *t = context;
+    for (int i = 0; i < ROWS; i++) /* of those that are packed, this one alone is plain */
+        if (rows[i].is_linear && !rows[i].is_embedding)
+            assert_int_equal(param_borrow(&t->packed, i).data != NULL, i == id);
+    struct weight_view view = param_borrow(&t->packed, id);
+    assert_non_null(view.data);
+    assert_int_equal(view.layout, WEIGHT_PLAIN);
+    assert_int_equal(view.rows * view.cols, param_elements(&rows[id]));
+    t->order[t->filled++] = id;
+    if (t->filled - 1 == t->fails_at)
+        return status_fail(STATUS_IO, "no more");
+    return param_initialise(&t->packed, t->stream, 5, id);
+}
+
+static void check_values(struct task *t) {
+    struct exec exec = {.stream = t->stream};
+    size_t width = dtype_bytes(t->plain.dtype);
+    for (int i = 0; i < ROWS; i++) {
+        struct weight_view plain = param_borrow(&t->plain, i), kept = param_borrow(&t->packed, i), packed;
+        assert_int_equal(kept.data != NULL, !rows[i].is_linear || rows[i].is_embedding);
+        if (kept.data)
+            assert_memory_equal(kept.data, plain.data, (size_t)param_elements(&rows[i]) * width);
+        if (!rows[i].is_linear)
+            continue;
+        size_t bytes = t->plain.ops->packed_bytes(t->device, &plain);
+        void *expected = malloc(bytes);
+        test_ok(t->plain.ops->pack(&exec, &plain, expected, &packed));
+        struct weight_view found = param_borrow_linear(&t->packed, i);
+        assert_int_equal(found.layout, WEIGHT_PACKED);
+        assert_memory_equal(found.data, expected, bytes);
+        free(expected);
+    }
+}
+
+static void a_store_is_packed_one_parameter_after_the_other(void **state) {
+    (void)state;
+    for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+        struct task t;
+        open_task(&t, is_bf16 ? DTYPE_BF16 : DTYPE_F32);
+        test_ok(param_store_pack(&t.packed, t.stream, fill, &t));
+        assert_int_equal(t.filled, ROWS);
+        assert_int_equal(t.order[0],
+                         3); /* the largest whose plain values are given back; those that stay need no room */
+        assert_int_equal(t.order[1], 1);
+        check_values(&t);
+        close_task(&t);
+    }
+}
+
+static void what_cannot_be_filled_ends_it(void **state) {
+    (void)state;
+    struct task t;
+    open_task(&t, DTYPE_F32);
+    t.fails_at = 1;
+    test_fails(param_store_pack(&t.packed, t.stream, fill, &t), STATUS_IO, "no more");
+    assert_int_equal(t.filled, 2);
+    close_task(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_store_is_packed_one_parameter_after_the_other),
+        cmocka_unit_test(what_cannot_be_filled_ends_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
