@@ -345,7 +345,7 @@ static int mlp_half_forward(const struct block_pass *pass) {
     fc1.x = saved->norm2;
     fc1.y = is_fused ? saved->gelu : saved->fc1;
     fc1.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_GELU_TANH : EPILOGUE_GELU_EXACT;
-    fc1.aux = is_fused && !pass->kv ? saved->fc1 : NULL; /* inference keeps nothing */
+    fc1.aux = is_fused && !pass->kv ? saved->fc1 : NULL; /* inference keeps nothing, nor does what has no backward */
     if (!status)
         status = linear_forward(&params->fc1, &fc1);
     struct gelu gelu = gelu_call(pass);

@@ -101,8 +101,13 @@ struct model {
     } staging;         /* host, [max_rows] each: of the head's rows of the batch that came last */
     void *activations; /* the block that everything below stands in */
 
-    struct model_slot *slots;
+    struct model_slot *slots;  /* [slots + 1] */
     struct block_saved *saved; /* [slots][layers of a chunk] */
+    /* Layers whose backward is never run go by turns through two sets, which differ by x alone; chunks of nothing but
+     * such layers through a slot of their own where others are held. */
+    struct block_saved passing[2];
+    struct model_slot *passing_slot;
+    int64_t kept_from; /* the first layer of a chunk, counted from its first, that any chunk keeps something of */
     struct block_saved *again; /* [layers of a chunk] sets of layers that are computed again */
     /* The chunk and the slot of the pass that runs; between passes chunk 0 and slot 0. */
     const struct model_chunk *chunk;
@@ -139,10 +144,19 @@ struct block_pass {
     int64_t max_pages;
 };
 
+/* model.c */
+struct model_slot *model_slot(struct model *model, int number);
+
 /* sizes.c */
 /* Layers of a chunk, counted from its first, that are computed again together from the input of the first: the group
  * of `layer`, of one layer or more; false when the slot keeps what its backward needs. */
 bool model_recompute_group(const struct model *model, int slot, int64_t layer, int64_t *first, int64_t *end);
+/* Whether something before the chunk wants the gradient of its input. */
+static inline bool model_sends_gradient(const struct model *model, const struct model_chunk *chunk) {
+    return chunk->first > 0 && chunk->first > model->lowest;
+}
+/* Whether the slot keeps something of the layer for its backward. */
+bool model_keeps(const struct model *model, const struct model_chunk *chunk, int slot, int64_t layer);
 void model_place_activations(struct model *model, struct arena *arena);
 
 /* block.c */

@@ -88,8 +88,7 @@ static int cut(struct model *model) {
 
 /* ---- the stage ---- */
 
-/* The first layer with something that trains, -1 where the embedding has. */
-static int64_t lowest_trainable(const struct model_options *options) {
+int64_t model_lowest_layer(const struct model_options *options) {
     int64_t layers = options->config.num_layers;
     if (!options->is_frozen || hook_table_list(options->hooks, 0, ATTACH_EMBEDDING)->count)
         return -1;
@@ -98,6 +97,25 @@ static int64_t lowest_trainable(const struct model_options *options) {
             if (hook_table_list(options->hooks, layer, (enum attach_place)place)->count)
                 return layer;
     return layers;
+}
+
+bool model_has_backward(const struct model_options *options, int64_t end) {
+    return end > model_lowest_layer(options) || end == options->config.num_layers;
+}
+
+struct model_slot *model_slot(struct model *model, int number) {
+    return number < 0 ? model->passing_slot : &model->slots[number];
+}
+
+/* Where chunks go that keep nothing, and which layers of others do. */
+static void open_passing(struct model *model) {
+    const struct model_options *o = &model->options;
+    const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
+    bool all_pass = !model_has_backward(o, last->first + last->count);
+    model->passing_slot = &model->slots[all_pass ? 0 : o->slots];
+    model->kept_from = model->lowest < last->first                 ? 0
+                       : model->lowest < last->first + last->count ? model->lowest - last->first
+                                                                   : last->count;
 }
 
 /* The chunks of this rank, and the slots of their activations. */
@@ -118,10 +136,10 @@ static int open_stage(struct model *model) {
                            (long long)layers);
     model->has_embedding = o->chunks[0].first == 0;
     model->has_head = end == layers;
-    model->lowest = lowest_trainable(o);
+    model->lowest = o->use == MODEL_TRAIN ? model_lowest_layer(o) : -1;
     model->chunk = &o->chunks[0];
     size_t count = (size_t)o->chunks[0].count;
-    model->slots = calloc((size_t)o->slots, sizeof *model->slots);
+    model->slots = calloc((size_t)o->slots + 1, sizeof *model->slots);
     model->saved = calloc((size_t)o->slots * count, sizeof *model->saved);
     model->again = calloc(count, sizeof *model->again);
     if (!model->slots || !model->saved || !model->again)
@@ -129,6 +147,7 @@ static int open_stage(struct model *model) {
     for (int slot = 0; slot < o->slots; slot++)
         model->slots[slot].saved = model->saved + (size_t)slot * count;
     model->slot = &model->slots[0];
+    open_passing(model);
     return STATUS_OK;
 }
 

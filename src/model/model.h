@@ -62,7 +62,7 @@ struct model_options {
      * embedding, who has the last one the head. 0: one run of all layers. */
     int chunk_count;
     struct model_chunk chunks[MODEL_CHUNKS_MAX];
-    int slots; /* MODEL_TRAIN: micro batches of a chunk that are held for their backward at once; 0: 1 */
+    int slots; /* MODEL_TRAIN: micro batches of chunks that are held for their backward at once; 0: 1 */
     /* With RECOMPUTE_BLOCK: slots from this one on recompute all layers; 0: all slots are as `recompute` says. */
     int partial_slots;
     int layer_shards;                 /* MODEL_TRAIN: as in struct param_store_options */
@@ -73,6 +73,12 @@ struct model_options {
 
 /* Whether the layer is the stage's. */
 bool model_has_layer(const struct model_options *options, int64_t layer);
+/* The layer where the backward ends, as nothing below it trains; -1: behind the embedding; num_layers: nothing trains.
+ */
+int64_t model_lowest_layer(const struct model_options *options);
+/* Whether a chunk that ends before layer `end` has a backward: below the lowest layer there is none, and its forward
+ * keeps nothing; but the head is part of it. */
+bool model_has_backward(const struct model_options *options, int64_t end);
 
 /* Bytes of each part; what model_open allocates is exactly this. */
 struct model_plan {
@@ -125,7 +131,7 @@ struct model_batch {
 };
 
 struct model_pass {
-    int chunk, slot;           /* what goes through, and where its activations are held */
+    int chunk, slot; /* what goes through, and where its activations are held; below 0 for a chunk without a backward */
     bool is_first_micro_batch; /* of a chunk's backwards: gradients are written, not added to */
     bool is_last_micro_batch;  /* of them: what tensor ranks have parts of is summed over them, and is finished */
     bool has_dropout;
@@ -140,11 +146,13 @@ struct model_pass {
  * the residual stream: [N, C] of the model's type.
  *
  * The forward takes x, the output of the layer before (NULL in the chunk with the embedding), and gives y (NULL in the
- * chunk with the head, whose forward is part of its backward). The batch's segments must stay until the backward. */
+ * chunk with the head, whose forward is part of its backward). The batch's segments must stay until the backward.
+ * Layers below the lowest that trains keep nothing. */
 int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
                   void *y);
 /* dy: the gradient of y (NULL in the chunk with the head, which adds sum(loss * loss_weight) to the device number that
- * model_loss reads); dx: that of x (NULL in the chunk with the embedding). */
+ * model_loss reads); dx: that of x (NULL in the chunk with the embedding, and left alone where nothing before the chunk
+ * trains). */
 int model_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
 /* A forward without dropout in slot 0, and in the chunk with the head its losses, added to the same number. */
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y);

@@ -61,7 +61,7 @@ static int clear_gradients(struct model *model) {
 
 static void enter(struct model *model, int chunk, int slot) {
     model->chunk = &model->options.chunks[chunk];
-    model->slot = &model->slots[slot];
+    model->slot = model_slot(model, slot);
 }
 
 static bool starts_here(const struct model *model) {
@@ -72,6 +72,12 @@ static bool ends_here(const struct model *model) {
     return model->chunk->first + model->chunk->count == model->options.config.num_layers;
 }
 
+/* Where `layer` of the current chunk, counted from its first, puts what it makes. */
+static const struct block_saved *saved_of(const struct model *model, const struct model_pass *pass, int64_t layer) {
+    return model_keeps(model, model->chunk, pass->slot, layer) ? &model->slot->saved[layer]
+                                                               : &model->passing[layer % 2];
+}
+
 /* `layer` of the current chunk, counted from its first; `y`: where the chunk's output goes. */
 static struct block_pass block_pass_of(struct model *model, int64_t layer, void *y, const struct model_pass *pass,
                                        const struct hook_segment *segment) {
@@ -79,8 +85,8 @@ static struct block_pass block_pass_of(struct model *model, int64_t layer, void 
     return (struct block_pass){
         .model = model,
         .layer = model->chunk->first + layer,
-        .saved = &model->slot->saved[layer],
-        .out = is_last ? y : model->slot->saved[layer + 1].x,
+        .saved = saved_of(model, pass, layer),
+        .out = is_last ? y : saved_of(model, pass, layer + 1)->x,
         .rows = model->slot->batch.rows,
         .has_dropout = pass->has_dropout,
         .overwrite_gradients = pass->is_first_micro_batch,
@@ -100,10 +106,11 @@ int pass_forward(struct model *model, const struct model_pass *pass, const void 
     int64_t rows = model->slot->batch.rows;
     struct hook_segment segment = {.rows = rows};
     int status = STATUS_OK;
+    void *first = saved_of(model, pass, 0)->x;
     if (starts_here(model))
-        status = embedding_pass_forward(model, rows, pass->has_dropout, model->slot->saved[0].x);
+        status = embedding_pass_forward(model, rows, pass->has_dropout, first);
     else if (!model->rank->is_planning)
-        status = stream_copy(model->rank->exec.stream, model->slot->saved[0].x, x, stream_bytes(model));
+        status = stream_copy(model->rank->exec.stream, first, x, stream_bytes(model));
     for (int64_t layer = 0; layer < model->chunk->count && !status; layer++) {
         struct block_pass block =
             block_pass_of(model, layer, ends_here(model) ? model->slot->x_last : y, pass, &segment);
@@ -162,9 +169,11 @@ int pass_backward(struct model *model, const struct model_pass *pass, const void
     enter(model, pass->chunk, pass->slot);
     bool is_fresh = model->fresh == model->slot;
     int64_t rows = model->slot->batch.rows;
-    int status = pass->is_first_micro_batch ? clear_gradients(model) : STATUS_OK;
     model->fresh = NULL;
-    model->d = starts_here(model) ? model->own_d : dx;
+    if (!model_has_backward(&model->options, model->chunk->first + model->chunk->count))
+        return STATUS_OK;
+    int status = pass->is_first_micro_batch ? clear_gradients(model) : STATUS_OK;
+    model->d = model_sends_gradient(model, model->chunk) ? dx : model->own_d;
     if (!status && ends_here(model))
         status = head_pass(model, rows, true, pass->is_first_micro_batch);
     else if (!status && !model->rank->is_planning)
@@ -192,7 +201,7 @@ int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
 
 int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
                   void *y) {
-    int status = upload(model, batch, &model->slots[pass->slot].batch);
+    int status = upload(model, batch, &model_slot(model, pass->slot)->batch);
     return status ? status : pass_forward(model, pass, x, y);
 }
 

@@ -30,19 +30,22 @@ static size_t wide_bytes(const struct model *model) {
     return (size_t)model->options.max_rows * (size_t)model->ffn * dtype_bytes(model->options.dtype);
 }
 
-/* Whether hooks stand at one of two places of `layer` of any chunk. */
+enum { EVERY_LAYER = -1 };
+
+/* Whether hooks stand at one of two places of `layer`, or of every layer, of any chunk. */
 static bool has_hooks(const struct model *model, int64_t layer, enum attach_place a, enum attach_place b) {
     const struct model_options *o = &model->options;
     for (int c = 0; c < o->chunk_count; c++)
-        if (hook_table_list(o->hooks, o->chunks[c].first + layer, a)->count ||
-            hook_table_list(o->hooks, o->chunks[c].first + layer, b)->count)
-            return true;
+        for (int64_t l = 0; l < o->chunks[c].count; l++)
+            if ((l == layer || layer == EVERY_LAYER) && (hook_table_list(o->hooks, o->chunks[c].first + l, a)->count ||
+                                                         hook_table_list(o->hooks, o->chunks[c].first + l, b)->count))
+                return true;
     return false;
 }
 
-/* What the forward of a block keeps, but for its input. `layer` of each chunk. `shared`: where what the backward
- * computes again stands, or what it does not read, for all layers and slots; NULL where there is no backward. The
- * inputs of linears are read for weight gradients and by hooks. */
+/* What the forward of a block keeps, but for its input. `layer` of each chunk, or what serves every layer. `shared`:
+ * where what the backward computes again stands, or what it does not read, for all layers and slots; NULL where there
+ * is no backward. The inputs of linears are read for weight gradients and by hooks. */
 static void place_saved(struct model *model, struct arena *arena, int64_t layer, struct block_saved *saved,
                         const struct block_saved *shared) {
     const struct model_options *o = &model->options;
@@ -83,13 +86,20 @@ static void place_hooks(struct model *model, struct arena *arena, int64_t layer,
 
 bool model_recompute_group(const struct model *model, int slot, int64_t layer, int64_t *first, int64_t *end) {
     const struct model_recompute *r = &model->options.recompute;
-    int64_t layers = model->options.chunks[0].count;
+    int64_t layers = model->options.chunks[0].count, from = model->kept_from;
     bool is_partial = !model->options.partial_slots || slot < model->options.partial_slots;
-    *first = r->how == RECOMPUTE_UNIFORM ? layer / r->num_layers * r->num_layers : layer;
-    *end = r->how == RECOMPUTE_UNIFORM ? *first + r->num_layers : layer + 1;
+    bool is_uniform = r->how == RECOMPUTE_UNIFORM && layer >= from;
+    *first = is_uniform ? from + (layer - from) / r->num_layers * r->num_layers : layer;
+    *end = is_uniform ? *first + r->num_layers : layer + 1;
     if (*end > layers)
         *end = layers;
     return r->how == RECOMPUTE_UNIFORM || (r->how == RECOMPUTE_BLOCK && (!is_partial || layer < r->num_layers));
+}
+
+bool model_keeps(const struct model *model, const struct model_chunk *chunk, int slot, int64_t layer) {
+    int64_t first, end;
+    model_recompute_group(model, slot, layer, &first, &end);
+    return chunk->first + end > model->lowest;
 }
 
 /* What a micro batch keeps of a chunk until its backward. Layers that are computed again share sets, as many as a group
@@ -97,12 +107,12 @@ bool model_recompute_group(const struct model *model, int slot, int64_t layer, i
  * where what is computed again within a layer stands. */
 static void place_kept_blocks(struct model *model, struct arena *arena, int slot, int64_t *placed,
                               const struct block_saved *shared) {
-    for (int64_t layer = 0; layer < model->options.chunks[0].count; layer++) {
+    for (int64_t layer = model->kept_from; layer < model->options.chunks[0].count; layer++) {
         struct block_saved *saved = &model->slots[slot].saved[layer];
         int64_t first, end;
         if (model_recompute_group(model, slot, layer, &first, &end)) {
             if (layer - first == *placed) {
-                place_saved(model, arena, layer, &model->again[*placed], shared);
+                place_saved(model, arena, EVERY_LAYER, &model->again[*placed], shared);
                 model->again[(*placed)++].x = layer > first ? arena_take(arena, stream_bytes(model)) : NULL;
             }
             *saved = model->again[layer - first];
@@ -114,6 +124,29 @@ static void place_kept_blocks(struct model *model, struct arena *arena, int slot
             saved->x = arena_take(arena, stream_bytes(model));
         place_hooks(model, arena, layer, saved);
     }
+}
+
+/* Layers below the lowest that trains have no hooks, and nobody reads what their forward leaves but the stream.
+ * `again`: a set of layers that are computed again, NULL where there is none: it is free as long. */
+static void place_passing_layers(struct model *model, struct arena *arena, const struct block_saved *shared,
+                                 const struct block_saved *again) {
+    const struct model_options *o = &model->options;
+    size_t N = (size_t)o->max_rows, width = dtype_bytes(o->dtype);
+    struct block_saved set = {.norm1 = shared->norm1, .norm2 = shared->norm2, .gelu = shared->gelu};
+    if (model->lowest <= o->chunks[0].first)
+        return;
+    set.qkv = again ? again->qkv : arena_take(arena, N * (size_t)model->qkv * width);
+    set.attention =
+        again ? again->attention : arena_take(arena, N * (size_t)(model->qkv - 2 * kv_columns(model)) * width);
+    set.middle = again ? again->middle : arena_take(arena, stream_bytes(model));
+    for (int64_t i = 0; i < 2; i++) {
+        model->passing[i] = set;
+        if (model->lowest - o->chunks[0].first > i && o->chunks[0].count > i)
+            model->passing[i].x = arena_take(arena, stream_bytes(model));
+    }
+    if (model->passing_slot == &model->slots[o->slots] &&
+        !model_has_backward(o, o->chunks[0].first + o->chunks[0].count))
+        place_batch(model, arena, &model->passing_slot->batch);
 }
 
 static void place_slots(struct model *model, struct arena *arena) {
@@ -132,6 +165,7 @@ static void place_slots(struct model *model, struct arena *arena) {
         place_kept_blocks(model, arena, slot, &placed, &shared);
         model->slots[slot].x_last = model->has_head ? arena_take(arena, stream_bytes(model)) : NULL;
     }
+    place_passing_layers(model, arena, &shared, placed > 0 ? &model->again[0] : NULL);
 }
 
 /* Without a backward nothing is kept: all layers share one set, and the stream goes to and fro. */
@@ -172,8 +206,15 @@ static void place_head(struct model *model, struct arena *arena) {
 
 static void place_gradients(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
+    const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
     size_t N = (size_t)o->max_rows;
-    model->own_d = model->has_embedding ? arena_take(arena, stream_bytes(model)) : NULL;
+    bool is_end = false; /* of the backward of a chunk: nobody gets its gradient */
+    if (!model_has_backward(o, last->first + last->count))
+        return;
+    for (int c = 0; c < o->chunk_count; c++)
+        is_end |= model_has_backward(o, o->chunks[c].first + o->chunks[c].count) &&
+                  !model_sends_gradient(model, &o->chunks[c]);
+    model->own_d = is_end ? arena_take(arena, stream_bytes(model)) : NULL;
     model->d_norm = arena_take(arena, stream_bytes(model)); /* also [N, C / tensor ranks] */
     model->d_qkv = arena_take(arena, N * (size_t)model->qkv * dtype_bytes(o->dtype));
     model->d_fc = arena_take(arena, wide_bytes(model));

@@ -5,11 +5,6 @@
 
 /* ---- buffers ---- */
 
-static bool has_sends(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind) {
-    int end = kind == PIPELINE_FORWARD ? shape->stages - 1 : 0;
-    return shape->stages > 1 && (shape->chunks > 1 || stage != end);
-}
-
 /* Where the buffers of a stage stand; counts their bytes on a planning arena. */
 static void place_buffers(const struct pipeline_shape *shape, int stage, size_t message_bytes, struct arena *arena,
                           struct pipeline_lane lanes[PIPELINE_KINDS]) {
@@ -18,7 +13,7 @@ static void place_buffers(const struct pipeline_shape *shape, int stage, size_t 
         int before = kind == PIPELINE_FORWARD ? stage - 1 : stage + 1;
         lane->receive_buffers = pipeline_receive_buffers(shape, stage, (enum pipeline_step_kind)kind);
         lane->from = lane->receive_buffers ? (before + shape->stages) % shape->stages : PIPELINE_NO_MESSAGE;
-        lane->has_sends = has_sends(shape, stage, (enum pipeline_step_kind)kind);
+        lane->has_sends = pipeline_has_sends(shape, stage, (enum pipeline_step_kind)kind);
         lane->received = arena_take(arena, (size_t)lane->receive_buffers * message_bytes);
         lane->sent = arena_take(arena, lane->has_sends ? PIPELINE_SEND_BUFFERS * message_bytes : 0);
     }

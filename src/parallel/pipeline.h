@@ -11,8 +11,8 @@
 #include "parallel/schedule.h"
 
 struct pipeline_worker {
-    /* Runs a step. `in` [elements]: what the neighbour sent, until the call returns; NULL at the model's end. `out`
-     * [elements]: what the neighbour gets; NULL where nothing is sent. */
+    /* Runs a step. `in` [elements]: what the neighbour sent, until the call returns; NULL at the model's end, and where
+     * no gradient comes. `out` [elements]: what the neighbour gets; NULL where nothing is sent. */
     int (*run)(void *context, const struct pipeline_step *step, const void *in, void *out);
     void *context;
 };

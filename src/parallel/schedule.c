@@ -108,12 +108,26 @@ int pipeline_step_count(const struct pipeline_shape *shape) {
 
 /* The neighbour that an activation comes from or goes to, one place back or on along the model: places run through the
  * stages of chunk 0, then those of chunk 1, and so on. */
-static struct pipeline_message neighbour(const struct pipeline_shape *shape, int stage, int chunk, int places,
-                                         int *number) {
-    int place = chunk * shape->stages + stage + places;
-    if (place < 0 || place >= shape->chunks * shape->stages)
+static struct pipeline_message neighbour(const struct pipeline_shape *shape, enum pipeline_step_kind kind, int from,
+                                         int places, int *number) {
+    int place = from + places, lower = minimum(from, place);
+    bool is_wanted = kind == PIPELINE_FORWARD || lower >= shape->first_backward;
+    if (place < 0 || place >= shape->chunks * shape->stages || !is_wanted)
         return (struct pipeline_message){.stage = PIPELINE_NO_MESSAGE, .chunk = PIPELINE_NO_MESSAGE};
     return (struct pipeline_message){place % shape->stages, place / shape->stages, (*number)++};
+}
+
+/* Slots of a list as it grows: the first that are free again are the first to be taken. */
+struct slots {
+    int count, freed; /* in use so far; place in the list behind the last backward whose slot was taken again */
+};
+
+/* For a forward at place `at` of the list. */
+static int take_slot(struct slots *slots, const struct pipeline_step *steps, int at) {
+    for (; slots->freed < at; slots->freed++)
+        if (steps[slots->freed].kind == PIPELINE_BACKWARD && steps[slots->freed].slot != PIPELINE_NO_SLOT)
+            return steps[slots->freed++].slot;
+    return slots->count++;
 }
 
 void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeline_step *steps) {
@@ -121,33 +135,48 @@ void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeli
     int all = shape->chunks * shape->micro_batches, warm_up = warm_up_of(shape, groups, stage);
     int count = pipeline_step_count(shape);
     int forward = 0, backward = 0, received[2] = {0}, sent[2] = {0}; /* so far; messages by kind */
-    int free_slot = warm_up;                                         /* the next forward's, once warm */
+    struct slots slots = {0};
     for (int i = 0; i < count; i++) {
         struct pipeline_step *step = &steps[i];
         bool is_forward = forward < all && (forward < warm_up || forward - warm_up == backward);
         struct virtual_step at = table_entry(shape, groups, is_forward ? forward : backward);
         if (is_forward) {
+            bool is_held = at.chunk * shape->stages + stage >= shape->first_backward;
             step->kind = PIPELINE_FORWARD;
-            step->slot = shape->is_forward_only ? 0 : forward < warm_up ? forward : free_slot;
+            step->slot = shape->is_forward_only ? 0 : is_held ? take_slot(&slots, steps, i) : PIPELINE_NO_SLOT;
             forward++;
         } else {
             at.chunk = shape->chunks - 1 - at.chunk;
             int made = table_index(shape, groups, at); /* which forward, and so where it stands in the list */
             step->kind = PIPELINE_BACKWARD;
             step->slot = steps[made < warm_up ? made : 2 * made - warm_up].slot;
-            free_slot = step->slot;
             backward++;
         }
         step->chunk = at.chunk;
         step->micro_batch = at.micro_batch;
-        int on = is_forward ? 1 : -1;
-        step->receive = neighbour(shape, stage, at.chunk, -on, &received[step->kind]);
-        step->send = neighbour(shape, stage, at.chunk, on, &sent[step->kind]);
+        int on = is_forward ? 1 : -1, place = at.chunk * shape->stages + stage;
+        step->receive = neighbour(shape, step->kind, place, -on, &received[step->kind]);
+        step->send = neighbour(shape, step->kind, place, on, &sent[step->kind]);
     }
+}
+
+/* The highest place of the stage that has another behind it. */
+static int highest_inner_place(const struct pipeline_shape *shape, int stage) {
+    int chunk = stage == shape->stages - 1 ? shape->chunks - 2 : shape->chunks - 1;
+    return chunk * shape->stages + stage;
+}
+
+bool pipeline_has_sends(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind) {
+    int end = kind == PIPELINE_FORWARD ? shape->stages - 1 : 0, highest = (shape->chunks - 1) * shape->stages + stage;
+    if (shape->stages == 1 || (kind == PIPELINE_BACKWARD && highest <= shape->first_backward))
+        return false;
+    return shape->chunks > 1 || stage != end;
 }
 
 int pipeline_receive_buffers(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind) {
     if (shape->stages == 1 || (shape->is_forward_only && kind == PIPELINE_BACKWARD))
+        return 0;
+    if (kind == PIPELINE_BACKWARD && highest_inner_place(shape, stage) < shape->first_backward)
         return 0;
     int end = kind == PIPELINE_FORWARD ? 0 : shape->stages - 1;
     if (stage != end)
@@ -163,7 +192,7 @@ int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk) 
     bool is_held = count && steps[count - 1].kind == PIPELINE_BACKWARD; /* forward only: for its own step */
     int held = 0, most = 0;
     for (int i = 0; i < count; i++) {
-        if (chunk != -1 && steps[i].chunk != chunk)
+        if ((chunk != -1 && steps[i].chunk != chunk) || steps[i].slot == PIPELINE_NO_SLOT)
             continue;
         held += steps[i].kind == PIPELINE_FORWARD ? 1 : -1;
         most = held > most ? held : most;

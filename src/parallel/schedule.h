@@ -26,11 +26,15 @@ struct pipeline_shape {
      * microbatch_group_size_per_vp_stage), from p to m; 0: p. Of no effect with one chunk. */
     int group_size;
     bool is_forward_only; /* evaluation: no backward steps, nothing is held */
+    /* A place is a chunk of a stage: chunk * p + stage, ascending along the model. Those below this one have nothing
+     * that trains, nor has what comes before them: no gradient goes there, and their forwards hold nothing. 0: all
+     * have. */
+    int first_backward;
 };
 
 enum pipeline_step_kind { PIPELINE_FORWARD, PIPELINE_BACKWARD };
 
-enum { PIPELINE_NO_MESSAGE = -1 };
+enum { PIPELINE_NO_MESSAGE = -1, PIPELINE_NO_SLOT = -1 };
 
 struct pipeline_message {
     int stage;  /* of the other end, or PIPELINE_NO_MESSAGE */
@@ -43,7 +47,9 @@ struct pipeline_step {
     enum pipeline_step_kind kind; /* of the step, and of its messages */
     int chunk;                    /* of this stage: 0 .. v-1 */
     int micro_batch;              /* 0 .. m-1 */
-    int slot; /* where the activations of (chunk, micro batch) are held: 0 .. pipeline_in_flight() - 1, none shared */
+    /* Where the activations of (chunk, micro batch) are held: 0 .. pipeline_in_flight() - 1, none shared; or
+     * PIPELINE_NO_SLOT, for a backward that has nothing to do. */
+    int slot;
     struct pipeline_message receive, send;
 };
 
@@ -56,12 +62,15 @@ int pipeline_step_count(const struct pipeline_shape *shape);
 /* Writes the steps of a stage, 0 <= stage < p, to `steps` [pipeline_step_count]. */
 void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeline_step *steps);
 
+/* Whether a stage sends messages of the kind. */
+bool pipeline_has_sends(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind);
+
 /* Receives of one kind that a stage keeps posted: 2, and more at the end of the wrap-around (the first stage's
  * activations, the last stage's gradients) when groups are larger than p. 0 where it receives none. */
 int pipeline_receive_buffers(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind);
 
 /* The most micro batches whose activations are held at once, of one chunk, or of all chunks together with chunk -1
- * (which is then the number of slots). Counted from the list. */
+ * (which is then the number of slots; 0 where no place of the stage has a backward). Counted from the list. */
 int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk);
 
 #endif

@@ -36,11 +36,25 @@ struct pipeline_shape train_pipeline_shape(const struct run_config *run, const s
     };
 }
 
+/* The first place of the pipeline with a backward; the last one has the head's. */
+static int find_first_backward(const struct pipeline_split *split, const struct model_options *options,
+                               struct pipeline_shape *shape) {
+    int status = STATUS_OK, places = shape->stages * shape->chunks;
+    for (int place = 0; place < places && !status; place++) {
+        int64_t first, count;
+        status = pipeline_layers(split, place % shape->stages, place / shape->stages, &first, &count);
+        shape->first_backward = place;
+        if (!status && model_has_backward(options, first + count))
+            break;
+    }
+    return status;
+}
+
 int train_model_options(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
-                        struct model_options *options) {
+                        struct model_options *options, struct pipeline_shape *shape) {
     const struct rank_grid *grid = &rank->grid;
-    struct pipeline_shape shape = train_pipeline_shape(&run->config, grid);
     struct pipeline_split split = train_pipeline_split(&run->config, grid);
+    *shape = train_pipeline_shape(&run->config, grid);
     *options = (struct model_options){
         .config = run->config.model,
         .dtype = run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
@@ -49,12 +63,14 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .hooks = trainee->hooks,
         .recompute = recompute_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
-        .chunk_count = shape.chunks,
+        .chunk_count = shape->chunks,
         .partial_slots = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
         .layer_shards = run->config.parallel.use_distributed_optimizer ? grid->data * grid->context : 0,
     };
-    int status = pipeline_slots(&shape, rank->place.pipeline, &options->slots);
-    for (int c = 0; c < shape.chunks && !status; c++)
+    int status = find_first_backward(&split, options, shape);
+    if (!status)
+        status = pipeline_slots(shape, rank->place.pipeline, &options->slots);
+    for (int c = 0; c < shape->chunks && !status; c++)
         status = pipeline_layers(&split, rank->place.pipeline, c, &options->chunks[c].first, &options->chunks[c].count);
     return status;
 }
@@ -101,13 +117,15 @@ static const double frozen_share = 4.0 / 6;
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
                     struct trainee_part *trainee, struct train_plan *plan) {
     struct model_options options;
+    struct pipeline_shape shape;
     struct model_plan of_model;
     struct model *none;
     rank->is_sequence_parallel = run->config.parallel.sequence_parallel && rank->grid.tensor > 1;
-    int status = train_model_options(run, rank, trainee, &options);
+    int status = train_model_options(run, rank, trainee, &options, &shape);
     if (!status && run->trainee)
         status = run->trainee->open(run->trainee->description, &options, rank, trainee);
-    options.hooks = trainee->hooks;
+    if (!status && run->trainee) /* what is held follows from its hooks */
+        status = train_model_options(run, rank, trainee, &options, &shape);
     if (!status)
         status = model_open(&options, rank, true, &of_model, &none);
     if (status)
@@ -115,7 +133,6 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     const struct param_store *adapter = run->trainee ? trainee->store : NULL;
     int64_t trained = adapter ? adapter->flat_elements : of_model.flat_elements;
     optimizer_plan(rank, trained);
-    struct pipeline_shape shape = train_pipeline_shape(&run->config, &rank->grid);
     int shards = options.layer_shards ? options.layer_shards : 1;
     double share = adapter ? frozen_share : 1;
     *plan = (struct train_plan){

@@ -50,6 +50,7 @@ static int open_batches(struct trainer *trainer) {
 static int open_model(struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
     struct model_options options;
+    struct pipeline_shape shape;
     struct optimizer_options adamw = {
         .beta1 = run->optim.adam_beta1,
         .beta2 = run->optim.adam_beta2,
@@ -57,10 +58,9 @@ static int open_model(struct trainer *trainer) {
         .weight_decay = run->optim.weight_decay,
         .clip_grad = run->optim.clip_grad,
     };
-    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->trainee, &options);
+    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->trainee, &options, &shape);
     if (!status)
         status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
-    struct pipeline_shape shape = train_pipeline_shape(run, &trainer->rank.grid);
     if (!status)
         status = pipeline_open(&trainer->pipeline, &trainer->rank, &shape, model_stream_elements(trainer->model),
                                options.dtype);

@@ -270,6 +270,8 @@ static void slots_are_not_shared(const struct pipeline_shape *shape, const struc
     int count = pipeline_step_count(shape), slots = pipeline_in_flight(steps, count, -1);
     int *holder = calloc((size_t)slots, sizeof *holder);
     for (int i = 0; i < count; i++) {
+        if (steps[i].slot == PIPELINE_NO_SLOT)
+            continue;
         assert_in_range(steps[i].slot, 0, slots - 1);
         int what = 1 + steps[i].chunk * shape->micro_batches + steps[i].micro_batch;
         assert_int_equal(holder[steps[i].slot], steps[i].kind == PIPELINE_FORWARD ? 0 : what);
@@ -361,6 +363,49 @@ static void forward_only_runs_without_a_bubble(void **state) {
             }
 }
 
+/* Below the first place with a backward no gradient travels and nothing is held; the steps stay in their order. */
+static void check_first_backward(const struct pipeline_shape *shape) {
+    int p = shape->stages, v = shape->chunks, m = shape->micro_batches, count = pipeline_step_count(shape);
+    struct pipeline_shape whole = *shape;
+    int gradients = 0;
+    whole.first_backward = 0;
+    for (int stage = 0; stage < p; stage++) {
+        struct pipeline_step *steps = steps_of(shape, stage), *all = steps_of(&whole, stage);
+        int received = 0, sent = 0, held = 0, most = 0;
+        for (int i = 0; i < count; i++) {
+            bool is_backward = steps[i].kind == PIPELINE_BACKWARD;
+            bool is_held = steps[i].chunk * p + stage >= shape->first_backward;
+            assert_true(steps[i].kind == all[i].kind && steps[i].chunk == all[i].chunk &&
+                        steps[i].micro_batch == all[i].micro_batch);
+            assert_int_equal(steps[i].slot == PIPELINE_NO_SLOT, !is_held);
+            held += !is_held ? 0 : is_backward ? -1 : 1;
+            most = held > most ? held : most;
+            received += is_backward && steps[i].receive.stage != PIPELINE_NO_MESSAGE;
+            sent += is_backward && steps[i].send.stage != PIPELINE_NO_MESSAGE;
+        }
+        assert_int_equal(pipeline_in_flight(steps, count, -1), most);
+        slots_are_not_shared(shape, steps);
+        assert_int_equal(pipeline_receive_buffers(shape, stage, PIPELINE_BACKWARD) > 0, received > 0);
+        assert_int_equal(pipeline_has_sends(shape, stage, PIPELINE_BACKWARD), sent > 0);
+        gradients += received;
+        free(steps);
+        free(all);
+    }
+    assert_int_equal(gradients, (v * p - 1 - shape->first_backward) * m);
+    assert_true(simulate(shape, false) >= 0); /* every gradient that is sent is received, in order */
+    assert_true(simulate(shape, true) >= 0);
+}
+
+static void no_gradient_goes_where_nothing_trains(void **state) {
+    (void)state;
+    for (int p = 2; p <= 4; p++)
+        for (int v = 1; v <= 3; v++)
+            for (int m = 1; m <= 2 * p + 1; m++)
+                for (int first = 0; first < p * v; first++)
+                    check_first_backward(&(const struct pipeline_shape){
+                        .stages = p, .chunks = v, .micro_batches = m, .first_backward = first});
+}
+
 static void shapes_without_a_schedule_are_refused(void **state) {
     (void)state;
     struct pipeline_shape shape = {.stages = 1, .chunks = 2, .micro_batches = 4};
@@ -385,6 +430,7 @@ int main(void) {
         cmocka_unit_test(random_shapes_keep_the_formulas),
         cmocka_unit_test(any_number_of_micro_batches_keeps_the_bubble),
         cmocka_unit_test(forward_only_runs_without_a_bubble),
+        cmocka_unit_test(no_gradient_goes_where_nothing_trains),
         cmocka_unit_test(shapes_without_a_schedule_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
