@@ -1,15 +1,9 @@
 /* Two runs of the trainer, a step of each in turn. */
 #include "training.h"
 
-#include <sched.h>
 #include <time.h>
 
 enum { WARM_UP = 2, PAUSE_NANOSECONDS = 20 * 1000 * 1000 };
-
-static int usable_cores(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
 
 int64_t bench_baseline_threads(const struct bench_options *options) {
     int64_t threads =

@@ -1,12 +1,13 @@
 /* The CPU as a device: memory, streams that run at once, and the choice of the widest table that the processor has. */
 #include "cpu/cpu-internal.h"
 
-#include <sched.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 enum { HUGE_PAGE = 2 << 20, BLOCK_HEADER = 64 };
+enum { MOST_THREADS = 256 }; /* of fewer cores: more would only wait for each other */
 
 /* Stands before each block, so that it can be given back by its address. */
 struct block {
@@ -51,9 +52,21 @@ const struct ops *ops_for_level(const struct device *device, const char *level) 
     return NULL;
 }
 
-static int usable_cores(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+/* As many as asked for (0: the cores), if that is sensible and OpenMP gives them: where its environment allows fewer
+ * (OMP_THREAD_LIMIT, OMP_MAX_ACTIVE_LEVELS), oneDNN would leave out the work of those that do not come. */
+static int find_threads(int asked) {
+    int cores = usable_cores(), most = cores > MOST_THREADS ? cores : MOST_THREADS;
+    int wanted = asked > 0 ? asked : cores, threads = wanted < most ? wanted : most, given = 1;
+    omp_set_dynamic(0);
+#pragma omp parallel num_threads(threads)
+#pragma omp master
+    given = omp_get_num_threads();
+    if (given < threads && asked > 0)
+        log_warning("computing with %d thread%s, not %d: OpenMP's environment allows no more", given,
+                    given == 1 ? "" : "s", wanted);
+    else if (threads < wanted)
+        log_warning("computing with %d threads, not %d: there are %d cores", threads, wanted, cores);
+    return given;
 }
 
 int device_open(const char *kind, int index, int threads, struct device **out) {
@@ -65,7 +78,7 @@ int device_open(const char *kind, int index, int threads, struct device **out) {
     struct device *device = calloc(1, sizeof *device);
     if (!device)
         return status_fail(STATUS_MEMORY, "out of memory");
-    device->threads = threads > 0 ? threads : usable_cores();
+    device->threads = find_threads(threads);
     for (size_t i = 0; !device->ops; i++)
         if (level_runs_here(levels[i].level)) {
             device->level = levels[i].level;

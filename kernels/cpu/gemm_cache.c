@@ -177,6 +177,7 @@ static struct entry *find(struct gemm_cache *cache, const struct gemm_form *form
 static int enter(struct device *device) {
     pthread_mutex_lock(&device->gemms->lock);
     int threads = omp_get_max_threads();
+    omp_set_dynamic(0); /* oneDNN leaves out the work of threads that do not come */
     if (threads != device->threads)
         omp_set_num_threads(device->threads);
     return threads;

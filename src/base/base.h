@@ -7,6 +7,7 @@
 
 #include "arena.h"  /* pieces of one block, sized before the run */
 #include "clock.h"  /* time */
+#include "cores.h"  /* processors */
 #include "digest.h" /* what tells contents apart */
 #include "dtype.h"  /* element types; bf16 and fp16 in software */
 #include "facts.h"  /* what ranks must have alike */

@@ -1,7 +1,6 @@
 /* The local backend's worlds and groups: how they are made and left, and the threads of comm_local_run. */
 #include "local-internal.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 enum { SPINS = 2000 };
@@ -245,9 +244,7 @@ static struct local_world *world_new(int ranks) {
         return NULL;
     pthread_mutex_init(&world->lock, NULL);
     world->size = ranks;
-    cpu_set_t cores;
-    int usable = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
-    world->spins = ranks <= usable ? SPINS : 0; /* a spinning rank must not keep the core from one that works */
+    world->spins = ranks <= usable_cores() ? SPINS : 0; /* a spinning rank must not keep the core from one that works */
     world->rank = take((size_t)ranks, sizeof *world->rank);
     if (world->rank)
         return world;

@@ -7,7 +7,6 @@
 #include "text/text.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -349,10 +348,7 @@ int preprocess_check(const struct preprocess_options *options) {
 }
 
 static int64_t count_workers(const struct preprocess_options *options) {
-    cpu_set_t set;
-    int64_t workers = options->workers;
-    if (workers < 1)
-        workers = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    int64_t workers = options->workers < 1 ? usable_cores() : options->workers;
     return workers < MAX_WORKERS ? workers : MAX_WORKERS;
 }
 

@@ -11,7 +11,6 @@
  * an outdated count is pushed again with the true one. */
 #include "text-internal.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -464,12 +463,6 @@ static int trainer_finish(struct trainer *t, struct tokenizer **tokenizer) {
     return STATUS_OK;
 }
 
-/* The processors that this process may run on. */
-static int available_processors(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
-
 int tokenizer_train(const struct tokenizer_training *training, struct tokenizer **tokenizer) {
     if (training->vocab_size < 257 || training->vocab_size > TEXT_MAX_VOCAB)
         return status_fail(STATUS_USAGE,
@@ -479,7 +472,7 @@ int tokenizer_train(const struct tokenizer_training *training, struct tokenizer 
     struct trainer trainer = {0};
     uint32_t byte_tokens[256];
     int status = word_counts_of_files(training->inputs, training->input_count,
-                                      training->threads > 0 ? training->threads : available_processors(), &counts);
+                                      training->threads > 0 ? training->threads : usable_cores(), &counts);
     if (!status && counts.word_count == 0)
         status = status_fail(STATUS_INVALID, "no text to learn from: %s%s empty",
                              training->input_count == 1 ? training->inputs[0] : "all input files",
