@@ -28,8 +28,10 @@ class Moment:
     def __str__(self):
         return f"{self.kind} {self.count} + {1000 * self.delay:.1f} ms, rank {int(self.victim * self.ranks)} of {self.ranks}, {self.layout}"
 
-    def wait(self, run, name, process):
+    def wait(self, run, name, process, said):
         metrics, root = run.directory / f"{name}.jsonl", run.directory / name
+        if self.kind == "load":  # all ranks have met, and begin to load: PMIx 4.2.2 may hang when one dies before
+            wait_for(lambda: "ranks: tensor" in said.read_text(), process)
         if self.kind == "step":
             wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > self.count, process)
         elif self.kind == "save":
@@ -41,7 +43,10 @@ class Moment:
 class Killed(unittest.TestCase):
     def kill_one(self, run, name, moment, keys):
         """Kills a rank at the moment; what the launcher said, or None where the run was over before."""
-        process = start(run, moment.ranks, name, **keys)
+        said = run.directory / f"{name}.said"
+        with open(said, "w", encoding="utf-8") as stderr:
+            process = start(run, moment.ranks, name, stderr=stderr, **keys)
+        self.addCleanup(process.kill)
         word = f"--checkpoint.save={run.directory / name}"
         ranks = {}
 
@@ -50,16 +55,15 @@ class Killed(unittest.TestCase):
             return len(ranks) == moment.ranks
 
         self.assertTrue(wait_for(all_are_there, process))
-        moment.wait(run, name, process)
+        moment.wait(run, name, process, said)
         victim = int(moment.victim * moment.ranks)
         was_over = not is_running(ranks[victim])
         if not was_over:
             os.kill(ranks[victim], signal.SIGKILL)
         self.assertEqual(wait_for_end(list(ranks.values()), SECONDS), [], "ranks still run")
-        # PMIx 4.2.2 locks freed memory when a rank has died while it started: mpirun has then said everything, and hangs.
-        if wait_for_end([process.pid], SECONDS) and moment.kind == "load":
-            process.kill()
-        _, errors = process.communicate(timeout=SECONDS)
+        self.assertEqual(wait_for_end([process.pid], SECONDS), [], "mpirun still runs")
+        process.communicate(timeout=SECONDS)
+        errors = said.read_text()
         if was_over or process.returncode == 0:  # it had ended, or was in its last breath
             return None
         self.assertRegex(errors, rf"\brank {victim}\b.*\bsignal 9\b")

@@ -96,6 +96,11 @@ class Rooms(unittest.TestCase):
 
 
 class Files(unittest.TestCase):
+    def test_every_skip_says_its_name_and_reason(self):
+        for path in files_under(os.path.join(ROOT, "tests"), (".c", ".h")):
+            if not path.endswith("support/test.h"):
+                self.assertNotRegex(read(path), r"(?<!\w)skip\(\)", f"{name_of(path)}: test_skip says what is not tested")
+
     def test_no_file_is_longer_than_800_lines(self):
         long = []
         for top in [folder for folder, _ in ROOMS.values()] + [

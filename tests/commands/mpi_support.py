@@ -8,10 +8,10 @@ os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"
 HAS_MPIRUN = shutil.which("mpirun") is not None
 
 
-def start(run, ranks, *arguments, launcher=MPIRUN, **keys):
+def start(run, ranks, *arguments, launcher=MPIRUN, stderr=subprocess.PIPE, **keys):
     """Starts Run.command(*arguments, **keys) as so many processes."""
     command = [*launcher, "-n", str(ranks), *run.command(*arguments, **keys)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def run_each(*commands, seconds=60, **keys):

@@ -310,7 +310,7 @@ static void batches_are_of_few_sizes_where_asked(void **state) {
 static void reading_a_batch_allocates_nothing(void **state) {
     (void)state;
     if (!allocations_can_be_counted())
-        skip();
+        test_skip("this build has an allocator that cannot be counted");
     char *path = numbered_file("a.jsonl", 0, 50);
     const char *paths[] = {path};
     struct tuning_options options = options_of(paths, 1);

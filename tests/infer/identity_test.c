@@ -208,7 +208,7 @@ static void methods_begin_as_the_base_in_fp32(void **state) {
 static void methods_begin_as_the_base_in_bf16(void **state) {
     (void)state;
     if (!tuned_has_bf16())
-        skip();
+        test_skip("no bf16 products on this processor");
     check(PRECISION_BF16);
 }
 

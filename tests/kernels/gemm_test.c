@@ -22,7 +22,7 @@ static bool has_ordered_products(void) {
 static void products_do_not_depend_on_the_number_of_threads(void **state) {
     (void)state;
     if (!has_ordered_products())
-        skip();
+        test_skip("oneDNN has no products in a fixed order on this processor");
     test_ok(op_check_threads(&gemm_family, test_is_long()));
 }
 
@@ -185,7 +185,7 @@ static void products_run_in_less_workspace(void **state) {
                         .c_type = DTYPE_BF16};
     if (!ops->gemm_supports(scene.device, &gemm)) {
         scene_close(&scene);
-        skip();
+        test_skip("oneDNN has no bf16 products on this processor");
     }
     for (int i = 0; i < 2; i++) {
         gemm.aux = aux[i] = numbers(&scene, DTYPE_BF16, ROWS * COLS, 0);

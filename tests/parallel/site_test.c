@@ -57,7 +57,7 @@ static void more_ranks_than_cores_are_not_bound(void **state) {
     int ranks = usable_cores(&all) + 1;
     struct task task = {.threads = 0};
     if (ranks > MOST)
-        skip();
+        test_skip("more cores than the test has ranks");
     test_ok(comm_local_run(ranks, find, &task));
     for (int r = 0; r < ranks; r++) {
         assert_int_equal(task.site[r].threads, 1);

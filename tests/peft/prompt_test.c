@@ -172,7 +172,7 @@ static void bf16_is_near(void **state) {
                 status = prompt_train(&run, false, &loss[k]);
             prompt_close(&run);
             if (status == STATUS_UNSUPPORTED)
-                skip(); /* plain bf16 products, on processors without them */
+                test_skip("no bf16 products on this processor");
             test_ok(status);
         }
         assert_true(fabs(loss[1] - loss[0]) < 0.02 * loss[0]);

@@ -2,6 +2,7 @@
 
 #include "base/base.h"
 
+#include <errno.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -46,6 +47,10 @@ double test_max_error(const float *a, const double *b, size_t n) {
         scale = fmax(scale, fabs(b[i]));
     }
     return scale > 0 ? error / scale : error;
+}
+
+void test_tell_skip(const char *test, const char *reason) {
+    fprintf(stderr, "skipped: %s.%s: %s\n", program_invocation_short_name, test, reason);
 }
 
 bool test_is_long(void) {

@@ -25,6 +25,11 @@ char *test_directory(void);
 /* The largest |a - b| over the largest |b|, of n numbers; infinite when a number is not finite. */
 double test_max_error(const float *a, const double *b, size_t n);
 
+/* Skips the test that it stands in, and leaves the line "skipped: PROGRAM.TEST: REASON" for whoever lists what was not
+ * tested. */
+#define test_skip(reason) (test_tell_skip(__func__, (reason)), skip())
+void test_tell_skip(const char *test, const char *reason);
+
 /* Whether the whole suite is wanted (CAMBIUM_TEST_LONG=1) instead of its fixed-seed part. */
 bool test_is_long(void);
 

@@ -97,8 +97,7 @@ static void ids_of_gpt2_equal_tokenizers_and_tiktoken(void **state) {
     (void)state;
     const char *directory = TEST_DATA "/../../shared/data/gpt2";
     if (!tokenizer_is_present(directory)) {
-        print_message("ids_of_gpt2_equal_tokenizers_and_tiktoken: no %s/vocab.json here\n", directory);
-        skip();
+        test_skip("GPT-2's vocab.json and merges.txt are not in shared/data/gpt2");
     }
     check_golden(directory, GOLDEN "/gpt2.jsonl");
 }

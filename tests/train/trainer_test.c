@@ -8,7 +8,7 @@
 static void nothing_is_allocated_inside_a_step(void **state) {
     (void)state;
     if (!allocations_can_be_counted())
-        skip();
+        test_skip("this build has an allocator that cannot be counted");
     char *prefix = write_text(), *directory = test_directory();
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         struct train_run run = make_run((const char **)&prefix, precision, 2);
@@ -46,7 +46,7 @@ static void nothing_is_allocated_inside_a_step(void **state) {
 static void the_count_sees_an_allocation(void **state) {
     (void)state;
     if (!allocations_can_be_counted())
-        skip();
+        test_skip("this build has an allocator that cannot be counted");
     char *volatile memory = strdup("a text");
     free(memory); /* which libc keeps at hand for the next of its size */
     allocations_start();
