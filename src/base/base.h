@@ -5,17 +5,18 @@
 #ifndef CAMBIUM_BASE_BASE_H
 #define CAMBIUM_BASE_BASE_H
 
-#include "arena.h"  /* pieces of one block, sized before the run */
-#include "clock.h"  /* time */
-#include "cores.h"  /* processors */
-#include "digest.h" /* what tells contents apart */
-#include "dtype.h"  /* element types; bf16 and fp16 in software */
-#include "facts.h"  /* what ranks must have alike */
-#include "file.h"   /* whole reads, atomic writes, directories */
-#include "log.h"    /* messages and progress on standard error */
-#include "memory.h" /* what the process has held, what the host has */
-#include "rng.h"    /* the counter-based generator */
-#include "status.h" /* status codes and the thread's error text */
-#include "strbuf.h" /* a growing string */
+#include "arena.h"   /* pieces of one block, sized before the run */
+#include "clock.h"   /* time */
+#include "cores.h"   /* processors */
+#include "digest.h"  /* what tells contents apart */
+#include "dtype.h"   /* element types; bf16 and fp16 in software */
+#include "facts.h"   /* what ranks must have alike */
+#include "file.h"    /* whole reads, atomic writes, directories */
+#include "log.h"     /* messages and progress on standard error */
+#include "memory.h"  /* what the process has held, what the host has */
+#include "rng.h"     /* the counter-based generator */
+#include "staging.h" /* directories, and files together, that appear whole */
+#include "status.h"  /* status codes and the thread's error text */
+#include "strbuf.h"  /* a growing string */
 
 #endif

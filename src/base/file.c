@@ -6,9 +6,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,6 +66,27 @@ int64_t file_size(const char *path) {
     return info.st_size;
 }
 
+int file_parent(const char *path, char *out, size_t bytes) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') /* those behind the last name */
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    if (length >= bytes || bytes < 2)
+        return status_fail(STATUS_INVALID, "path too long: %.200s", path);
+    memcpy(out, length ? path : ".", length ? length : 1);
+    out[length ? length : 1] = 0;
+    return STATUS_OK;
+}
+
+static int sync_parent(const char *path) {
+    char parent[PATH_MAX];
+    int status = file_parent(path, parent, sizeof parent);
+    return status ? status : file_sync(parent);
+}
+
 int file_make_directories(const char *path) {
     char part[PATH_MAX];
     size_t length = strlen(path);
@@ -76,8 +97,13 @@ int file_make_directories(const char *path) {
             continue;
         memcpy(part, path, i);
         part[i] = 0;
-        if (mkdir(part, 0777) && errno != EEXIST)
+        if (mkdir(part, 0777) == 0) {
+            int status = sync_parent(part);
+            if (status)
+                return status;
+        } else if (errno != EEXIST) {
             return status_fail_errno("cannot make directory %s", part);
+        }
     }
     return file_is_directory(path) ? STATUS_OK : status_fail(STATUS_IO, "%s is not a directory", path);
 }
@@ -230,36 +256,57 @@ int file_sync(const char *path) {
     return status;
 }
 
-int file_writer_open(struct file_writer *writer, const char *path) {
-    static atomic_uint serial; /* names only: two threads must not share a temporary file */
-    *writer = (struct file_writer){0};
-    writer->path = strdup(path);
-    if (asprintf(&writer->temporary, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&serial, 1)) < 0)
-        writer->temporary = NULL;
-    if (!writer->path || !writer->temporary) {
-        file_writer_abort(writer);
-        return status_fail(STATUS_MEMORY, "out of memory");
-    }
-    writer->stream = fopen(writer->temporary, "wbe");
-    if (!writer->stream) {
-        int status = status_fail_errno("cannot create %s", path);
-        file_writer_abort(writer);
-        return status;
-    }
+static const char drawn_prefix[] = ".cambium-";
+enum { DRAWN_DIGITS = 16 };
+
+int file_draw_name(char name[FILE_DRAWN_BYTES]) {
+    uint64_t number;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        return status_fail_errno("cannot draw a random name");
+    snprintf(name, FILE_DRAWN_BYTES, "%s%016llx", drawn_prefix, (unsigned long long)number);
     return STATUS_OK;
 }
 
-static int sync_parent(const char *path) {
+bool file_is_drawn_name(const char *name) {
+    size_t prefix = sizeof drawn_prefix - 1;
+    return !strncmp(name, drawn_prefix, prefix) && strlen(name) == prefix + DRAWN_DIGITS &&
+           strspn(name + prefix, "0123456789abcdef") == DRAWN_DIGITS;
+}
+
+/* In the directory of `path`. *descriptor is -1 where the name is taken. */
+static int create_temporary(struct file_writer *writer, const char *parent, int *descriptor) {
+    char name[FILE_DRAWN_BYTES];
+    int status = file_draw_name(name);
+    if (status)
+        return status;
+    free(writer->temporary);
+    if (asprintf(&writer->temporary, "%s/%s", parent, name) < 0) {
+        writer->temporary = NULL;
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    *descriptor = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (*descriptor >= 0 || errno == EEXIST)
+        return STATUS_OK;
+    status = status_fail_errno("cannot create %s", writer->path);
+    free(writer->temporary);
+    writer->temporary = NULL;
+    return status;
+}
+
+int file_writer_open(struct file_writer *writer, const char *path) {
     char parent[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return file_sync(".");
-    size_t length = slash == path ? 1 : (size_t)(slash - path);
-    if (length >= sizeof parent)
-        return status_fail(STATUS_INVALID, "path too long: %.200s", path);
-    memcpy(parent, path, length);
-    parent[length] = 0;
-    return file_sync(parent);
+    int descriptor = -1;
+    *writer = (struct file_writer){.path = strdup(path)};
+    int status = writer->path ? file_parent(path, parent, sizeof parent) : status_fail(STATUS_MEMORY, "out of memory");
+    while (!status && descriptor < 0)
+        status = create_temporary(writer, parent, &descriptor);
+    if (!status && !(writer->stream = fdopen(descriptor, "wb"))) {
+        status = status_fail_errno("cannot create %s", path);
+        close(descriptor);
+    }
+    if (status)
+        file_writer_abort(writer);
+    return status;
 }
 
 int file_writer_commit(struct file_writer *writer) {

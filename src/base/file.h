@@ -19,7 +19,7 @@ bool file_is_directory(const char *path);
 /* Bytes of a regular file, or a negative status. */
 int64_t file_size(const char *path);
 
-/* mkdir -p. */
+/* mkdir -p, on the disk: a directory is there after a power failure when the one that holds it was synced. */
 int file_make_directories(const char *path);
 /* Removes a file or a whole directory tree (never follows links). Nothing there is no error. */
 int file_remove_tree(const char *path);
@@ -28,6 +28,12 @@ int file_list(const char *path, char ***names, size_t *count);
 void file_list_free(char **names, size_t count);
 /* A path in a caller's buffer; STATUS_INVALID when it does not fit. */
 int file_join(char *out, size_t bytes, const char *directory, const char *name);
+/* The directory that holds `path`, in a caller's buffer. */
+int file_parent(const char *path, char *out, size_t bytes);
+/* A name that nobody chooses, ".cambium-" and 16 random digits: for files and directories on their way to another. */
+enum { FILE_DRAWN_BYTES = 9 + 16 + 1 };
+int file_draw_name(char name[FILE_DRAWN_BYTES]);
+bool file_is_drawn_name(const char *name);
 /* Copies a regular file. */
 int file_copy(const char *from, const char *to);
 
@@ -38,7 +44,8 @@ int file_pread_all(int descriptor, void *bytes, size_t length, off_t offset, con
 /* Flushes a file or a directory to the disk. */
 int file_sync(const char *path);
 
-/* A file that appears under `path` whole, by file_commit, or not at all: it is written beside it as PATH.tmp-PID-N. */
+/* A file that appears under `path` whole, by file_commit, or not at all: it is written beside it, under a name drawn
+ * by lot, and nothing that stands there is touched. */
 struct file_writer {
     FILE *stream;
     char *path;

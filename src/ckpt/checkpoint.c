@@ -82,12 +82,13 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
         status = file_list(root, &names, &count);
     if (status)
         return status;
-    for (size_t i = 0; i < count && !status; i++) { /* sorted: "iter_7" comes before "iter_7.old-1" */
-        char path[PATH_MAX];
-        int64_t number = checkpoint_iteration(names[i]);
-        if ((number < 0 && !checkpoint_is_displaced(names[i], &number)) || number <= best)
+    for (size_t i = 0; i < count && !status; i++) {
+        char path[PATH_MAX], name[NAME_MAX + 1];
+        bool is_displaced = staging_displaced(root, names[i], path, name);
+        int64_t number = checkpoint_iteration(is_displaced ? name : names[i]);
+        if (number < 0 || number < best || (is_displaced && number == best))
             continue;
-        status = file_join(path, sizeof path, root, names[i]);
+        status = is_displaced ? STATUS_OK : file_join(path, sizeof path, root, names[i]);
         if (status)
             break;
         if ((!directory_has_model(path) && !has_stack(path)) || !directory_has_file(path, STATE_FILE)) {

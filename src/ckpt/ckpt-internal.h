@@ -165,23 +165,7 @@ bool directory_has_model(const char *directory);
 int directory_check(const char *path);
 bool directory_has_file(const char *directory, const char *name);
 
-/* A directory under construction: target + ".tmp-PID", locked while its writer lives. */
-struct staging {
-    char *target, *temporary;
-    int lock;
-};
-/* Removes what dead writers of this target left (for `is_checkpoint` of any iter_* beside it), then makes the
- * directory. */
-int staging_begin(struct staging *staging, const char *target, bool is_checkpoint);
-/* Syncs the directory and moves it to its target, in place of what stands there. */
-int staging_commit(struct staging *staging);
-/* Removes the directory; harmless after a commit. */
-void staging_abort(struct staging *staging);
-/* Moves a directory out of the way and removes it, so that a half removed one never has a whole one's name. */
-int staging_remove(const char *target);
 /* "iter_0000100" -> 100; -1 when the name is none. */
 int64_t checkpoint_iteration(const char *name);
-/* Whether the name is iter_N.old-PID: a checkpoint displaced by a newer one of its iteration that has not come yet. */
-bool checkpoint_is_displaced(const char *name, int64_t *iteration);
 
 #endif

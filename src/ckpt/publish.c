@@ -63,15 +63,6 @@ void save_prune(const char *root, int64_t saved, int64_t keep_last) {
     file_list_free(names, count);
 }
 
-int save_sync_part(const char *directory, const struct ckpt_part *part) {
-    char path[PATH_MAX];
-    const char *slash = strrchr(part->name, '/');
-    if (!slash)
-        return STATUS_OK;
-    int n = snprintf(path, sizeof path, "%s/%.*s", directory, (int)(slash - part->name), part->name);
-    return n < (int)sizeof path ? file_sync(path) : status_fail(STATUS_INVALID, "path too long: %.200s", directory);
-}
-
 /* Everything but the tensors. */
 int save_texts(const char *directory, const struct ckpt_save *save, const char *state_text) {
     const struct ckpt_model *model = &save->model;

@@ -96,8 +96,6 @@ int save_exchange_step(struct save_exchange *exchange, int64_t step, char *chunk
 int save_check_replaceable(const char *directory);
 /* Writes everything but the tensors; `state_text` NULL: a model alone. */
 int save_texts(const char *directory, const struct ckpt_save *save, const char *state_text);
-/* Syncs the directory of a part's own, where it has one. */
-int save_sync_part(const char *directory, const struct ckpt_part *part);
 /* Removes all but the `keep_last` newest checkpoints and the one just saved; 0: none. */
 void save_prune(const char *root, int64_t saved, int64_t keep_last);
 

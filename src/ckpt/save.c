@@ -138,7 +138,7 @@ static int open_saver(const struct ckpt_save *save, bool is_model, bool is_backg
         saver->is_model = is_model;
         saver->is_background = is_background;
         saver->is_mpi = !is_background && save->model.world && comm_has_files(save->model.world);
-        saver->staging.lock = -1;
+        saver->staging.mark = -1;
         saver->phase = CKPT_IDLE;
         status = prepare(saver);
     }
@@ -212,11 +212,11 @@ static int create(struct ckpt_saver *saver) {
     if (saver->is_model && !saver->save.model.is_replaced)
         status = save_check_replaceable(saver->target);
     if (!status)
-        status = staging_begin(&saver->staging, saver->target, !saver->is_model);
+        status = staging_begin(&saver->staging, saver->target);
     if (!status)
-        status = save_files_create(&saver->files, saver->staging.temporary);
+        status = save_files_create(&saver->files, saver->staging.directory);
     if (!status)
-        status = copy_path(saver->staging.temporary, saver->directory, sizeof saver->directory);
+        status = copy_path(saver->staging.directory, saver->directory, sizeof saver->directory);
     return status;
 }
 
@@ -224,11 +224,9 @@ static int create(struct ckpt_saver *saver) {
 static int publish(void *context) {
     struct ckpt_saver *saver = context;
     const struct ckpt_save *save = &saver->save;
-    int status = save_texts(saver->staging.temporary, save, saver->is_model ? NULL : saver->state_text);
+    int status = save_texts(saver->staging.directory, save, saver->is_model ? NULL : saver->state_text);
     for (int i = 0; i < saver->plan_count && !status; i++)
-        status = write_plan_index(&saver->plans[i], saver->staging.temporary);
-    for (int i = 0; i < save->model.part_count && !status; i++)
-        status = save_sync_part(saver->staging.temporary, &save->model.parts[i]);
+        status = write_plan_index(&saver->plans[i], saver->staging.directory);
     if (!status)
         status = staging_commit(&saver->staging);
     if (!status && !saver->is_model)

@@ -91,7 +91,7 @@ static void assert_names(const char *root, const char *expected) {
     struct strbuf text = STRBUF_INIT;
     test_ok(file_list(root, &names, &count));
     for (size_t i = 0; i < count; i++)
-        if (!strstr(names[i], ".tmp-"))
+        if (!file_is_drawn_name(names[i]))
             strbuf_format(&text, "%s ", names[i]);
     assert_string_equal(strbuf_text(&text), expected);
     strbuf_free(&text);

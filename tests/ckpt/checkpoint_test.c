@@ -270,7 +270,7 @@ static void half_a_directory_is_passed_over(void **state) {
     test_ok(trainer_save(&t, root, 3, 0));
     test_ok(trainer_save(&t, root, 4, 0));
     char *half = tiny_path(root, "iter_0000005"), *odd = tiny_path(root, "iter_5"),
-         *temporary = tiny_path(root, "iter_0000006.tmp-1");
+         *temporary = tiny_path(root, ".cambium-0123456789abcdef");
     test_ok(file_make_directories(half));
     test_ok(file_make_directories(odd));
     test_ok(file_make_directories(temporary));
@@ -288,30 +288,39 @@ static void half_a_directory_is_passed_over(void **state) {
     trainer_close(&t);
 }
 
-static void leftovers_of_dead_writers_go_and_live_ones_stay(void **state) {
+/* A box as a writer leaves it that is killed while it saves `target`. */
+static char *leave_box(const char *root, const char *name, const char *target) {
+    char *box = tiny_path(root, name), *new = tiny_path(box, "new"), *mark;
+    test_ok(file_make_directories(new));
+    assert_true(asprintf(&mark, "cambium staging %s directory\n%s\n", name, target) > 0);
+    tiny_write(box, "mark", mark, strlen(mark));
+    tiny_write(new, "model.safetensors", "x", 1);
+    free(mark);
+    free(new);
+    return box;
+}
+
+static void leftovers_of_dead_writers_go_and_what_is_not_ours_stays(void **state) {
     (void)state;
     struct trainer t;
-    char *root = test_directory(), *dead = tiny_path(root, "iter_0000007.tmp-123"), *own, *live, *foreign;
-    assert_true(asprintf(&own, "%s/iter_0000008.tmp-%d", root, (int)getpid()) > 0);
-    live = tiny_path(root, "iter_0000009.tmp-124");
-    foreign = tiny_path(root, "backup.tmp-1");
+    char *root = test_directory(), *live = leave_box(root, ".cambium-00000000000000aa", "iter_0000009");
+    char *mark = tiny_path(live, "mark"), *backup = tiny_path(root, "iter_0000007.tmp-123");
+    char *gone = tiny_path(root, "iter_0000008.old-1");
     trainer_open(&t, DTYPE_F32);
-    test_ok(file_make_directories(dead));
-    test_ok(file_make_directories(own)); /* our number, in a container that gives it to every start */
-    test_ok(file_make_directories(live));
-    test_ok(file_make_directories(foreign));
-    tiny_write(dead, "model.safetensors", "x", 1);
-    int lock = open(live, O_RDONLY | O_DIRECTORY);
+    test_ok(file_make_directories(backup));
+    test_ok(file_make_directories(gone));
+    free(leave_box(root, ".cambium-00000000000000bb", "iter_0000007"));
+    int lock = open(mark, O_RDWR);
     assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
-    test_ok(trainer_save(&t, root, 8, 0));
-    assert_names(root, "backup.tmp-1 iter_0000008 iter_0000009.tmp-124 ");
-    close(lock);
     test_ok(trainer_save(&t, root, 9, 0));
-    assert_names(root, "backup.tmp-1 iter_0000008 iter_0000009 ");
-    free(dead);
-    free(own);
+    assert_names(root, ".cambium-00000000000000aa iter_0000007.tmp-123 iter_0000008.old-1 iter_0000009 ");
+    close(lock);
+    test_ok(trainer_save(&t, root, 10, 1));
+    assert_names(root, "iter_0000007.tmp-123 iter_0000008.old-1 iter_0000010 ");
+    free(mark);
+    free(gone);
     free(live);
-    free(foreign);
+    free(backup);
     free(root);
     trainer_close(&t);
 }
@@ -320,21 +329,19 @@ static void leftovers_of_dead_writers_go_and_live_ones_stay(void **state) {
 static void a_displaced_checkpoint_is_found_and_put_back(void **state) {
     (void)state;
     struct trainer t;
-    char *root = test_directory(), *name = tiny_path(root, "iter_0000002"),
-         *old = tiny_path(root, "iter_0000002.old-77");
-    char *stale = tiny_path(root, "iter_0000001.old-77");
+    char *root = test_directory(), *name = tiny_path(root, "iter_0000002");
     trainer_open(&t, DTYPE_F32);
     test_ok(trainer_save(&t, root, 1, 0));
     test_ok(trainer_save(&t, root, 2, 0));
+    char *box = leave_box(root, ".cambium-00000000000000aa", "iter_0000002"), *old = tiny_path(box, "old");
     assert_int_equal(rename(name, old), 0);
-    test_ok(file_make_directories(stale)); /* its new one has come: only rubbish */
     check_latest(&t, root, 2);
     test_ok(trainer_save(&t, root, 3, 0));
     assert_names(root, "iter_0000001 iter_0000002 iter_0000003 ");
     check_checkpoint(&t, name, 2);
-    free(name);
     free(old);
-    free(stale);
+    free(box);
+    free(name);
     free(root);
     trainer_close(&t);
 }
@@ -398,7 +405,8 @@ static void a_failed_save_leaves_the_last_checkpoint_alone(void **state) {
     char *root = test_directory();
     trainer_open(&t, DTYPE_F32);
     test_ok(trainer_save(&t, root, 1, 1));
-    assert_int_equal(save_in_child(&t, root, 2, 10, "model.safetensors: File too large"), 0);
+    assert_int_equal(save_in_child(&t, root, 2, 10, "mark: File too large"), 0);
+    assert_int_equal(save_in_child(&t, root, 2, 200, "model.safetensors: File too large"), 0);
     assert_int_equal(save_in_child(&t, root, 2, 10000, "model.safetensors: File too large"), 0);
     assert_int_equal(save_in_child(&t, root, 2, 30000, "optimizer.safetensors: File too large"), 0);
     assert_int_equal(save_in_child(&t, root, 1, 30000, "optimizer.safetensors: File too large"), 0);
@@ -468,7 +476,7 @@ int main(void) {
         cmocka_unit_test(an_iteration_saved_again_replaces_itself),
         cmocka_unit_test(paths_mean_themselves_or_the_newest_in_them),
         cmocka_unit_test(half_a_directory_is_passed_over),
-        cmocka_unit_test(leftovers_of_dead_writers_go_and_live_ones_stay),
+        cmocka_unit_test(leftovers_of_dead_writers_go_and_what_is_not_ours_stays),
         cmocka_unit_test(a_displaced_checkpoint_is_found_and_put_back),
         cmocka_unit_test(kill_at_any_moment_leaves_the_last_whole_checkpoint),
         cmocka_unit_test(a_failed_save_leaves_the_last_checkpoint_alone),

@@ -69,7 +69,7 @@ class Background(unittest.TestCase):
         self.assertEqual(process.returncode, 0, errors)
         last = run.records()[-1]["iteration"]
         self.assertEqual(run.checkpoints(), [f"iter_{i:07d}" for i in range(last - 2, last + 1)])
-        self.assertEqual([p.name for p in (run.directory / "run").iterdir() if ".tmp-" in p.name], [])
+        self.assertEqual([p.name for p in (run.directory / "run").iterdir() if ".cambium-" in p.name], [])
 
     def test_a_full_file_system_ends_the_run(self):
         run = Run()

@@ -35,7 +35,7 @@ class Moment:
         if self.kind == "step":
             wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > self.count, process)
         elif self.kind == "save":
-            wait_for(lambda: len(run.checkpoints(name)) >= self.count and any(".tmp-" in p.name for p in root.glob("*")), process)
+            wait_for(lambda: len(run.checkpoints(name)) >= self.count and any(".cambium-" in p.name for p in root.glob("*")), process)
         time.sleep(self.delay)
 
 
@@ -94,7 +94,7 @@ class Killed(unittest.TestCase):
                 newest = f"iter_{KEYS['train__train_iters']:07d}/"
                 of_both = [{p: data for p, data in run.files(n).items() if p.startswith(newest)} for n in (name, whole)]
                 self.assertEqual(*of_both)
-                self.assertEqual([p.name for p in (run.directory / name).iterdir() if ".tmp-" in p.name], [])
+                self.assertEqual([p.name for p in (run.directory / name).iterdir() if ".cambium-" in p.name], [])
         self.assertGreaterEqual(killed, 15 if LONG else 4)  # most moments come before the end
 
 

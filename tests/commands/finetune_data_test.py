@@ -282,7 +282,7 @@ class Faults(Finetune):
                 errors = self.go_on(name, method)
                 self.assertIn(f"going on from {directory}/{done[-1]} " if done else "starting afresh", errors)
                 self.assertEqual(self.adapter(name), self.adapter(whole))
-                self.assertEqual([p.name for p in directory.iterdir() if ".tmp-" in p.name], [])
+                self.assertEqual([p.name for p in directory.iterdir() if ".cambium-" in p.name], [])
         self.assertGreaterEqual(killed, 3)  # most moments come before the end
 
     def test_a_disk_that_is_full_while_it_saves(self):

@@ -303,7 +303,7 @@ class Checkpoints(unittest.TestCase):
             for number, text in ((9, b"nine"), (100, b"a hundred"), (20, b"twenty")):
                 write_reciting_model(save / f"iter_{number:07d}", text)
                 (save / f"iter_{number:07d}" / "trainer_state.json").write_text(json.dumps({"iteration": number}))
-            (save / "iter_0000300.tmp-1").mkdir()
+            (save / ".cambium-0123456789abcdef").mkdir()
             words = ("generate", "--prompt", "x", "--temperature", 0, "--model")
             self.assertEqual(run(*words, save)[0], b"a hundred\n")
             self.assertEqual(run(*words, save / "iter_0000020")[0], b"twenty\n")

@@ -78,7 +78,7 @@ class Run:
     def files(self, name="run"):
         """Everything below the directory of checkpoints but what killed writers left, by its relative path."""
         root = self.directory / name
-        return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file() and ".tmp-" not in str(p)}
+        return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file() and ".cambium-" not in str(p)}
 
     def tree(self):
         return sorted(str(p.relative_to(self.directory)) for p in self.directory.rglob("*"))
