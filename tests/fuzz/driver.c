@@ -11,10 +11,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MAX_SEEDS = 4096, MAX_INPUT = 1 << 20 };
+enum { MAX_SEEDS = 4096, LARGEST_INPUT = 1 << 20 };
 static struct strbuf seeds[MAX_SEEDS];
 static size_t seed_count;
-static uint8_t current[MAX_INPUT];
+static uint8_t current[LARGEST_INPUT];
 static size_t current_size;
 static uint64_t draws;
 
@@ -68,7 +68,7 @@ static void mutate(void) {
         }
         case 5: { /* repeat a piece */
             size_t n = 1 + draw(64);
-            if (at + n <= current_size && current_size + n <= MAX_INPUT) {
+            if (at + n <= current_size && current_size + n <= LARGEST_INPUT) {
                 memmove(current + at + n, current + at, current_size - at);
                 current_size += n;
             }
@@ -83,7 +83,7 @@ static void mutate(void) {
         default: { /* the head of one seed, the tail of another */
             const struct strbuf *other = &seeds[draw((uint32_t)seed_count)];
             size_t from = other->length ? draw((uint32_t)other->length) : 0, n = other->length - from;
-            if (at + n <= MAX_INPUT && n > 0) {
+            if (at + n <= LARGEST_INPUT && n > 0) {
                 memcpy(current + at, other->data + from, n);
                 current_size = at + n;
             }
@@ -119,7 +119,7 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < count && seed_count < MAX_SEEDS; i++) {
         char path[4096];
-        if (!file_join(path, sizeof path, corpus, names[i]) && !file_read(path, MAX_INPUT, &seeds[seed_count]))
+        if (!file_join(path, sizeof path, corpus, names[i]) && !file_read(path, LARGEST_INPUT, &seeds[seed_count]))
             seed_count++;
     }
     file_list_free(names, count);
