@@ -144,62 +144,145 @@ static int write_all(struct peft *peft, const struct peft_export *export, const 
     return status ? status : ckpt_write_model(directory, &model);
 }
 
-static bool is_among(const char *name, char **names, size_t count) {
-    for (size_t i = 0; i < count; i++)
+/* What an adapter's directory holds of it. */
+static const char *const names[] = {"adapter_config.json",
+                                    CKPT_ADAPTER_PART ".safetensors",
+                                    CKPT_HUB_PART ".safetensors",
+                                    CKPT_ENCODER_PART ".safetensors",
+                                    "cambium_adapter.json",
+                                    "chat_template.jinja",
+                                    NULL};
+const struct staging_files peft_staging_files = {.kind = "adapter", .key = "adapter_config.json", .names = names};
+
+/* ---- where it may go ---- */
+
+static bool is_of_adapter(const char *name) {
+    for (int i = 0; names[i]; i++)
         if (!strcmp(name, names[i]))
             return true;
     return false;
 }
 
-/* Files of another adapter that stood there; of directories only those that hold one. */
-static int remove_others(const char *directory, char **names, size_t count) {
-    static const char *const files[] = {CKPT_ADAPTER_PART ".safetensors", CKPT_HUB_PART ".safetensors",
-                                        CKPT_ENCODER_PART ".safetensors", "adapter_config.json",
-                                        "cambium_adapter.json",           "chat_template.jinja"};
-    char path[PATH_MAX], inside[PATH_MAX];
-    int status = STATUS_OK;
-    for (size_t i = 0; i < sizeof files / sizeof *files && !status; i++) {
-        status = file_join(path, sizeof path, directory, files[i]);
-        if (!status && !is_among(files[i], names, count))
-            status = file_remove_tree(path);
-    }
-    for (size_t i = 0; i < PEFT_TYPE_COUNT && !status; i++) {
-        status = file_join(path, sizeof path, directory, peft_method_names[i]);
-        if (!status)
-            status = file_join(inside, sizeof inside, path, "adapter_config.json");
-        if (!status && file_exists(inside))
-            status = file_remove_tree(path);
-    }
+static bool has_file(const char *directory, const char *name) {
+    char path[PATH_MAX];
+    return !file_join(path, sizeof path, directory, name) && file_exists(path);
+}
+
+static int refuse(const char *directory, const char *name, const char *reason) {
+    return status_fail(STATUS_INVALID, "%s holds %s, %s: name another directory, or remove it", directory, name,
+                       reason);
+}
+
+/* Files of an adapter that stand in a directory must be of one that finetune wrote, of the same method: NULL, of none.
+ */
+static int check_adapter(const char *directory, const struct peft_config *config) {
+    const char *found = NULL;
+    struct strbuf text = STRBUF_INIT;
+    struct peft_config old = {0};
+    for (int i = 0; names[i] && !found; i++)
+        found = has_file(directory, names[i]) ? names[i] : NULL;
+    if (!found)
+        return STATUS_OK;
+    if (!config)
+        return refuse(directory, found, "another adapter's");
+    if (!has_file(directory, names[0]) || !has_file(directory, "cambium_adapter.json"))
+        return refuse(directory, found, "of an adapter that finetune did not write");
+    int status = ckpt_read_adapter_config(directory, &text);
+    if (!status)
+        status = peft_read_config(strbuf_text(&text), directory, &old);
+    strbuf_free(&text);
+    bool is_same = !status && old.type == config->type;
+    peft_config_free(&old);
+    return status || is_same ? status : refuse(directory, found, "of an adapter of another method");
+}
+
+static const struct peft_config *config_named(const char *name, const struct peft_config *configs, int count) {
+    for (int i = 0; count > 1 && i < count; i++)
+        if (!strcmp(name, peft_method_names[configs[i].type]))
+            return &configs[i];
+    return NULL;
+}
+
+/* A directory that is replaced as a whole holds nothing else. */
+static int check_alone(const char *directory) {
+    char *other;
+    int status = file_find_other(directory, is_of_adapter, &other);
+    if (!status && *other)
+        status = refuse(directory, other, "which finetune did not write there");
+    free(other);
     return status;
 }
 
-/* Each by a rename; the first rank's work. */
-static int move_all(const char *from, const char *to) {
-    char **names, source[PATH_MAX], target[PATH_MAX];
-    size_t count;
-    int status = file_list(from, &names, &count);
+static int check_entry(const char *directory, const char *name, const struct peft_config *configs, int count,
+                       bool is_shared) {
+    const struct peft_config *config = config_named(name, configs, count);
+    char path[PATH_MAX];
+    int status = file_join(path, sizeof path, directory, name);
     if (status)
         return status;
-    status = remove_others(to, names, count);
-    for (size_t i = 0; i < count && !status; i++) {
-        status = file_join(source, sizeof source, from, names[i]);
-        if (!status)
-            status = file_join(target, sizeof target, to, names[i]);
-        if (!status && rename(source, target))
-            status = status_fail_errno("cannot rename %s to %s", source, target);
+    if (config && file_is_directory(path)) {
+        status = check_alone(path);
+        return status ? status : check_adapter(path, config);
     }
-    file_list_free(names, count);
-    return status ? status : file_remove_tree(from);
+    if (!is_shared)
+        return is_of_adapter(name) ? STATUS_OK : refuse(directory, name, "which finetune did not write there");
+    return !peft_is_beside(name) && has_file(path, names[0]) ? refuse(directory, name, "another adapter") : STATUS_OK;
 }
 
-int peft_export(struct peft *peft, const struct peft_export *export) {
-    char staging[PATH_MAX];
-    if (!export->is_shared)
-        return write_all(peft, export, export->directory);
-    int status = file_join(staging, sizeof staging, export->directory, ".adapter");
+static int check_place(const char *directory, const struct peft_config *configs, int count, bool is_shared) {
+    char **entries, ready[PATH_MAX];
+    size_t entry_count;
+    if (!file_is_directory(directory))
+        return STATUS_OK;
+    bool is_ready = is_shared && staging_is_ready(directory, &peft_staging_files, NULL, ready);
+    int status =
+        is_ready ? check_place(ready, configs, count, false) : check_adapter(directory, count == 1 ? configs : NULL);
+    if (status)
+        return status;
+    status = file_list(directory, &entries, &entry_count);
+    if (status)
+        return status;
+    for (size_t i = 0; i < entry_count && !status; i++)
+        status = check_entry(directory, entries[i], configs, count, is_shared);
+    file_list_free(entries, entry_count);
+    return status;
+}
+
+int peft_check_output(const char *directory, const struct peft_config *configs, int count) {
+    char best[PATH_MAX];
+    int status = file_join(best, sizeof best, directory, "best");
     if (!status)
-        status = write_all(peft, export, staging);
-    if (!status && peft->rank->world->rank == 0)
-        status = move_all(staging, export->directory);
-    return comm_agree(peft->rank->world, status);
+        status = check_place(directory, configs, count, true);
+    return status ? status : check_place(best, configs, count, false);
+}
+
+static int check_again(struct peft *peft, const char *directory, bool is_shared) {
+    struct peft_config *configs = calloc((size_t)peft->count, sizeof *configs);
+    if (!configs)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < peft->count; i++)
+        configs[i] = peft->adapters[i].config;
+    int status = check_place(directory, configs, peft->count, is_shared);
+    free(configs);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+int peft_export(struct peft *peft, const struct peft_export *export) {
+    struct comm *world = peft->rank->world;
+    struct staging staging = {.mark = -1};
+    const char *directory = export->directory;
+    int status = STATUS_OK;
+    if (world->rank == 0 && export->is_shared) /* first what a killed run left ready */
+        status = staging_begin_files(&staging, directory, &peft_staging_files);
+    if (world->rank == 0 && !status)
+        status = check_again(peft, directory, export->is_shared);
+    status = comm_agree(world, status);
+    if (!status)
+        status = write_all(peft, export, staging.directory ? staging.directory : directory);
+    if (!status && export->is_shared)
+        status = comm_agree(world, world->rank == 0 ? staging_commit(&staging) : STATUS_OK);
+    staging_abort(&staging);
+    return status;
 }

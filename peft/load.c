@@ -65,6 +65,11 @@ static int fail_no_adapter(const char *directory) {
     return status_fail(STATUS_NOT_FOUND, "%s holds no adapter (adapter_config.json)", directory);
 }
 
+bool peft_is_beside(const char *name) {
+    return *name == '.' || strstr(name, ".tmp-") || strstr(name, ".old-") || !strncmp(name, "iter_", 5) ||
+           !strcmp(name, "best");
+}
+
 /* The adapters that stand in a directory side by side, beside finetune's checkpoints. None is STATUS_NOT_FOUND. */
 static int open_stack(struct peft_files *files, const char *directory, bool trains) {
     char **names;
@@ -75,9 +80,7 @@ static int open_stack(struct peft_files *files, const char *directory, bool trai
     for (size_t i = 0; i < count && !status; i++) {
         char path[PATH_MAX];
         status = file_join(path, sizeof path, directory, names[i]);
-        bool is_other = *names[i] == '.' || strstr(names[i], ".tmp-") || strstr(names[i], ".old-") ||
-                        !strncmp(names[i], "iter_", 5) || !strcmp(names[i], "best");
-        if (!status && !is_other && has_config(path))
+        if (!status && !peft_is_beside(names[i]) && has_config(path))
             status = open_adapter(files, path, trains);
     }
     file_list_free(names, count);
@@ -85,10 +88,12 @@ static int open_stack(struct peft_files *files, const char *directory, bool trai
 }
 
 static int open_directory(struct peft_files *files, const char *directory, bool trains) {
-    char newest[PATH_MAX];
+    char newest[PATH_MAX], ready[PATH_MAX];
     int before = files->count;
     if (!file_is_directory(directory))
         return status_fail(STATUS_NOT_FOUND, "%s is not the directory of an adapter", directory);
+    if (staging_is_ready(directory, &peft_staging_files, NULL, ready)) /* a run was killed while it put them in place */
+        directory = ready;
     if (has_config(directory))
         return open_adapter(files, directory, trains);
     int status = open_stack(files, directory, trains);

@@ -7,6 +7,11 @@
 struct peft_adapter;
 struct peft_choice;
 
+/* The files of a stack, as they come into a directory that holds others. */
+extern const struct staging_files peft_staging_files;
+/* Names in a stack's directory that are no adapter of the stack: checkpoints, the best one, backups. */
+bool peft_is_beside(const char *name);
+
 /* One method. Members that it does not need are NULL. */
 struct peft_method {
     /* Refuses what cannot be, by the keys' names; adds the rows of the adapter's parameters with peft_add_row. */

@@ -76,9 +76,13 @@ struct peft_export {
     const char *directory;
     bool is_shared; /* beside what else the directory, which exists, holds; else it is replaced as a whole */
 };
-/* Writes all of them, with the ranks of the stack's world together. They take the place of older ones when all is
- * written. */
+/* Writes all of them, with the ranks of the stack's world together. They take the place of older ones as one
+ * generation: a kill at any moment leaves readers the old one or the new one. */
 int peft_export(struct peft *peft, const struct peft_export *export);
+
+/* Whether a stack may be written to a directory, and the best one to `best` in it: STATUS_INVALID where there stands
+ * another adapter, or one that finetune did not write. As peft_export checks again. */
+int peft_check_output(const char *directory, const struct peft_config *configs, int count);
 
 /* The texts of such directories: configurations, and notes for each. */
 struct peft_notes;

@@ -181,6 +181,21 @@ void file_list_free(char **names, size_t count) {
     free(names);
 }
 
+int file_find_other(const char *directory, bool (*is_ours)(const char *name), char **other) {
+    char **names = NULL, path[PATH_MAX];
+    size_t count = 0, i = 0;
+    int status = file_exists(directory) ? file_list(directory, &names, &count) : STATUS_OK;
+    struct stat info;
+    for (; !status && i < count; i++) {
+        status = file_join(path, sizeof path, directory, names[i]);
+        if (!status && (!is_ours(names[i]) || lstat(path, &info) || !S_ISREG(info.st_mode)))
+            break;
+    }
+    *other = status ? NULL : strdup(i < count ? names[i] : "");
+    file_list_free(names, count);
+    return status || *other ? status : status_fail(STATUS_MEMORY, "out of memory");
+}
+
 int file_write_all(int descriptor, const void *bytes, size_t length, const char *path) {
     const char *p = bytes;
     while (length > 0) {

@@ -26,6 +26,9 @@ int file_remove_tree(const char *path);
 /* Names in a directory without . and .., sorted by bytes; free with file_list_free. */
 int file_list(const char *path, char ***names, size_t *count);
 void file_list_free(char **names, size_t count);
+/* The first entry that is no regular file, or whose name is not one of ours: "" where there is none, or no directory.
+ * The caller frees it. */
+int file_find_other(const char *directory, bool (*is_ours)(const char *name), char **other);
 /* A path in a caller's buffer; STATUS_INVALID when it does not fit. */
 int file_join(char *out, size_t bytes, const char *directory, const char *name);
 /* The directory that holds `path`, in a caller's buffer. */

@@ -1,6 +1,7 @@
 /* What a directory holds beside tensors, and how it takes its place: the first rank's part. */
 #include "save-internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +11,22 @@ static int write_text(const char *directory, const char *name, const char *text)
     return status ? status : file_write_atomic(path, text, strlen(text));
 }
 
+/* "model-00001-of-00002.safetensors" */
+static bool is_shard(const char *name) {
+    int shard, count, end = 0;
+    return sscanf(name, "model-%5d-of-%5d.safetensors%n", &shard, &count, &end) == 2 && end && !name[end];
+}
+
+/* What model directories are made of. */
+static bool is_of_model(const char *name) {
+    for (int i = 0; i < TOKENIZER_FILE_COUNT; i++)
+        if (!strcmp(name, tokenizer_file_names[i]))
+            return true;
+    return !strcmp(name, CONFIG_FILE) || !strcmp(name, MODEL_FILE) || !strcmp(name, MODEL_INDEX_FILE) || is_shard(name);
+}
+
 int save_check_replaceable(const char *directory) {
-    char **names;
+    char **names, *other = NULL;
     size_t count;
     int status = directory_check(directory);
     if (status == STATUS_NOT_FOUND)
@@ -24,6 +39,13 @@ int save_check_replaceable(const char *directory) {
         status = status_fail(STATUS_INVALID, "%s is not empty and no model directory: name another, or remove it",
                              directory);
     file_list_free(names, count);
+    if (!status)
+        status = file_find_other(directory, is_of_model, &other);
+    if (!status && *other)
+        status = status_fail(STATUS_INVALID,
+                             "%s holds %s, which is no file of a model: name another directory, or remove it",
+                             directory, other);
+    free(other);
     return status;
 }
 

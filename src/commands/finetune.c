@@ -318,6 +318,8 @@ static int prepare(struct options *options, const struct config *given, const st
         status = check_given(options);
     if (!status)
         status = choose_stack(options, given, &tuning->stack);
+    if (!status && !skips)
+        status = peft_check_output(options->output, tuning->stack.configs, tuning->stack.count);
     options->sections.run.checkpoint.save = options->output;
     if (!status)
         status = train_prepare_tuning(&tuning->run, &options->sections.run, options->model);

@@ -69,7 +69,10 @@ static int train(const struct options *options) {
         return status_fail(STATUS_INVALID, "--output %s is there already, and is no directory", options->output);
     struct tokenizer *tokenizer = NULL;
     double start = clock_seconds();
-    int status = tokenizer_train(
+    int status = tokenizer_check_output(options->output);
+    if (status)
+        return status_wrap(status, "--output");
+    status = tokenizer_train(
         &(struct tokenizer_training){
             .inputs = options->input.items,
             .input_count = options->input.count,

@@ -2,8 +2,8 @@
 #include "text-internal.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static void add_json_string(struct strbuf *out, const void *bytes, size_t length) {
     const unsigned char *at = bytes;
@@ -122,8 +122,9 @@ static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) 
 /* The first of a tokenizer's files are those that it is written as. */
 enum { FILE_COUNT = TOKENIZER_CONFIG + 1 };
 
-static int write_file(const struct tokenizer *tokenizer, int file, struct file_writer *writer) {
+static int write_file(const struct tokenizer *tokenizer, int file, const char *directory) {
     struct strbuf text = STRBUF_INIT, scratch = STRBUF_INIT;
+    char path[PATH_MAX];
     if (file == TOKENIZER_JSON) {
         write_tokenizer_json(tokenizer, &scratch, &text);
     } else if (file == TOKENIZER_VOCAB) {
@@ -135,28 +136,44 @@ static int write_file(const struct tokenizer *tokenizer, int file, struct file_w
         write_config(tokenizer, &text);
     }
     int status = strbuf_status(&text) ? strbuf_status(&text) : strbuf_status(&scratch);
-    if (!status && (fwrite(strbuf_text(&text), 1, text.length, writer->stream) != text.length ||
-                    fflush(writer->stream) || fsync(fileno(writer->stream))))
-        status = status_fail_errno("cannot write %s", writer->path);
+    if (!status)
+        status = file_join(path, sizeof path, directory, tokenizer_file_names[file]);
+    if (!status)
+        status = file_write_atomic(path, strbuf_text(&text), text.length);
     strbuf_free(&text);
     strbuf_free(&scratch);
     return status;
 }
 
-int tokenizer_save(const struct tokenizer *tokenizer, const char *directory) {
-    struct file_writer writers[FILE_COUNT] = {0};
-    int status = file_make_directories(directory);
-    for (int file = 0; !status && file < FILE_COUNT; file++) {
-        char path[PATH_MAX];
-        status = file_join(path, sizeof path, directory, tokenizer_file_names[file]);
-        if (!status)
-            status = file_writer_open(&writers[file], path);
-        if (!status)
-            status = write_file(tokenizer, file, &writers[file]);
-    }
-    for (int file = 0; !status && file < FILE_COUNT; file++)
-        status = file_writer_commit(&writers[file]);
+static bool is_written(const char *name) {
     for (int file = 0; file < FILE_COUNT; file++)
-        file_writer_abort(&writers[file]);
+        if (!strcmp(name, tokenizer_file_names[file]))
+            return true;
+    return false;
+}
+
+int tokenizer_check_output(const char *directory) {
+    char *other = NULL;
+    int status = file_find_other(directory, is_written, &other);
+    if (!status && *other)
+        status = status_fail(STATUS_INVALID,
+                             "%s holds %s, which is none of the files that are written: name another directory, or "
+                             "remove it",
+                             directory, other);
+    free(other);
     return status;
+}
+
+int tokenizer_save(const struct tokenizer *tokenizer, const char *directory) {
+    struct staging staging;
+    int status = tokenizer_check_output(directory);
+    if (status)
+        return status;
+    status = staging_begin(&staging, directory);
+    for (int file = 0; !status && file < FILE_COUNT; file++)
+        status = write_file(tokenizer, file, staging.directory);
+    if (!status)
+        status = staging_commit(&staging);
+    staging_abort(&staging);
+    return status ? status_wrap(status, "tokenizer %s was not written", directory) : STATUS_OK;
 }

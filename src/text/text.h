@@ -68,9 +68,9 @@ void tokenizer_close(struct tokenizer *tokenizer);
 /* Whether tokenizer_open would find a tokenizer's files in the directory. */
 bool tokenizer_is_present(const char *directory);
 
-/* Writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json into `directory` (made when missing): what
- * `transformers` and `tokenizers` open with equal ids. Nothing is renamed into place before all four are on the disk.
- */
+/* Writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json into `directory`, which appears whole: what
+ * `transformers` and `tokenizers` open with equal ids. Whatever else stands there is refused, as by the check alone. */
+int tokenizer_check_output(const char *directory);
 int tokenizer_save(const struct tokenizer *tokenizer, const char *directory);
 
 /* Number of ids, special tokens included. */

@@ -294,6 +294,32 @@ class Adapter(unittest.TestCase):
         self.refuse("score", *model, "--input", self.texts, "--adapter", many(32), parts=["num_virtual_tokens 32", "32 positions"])
         self.refuse("score", *model, "--input", self.texts, "--adapter", many(28), GOLDEN / "prefix", parts=["32 positions"])
 
+    def test_a_merge_replaces_a_model_and_nothing_else(self):
+        output, words = self.root / "merged-again", ("merge", "--model", GOLDEN / "base", "--adapter", GOLDEN / "lora", "--output")
+        backup, gone = self.root / "merged-again.old-20240101", self.root / "gone.old-1"
+        for directory in (backup, gone, self.root / "merged-again.tmp-7"):
+            directory.mkdir()
+            (directory / "mine").write_text("mine")
+        run(*words, output)
+        (output / "model.safetensors").rename(output / "model-00001-of-00001.safetensors")
+        (output / "model.safetensors.index.json").write_text("{}")
+        run(*words, output)
+        self.assertEqual({p.name for p in output.iterdir()} & {"model.safetensors", "model.safetensors.index.json",
+                                                               "model-00001-of-00001.safetensors"}, {"model.safetensors"})
+        for name in ("notes.txt", "optimizer.safetensors", "model-1-of-2.safetensors.bak", ".git"):
+            (output / name).write_text("mine")
+            before = sorted((p.name, p.read_bytes()) for p in output.iterdir())
+            self.refuse(*words, output, parts=[f"{output} holds {name}, which is no file of a model"])
+            self.assertEqual(sorted((p.name, p.read_bytes()) for p in output.iterdir()), before)
+            (output / name).unlink()
+        (output / "merges.txt").unlink(missing_ok=True)
+        (output / "merges.txt").mkdir()
+        self.refuse(*words, output, parts=["holds merges.txt"])
+        run(*words, self.root / "gone")
+        for directory in (backup, gone, self.root / "merged-again.tmp-7"):
+            self.assertEqual((directory / "mine").read_text(), "mine")
+        self.assertFalse([p.name for p in self.root.iterdir() if p.name.startswith(".cambium-")])
+
     def test_a_merge_that_cannot_be_writes_nothing(self):
         def merge(*parts, adapter=GOLDEN / "lora", output=None, model=GOLDEN / "base"):
             self.refuse("merge", "--model", model, "--adapter", adapter, "--output", output or self.root / "none", parts=parts)

@@ -241,8 +241,10 @@ class Files(Tuning):
         out, _ = run("score", "--model", self.root / "merged", "--input", self.root / "texts.jsonl")
         for a, b in zip(*(support.rows(text)[0]["logprobs"][1:] for text in (both, out)), strict=True):
             self.assertLess(abs(a - b), 1e-5 * max(1, abs(a)))
-        self.tune("plain", "lora")  # into the same directory
-        self.assertFalse((stack / "lora").exists() or (stack / "ia3").exists())
+        before = hash_tree(stack)
+        self.tune("plain", "ia3 lora", "--train.train_iters=1")  # the same stack: replaced
+        self.assertNotEqual(before["lora/adapter_config.json"], hash_tree(stack)["lora/adapter_config.json"])
+        self.assert_refused(stack, "lora", f"{stack} holds ia3, another adapter")
 
     def test_a_dry_run_prints_a_configuration_that_is_the_run(self):
         words = ["--peft", "lora", "ia3", "--peft.ia3.target_modules=c_attn", "--peft.r=3", "--tuning.epochs=1"]
@@ -256,6 +258,33 @@ class Files(Tuning):
             self.assertIn(line, plan.decode())
 
     # ---- what is refused
+
+    def assert_refused(self, output, method, part):
+        """finetune into `output` does nothing but say why."""
+        before = hash_tree(output)
+        done = run("finetune", "--model", self.base, "--peft", *method.split(), "--data", self.data, "--output", output,
+                   "--optim.lr=1e-3", "--train.train_iters=1", expect=1)
+        self.assertIn(part, done[1])
+        self.assertIn("name another directory, or remove it", done[1])
+        self.assertEqual(before, hash_tree(output))
+
+    def test_an_output_that_holds_other_adapters_is_refused_and_stays(self):
+        adapters = self.root / "adapters"
+        for method in ("lora", "ia3"):
+            self.tune(f"adapters/{method}", method, "--train.train_iters=1")
+        (adapters / "lora/notes.txt").write_text("mine")
+        self.assert_refused(adapters, "lora", f"{adapters} holds ia3, another adapter")
+        self.assert_refused(adapters, "lora ia3", f"{adapters}/ia3 holds iter_0000001, which finetune did not write there")
+        self.assert_refused(adapters / "lora", "ia3", "adapter_config.json, of an adapter of another method")
+        self.assert_refused(adapters / "lora", "ia3 lora", "adapter_config.json, another adapter's")
+        self.tune("adapters/lora", "lora", "--train.train_iters=2")  # its own goes on and is replaced
+        self.assertEqual((adapters / "lora/notes.txt").read_text(), "mine")
+        (adapters / "lora/best").mkdir()
+        (adapters / "lora/best/notes.txt").write_text("mine")
+        self.assert_refused(adapters / "lora", "lora", f"{adapters}/lora/best holds notes.txt, which finetune did not write there")
+        shutil.rmtree(adapters / "lora/best")
+        (adapters / "lora/cambium_adapter.json").unlink()
+        self.assert_refused(adapters / "lora", "lora", "adapter_config.json, of an adapter that finetune did not write")
 
     def test_what_cannot_be_stacked_or_stopped_is_refused_by_name(self):
         self.refuse("lora is there twice", words=["--peft", "lora", "lora"])

@@ -131,7 +131,23 @@ class Train(Case):
         done = run("tokenizer", "train", "--input", CORPUS, "--vocab-size", "900", "--output", self.path("t"),
                    preexec_fn=limit)
         self.assert_fails(done, 1, "cannot write", self.path("t"))
-        self.assertEqual(os.listdir(self.path("t")), [])
+        self.assertEqual(os.listdir(self.directory), [])
+
+    def test_a_directory_with_other_files_is_refused_and_stays(self):
+        train = ["tokenizer", "train", "--input", CORPUS, "--vocab-size", "300", "--output", self.path("t")]
+        self.run_ok(*train)
+        first = os.stat(self.path("t"))
+        self.run_ok(*train)  # a tokenizer of our own is replaced
+        self.assertNotEqual(first.st_ino, os.stat(self.path("t")).st_ino)
+        before = sorted(os.listdir(self.path("t")))
+        for name in ("config.json", "model.safetensors", "chat_template.jinja"):
+            self.write(os.path.join("t", name), b"{}")
+            self.assert_fails(run(*train), 1, f"{self.path('t')} holds {name}", "name another directory")
+            self.assertEqual(sorted(os.listdir(self.path("t"))), sorted([*before, name]))
+            os.remove(self.path("t", name))
+        os.mkdir(self.path("t", "sub"))
+        self.assert_fails(run(*train), 1, "holds sub")
+        self.assertEqual(sorted(os.listdir(self.directory)), ["t"])
 
 
 class Filters(Case):
