@@ -166,6 +166,8 @@ static int refill(struct corpus_reader *reader) {
     const char *text = gzerror(reader->stream, &code);
     if (got < 0 && code == Z_ERRNO)
         return status_fail_errno("cannot read %s", file_name(reader));
+    if (got < 0 && code == Z_MEM_ERROR)
+        return status_fail(STATUS_MEMORY, "%s: out of memory", file_name(reader));
     if (got < 0 || code == Z_BUF_ERROR)
         return status_fail(STATUS_INVALID, "%s: damaged or truncated gzip data behind line %lld (%s)",
                            file_name(reader), line_of(reader, reader->line), text);

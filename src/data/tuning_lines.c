@@ -44,6 +44,8 @@ static int refill(struct tuning_lines *lines) {
     const char *text = gzerror(lines->stream, &code);
     if (got < 0 && code == Z_ERRNO)
         return status_fail_errno("cannot read %s", lines->path);
+    if (got < 0 && code == Z_MEM_ERROR)
+        return status_fail(STATUS_MEMORY, "%s: out of memory", lines->path);
     if (got < 0 || code == Z_BUF_ERROR)
         return status_fail(STATUS_INVALID, "%s: damaged or truncated gzip data behind line %lld (%s)", lines->path,
                            (long long)lines->number, text);

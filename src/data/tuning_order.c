@@ -28,7 +28,7 @@ int64_t tuning_shuffle(uint64_t seed, uint32_t pool, uint32_t epoch, int64_t cou
 }
 
 void tuning_split_free(struct tuning_split *split) {
-    for (int64_t p = 0; p < split->pool_count; p++) {
+    for (int64_t p = 0; split->pools && p < split->pool_count; p++) {
         free(split->pools[p].packed);
         free(split->pools[p].pack_start);
     }

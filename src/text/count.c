@@ -142,6 +142,8 @@ static int reader_read(struct corpus_reader *reader, size_t *count) {
         n = gzread(reader->gzip, carry->data + carry->length, PIECE_BYTES);
         int error = Z_OK;
         const char *text = gzerror(reader->gzip, &error);
+        if (n < 0 && error == Z_MEM_ERROR)
+            return status_fail(STATUS_MEMORY, "out of memory for reading %s", path);
         if (n < 0 || error == Z_BUF_ERROR) /* the latter: the file is cut off */
             return status_fail(STATUS_INVALID, "%s: damaged gzip file: %s", path, text);
     } else {

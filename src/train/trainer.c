@@ -138,7 +138,8 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
         status = open_data(trainer);
     if (!status)
         status = device_open("cpu", 0, trainer->site.threads, &trainer->device);
-    status = comm_agree(trainer->world, status); /* no rank may wait for one that could not open its files */
+    if (trainer->world)
+        status = comm_agree(trainer->world, status); /* no rank may wait for one that could not open its files */
     if (!status)
         status = rank_open(&trainer->rank, &grid, trainer->world, trainer->device, (uint64_t)run->config.train.seed);
     if (!status)

@@ -12,4 +12,10 @@ void failing_start(long n);
 /* No longer; the allocations since then. */
 long failing_stop(void);
 
+/* Calls use(context) once as it is, and then with each of its allocations failing, of more than about `limit` a
+ * fixed-seed part (all under CAMBIUM_TEST_LONG): each call ends with STATUS_MEMORY and a text that says so. What leaks,
+ * AddressSanitizer tells at the end. Returns how many calls got through nevertheless: what they use has no need of that
+ * memory, or several threads allocated in another order. */
+long failing_try_all(int (*use)(void *context), void *context, long limit);
+
 #endif

@@ -1,0 +1,121 @@
+/* Whatever allocation of this room fails, it says so and leaves nothing behind. */
+#include "tuning_files.h"
+
+#include "data/data.h"
+#include "support/failing.h"
+
+static int write_dataset(void *context) {
+    static const int32_t tokens[] = {1, 2, 3, 4, 5};
+    struct indexed_writer writer = {0};
+    int status = indexed_writer_open(&writer, context, TOKEN_U16, 300);
+    for (int i = 0; i < 100 && !status; i++) {
+        status = indexed_writer_add_sequence(&writer, tokens, 5);
+        if (!status)
+            status = indexed_writer_end_document(&writer);
+    }
+    if (!status)
+        status = indexed_writer_commit(&writer);
+    indexed_writer_abort(&writer);
+    return status;
+}
+
+static int write_and_read(void *context) {
+    struct indexed_dataset *dataset = NULL;
+    int status = write_dataset(context);
+    if (!status)
+        status = indexed_dataset_open(context, &dataset);
+    indexed_dataset_close(dataset);
+    return status;
+}
+
+static int read_batches(struct gpt_data *data) {
+    struct gpt_batch batch = {0};
+    int status = gpt_batch_init(&batch, 2, 16);
+    if (!status)
+        status = gpt_batch_read(&batch, &data->splits[SPLIT_TRAIN], 3);
+    gpt_batch_free(&batch);
+    return status;
+}
+
+static int open_blend(void *context) {
+    struct gpt_data data = {0};
+    struct gpt_data_options options = {.data_path = {.items = context, .count = 4},
+                                       .split = "80,20,0",
+                                       .seq_length = 16,
+                                       .seed = 1234,
+                                       .samples = {40, 4, GPT_NOT_WANTED},
+                                       .data_cache_path = ""};
+    int status = gpt_data_open(&data, &options);
+    if (!status)
+        status = read_batches(&data);
+    gpt_data_close(&data);
+    return status;
+}
+
+static void a_blend_opens_and_closes(void **state) {
+    char *a = path_of("a"), *b = path_of("b");
+    const char *items[] = {"0.3", a, "0.7", b};
+    (void)state;
+    test_ok(write_dataset(a));
+    test_ok(write_dataset(b));
+    assert_int_equal(failing_try_all(open_blend, items, 200), 0);
+    free(a);
+    free(b);
+}
+
+static void a_dataset_is_written_and_read(void **state) {
+    char *prefix = path_of("c");
+    (void)state;
+    assert_int_equal(failing_try_all(write_and_read, prefix, 200), 0);
+    free(prefix);
+}
+
+/* Of two splits, what holds the rows is given back down to their number: where that fails they stay as they are. */
+enum { SHRUNK = 6 };
+
+static int open_rows(void *context) {
+    struct tuning_data *data = NULL;
+    struct gpt_batch batch = {0};
+    int status = tuning_data_open(context, &data);
+    if (!status) {
+        tuning_data_warn(data);
+        status = gpt_batch_init(&batch, 2, 32);
+    }
+    if (!status)
+        status = tuning_batch_read(&batch, data, SPLIT_TRAIN, 0);
+    gpt_batch_free(&batch);
+    tuning_data_close(data);
+    return status;
+}
+
+static void rows_open_and_close(void **state) {
+    char *rows = write_file("rows.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\\u00e4\"}\n"
+                                          "{\"text\": \"some text\"}\n"
+                                          "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}, "
+                                          "{\"role\": \"assistant\", \"content\": \"good day\"}]}\n");
+    const char *plain[] = {rows}, *weighted[] = {"0.4", rows, "0.6", rows};
+    (void)state;
+    struct tuning_options options = {.train = {.items = plain, .count = 1},
+                                     .valid = {.items = plain, .count = 1},
+                                     .tokenizer = marks,
+                                     .template_name = TUNING_TEMPLATE_CHATML,
+                                     .config_eos = -1,
+                                     .vocab_size = VOCAB,
+                                     .seq_length = 32,
+                                     .is_packed = true,
+                                     .epochs = 1};
+    assert_in_range(failing_try_all(open_rows, &options, 200), 0, SHRUNK);
+    options.train = (struct config_list){.items = weighted, .count = 4};
+    options.is_packed = false;
+    assert_in_range(failing_try_all(open_rows, &options, 200), 0, SHRUNK);
+    free(rows);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_blend_opens_and_closes),
+        cmocka_unit_test(a_dataset_is_written_and_read),
+        cmocka_unit_test(rows_open_and_close),
+    };
+    return cmocka_run_group_tests(tests, make_tokenizers, free_tokenizers);
+}

@@ -1,0 +1,55 @@
+/* Whatever allocation of an engine or of its adapters fails, it says so and leaves nothing behind. */
+#include "stacks.h"
+
+#include "support/failing.h"
+
+static int use_engine(struct engine *engine) {
+    static const int32_t prompt[] = {3, 1, 4};
+    struct generate_options options = {
+        .prompt = prompt, .prompt_length = 3, .max_new_tokens = 4, .samples = 2, .eos_id = -1};
+    struct generated texts[2] = {0};
+    float logprobs[3];
+    int status = generate(engine, NULL, &options, texts);
+    for (int i = 0; i < 2 && !status; i++)
+        generated_free(&texts[i]);
+    return status ? status : score_tokens(engine, prompt, 3, logprobs);
+}
+
+static int open_and_use(void *context) {
+    struct engine *engine = NULL;
+    int status = engine_open(context, &engine);
+    if (!status)
+        status = use_engine(engine);
+    engine_close(engine);
+    return status;
+}
+
+static void an_engine_opens_and_closes(void **state) {
+    static const struct stack stacks[] = {
+        {{""}, 0, 0, 0},
+        {{"lora_patterns"}, 1, 0, 0},
+        {{"prompt", "ptuning_lstm", "prefix", "ia3"}, 4, 5, 10},
+        {{"dora_all_linear", "adapter_double_seq_bn", "prefix_projection"}, 3, 5, 0},
+    };
+    (void)state;
+    for (size_t s = 0; s < sizeof stacks / sizeof *stacks; s++) {
+        struct directories directories;
+        find_stack(&stacks[s], &directories);
+        struct engine_options options = {.model = base_directory(),
+                                         .adapters = (const char *const *)directories.name,
+                                         .adapter_count = stacks[s].count,
+                                         .threads = 1,
+                                         .max_rows = 8,
+                                         .max_logit_rows = 8,
+                                         .max_sequences = 3};
+        assert_int_equal(failing_try_all(open_and_use, &options, 150), 0);
+        forget_stack(&stacks[s], &directories);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_engine_opens_and_closes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,65 @@
+/* Whatever allocation of this room fails, it says so and leaves nothing behind. */
+#include "text/text.h"
+
+#include "base/base.h"
+#include "support/failing.h"
+#include "support/test.h"
+
+#define GOLDEN TEST_DATA "/text/golden"
+
+static const char sample[] = "we'll encode 12 words, caf\xc3\xa9 <|endoftext|> and a word longer thanfifteenbytes";
+
+static int encode_and_decode(const struct tokenizer *tokenizer) {
+    struct tokenizer_encoder *encoder = NULL;
+    struct token_buffer ids = TOKEN_BUFFER_INIT;
+    struct strbuf text = STRBUF_INIT;
+    int status = tokenizer_encoder_new(tokenizer, &encoder);
+    if (!status)
+        status = tokenizer_encode(encoder, sample, strlen(sample), TOKENIZER_PLAIN, &ids);
+    if (!status)
+        status = tokenizer_decode(tokenizer, ids.ids, ids.count, &text);
+    tokenizer_encoder_free(encoder);
+    token_buffer_free(&ids);
+    strbuf_free(&text);
+    return status;
+}
+
+static int open_and_use(void *context) {
+    struct tokenizer *tokenizer = NULL;
+    int status = tokenizer_open(context, &tokenizer);
+    if (!status)
+        status = encode_and_decode(tokenizer);
+    tokenizer_close(tokenizer);
+    return status;
+}
+
+static int learn_and_save(void *context) {
+    const char *inputs[] = {GOLDEN "/corpus.txt"};
+    struct tokenizer_training training = {.inputs = inputs, .input_count = 1, .vocab_size = 300, .threads = 1};
+    struct tokenizer *tokenizer = NULL;
+    int status = tokenizer_train(&training, &tokenizer);
+    if (!status)
+        status = tokenizer_save(tokenizer, context);
+    tokenizer_close(tokenizer);
+    return status;
+}
+
+static void a_tokenizer_opens_and_closes(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(open_and_use, (void *)GOLDEN "/small", 200), 0);
+}
+
+static void a_tokenizer_learns_and_is_saved(void **state) {
+    (void)state;
+    char *directory = test_directory();
+    assert_int_equal(failing_try_all(learn_and_save, directory, 100), 0);
+    free(directory);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tokenizer_opens_and_closes),
+        cmocka_unit_test(a_tokenizer_learns_and_is_saved),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
