@@ -4,6 +4,9 @@
 
 #include "data/data.h"
 
+/* The files of datasets, as they come into a directory that holds others: the index is the key. */
+extern const struct staging_files indexed_staging_files;
+
 /* ---- random_state.c: numpy.random.RandomState, the legacy MT19937 stream ---- */
 
 struct random_state {

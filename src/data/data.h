@@ -46,9 +46,10 @@ int indexed_dataset_read(const struct indexed_dataset *dataset, int64_t sequence
 
 /* Writes both files so that they appear whole, together, or not at all. */
 struct indexed_writer {
-    struct file_writer bin, idx;
-    char *bin_path, *idx_path;
-    int type; /* enum token_type */
+    struct staging staging;    /* NULL target: that of _open_in's caller */
+    FILE *bin;                 /* tokens, while they are written */
+    char *bin_path, *idx_path; /* where they are built */
+    int type;                  /* enum token_type */
     int64_t vocab_size;
     int64_t tokens, sequences, documents;
     int64_t open_tokens;                  /* of the sequence that is not ended */
@@ -60,14 +61,20 @@ struct indexed_writer {
 enum token_type indexed_token_type(int64_t vocab_size);
 /* STATUS_INVALID when `vocab_size` ids do not fit `type`. */
 int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum token_type type, int64_t vocab_size);
+/* A directory to build datasets in that appear together; `prefix` names the directory that they come into. */
+int indexed_staging_begin(struct staging *staging, const char *prefix);
+/* One of several datasets: each is finished, and the commit of their staging is that of all. */
+int indexed_writer_open_in(struct indexed_writer *writer, const struct staging *staging, const char *prefix,
+                           enum token_type type, int64_t vocab_size);
 int indexed_writer_add_sequence(struct indexed_writer *writer, const int32_t *tokens, int64_t count);
 /* The same in several calls: tokens as often as wanted, and the end. */
 int indexed_writer_add_tokens(struct indexed_writer *writer, const int32_t *tokens, int64_t count);
 int indexed_writer_end_sequence(struct indexed_writer *writer);
 /* Closes the document that holds the sequences since the last one: none is allowed. */
 int indexed_writer_end_document(struct indexed_writer *writer);
-/* Brings every byte to the disk under temporary names; what commit does first, for whoever commits several datasets. */
+/* Brings every byte to the disk, where the dataset is built. */
 int indexed_writer_finish(struct indexed_writer *writer);
+/* Finishes and publishes; for a writer with a staging of its own. */
 int indexed_writer_commit(struct indexed_writer *writer);
 /* Leaves nothing behind; harmless after a commit. */
 void indexed_writer_abort(struct indexed_writer *writer);

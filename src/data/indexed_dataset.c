@@ -6,10 +6,11 @@
  *
  * The format stands in docs/formats.md. Upstream believes all of it; here each field must agree with the others and
  * with the sizes of both files, because an offset that lies is a read of somebody else's memory. */
-#include "data/data.h"
+#include "data-internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -45,19 +46,15 @@ struct index_file {
     int64_t sequences, document_indices;
 };
 
-static int open_file(const char *path, int *descriptor, int64_t *bytes) {
-    struct stat info;
+static int open_file(const char *path, int *descriptor, struct stat *info) {
     *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*descriptor < 0 && errno == ENOENT)
         return status_fail(STATUS_NOT_FOUND, "%s does not exist (a data path is the name without .bin and .idx)", path);
     if (*descriptor < 0)
         return status_fail_errno("cannot open %s", path);
-    if (fstat(*descriptor, &info))
+    if (fstat(*descriptor, info))
         return status_fail_errno("cannot read %s", path);
-    if (!S_ISREG(info.st_mode))
-        return status_fail(STATUS_INVALID, "%s is not a regular file", path);
-    *bytes = info.st_size;
-    return STATUS_OK;
+    return S_ISREG(info->st_mode) ? STATUS_OK : status_fail(STATUS_INVALID, "%s is not a regular file", path);
 }
 
 static int check_header(struct index_file *file, struct indexed_dataset *dataset) {
@@ -188,9 +185,10 @@ static int check_documents(const struct index_file *file) {
     return STATUS_OK;
 }
 
-static int open_index(struct indexed_dataset *dataset, const char *path) {
+static int open_index(struct indexed_dataset *dataset, const char *path, struct stat *info) {
     struct index_file file = {.path = path, .descriptor = -1};
-    int status = open_file(path, &file.descriptor, &file.bytes);
+    int status = open_file(path, &file.descriptor, info);
+    file.bytes = status ? 0 : info->st_size;
     if (!status)
         status = check_header(&file, dataset);
     if (!status) {
@@ -211,36 +209,77 @@ static int open_index(struct indexed_dataset *dataset, const char *path) {
 }
 
 static int open_tokens(struct indexed_dataset *dataset, const char *path, const char *idx_path) {
-    int64_t bytes, expected;
-    int status = open_file(path, &dataset->descriptor, &bytes);
+    struct stat info;
+    int64_t expected;
+    int status = open_file(path, &dataset->descriptor, &info);
     if (status)
         return status;
-    if (__builtin_mul_overflow(dataset->tokens, (int64_t)token_bytes(dataset->type), &expected) || bytes != expected)
+    if (__builtin_mul_overflow(dataset->tokens, (int64_t)token_bytes(dataset->type), &expected) ||
+        info.st_size != expected)
         return status_fail(STATUS_INVALID, "%s: %lld bytes, expected %lld for the %lld tokens that %s counts", path,
-                           (long long)bytes, (long long)expected, (long long)dataset->tokens, idx_path);
+                           (long long)info.st_size, (long long)expected, (long long)dataset->tokens, idx_path);
     return STATUS_OK;
 }
 
-int indexed_dataset_open(const char *prefix, struct indexed_dataset **out) {
-    struct indexed_dataset *dataset = calloc(1, sizeof *dataset);
-    struct strbuf idx = STRBUF_INIT, bin = STRBUF_INIT;
-    *out = NULL;
-    if (!dataset || !(dataset->prefix = strdup(prefix))) {
-        free(dataset);
-        return status_fail(STATUS_MEMORY, "out of memory");
-    }
+static void forget(struct indexed_dataset *dataset) {
+    if (dataset->descriptor >= 0)
+        close(dataset->descriptor);
+    free(dataset->starts);
     dataset->descriptor = -1;
+    dataset->starts = NULL;
+}
+
+/* Both files. *is_replaced: a writer took the index away meanwhile, so that the tokens may be another dataset's. */
+static int open_pair(struct indexed_dataset *dataset, const char *prefix, bool *is_replaced) {
+    struct strbuf idx = STRBUF_INIT, bin = STRBUF_INIT;
+    struct stat info = {0}, now;
     strbuf_format(&idx, "%s.idx", prefix);
     strbuf_format(&bin, "%s.bin", prefix);
     int status = strbuf_status(&idx);
     if (!status)
         status = strbuf_status(&bin);
     if (!status)
-        status = open_index(dataset, strbuf_text(&idx));
+        status = open_index(dataset, strbuf_text(&idx), &info);
+    bool has_index = !status;
     if (!status)
         status = open_tokens(dataset, strbuf_text(&bin), strbuf_text(&idx));
+    *is_replaced =
+        has_index && (stat(strbuf_text(&idx), &now) || now.st_dev != info.st_dev || now.st_ino != info.st_ino);
+    if (*is_replaced)
+        status = status_fail(STATUS_IO, "%s was replaced while it was opened", strbuf_text(&idx));
     strbuf_free(&idx);
     strbuf_free(&bin);
+    if (status)
+        forget(dataset);
+    return status;
+}
+
+/* Where a writer that was killed left the dataset ready, and its index is not in place. */
+static bool find_ready(const char *prefix, char ready[PATH_MAX]) {
+    const char *slash = strrchr(prefix, '/'), *name = slash ? slash + 1 : prefix;
+    char directory[PATH_MAX], box[PATH_MAX], idx[PATH_MAX];
+    int n = snprintf(idx, sizeof idx, "%s.idx", name);
+    return n < (int)sizeof idx && !file_parent(prefix, directory, sizeof directory) && file_is_directory(directory) &&
+           staging_is_ready(directory, &indexed_staging_files, idx, box) && !file_join(ready, PATH_MAX, box, name);
+}
+
+int indexed_dataset_open(const char *prefix, struct indexed_dataset **out) {
+    enum { ATTEMPTS = 100 }; /* at what a writer replaces */
+    struct indexed_dataset *dataset = calloc(1, sizeof *dataset);
+    char ready[PATH_MAX];
+    *out = NULL;
+    if (!dataset || !(dataset->prefix = strdup(prefix))) {
+        free(dataset);
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    dataset->descriptor = -1;
+    bool is_replaced = true;
+    int status = STATUS_OK;
+    for (int i = 0; i < ATTEMPTS && is_replaced; i++) {
+        status = open_pair(dataset, prefix, &is_replaced);
+        if ((is_replaced || status == STATUS_NOT_FOUND) && find_ready(prefix, ready))
+            status = open_pair(dataset, ready, &is_replaced);
+    }
     if (status)
         indexed_dataset_close(dataset);
     else
@@ -251,9 +290,7 @@ int indexed_dataset_open(const char *prefix, struct indexed_dataset **out) {
 void indexed_dataset_close(struct indexed_dataset *dataset) {
     if (!dataset)
         return;
-    if (dataset->descriptor >= 0)
-        close(dataset->descriptor);
-    free(dataset->starts);
+    forget(dataset);
     free(dataset->prefix);
     free(dataset);
 }

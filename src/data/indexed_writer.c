@@ -1,8 +1,8 @@
-/* Writes Megatron's indexed dataset. Tokens go straight to a temporary .bin; lengths wait in memory (4 bytes a
- * sequence, 8 a document) because they stand before the offsets in .idx. */
-#include "data/data.h"
+/* Writes Megatron's indexed dataset, in a box beside its target. Tokens go straight to .bin; lengths wait in memory (4
+ * bytes a sequence, 8 a document) because they stand before the offsets in .idx. */
+#include "data-internal.h"
 
-#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,27 +19,52 @@ static const char *type_name(enum token_type type) {
     return type == TOKEN_U16 ? "uint16" : "int32";
 }
 
-int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum token_type type, int64_t vocab_size) {
-    *writer = (struct indexed_writer){.type = type, .vocab_size = vocab_size};
+static const char *const no_names[] = {NULL};
+const struct staging_files indexed_staging_files = {.kind = "dataset", .key = ".idx", .names = no_names};
+
+int indexed_staging_begin(struct staging *staging, const char *prefix) {
+    char directory[PATH_MAX];
+    *staging = (struct staging){.mark = -1};
+    int status = file_parent(prefix, directory, sizeof directory);
+    if (!status && !file_is_directory(directory))
+        status = status_fail(STATUS_IO, "cannot create %s.bin: %s is no directory", prefix, directory);
+    return status ? status : staging_begin_files(staging, directory, &indexed_staging_files);
+}
+
+int indexed_writer_open_in(struct indexed_writer *writer, const struct staging *staging, const char *prefix,
+                           enum token_type type, int64_t vocab_size) {
+    const char *slash = strrchr(prefix, '/'), *name = slash ? slash + 1 : prefix;
+    *writer = (struct indexed_writer){.type = type, .vocab_size = vocab_size, .staging.mark = -1};
     if (type != TOKEN_U16 && type != TOKEN_I32)
         return status_fail(STATUS_UNSUPPORTED, "token type %d is not written, only uint16 and int32", (int)type);
     if (vocab_size < 1 || vocab_size > type_capacity(type))
         return status_fail(STATUS_INVALID, "a vocabulary of %lld ids does not fit %s, which holds %lld",
                            (long long)vocab_size, type_name(type), (long long)type_capacity(type));
-    if (asprintf(&writer->bin_path, "%s.bin", prefix) < 0)
+    if (asprintf(&writer->bin_path, "%s/%s.bin", staging->directory, name) < 0)
         writer->bin_path = NULL;
-    if (asprintf(&writer->idx_path, "%s.idx", prefix) < 0)
+    if (asprintf(&writer->idx_path, "%s/%s.idx", staging->directory, name) < 0)
         writer->idx_path = NULL;
     int64_t zero = 0;
     strbuf_add(&writer->document_ends, &zero, sizeof zero);
     int status = writer->bin_path && writer->idx_path ? strbuf_status(&writer->document_ends)
                                                       : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = file_writer_open(&writer->bin, writer->bin_path);
-    if (!status)
-        status = file_writer_open(&writer->idx, writer->idx_path);
+    if (!status && !(writer->bin = fopen(writer->bin_path, "wbxe")))
+        status = status_fail_errno("cannot create %s", writer->bin_path);
     if (status)
         indexed_writer_abort(writer);
+    return status;
+}
+
+int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum token_type type, int64_t vocab_size) {
+    struct staging staging;
+    *writer = (struct indexed_writer){.staging.mark = -1};
+    int status = indexed_staging_begin(&staging, prefix);
+    if (!status)
+        status = indexed_writer_open_in(writer, &staging, prefix, type, vocab_size);
+    if (status)
+        staging_abort(&staging);
+    else
+        writer->staging = staging;
     return status;
 }
 
@@ -53,14 +78,14 @@ int indexed_writer_add_tokens(struct indexed_writer *writer, const int32_t *toke
                                (long long)writer->vocab_size);
     size_t written = 0;
     if (writer->type == TOKEN_I32 && count > 0) {
-        written = fwrite(tokens, 4, (size_t)count, writer->bin.stream);
+        written = fwrite(tokens, 4, (size_t)count, writer->bin);
     } else {
         uint16_t chunk[4096];
         for (int64_t i = 0; i < count;) {
             size_t n = 0;
             while (n < sizeof chunk / sizeof *chunk && i < count)
                 chunk[n++] = (uint16_t)tokens[i++];
-            size_t now = fwrite(chunk, 2, n, writer->bin.stream);
+            size_t now = fwrite(chunk, 2, n, writer->bin);
             written += now;
             if (now < n)
                 break;
@@ -94,8 +119,7 @@ int indexed_writer_end_document(struct indexed_writer *writer) {
     return strbuf_status(&writer->document_ends);
 }
 
-static void write_index(struct indexed_writer *writer) {
-    FILE *out = writer->idx.stream;
+static void write_index(const struct indexed_writer *writer, FILE *out) {
     uint64_t version = 1, sequences = (uint64_t)writer->sequences, ends = (uint64_t)writer->documents + 1;
     fwrite("MMIDIDX\0", 1, 9, out);
     fwrite(&version, 8, 1, out);
@@ -113,39 +137,44 @@ static void write_index(struct indexed_writer *writer) {
     fwrite(writer->document_ends.data, 1, writer->document_ends.length, out);
 }
 
-static int sync_stream(FILE *stream, const char *path) {
-    if (fflush(stream) || ferror(stream) || fsync(fileno(stream)))
-        return status_fail_errno("cannot write %s", path);
-    return STATUS_OK;
+static int close_stream(FILE *stream, const char *path) {
+    bool is_written = !fflush(stream) && !ferror(stream) && !fsync(fileno(stream));
+    int status = is_written ? STATUS_OK : status_fail_errno("cannot write %s", path);
+    if (fclose(stream) && !status)
+        status = status_fail_errno("cannot write %s", path);
+    return status;
 }
 
 int indexed_writer_finish(struct indexed_writer *writer) {
     if (writer->is_finished)
         return STATUS_OK;
-    write_index(writer);
-    int status = sync_stream(writer->bin.stream, writer->bin_path);
-    if (!status)
-        status = sync_stream(writer->idx.stream, writer->idx_path);
+    int status = close_stream(writer->bin, writer->bin_path);
+    writer->bin = NULL;
+    FILE *idx = status ? NULL : fopen(writer->idx_path, "wbxe");
+    if (!status && !idx)
+        status = status_fail_errno("cannot create %s", writer->idx_path);
+    if (status)
+        return status;
+    write_index(writer, idx);
+    status = close_stream(idx, writer->idx_path);
     writer->is_finished = !status;
     return status;
 }
 
-/* An old .idx goes first, so that at no moment an index of one dataset stands beside the tokens of another. */
 int indexed_writer_commit(struct indexed_writer *writer) {
     int status = indexed_writer_finish(writer);
-    if (!status && unlink(writer->idx_path) && errno != ENOENT)
-        status = status_fail_errno("cannot replace %s", writer->idx_path);
     if (!status)
-        status = file_writer_commit(&writer->bin);
-    if (!status && (status = file_writer_commit(&writer->idx)))
-        unlink(writer->bin_path);
+        status = staging_commit(&writer->staging);
     indexed_writer_abort(writer);
     return status;
 }
 
 void indexed_writer_abort(struct indexed_writer *writer) {
-    file_writer_abort(&writer->bin);
-    file_writer_abort(&writer->idx);
+    if (writer->bin)
+        fclose(writer->bin);
+    writer->bin = NULL;
+    if (writer->staging.target)
+        staging_abort(&writer->staging);
     strbuf_free(&writer->lengths);
     strbuf_free(&writer->document_ends);
     free(writer->bin_path);

@@ -12,11 +12,10 @@ int part_writer_open(struct indexed_writer *writer, int *descriptor, const char 
     int status = indexed_writer_open(writer, prefix, type, vocab_size);
     if (status)
         return status;
-    *descriptor = open(writer->bin.temporary, O_RDONLY | O_CLOEXEC);
+    *descriptor = open(writer->bin_path, O_RDONLY | O_CLOEXEC);
     if (*descriptor < 0)
-        status = status_fail_errno("cannot open %s", writer->bin.temporary);
-    unlink(writer->bin.temporary);
-    unlink(writer->idx.temporary);
+        status = status_fail_errno("cannot open %s", writer->bin_path);
+    staging_abort(&writer->staging); /* with every name */
     if (status)
         indexed_writer_abort(writer);
     return status;
@@ -61,7 +60,7 @@ int part_send(struct comm *world, struct indexed_writer *writer, int descriptor,
                                  .tokens = writer->tokens,
                                  .sequences = writer->sequences,
                                  .documents = writer->documents};
-    if (!*result && fflush(writer->bin.stream))
+    if (!*result && fflush(writer->bin))
         *result = status_fail_errno("cannot write %s", writer->bin_path);
     int status = send_header(world, &header);
     if (!status)
@@ -90,9 +89,8 @@ static int receive_bytes(struct comm *world, int from, int64_t count, char *buff
 }
 
 static int take_tokens(struct indexed_writer *writer, const char *bytes, size_t count) {
-    return fwrite(bytes, 1, count, writer->bin.stream) == count
-               ? STATUS_OK
-               : status_fail_errno("cannot write %s", writer->bin_path);
+    return fwrite(bytes, 1, count, writer->bin) == count ? STATUS_OK
+                                                         : status_fail_errno("cannot write %s", writer->bin_path);
 }
 
 static int take_lengths(struct indexed_writer *writer, const char *bytes, size_t count) {

@@ -44,6 +44,7 @@ struct pipeline {
     bool is_stopping;
     pthread_mutex_t mutex;
     pthread_cond_t work, done;      /* a slot was filled; a slot is done */
+    struct staging staging;         /* of the first rank: all datasets appear together */
     struct indexed_writer *writers; /* [keys] */
     int64_t writer_count;
     int *descriptors;  /* [keys] of the parts of a rank that is not the first */
@@ -365,24 +366,23 @@ static int open_pipeline(struct pipeline *pipeline, int64_t workers) {
     for (int64_t i = 0; i < pipeline->slot_count; i++)
         if (!(pipeline->slots[i].outputs = calloc(pipeline->key_count, sizeof *pipeline->slots[i].outputs)))
             return status_fail(STATUS_MEMORY, "out of memory");
-    for (size_t k = 0; k < pipeline->key_count; k++) {
+    int status = STATUS_OK;
+    for (size_t k = 0; k < pipeline->key_count && !status; k++) {
         struct strbuf prefix = STRBUF_INIT;
         strbuf_format(&prefix, "%s_%s_document", options->output_prefix, preprocess_key(pipeline->options, k));
-        if (pipeline->rank > 0)
-            strbuf_format(&prefix, ".rank%d", pipeline->rank);
-        int status = strbuf_status(&prefix);
+        status = strbuf_status(&prefix);
+        if (!status && pipeline->rank == 0 && k == 0)
+            status = indexed_staging_begin(&pipeline->staging, strbuf_text(&prefix));
         if (!status && pipeline->rank > 0)
             status = part_writer_open(&pipeline->writers[k], &pipeline->descriptors[k], strbuf_text(&prefix),
                                       indexed_token_type(vocab_size), vocab_size);
         else if (!status)
-            status = indexed_writer_open(&pipeline->writers[k], strbuf_text(&prefix), indexed_token_type(vocab_size),
-                                         vocab_size);
+            status = indexed_writer_open_in(&pipeline->writers[k], &pipeline->staging, strbuf_text(&prefix),
+                                            indexed_token_type(vocab_size), vocab_size);
         strbuf_free(&prefix);
-        if (status)
-            return status;
-        pipeline->writer_count++;
+        pipeline->writer_count += !status;
     }
-    return STATUS_OK;
+    return status;
 }
 
 static void close_pipeline(struct pipeline *pipeline) {
@@ -391,6 +391,7 @@ static void close_pipeline(struct pipeline *pipeline) {
         if (pipeline->rank > 0)
             close(pipeline->descriptors[k]);
     }
+    staging_abort(&pipeline->staging);
     for (int64_t i = 0; pipeline->slots && i < pipeline->slot_count; i++) {
         struct slot *slot = &pipeline->slots[i];
         for (size_t k = 0; slot->outputs && k < pipeline->key_count; k++) {
@@ -440,9 +441,7 @@ static int commit(struct pipeline *pipeline, struct preprocess_count *counts) {
     int status = STATUS_OK;
     for (size_t k = 0; k < pipeline->key_count && !status; k++)
         status = indexed_writer_finish(&pipeline->writers[k]);
-    for (size_t k = 0; k < pipeline->key_count && !status; k++)
-        status = indexed_writer_commit(&pipeline->writers[k]);
-    return status;
+    return status ? status : staging_commit(&pipeline->staging);
 }
 
 static int write_datasets(struct pipeline *pipeline, struct preprocess_count *counts) {
@@ -466,6 +465,7 @@ static int write_datasets(struct pipeline *pipeline, struct preprocess_count *co
 
 int preprocess_run(const struct preprocess_options *options, struct comm *world, struct preprocess_count *counts) {
     struct pipeline pipeline = {.options = options,
+                                .staging.mark = -1,
                                 .world = world && world->size > 1 ? world : NULL,
                                 .rank = world ? world->rank : 0,
                                 .ranks = world ? world->size : 1,
