@@ -13,6 +13,7 @@ struct series {
     const struct bench_options *options;
     struct train_run run;
     bool is_background;
+    char root[PATH_MAX];  /* of its checkpoints */
     char plain[PATH_MAX]; /* a file to write plainly */
     /* Of the first rank: [steps] of each save, in seconds. */
     double *save, *copy, *write, *stall, *step, *plain_write;
@@ -178,7 +179,8 @@ static int measure(struct series *series, const struct bench_options *options, s
     series->step = values + 4 * count;
     series->plain_write = values + 5 * count;
     int status = bench_training_run(options, false, 1000000, dataset, &series->run);
-    series->run.config.checkpoint.save = save;
+    snprintf(series->root, sizeof series->root, "%s/%s", save, is_background ? "beside" : "waiting");
+    series->run.config.checkpoint.save = series->root;
     series->run.config.checkpoint.keep_last = 1;
     series->run.config.checkpoint.async_save = is_background;
     snprintf(series->plain, sizeof series->plain, "%s.plain", save);

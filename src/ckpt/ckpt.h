@@ -80,6 +80,10 @@ int ckpt_resolve_checkpoint(const char *path, char *out, size_t bytes);
 /* The newest whole iter_* directory of `root`, by number; `iteration` may be NULL. */
 int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration);
 
+/* The numbers of the iter_* directories of `root` above `iteration`, in order; *iterations is the caller's to free. A
+ * root that does not exist has none. */
+int ckpt_list_above(const char *root, int64_t iteration, int64_t **iterations, size_t *count);
+
 /* The text of config.json, of adapter_config.json, or of trainer_state.json. */
 int ckpt_read_config(const char *directory, struct strbuf *text);
 int ckpt_read_adapter_config(const char *directory, struct strbuf *text);
@@ -187,12 +191,13 @@ struct ckpt_save {
     const struct ckpt_array *optimizer;
     int optimizer_count;
     const char *state_text; /* trainer_state.json: a JSON object of the trainer's */
-    int64_t keep_last;      /* newest checkpoints to keep, 0: all; the one just saved always stays */
+    int64_t keep_last;      /* newest of our checkpoints to keep, 0: all; the one just saved always stays */
+    int64_t own_until;      /* what stands in `root` beforehand is ours up to this iteration */
 };
 
-/* Writes root/iter_%07d with the ranks of save->model.world, as above, replacing an older one of that iteration. When
- * it fails, nothing of it stays and the other checkpoints are untouched. A checkpoint that cannot be pruned is a
- * warning: the new one is already whole. */
+/* Writes root/iter_%07d with the ranks of save->model.world, as above, replacing one of ours of that iteration. When it
+ * fails, nothing of it stays and the other checkpoints are untouched. Checkpoints of others are neither replaced nor
+ * pruned. One that cannot be pruned is a warning: the new one is already whole. */
 int ckpt_save(const struct ckpt_save *save);
 
 /* ---- saving again and again, also while the memory goes on to change ---- */

@@ -49,11 +49,6 @@ int save_check_replaceable(const char *directory) {
     return status;
 }
 
-static int compare_iterations(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static void prune_one(const char *root, int64_t iteration) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/iter_%07lld", root, (long long)iteration) >= (int)sizeof path)
@@ -62,27 +57,21 @@ static void prune_one(const char *root, int64_t iteration) {
         log_warning("%s", status_text());
 }
 
-void save_prune(const char *root, int64_t saved, int64_t keep_last) {
-    char **names;
+void save_prune(const struct ckpt_save *save, const int64_t *others, size_t other_count) {
+    int64_t *iterations;
     size_t count, found = 0;
-    if (keep_last <= 0)
+    if (save->keep_last <= 0)
         return;
-    if (file_list(root, &names, &count)) {
+    if (ckpt_list_above(save->root, -1, &iterations, &count)) {
         log_warning("%s", status_text());
         return;
     }
-    int64_t *iterations = calloc(count + 1, sizeof *iterations);
-    for (size_t i = 0; iterations && i < count; i++) {
-        int64_t number = checkpoint_iteration(names[i]);
-        if (number >= 0 && number != saved)
-            iterations[found++] = number;
-    }
-    if (found)
-        qsort(iterations, found, sizeof *iterations, compare_iterations);
-    for (size_t i = 0; i < found && (int64_t)(found - i) > keep_last - 1; i++)
-        prune_one(root, iterations[i]);
+    for (size_t i = 0; i < count; i++)
+        if (iterations[i] != save->iteration && !checkpoint_is_among(iterations[i], others, other_count))
+            iterations[found++] = iterations[i];
+    for (size_t i = 0; i < found && (int64_t)(found - i) > save->keep_last - 1; i++)
+        prune_one(save->root, iterations[i]);
     free(iterations);
-    file_list_free(names, count);
 }
 
 /* Everything but the tensors. */

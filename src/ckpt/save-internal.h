@@ -96,8 +96,9 @@ int save_exchange_step(struct save_exchange *exchange, int64_t step, char *chunk
 int save_check_replaceable(const char *directory);
 /* Writes everything but the tensors; `state_text` NULL: a model alone. */
 int save_texts(const char *directory, const struct ckpt_save *save, const char *state_text);
-/* Removes all but the `keep_last` newest checkpoints and the one just saved; 0: none. */
-void save_prune(const char *root, int64_t saved, int64_t keep_last);
+/* Removes all but the `keep_last` newest checkpoints and the one just saved, of those that are not among `others`; 0:
+ * none. */
+void save_prune(const struct ckpt_save *save, const int64_t *others, size_t other_count);
 
 /* The same for a rank alone: `count` steps at once, whose chunks stand side by side. */
 void save_exchange_alone(struct save_exchange *exchange, int64_t step, int64_t count, char *chunks,

@@ -27,6 +27,8 @@ struct ckpt_saver {
     char *state_text;
     char target[PATH_MAX], directory[PATH_MAX];
     struct staging staging; /* of the first rank */
+    int64_t *others;        /* checkpoints in the root that are not ours; of the first rank */
+    size_t other_count;
     enum ckpt_progress phase;
     double start; /* of the last save */
 };
@@ -108,6 +110,8 @@ static int prepare(struct ckpt_saver *saver) {
     int status = make_plans(saver);
     if (!status)
         status = save_files_make(saver->plans, saver->plan_count, world ? world->size : 1, &saver->files);
+    if (!status && !saver->is_model && together_is_first(world))
+        status = ckpt_list_above(saver->save.root, saver->save.own_until, &saver->others, &saver->other_count);
     status = together_agree(world, status);
     if (!status)
         status = check_same_files(saver, world);
@@ -202,6 +206,7 @@ void ckpt_saver_close(struct ckpt_saver *saver) {
     save_files_free(&saver->files);
     for (int i = 0; i < saver->plan_count; i++)
         write_plan_free(&saver->plans[i]);
+    free(saver->others);
     free(saver);
 }
 
@@ -211,6 +216,8 @@ static int create(struct ckpt_saver *saver) {
     int status = STATUS_OK;
     if (saver->is_model && !saver->save.model.is_replaced)
         status = save_check_replaceable(saver->target);
+    if (!saver->is_model && checkpoint_is_among(saver->save.iteration, saver->others, saver->other_count))
+        status = status_fail(STATUS_INVALID, "it is already there and not this run's");
     if (!status)
         status = staging_begin(&saver->staging, saver->target);
     if (!status)
@@ -230,7 +237,7 @@ static int publish(void *context) {
     if (!status)
         status = staging_commit(&saver->staging);
     if (!status && !saver->is_model)
-        save_prune(save->root, save->iteration, save->keep_last);
+        save_prune(save, saver->others, saver->other_count);
     return status;
 }
 

@@ -20,10 +20,7 @@ static int open_outputs(struct outputs *outputs, const struct trainer *trainer) 
     outputs->is_told = trainer->world->rank == 0;
     if (!outputs->is_told)
         return STATUS_OK;
-    if (run->checkpoint.save &&
-        !run->train.skip_train) /* that it cannot be written must not show only at the first save */
-        status = file_make_directories(run->checkpoint.save);
-    if (!status && run->log.metrics_file) {
+    if (run->log.metrics_file) {
         status = metrics_open(&outputs->metrics, run->log.metrics_file, trainer->iteration);
         outputs->has_metrics = !status;
     }

@@ -36,6 +36,8 @@ struct trainer {
     int64_t tokens;    /* of the iterations of this process, without padding */
     int64_t consumed_samples;
     struct run_saver *saver; /* NULL: nothing is saved */
+    int save_lock;           /* of checkpoint.save, at the first rank; -1: none */
+    bool made_save;          /* that directory was not there before */
     struct train_progress progress;
     int stop; /* the signal that all ranks have agreed to stop for, or 0 */
 };
@@ -47,6 +49,13 @@ int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid);
 int train_agree(struct trainer *trainer);
 /* Sums one number in host memory over the ranks that share this one's weights. */
 int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype);
+
+/* claim.c */
+/* Makes and locks the directory of the checkpoints, and refuses what would cost another run's. All ranks together. */
+int train_claim(struct trainer *trainer);
+void train_unclaim(struct trainer *trainer);
+/* The checkpoints in checkpoint.save are the run's own up to this iteration; -1: none is. */
+int64_t train_own_until(const struct train_run *run);
 
 /* batch.c */
 /* Forward and backward of the next global batch, its mean loss, its rows without padding and those whose loss counts;

@@ -123,6 +123,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     if (!trainer)
         return status_fail(STATUS_MEMORY, "out of memory");
     trainer->run = *run;
+    trainer->save_lock = -1;
     trainer->iteration = run->iteration;
     trainer->consumed_samples = run->consumed_samples;
     trainer->progress = run->progress;
@@ -132,6 +133,8 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     trainer->world = world ? world : trainer->own_world;
     if (world && world->size > 1)
         log_info("%d ranks: tensor %d, data %d, pipeline %d", world->size, grid.tensor, grid.data, grid.pipeline);
+    if (!status)
+        status = train_claim(trainer);
     if (!status)
         status = rank_site_find(trainer->world, (int)run->config.parallel.threads_per_rank, &trainer->site);
     if (!status)
@@ -173,6 +176,7 @@ void trainer_close(struct trainer *trainer) {
     free(trainer->micros);
     gpt_data_close(&trainer->data);
     tuning_data_close(trainer->rows);
+    train_unclaim(trainer);
     comm_close(trainer->own_world);
     free(trainer);
 }

@@ -199,6 +199,23 @@ static void a_digest_tells_files_apart(void **state) {
     free(directory);
 }
 
+static void a_lock_is_held_once_and_names_its_holder(void **state) {
+    (void)state;
+    char *directory = test_directory(), holder[64];
+    int first, second;
+    snprintf(holder, sizeof holder, "(process %ld)", (long)getpid());
+    test_ok(lock_open_directory(directory, &first));
+    test_fails(lock_open_directory(directory, &second), STATUS_IO, directory);
+    assert_int_equal(second, -1);
+    if (file_exists("/proc/locks"))
+        assert_non_null(strstr(status_text(), holder));
+    close(first);
+    test_ok(lock_open_directory(directory, &second));
+    close(second);
+    test_fails(lock_open_directory("/nowhere", &second), STATUS_IO, "/nowhere");
+    free(directory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_equals_the_published_vectors),
@@ -209,6 +226,7 @@ int main(void) {
         cmocka_unit_test(the_least_limit_of_the_host_and_of_its_groups_holds),
         cmocka_unit_test(the_peak_is_what_was_touched),
         cmocka_unit_test(a_digest_tells_files_apart),
+        cmocka_unit_test(a_lock_is_held_once_and_names_its_holder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,8 @@ static struct ckpt_save describe(const struct saving *s) {
                               .model = {.table = &s->table, .weights = s->arrays, .config_text = "{}\n"},
                               .optimizer = s->arrays + 1,
                               .optimizer_count = ARRAYS - 1,
-                              .keep_last = 2};
+                              .keep_last = 2,
+                              .own_until = INT64_MAX};
 }
 
 static void set_all(struct saving *s, int value) {

@@ -67,7 +67,8 @@ static void trainer_fill(struct trainer *t, int64_t iteration) {
         fill(&t->moments[i], i + 1, iteration);
 }
 
-static int trainer_save(struct trainer *t, const char *root, int64_t iteration, int64_t keep_last) {
+static int trainer_save_among(struct trainer *t, const char *root, int64_t iteration, int64_t keep_last,
+                              int64_t own_until) {
     char state[64];
     snprintf(state, sizeof state, "{\"iteration\": %lld}\n", (long long)iteration);
     struct ckpt_save save = {
@@ -78,9 +79,14 @@ static int trainer_save(struct trainer *t, const char *root, int64_t iteration, 
         .optimizer_count = 3,
         .state_text = state,
         .keep_last = keep_last,
+        .own_until = own_until,
     };
     trainer_fill(t, iteration);
     return ckpt_save(&save);
+}
+
+static int trainer_save(struct trainer *t, const char *root, int64_t iteration, int64_t keep_last) {
+    return trainer_save_among(t, root, iteration, keep_last, INT64_MAX);
 }
 
 /* Loads what stands in `directory`; it must be the whole state after `iteration`. */
@@ -172,6 +178,24 @@ static void frozen_parameters_have_no_optimizer_state(void **state) {
                "missing tensors: exp_avg.transformer.wte.weight, exp_avg_sq.transformer.wte.weight");
     ckpt_close(tensors);
     free(directory);
+    free(root);
+    trainer_close(&t);
+}
+
+static void checkpoints_of_others_are_neither_replaced_nor_pruned(void **state) {
+    (void)state;
+    struct trainer t;
+    char *root = test_directory();
+    trainer_open(&t, DTYPE_F32);
+    for (int64_t i = 1; i <= 5; i++)
+        test_ok(trainer_save(&t, root, i, 0));
+    test_ok(trainer_save_among(&t, root, 6, 2, 3)); /* goes on from the third */
+    assert_names(root, "iter_0000003 iter_0000004 iter_0000005 iter_0000006 ");
+    test_fails(trainer_save_among(&t, root, 5, 1, 3), STATUS_INVALID,
+               "iter_0000005 was not saved: it is already there");
+    assert_names(root, "iter_0000003 iter_0000004 iter_0000005 iter_0000006 ");
+    test_ok(trainer_save_among(&t, root, 7, 1, -1)); /* starts afresh */
+    assert_names(root, "iter_0000003 iter_0000004 iter_0000005 iter_0000006 iter_0000007 ");
     free(root);
     trainer_close(&t);
 }
@@ -471,6 +495,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_checkpoint_comes_back_to_the_bit),
         cmocka_unit_test(frozen_parameters_have_no_optimizer_state),
+        cmocka_unit_test(checkpoints_of_others_are_neither_replaced_nor_pruned),
         cmocka_unit_test(equal_states_give_equal_files),
         cmocka_unit_test(the_last_n_are_kept_and_the_new_one_always),
         cmocka_unit_test(an_iteration_saved_again_replaces_itself),

@@ -301,8 +301,8 @@ class Checkpoints(unittest.TestCase):
         run = Run()
         done = run.run(checkpoint__load=run.directory / "nothing")
         self.assertIn(f"no checkpoint in {run.directory}/nothing yet: starting afresh", done.stderr)
-        again = run.run(checkpoint__load=None, log__metrics_file=None)
-        self.assertIn("is already there and this run does not go on from it", again.stderr)
+        again = run.run(checkpoint__load=None, log__metrics_file=None, train__train_iters=3)
+        self.assertIn("iter_0000020 is already there and this run does not go on from it", again.stderr)
 
     def test_another_model_does_not_resume(self):
         run = Run()

@@ -1,0 +1,104 @@
+/* What a run may write to: the first rank finds out before anything is read or computed, and keeps checkpoint.save
+ * locked until the trainer closes. Checkpoints that stand there belong to the run up to the one that it goes on from;
+ * others are neither replaced nor pruned. */
+#include "train-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_same_directory(const char *a, const char *b) {
+    struct stat x, y;
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+int64_t train_own_until(const struct train_run *run) {
+    char parent[PATH_MAX];
+    bool is_own = *run->checkpoint && run->config.checkpoint.save &&
+                  !file_join(parent, sizeof parent, run->checkpoint, "..") &&
+                  is_same_directory(parent, run->config.checkpoint.save);
+    return is_own ? run->iteration : -1;
+}
+
+/* That it cannot be written must not show only at the first save. */
+static int check_writable(const char *directory) {
+    char path[PATH_MAX];
+    int status = file_join(path, sizeof path, directory, ".writable-XXXXXX");
+    if (status)
+        return status;
+    return mkdtemp(path) && !rmdir(path) ? STATUS_OK : status_fail_errno("cannot write to %s", directory);
+}
+
+/* Between the reading of the newest checkpoint and the lock another run may have come further. */
+static int check_newest(const struct train_run *run) {
+    const char *load = run->config.checkpoint.load;
+    char newest[PATH_MAX] = "";
+    int status = load ? ckpt_resolve_checkpoint(load, newest, sizeof newest) : STATUS_OK;
+    if (status && status != STATUS_NOT_FOUND)
+        return status;
+    if (load && !status && strcmp(newest, run->checkpoint))
+        return status_fail(STATUS_INVALID, "%s has appeared while this run started: start it again", newest);
+    return STATUS_OK;
+}
+
+/* The iteration after which the run ends, if nothing else ends it. */
+static int64_t last_iteration(const struct train_run *run) {
+    int64_t last = run->config.train.train_iters, interval = run->config.train.exit_interval;
+    int64_t exit = interval > 0 ? (run->iteration / interval + 1) * interval : last;
+    return exit < last ? exit : last;
+}
+
+static int check_others(const struct train_run *run, const int64_t *others, size_t count) {
+    const char *save = run->config.checkpoint.save;
+    int64_t last = last_iteration(run), interval = run->config.checkpoint.save_interval;
+    for (size_t i = 0; i < count; i++)
+        if (others[i] > run->iteration && others[i] <= last &&
+            (others[i] == last || (interval > 0 && others[i] % interval == 0)))
+            return status_fail(STATUS_INVALID,
+                               "%s/iter_%07lld is already there, and this run would write it: go on from it "
+                               "(checkpoint.load), remove it, or name another directory",
+                               save, (long long)others[i]);
+    if (count && *run->checkpoint)
+        log_warning("%s/iter_%07lld is already there and this run does not go on from it", save,
+                    (long long)others[count - 1]);
+    return STATUS_OK;
+}
+
+static int claim(struct trainer *trainer) {
+    const struct train_run *run = &trainer->run;
+    const char *save = run->config.checkpoint.save;
+    int64_t *others = NULL;
+    size_t count = 0;
+    trainer->made_save = !file_exists(save);
+    int status = file_make_directories(save);
+    if (!status)
+        status = lock_open_directory(save, &trainer->save_lock);
+    if (!status)
+        status = check_writable(save);
+    if (!status)
+        status = ckpt_list_above(save, train_own_until(run), &others, &count);
+    if (!status && count)
+        status = check_newest(run);
+    if (!status)
+        status = check_others(run, others, count);
+    free(others);
+    return status;
+}
+
+int train_claim(struct trainer *trainer) {
+    const struct run_config *run = &trainer->run.config;
+    int status = STATUS_OK;
+    if (trainer->world->rank == 0 && run->checkpoint.save && !run->train.skip_train)
+        status = claim(trainer);
+    return comm_agree(trainer->world, status);
+}
+
+void train_unclaim(struct trainer *trainer) {
+    if (trainer->save_lock < 0)
+        return;
+    if (trainer->made_save)
+        rmdir(trainer->run.config.checkpoint.save); /* goes where nothing came into it */
+    close(trainer->save_lock);
+    trainer->save_lock = -1;
+}
