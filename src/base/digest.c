@@ -10,13 +10,13 @@
 
 enum { BLOCK = 64 << 10, BLOCKS = 1024 };
 
-/* The places are BLOCKS at most, spread evenly; those of a small file touch each other. */
-static int mix_file(int descriptor, const char *path, int64_t bytes, uint64_t *digest) {
+/* The places are spread evenly; those of a small file touch each other. */
+static int mix_file(int descriptor, const char *path, int64_t bytes, int places, uint64_t *digest) {
     char block[BLOCK];
-    int64_t all = (bytes + BLOCK - 1) / BLOCK, count = all < BLOCKS ? all : BLOCKS;
+    int64_t all = (bytes + BLOCK - 1) / BLOCK, count = all < places ? all : places;
     for (int64_t i = 0; i < count; i++) {
-        int64_t at = all <= BLOCKS ? i * BLOCK : (bytes - BLOCK) / (BLOCKS - 1) * i;
-        if (all > BLOCKS && i == BLOCKS - 1)
+        int64_t at = all <= places ? i * BLOCK : (bytes - BLOCK) / (places - 1) * i;
+        if (all > places && i == places - 1)
             at = bytes - BLOCK;
         size_t length = (size_t)(bytes - at < BLOCK ? bytes - at : BLOCK);
         int status = file_pread_all(descriptor, block, length, at, path);
@@ -28,6 +28,10 @@ static int mix_file(int descriptor, const char *path, int64_t bytes, uint64_t *d
 }
 
 int digest_file(const char *path, int64_t *bytes, uint64_t *digest) {
+    return digest_places(path, BLOCKS, bytes, digest);
+}
+
+int digest_places(const char *path, int places, int64_t *bytes, uint64_t *digest) {
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
     if (descriptor < 0) {
         int status = errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO;
@@ -43,7 +47,7 @@ int digest_file(const char *path, int64_t *bytes, uint64_t *digest) {
     else {
         *bytes = info.st_size;
         *digest = digest_bytes(DIGEST_START, bytes, sizeof *bytes);
-        status = mix_file(descriptor, path, *bytes, digest);
+        status = mix_file(descriptor, path, *bytes, places, digest);
     }
     close(descriptor);
     return status;

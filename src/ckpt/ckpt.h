@@ -89,6 +89,12 @@ int ckpt_read_config(const char *directory, struct strbuf *text);
 int ckpt_read_adapter_config(const char *directory, struct strbuf *text);
 int ckpt_read_state(const char *directory, struct strbuf *text);
 
+/* Whether the files of a checkpoint, and the values of its trainer_state.json, are those that were saved together.
+ * Checkpoints without digests (of before) pass. STATUS_INVALID, with the file. */
+int ckpt_check_state(const char *directory);
+/* Whether the directory's name, where it is that of a checkpoint, has this number. */
+int ckpt_check_iteration(const char *directory, int64_t iteration);
+
 struct ckpt_tensors; /* the open tensor files of a directory */
 
 /* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count
@@ -190,7 +196,7 @@ struct ckpt_save {
     struct ckpt_model model;
     const struct ckpt_array *optimizer;
     int optimizer_count;
-    const char *state_text; /* trainer_state.json: a JSON object of the trainer's */
+    const char *state_text; /* trainer_state.json: a JSON object of the trainer's, to which digests of the files come */
     int64_t keep_last;      /* newest of our checkpoints to keep, 0: all; the one just saved always stays */
     int64_t own_until;      /* what stands in `root` beforehand is ours up to this iteration */
 };

@@ -74,15 +74,12 @@ void save_prune(const struct ckpt_save *save, const int64_t *others, size_t othe
     free(iterations);
 }
 
-/* Everything but the tensors. */
-int save_texts(const char *directory, const struct ckpt_save *save, const char *state_text) {
+int save_texts(const char *directory, const struct ckpt_save *save) {
     const struct ckpt_model *model = &save->model;
     int status = model->config_text ? write_text(directory, CONFIG_FILE, model->config_text) : STATUS_OK;
     for (int i = 0; i < model->text_count && !status; i++)
         status = write_text(directory, model->texts[i].name, model->texts[i].text);
     if (!status && model->tokenizer)
         status = tokenizer_files_write(model->tokenizer, directory);
-    if (!status && state_text)
-        status = write_text(directory, STATE_FILE, state_text);
     return status;
 }

@@ -94,8 +94,11 @@ int save_exchange_step(struct save_exchange *exchange, int64_t step, char *chunk
 
 /* An --output that names the wrong directory must not cost its contents. */
 int save_check_replaceable(const char *directory);
-/* Writes everything but the tensors; `state_text` NULL: a model alone. */
-int save_texts(const char *directory, const struct ckpt_save *save, const char *state_text);
+/* Writes everything but the tensors and the trainer's state. */
+int save_texts(const char *directory, const struct ckpt_save *save);
+/* state.c: writes trainer_state.json, when all other files are there. */
+int save_state(const char *directory, const struct ckpt_save *save, const struct save_files *files,
+               const char *state_text);
 /* Removes all but the `keep_last` newest checkpoints and the one just saved, of those that are not among `others`; 0:
  * none. */
 void save_prune(const struct ckpt_save *save, const int64_t *others, size_t other_count);

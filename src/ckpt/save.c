@@ -231,9 +231,11 @@ static int create(struct ckpt_saver *saver) {
 static int publish(void *context) {
     struct ckpt_saver *saver = context;
     const struct ckpt_save *save = &saver->save;
-    int status = save_texts(saver->staging.directory, save, saver->is_model ? NULL : saver->state_text);
+    int status = save_texts(saver->staging.directory, save);
     for (int i = 0; i < saver->plan_count && !status; i++)
         status = write_plan_index(&saver->plans[i], saver->staging.directory);
+    if (!status && !saver->is_model && saver->state_text)
+        status = save_state(saver->staging.directory, save, &saver->files, saver->state_text);
     if (!status)
         status = staging_commit(&saver->staging);
     if (!status && !saver->is_model)

@@ -366,9 +366,15 @@ static int train(struct comm *world, void *context) {
     struct trainer *trainer;
     log_quiet(world->rank > 0);
     int status = trainer_open(&tuning->run, world, &trainer);
+    if (status == STATUS_INTERRUPTED) {
+        log_info("%s", status_text());
+        return STATUS_OK;
+    }
     if (!status)
         status = trainer_run(trainer);
     const char *output = tuning->run.config.checkpoint.save;
+    if (!status && trainer_iteration(trainer) == 0) /* stopped before it was trained */
+        output = NULL;
     if (!status && output)
         status = trainer_export(trainer, output, true);
     if (!status && output)
@@ -440,6 +446,7 @@ int command_finetune(int argc, char **argv) {
     struct launch launch;
     struct facts facts = FACTS_INIT;
     bool is_help = false;
+    stop_watch_begin();
     int ranks, status = launch_begin(&launch);
     if (!status && !sections)
         status = status_fail(STATUS_MEMORY, "out of memory");
@@ -463,5 +470,7 @@ int command_finetune(int argc, char **argv) {
     train_run_free(&tuning.run);
     config_free(config);
     free(sections);
-    return launch_end(&launch, status);
+    status = launch_end(&launch, status);
+    stop_watch_end();
+    return status;
 }

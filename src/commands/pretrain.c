@@ -74,6 +74,10 @@ static int train(struct comm *world, void *context) {
     struct trainer *trainer;
     log_quiet(world->rank > 0);
     int status = trainer_open(run, world, &trainer);
+    if (status == STATUS_INTERRUPTED) {
+        log_info("%s", status_text());
+        return STATUS_OK;
+    }
     if (!status)
         status = trainer_run(trainer);
     if (!status)
@@ -126,6 +130,7 @@ int command_pretrain(int argc, char **argv) {
     struct launch launch;
     struct facts facts = FACTS_INIT;
     bool is_help = false;
+    stop_watch_begin();
     int ranks, status = launch_begin(&launch);
     if (!status)
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
@@ -141,5 +146,7 @@ int command_pretrain(int argc, char **argv) {
     facts_free(&facts);
     train_run_free(&run);
     config_free(config);
-    return launch_end(&launch, status);
+    status = launch_end(&launch, status);
+    stop_watch_end();
+    return status;
 }

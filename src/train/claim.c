@@ -21,6 +21,12 @@ int64_t train_own_until(const struct train_run *run) {
     return is_own ? run->iteration : -1;
 }
 
+bool train_goes_on(const struct train_run *run) {
+    const struct run_config *config = &run->config;
+    return *run->checkpoint || (config->checkpoint.load && config->checkpoint.save &&
+                                is_same_directory(config->checkpoint.load, config->checkpoint.save));
+}
+
 /* That it cannot be written must not show only at the first save. */
 static int check_writable(const char *directory) {
     char path[PATH_MAX];
@@ -91,6 +97,10 @@ int train_claim(struct trainer *trainer) {
     int status = STATUS_OK;
     if (trainer->world->rank == 0 && run->checkpoint.save && !run->train.skip_train)
         status = claim(trainer);
+    if (!status && trainer->world->rank == 0 && *trainer->run.checkpoint) {
+        status = ckpt_check_state(trainer->run.checkpoint);
+        status = status ? status_wrap(status, "checkpoint.load") : STATUS_OK;
+    }
     return comm_agree(trainer->world, status);
 }
 

@@ -1,7 +1,7 @@
 /* The run: iterations, what is told of them, validation, checkpoints, and the three ways to end. */
 #include "train-internal.h"
 
-#include <signal.h>
+#include <math.h>
 #include <string.h>
 
 static const double CEILING_SECONDS = 0.3; /* the most that measuring the machine may take */
@@ -14,6 +14,17 @@ struct outputs {
     bool is_told, has_metrics, has_events;
 };
 
+/* A run that is started again before its first checkpoint goes on from nothing, and its records with it. */
+static struct metrics_start describe_start(const struct trainer *trainer) {
+    const struct train_run *run = &trainer->run;
+    return (struct metrics_start){.iteration = trainer->iteration,
+                                  .kind = run->config.train.skip_train ? METRICS_ADDS
+                                          : train_goes_on(run)         ? METRICS_GOES_ON
+                                                                       : METRICS_FRESH,
+                                  .has_loss = trainer->progress.has_loss,
+                                  .loss = trainer->progress.loss};
+}
+
 static int open_outputs(struct outputs *outputs, const struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
     int status = STATUS_OK;
@@ -21,7 +32,8 @@ static int open_outputs(struct outputs *outputs, const struct trainer *trainer) 
     if (!outputs->is_told)
         return STATUS_OK;
     if (run->log.metrics_file) {
-        status = metrics_open(&outputs->metrics, run->log.metrics_file, trainer->iteration);
+        struct metrics_start start = describe_start(trainer);
+        status = metrics_open(&outputs->metrics, run->log.metrics_file, &start);
         outputs->has_metrics = !status;
     }
     if (!status && run->log.tensorboard_dir) {
@@ -66,13 +78,26 @@ static int tell_validation(struct outputs *outputs, const struct validation_reco
     return status;
 }
 
+/* A loss that is not finite ends the run before anything is saved, as that of a step does. */
+static int check_validation(struct trainer *trainer, const struct validation_record *record) {
+    if (isfinite(record->valid_loss))
+        return STATUS_OK;
+    int status = train_end_together(trainer);
+    return status ? status
+                  : status_fail(STATUS_INVALID,
+                                "iteration %lld: the validation loss is %s; stopped, with nothing saved (a lower "
+                                "optim.lr may help)",
+                                (long long)record->iteration, train_not_finite_name(record->valid_loss));
+}
+
 static int evaluate(struct trainer *trainer, struct outputs *outputs) {
     struct validation_record record;
     bool is_done, is_better;
     int status = train_validate(trainer, &record, &is_done, &is_better);
     if (status || !is_done)
         return status;
-    return tell_validation(outputs, &record, is_better && trainer->run.trainee);
+    status = tell_validation(outputs, &record, is_better && trainer->run.trainee);
+    return status ? status : check_validation(trainer, &record);
 }
 
 /* train.skip_train */
@@ -82,12 +107,17 @@ static int evaluate_alone(struct trainer *trainer, struct outputs *outputs) {
     int status = trainer_evaluate(trainer, &record, &is_done);
     if (!status && !is_done && !trainer->stop)
         status = status_fail(STATUS_USAGE, "train.skip_train: there are no samples for a validation");
-    return status || !is_done ? status : tell_validation(outputs, &record, false);
+    if (!status && is_done)
+        status = tell_validation(outputs, &record, false);
+    return status || !is_done ? status : check_validation(trainer, &record);
 }
 
 /* The last checkpoint of a run is waited for. */
 static int save(struct trainer *trainer, struct outputs *outputs, bool is_last) {
     report_pause(&outputs->report);
+    int status = outputs->has_metrics ? metrics_sync(&outputs->metrics) : STATUS_OK;
+    if (status)
+        return status;
     return trainer->run.config.checkpoint.async_save && !is_last ? trainer_save_begin(trainer) : trainer_save(trainer);
 }
 
@@ -97,7 +127,8 @@ static bool divides(int64_t interval, int64_t iteration) {
 
 static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
     const struct run_config *run = &trainer->run.config;
-    int status = train_owes_validation(trainer) ? evaluate(trainer, outputs) : STATUS_OK, stop = trainer->stop;
+    int status = train_owes_validation(trainer) ? evaluate(trainer, outputs) : train_agree(trainer);
+    int stop = trainer->stop;
     bool is_exit = false, is_early = train_is_stopped_early(trainer);
     while (!status && !stop && !is_exit && !is_early && trainer->iteration < run->train.train_iters) {
         struct train_record record;
@@ -118,9 +149,10 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
     }
     if (status)
         return status;
-    if (stop)
-        log_info("stopped by %s after iteration %lld%s", stop == SIGINT ? "SIGINT" : "SIGTERM",
-                 (long long)trainer->iteration,
+    if (stop && !trainer->iteration)
+        log_info("stopped by %s before the first iteration", stop_name(stop));
+    else if (stop)
+        log_info("stopped by %s after iteration %lld%s", stop_name(stop), (long long)trainer->iteration,
                  run->checkpoint.save ? "" : "; checkpoint.save is not given, so nothing is saved");
     else if (is_early)
         log_info("no better validation loss than %.4f in %lld validations in a row: stopped after iteration %lld",
@@ -164,7 +196,7 @@ int trainer_run(struct trainer *trainer) {
         return STATUS_OK;
     }
     double ceiling;
-    int status = open_outputs(&outputs, trainer);
+    int status = comm_agree(trainer->world, open_outputs(&outputs, trainer));
     if (!status)
         status = measure_ceiling(trainer, &ceiling);
     if (!status) {

@@ -140,6 +140,8 @@ static int take_checkpoint(struct train_run *run, bool is_tuning) {
         status = file_join(path, sizeof path, run->checkpoint, "trainer_state.json");
     if (!status)
         status = train_state_read(run, strbuf_text(&text), path);
+    if (!status)
+        status = ckpt_check_iteration(run->checkpoint, run->iteration);
     strbuf_free(&text);
     return status ? status_wrap(status, "checkpoint.load") : STATUS_OK;
 }

@@ -40,6 +40,13 @@ int train_agree(struct trainer *trainer) {
     return status ? status : train_save_advance(trainer, (enum ckpt_progress) - words[1]);
 }
 
+int train_agree_to_start(struct trainer *trainer) {
+    int status = train_agree(trainer);
+    if (status || !trainer->stop)
+        return status;
+    return status_fail(STATUS_INTERRUPTED, "stopped by %s before the first iteration", stop_name(trainer->stop));
+}
+
 int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype) {
     struct comm_data data = {.send = values, .receive = values, .count = count, .dtype = dtype};
     return comm_all_reduce(trainer->rank.data, NULL, &data, COMM_SUM);

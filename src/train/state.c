@@ -76,6 +76,8 @@ int train_state_write(const struct trainer *trainer, char **text) {
                   (json_int_t)(trainer->consumed_samples * run->data.seq_length), "optimizer_step",
                   (json_int_t)trainer->optimizer.step, "validated_iteration", (json_int_t)progress->validated,
                   "validations_without_better", (json_int_t)progress->bad, "run", keys);
+    if (progress->has_loss)
+        json_object_set_new(root, "lm_loss", json_real(progress->loss));
     if (progress->has_best) /* 17 digits: it reads back to the same bits */
         json_object_set_new(root, "best_valid_loss", json_real(progress->best_loss));
     return json_end(root, JSON_INDENT(2), text);
@@ -89,10 +91,29 @@ static int read_count(const json_t *root, const char *key, const char *where, in
     return STATUS_OK;
 }
 
+/* Counters that contradict each other are those of a damaged file. How many samples an iteration took may have changed
+ * along the way. */
+static int check_counts(const json_t *root, const char *where, const struct train_run *run) {
+    const json_t *tokens = json_object_get(root, "consumed_tokens");
+    const char *saved = json_string_value(json_object_get(json_object_get(root, "run"), "data.seq_length"));
+    int64_t length = saved ? strtoll(saved, NULL, 10) : 0, expected;
+    if (run->optimizer_step != run->iteration)
+        return status_fail(STATUS_INVALID, "%s: 'optimizer_step' is %lld after %lld iterations", where,
+                           (long long)run->optimizer_step, (long long)run->iteration);
+    if (run->consumed_samples < run->iteration || (run->iteration == 0 && run->consumed_samples > 0))
+        return status_fail(STATUS_INVALID, "%s: 'consumed_samples' is %lld after %lld iterations", where,
+                           (long long)run->consumed_samples, (long long)run->iteration);
+    if (tokens && length > 0 &&
+        (__builtin_mul_overflow(run->consumed_samples, length, &expected) || json_integer_value(tokens) != expected))
+        return status_fail(STATUS_INVALID, "%s: 'consumed_tokens' is not that of %lld samples of %lld tokens", where,
+                           (long long)run->consumed_samples, (long long)length);
+    return STATUS_OK;
+}
+
 /* Checkpoints of before have none of it. */
 static int read_progress(const json_t *root, const char *where, struct train_run *run) {
     struct train_progress *progress = &run->progress;
-    const json_t *best = json_object_get(root, "best_valid_loss");
+    const json_t *best = json_object_get(root, "best_valid_loss"), *loss = json_object_get(root, "lm_loss");
     *progress = (struct train_progress){.validated = run->iteration};
     int status = STATUS_OK;
     if (json_object_get(root, "validated_iteration"))
@@ -101,6 +122,10 @@ static int read_progress(const json_t *root, const char *where, struct train_run
         status = read_count(root, "validations_without_better", where, &progress->bad);
     if (!status && best && !json_is_number(best))
         status = status_fail(STATUS_INVALID, "%s: 'best_valid_loss' must be a number", where);
+    if (!status && loss && !json_is_number(loss))
+        status = status_fail(STATUS_INVALID, "%s: 'lm_loss' must be a number", where);
+    progress->has_loss = !status && loss;
+    progress->loss = progress->has_loss ? json_number_value(loss) : 0;
     progress->has_best = !status && best;
     progress->best_loss = progress->has_best ? json_number_value(best) : 0;
     return status;
@@ -130,6 +155,8 @@ int train_state_read(struct train_run *run, const char *text, const char *where)
         status = read_count(root, "consumed_samples", where, &run->consumed_samples);
     if (!status)
         status = read_count(root, "optimizer_step", where, &run->optimizer_step);
+    if (!status)
+        status = check_counts(root, where, run);
     if (!status)
         status = read_progress(root, where, run);
     if (!status)

@@ -8,6 +8,7 @@
 static struct {
     _Atomic int signal;
     _Atomic long long milliseconds; /* when it came */
+    _Atomic int watches;            /* begun and not ended */
 } requested;
 
 enum { ECHO_MILLISECONDS = 1000 };
@@ -32,6 +33,8 @@ static void request_stop(int signal_number) {
 }
 
 void stop_watch_begin(void) {
+    if (requested.watches++ > 0)
+        return;
     requested.signal = 0;
     struct sigaction action = {.sa_handler = request_stop, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
@@ -42,7 +45,7 @@ void stop_watch_begin(void) {
 }
 
 void stop_watch_end(void) {
-    if (requested.signal) /* its echo may still come, and the run ends anyway */
+    if (--requested.watches > 0 || requested.signal) /* its echo may still come, and the run ends anyway */
         return;
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
@@ -50,4 +53,8 @@ void stop_watch_end(void) {
 
 int stop_requested(void) {
     return requested.signal;
+}
+
+const char *stop_name(int signal_number) {
+    return signal_number == SIGINT ? "SIGINT" : "SIGTERM";
 }

@@ -47,6 +47,8 @@ struct trainer {
 int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid);
 /* Sets trainer->stop from the wishes of all ranks, and takes a background save on as far as all have come. */
 int train_agree(struct trainer *trainer);
+/* STATUS_INTERRUPTED on all ranks when one was asked to stop. */
+int train_agree_to_start(struct trainer *trainer);
 /* Sums one number in host memory over the ranks that share this one's weights. */
 int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype);
 
@@ -56,6 +58,8 @@ int train_claim(struct trainer *trainer);
 void train_unclaim(struct trainer *trainer);
 /* The checkpoints in checkpoint.save are the run's own up to this iteration; -1: none is. */
 int64_t train_own_until(const struct train_run *run);
+/* Whether it is the run that it finds in its directory, perhaps interrupted before its first checkpoint. */
+bool train_goes_on(const struct train_run *run);
 
 /* batch.c */
 /* Forward and backward of the next global batch, its mean loss, its rows without padding and those whose loss counts;
@@ -86,6 +90,12 @@ int train_state_read(struct train_run *run, const char *text, const char *where)
 /* The value of a row of a run as text, for messages and comparisons. */
 void train_row_text(const struct config_row *row, const struct run_config *run, char *out, size_t bytes);
 
+/* trainer.c */
+/* Of a failure that every rank finds: the save under way is finished, and all but the first rank wait for its line. */
+int train_end_together(struct trainer *trainer);
+/* nan, inf or -inf. */
+const char *train_not_finite_name(double value);
+
 /* resume.c */
 /* The frozen weights under a trainee, which then starts. */
 int train_load_base(struct trainer *trainer);
@@ -103,10 +113,9 @@ enum ckpt_progress train_save_progress(const struct trainer *trainer);
 int train_save_advance(struct trainer *trainer, enum ckpt_progress least);
 
 /* stop.c */
-void stop_watch_begin(void);
-void stop_watch_end(void);
 /* The number of the signal that asked to stop, 0 when none did. */
 int stop_requested(void);
+const char *stop_name(int signal_number);
 
 /* validate.c */
 /* A validation, and what follows from it for the run: the best trainee is kept. *record as of trainer_evaluate. */

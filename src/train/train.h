@@ -10,8 +10,8 @@
  * `parallel`; losses, norms and weights do not follow from it, but for rounding. World rank 0 alone writes metrics and
  * progress. After a failed call the caller calls comm_abort before it closes the trainer.
  *
- * A trainer is used by one thread. Nothing here ends the process. Signals: trainer_run alone, while it runs, takes
- * SIGTERM and SIGINT at any rank as a wish that all stop; a second one has its usual effect. */
+ * A trainer is used by one thread. Nothing here ends the process. Signals: between stop_watch_begin and stop_watch_end,
+ * and in trainer_run, SIGTERM and SIGINT at any rank are a wish that all stop; a second one has its usual effect. */
 #ifndef CAMBIUM_TRAIN_TRAIN_H
 #define CAMBIUM_TRAIN_TRAIN_H
 
@@ -65,10 +65,12 @@ struct trainee {
     const char *init_directory; /* of an adapter whose values it starts from; NULL: initial ones */
 };
 
-/* What the validations of a run have come to. */
+/* What a run has come to. */
 struct train_progress {
-    int64_t validated; /* the iteration of the last one; 0: none */
-    int64_t bad;       /* so many in a row brought no better loss */
+    bool has_loss;
+    double loss;       /* of the last iteration */
+    int64_t validated; /* the iteration of the last validation; 0: none */
+    int64_t bad;       /* so many validations in a row brought no better loss */
     bool has_best;
     double best_loss;
 };
@@ -130,8 +132,9 @@ struct rank_site;
  * `world`: the processes that will be the ranks, all of which call this; NULL: the ranks will be threads of this one.
  */
 int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan);
-/* Opens device, data and model, and loads or initialises the weights. `run` is copied; `world` is the caller's, or
- * NULL for a rank alone. */
+/* Opens device, data and model, and loads or initialises the weights. Locks checkpoint.save until the close. `run` is
+ * copied; `world` is the caller's, or NULL for a rank alone. STATUS_INTERRUPTED, on all ranks, when one was asked to
+ * stop: nothing has begun. */
 int trainer_open(const struct train_run *run, struct comm *world, struct trainer **trainer);
 void trainer_close(struct trainer *trainer);
 /* For who measures: the rank, which books what its time went to, and the plan and place of it. */
@@ -146,8 +149,9 @@ const struct rank_site *trainer_site(const struct trainer *trainer);
  * gradient norm that is not finite is STATUS_INVALID, with the iteration and the sample numbers; the weights are then
  * those before it. */
 int trainer_step(struct trainer *trainer, struct train_record *record);
-/* The loss on eval_iters global batches of the validation split; which ones follows from the iteration. Where there are
- * no such samples, or somebody asked to stop, *is_done is false. */
+/* The loss on eval_iters global batches of the validation split; which ones follows from the iteration. It is the first
+ * rank's on all of them, and may be none (NaN). Where there are no such samples, or somebody asked to stop, *is_done is
+ * false. */
 int trainer_evaluate(struct trainer *trainer, struct validation_record *record, bool *is_done);
 /* Writes checkpoint.save/iter_%07d. */
 int trainer_save(struct trainer *trainer);
@@ -166,6 +170,10 @@ int trainer_export(struct trainer *trainer, const char *directory, bool is_share
 /* Tells the most memory that the first rank's host has held for this run, beside what was planned: the last thing
  * before a trainer is closed, of all ranks together. */
 int trainer_tell_memory(struct trainer *trainer);
+
+/* From here on, and not only in trainer_run, a signal is a wish; calls may be nested. */
+void stop_watch_begin(void);
+void stop_watch_end(void);
 
 /* The whole run: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
  * signal. With checkpoint.save, the files of a trainee that gave the best validation loss so far are kept in

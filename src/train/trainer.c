@@ -138,7 +138,11 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     if (!status)
         status = rank_site_find(trainer->world, (int)run->config.parallel.threads_per_rank, &trainer->site);
     if (!status)
+        status = train_agree_to_start(trainer);
+    if (!status)
         status = open_data(trainer);
+    if (!status)
+        status = train_agree_to_start(trainer);
     if (!status)
         status = device_open("cpu", 0, trainer->site.threads, &trainer->device);
     if (trainer->world)
@@ -151,6 +155,8 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
         status = open_batches(trainer);
     if (!status)
         status = open_model(trainer);
+    if (!status)
+        status = train_agree_to_start(trainer);
     if (status)
         trainer_close(trainer);
     else
@@ -203,19 +209,30 @@ const struct rank_site *trainer_site(const struct trainer *trainer) {
 
 /* ---- an iteration ---- */
 
-/* Every rank finds the same; the first one says it, and its failure ends the others' wait. */
+/* The first rank's failure ends the others' wait. What is being saved is from before, and good. */
+int train_end_together(struct trainer *trainer) {
+    if (trainer_save_wait(trainer))
+        log_warning("%s", status_text());
+    return trainer->world->rank > 0 ? comm_barrier(trainer->world, NULL) : STATUS_OK;
+}
+
+const char *train_not_finite_name(double value) {
+    return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
 static int fail_not_finite(struct trainer *trainer, const char *what, double value) {
     int status = gradient_sync_finish(&trainer->sync);
-    if (!status && trainer->world->rank > 0)
-        status = comm_barrier(trainer->world, NULL);
+    if (!status)
+        status = train_end_together(trainer);
     if (status)
         return status;
     int64_t first = trainer->consumed_samples, count = trainer->run.config.train.global_batch_size;
     return status_fail(
         STATUS_INVALID,
-        "iteration %lld: the %s is %g; its samples are %lld to %lld of the training split; stopped, with "
+        "iteration %lld: the %s is %s; its samples are %lld to %lld of the training split; stopped, with "
         "nothing saved (a lower optim.lr may help)",
-        (long long)trainer->iteration + 1, what, value, (long long)first, (long long)(first + count - 1));
+        (long long)trainer->iteration + 1, what, train_not_finite_name(value), (long long)first,
+        (long long)(first + count - 1));
 }
 
 static double flops_of(const struct train_plan *plan, int64_t tokens, int64_t labels) {
@@ -242,6 +259,8 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
         return status;
     trainer->iteration++;
     trainer->consumed_samples += run->train.global_batch_size;
+    trainer->progress.has_loss = true;
+    trainer->progress.loss = loss;
     double seconds = clock_seconds() - start;
     double tokens_per_s = (double)tokens / seconds;
     trainer->tokens += tokens;
@@ -287,12 +306,16 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
         status = train_sum_loss(trainer, &loss);
     if (!status)
         status = train_sum_over_data(trainer, &labels, 1, DTYPE_I64);
+    double mean = labels > 0 ? loss / (double)labels : 0;
+    struct comm_data data = {.send = &mean, .receive = &mean, .count = 1, .dtype = DTYPE_F64};
+    if (!status)
+        status = comm_broadcast(trainer->world, NULL, &data, 0);
     if (status)
         return status;
     *is_done = !trainer->stop;
     *record = (struct validation_record){
         .iteration = trainer->iteration,
-        .valid_loss = labels > 0 ? loss / (double)labels : 0,
+        .valid_loss = mean,
         .seconds = clock_seconds() - start,
     };
     return STATUS_OK;

@@ -26,10 +26,6 @@ int train_validate(struct trainer *trainer, struct validation_record *record, bo
     if (status || !*is_done)
         return status;
     double loss = record->valid_loss;
-    struct comm_data data = {.send = &loss, .receive = &loss, .count = 1, .dtype = DTYPE_F64};
-    status = comm_broadcast(trainer->world, NULL, &data, 0);
-    if (status)
-        return status;
     *is_better = isfinite(loss) && (!progress->has_best || loss < progress->best_loss);
     progress->validated = trainer->iteration;
     progress->bad = *is_better ? 0 : progress->bad + 1;

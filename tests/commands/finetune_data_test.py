@@ -265,7 +265,7 @@ class Faults(Finetune):
 
     def test_a_killed_run_goes_on(self):
         r, killed = random.Random(7), 0
-        for number in range(18 if LONG else 6):
+        for number in range(20 if LONG else 6):
             method = METHODS[number % len(METHODS)]
             name, whole = f"killed{number}", f"whole-{method}"
             with self.subTest(name, method=method):

@@ -49,6 +49,7 @@ class Run:
         self.temporary = tempfile.TemporaryDirectory(prefix="cambium-test-")
         self.directory = pathlib.Path(self.temporary.name)
         self.prefix = self.directory / "text"
+        self.seconds = 600  # after which a run hangs
         write_dataset(self.prefix, documents or walk_documents())
 
     def command(self, name="run", use=(), **keys):
@@ -64,7 +65,7 @@ class Run:
         return subprocess.Popen(self.command(*arguments, **keys), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, *arguments, expect=0, **keys):
-        done = subprocess.run(self.command(*arguments, **keys), capture_output=True, text=True, timeout=600)
+        done = subprocess.run(self.command(*arguments, **keys), capture_output=True, text=True, timeout=self.seconds)
         assert done.returncode == expect, f"exit status {done.returncode}, expected {expect}:\n{done.stderr}"
         return done
 

@@ -30,6 +30,10 @@ double test_max_error(const float *a, const double *b, size_t n);
 #define test_skip(reason) (test_tell_skip(__func__, (reason)), skip())
 void test_tell_skip(const char *test, const char *reason);
 
+/* Ends the program unless the next call comes within so many seconds (0: none need come): ranks that wait for each
+ * other for ever are a failure that must come soon. */
+void test_ends_within(unsigned seconds);
+
 /* Whether the whole suite is wanted (CAMBIUM_TEST_LONG=1) instead of its fixed-seed part. */
 bool test_is_long(void);
 

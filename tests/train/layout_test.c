@@ -345,6 +345,7 @@ static void check_saved_again(const char **prefix, bool is_bf16, uint32_t number
     train(prefix, &one, 0, STEPS, &whole);
     struct task task = {.run = make_layout_run(prefix, &layout, &again), .outcome = &again, .last = STEPS};
     load_from(&task, &whole, STEPS);
+    task.run.progress = (struct train_progress){.has_loss = true, .loss = whole.loss[STEPS - 1]};
     test_ok(comm_local_run(ranks_of(&layout), run_rank, &task));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t bytes, again_bytes;

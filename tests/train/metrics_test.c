@@ -1,15 +1,24 @@
 /* The metrics file: what is written reads back exactly, and a resumed run goes on where it should. */
 #include "train/metrics.h"
+#include "train/train.h"
 
 #include "support/test.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static char *path_in(const char *directory, const char *name) {
     char *path;
     assert_true(asprintf(&path, "%s/%s", directory, name) > 0);
     return path;
+}
+
+static int go_on(struct metrics_file *metrics, const char *path, int64_t iteration) {
+    return metrics_open(metrics, path, &(struct metrics_start){.iteration = iteration, .kind = METRICS_GOES_ON});
 }
 
 static char *contents(const char *path) {
@@ -34,7 +43,7 @@ static void numbers_read_back_exactly(void **state) {
     (void)state;
     char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
     struct metrics_file metrics;
-    test_ok(metrics_open(&metrics, path, 0));
+    test_ok(go_on(&metrics, path, 0));
     for (uint32_t i = 0; i < 300; i++) {
         struct philox r = philox(7, i, 0, 0, (uint32_t)RNG_TEST << 24);
         double values[6];
@@ -75,7 +84,7 @@ static void a_resumed_run_cuts_what_lies_behind_its_checkpoint(void **state) {
         snprintf(torn, sizeof torn, "%.*s", (int)end, all);
         put(path, torn);
         struct metrics_file metrics;
-        test_ok(metrics_open(&metrics, path, 2));
+        test_ok(go_on(&metrics, path, 2));
         expect(path, kept);
         test_ok(metrics_write_validation(&metrics, &(struct validation_record){.iteration = 3, .valid_loss = 1.5}));
         metrics_close(&metrics);
@@ -86,7 +95,7 @@ static void a_resumed_run_cuts_what_lies_behind_its_checkpoint(void **state) {
     }
     put(path, all);
     struct metrics_file metrics;
-    test_ok(metrics_open(&metrics, path, 0));
+    test_ok(go_on(&metrics, path, 0));
     metrics_close(&metrics);
     expect(path, "");
     free(path);
@@ -97,17 +106,17 @@ static void long_files_are_cut_at_the_right_record(void **state) {
     (void)state;
     char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
     struct metrics_file metrics;
-    test_ok(metrics_open(&metrics, path, 0));
+    test_ok(go_on(&metrics, path, 0));
     for (int64_t i = 1; i <= 2000; i++)
         test_ok(metrics_write_train(&metrics, &(struct train_record){.iteration = i, .lm_loss = 1.0 / (double)i}));
     int64_t whole = metrics.length;
     metrics_close(&metrics);
-    test_ok(metrics_open(&metrics, path, 1999));
+    test_ok(go_on(&metrics, path, 1999));
     int64_t last = whole - metrics.length;
     assert_in_range(last, 50, 200);
     assert_int_equal(file_size(path), metrics.length);
     metrics_close(&metrics);
-    test_ok(metrics_open(&metrics, path, 1000));
+    test_ok(go_on(&metrics, path, 1000));
     char *text = contents(path);
     assert_non_null(strstr(text, "{\"iteration\":1000,"));
     assert_null(strstr(text, "{\"iteration\":1001,"));
@@ -126,9 +135,110 @@ static void what_is_no_record_is_refused_and_stays(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         put(path, texts[i]);
         struct metrics_file metrics;
-        test_fails(metrics_open(&metrics, path, 5), STATUS_INVALID, texts[i] == behind ? "m.jsonl:2:" : "m.jsonl:1:");
+        test_fails(go_on(&metrics, path, 5), STATUS_INVALID, texts[i] == behind ? "m.jsonl:2:" : "m.jsonl:1:");
         expect(path, texts[i]);
     }
+    free(path);
+    free(directory);
+}
+
+static void records_of_another_run_are_refused_and_stay(void **state) {
+    (void)state;
+    char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
+    char all[512];
+    snprintf(all, sizeof all, "%s%s%s%s", first, second, valid, third);
+    const struct {
+        const char *text;
+        struct metrics_start start;
+        const char *part;
+    } cases[] = {
+        {all, {0, METRICS_FRESH, false, 0}, "starts afresh"},
+        {first, {0, METRICS_FRESH, false, 0}, "starts afresh"},
+        {third, {0, METRICS_GOES_ON, false, 0}, "they begin with iteration 3, and this one with 1"},
+        {third, {1, METRICS_GOES_ON, false, 0}, "they begin with iteration 3, and this one with 2"},
+        {all, {5, METRICS_GOES_ON, false, 0}, "iteration 3 is the last before this one goes on after 5"},
+        {all, {2, METRICS_GOES_ON, true, 4.5}, "the loss of iteration 2 is 4.25 there, and 4.5 in the checkpoint"},
+    };
+    struct metrics_file metrics;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put(path, cases[i].text);
+        test_fails(metrics_open(&metrics, path, &cases[i].start), STATUS_INVALID, cases[i].part);
+        test_fails(metrics_open(&metrics, path, &cases[i].start), STATUS_INVALID,
+                   "m.jsonl holds the records of another");
+        expect(path, cases[i].text);
+    }
+    const struct {
+        const char *text;
+        struct metrics_start start;
+        const char *kept;
+    } own[] = {
+        {"", {0, METRICS_FRESH, false, 0}, ""},     {"{\"iterat", {0, METRICS_FRESH, false, 0}, ""},
+        {third, {2, METRICS_GOES_ON, true, 1}, ""}, {first, {1, METRICS_GOES_ON, true, 4.5}, first},
+        {all, {1, METRICS_ADDS, true, 1}, all},     {third, {0, METRICS_ADDS, false, 0}, third},
+    };
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        put(path, own[i].text);
+        test_ok(metrics_open(&metrics, path, &own[i].start));
+        metrics_close(&metrics);
+        expect(path, own[i].kept);
+    }
+    free(path);
+    free(directory);
+}
+
+static void what_is_not_finite_is_null_and_read(void **state) {
+    (void)state;
+    char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
+    const double values[] = {NAN, -NAN, INFINITY, -INFINITY};
+    struct metrics_file metrics;
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        put(path, "");
+        test_ok(go_on(&metrics, path, 0));
+        test_ok(
+            metrics_write_validation(&metrics, &(struct validation_record){.iteration = 1, .valid_loss = values[i]}));
+        metrics_close(&metrics);
+        expect(path, "{\"iteration\":1,\"valid_loss\":null,\"seconds\":0}\n");
+        test_ok(metrics_open(&metrics, path, &(struct metrics_start){1, METRICS_GOES_ON, true, 4.5}));
+        metrics_close(&metrics);
+    }
+    free(path);
+    free(directory);
+}
+
+static void a_file_has_one_writer(void **state) {
+    (void)state;
+    char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
+    struct metrics_file metrics, other;
+    test_ok(go_on(&metrics, path, 0));
+    test_fails(go_on(&other, path, 0), STATUS_IO, "m.jsonl is in use by another run");
+    metrics_close(&metrics);
+    test_ok(go_on(&other, path, 0));
+    metrics_close(&other);
+    free(path);
+    free(directory);
+}
+
+static void a_pipe_is_written_while_it_is_read(void **state) {
+    (void)state;
+    char *directory = test_directory(), *path = path_in(directory, "pipe"), text[1024];
+    const struct train_record record = {.iteration = 1};
+    struct metrics_file metrics;
+    assert_int_equal(mkfifo(path, 0666), 0);
+    test_ends_within(60);
+    test_fails(go_on(&metrics, path, 0), STATUS_IO, "nobody reads the pipe log.metrics_file");
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    test_ok(go_on(&metrics, path, 7));
+    test_ok(metrics_write_train(&metrics, &record));
+    assert_true(read(reader, text, sizeof text) > 0);
+    stop_watch_begin();
+    raise(SIGTERM);
+    for (int i = 0; i < 2000; i++) /* more than fits: what is to stop does not wait for a reader */
+        test_ok(metrics_write_train(&metrics, &record));
+    close(reader);
+    test_fails(metrics_write_train(&metrics, &record), STATUS_IO, "Broken pipe");
+    metrics_close(&metrics);
+    stop_watch_end();
+    test_ends_within(0);
     free(path);
     free(directory);
 }
@@ -136,8 +246,8 @@ static void what_is_no_record_is_refused_and_stays(void **state) {
 static void files_that_cannot_be_written_are_named(void **state) {
     (void)state;
     struct metrics_file metrics;
-    test_fails(metrics_open(&metrics, "/nowhere/m.jsonl", 0), STATUS_IO, "/nowhere/m.jsonl");
-    test_ok(metrics_open(&metrics, "/dev/full", 0));
+    test_fails(go_on(&metrics, "/nowhere/m.jsonl", 0), STATUS_IO, "/nowhere/m.jsonl");
+    test_ok(go_on(&metrics, "/dev/full", 0));
     test_fails(metrics_write_train(&metrics, &(struct train_record){.iteration = 1}), STATUS_IO, "/dev/full");
     metrics_close(&metrics);
 }
@@ -148,6 +258,10 @@ int main(void) {
         cmocka_unit_test(a_resumed_run_cuts_what_lies_behind_its_checkpoint),
         cmocka_unit_test(long_files_are_cut_at_the_right_record),
         cmocka_unit_test(what_is_no_record_is_refused_and_stays),
+        cmocka_unit_test(records_of_another_run_are_refused_and_stay),
+        cmocka_unit_test(what_is_not_finite_is_null_and_read),
+        cmocka_unit_test(a_file_has_one_writer),
+        cmocka_unit_test(a_pipe_is_written_while_it_is_read),
         cmocka_unit_test(files_that_cannot_be_written_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,6 +69,7 @@ static void assert_same_checkpoints(const char *a, const char *b, int iteration)
 static void check_layout(const char **prefix, const struct layout *layout) {
     char *directories[3] = {test_directory(), test_directory(), test_directory()};
     struct task tasks[3];
+    test_ends_within(300);        /* under a sanitizer; else it takes a second */
     for (int i = 0; i < 3; i++) { /* in the foreground; in the background; going on from the latter */
         struct task *task = &tasks[i];
         *task = (struct task){.run = make_run(prefix, layout->precision, 1), .is_background = i == 1};
@@ -92,6 +93,7 @@ static void check_layout(const char **prefix, const struct layout *layout) {
     assert_same_checkpoints(directories[0], directories[2], LAST);
     for (int i = SAVED; i < LAST; i++)
         assert_true(tasks[2].losses[i] == tasks[0].losses[i]);
+    test_ends_within(0);
     for (int i = 0; i < 3; i++)
         free(directories[i]);
 }

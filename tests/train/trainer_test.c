@@ -20,7 +20,7 @@ static void nothing_is_allocated_inside_a_step(void **state) {
         struct event_file events;
         bool is_done;
         test_ok(trainer_open(&run, NULL, &trainer));
-        test_ok(metrics_open(&metrics, "/dev/null", 0));
+        test_ok(metrics_open(&metrics, "/dev/null", &(struct metrics_start){0}));
         test_ok(events_open(&events, directory, 1));
         for (int i = 0; i < 5; i++)
             test_ok(trainer_step(trainer, &record));

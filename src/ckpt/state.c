@@ -1,0 +1,142 @@
+/* trainer_state.json, which ties a checkpoint together: it has digests of the files beside it, and one of itself, so
+ * that a directory of files from two checkpoints is seen. Both are of contents alone: the same for any ranks. */
+#include "save-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char files_key[] = "files", digest_key[] = "digest";
+
+/* Of a file, this many places of 64 KiB: training changes values everywhere. */
+enum { PLACES = 64, DIGEST_TEXT = 17 };
+
+static void write_digest(uint64_t digest, char out[DIGEST_TEXT]) {
+    snprintf(out, DIGEST_TEXT, "%016llx", (unsigned long long)digest);
+}
+
+/* Of a state without its digest: its values, however they are spaced. */
+static int digest_state(const json_t *state, char out[DIGEST_TEXT]) {
+    char *text = json_dumps(state, JSON_COMPACT | JSON_SORT_KEYS);
+    if (!text)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    write_digest(digest_bytes(DIGEST_START, text, strlen(text)), out);
+    free(text);
+    return STATUS_OK;
+}
+
+static int digest_of(const char *directory, const char *name, char out[DIGEST_TEXT]) {
+    char path[PATH_MAX];
+    int64_t bytes;
+    uint64_t digest;
+    int status = file_join(path, sizeof path, directory, name);
+    if (!status)
+        status = digest_places(path, PLACES, &bytes, &digest);
+    if (!status)
+        write_digest(digest, out);
+    return status;
+}
+
+static int add_digest(json_t *files, const char *directory, const char *name) {
+    char digest[DIGEST_TEXT];
+    int status = digest_of(directory, name, digest);
+    if (!status && json_object_set_new(files, name, json_string(digest)))
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    return status;
+}
+
+int save_state(const char *directory, const struct ckpt_save *save, const struct save_files *files,
+               const char *state_text) {
+    char path[PATH_MAX], digest[DIGEST_TEXT];
+    json_t *state = NULL, *digests = json_object();
+    int status = file_join(path, sizeof path, directory, STATE_FILE);
+    if (!status)
+        status = json_object_parse(path, 0, state_text, strlen(state_text), &state);
+    if (!status && save->model.config_text)
+        status = add_digest(digests, directory, CONFIG_FILE);
+    for (int i = 0; i < save->model.text_count && !status; i++)
+        status = add_digest(digests, directory, save->model.texts[i].name);
+    for (int f = 0; f < files->count && !status; f++)
+        status = add_digest(digests, directory, files->items[f].name);
+    if (!status && json_object_set(state, files_key, digests))
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = digest_state(state, digest);
+    if (!status && json_object_set_new(state, digest_key, json_string(digest)))
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    char *text = status ? NULL : json_dumps(state, JSON_INDENT(2));
+    if (!status)
+        status = text ? file_write_atomic(path, text, strlen(text)) : status_fail(STATUS_MEMORY, "out of memory");
+    free(text);
+    json_decref(digests);
+    json_decref(state);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static int check_file(const char *directory, const char *name, const json_t *expected) {
+    char digest[DIGEST_TEXT], part[SHOWN_BYTES];
+    if (*name == '/' || strstr(name, "..") || !json_is_string(expected))
+        return status_fail(STATUS_INVALID, "%s/%s: 'files' has a bad entry '%s'", directory, STATE_FILE,
+                           shown(name, part));
+    int status = digest_of(directory, name, digest);
+    if (!status && strcmp(digest, json_string_value(expected)))
+        status = status_fail(STATUS_INVALID,
+                             "%s/%s is not the file that was saved with %s: it is another checkpoint's, or was changed",
+                             directory, name, STATE_FILE);
+    return status;
+}
+
+/* `digest` is the state's own. */
+static int check_state(const char *directory, const json_t *state, const json_t *digest) {
+    const json_t *files = json_object_get(state, files_key), *expected;
+    const char *name;
+    char own[DIGEST_TEXT];
+    int status = digest_state(state, own);
+    if (!status && (!json_is_string(digest) || strcmp(own, json_string_value(digest))))
+        return status_fail(STATUS_INVALID, "%s/%s was changed after it was saved: its digest is that of other values",
+                           directory, STATE_FILE);
+    void *at = json_object_iter((json_t *)files);
+    for (; at && !status; at = json_object_iter_next((json_t *)files, at)) {
+        name = json_object_iter_key(at);
+        expected = json_object_iter_value(at);
+        status = check_file(directory, name, expected);
+    }
+    return status;
+}
+
+int ckpt_check_state(const char *directory) {
+    struct strbuf text = STRBUF_INIT;
+    char path[PATH_MAX];
+    json_t *state = NULL;
+    int status = ckpt_read_state(directory, &text);
+    if (!status)
+        status = file_join(path, sizeof path, directory, STATE_FILE);
+    if (!status)
+        status = json_object_parse(path, 0, strbuf_text(&text), text.length, &state);
+    json_t *digest = status ? NULL : json_incref(json_object_get(state, digest_key));
+    if (digest) {
+        json_object_del(state, digest_key);
+        status = check_state(directory, state, digest);
+    }
+    json_decref(digest);
+    json_decref(state);
+    strbuf_free(&text);
+    return status;
+}
+
+int ckpt_check_iteration(const char *directory, int64_t iteration) {
+    char *path = realpath(directory, NULL);
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    int64_t number = -1;
+    if (slash) {
+        number = checkpoint_iteration(slash + 1);
+        if (number < 0 && !checkpoint_is_displaced(slash + 1, &number))
+            number = -1;
+    }
+    free(path);
+    if (number < 0 || number == iteration)
+        return STATUS_OK;
+    return status_fail(STATUS_INVALID, "%s/%s is of iteration %lld: it is another checkpoint's, or was changed",
+                       directory, STATE_FILE, (long long)iteration);
+}
