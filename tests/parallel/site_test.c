@@ -23,7 +23,7 @@ static int find(struct comm *world, void *context) {
     return status;
 }
 
-static int usable_cores(cpu_set_t *set) {
+static int cores_of_thread(cpu_set_t *set) {
     assert_int_equal(sched_getaffinity(0, sizeof *set, set), 0);
     return CPU_COUNT(set) < MOST ? CPU_COUNT(set) : MOST;
 }
@@ -31,7 +31,7 @@ static int usable_cores(cpu_set_t *set) {
 static void ranks_that_share_cores_get_each_their_own(void **state) {
     (void)state;
     cpu_set_t all, seen, both;
-    int cores = usable_cores(&all);
+    int cores = cores_of_thread(&all);
     for (int threads = 0; threads <= 2; threads++) {
         int each = threads ? threads : 1, ranks = cores / each;
         struct task task = {.threads = threads};
@@ -54,7 +54,7 @@ static void ranks_that_share_cores_get_each_their_own(void **state) {
 static void more_ranks_than_cores_are_not_bound(void **state) {
     (void)state;
     cpu_set_t all;
-    int ranks = usable_cores(&all) + 1;
+    int ranks = cores_of_thread(&all) + 1;
     struct task task = {.threads = 0};
     if (ranks > MOST)
         test_skip("more cores than the test has ranks");
@@ -69,7 +69,7 @@ static void more_ranks_than_cores_are_not_bound(void **state) {
 static void a_rank_alone_has_all_cores(void **state) {
     (void)state;
     cpu_set_t all;
-    usable_cores(&all);
+    cores_of_thread(&all);
     for (int threads = 0; threads <= 3; threads += 3) {
         struct task task = {.threads = threads};
         test_ok(comm_local_run(1, find, &task));
