@@ -213,8 +213,9 @@ static int check_alone(const char *directory) {
     return status;
 }
 
+/* `is_ready`: a generation that was checked is on its way there, and some of its files may have come. */
 static int check_entry(const char *directory, const char *name, const struct peft_config *configs, int count,
-                       bool is_shared) {
+                       bool is_shared, bool is_ready) {
     const struct peft_config *config = config_named(name, configs, count);
     char path[PATH_MAX];
     int status = file_join(path, sizeof path, directory, name);
@@ -222,7 +223,7 @@ static int check_entry(const char *directory, const char *name, const struct pef
         return status;
     if (config && file_is_directory(path)) {
         status = check_alone(path);
-        return status ? status : check_adapter(path, config);
+        return status || is_ready ? status : check_adapter(path, config);
     }
     if (!is_shared)
         return is_of_adapter(name) ? STATUS_OK : refuse(directory, name, "which finetune did not write there");
@@ -243,7 +244,7 @@ static int check_place(const char *directory, const struct peft_config *configs,
     if (status)
         return status;
     for (size_t i = 0; i < entry_count && !status; i++)
-        status = check_entry(directory, entries[i], configs, count, is_shared);
+        status = check_entry(directory, entries[i], configs, count, is_shared, is_ready);
     file_list_free(entries, entry_count);
     return status;
 }

@@ -125,15 +125,21 @@ int ckpt_check_state(const char *directory) {
     return status;
 }
 
+/* The iteration in a checkpoint's name, also of one that waits displaced; -1: it has none. */
+static int64_t iteration_of(const char *path) {
+    char box[PATH_MAX], parent[PATH_MAX], old[PATH_MAX], name[NAME_MAX + 1];
+    const char *slash = strrchr(path, '/');
+    int64_t number = slash ? checkpoint_iteration(slash + 1) : -1;
+    if (number >= 0 || file_parent(path, box, sizeof box) || file_parent(box, parent, sizeof parent))
+        return number;
+    slash = strrchr(box, '/');
+    bool is_displaced = slash && staging_displaced(parent, slash + 1, old, name) && !strcmp(old, path);
+    return is_displaced ? checkpoint_iteration(name) : -1;
+}
+
 int ckpt_check_iteration(const char *directory, int64_t iteration) {
     char *path = realpath(directory, NULL);
-    const char *slash = path ? strrchr(path, '/') : NULL;
-    int64_t number = -1;
-    if (slash) {
-        number = checkpoint_iteration(slash + 1);
-        if (number < 0 && !checkpoint_is_displaced(slash + 1, &number))
-            number = -1;
-    }
+    int64_t number = path ? iteration_of(path) : -1;
     free(path);
     if (number < 0 || number == iteration)
         return STATUS_OK;
