@@ -12,10 +12,12 @@
 #include <jansson.h>
 
 struct bench_options {
-    const char *model;     /* "gpt2-124m" or a model directory */
-    const char *tokenizer; /* directory */
-    const char *input;     /* a text file */
-    const char *filter;    /* of op cases: a part of the text that names each */
+    const char *model;       /* "gpt2-124m" or a model directory */
+    const char *tokenizer;   /* directory */
+    const char *input;       /* a text file */
+    const char *peer_python; /* that runs the peers of tokenizer and finetune */
+    bool has_peer;           /* of finetune */
+    const char *filter;      /* of op cases: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
     int64_t ranks, global_batch_size; /* of train and checkpoint; 0: not given */
     int precision;                    /* enum precision */
@@ -29,12 +31,14 @@ struct bench_options {
 
 int bench_gemm(const struct bench_options *options);
 int bench_ops(const struct bench_options *options);
+/* In turn with tiktoken and tokenizers, where peer_python has them. */
 int bench_tokenizer(const struct bench_options *options);
 /* The trainer's own step, beside that of one rank with as many threads in turn with it. A rank of `world` that fails
  * has called comm_abort. */
 int bench_train(const struct bench_options *options);
 /* The step of a method on a frozen base, beside one that trains the whole model, in turn with it; peak memory of both,
- * each in a process of its own; and how long the adapter takes to load. */
+ * each in a process of its own; and how long the adapter takes to load. With has_peer in turn with Hugging Face's PEFT.
+ */
 int bench_finetune(const struct bench_options *options);
 /* Saves of the trainer, in the foreground and in the background, `steps` of each, beside a plain write of the disk. */
 int bench_checkpoint(const struct bench_options *options);

@@ -28,6 +28,8 @@ static int take_turns(struct bench_contest *contest, enum bench_order order) {
         status = bench_runner_obey(contest->baseline, order);
         pause_for_sleepers();
     }
+    if (!status && contest->peer && order == ORDER_WARM_UP)
+        status = bench_peer_number(contest->peer, "step", "seconds", &(double){0});
     return status ? status : bench_runner_obey(contest->runner, order);
 }
 
@@ -38,6 +40,8 @@ static int print_step(struct bench_contest *contest, int64_t step) {
     if (contest->baseline)
         json_object_set_new(line, "baseline_seconds",
                             json_real(bench_runner_findings(contest->baseline)->seconds[step]));
+    if (contest->peer)
+        json_object_set_new(line, "peer_seconds", json_real(contest->peer_seconds[step]));
     return bench_print(line);
 }
 
@@ -47,6 +51,10 @@ int bench_contest_measure(struct bench_contest *contest, int64_t steps) {
         status = take_turns(contest, ORDER_WARM_UP);
     for (int64_t i = 0; i < steps && !status; i++) {
         status = take_turns(contest, ORDER_STEP);
+        if (!status && contest->peer) {
+            pause_for_sleepers();
+            status = bench_peer_number(contest->peer, "step", "seconds", &contest->peer_seconds[i]);
+        }
         if (!status)
             status = print_step(contest, i);
     }
