@@ -122,7 +122,7 @@ static int save_beside(struct comm *world, struct trainer *trainer, struct serie
         series->step[i] = step;
         series->copy[i] = copy;
         series->write[i] = write;
-        series->stall[i] = copy + extra;
+        series->stall[i] = copy + (extra > 0 ? extra : 0); /* steps that happened to be faster undo no copy */
     }
     return status;
 }

@@ -6,7 +6,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { DECODE_CONTEXT = 32 }; /* tokens in the cache of each sequence before the measured steps */
+/* Tokens in the cache of each sequence before the measured steps; the first are the summary's own. */
+static const int64_t decode_contexts[] = {32, 512, 1000};
+enum { CONTEXT_COUNT = sizeof decode_contexts / sizeof *decode_contexts, FILL_ROWS = 64 /* of a step before */ };
+
+/* What decoding took from a context on. */
+struct decoded {
+    int64_t steps; /* as far as the model's positions reach */
+    double seconds;
+};
 
 struct inference {
     const struct bench_options *options;
@@ -15,7 +23,10 @@ struct inference {
     struct engine_result *results;
     double *seconds;
     struct bench_ceiling before, after;
-    double total; /* seconds of all measured steps */
+    double total;      /* seconds of all measured steps */
+    json_t *phases;    /* of decoding: those of the first context; else NULL */
+    int64_t row_count; /* of `rows` */
+    struct decoded decoded[CONTEXT_COUNT];
 };
 
 static int open_inference(struct inference *t, int64_t rows, int64_t sequences) {
@@ -34,6 +45,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
     int status = is_shape ? bench_model_config(o->model, &config) : STATUS_OK;
     if (!status)
         status = engine_open(&options, &t->engine);
+    t->row_count = rows;
     t->rows = calloc((size_t)rows, sizeof *t->rows);
     t->results = calloc((size_t)rows, sizeof *t->results);
     t->seconds = calloc((size_t)o->steps, sizeof *t->seconds);
@@ -72,7 +84,7 @@ static json_t *summary(const struct inference *t, const char *bench, double step
                      "seq_length", (json_int_t)t->options->seq_length, "seconds", step, "tokens_per_s", tokens / step,
                      "peak_rss_bytes", (json_int_t)memory_peak(), "planned_bytes",
                      (json_int_t)engine_planned_bytes(t->engine), "phases",
-                     bench_phases(engine_rank(t->engine), t->total, t->options->steps));
+                     t->phases ? t->phases : bench_phases(engine_rank(t->engine), t->total, t->options->steps));
 }
 
 /* From here on each step adds its phases. */
@@ -142,55 +154,114 @@ int bench_prefill(const struct bench_options *options) {
     return status;
 }
 
+/* Tokens in the cache in the middle of the measured steps. */
+static double decode_context(const struct inference *t, int c) {
+    return (double)decode_contexts[c] + (double)t->decoded[c].steps / 2;
+}
+
+/* Bytes that such a step reads. */
+static double decode_bytes(const struct inference *t, int c) {
+    const struct model_config *config = engine_config(t->engine);
+    double B = (double)t->options->micro_batch_size;
+    double kv = 2 * (double)(config->num_layers * config->hidden_size) * decode_context(t, c) * B;
+    return (weight_count(config) + kv) * (double)dtype_bytes(engine_dtype(t->engine));
+}
+
 /* Time of a step at the ceilings: its bytes at the streaming read, or its operations at the GEMM ceiling. */
+static double decode_floor(const struct inference *t, int c, struct bench_ceiling ceiling) {
+    const struct model_config *config = engine_config(t->engine);
+    double attention = 4 * (double)(config->num_layers * config->hidden_size) * decode_context(t, c);
+    double flops = (double)t->options->micro_batch_size * (2 * weight_count(config) + attention);
+    return fmax(decode_bytes(t, c) / ceiling.read, flops / ceiling.gemm);
+}
+
 static int finish_decode(struct inference *t) {
-    const struct model_config *c = engine_config(t->engine);
     struct bench_ceiling ceiling = bench_mean(t->before, t->after);
-    double B = (double)t->options->micro_batch_size, context = DECODE_CONTEXT + (double)t->options->steps / 2;
-    double width = (double)dtype_bytes(engine_dtype(t->engine)), step = bench_median(t->seconds, t->options->steps);
-    double kv = 2 * (double)(c->num_layers * c->hidden_size) * context * B;
-    double bytes = (weight_count(c) + kv) * width;
-    double flops = B * (2 * weight_count(c) + 4 * (double)(c->num_layers * c->hidden_size) * context);
-    double floor = fmax(bytes / ceiling.read, flops / ceiling.gemm);
-    json_t *object = summary(t, "decode", step, B);
-    json_object_set_new(object, "bytes_per_s", json_real(bytes / step));
+    double B = (double)t->options->micro_batch_size, step = t->decoded[0].seconds;
+    json_t *object = summary(t, "decode", step, B), *contexts = json_array();
+    json_object_set_new(object, "bytes_per_s", json_real(decode_bytes(t, 0) / step));
     json_object_set_new(object, "ceiling", json_real(ceiling.read));
     json_object_set_new(object, "gemm_ceiling_tflops", json_real(ceiling.gemm / 1e12));
-    json_object_set_new(object, "floor_seconds", json_real(floor));
-    json_object_set_new(object, "ratio", json_real(floor / step));
+    json_object_set_new(object, "floor_seconds", json_real(decode_floor(t, 0, ceiling)));
+    json_object_set_new(object, "ratio", json_real(decode_floor(t, 0, ceiling) / step));
+    for (int c = 0; c < CONTEXT_COUNT && t->decoded[c].steps; c++) {
+        const struct decoded *decoded = &t->decoded[c];
+        double floor = decode_floor(t, c, ceiling);
+        json_array_append_new(contexts, json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "context",
+                                                  (json_int_t)decode_contexts[c], "steps", (json_int_t)decoded->steps,
+                                                  "seconds", decoded->seconds, "tokens_per_s", B / decoded->seconds,
+                                                  "floor_seconds", floor, "ratio", floor / decoded->seconds));
+    }
+    json_object_set_new(object, "contexts", contexts);
     return bench_print(object);
 }
 
-static int decode_once(struct inference *t, int64_t at, double *seconds) {
+static int decode_once(struct inference *t, int first, int64_t at, double *seconds) {
     for (int64_t b = 0; b < t->options->micro_batch_size; b++)
-        t->rows[b] = row_of(t, at, (int)b, true);
+        t->rows[b] = row_of(t, at, first + (int)b, true);
     double start = clock_seconds();
     int status = engine_step(t->engine, t->rows, t->options->micro_batch_size, t->results);
     *seconds = clock_seconds() - start;
     return status;
 }
 
+/* The tokens before the measured ones. */
+static int fill_sequence(struct inference *t, int sequence, int64_t context) {
+    int status = STATUS_OK;
+    for (int64_t at = 0; at < context && !status;) {
+        int64_t rows = context - at < t->row_count ? context - at : t->row_count;
+        for (int64_t i = 0; i < rows; i++)
+            t->rows[i] = row_of(t, at + i, sequence, false);
+        status = engine_step(t->engine, t->rows, rows, t->results);
+        at += rows;
+    }
+    return status;
+}
+
+static int decode_from(struct inference *t, int c) {
+    int64_t context = decode_contexts[c], left = engine_config(t->engine)->max_position_embeddings - context;
+    int64_t steps = t->options->steps < left ? t->options->steps : left;
+    int first = 0, opened = 0, status = STATUS_OK;
+    for (; opened < t->options->micro_batch_size && !status; opened++) {
+        int sequence = engine_sequence_new(t->engine);
+        if (sequence < 0)
+            return sequence;
+        first = opened ? first : sequence;
+        status = fill_sequence(t, sequence, context);
+    }
+    begin_measuring(t);
+    t->total = 0;
+    for (int64_t i = 0; i < steps && !status; i++) {
+        status = decode_once(t, first, context + i, &t->seconds[i]);
+        t->total += t->seconds[i];
+    }
+    for (int i = 0; i < opened; i++)
+        engine_sequence_free(t->engine, first + i);
+    if (status)
+        return status;
+    t->decoded[c] = (struct decoded){.steps = steps, .seconds = bench_median(t->seconds, steps)};
+    if (!t->phases)
+        t->phases = bench_phases(engine_rank(t->engine), t->total, steps);
+    return STATUS_OK;
+}
+
 int bench_decode(const struct bench_options *options) {
     struct inference t = {.options = options};
-    int status = open_inference(&t, options->micro_batch_size, options->micro_batch_size);
-    double unused;
-    for (int64_t b = 0; b < options->micro_batch_size && !status; b++)
-        status = engine_sequence_new(t.engine) < 0 ? STATUS_MEMORY : STATUS_OK;
-    if (!status && DECODE_CONTEXT + options->steps > engine_config(t.engine)->max_position_embeddings)
-        status = status_fail(STATUS_USAGE, "--steps %lld and %d tokens of context are more than the model's positions",
-                             (long long)options->steps, DECODE_CONTEXT);
-    for (int64_t i = 0; i < DECODE_CONTEXT && !status; i++)
-        status = decode_once(&t, i, &unused);
-    if (!status)
-        begin_measuring(&t);
-    for (int64_t i = 0; i < options->steps && !status; i++) {
-        status = decode_once(&t, DECODE_CONTEXT + i, &t.seconds[i]);
-        t.total += t.seconds[i];
-    }
+    int64_t sequences = options->micro_batch_size;
+    int status = open_inference(&t, sequences > FILL_ROWS ? sequences : FILL_ROWS, sequences);
+    int64_t positions = status ? 0 : engine_config(t.engine)->max_position_embeddings;
+    if (!status && decode_contexts[0] + options->steps > positions)
+        status =
+            status_fail(STATUS_USAGE, "--steps %lld and %lld tokens of context are more than the model's positions",
+                        (long long)options->steps, (long long)decode_contexts[0]);
+    for (int c = 0; c < CONTEXT_COUNT && !status && decode_contexts[c] < positions; c++)
+        status = decode_from(&t, c);
     if (!status)
         status = bench_measure_ceiling(engine_rank(t.engine)->device, engine_dtype(t.engine), &t.after);
     if (!status)
         status = finish_decode(&t);
+    else
+        json_decref(t.phases);
     close_inference(&t);
     return status;
 }

@@ -158,6 +158,26 @@ class Bench(unittest.TestCase):
         self.assertAlmostEqual(summary["bytes_per_s"] * summary["seconds"] / bytes_a_step, 1, delta=1e-4)
         self.assertAlmostEqual(summary["floor_seconds"] / summary["seconds"] / summary["ratio"], 1, delta=1e-4)
         self.assertGreaterEqual(summary["floor_seconds"], bytes_a_step / summary["ceiling"] * 0.9999)
+        self.assertEqual([c["context"] for c in summary["contexts"]], [32])
+
+    def test_decoding_at_longer_contexts(self):
+        model, batch, steps = self.directory / "long", 2, 30
+        write_model(model, gpt2_config(n_embd=16, n_head=2, n_positions=1024))
+        summary = self.bench("decode", "--model", model, "--micro-batch-size", batch, "--steps", steps)[-1]
+        self.check_summary(summary, "decode", batch)
+        contexts = summary["contexts"]
+        # of 1,024 positions 24 are left behind the last context
+        self.assertEqual([(c["context"], c["steps"]) for c in contexts], [(32, steps), (512, steps), (1000, 24)])
+        for key in ("seconds", "tokens_per_s", "floor_seconds", "ratio"):
+            self.assertEqual(contexts[0][key], summary[key])
+        for c in contexts:
+            self.assertAlmostEqual(c["tokens_per_s"] * c["seconds"] / batch, 1, delta=1e-4)
+            self.assertAlmostEqual(c["floor_seconds"] / c["seconds"] / c["ratio"], 1, delta=1e-4)
+        # what is read beside the weights grows with the context
+        floors = [c["floor_seconds"] for c in contexts]
+        grown = [4 * batch * 2 * 16 * (c["context"] + c["steps"] / 2) for c in contexts]
+        if floors[0] * summary["ceiling"] > 0.999 * (summary["bytes_per_s"] * summary["seconds"]):
+            self.assertAlmostEqual((floors[2] - floors[0]) * summary["ceiling"] / (grown[2] - grown[0]), 1, delta=1e-3)
 
     def test_the_tokenizer(self):
         text = "the cat sat on the mat, 12 times\n" * 500
@@ -193,6 +213,7 @@ class Bench(unittest.TestCase):
             ratios = [line["stall_seconds"] / line["write_seconds"] for line in lines[3:]]
             self.assertAlmostEqual(beside["stall_over_write"] / statistics.median(ratios), 1, delta=1e-4)
             self.assertTrue(all(line[key] > 0 for line in lines[3:] for key in ("copy_seconds", "write_seconds")))
+            self.assertTrue(all(line["stall_seconds"] >= line["copy_seconds"] for line in lines[3:]), lines)
 
     def test_finetuning(self):
         model, length, steps, layers, width = self.directory / "tuned", 32, 3, 2, 32
