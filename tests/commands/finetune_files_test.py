@@ -127,7 +127,7 @@ class Files(Tuning):
             metrics = self.root / f"{name}.jsonl"
             with subprocess.Popen([support.CAMBIUM, "finetune", "--model", self.base, "--peft", "ia3", "--data", self.data,
                                    "--output", self.root / name, f"--log.metrics_file={metrics}", "--optim.lr=1e-3",
-                                   "--optim.adam_eps=1e-5", "--train.global_batch_size=8", *map(str, self.validating(*words))],
+                                   "--train.global_batch_size=8", *map(str, self.validating(*words))],
                                   stderr=subprocess.DEVNULL) as running:
                 while running.poll() is None and not (metrics.exists() and metrics.read_text().count("lm_loss") >= moment):
                     time.sleep(0.002)

@@ -54,7 +54,7 @@ class Tuning(unittest.TestCase):
     def tune(self, name, method, *words, expect=0):
         metrics = self.root / f"{name}.jsonl"
         done = run("finetune", "--model", self.base, "--peft", *method.split(), "--data", self.data, "--output", self.root / name,
-                   f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--optim.adam_eps=1e-5", "--train.train_iters=8",
+                   f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--train.train_iters=8",
                    "--train.global_batch_size=8", *keys_of(method, KEYS), *words, expect=expect)
         losses = [line["lm_loss"] for line in self.lines(name) if "lm_loss" in line] if not expect else None
         return done, losses

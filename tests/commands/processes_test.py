@@ -4,8 +4,7 @@ import array, json, struct, unittest
 from mpi_support import HAS_MPIRUN, start
 from pretrain_support import Run, assert_same_run
 
-# Adam's epsilon: else it turns the rounding of a gradient that cancels into a step of its own.
-MODEL = dict(model__num_layers=4, train__global_batch_size=8, train__micro_batch_size=1, optim__lr=1e-3, optim__adam_eps=1e-6)
+MODEL = dict(model__num_layers=4, train__global_batch_size=8, train__micro_batch_size=1, optim__lr=1e-3)
 UNTIED = dict(model__untie_embeddings_and_output_weights="true")
 # ranks; the layout; more keys. What the other axes leave of the ranks is data parallelism.
 LAYOUTS = [

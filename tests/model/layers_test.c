@@ -1,0 +1,439 @@
+/* Each layer that is cut over tensor ranks equals itself whole: its outputs, the gradient of its input, and the
+ * gradients of its parameters, for 2 and 4 ranks, with and without the sequence cut as well. Ranks are threads; every
+ * number of weights and inputs follows from its place in the whole. */
+#include "model-internal.h"
+
+#include "model/support.h"
+#include "parallel/sync.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { T = 8, SAMPLES = 3, ROWS = T * SAMPLES, C = 24, F = 40, V = 31, WIDEST = 3 * C, RESULTS = 2 };
+
+enum layer { EMBEDDING, NORM, QKV, PROJECTION, FC1, FC2, ATTENTION, CROSS_ENTROPY, LAYERS };
+static const char *const names[LAYERS] = {"embedding", "norm", "qkv", "projection", "fc1", "fc2", "attention", "loss"};
+
+/* Sums of at most 72 products in another order differ by some root of 72 roundings, 5e-7 of the largest; what comes
+ * out of a layer and back has two or three of them behind it. */
+static const float BOUND = 2e-6f;
+
+struct scene {
+    enum layer layer;
+    struct device *device;
+    struct rank rank;
+    struct model *model;
+    float *results[RESULTS]; /* [ROWS, WIDEST] of the whole: the output, the gradient of the input */
+};
+
+struct task {
+    enum layer layer;
+    int tensors;
+    bool is_sequence_parallel;
+    const struct scene *whole;
+};
+
+/* ---- numbers ---- */
+
+static float number(uint32_t site, int64_t row, int64_t column) {
+    return (float)(rng_unit(philox(21, site, (uint32_t)row, (uint32_t)column, 0).word[0]) - 0.5);
+}
+
+static float *block_of(int64_t count) {
+    float *memory = aligned_alloc(64, ((size_t)count * sizeof *memory + 63) / 64 * 64);
+    assert_non_null(memory);
+    return memory;
+}
+
+/* Rows of the whole from `first` on, and columns as the map says (NULL: all of them). */
+static float *fill(uint32_t site, int64_t first, int64_t rows, int64_t columns, const int64_t *map) {
+    float *values = block_of(rows * columns);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            values[i * columns + j] = number(site, first + i, map ? map[j] : j);
+    return values;
+}
+
+static void fill_weights(struct model *model, enum layer layer) {
+    const struct param_store *store = &model->store;
+    for (int id = 0; id < store->table->count; id++) {
+        const struct param *row = &store->table->rows[id];
+        float *weight = (float *)store->weights + store->offset[id];
+        struct param_rect rects[PARAM_MAX_SLICES];
+        int count = param_part_rects(&store->part, store->table, id, rects);
+        bool is_silent = layer == ATTENTION && strstr(row->name, "fc2"); /* a block without an MLP */
+        for (int r = 0; r < count; r++)
+            for (int64_t i = 0; i < rects[r].rows; i++)
+                for (int64_t j = 0; j < rects[r].columns; j++)
+                    weight[(rects[r].local_row + i) * rects[r].columns + j] =
+                        is_silent ? 0 : number(100 + (uint32_t)id, rects[r].row + i, rects[r].column + j);
+    }
+}
+
+static void make_batch(struct model_batch *batch) {
+    static _Thread_local int32_t tokens[ROWS], positions[ROWS], labels[ROWS];
+    static _Thread_local uint32_t sample[ROWS], token[ROWS];
+    static _Thread_local float weight[ROWS];
+    static const int64_t start[SAMPLES + 1] = {0, T, 2 * T, 3 * T};
+    for (uint32_t i = 0; i < ROWS; i++) {
+        struct philox draw = philox(5, i, 0, 0, 0);
+        tokens[i] = (int32_t)(draw.word[0] % V);
+        labels[i] = (int32_t)(draw.word[1] % V);
+        positions[i] = (int32_t)(i % T);
+        token[i] = i % T;
+        sample[i] = i / T;
+        weight[i] = 1.0f / (float)(16 + i);
+    }
+    *batch = (struct model_batch){.rows = ROWS,
+                                  .tokens = tokens,
+                                  .positions = positions,
+                                  .sample = sample,
+                                  .token = token,
+                                  .segments = SAMPLES,
+                                  .segment_start = start,
+                                  .labels = labels,
+                                  .loss_weight = weight};
+}
+
+/* ---- comparison ---- */
+
+static int compare(const char *what, int64_t row, int64_t column, float ours, float expected, float largest) {
+    if (fabsf(ours - expected) <= BOUND * largest)
+        return STATUS_OK;
+    return status_fail(STATUS_INVALID, "%s [%lld, %lld]: %.9g, whole %.9g, the largest %.9g", what, (long long)row,
+                       (long long)column, (double)ours, (double)expected, (double)largest);
+}
+
+/* What a layer gave: kept of the whole, and compared with that of a part. */
+static int result(struct scene *s, const struct scene *whole, int which, const float *values, int64_t stride,
+                  int64_t first, int64_t rows, int64_t columns, const int64_t *map) {
+    float largest = 0;
+    int status = STATUS_OK;
+    char what[64];
+    if (!whole)
+        s->results[which] = calloc(ROWS * WIDEST, sizeof(float));
+    for (int64_t i = 0; whole && i < ROWS * WIDEST; i++)
+        largest = fmaxf(largest, fabsf(whole->results[which][i]));
+    snprintf(what, sizeof what, "%s, %s", names[s->layer], which ? "gradient of the input" : "output");
+    if (whole && !(largest > 0))
+        status = status_fail(STATUS_INVALID, "%s: all zero", what);
+    for (int64_t i = 0; i < rows && !status; i++)
+        for (int64_t j = 0; j < columns && !status; j++) {
+            int64_t column = map ? map[j] : j, at = (first + i) * WIDEST + column;
+            float value = values[i * stride + j];
+            if (whole)
+                status = compare(what, first + i, column, value, whole->results[which][at], largest);
+            else
+                s->results[which][at] = value;
+        }
+    return status;
+}
+
+/* Every parameter's: those of other layers are zero in both. */
+static int compare_gradients(const struct scene *s, const struct scene *whole) {
+    const struct param_store *store = &s->model->store, *all = &whole->model->store;
+    int status = STATUS_OK, moved = 0;
+    for (int id = 0; id < store->table->count && !status; id++) {
+        const struct param *row = &store->table->rows[id];
+        const float *ours = param_gradient(store, id), *expected = param_gradient(all, id);
+        struct param_rect rects[PARAM_MAX_SLICES];
+        int count = param_part_rects(&store->part, store->table, id, rects);
+        float largest = 0;
+        for (int64_t e = 0; e < param_elements(row); e++)
+            largest = fmaxf(largest, fabsf(expected[e]));
+        moved += largest > 0;
+        for (int r = 0; r < count; r++)
+            for (int64_t e = 0; e < rects[r].rows * rects[r].columns && !status; e++) {
+                int64_t y = e / rects[r].columns, x = e % rects[r].columns;
+                status = compare(row->name, rects[r].row + y, rects[r].column + x,
+                                 ours[(rects[r].local_row + y) * rects[r].columns + x],
+                                 expected[(rects[r].row + y) * row->shape[1] + rects[r].column + x], largest);
+            }
+    }
+    if (!status && moved == 0 && s->layer != CROSS_ENTROPY)
+        status = status_fail(STATUS_INVALID, "%s: no parameter has a gradient", names[s->layer]);
+    return status;
+}
+
+/* ---- layers ---- */
+
+static int64_t first_row(const struct scene *s) {
+    return rank_first_stream_row(&s->rank, ROWS);
+}
+
+static int64_t own_rows(const struct scene *s) {
+    return rank_stream_rows(&s->rank, ROWS);
+}
+
+static int embedding(struct scene *s, const struct scene *whole) {
+    float *x = block_of(ROWS * C), *dx = fill(2, first_row(s), own_rows(s), C, NULL);
+    int status = embedding_pass_forward(s->model, ROWS, false, x);
+    if (!status)
+        status = result(s, whole, 0, x, C, first_row(s), own_rows(s), C, NULL);
+    if (!status)
+        status = embedding_pass_backward(s->model, ROWS, false, dx);
+    free(x);
+    free(dx);
+    return status;
+}
+
+static int norm(struct scene *s, const struct scene *whole) {
+    const struct norm_params *params = &s->model->blocks[0].norm1;
+    int64_t first = first_row(s), rows = own_rows(s);
+    float *x = fill(1, first, rows, C, NULL), *dy = fill(2, first, rows, C, NULL), mean[ROWS], rstd[ROWS];
+    float *y = block_of(rows * C), *dx = block_of(rows * C);
+    int status = norm_forward(s->model, params, rows, x, y, mean, rstd);
+    if (!status)
+        status = result(s, whole, 0, y, C, first, rows, C, NULL);
+    if (!status)
+        status = norm_backward(s->model, params, rows, x, mean, rstd, dy, NULL, dx);
+    if (!status)
+        status = result(s, whole, 1, dx, C, first, rows, C, NULL);
+    free(x);
+    free(dy);
+    free(y);
+    free(dx);
+    return status;
+}
+
+/* Which outputs of a column linear, or inputs of a row linear, a rank has. */
+static void map_columns(const struct scene *s, const struct linear *linear, int64_t map[WIDEST]) {
+    const struct param_store *store = &s->model->store;
+    struct param_rect rects[PARAM_MAX_SLICES];
+    int count = param_part_rects(&store->part, store->table, linear->weight, rects);
+    for (int r = 0; r < count; r++)
+        if (linear->split == LINEAR_COLUMN)
+            for (int64_t i = 0; i < rects[r].rows; i++)
+                map[rects[r].local_row + i] = rects[r].row + i;
+        else
+            for (int64_t j = 0; j < rects[r].columns; j++)
+                map[j] = rects[r].column + j;
+}
+
+static int linear(struct scene *s, const struct scene *whole, const struct linear *linear) {
+    static const struct hook_list no_hooks;
+    bool is_column = linear->split == LINEAR_COLUMN;
+    int64_t map[WIDEST], first[2] = {0, first_row(s)}, rows[2] = {ROWS, own_rows(s)};
+    const int64_t *in = is_column ? NULL : map, *out = is_column ? map : NULL; /* what is cut has all rows */
+    map_columns(s, linear, map);
+    float *x = fill(1, first[is_column], rows[is_column], linear->in, in), *y = block_of(ROWS * linear->out);
+    float *dy = fill(2, first[!is_column], rows[!is_column], linear->out, out), *dx = block_of(ROWS * linear->in);
+    struct linear_call call = {.rank = &s->rank,
+                               .store = &s->model->store,
+                               .hooks = &no_hooks,
+                               .dtype = DTYPE_F32,
+                               .rows = ROWS,
+                               .x = x,
+                               .y = y,
+                               .whole = s->model->whole,
+                               .whole_gradient = s->model->whole_gradient,
+                               .dy = dy,
+                               .dx = dx,
+                               .overwrite_gradients = true};
+    int status = linear_forward(linear, &call);
+    if (!status)
+        status = result(s, whole, 0, y, linear->out, first[!is_column], rows[!is_column], linear->out, out);
+    if (!status)
+        status = linear_backward(linear, &call);
+    if (!status)
+        status = result(s, whole, 1, dx, linear->in, first[is_column], rows[is_column], linear->in, in);
+    free(x);
+    free(y);
+    free(dy);
+    free(dx);
+    return status;
+}
+
+/* The heads between their two linears and behind their norm, with dropout of weights and of the result: a block whose
+ * MLP gives nothing. */
+static int attention(struct scene *s, const struct scene *whole) {
+    struct model *model = s->model;
+    int64_t first = first_row(s), rows = own_rows(s);
+    size_t bytes = (size_t)(rows * C) * sizeof(float);
+    float *x = fill(1, first, rows, C, NULL), *d = fill(2, first, rows, C, NULL), *out = block_of(rows * C);
+    struct hook_segment segment = {.rows = ROWS};
+    struct block_pass pass = {.model = model,
+                              .saved = &model->slot->saved[0],
+                              .out = out,
+                              .rows = ROWS,
+                              .has_dropout = true,
+                              .overwrite_gradients = true,
+                              .segments = &segment,
+                              .segment_count = 1};
+    model->d = model->own_d;
+    memcpy(pass.saved->x, x, bytes);
+    int status = block_forward(&pass);
+    if (!status)
+        status = result(s, whole, 0, out, C, first, rows, C, NULL);
+    memcpy(model->d, d, bytes);
+    if (!status)
+        status = block_backward(&pass);
+    if (!status)
+        status = result(s, whole, 1, model->d, C, first, rows, C, NULL);
+    free(x);
+    free(d);
+    free(out);
+    return status;
+}
+
+static int loss(struct scene *s, const struct scene *whole) {
+    struct model *model = s->model;
+    int64_t map[WIDEST], stride = model->vocab_stride;
+    float *logits = model->logits;
+    for (int64_t v = 0; v < model->vocab; v++)
+        map[v] = model->first_token + v;
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t v = 0; v < model->vocab; v++)
+            logits[i * stride + v] = 8 * number(1, i, map[v]);
+    struct cross_entropy call = {.rows = ROWS,
+                                 .vocab = model->vocab,
+                                 .first_label = model->first_token,
+                                 .stride = stride,
+                                 .type = DTYPE_F32,
+                                 .logits = logits,
+                                 .labels = model->slot->batch.head.labels,
+                                 .loss = model->losses,
+                                 .dloss = model->slot->batch.head.loss_weight};
+    int status =
+        whole ? head_join_loss(model, &call, true) : rank_run(&s->rank, PHASE_LOSS, cross_entropy_fused, &call);
+    if (!status)
+        status = result(s, whole, 0, model->losses, 1, 0, ROWS, 1, NULL);
+    return status ? status : result(s, whole, 1, logits, stride, 0, ROWS, model->vocab, map);
+}
+
+static int run_layer(struct scene *s, const struct scene *whole) {
+    const struct block_params *block = &s->model->blocks[0];
+    switch (s->layer) {
+    case EMBEDDING:
+        return embedding(s, whole);
+    case NORM:
+        return norm(s, whole);
+    case QKV:
+        return linear(s, whole, &block->qkv);
+    case PROJECTION:
+        return linear(s, whole, &block->projection);
+    case FC1:
+        return linear(s, whole, &block->fc1);
+    case FC2:
+        return linear(s, whole, &block->fc2);
+    case ATTENTION:
+        return attention(s, whole);
+    default:
+        return loss(s, whole);
+    }
+}
+
+/* ---- runs ---- */
+
+static const struct model_options options = {.config = {.num_layers = 1,
+                                                        .hidden_size = C,
+                                                        .num_attention_heads = 4,
+                                                        .num_query_groups = 4,
+                                                        .ffn_hidden_size = F,
+                                                        .max_position_embeddings = T,
+                                                        .vocab_size = V,
+                                                        .hidden_dropout = 0.1,
+                                                        .attention_dropout = 0.2,
+                                                        .init_method_std = 0.2,
+                                                        .layernorm_epsilon = 1e-5,
+                                                        .add_bias_linear = true},
+                                             .dtype = DTYPE_F32,
+                                             .use = MODEL_TRAIN,
+                                             .max_rows = ROWS};
+
+/* The layer by itself, in a model whose batch is there; then what ranks sum of their parts of gradients. */
+static int play(struct scene *s, const struct scene *whole) {
+    struct model_batch batch;
+    make_batch(&batch);
+    fill_weights(s->model, s->layer);
+    int status = model_train_step(s->model, &batch, &(struct model_pass){.is_first_micro_batch = true});
+    memset(s->model->store.gradients, 0, (size_t)s->model->store.flat_elements * sizeof(float));
+    if (!status)
+        status = run_layer(s, whole);
+    return status ? status : gradient_sum_over_tensor(&s->rank, &s->model->store, 0);
+}
+
+static int run_rank(struct comm *world, void *context) {
+    const struct task *task = context;
+    struct scene s = {.layer = task->layer};
+    struct rank_grid grid = {task->tensors, 1, 1, 1, 1};
+    int status = device_open("cpu", 0, 1, &s.device);
+    if (status)
+        return status;
+    status = rank_open(&s.rank, &grid, world, s.device, 1);
+    s.rank.is_sequence_parallel = task->is_sequence_parallel;
+    if (!status)
+        status = model_open(&options, &s.rank, false, NULL, &s.model);
+    if (!status)
+        status = play(&s, task->whole);
+    if (!status)
+        status = compare_gradients(&s, task->whole);
+    if (status)
+        comm_abort(world, status_text());
+    model_close(s.model);
+    rank_close(&s.rank);
+    device_close(s.device);
+    return status;
+}
+
+static void check(enum layer layer) {
+    struct scene whole = {.layer = layer};
+    test_ok(device_open("cpu", 0, 1, &whole.device));
+    test_ok(rank_open_single(&whole.rank, whole.device, 1));
+    test_ok(model_open(&options, &whole.rank, false, NULL, &whole.model));
+    test_ok(play(&whole, NULL));
+    for (int tensors = 2; tensors <= 4; tensors *= 2)
+        for (int is_cut = 0; is_cut < 2; is_cut++) {
+            struct task task = {layer, tensors, is_cut, &whole};
+            test_ok(comm_local_run(tensors, run_rank, &task));
+        }
+    model_close(whole.model);
+    rank_close(&whole.rank);
+    device_close(whole.device);
+    for (int i = 0; i < RESULTS; i++)
+        free(whole.results[i]);
+}
+
+static void the_embedding_of_a_cut_vocabulary(void **state) {
+    (void)state;
+    check(EMBEDDING);
+}
+
+static void the_norm_of_a_cut_sequence(void **state) {
+    (void)state;
+    check(NORM);
+}
+
+static void linears_cut_by_columns(void **state) {
+    (void)state;
+    check(QKV);
+    check(FC1);
+}
+
+static void linears_cut_by_rows(void **state) {
+    (void)state;
+    check(PROJECTION);
+    check(FC2);
+}
+
+static void attention_cut_by_heads(void **state) {
+    (void)state;
+    check(ATTENTION);
+}
+
+static void the_loss_of_a_cut_vocabulary(void **state) {
+    (void)state;
+    check(CROSS_ENTROPY);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_embedding_of_a_cut_vocabulary),
+        cmocka_unit_test(the_norm_of_a_cut_sequence),
+        cmocka_unit_test(linears_cut_by_columns),
+        cmocka_unit_test(linears_cut_by_rows),
+        cmocka_unit_test(attention_cut_by_heads),
+        cmocka_unit_test(the_loss_of_a_cut_vocabulary),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
