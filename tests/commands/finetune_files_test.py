@@ -246,8 +246,9 @@ class Files(Tuning):
         for a, b in zip(*(support.rows(text)[0]["logprobs"][1:] for text in (both, out)), strict=True):
             self.assertLess(abs(a - b), 1e-5 * max(1, abs(a)))
         before = hash_tree(stack)
-        self.tune("plain", "ia3 lora", "--train.train_iters=1")  # the same stack: replaced
-        self.assertNotEqual(before["lora/adapter_config.json"], hash_tree(stack)["lora/adapter_config.json"])
+        self.tune("plain", "lora ia3", "--peft.target_modules=c_attn", "--peft.ia3.target_modules=attn.c_proj", "--peft.r=2",
+                  "--optim.lr=1e-2", *self.validating(), "--train.train_iters=9", "--checkpoint.load", stack)  # the same: replaced
+        self.assertNotEqual(before["lora/adapter_model.safetensors"], hash_tree(stack)["lora/adapter_model.safetensors"])
         self.assert_refused(stack, "lora", f"{stack} holds ia3, another adapter")
 
     def test_a_dry_run_prints_a_configuration_that_is_the_run(self):
@@ -281,7 +282,7 @@ class Files(Tuning):
         self.assert_refused(adapters, "lora ia3", f"{adapters}/ia3 holds iter_0000001, which finetune did not write there")
         self.assert_refused(adapters / "lora", "ia3", "adapter_config.json, of an adapter of another method")
         self.assert_refused(adapters / "lora", "ia3 lora", "adapter_config.json, another adapter's")
-        self.tune("adapters/lora", "lora", "--train.train_iters=2")  # its own goes on and is replaced
+        self.tune("adapters/lora", "lora", "--train.train_iters=2", "--checkpoint.load", adapters / "lora")  # its own: replaced
         self.assertEqual((adapters / "lora/notes.txt").read_text(), "mine")
         (adapters / "lora/best").mkdir()
         (adapters / "lora/best/notes.txt").write_text("mine")
