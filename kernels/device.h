@@ -16,8 +16,9 @@
 struct device;
 struct stream;
 
-/* Opens a device of backend `kind` ("cpu"). `threads` workers for the CPU, 0 = all cores that this thread may use; a
- * warning says where fewer compute than were asked for. STATUS_UNSUPPORTED names the kinds that are built. */
+/* Opens a device of backend `kind` ("cpu"). `threads` workers for the CPU, 0 = all cores that this thread may use;
+ * fewer where so many are not sensible, or OpenMP does not give them. STATUS_UNSUPPORTED names the kinds that are
+ * built. */
 int device_open(const char *kind, int index, int threads, struct device **device);
 void device_close(struct device *device);
 /* One line for people: "cpu, 2 threads, avx512_bf16". */

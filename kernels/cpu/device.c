@@ -55,17 +55,12 @@ const struct ops *ops_for_level(const struct device *device, const char *level) 
 /* As many as asked for (0: the cores), if that is sensible and OpenMP gives them: where its environment allows fewer
  * (OMP_THREAD_LIMIT, OMP_MAX_ACTIVE_LEVELS), oneDNN would leave out the work of those that do not come. */
 static int find_threads(int asked) {
-    int cores = usable_cores(), most = cores > MOST_THREADS ? cores : MOST_THREADS;
-    int wanted = asked > 0 ? asked : cores, threads = wanted < most ? wanted : most, given = 1;
+    int cores = usable_cores(), most = cores > MOST_THREADS ? cores : MOST_THREADS, given = 1;
+    int wanted = asked > 0 ? asked : cores, threads = wanted < most ? wanted : most;
     omp_set_dynamic(0);
 #pragma omp parallel num_threads(threads)
 #pragma omp master
     given = omp_get_num_threads();
-    if (given < threads && asked > 0)
-        log_warning("computing with %d thread%s, not %d: OpenMP's environment allows no more", given,
-                    given == 1 ? "" : "s", wanted);
-    else if (threads < wanted)
-        log_warning("computing with %d threads, not %d: there are %d cores", threads, wanted, cores);
     return given;
 }
 

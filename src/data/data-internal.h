@@ -85,10 +85,14 @@ int part_receive(struct comm *world, int from, struct indexed_writer *writer, ch
 
 /* ---- index_cache.c ---- */
 
-/* Reads the maps into `dataset`, whose counts are set and whose arrays are allocated. False: nothing usable there. */
+/* The block of the maps of a dataset whose counts are set. */
+size_t index_maps_bytes(const struct gpt_dataset *dataset);
+int index_maps_allocate(struct gpt_dataset *dataset);
+void index_maps_free(struct gpt_dataset *dataset);
+/* Maps the cache's file. False: nothing usable there. */
 bool index_cache_read(const struct gpt_dataset_request *request, struct gpt_dataset *dataset);
-/* Writes them; a failure is a warning. */
-void index_cache_write(const struct gpt_dataset_request *request, const struct gpt_dataset *dataset);
+/* Writes the maps, and has them in the file from then on; a failure is a warning. */
+void index_cache_write(const struct gpt_dataset_request *request, struct gpt_dataset *dataset);
 
 /* ---- blend.c ---- */
 

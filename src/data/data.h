@@ -143,6 +143,7 @@ struct gpt_dataset {
     int64_t length;                    /* samples: at least as many as were asked for */
     struct gpt_position *sample_index; /* [length + 1]; rows j and j+1 bound piece j */
     uint32_t *shuffle_index;           /* [length] sample k is piece shuffle_index[k] */
+    void *maps;                        /* the three in one block: memory, or a cache's file, which processes share */
 };
 
 struct gpt_dataset_request {
@@ -157,6 +158,8 @@ struct gpt_dataset_request {
  * cannot be written is a warning, one that is stale or damaged is built again. */
 int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_request *request);
 void gpt_dataset_close(struct gpt_dataset *dataset);
+/* The counts and the bytes of the maps, which are not built. */
+int gpt_dataset_measure(struct gpt_dataset *dataset, const struct gpt_dataset_request *request, size_t *bytes);
 
 /* ---- agreement ---- */
 
@@ -211,10 +214,14 @@ struct gpt_data_options {
     struct gpt_rules rules;
 };
 
+struct gpt_data_users;
+
+/* Read only once it is open. */
 struct gpt_data {
     int64_t file_count;
     struct indexed_dataset **files;
     struct gpt_split splits[SPLIT_COUNT];
+    struct gpt_data_users *users; /* NULL: it has one */
 };
 
 /* What a run asks for: train_iters * GBS samples, (train_iters / eval_interval + 1) * eval_iters * GBS for validation
@@ -224,7 +231,18 @@ struct gpt_data_options gpt_data_options_of_run(const struct run_config *run);
 /* STATUS_USAGE for options that cannot be (weights, split, seed), else as indexed_dataset_open. Samples asked of a
  * training split without tokens are STATUS_INVALID; an empty validation or test split is none. */
 int gpt_data_open(struct gpt_data *data, const struct gpt_data_options *options);
+/* Copies of the struct, in any threads of the process, stand for the same data from now on: `users` of them with this
+ * one, each of which is closed. */
+int gpt_data_share(struct gpt_data *data, int users);
 void gpt_data_close(struct gpt_data *data);
+
+struct gpt_data_bytes {
+    size_t maps;    /* index maps: in a file that the processes of a host share, where a cache can be written */
+    size_t process; /* where each sequence starts, and the order of a blend */
+};
+/* What the data of these options holds in memory. `data`: its open files; nothing is built. The ranks of a process have
+ * it once. */
+int gpt_data_measure(const struct gpt_data *data, const struct gpt_data_options *options, struct gpt_data_bytes *bytes);
 
 /* ---- batches ---- */
 

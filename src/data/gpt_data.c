@@ -3,6 +3,7 @@
 #include "data-internal.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +46,7 @@ static const double SURPLUS = 0.005;
 struct builder {
     const struct gpt_data_options *options;
     struct gpt_data *data;
+    struct indexed_dataset **files; /* of the data */
     const char **prefixes;
     double *weights; /* normalised once; NULL: by length */
     bool is_blend;
@@ -55,32 +57,51 @@ static void part_lengths(const struct gpt_split *split, int64_t *lengths) {
         lengths[k] = split->parts[k].length;
 }
 
-static int open_parts(const struct builder *builder, enum data_split which) {
+/* What is asked of file k for a split. */
+static int request_of(const struct builder *builder, enum data_split which, int64_t k,
+                      struct gpt_dataset_request *request) {
     const struct gpt_data_options *options = builder->options;
+    int64_t first[SPLIT_COUNT], last[SPLIT_COUNT], wanted = options->samples[which];
+    struct indexed_dataset *file = builder->files[k];
+    int status = split_parse(options->split, file->sequences, first, last);
+    if (status)
+        return status;
+    *request = (struct gpt_dataset_request){
+        .tokens = file,
+        .first = first[which],
+        .last = last[which],
+        .seq_length = options->seq_length,
+        .samples = !builder->is_blend ? wanted
+                   : builder->weights ? (int64_t)ceil(share(wanted, builder->weights[k]) * (1 + SURPLUS))
+                                      : GPT_ONE_EPOCH,
+        .seed = options->seed,
+        .cache = options->data_cache_path,
+    };
+    return STATUS_OK;
+}
+
+static int open_parts(const struct builder *builder, enum data_split which) {
     struct gpt_split *split = &builder->data->splits[which];
-    int64_t wanted = options->samples[which];
     for (int64_t k = 0; k < builder->data->file_count; k++) {
-        int64_t first[SPLIT_COUNT], last[SPLIT_COUNT];
-        struct indexed_dataset *file = builder->data->files[k];
-        int status = split_parse(options->split, file->sequences, first, last);
+        struct gpt_dataset_request request;
+        int status = request_of(builder, which, k, &request);
+        if (!status)
+            status = gpt_dataset_open(&split->parts[k], &request);
         if (status)
-            return status;
-        struct gpt_dataset_request request = {
-            .tokens = file,
-            .first = first[which],
-            .last = last[which],
-            .seq_length = options->seq_length,
-            .samples = !builder->is_blend ? wanted
-                       : builder->weights ? (int64_t)ceil(share(wanted, builder->weights[k]) * (1 + SURPLUS))
-                                          : GPT_ONE_EPOCH,
-            .seed = options->seed,
-            .cache = options->data_cache_path,
-        };
-        if ((status = gpt_dataset_open(&split->parts[k], &request)))
             return status;
         split->part_count = k + 1;
     }
     return STATUS_OK;
+}
+
+/* Samples of a split: of a blend by weights the sum of its parts' shares, else no more than the parts have. */
+static int64_t blend_length(const struct builder *builder, enum data_split which, int64_t parts, int64_t total) {
+    int64_t wanted = builder->options->samples[which], size = 0;
+    for (int64_t k = 0; builder->weights && k < parts; k++)
+        size += (int64_t)share(wanted, builder->weights[k]);
+    if (!builder->weights)
+        size = wanted == GPT_ONE_EPOCH || total < wanted ? total : wanted;
+    return size;
 }
 
 /* A part without a sample cannot be drawn from. A share of the training data that the user weighted must be there; what
@@ -130,17 +151,14 @@ struct blend_scratch {
 
 static int fill_blend(const struct builder *builder, enum data_split which, const struct blend_scratch *scratch) {
     struct gpt_split *split = &builder->data->splits[which];
-    int64_t wanted = builder->options->samples[which], total = 0, size = 0;
+    int64_t wanted = builder->options->samples[which], total = 0;
     int64_t count = keep_filled(split, builder->weights, scratch->numbers, scratch->lengths, scratch->weights);
     if (count == 0)
         return STATUS_OK;
     for (int64_t k = 0; k < count; k++)
         total += scratch->lengths[k];
-    for (int64_t k = 0; builder->weights && k < split->part_count; k++)
-        size += (int64_t)share(wanted, builder->weights[k]);
     bool is_exhaustive = !builder->weights && wanted == GPT_ONE_EPOCH;
-    if (!builder->weights)
-        size = is_exhaustive || total < wanted ? total : wanted;
+    int64_t size = blend_length(builder, which, split->part_count, total);
     split->dataset_index = malloc((size_t)(size + 1) * sizeof *split->dataset_index);
     split->dataset_sample_index = malloc((size_t)(size + 1) * sizeof *split->dataset_sample_index);
     if (!split->dataset_index || !split->dataset_sample_index)
@@ -215,7 +233,7 @@ static int check_rules(const struct gpt_rules *rules) {
 
 static int open_files(struct builder *builder, int64_t count) {
     struct gpt_data *data = builder->data;
-    data->files = calloc((size_t)count, sizeof(struct indexed_dataset *));
+    builder->files = data->files = calloc((size_t)count, sizeof(struct indexed_dataset *));
     if (!data->files)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t k = 0; k < count; k++) {
@@ -227,6 +245,18 @@ static int open_files(struct builder *builder, int64_t count) {
     return STATUS_OK;
 }
 
+/* Reads the data path; the prefixes and weights are the caller's to free. */
+static int parse_path(struct builder *builder, int64_t *count) {
+    int status = blend_parse(&builder->options->data_path, &builder->prefixes, &builder->weights, count);
+    if (!status && *count > MAX_PARTS)
+        status =
+            status_fail(STATUS_USAGE, "a blend of %lld datasets, expected at most %d", (long long)*count, MAX_PARTS);
+    builder->is_blend = !status && (*count > 1 || builder->weights);
+    if (!status && builder->weights)
+        blend_normalize(builder->weights, *count);
+    return status;
+}
+
 int gpt_data_open(struct gpt_data *data, const struct gpt_data_options *options) {
     struct builder builder = {.options = options, .data = data};
     int64_t count, first[SPLIT_COUNT], last[SPLIT_COUNT];
@@ -235,16 +265,9 @@ int gpt_data_open(struct gpt_data *data, const struct gpt_data_options *options)
     if (!status)
         status = split_parse(options->split, 0, first, last);
     if (!status)
-        status = blend_parse(&options->data_path, &builder.prefixes, &builder.weights, &count);
-    if (!status && count > MAX_PARTS)
-        status =
-            status_fail(STATUS_USAGE, "a blend of %lld datasets, expected at most %d", (long long)count, MAX_PARTS);
-    if (!status) {
-        builder.is_blend = count > 1 || builder.weights;
-        if (builder.weights)
-            blend_normalize(builder.weights, count);
+        status = parse_path(&builder, &count);
+    if (!status)
         status = open_files(&builder, count);
-    }
     for (int i = 0; i < SPLIT_COUNT && !status; i++)
         status = build_split(&builder, (enum data_split)i);
     free(builder.prefixes);
@@ -254,7 +277,64 @@ int gpt_data_open(struct gpt_data *data, const struct gpt_data_options *options)
     return status;
 }
 
+/* ---- what it takes ---- */
+
+static int measure_split(const struct builder *builder, enum data_split which, int64_t files,
+                         struct gpt_data_bytes *bytes) {
+    int64_t total = 0;
+    for (int64_t k = 0; k < files; k++) {
+        struct gpt_dataset_request request;
+        struct gpt_dataset part;
+        size_t maps = 0;
+        int status = request_of(builder, which, k, &request);
+        if (!status)
+            status = gpt_dataset_measure(&part, &request, &maps);
+        if (status)
+            return status;
+        total += part.length;
+        bytes->maps += maps;
+    }
+    if (builder->is_blend)
+        bytes->process += (size_t)blend_length(builder, which, files, total) * (sizeof(int16_t) + sizeof(int64_t));
+    return STATUS_OK;
+}
+
+int gpt_data_measure(const struct gpt_data *data, const struct gpt_data_options *options,
+                     struct gpt_data_bytes *bytes) {
+    struct builder builder = {.options = options, .files = data->files};
+    int64_t count;
+    *bytes = (struct gpt_data_bytes){0};
+    int status = parse_path(&builder, &count);
+    for (int64_t k = 0; k < data->file_count; k++)
+        bytes->process += (size_t)(data->files[k]->sequences + 1) * sizeof *data->files[k]->starts;
+    for (int i = 0; i < SPLIT_COUNT && !status; i++)
+        if (options->samples[i] != GPT_NOT_WANTED)
+            status = measure_split(&builder, (enum data_split)i, data->file_count, bytes);
+    free(builder.prefixes);
+    free(builder.weights);
+    return status;
+}
+
+/* ---- its users ---- */
+
+struct gpt_data_users {
+    atomic_int left;
+};
+
+int gpt_data_share(struct gpt_data *data, int users) {
+    data->users = malloc(sizeof *data->users);
+    if (!data->users)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    atomic_init(&data->users->left, users);
+    return STATUS_OK;
+}
+
 void gpt_data_close(struct gpt_data *data) {
+    if (data->users && atomic_fetch_sub(&data->users->left, 1) > 1) {
+        *data = (struct gpt_data){0};
+        return;
+    }
+    free(data->users);
     for (int i = 0; i < SPLIT_COUNT; i++) {
         struct gpt_split *split = &data->splits[i];
         for (int64_t k = 0; k < split->part_count; k++)

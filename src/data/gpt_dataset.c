@@ -36,8 +36,9 @@ static int plan_epochs(const struct gpt_dataset_request *request, int64_t tokens
 static void fill_document_index(struct gpt_dataset *dataset, const struct gpt_dataset_request *request,
                                 const struct epochs *epochs, struct random_state *random) {
     int64_t n = request->last - request->first, shuffled = dataset->document_count;
-    for (int64_t i = 0; i < dataset->document_count; i++)
-        dataset->document_index[i] = (int32_t)(request->first + i % n);
+    for (int64_t begin = 0; begin < dataset->document_count; begin += n)
+        for (int64_t i = 0; i < n; i++)
+            dataset->document_index[begin + i] = (int32_t)(request->first + i);
     if (epochs->is_last_separate)
         shuffled -= n;
     random_state_shuffle(random, (uint32_t *)dataset->document_index, shuffled);
@@ -46,6 +47,7 @@ static void fill_document_index(struct gpt_dataset *dataset, const struct gpt_da
 
 /* Walks the documents end to end. A sample takes S+1 tokens; the next one begins at the last of them. */
 static void fill_sample_index(struct gpt_dataset *dataset) {
+    enum { AHEAD = 32 }; /* lengths that are on their way from memory: documents come in no order */
     const struct indexed_dataset *tokens = dataset->tokens;
     int64_t document = 0, offset = 0;
     dataset->sample_index[0] = (struct gpt_position){0, 0};
@@ -56,6 +58,8 @@ static void fill_sample_index(struct gpt_dataset *dataset) {
             if (need <= left)
                 break;
             need -= left;
+            if (document + AHEAD < dataset->document_count)
+                __builtin_prefetch(&tokens->starts[dataset->document_index[document + AHEAD]]);
             document++; /* the samples were counted from the tokens: they never run out */
             offset = 0;
         }
@@ -72,16 +76,6 @@ static void fill_shuffle_index(struct gpt_dataset *dataset, const struct epochs 
     random_state_shuffle(random, dataset->shuffle_index + first, dataset->length - first);
 }
 
-static int allocate(struct gpt_dataset *dataset) {
-    dataset->document_index = malloc((size_t)(dataset->document_count + 1) * sizeof *dataset->document_index);
-    dataset->sample_index = malloc((size_t)(dataset->length + 1) * sizeof *dataset->sample_index);
-    dataset->shuffle_index = malloc((size_t)(dataset->length + 1) * sizeof *dataset->shuffle_index);
-    if (!dataset->document_index || !dataset->sample_index || !dataset->shuffle_index)
-        return status_fail(STATUS_MEMORY, "no memory for the index of %lld samples of %s", (long long)dataset->length,
-                           dataset->tokens->prefix);
-    return STATUS_OK;
-}
-
 static int check_request(const struct gpt_dataset_request *request) {
     if (request->seq_length < 1 || request->seq_length > INT32_MAX - 1)
         return status_fail(STATUS_USAGE, "a sequence length of %lld is not in 1 .. %d", (long long)request->seq_length,
@@ -93,35 +87,50 @@ static int check_request(const struct gpt_dataset_request *request) {
     return STATUS_OK;
 }
 
-int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_request *request) {
+/* Checks a request and counts its documents and samples. */
+static int measure(struct gpt_dataset *dataset, const struct gpt_dataset_request *request, struct epochs *epochs) {
     const struct indexed_dataset *file = request->tokens;
     *dataset = (struct gpt_dataset){.tokens = file, .seq_length = request->seq_length};
+    *epochs = (struct epochs){.count = 1};
     int64_t sequences = request->last - request->first;
     int64_t tokens = file->starts[request->last] - file->starts[request->first];
-    struct epochs epochs = {.count = 1};
     int status = check_request(request);
     if (!status && tokens > 0) {
-        status = plan_epochs(request, tokens, &epochs);
-        dataset->length = (epochs.count * tokens - 1) / request->seq_length;
+        status = plan_epochs(request, tokens, epochs);
+        dataset->length = (epochs->count * tokens - 1) / request->seq_length;
     }
     if (status)
         return status;
     /* Positions and samples are kept in 32 bits (upstream changes to 64 there). */
-    if (__builtin_mul_overflow(epochs.count, sequences, &dataset->document_count) ||
+    if (__builtin_mul_overflow(epochs->count, sequences, &dataset->document_count) ||
         dataset->document_count > UINT32_MAX || dataset->length > (int64_t)UINT32_MAX - 2)
         return status_fail(STATUS_UNSUPPORTED,
                            "%s: %lld samples need %lld epochs of %lld sequences, more than 2^32 entries", file->prefix,
-                           (long long)request->samples, (long long)epochs.count, (long long)sequences);
-    if ((status = allocate(dataset))) {
-        gpt_dataset_close(dataset);
+                           (long long)request->samples, (long long)epochs->count, (long long)sequences);
+    return STATUS_OK;
+}
+
+int gpt_dataset_measure(struct gpt_dataset *dataset, const struct gpt_dataset_request *request, size_t *bytes) {
+    struct epochs epochs;
+    int status = measure(dataset, request, &epochs);
+    *bytes = status ? 0 : index_maps_bytes(dataset);
+    return status;
+}
+
+int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_request *request) {
+    struct epochs epochs;
+    int status = measure(dataset, request, &epochs);
+    if (status)
         return status;
-    }
-    bool is_cached = tokens > 0 && !(request->cache && !*request->cache);
+    bool has_tokens = dataset->tokens->starts[request->last] > dataset->tokens->starts[request->first];
+    bool is_cached = has_tokens && !(request->cache && !*request->cache);
     if (is_cached && index_cache_read(request, dataset))
         return STATUS_OK;
+    if ((status = index_maps_allocate(dataset)))
+        return status;
     struct random_state random;
     random_state_seed(&random, (uint32_t)request->seed);
-    if (sequences > 0)
+    if (request->last > request->first)
         fill_document_index(dataset, request, &epochs, &random);
     fill_sample_index(dataset);
     fill_shuffle_index(dataset, &epochs, &random);
@@ -131,8 +140,6 @@ int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_reque
 }
 
 void gpt_dataset_close(struct gpt_dataset *dataset) {
-    free(dataset->document_index);
-    free(dataset->sample_index);
-    free(dataset->shuffle_index);
+    index_maps_free(dataset);
     *dataset = (struct gpt_dataset){0};
 }

@@ -15,7 +15,12 @@ static int read_piece(const struct gpt_dataset *dataset, int64_t j, int64_t voca
             return status_fail(STATUS_INVALID, "%s: sample piece %lld runs past the last document",
                                dataset->tokens->prefix, (long long)j);
         int64_t sequence = dataset->document_index[document];
-        int64_t left = indexed_dataset_length(dataset->tokens, sequence) - offset;
+        int64_t left = sequence >= 0 && sequence < dataset->tokens->sequences
+                           ? indexed_dataset_length(dataset->tokens, sequence) - offset
+                           : -1;
+        if (left < 0 || offset < 0) /* the maps may be a file that somebody changes */
+            return status_fail(STATUS_INVALID, "%s: the index map of sample piece %lld is damaged",
+                               dataset->tokens->prefix, (long long)j);
         int64_t n = left < S - done ? left : S - done;
         int status = STATUS_OK;
         if (n > 0)
@@ -65,7 +70,11 @@ int gpt_split_get(const struct gpt_split *split, int64_t k, struct gpt_sample *s
         inside = split->dataset_sample_index[k];
     }
     int32_t last = 0;
-    int status = read_piece(part, part->shuffle_index[inside], split->rules.vocab_size, sample->tokens, &last);
+    int64_t piece = part->shuffle_index[inside];
+    if (piece >= part->length)
+        return status_fail(STATUS_INVALID, "%s: the index map of sample %lld is damaged", part->tokens->prefix,
+                           (long long)k);
+    int status = read_piece(part, piece, split->rules.vocab_size, sample->tokens, &last);
     if (!status)
         apply_rules(&split->rules, split->seq_length, last, sample);
     return status ? status_wrap(status, "sample %lld", (long long)k) : status;

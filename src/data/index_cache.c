@@ -1,13 +1,19 @@
-/* Index maps on disk: one file for a dataset, a range, a sequence length, a number of samples and a seed. The file says
- * all of that itself, and the fingerprint of the lengths, so one that is stale is seen; a checksum and the ranges of
- * every entry show one that is damaged. Either is built again. It appears by a rename, so several ranks may write it at
- * once. */
+/* Index maps are one block: a header, then the three arrays. On disk that is a file for a dataset, a range, a sequence
+ * length, a number of samples and a seed. The file says all of that itself, and the fingerprint of the lengths, so one
+ * that is stale is seen; a checksum and the ranges of every entry show one that is damaged. Either is built again. It
+ * appears by a rename, so several ranks may write it at once.
+ *
+ * The file is mapped, not read: the processes of a host share its pages. It may be removed or replaced at any time, but
+ * whoever shortens it in place ends the programs that have it open. */
 #include "data-internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -37,24 +43,42 @@ static struct header expected_header(const struct gpt_dataset_request *request, 
     return header;
 }
 
-struct part {
-    void *bytes;
-    size_t length;
-};
-enum { PARTS = 3 };
+static_assert(sizeof(struct header) == 96 && sizeof(struct gpt_position) == 8, "the file's layout");
 
-static void list_parts(const struct gpt_dataset *dataset, struct part parts[PARTS]) {
-    parts[0] =
-        (struct part){dataset->document_index, (size_t)dataset->document_count * sizeof *dataset->document_index};
-    parts[1] = (struct part){dataset->sample_index, (size_t)(dataset->length + 1) * sizeof *dataset->sample_index};
-    parts[2] = (struct part){dataset->shuffle_index, (size_t)dataset->length * sizeof *dataset->shuffle_index};
+size_t index_maps_bytes(const struct gpt_dataset *dataset) {
+    return sizeof(struct header) + (size_t)dataset->document_count * sizeof *dataset->document_index +
+           (size_t)(dataset->length + 1) * sizeof *dataset->sample_index +
+           (size_t)dataset->length * sizeof *dataset->shuffle_index;
 }
 
-static uint64_t checksum(const struct header *header, const struct part parts[PARTS]) {
-    uLong crc = crc32_z(0, (const Bytef *)header + CHECKED_FROM, sizeof *header - CHECKED_FROM);
-    for (int i = 0; i < PARTS; i++)
-        crc = crc32_z(crc, parts[i].bytes, parts[i].length);
-    return crc;
+static void set_maps(struct gpt_dataset *dataset, void *maps) {
+    char *documents = (char *)maps + sizeof(struct header);
+    char *samples = documents + (size_t)dataset->document_count * sizeof *dataset->document_index;
+    dataset->maps = maps;
+    dataset->document_index = (int32_t *)documents;
+    dataset->sample_index = (struct gpt_position *)samples;
+    dataset->shuffle_index = (uint32_t *)(samples + (size_t)(dataset->length + 1) * sizeof *dataset->sample_index);
+}
+
+int index_maps_allocate(struct gpt_dataset *dataset) {
+    size_t bytes = index_maps_bytes(dataset);
+    void *maps = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (maps == MAP_FAILED)
+        return status_fail(STATUS_MEMORY, "no memory for the index of %lld samples of %s", (long long)dataset->length,
+                           dataset->tokens->prefix);
+    madvise(maps, bytes, MADV_HUGEPAGE); /* shuffles go anywhere in it */
+    set_maps(dataset, maps);
+    return STATUS_OK;
+}
+
+void index_maps_free(struct gpt_dataset *dataset) {
+    if (dataset->maps)
+        munmap(dataset->maps, index_maps_bytes(dataset));
+    dataset->maps = NULL;
+}
+
+static uint64_t checksum(const void *maps, size_t bytes) {
+    return crc32_z(0, (const Bytef *)maps + CHECKED_FROM, bytes - CHECKED_FROM);
 }
 
 /* The directory of the caches of a prefix. */
@@ -96,10 +120,11 @@ static bool is_consistent(const struct gpt_dataset_request *request, const struc
             return false;
     for (int64_t j = 0; j <= dataset->length; j++) {
         struct gpt_position at = dataset->sample_index[j];
-        if (at.document >= dataset->document_count || at.offset < 0 ||
-            at.offset >= indexed_dataset_length(request->tokens, dataset->document_index[at.document]))
-            if (j > 0 || at.offset != 0) /* the first document may be empty */
-                return false;
+        if (at.document >= dataset->document_count || at.offset < 0)
+            return false;
+        bool is_first = j == 0 && at.offset == 0; /* the first document may be empty */
+        if (!is_first && at.offset >= indexed_dataset_length(request->tokens, dataset->document_index[at.document]))
+            return false;
     }
     for (int64_t i = 0; i < dataset->length; i++)
         if (dataset->shuffle_index[i] >= dataset->length)
@@ -107,34 +132,41 @@ static bool is_consistent(const struct gpt_dataset_request *request, const struc
     return true;
 }
 
-static bool read_file(int descriptor, const char *path, const struct header *expected, struct part parts[PARTS]) {
+/* The file's pages, of `bytes`, or NULL. */
+static void *map_file(int descriptor, size_t bytes) {
+    void *maps = mmap(NULL, bytes, PROT_READ, MAP_SHARED, descriptor, 0);
+    return maps == MAP_FAILED ? NULL : maps;
+}
+
+/* Maps a file that is this request's, and consistent. */
+static bool take_file(int descriptor, const struct gpt_dataset_request *request, struct gpt_dataset *dataset) {
+    struct header expected = expected_header(request, dataset);
+    struct stat info;
+    size_t bytes = index_maps_bytes(dataset);
+    if (fstat(descriptor, &info) || !S_ISREG(info.st_mode) || info.st_size != (off_t)bytes)
+        return false;
+    void *maps = map_file(descriptor, bytes);
+    if (!maps)
+        return false;
     struct header header;
-    size_t total = sizeof header;
-    for (int i = 0; i < PARTS; i++)
-        total += parts[i].length;
-    off_t at = sizeof header;
-    if (lseek(descriptor, 0, SEEK_END) != (off_t)total || file_pread_all(descriptor, &header, sizeof header, 0, path))
-        return false;
-    if (memcmp(header.magic, expected->magic, sizeof header.magic) ||
-        memcmp((const char *)&header + CHECKED_FROM, (const char *)expected + CHECKED_FROM,
-               sizeof header - CHECKED_FROM))
-        return false;
-    for (int i = 0; i < PARTS; at += (off_t)parts[i].length, i++)
-        if (file_pread_all(descriptor, parts[i].bytes, parts[i].length, at, path))
-            return false;
-    return checksum(&header, parts) == header.checksum;
+    memcpy(&header, maps, sizeof header);
+    set_maps(dataset, maps);
+    if (!memcmp(header.magic, expected.magic, sizeof header.magic) &&
+        !memcmp((const char *)&header + CHECKED_FROM, (const char *)&expected + CHECKED_FROM,
+                sizeof header - CHECKED_FROM) &&
+        checksum(maps, bytes) == header.checksum && is_consistent(request, dataset))
+        return true;
+    index_maps_free(dataset);
+    return false;
 }
 
 bool index_cache_read(const struct gpt_dataset_request *request, struct gpt_dataset *dataset) {
     struct strbuf directory = STRBUF_INIT, path = STRBUF_INIT;
-    struct part parts[PARTS];
     bool is_usable = false;
     if (!cache_path(request, &directory, &path)) {
         int descriptor = open(strbuf_text(&path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (descriptor >= 0) {
-            struct header expected = expected_header(request, dataset);
-            list_parts(dataset, parts);
-            is_usable = read_file(descriptor, strbuf_text(&path), &expected, parts) && is_consistent(request, dataset);
+            is_usable = take_file(descriptor, request, dataset);
             close(descriptor);
             if (!is_usable)
                 log_info("%s is stale or damaged and is built again", strbuf_text(&path));
@@ -145,29 +177,51 @@ bool index_cache_read(const struct gpt_dataset_request *request, struct gpt_data
     return is_usable;
 }
 
-static int write_file(const char *path, const struct header *header, const struct part parts[PARTS]) {
+/* *info: of the file, which has its name when this returns. */
+static int write_file(const char *path, const struct gpt_dataset *dataset, struct stat *info) {
     struct file_writer writer;
     int status = file_writer_open(&writer, path);
     if (status)
         return status;
-    fwrite(header, sizeof *header, 1, writer.stream);
-    for (int i = 0; i < PARTS; i++)
-        fwrite(parts[i].bytes, 1, parts[i].length, writer.stream); /* an error is seen by the commit */
+    fwrite(dataset->maps, 1, index_maps_bytes(dataset), writer.stream); /* an error is seen by the commit */
+    if (fstat(fileno(writer.stream), info))
+        info->st_ino = 0;
     return file_writer_commit(&writer);
 }
 
-void index_cache_write(const struct gpt_dataset_request *request, const struct gpt_dataset *dataset) {
+/* The file that was written takes the place of the memory that it was written from; where another one has its name
+ * already, the memory stays. */
+static void change_to_file(const char *path, const struct stat *written, struct gpt_dataset *dataset) {
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat info;
+    size_t bytes = index_maps_bytes(dataset);
+    if (descriptor < 0)
+        return;
+    bool is_same = !fstat(descriptor, &info) && info.st_dev == written->st_dev && info.st_ino == written->st_ino &&
+                   info.st_size == (off_t)bytes;
+    void *maps = is_same ? map_file(descriptor, bytes) : NULL;
+    close(descriptor);
+    if (!maps)
+        return;
+    index_maps_free(dataset);
+    set_maps(dataset, maps);
+}
+
+void index_cache_write(const struct gpt_dataset_request *request, struct gpt_dataset *dataset) {
     struct strbuf directory = STRBUF_INIT, path = STRBUF_INIT;
-    struct part parts[PARTS];
+    struct stat written;
     int status = cache_path(request, &directory, &path);
     if (!status)
         status = file_make_directories(strbuf_text(&directory));
     if (!status) {
         struct header header = expected_header(request, dataset);
-        list_parts(dataset, parts);
-        header.checksum = checksum(&header, parts);
-        status = write_file(strbuf_text(&path), &header, parts);
+        memcpy(dataset->maps, &header, sizeof header);
+        header.checksum = checksum(dataset->maps, index_maps_bytes(dataset));
+        memcpy(dataset->maps, &header, sizeof header);
+        status = write_file(strbuf_text(&path), dataset, &written);
     }
+    if (!status)
+        change_to_file(strbuf_text(&path), &written, dataset);
     if (status)
         log_warning("the index of %s is not cached: %s", request->tokens->prefix, status_text());
     strbuf_free(&directory);

@@ -38,13 +38,23 @@ uint32_t random_state_next(struct random_state *state) {
     return y ^ (y >> 18);
 }
 
+/* The places that are exchanged do not depend on the values, so they are drawn ahead and on their way from memory when
+ * their turn comes: beyond the caches the shuffle would wait for each one. */
 void random_state_shuffle(struct random_state *state, uint32_t *values, int64_t count) {
-    for (int64_t i = count - 1; i > 0; i--) {
-        uint32_t mask = UINT32_MAX >> __builtin_clz((uint32_t)i), j;
-        while ((j = random_state_next(state) & mask) > (uint32_t)i)
-            ;
-        uint32_t value = values[i];
-        values[i] = values[j];
-        values[j] = value;
+    enum { AHEAD = 64 };
+    uint32_t partners[AHEAD];
+    for (int64_t i = count - 1; i > 0;) {
+        int64_t n = i < AHEAD ? i : AHEAD;
+        for (int64_t k = 0; k < n; k++) {
+            uint32_t last = (uint32_t)(i - k), mask = UINT32_MAX >> __builtin_clz(last);
+            while ((partners[k] = random_state_next(state) & mask) > last)
+                ;
+            __builtin_prefetch(&values[partners[k]], 1);
+        }
+        for (int64_t k = 0; k < n; k++, i--) {
+            uint32_t value = values[i];
+            values[i] = values[partners[k]];
+            values[partners[k]] = value;
+        }
     }
 }

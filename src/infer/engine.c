@@ -2,6 +2,7 @@
 #include "engine-internal.h"
 
 #include "parallel/layout.h"
+#include "parallel/site.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -207,6 +208,8 @@ static int allocate_cache(struct engine *engine) {
 static int open_rank(struct engine *engine) {
     struct comm *world = engine->options.world;
     int status = device_open("cpu", 0, engine->options.threads, &engine->device);
+    if (!status)
+        rank_site_warn(engine->device, engine->options.threads);
     if (!status && world)
         status = rank_open(&engine->rank, &engine->options.grid, world, engine->device, 0);
     else if (!status)

@@ -131,6 +131,7 @@ static int settle(const struct whereabouts *all, const struct comm *world, cpu_s
     }
     site->first_on_host = first_on_host;
     site->is_first_on_host = first_on_host == world->rank;
+    site->first_in_process = first_in_process;
     site->is_first_in_process = first_in_process == world->rank;
     if (share.is_bound) {
         *set = own_cores(set, &share);
@@ -174,4 +175,11 @@ int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_sea
     }
     free(all);
     return status;
+}
+
+void rank_site_warn(const struct device *device, int threads) {
+    int count = device_threads(device);
+    if (count < threads)
+        log_warning("computing with %d thread%s, not %d: %s", count, count > 1 ? "s" : "", threads,
+                    count < usable_cores() ? "OpenMP's environment allows no more" : "more would wait for each other");
 }

@@ -11,9 +11,10 @@
 enum { SITE_CORES_BYTES = 168 };
 
 struct rank_site {
-    int threads;       /* to compute with */
-    int in_process;    /* ranks of this process */
-    int first_on_host; /* the first rank of this one's host: it stands for the host */
+    int threads;          /* to compute with */
+    int in_process;       /* ranks of this process */
+    int first_on_host;    /* the first rank of this one's host: it stands for the host */
+    int first_in_process; /* the same for its process */
     bool is_first_on_host, is_first_in_process;
     char cores[SITE_CORES_BYTES]; /* what this rank may use, "0-3,8" */
 };
@@ -21,6 +22,8 @@ struct rank_site {
 /* All ranks tell each other where they run, bind the calling thread, and tell the log; threads that it starts later
  * are bound with it. `threads`: of each rank, 0 for the default. */
 int rank_site_find(struct comm *world, int threads, struct rank_site *site);
+/* A warning where a device computes with fewer threads than it was asked to. */
+void rank_site_warn(const struct device *device, int threads);
 
 /* Before the ranks of a run start: what each of them will find, but for its place in a process. */
 struct rank_seat {

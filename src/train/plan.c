@@ -88,27 +88,16 @@ struct gpt_data_options train_data_options(const struct train_run *run) {
     return options;
 }
 
-/* The batches, where each sequence starts, and the index maps: documents and samples of as many epochs as the run
- * needs. */
-static size_t data_bytes(const struct train_run *run, int data_ranks, const struct gpt_data *data) {
+/* A rank's part of a global batch. */
+static size_t batch_bytes(const struct train_run *run, int data_ranks) {
+    int64_t rows = run->config.train.global_batch_size / data_ranks * run->config.data.seq_length;
+    return (size_t)rows * (6 * sizeof(int32_t) + sizeof(int64_t));
+}
+
+static int measure_data(const struct train_run *run, const struct gpt_data *data, struct gpt_data_bytes *bytes) {
     const struct gpt_data_options options = train_data_options(run);
-    int64_t S = run->config.data.seq_length, rows = run->config.train.global_batch_size / data_ranks * S;
-    double bytes = (double)rows * (6 * sizeof(int32_t) + sizeof(int64_t)), sequences = 0, tokens = 0;
-    for (int64_t k = 0; k < data->file_count; k++) {
-        sequences += (double)data->files[k]->sequences;
-        tokens += (double)data->files[k]->tokens;
-    }
-    bytes += sequences * sizeof(int64_t);
-    for (int split = 0; split <= SPLIT_VALID; split++) {
-        double samples = options.samples[split] > 0 ? (double)options.samples[split] : 0;
-        double epochs = tokens > 0 ? samples * (double)S / tokens : 0;
-        double held = samples > 0 && epochs < 1 ? tokens / (double)S : samples;
-        bytes += held * (sizeof(struct gpt_position) + sizeof(uint32_t));
-        bytes += (samples > 0 && epochs < 1 ? 1 : epochs) * sequences * sizeof(int32_t);
-        if (data->file_count > 1)
-            bytes += samples * (sizeof(int16_t) + sizeof(int64_t));
-    }
-    return (size_t)bytes;
+    *bytes = (struct gpt_data_bytes){0};
+    return run->tuning ? STATUS_OK : gpt_data_measure(data, &options, bytes);
 }
 
 /* A frozen weight has no gradient: of 2 operations forward and 4 backward, 2 are not done. */
@@ -119,6 +108,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     struct model_options options;
     struct pipeline_shape shape;
     struct model_plan of_model;
+    struct gpt_data_bytes of_data;
     struct model *none;
     rank->is_sequence_parallel = run->config.parallel.sequence_parallel && rank->grid.tensor > 1;
     int status = train_model_options(run, rank, trainee, &options, &shape);
@@ -128,6 +118,8 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         status = train_model_options(run, rank, trainee, &options, &shape);
     if (!status)
         status = model_open(&options, rank, true, &of_model, &none);
+    if (!status)
+        status = measure_data(run, data, &of_data);
     if (status)
         return status;
     const struct param_store *adapter = run->trainee ? trainee->store : NULL;
@@ -145,7 +137,8 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes) +
                        (adapter ? trainee->bytes : 0),
         .workspace = rank->workspace_needed,
-        .data = data_bytes(run, rank->grid.data, data),
+        .data = batch_bytes(run, rank->grid.data) + of_data.maps + of_data.process,
+        .of_data = of_data,
         .parameters = of_model.all_parameters + (adapter ? param_table_elements(adapter->table, false) : 0),
         .trainable_parameters = adapter ? param_table_elements(adapter->table, true) : of_model.parameters,
         .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length) * share,
@@ -161,13 +154,24 @@ struct survey {
     const struct train_run *run;
     struct rank_grid grid;
     struct rank_seat *seats; /* [ranks] */
+    bool is_one_process;
     struct gpt_data data;    /* its files are open, nothing is built */
     struct train_plan *plan; /* of the rank that takes most so far */
 };
 
+/* What a second rank of this host does not take again: the ranks are threads of one process, or processes that map the
+ * same caches. */
+static size_t shared_bytes(const struct survey *survey, const struct train_plan *own) {
+    const char *cache = survey->run->config.data.data_cache_path;
+    if (survey->is_one_process)
+        return own->of_data.maps + own->of_data.process;
+    return cache && !*cache ? 0 : own->of_data.maps;
+}
+
 static void take_rank(struct survey *survey, const struct train_plan *own, bool is_here) {
     struct train_plan *plan = survey->plan;
-    size_t total = train_plan_total(own), here = plan->here + (is_here ? total : 0);
+    size_t total = train_plan_total(own), shared = plan->ranks_here > 0 ? shared_bytes(survey, own) : 0;
+    size_t here = plan->here + (is_here ? total - shared : 0);
     int ranks_here = plan->ranks_here + is_here;
     if (total > train_plan_total(plan))
         *plan = *own;
@@ -221,7 +225,8 @@ static int plan_places(struct survey *survey) {
 }
 
 int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan) {
-    struct survey survey = {.run = run, .plan = plan, .seats = calloc((size_t)ranks, sizeof *survey.seats)};
+    struct survey survey = {
+        .run = run, .plan = plan, .is_one_process = !world, .seats = calloc((size_t)ranks, sizeof *survey.seats)};
     *plan = (struct train_plan){.ranks = ranks};
     int status = survey.seats ? rank_site_survey(world, ranks, (int)run->config.parallel.threads_per_rank, survey.seats)
                               : status_fail(STATUS_MEMORY, "out of memory");

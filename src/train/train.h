@@ -112,6 +112,7 @@ struct train_plan {
     size_t here; /* what all ranks of this host take together */
     int ranks_here;
     size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
+    struct gpt_data_bytes of_data; /* a part of `data`, whole for each rank, and once among those that share it */
     int64_t parameters, trainable_parameters;
     double flops_per_token;      /* of what trains: a frozen base counts 4 operations a weight, not 6 */
     double head_flops_per_token; /* of these; only of tokens whose loss counts */

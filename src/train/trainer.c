@@ -87,7 +87,30 @@ static int open_rows(struct trainer *trainer) {
     return status;
 }
 
-/* The first rank of a host builds the index caches, which the others then find. */
+/* The ranks of a process have what its first one opened; `status` is this rank's so far. */
+static int share_data(struct trainer *trainer, int status) {
+    struct comm *world = trainer->world;
+    int users = trainer->site.is_first_in_process ? trainer->site.in_process : 0;
+    struct gpt_data *all = calloc((size_t)world->size, sizeof *all);
+    if (!status && !all)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    if (!status && users)
+        status = gpt_data_share(&trainer->data, users);
+    struct comm_data data = {.send = &trainer->data, .receive = all, .count = sizeof trainer->data, .dtype = DTYPE_U8};
+    status = comm_agree(world, status);
+    for (int i = 1; status && trainer->data.users && i < users; i++) { /* copies that nobody takes */
+        struct gpt_data copy = trainer->data;
+        gpt_data_close(&copy);
+    }
+    if (!status)
+        status = comm_all_gather(world, NULL, &data);
+    if (!status && !users)
+        trainer->data = all[trainer->site.first_in_process];
+    free(all);
+    return status;
+}
+
+/* The first rank of a host builds the index caches, which the first ranks of its other processes then find. */
 static int read_data(struct trainer *trainer) {
     if (trainer->run.tuning)
         return open_rows(trainer);
@@ -95,10 +118,11 @@ static int read_data(struct trainer *trainer) {
     int status = STATUS_OK;
     if (trainer->site.is_first_on_host)
         status = gpt_data_open(&trainer->data, &options);
-    status = comm_agree(trainer->world, status);
-    if (!status && !trainer->site.is_first_on_host)
+    if ((status = comm_agree(trainer->world, status)))
+        return status;
+    if (!trainer->site.is_first_on_host && trainer->site.is_first_in_process)
         status = gpt_data_open(&trainer->data, &options);
-    return status;
+    return trainer->world->size == 1 ? status : share_data(trainer, status);
 }
 
 static int64_t validation_length(const struct trainer *trainer) {
@@ -147,6 +171,8 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
         status = device_open("cpu", 0, trainer->site.threads, &trainer->device);
     if (trainer->world)
         status = comm_agree(trainer->world, status); /* no rank may wait for one that could not open its files */
+    if (!status)
+        rank_site_warn(trainer->device, trainer->site.threads);
     if (!status)
         status = rank_open(&trainer->rank, &grid, trainer->world, trainer->device, (uint64_t)run->config.train.seed);
     if (!status)

@@ -52,6 +52,26 @@ class Plans(unittest.TestCase):
         done = run.run("tensor", ["--ranks", "2"], **MODEL, parallel__tensor_model_parallel_size=2)
         self.check(done.stderr, 1, self.host(done.stderr))
 
+    def test_index_maps_are_held_once_by_the_ranks_of_a_process(self):
+        """Twenty epochs of many small documents, one file or a blend, with a cache and without."""
+        run = Run([[1, 2, 3, 4]] * 300_000)
+        self.addCleanup(run.temporary.cleanup)
+        keys = dict(train__train_iters=280_000, train__exit_interval=1, train__eval_iters=0, data__split="100,0,0",
+                    train__micro_batch_size=1)
+        peaks = {}
+        for name, ranks, more in (("one", 1, {}), ("cached", 4, {}), ("plain", 4, {"data__data_cache_path": ""}),
+                                  ("blend", 2, {"data__data_path": f"0.3 {run.prefix} 0.7 {run.prefix}"})):
+            use = ["--data.data_path", *more.pop("data__data_path").split()] if "data__data_path" in more else []
+            done = run.run(name, ["--ranks", str(ranks), *use], **keys, **more, **({"data__data_path": None} if use else {}))
+            peaks[name], planned = memory(done.stderr)
+            self.assertGreater(planned, 30)  # the maps alone
+            self.check(done.stderr, 1)
+            sums = re.search(r"this host +([0-9.]+) MiB", done.stderr)
+            if sums:
+                self.assertAlmostEqual(float(sums[1]), planned, delta=1)
+        self.assertLess(peaks["cached"], peaks["one"] + 15)
+        self.assertLess(peaks["plain"], peaks["one"] + 15)
+
     @unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
     def test_processes_are_added_up(self):
         run = Run()

@@ -1,5 +1,5 @@
 """What the tests of pretrain share: datasets, runs, and what a run left behind."""
-import json, os, pathlib, random, signal, struct, subprocess, tempfile, time
+import itertools, json, os, pathlib, random, signal, struct, subprocess, tempfile, time
 
 CAMBIUM = os.environ["CAMBIUM"]
 SOURCE = pathlib.Path(os.environ["CAMBIUM_SOURCE"])
@@ -11,7 +11,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that spin steal time from w
 def write_dataset(prefix, documents):
     """A Megatron dataset of uint16 tokens: one sequence a document."""
     lengths = [len(d) for d in documents]
-    offsets = [2 * sum(lengths[:i]) for i in range(len(documents))]
+    offsets = [2 * n for n in itertools.accumulate(lengths, initial=0)][:-1]
     with open(f"{prefix}.bin", "wb") as f:
         for d in documents:
             f.write(struct.pack(f"<{len(d)}H", *d))

@@ -37,7 +37,7 @@ class Threads(unittest.TestCase):
         _, warnings = self.losses("many", {}, parallel__threads_per_rank=4096, train__micro_batch_size=1,
                                   train__global_batch_size=1, model__num_layers=1)
         self.assertEqual(len(warnings), 1)
-        self.assertIn("computing with 256 threads, not 4096", warnings[0])
+        self.assertIn("computing with 256 threads, not 4096: more would wait", warnings[0])
 
 
 if __name__ == "__main__":

@@ -106,8 +106,13 @@ static void entries_out_of_range_are_not_believed(void **state) {
         size_t at;
         uint32_t value;
     } lies[] = {
-        {documents, 6},     {documents + 4 * 17, UINT32_MAX}, {samples + 8 * 3, 18}, {samples + 8 * 15 + 4, 12},
-        {samples + 4, 100}, {samples + 8 + 4, UINT32_MAX},    {shuffle, 15},         {shuffle + 4 * 14, UINT32_MAX},
+        {samples, 18},           {samples, UINT32_MAX}, /* the first entry, whose offset is 0 */
+        {samples + 8 * 15, 18},  {documents + 4 * 17, 6},
+        {documents, UINT32_MAX}, {shuffle + 4 * 14, 15},
+        {documents, 6},          {documents + 4 * 17, UINT32_MAX},
+        {samples + 8 * 3, 18},   {samples + 8 * 15 + 4, 12},
+        {samples + 4, 100},      {samples + 8 + 4, UINT32_MAX},
+        {shuffle, 15},           {shuffle + 4 * 14, UINT32_MAX},
     };
     open_and_check(NULL, right);
     char *path = cache_file(cache_directory);
