@@ -271,19 +271,22 @@ static int check_again(struct peft *peft, const char *directory, bool is_shared)
 /* ---- the whole ---- */
 
 int peft_export(struct peft *peft, const struct peft_export *export) {
-    struct comm *world = peft->rank->world;
+    struct comm *world = peft->rank->world; /* NULL: a rank alone */
+    bool is_first = !world || world->rank == 0;
     struct staging staging = {.mark = -1};
     const char *directory = export->directory;
     int status = STATUS_OK;
-    if (world->rank == 0 && export->is_shared) /* first what a killed run left ready */
+    if (is_first && export->is_shared) /* first what a killed run left ready */
         status = staging_begin_files(&staging, directory, &peft_staging_files);
-    if (world->rank == 0 && !status)
+    if (is_first && !status)
         status = check_again(peft, directory, export->is_shared);
-    status = comm_agree(world, status);
+    status = world ? comm_agree(world, status) : status;
     if (!status)
         status = write_all(peft, export, staging.directory ? staging.directory : directory);
-    if (!status && export->is_shared)
-        status = comm_agree(world, world->rank == 0 ? staging_commit(&staging) : STATUS_OK);
+    if (!status && export->is_shared) {
+        status = is_first ? staging_commit(&staging) : STATUS_OK;
+        status = world ? comm_agree(world, status) : status;
+    }
     staging_abort(&staging);
     return status;
 }

@@ -167,6 +167,62 @@ static void neutral_and_unknown_keys_are_passed_over(void **state) {
     peft_config_free(&config);
 }
 
+static void check_same_list(const struct config_list *one, const struct config_list *other) {
+    assert_int_equal(one->count, other->count);
+    for (size_t i = 0; i < one->count; i++)
+        assert_string_equal(one->items[i], other->items[i]);
+}
+
+static void check_same(const struct peft_config *one, const struct peft_config *other) {
+    assert_int_equal(one->type, other->type);
+    check_same_list(&one->target_modules, &other->target_modules);
+    check_same_list(&one->exclude_modules, &other->exclude_modules);
+    check_same_list(&one->layers_to_transform, &other->layers_to_transform);
+    check_same_list(&one->feedforward_modules, &other->feedforward_modules);
+    check_same_list(&one->rank_pattern, &other->rank_pattern);
+    check_same_list(&one->alpha_pattern, &other->alpha_pattern);
+    assert_int_equal(one->r, other->r);
+    assert_true(one->lora_alpha == other->lora_alpha && one->lora_dropout == other->lora_dropout);
+    assert_true(one->use_rslora == other->use_rslora && one->use_dora == other->use_dora);
+    assert_int_equal(one->bottleneck, other->bottleneck);
+    assert_int_equal(one->adapter_style, other->adapter_style);
+    assert_int_equal(one->adapter_activation, other->adapter_activation);
+    assert_true(one->adapter_pre_norm == other->adapter_pre_norm && one->adapter_scaling == other->adapter_scaling);
+    assert_int_equal(one->num_virtual_tokens, other->num_virtual_tokens);
+    assert_int_equal(one->encoder_reparameterization_type, other->encoder_reparameterization_type);
+    assert_int_equal(one->encoder_hidden_size, other->encoder_hidden_size);
+    assert_int_equal(one->encoder_num_layers, other->encoder_num_layers);
+    assert_true(one->encoder_dropout == other->encoder_dropout);
+}
+
+/* None of them is the value that a reader would take where the file says nothing. */
+static void values_that_are_no_defaults_read_back(void **state) {
+    static const char *const texts[] = {
+        LORA
+        ",\"r\":5,\"lora_alpha\":3.5,\"lora_dropout\":0.25,\"use_rslora\":true,\"layers_to_transform\":[0,2],"
+        "\"exclude_modules\":[\"c_proj\",\"c_fc\"],\"rank_pattern\":{\"c_attn\":3},\"alpha_pattern\":{\"c_attn\":0.5}}",
+        LORA ",\"lora_alpha\":0,\"use_dora\":true,\"alpha_pattern\":{\"c_attn\":0}}",
+        "{\"peft_type\":\"IA3\",\"target_modules\":[\"c_fc\"],\"feedforward_modules\":[\"c_fc\"],\"exclude_modules\":"
+        "\"h.1.*\"}",
+        "{\"peft_type\":\"P_TUNING\",\"task_type\":\"CAUSAL_LM\",\"num_virtual_tokens\":7,\"encoder_hidden_size\":9,"
+        "\"encoder_reparameterization_type\":\"LSTM\",\"encoder_num_layers\":3,\"encoder_dropout\":0.5}",
+        HUB "\"mh_adapter\":true,\"ln_before\":true,\"scaling\":2.5}}",
+        HUB "\"is_parallel\":true,\"scaling\":0}}",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct peft_config one, other;
+        char *text;
+        test_ok(peft_read_config(texts[i], "file", &one));
+        test_ok(peft_write_config(&one, GOLDEN "/base", &text));
+        test_ok(peft_read_config(text, "written", &other));
+        check_same(&one, &other);
+        free(text);
+        peft_config_free(&one);
+        peft_config_free(&other);
+    }
+}
+
 static void what_is_written_reads_back(void **state) {
     static const char *const names[] = {"lora_patterns",
                                         "lora_all_linear",
@@ -194,10 +250,7 @@ static void what_is_written_reads_back(void **state) {
         test_ok(peft_read_config(text, names[i], &other));
         test_ok(peft_write_config(&other, GOLDEN "/base", &again));
         assert_string_equal(text, again);
-        assert_int_equal(one.type, other.type);
-        assert_int_equal(one.r, other.r);
-        assert_int_equal(one.bottleneck, other.bottleneck);
-        assert_int_equal(one.target_modules.count, other.target_modules.count);
+        check_same(&one, &other);
         free(text);
         free(again);
         peft_config_free(&one);
@@ -211,6 +264,7 @@ int main(void) {
         cmocka_unit_test(adapterhub_files_are_read),
         cmocka_unit_test(bad_files_are_refused_by_their_key),
         cmocka_unit_test(neutral_and_unknown_keys_are_passed_over),
+        cmocka_unit_test(values_that_are_no_defaults_read_back),
         cmocka_unit_test(what_is_written_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

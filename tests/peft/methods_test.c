@@ -362,6 +362,57 @@ static void methods_begin_as_the_identity(void **state) {
     }
 }
 
+/* Of one row, the gradient of A is 0 in the columns of the inputs that were dropped. */
+static void check_mask(const struct single *s, int64_t layer, int projection, const char *name, float p) {
+    const struct param_store *store = s->tuned.store;
+    char row[PARAM_NAME_BYTES];
+    snprintf(row, sizeof row, "layers.%lld.%s.lora_A", (long long)layer, name);
+    int id = param_table_find(store->table, row, 0), kept = 0;
+    assert_true(id >= 0);
+    int64_t in = store->table->rows[id].shape[1];
+    const float *gradient = param_gradient(store, id);
+    uint32_t site = (1u << 23) + (uint32_t)(layer * 4 + projection);
+    for (int64_t j = 0; j < in; j++) {
+        uint32_t word = rng_dropout_word(s->rank.seed, RNG_DROPOUT, site, 9, 5, (uint32_t)j);
+        bool is_kept = word >= rng_dropout_threshold(p);
+        kept += is_kept;
+        if ((gradient[j] != 0) != is_kept)
+            fail_msg("%s, input %lld: expected %s", row, (long long)j, is_kept ? "kept" : "dropped");
+    }
+    assert_true(kept > 0 && kept < in);
+}
+
+static void dropout_is_keyed_by_layer_projection_sample_and_token(void **state) {
+    (void)state;
+    static const char *const names[] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
+    const struct peft_config config = {.type = PEFT_LORA,
+                                       .r = 2,
+                                       .lora_alpha = 4,
+                                       .lora_dropout = 0.5,
+                                       .loraplus_lr_ratio = 1,
+                                       .target_modules = LIST("all-linear")};
+    struct tuned_options options = {.adapters = &config, .count = 1, .dtype = DTYPE_F32};
+    struct model_batch batch = {.rows = 1,
+                                .tokens = (int32_t[]){3},
+                                .positions = (int32_t[]){0},
+                                .sample = (uint32_t[]){9},
+                                .token = (uint32_t[]){5},
+                                .segments = 1,
+                                .segment_start = (int64_t[]){0, 1},
+                                .labels = (int32_t[]){7},
+                                .loss_weight = (float[]){1}};
+    struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = true};
+    struct single s;
+    open_single(&s, &options);
+    tuned_shake(s.tuned.store, 0.3f);
+    test_ok(peft_begin(s.tuned.peft));
+    test_ok(model_train_step(s.tuned.model, &batch, &pass));
+    for (int64_t layer = 0; layer < 2; layer++)
+        for (int projection = 0; projection < 4; projection++)
+            check_mask(&s, layer, projection, names[projection], 0.5f);
+    close_single(&s);
+}
+
 static void dropout_is_of_training_alone(void **state) {
     (void)state;
     struct single with, without;
@@ -563,11 +614,17 @@ static void what_cannot_be_is_refused_by_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensor_ranks_equal_the_whole),  cmocka_unit_test(so_with_the_sequence_cut_as_well),
-        cmocka_unit_test(stages_equal_the_whole),        cmocka_unit_test(what_is_computed_again_is_the_same),
-        cmocka_unit_test(gradients_equal_differences),   cmocka_unit_test(methods_begin_as_the_identity),
-        cmocka_unit_test(dropout_is_of_training_alone),  cmocka_unit_test(lora_plus_gives_b_its_own_rate),
-        cmocka_unit_test(counts_are_the_published_ones), cmocka_unit_test(what_cannot_be_is_refused_by_name),
+        cmocka_unit_test(tensor_ranks_equal_the_whole),
+        cmocka_unit_test(so_with_the_sequence_cut_as_well),
+        cmocka_unit_test(stages_equal_the_whole),
+        cmocka_unit_test(what_is_computed_again_is_the_same),
+        cmocka_unit_test(gradients_equal_differences),
+        cmocka_unit_test(methods_begin_as_the_identity),
+        cmocka_unit_test(dropout_is_of_training_alone),
+        cmocka_unit_test(dropout_is_keyed_by_layer_projection_sample_and_token),
+        cmocka_unit_test(lora_plus_gives_b_its_own_rate),
+        cmocka_unit_test(counts_are_the_published_ones),
+        cmocka_unit_test(what_cannot_be_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
