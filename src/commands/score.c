@@ -1,9 +1,9 @@
 /* cambium score: the log-probability of every token of given texts. */
-#include "base/json.h"
 #include "commands.h"
 #include "model_arguments.h"
 
 #include "config/run.h"
+#include "data/json_line.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -101,11 +101,8 @@ static int take_ids(struct scorer *s, const json_t *tokens) {
 
 /* Adds the line's ids to those of the round. */
 static int read_ids(struct scorer *s, const char *line, size_t length) {
-    json_error_t error;
     json_t *root;
-    int status = json_read(line, length, JSON_REJECT_DUPLICATES, &root, &error);
-    if (status == STATUS_INVALID)
-        status_fail(status, "column %d: %s", error.column, error.text);
+    int status = json_line_read(line, length, s->line == 1, &root);
     if (status)
         return status;
     const json_t *text = json_object_get(root, "text"), *tokens = json_object_get(root, "tokens");
@@ -131,7 +128,7 @@ static int read_text(struct scorer *s, struct text *text, bool *is_end) {
     while (!is_found && !status && (length = getline(&line, &capacity, s->input)) >= 0) {
         s->line++;
         length -= length > 0 && line[length - 1] == '\n'; /* or an error at the end would stand in the next line */
-        if (strspn(line, " \t\r\n") >= (size_t)length)
+        if (json_line_is_blank(line, (size_t)length, s->line == 1))
             continue;
         *text = (struct text){.line = s->line, .first = (int64_t)s->ids.count};
         status = read_ids(s, line, (size_t)length);

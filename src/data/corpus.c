@@ -1,6 +1,7 @@
 /* Documents out of files: JSON lines (undecoded here: that is the workers' part) and plain text, packed by gzip or not.
  * zlib sees by itself whether a file is packed. */
 #include "data-internal.h"
+#include "json_line.h"
 
 #include "text/text.h"
 
@@ -228,13 +229,6 @@ static int take_carry(struct corpus_reader *reader, struct corpus_batch *batch, 
     return strbuf_status(&batch->text);
 }
 
-static bool is_blank(const char *text, size_t length) {
-    for (size_t i = 0; i < length; i++)
-        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r')
-            return false;
-    return true;
-}
-
 static size_t without_line_end(const char *text, size_t begin, size_t end) {
     if (end > begin && text[end - 1] == '\n')
         end--;
@@ -243,12 +237,16 @@ static size_t without_line_end(const char *text, size_t begin, size_t end) {
     return end;
 }
 
+static bool is_file_start(const struct corpus_reader *reader) {
+    return reader->first_line == 1 && reader->pieces->items[reader->piece].begin == 0;
+}
+
 /* The line from `line` to the end of the batch's text is complete: what it means. */
 static int end_line(struct corpus_reader *reader, struct corpus_batch *batch, size_t line) {
     enum corpus_format format = corpus_format_of(reader->options, reader->file);
     const char *text = strbuf_text(&batch->text);
     size_t end = without_line_end(text, line, batch->text.length);
-    if (format == CORPUS_JSONL && is_blank(text + line, end - line)) {
+    if (format == CORPUS_JSONL && json_line_is_blank(text + line, end - line, is_file_start(reader))) {
         batch->text.length = line; /* any number of blank lines takes no memory */
         reader->is_begun = false;
         return STATUS_OK;
@@ -318,7 +316,7 @@ int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch)
         if ((status = strbuf_status(&batch->text)))
             return status;
         if (batch->text.length - reader->start > INT_MAX)
-            return status_fail(STATUS_INVALID, "%s: line %lld: a document of more than %d bytes", file_name(reader),
+            return status_fail(STATUS_INVALID, "%s:%lld: a document of more than %d bytes", file_name(reader),
                                line_of(reader, reader->first_line), INT_MAX);
         if (newline) {
             reader->line++;

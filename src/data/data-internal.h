@@ -70,6 +70,8 @@ int corpus_split(const struct preprocess_options *options, int rank, int ranks, 
 void corpus_pieces_free(struct corpus_pieces *pieces);
 /* The number in the whole file of a line that a piece counts from 1. */
 int64_t corpus_line(const struct corpus_pieces *pieces, size_t file, int64_t line);
+/* Whether a document begins its whole file. */
+bool corpus_is_first_line(const struct corpus_pieces *pieces, const struct corpus_document *document);
 
 /* ---- join.c: what ranks wrote becomes one dataset ---- */
 

@@ -1,8 +1,8 @@
 /* Texts to indexed datasets. One thread reads and writes, workers between decode JSON and tokenize: a ring of batches
  * is filled in the order of the corpus, worked on in any order, and written in the order of the corpus again. Several
  * ranks do so with a piece of the corpus each, and put together what they wrote. */
-#include "base/json.h"
 #include "data-internal.h"
+#include "json_line.h"
 
 #include "text/text.h"
 
@@ -108,12 +108,9 @@ static int encode_value(const struct pipeline *pipeline, struct tokenizer_encode
 }
 
 static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
-                       size_t length, struct slot *slot) {
-    json_error_t error;
+                       const struct corpus_document *document, struct slot *slot) {
     json_t *object;
-    int status = json_read(text, length, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &object, &error);
-    if (status == STATUS_INVALID)
-        status_fail(status, "column %d: bad JSON: %s", error.column, error.text);
+    int status = json_line_read(text, document->length, corpus_is_first_line(&pipeline->pieces, document), &object);
     if (status)
         return status;
     if (!json_is_object(object))
@@ -154,14 +151,13 @@ static int encode_slot(const struct pipeline *pipeline, struct tokenizer_encoder
         const struct corpus_document *document = &slot->batch.documents[i];
         const char *text = strbuf_text(&slot->batch.text) + document->start;
         bool is_json = corpus_format_of(pipeline->options, document->file) == CORPUS_JSONL;
-        int status = is_json ? encode_json(pipeline, encoder, text, document->length, slot)
+        int status = is_json ? encode_json(pipeline, encoder, text, document, slot)
                              : encode_plain(pipeline, encoder, text, document, slot);
         int64_t line = status ? corpus_line(&pipeline->pieces, document->file, document->line) : 0;
         if (status && is_json && line == 1 && pipeline->options->format == CORPUS_AUTO)
             status = status_fail(status, "%s (plain text needs --format file, line or delimiter)", status_text());
         if (status)
-            return status_wrap(status, "%s: line %lld", pipeline->options->inputs.items[document->file],
-                               (long long)line);
+            return status_wrap(status, "%s:%lld", pipeline->options->inputs.items[document->file], (long long)line);
     }
     return STATUS_OK;
 }
@@ -218,7 +214,7 @@ static int write_slot(struct pipeline *pipeline, struct slot *slot) {
             if (!status && !document->is_unfinished)
                 status = indexed_writer_end_document(writer);
             if (status == STATUS_INVALID)
-                status_wrap(status, "%s: line %lld", pipeline->options->inputs.items[document->file],
+                status_wrap(status, "%s:%lld", pipeline->options->inputs.items[document->file],
                             (long long)corpus_line(&pipeline->pieces, document->file, document->line));
             if (status)
                 return status;

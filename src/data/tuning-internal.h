@@ -41,8 +41,9 @@ struct tuning_format {
     int32_t eos;
     int32_t turn_end; /* <|im_end|> of the tokenizer, -1 when it is no token */
 };
-/* A line without its end becomes pieces. */
-int tuning_parse_line(const char *line, size_t length, struct tuning_format *format, struct tuning_pieces *pieces);
+/* A line without its end becomes pieces. `is_first`: of its file. */
+int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,
+                      struct tuning_pieces *pieces);
 
 /* Lines of a file, gzip or not. *is_end: there is none left. The line is in `text`, without its end. */
 struct tuning_lines;

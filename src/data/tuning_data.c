@@ -48,8 +48,9 @@ static int read_files(struct tuning_data *data, const struct tuning_options *opt
     struct tuning_split *split = &data->splits[which];
     struct tokenizer_encoder *encoder = NULL;
     split->rows.is_wide = options->vocab_size > UINT16_MAX + 1;
-    split->pool_count = weights ? count : 1;
-    split->pools = calloc((size_t)split->pool_count, sizeof *split->pools);
+    int64_t pool_count = weights ? count : 1;
+    split->pools = calloc((size_t)pool_count, sizeof *split->pools);
+    split->pool_count = split->pools ? pool_count : 0;
     struct tuning_file_count *files = realloc(data->files, (data->file_count + (size_t)count) * sizeof *files);
     if (files)
         data->files = files;

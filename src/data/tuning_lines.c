@@ -71,8 +71,8 @@ int tuning_lines_next(struct tuning_lines *lines, bool *is_end) {
         const char *newline = memchr(from, '\n', lines->filled - lines->used);
         size_t length = newline ? (size_t)(newline - from) : lines->filled - lines->used;
         if (lines->line.length + length > TUNING_LINE_BYTES)
-            return status_fail(STATUS_INVALID, "%s: line %lld: longer than the %d bytes that a row may have",
-                               lines->path, (long long)lines->number, TUNING_LINE_BYTES);
+            return status_fail(STATUS_INVALID, "%s:%lld: longer than the %d bytes that a row may have", lines->path,
+                               (long long)lines->number, TUNING_LINE_BYTES);
         strbuf_add(&lines->line, from, length);
         lines->used += length + (newline != NULL);
         if (newline) {

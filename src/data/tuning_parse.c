@@ -1,5 +1,6 @@
 /* From a JSON line to the pieces of a row. What is known of a form is its two or three fields; what would change the
  * meaning of a row and is not built is refused by name, the rest is metadata. */
+#include "json_line.h"
 #include "tuning-internal.h"
 
 #include <stdlib.h>
@@ -209,17 +210,13 @@ static const struct row_form *find_form(const json_t *root, const char **field) 
     return found;
 }
 
-int tuning_parse_line(const char *line, size_t length, struct tuning_format *format, struct tuning_pieces *pieces) {
-    json_error_t error;
+int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,
+                      struct tuning_pieces *pieces) {
     const char *field = NULL;
     json_decref(pieces->root);
     pieces->count = 0;
     strbuf_clear(&pieces->joined);
-    int status =
-        json_read(line, length, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES,
-                  &pieces->root, &error);
-    if (status == STATUS_INVALID)
-        status_fail(status, "column %d: bad JSON: %s", error.column, error.text);
+    int status = json_line_read(line, length, is_first, &pieces->root);
     if (status)
         return status;
     if (!json_is_object(pieces->root))

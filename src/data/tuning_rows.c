@@ -1,4 +1,5 @@
 /* From pieces to rows: tokens, which of them are trained, what is cut; and the compact store of all rows. */
+#include "json_line.h"
 #include "tuning-internal.h"
 
 #include <stdlib.h>
@@ -158,10 +159,6 @@ static int keep_row(struct tuning_rows *rows, const struct tuning_options *optio
     return add_row(rows, draft, first, last);
 }
 
-static bool is_blank(const struct strbuf *line) {
-    return strspn(strbuf_text(line), " \t\r") == line->length;
-}
-
 int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *options, struct tuning_format *format,
                      struct tokenizer_encoder *encoder, struct tuning_file_count *count) {
     struct tuning_lines *lines;
@@ -172,15 +169,15 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
     while (!status && !(status = tuning_lines_next(lines, &is_end)) && !is_end) {
         const struct strbuf *line = tuning_lines_text(lines);
         int64_t number = tuning_lines_number(lines);
-        if (is_blank(line))
+        if (json_line_is_blank(line->data, line->length, number == 1))
             continue;
-        status = tuning_parse_line(line->data, line->length, format, &pieces);
+        status = tuning_parse_line(line->data, line->length, number == 1, format, &pieces);
         if (!status)
             status = encode(&pieces, options, format->eos, encoder, &draft);
         if (!status)
             status = keep_row(rows, options, &pieces, &draft, number, count);
         if (status)
-            status_wrap(status, "%s: line %lld", count->path, (long long)number);
+            status_wrap(status, "%s:%lld", count->path, (long long)number);
     }
     tuning_lines_close(lines);
     tuning_pieces_free(&pieces);

@@ -249,22 +249,22 @@ class Tuning(Adapters):
                           ('{"prompt": "\\ud800", "completion": "b"}', ""), ("[" * 100_000, ""), (good.strip() + "x", "")):
             self.rows(good * 2 + row + "\n" + good)
             with self.subTest(row=row[:80]):
-                self.refuse(self.tune("--tuning.template=plain"), "tuning.jsonl: line 3:", part)
+                self.refuse(self.tune("--tuning.template=plain"), "tuning.jsonl:3:", part)
             self.rows(good)
             (self.bad / "valid.jsonl").write_text(good + "\n" + row)
             with self.subTest(row=row[:80]):
-                self.refuse(self.tune("--tuning.template=plain", "--valid-data", "valid.jsonl"), "valid.jsonl: line 3:", part)
+                self.refuse(self.tune("--tuning.template=plain", "--valid-data", "valid.jsonl"), "valid.jsonl:3:", part)
             (self.bad / "valid.jsonl").unlink()
 
     def test_a_file_that_is_not_utf_8(self):
         self.rows(b'{"prompt": "a", "completion": "b"}\n{"prompt": "\xff", "completion": "b"}\n')
-        self.refuse(self.tune(), "tuning.jsonl: line 2:")
+        self.refuse(self.tune(), "tuning.jsonl:2:")
         self.rows('{"prompt": "a", "completion": "b"}\n'.encode("utf-16"))
-        self.refuse(self.tune(), "tuning.jsonl: line 1:")
+        self.refuse(self.tune(), "tuning.jsonl:1:")
         self.rows(bytes(1000))
-        self.refuse(self.tune(), "tuning.jsonl: line 1:")
+        self.refuse(self.tune(), "tuning.jsonl:1:")
         self.rows(gzip.compress(b'{"prompt": "a"}\n'))
-        self.refuse(self.tune(), "tuning.jsonl: line 1:")
+        self.refuse(self.tune(), "tuning.jsonl:1:")
         self.rows(gzip.compress(b'{"prompt": "a", "completion": "b"}\n' * 1000)[:-9])
         self.refuse(self.tune(), "tuning.jsonl")
 

@@ -63,8 +63,8 @@ class Finetune(Tuning):
         self.refuse("nowhere", words=["--model", self.root / "nowhere"])
         self.refuse("is not given", words=["--output="])
         self.refuse("nowhere.jsonl", words=["--data", self.root / "nowhere.jsonl"])
-        for rows, *parts in (("{", "bad.jsonl: line 1:"), ('{"prompt": "a", "completion": "b"}\n[]\n', "bad.jsonl: line 2:"),
-                             ('{"prompt": "a"}\n', "bad.jsonl: line 1:"), ('{"question": "a"}\n', "bad.jsonl: line 1:")):
+        for rows, *parts in (("{", "bad.jsonl:1:"), ('{"prompt": "a", "completion": "b"}\n[]\n', "bad.jsonl:2:"),
+                             ('{"prompt": "a"}\n', "bad.jsonl:1:"), ('{"question": "a"}\n', "bad.jsonl:1:")):
             self.refuse_rows(*parts, rows=rows)
 
 

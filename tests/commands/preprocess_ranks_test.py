@@ -133,7 +133,7 @@ class Ranks(unittest.TestCase):
             lines[199] = b"bad"
             bad = self.write("bad.jsonl", b"\n".join(lines))
             for run in self.each_kind("--input", good, bad, good):
-                self.assert_fails(run, 1, f"bad.jsonl: line {number}: column ", "bad JSON")
+                self.assert_fails(run, 1, f"bad.jsonl:{number}: column ", "bad JSON")
 
     def test_what_cannot_be_is_said_once(self):
         file = self.write("a.jsonl", '{"text": "a"}\n' * 9)

@@ -244,10 +244,10 @@ class Preprocess(unittest.TestCase):
         self.assertNotIn("\r", self.run_preprocess("--input", file).stderr)
 
     def test_bad_documents_name_file_and_line(self):
-        cases = [("{", "line 3", "bad JSON"), ('{"text": "a"', "line 3", "bad JSON"), ('{"text": 1}', "line 3", '"text"'),
-                 ('{"other": "a"}', "line 3", 'no key "text"'), ("[1]", "line 3", "expected a JSON object"),
-                 ('{"text": ["a", 2]}', "line 3", "entry 1"), ('{"text": "\xff"}', "line 3", "bad JSON"),
-                 ('{"text": null}', "line 3", "neither"), ('{"text": "a"} x', "line 3", "bad JSON")]
+        cases = [("{", "bad.jsonl:3: ", "bad JSON"), ('{"text": "a"', "bad.jsonl:3: ", "bad JSON"), ('{"text": 1}', "bad.jsonl:3: ", '"text"'),
+                 ('{"other": "a"}', "bad.jsonl:3: ", 'no key "text"'), ("[1]", "bad.jsonl:3: ", "expected a JSON object"),
+                 ('{"text": ["a", 2]}', "bad.jsonl:3: ", "entry 1"), ('{"text": "\xff"}', "bad.jsonl:3: ", "bad JSON"),
+                 ('{"text": null}', "bad.jsonl:3: ", "neither"), ('{"text": "a"} x', "bad.jsonl:3: ", "bad JSON")]
         for line, *parts in cases:
             with self.subTest(line=line):
                 good = self.write("good.jsonl", '{"text": "fine"}\n')
@@ -258,14 +258,14 @@ class Preprocess(unittest.TestCase):
 
     def test_plain_text_under_another_name_is_explained(self):
         run = self.run_preprocess("--input", self.write("poem", "Roses are red\n"))
-        self.assert_fails(run, 1, "poem: line 1: column 5: bad JSON", "--format file, line or delimiter")
+        self.assert_fails(run, 1, "poem:1: column 5: bad JSON", "--format file, line or delimiter")
 
     def test_the_first_error_is_the_one_that_is_shown(self):
         lines = ['{"text": "%s"}' % ("a" * 1000)] * 5000
         lines[2000] = lines[3000] = lines[4999] = "bad"
         file = self.write("a.jsonl", "\n".join(lines))
         for workers in (1, 2, 8):
-            self.assert_fails(self.run_preprocess("--input", file, "--workers", workers), 1, "a.jsonl: line 2001: ")
+            self.assert_fails(self.run_preprocess("--input", file, "--workers", workers), 1, "a.jsonl:2001: ")
 
     def test_damaged_gzip_is_refused(self):
         whole = gzip.compress(b'{"text": "abc"}\n' * 1000)

@@ -181,13 +181,13 @@ static void the_tokenizers_own_template_is_used_or_refused(void **state) {
     struct tuning_data *data;
     struct tokenizer_files files;
     test_ok(file_make_directories(folder));
-    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl: line 1: messages need a chat templ");
+    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl:1: messages need a chat templ");
     test_ok(tokenizer_files_read(folder, &files));
     options.tokenizer_files = &files;
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "name chatml, alpaca or plain");
     write_into("template", "tokenizer_config.json", "{\"chat_template\": \"{{ messages[0] }}\"}");
     read_again(folder, &files);
-    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl: line 1: ");
+    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl:1: ");
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED,
                "template/tokenizer_config.json: the tokenizer's chat_template is none of chatml, alpaca, plain");
     check_rows(INSTRUCTION, options, ROWS(ALPACA_INPUT "[o$]")); /* needs none of the tokenizer */
@@ -347,7 +347,6 @@ static void bad_lines_are_refused_with_file_and_line(void **state) {
     } cases[] = {
         {"{\"prompt\": \"a\"", "column 14: bad JSON: "},
         {"{\"text\": \"\xff\"}", "bad JSON: unable to decode byte 0xff"},
-        {"{\"text\": \"a\", \"text\": \"b\"}", "bad JSON: duplicate object key"},
         {"[1]", "expected a JSON object {\"input\", \"output\"}"},
         {"\"text\"", "expected a JSON object"},
         {"{}", "no field of a row is here; expected {\"input\", \"output\"}, {\"prompt\""},
@@ -385,7 +384,7 @@ static void bad_lines_are_refused_with_file_and_line(void **state) {
         struct tuning_options options = options_of(paths, 1);
         struct tuning_data *data;
         options.template_name = TUNING_TEMPLATE_PLAIN;
-        test_fails(tuning_data_open(&options, &data), STATUS_INVALID, "bad.jsonl: line 3: ");
+        test_fails(tuning_data_open(&options, &data), STATUS_INVALID, "bad.jsonl:3: ");
         assert_null(data);
         if (!strstr(status_text(), cases[i].error))
             fail_msg("'%s' is not in '%s'", cases[i].error, status_text());
@@ -406,13 +405,13 @@ static void long_lines_and_deep_nesting_are_refused(void **state) {
     for (int i = 0; i < 100000; i++)
         strbuf_add_char(&text, '[');
     free(write_file("bad.jsonl", text.data));
-    test_fails(tuning_data_open(&options, &data), STATUS_INVALID, "bad.jsonl: line 2: column ");
+    test_fails(tuning_data_open(&options, &data), STATUS_INVALID, "bad.jsonl:2: column ");
     while (text.length < (1 << 24) + 100)
         strbuf_add_text(&text,
                         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
     free(write_file("bad.jsonl", text.data));
     test_fails(tuning_data_open(&options, &data), STATUS_INVALID,
-               "bad.jsonl: line 2: longer than the 16777216 bytes that a row may have");
+               "bad.jsonl:2: longer than the 16777216 bytes that a row may have");
     strbuf_free(&text);
     free(path);
 }
@@ -448,7 +447,7 @@ static void options_that_cannot_be_are_refused(void **state) {
     options.template_name = TUNING_TEMPLATE_CHATML;
     free(write_file("rows.jsonl", TALK_OF_USER));
     test_fails(tuning_data_open(&options, &data), STATUS_INVALID,
-               "rows.jsonl: line 1: token 257 is outside the model's vocabulary of 257");
+               "rows.jsonl:1: token 257 is outside the model's vocabulary of 257");
     free(path);
 }
 

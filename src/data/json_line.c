@@ -1,0 +1,130 @@
+/* What jansson would refuse is put in its place by other text of the same length, so that columns stay what they are.
+ */
+#include "json_line.h"
+
+#include "base/base.h"
+#include "base/json.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_mark(const char *line, size_t length, bool is_first) {
+    return is_first && length >= 3 && !memcmp(line, "\xef\xbb\xbf", 3);
+}
+
+bool json_line_is_blank(const char *line, size_t length, bool is_first) {
+    for (size_t i = has_mark(line, length, is_first) ? 3 : 0; i < length; i++)
+        if (!strchr(" \t\r\n", line[i]) || !line[i])
+            return false;
+    return true;
+}
+
+/* The code unit of an escape \uXXXX, or -1. */
+static int code_unit(const char *at, const char *end) {
+    int unit = 0;
+    if (end - at < 6 || at[0] != '\\' || at[1] != 'u')
+        return -1;
+    for (int i = 2; i < 6; i++) {
+        if (!isxdigit((unsigned char)at[i]))
+            return -1;
+        unit = unit * 16 + (isdigit((unsigned char)at[i]) ? at[i] - '0' : (at[i] | 32) - 'a' + 10);
+    }
+    return unit;
+}
+
+/* jansson has no keys with NUL; nobody asks for one. */
+static void mend_key(char *at, const char *end) {
+    for (; at < end; at += *at == '\\' && code_unit(at, end) < 0 ? 2 : 1)
+        if (code_unit(at, end) == 0)
+            memcpy(at + 2, "fffd", 4);
+}
+
+/* A string from its quotation mark on; the place after it. */
+static char *mend_string(char *begin, char *end) {
+    char *at = begin + 1;
+    while (at < end && *at != '"') {
+        int unit = *at == '\\' ? code_unit(at, end) : -1;
+        bool is_pair = false;
+        if (unit >= 0xd800 && unit < 0xdc00) {
+            int next = code_unit(at + 6, end);
+            is_pair = next >= 0xdc00 && next < 0xe000;
+        }
+        if (unit >= 0xd800 && unit < 0xe000 && !is_pair)
+            memcpy(at + 2, "fffd", 4);
+        at += is_pair ? 12 : unit >= 0 ? 6 : *at == '\\' ? 2 : 1;
+    }
+    if (at >= end)
+        return end;
+    char *after = ++at;
+    while (after < end && memchr(" \t\r\n", *after, 4))
+        after++;
+    if (after < end && *after == ':')
+        mend_key(begin + 1, at - 1);
+    return at;
+}
+
+static const char *skip_digits(const char *at, const char *end) {
+    while (at < end && isdigit((unsigned char)*at))
+        at++;
+    return at;
+}
+
+/* The end of a number as JSON writes it, or of NaN and its kin; NULL where it is none of them, or one that jansson
+ * takes. */
+static const char *find_number_end(const char *begin, const char *end) {
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    enum { SAFE_DIGITS = 18 };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if ((size_t)(end - begin) >= strlen(words[i]) && !memcmp(begin, words[i], strlen(words[i])))
+            return begin + strlen(words[i]);
+    const char *digits = begin + (*begin == '-'), *at = skip_digits(digits, end), *integer_end = at;
+    if (at == digits || (*digits == '0' && at - digits > 1))
+        return NULL;
+    if (at < end && *at == '.') {
+        const char *fraction = at + 1;
+        if ((at = skip_digits(fraction, end)) == fraction)
+            return NULL;
+    }
+    if (at < end && (*at | 32) == 'e') {
+        const char *exponent = at + 1 + (at + 1 < end && (at[1] == '+' || at[1] == '-'));
+        if ((at = skip_digits(exponent, end)) == exponent)
+            return NULL;
+    }
+    return at == integer_end && at - digits <= SAFE_DIGITS ? NULL : at;
+}
+
+static char *mend_number(char *begin, char *end) {
+    const char *number_end = find_number_end(begin, end);
+    if (!number_end) { /* to the end of its characters, or its own digits would be taken for another one */
+        do
+            begin++;
+        while (begin < end && memchr("+-.0123456789eE", *begin, 15));
+        return begin;
+    }
+    memset(begin, ' ', (size_t)(number_end - begin)); /* three characters or more */
+    memcpy(begin, "0.5", 3);
+    return begin + (number_end - begin);
+}
+
+static void mend(char *at, char *end) {
+    while (at < end)
+        at = *at == '"'                                                              ? mend_string(at, end)
+             : *at == '-' || isdigit((unsigned char)*at) || *at == 'N' || *at == 'I' ? mend_number(at, end)
+                                                                                     : at + 1;
+}
+
+int json_line_read(const char *line, size_t length, bool is_first, json_t **root) {
+    json_error_t error;
+    char *copy = malloc(length + 1);
+    *root = NULL;
+    if (!copy)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    memcpy(copy, line, length);
+    if (has_mark(line, length, is_first))
+        memset(copy, ' ', 3);
+    mend(copy, copy + length);
+    int status = json_read(copy, length, JSON_ALLOW_NUL | JSON_DECODE_ANY, root, &error);
+    free(copy);
+    return status == STATUS_INVALID ? status_fail(status, "column %d: bad JSON: %s", error.column, error.text) : status;
+}
