@@ -178,8 +178,8 @@ struct ckpt_model {
     struct comm *world;                      /* the ranks that write together; NULL: this one alone */
 };
 
-/* Writes a model directory. Whatever model directory stood there is replaced; any other directory that is not empty is
- * refused, but with is_replaced.
+/* Writes a model directory. A directory of a model alone is replaced; any other that is not empty, and one in which any
+ * other file stands, is refused, but with is_replaced.
  *
  * Several ranks make the same call with the same path, table and kinds of arrays, and see one file system. Each element
  * of each tensor has one owner, by `rects` of the arrays; anything else is refused with the tensor's name before a file

@@ -240,11 +240,10 @@ static int open_pair(struct indexed_dataset *dataset, const char *prefix, bool *
         status = strbuf_status(&bin);
     if (!status)
         status = open_index(dataset, strbuf_text(&idx), &info);
-    bool has_index = !status;
+    bool is_open = !status;
     if (!status)
         status = open_tokens(dataset, strbuf_text(&bin), strbuf_text(&idx));
-    *is_replaced =
-        has_index && (stat(strbuf_text(&idx), &now) || now.st_dev != info.st_dev || now.st_ino != info.st_ino);
+    *is_replaced = is_open && (stat(strbuf_text(&idx), &now) || now.st_dev != info.st_dev || now.st_ino != info.st_ino);
     if (*is_replaced)
         status = status_fail(STATUS_IO, "%s was replaced while it was opened", strbuf_text(&idx));
     strbuf_free(&idx);
@@ -263,8 +262,13 @@ static bool find_ready(const char *prefix, char ready[PATH_MAX]) {
            staging_is_ready(directory, &indexed_staging_files, idx, box) && !file_join(ready, PATH_MAX, box, name);
 }
 
+static bool has_index(const char *prefix) {
+    char idx[PATH_MAX];
+    return snprintf(idx, sizeof idx, "%s.idx", prefix) < (int)sizeof idx && file_exists(idx);
+}
+
 int indexed_dataset_open(const char *prefix, struct indexed_dataset **out) {
-    enum { ATTEMPTS = 100 }; /* at what a writer replaces */
+    enum { ATTEMPTS = 100 /* at what a writer replaces */, LOOKS = 4 };
     struct indexed_dataset *dataset = calloc(1, sizeof *dataset);
     char ready[PATH_MAX];
     *out = NULL;
@@ -277,8 +281,13 @@ int indexed_dataset_open(const char *prefix, struct indexed_dataset **out) {
     int status = STATUS_OK;
     for (int i = 0; i < ATTEMPTS && is_replaced; i++) {
         status = open_pair(dataset, prefix, &is_replaced);
-        if ((is_replaced || status == STATUS_NOT_FOUND) && find_ready(prefix, ready))
+        if (is_replaced || status != STATUS_NOT_FOUND)
+            continue;
+        bool is_ready = find_ready(prefix, ready);
+        if (is_ready)
             status = open_pair(dataset, ready, &is_replaced);
+        if (status) /* a writer may have gone on between the looks, and another have begun */
+            is_replaced = is_ready || has_index(prefix) || i < LOOKS;
     }
     if (status)
         indexed_dataset_close(dataset);

@@ -175,6 +175,15 @@ class Publish(unittest.TestCase):
         self.plain_reads = {}
         self.check_kills("stack", lambda out: self.look_at_adapter(["lora", "ia3"], out / "s"))
 
+    def test_where_names_cannot_be_exchanged_the_old_model_waits_in_the_box(self):
+        def look(out):
+            if not (out / "m").exists():
+                self.waited = True
+            return str(tree(out / "m" if (out / "m").exists() else next(out.glob(".cambium-*/old"))))
+        self.waited = False
+        self.check_kills("merge", look, PLAIN=1)
+        self.assertTrue(self.waited or not LONG)
+
 
 if __name__ == "__main__":
     unittest.main()

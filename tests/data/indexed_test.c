@@ -2,8 +2,10 @@
  * whole or not at all. */
 #include "files.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char *directory;
@@ -283,6 +285,74 @@ static void a_full_disk_leaves_nothing(void **state) {
     signal(SIGXFSZ, SIG_DFL);
 }
 
+/* Two datasets of one size, by turns: `one` sequences of 1 and 2 tokens, else of 2 and 1. */
+static int publish(bool one) {
+    struct indexed_writer writer;
+    const int32_t tokens[] = {one, one};
+    int status = indexed_writer_open(&writer, prefix, TOKEN_U16, 10);
+    if (!status)
+        status = indexed_writer_add_sequence(&writer, tokens, one ? 1 : 2);
+    if (!status)
+        status = indexed_writer_add_sequence(&writer, tokens, one ? 2 : 1);
+    if (!status)
+        status = indexed_writer_end_document(&writer);
+    return status ? status : indexed_writer_commit(&writer);
+}
+
+static void a_reader_beside_a_writer_sees_one_dataset_whole(void **state) {
+    (void)state;
+    int status, opened[2] = {0};
+    test_ok(publish(true));
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < (test_is_long() ? 400 : 40); i++)
+            if (publish(i % 2))
+                _exit(1);
+        _exit(0);
+    }
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        struct indexed_dataset *dataset;
+        int32_t token;
+        test_ok(indexed_dataset_open(prefix, &dataset));
+        bool one = indexed_dataset_length(dataset, 0) == 1;
+        test_ok(indexed_dataset_read(dataset, 1, 0, 1, 10, &token));
+        assert_int_equal(token, one);
+        opened[one]++;
+        indexed_dataset_close(dataset);
+    }
+    assert_int_equal(status, 0);
+    assert_true(opened[0] > 0 && opened[1] > 0);
+}
+
+/* As it waits when its writer was killed before the index was in place, or before anything was. */
+static void a_dataset_that_waits_in_a_box_is_read_there(void **state) {
+    (void)state;
+    struct indexed_dataset *dataset;
+    char box[PATH_MAX], mark[PATH_MAX + 8], ready[PATH_MAX + 8], file[2 * PATH_MAX];
+    const char name[] = ".cambium-0123456789abcdef", text[] = "cambium staging .cambium-0123456789abcdef dataset\n.\n";
+    test_ok(publish(true));
+    test_ok(file_join(box, sizeof box, directory, name));
+    snprintf(mark, sizeof mark, "%s/mark", box);
+    snprintf(ready, sizeof ready, "%s/ready", box);
+    test_ok(file_make_directories(ready));
+    test_ok(file_write_atomic(mark, text, strlen(text)));
+    const char *base = strrchr(prefix, '/') + 1;
+    for (int i = 0; i < 2; i++) {
+        char from[PATH_MAX];
+        snprintf(from, sizeof from, "%s.%s", prefix, i ? "idx" : "bin");
+        snprintf(file, sizeof file, "%s/%s.%s", ready, base, i ? "idx" : "bin");
+        assert_int_equal(rename(from, file), 0);
+    }
+    test_ok(indexed_dataset_open(prefix, &dataset));
+    assert_int_equal(dataset->tokens, 3);
+    indexed_dataset_close(dataset);
+    test_ok(publish(false));
+    assert_int_equal(count_files(directory), 2);
+    test_ok(indexed_dataset_open(prefix, &dataset));
+    assert_int_equal(indexed_dataset_length(dataset, 0), 2);
+    indexed_dataset_close(dataset);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -295,6 +365,8 @@ int main(void) {
         TEST(a_vocabulary_larger_than_the_type_is_refused),
         TEST(an_aborted_dataset_leaves_the_old_one),
         TEST(a_full_disk_leaves_nothing),
+        TEST(a_reader_beside_a_writer_sees_one_dataset_whole),
+        TEST(a_dataset_that_waits_in_a_box_is_read_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
