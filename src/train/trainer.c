@@ -160,17 +160,17 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     if (!status)
         status = train_claim(trainer);
     if (!status)
-        status = rank_site_find(trainer->world, (int)run->config.parallel.threads_per_rank, &trainer->site);
-    if (!status)
         status = train_agree_to_start(trainer);
+    if (!status)
+        status = rank_site_find(trainer->world, (int)run->config.parallel.threads_per_rank, &trainer->site);
     if (!status)
         status = open_data(trainer);
     if (!status)
-        status = train_agree_to_start(trainer);
-    if (!status)
         status = device_open("cpu", 0, trainer->site.threads, &trainer->device);
-    if (trainer->world)
-        status = comm_agree(trainer->world, status); /* no rank may wait for one that could not open its files */
+    if (trainer->world && status != STATUS_INTERRUPTED) /* which all have agreed on */
+        status = comm_agree(trainer->world, status);    /* no rank may wait for one that could not open its files */
+    if (!status)
+        status = train_agree_to_start(trainer);
     if (!status)
         rank_site_warn(trainer->device, trainer->site.threads);
     if (!status)
