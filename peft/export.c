@@ -235,9 +235,11 @@ static int check_place(const char *directory, const struct peft_config *configs,
     size_t entry_count;
     if (!file_is_directory(directory))
         return STATUS_OK;
-    bool is_ready = is_shared && staging_is_ready(directory, &peft_staging_files, NULL, ready);
-    int status =
-        is_ready ? check_place(ready, configs, count, false) : check_adapter(directory, count == 1 ? configs : NULL);
+    bool is_ready = false;
+    int status = is_shared ? staging_is_ready(directory, &peft_staging_files, NULL, ready, &is_ready) : STATUS_OK;
+    if (!status)
+        status = is_ready ? check_place(ready, configs, count, false)
+                          : check_adapter(directory, count == 1 ? configs : NULL);
     if (status)
         return status;
     status = file_list(directory, &entries, &entry_count);

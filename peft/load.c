@@ -92,11 +92,15 @@ static int open_directory(struct peft_files *files, const char *directory, bool 
     int before = files->count;
     if (!file_is_directory(directory))
         return status_fail(STATUS_NOT_FOUND, "%s is not the directory of an adapter", directory);
-    if (staging_is_ready(directory, &peft_staging_files, NULL, ready)) /* a run was killed while it put them in place */
+    bool is_ready;
+    int status = staging_is_ready(directory, &peft_staging_files, NULL, ready, &is_ready);
+    if (status)
+        return status;
+    if (is_ready) /* a run was killed while it put them in place */
         directory = ready;
     if (has_config(directory))
         return open_adapter(files, directory, trains);
-    int status = open_stack(files, directory, trains);
+    status = open_stack(files, directory, trains);
     if (status != STATUS_NOT_FOUND || files->count > before)
         return status;
     status = ckpt_latest(directory, newest, sizeof newest, NULL);

@@ -56,7 +56,9 @@ int staging_finish(const char *directory, const struct staging_files *files);
 /* For readers: whether the entry `name` of `parent` is a box that holds a displaced directory: where it is, and the
  * name that it had. */
 bool staging_displaced(const char *parent, const char *name, char path[PATH_MAX], char target[NAME_MAX + 1]);
-/* For readers: whether a generation of this kind that has the file `name` (NULL: any) waits in `directory`, ready. */
-bool staging_is_ready(const char *directory, const struct staging_files *files, const char *name, char path[PATH_MAX]);
+/* For readers: whether a generation of this kind that has the file `name` (NULL: any) waits in `directory`, ready. None
+ * does where the directory cannot be listed; STATUS_MEMORY where memory lacked for that. */
+int staging_is_ready(const char *directory, const struct staging_files *files, const char *name, char path[PATH_MAX],
+                     bool *is_there);
 
 #endif

@@ -145,14 +145,16 @@ int staging_finish(const char *directory, const struct staging_files *files) {
     return status;
 }
 
-bool staging_is_ready(const char *directory, const struct staging_files *files, const char *name, char path[PATH_MAX]) {
+int staging_is_ready(const char *directory, const struct staging_files *files, const char *name, char path[PATH_MAX],
+                     bool *is_there) {
     char **names, file[PATH_MAX];
     size_t count;
-    bool is_found = false;
-    if (file_list(directory, &names, &count))
-        return false;
-    for (size_t i = 0; i < count && !is_found; i++)
-        is_found = is_ready(directory, names[i], files, path) && (!name || file_exists(box_path(path, name, file)));
+    *is_there = false;
+    int status = file_list(directory, &names, &count);
+    if (status)
+        return status == STATUS_MEMORY ? status : STATUS_OK;
+    for (size_t i = 0; i < count && !*is_there; i++)
+        *is_there = is_ready(directory, names[i], files, path) && (!name || file_exists(box_path(path, name, file)));
     file_list_free(names, count);
-    return is_found;
+    return STATUS_OK;
 }

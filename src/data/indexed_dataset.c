@@ -254,12 +254,16 @@ static int open_pair(struct indexed_dataset *dataset, const char *prefix, bool *
 }
 
 /* Where a writer that was killed left the dataset ready, and its index is not in place. */
-static bool find_ready(const char *prefix, char ready[PATH_MAX]) {
+static int find_ready(const char *prefix, char ready[PATH_MAX], bool *is_ready) {
     const char *slash = strrchr(prefix, '/'), *name = slash ? slash + 1 : prefix;
     char directory[PATH_MAX], box[PATH_MAX], idx[PATH_MAX];
     int n = snprintf(idx, sizeof idx, "%s.idx", name);
-    return n < (int)sizeof idx && !file_parent(prefix, directory, sizeof directory) && file_is_directory(directory) &&
-           staging_is_ready(directory, &indexed_staging_files, idx, box) && !file_join(ready, PATH_MAX, box, name);
+    *is_ready = false;
+    if (n >= (int)sizeof idx || file_parent(prefix, directory, sizeof directory) || !file_is_directory(directory))
+        return STATUS_OK;
+    int status = staging_is_ready(directory, &indexed_staging_files, idx, box, is_ready);
+    *is_ready = *is_ready && !file_join(ready, PATH_MAX, box, name);
+    return status;
 }
 
 static bool has_index(const char *prefix) {
@@ -283,7 +287,12 @@ int indexed_dataset_open(const char *prefix, struct indexed_dataset **out) {
         status = open_pair(dataset, prefix, &is_replaced);
         if (is_replaced || status != STATUS_NOT_FOUND)
             continue;
-        bool is_ready = find_ready(prefix, ready);
+        bool is_ready;
+        int found = find_ready(prefix, ready, &is_ready);
+        if (found) {
+            status = found;
+            break;
+        }
         if (is_ready)
             status = open_pair(dataset, ready, &is_replaced);
         if (status) /* a writer may have gone on between the looks, and another have begun */

@@ -28,7 +28,9 @@ static int run_alone(void *context) {
 
 static int run_and_clean(void *context) {
     struct train_run *run = context;
-    int status = run_alone(context);
+    int status = file_remove_tree(run->config.checkpoint.save);
+    if (!status)
+        status = run_alone(context);
     char path[512];
     DIR *directory = status ? opendir(run->config.checkpoint.save) : NULL;
     for (struct dirent *entry; directory && (entry = readdir(directory));)

@@ -16,6 +16,8 @@ long failing_try_all(int (*use)(void *context), void *context, long limit) {
         int status = use(context);
         failing_stop();
         through += !status;
+        if (!status && getenv("CAMBIUM_FAIL_TRACE"))
+            print_message("allocation %ld was not needed\n", n);
         if (status && status != STATUS_MEMORY)
             fail_msg("allocation %ld of %ld: status %d (%s)", n, count, status, status_text());
         if (status && !strstr(status_text(), "memory") && !strstr(status_text(), "cannot allocate"))
