@@ -42,7 +42,17 @@ enum gemm_epilogue {
     EPILOGUE_DGELU_EXACT,
 };
 
-/* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. */
+/* A product of few columns in fp32, of what a low-rank adapter adds. */
+struct gemm_delta {
+    int64_t rank;
+    const float *left;  /* [m, rank] */
+    const float *right; /* [n, rank] */
+};
+enum { GEMM_DELTAS_MOST = 4 };
+
+/* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas C is
+ * op(A) op(B) + bias + left right' of each, all of it in fp32 and rounded once; a delta whose right is zero leaves the
+ * bits alone. */
 struct gemm {
     int64_t m, n, k;
     const void *a; /* [m,k], or [k,m] when a_transposed; row stride lda elements */
@@ -60,6 +70,8 @@ struct gemm {
     bool is_scaled;    /* with neither bias nor epilogue, of plain matrices */
     float scale;       /* where is_scaled; any, 0 as well */
     const void *bias;  /* [n] or NULL */
+    int delta_count;   /* of a bf16 C, with no epilogue, neither scaled nor accumulated */
+    struct gemm_delta delta[GEMM_DELTAS_MOST];
     enum gemm_epilogue epilogue;
     void *aux;            /* [m, n] with row stride ldc, of `type` */
     float *bias_gradient; /* [m] += sums of op(A)'s rows over k: dW = dY^T X leaves db = column sums of dY; or NULL */

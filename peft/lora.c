@@ -120,14 +120,24 @@ static void close_lora(struct peft_adapter *adapter) {
 /* ---- the hook ---- */
 
 /* What the forward keeps: s A x [N, r]; behind it the gradient of A x [N, r], and DoRA's y before it is scaled
- * [N, out]. */
+ * [N, out]. For the base's product in bf16: s A x and B [out, r] in fp32. */
 struct kept {
     void *inner, *dinner, *y;
+    float *left, *right;
 };
+
+/* Whether the base's product adds the pair's before it rounds. DoRA scales their sum, which is then rounded anyway. */
+static bool is_delta(const struct pair *pair, enum dtype dtype) {
+    return dtype == DTYPE_BF16 && !pair->adapter->config.use_dora;
+}
 
 static struct kept place_kept(const struct pair *pair, const struct hook_call *call, struct arena *arena) {
     size_t width = dtype_bytes(call->dtype), inner = (size_t)(call->rows * pair->r) * width;
     struct kept kept = {.inner = arena_take(arena, inner)};
+    if (is_delta(pair, call->dtype)) {
+        kept.left = arena_take(arena, (size_t)(call->rows * pair->r) * sizeof(float));
+        kept.right = arena_take(arena, (size_t)(call->out * pair->r) * sizeof(float));
+    }
     if (!pair->adapter->peft->trains)
         return kept;
     kept.dinner = arena_take(arena, inner);
@@ -180,11 +190,10 @@ static int multiply(const struct hook_call *call, const struct gemm *gemm) {
     return rank_run_scratch(call->rank, PHASE_GEMM, gemm, gemm);
 }
 
-static int forward(void *self, const struct hook_call *call) {
-    const struct pair *pair = self;
+/* s A drop(x), of the type of c. */
+static int multiply_down(const struct pair *pair, const struct hook_call *call, void *c, enum dtype c_type) {
     const struct param_store *store = &pair->adapter->peft->store;
-    struct weight_view a = param_borrow(store, pair->a), b = param_borrow(store, pair->b);
-    struct kept kept = kept_of(pair, call);
+    struct weight_view a = param_borrow(store, pair->a);
     bool is_dropped = has_dropout(pair, call);
     void *scratch = pair->adapter->peft->scratch;
     struct gemm down = {.m = call->rows,
@@ -195,12 +204,43 @@ static int forward(void *self, const struct hook_call *call) {
                         .b = a.data,
                         .ldb = call->in,
                         .b_transposed = true,
-                        .c = kept.inner,
+                        .c = c,
                         .ldc = pair->r,
                         .type = call->dtype,
-                        .c_type = call->dtype,
+                        .c_type = c_type,
                         .is_scaled = true,
                         .scale = pair->scale};
+    int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
+    if (!status)
+        status = multiply(call, &down);
+    param_return(store, pair->a, a);
+    return status;
+}
+
+/* The sums stay in fp32 from A x to y; what the backward reads of them is rounded as its products want it. */
+static int delta(void *self, const struct hook_call *call, struct gemm_delta *out) {
+    const struct pair *pair = self;
+    const struct param_store *store = &pair->adapter->peft->store;
+    struct weight_view b = param_borrow(store, pair->b);
+    struct kept kept = kept_of(pair, call);
+    int status = multiply_down(pair, call, kept.left, DTYPE_F32);
+    if (!status && pair->adapter->peft->trains)
+        status =
+            rank_run(call->rank, PHASE_NORM, cast, call->rows * pair->r, DTYPE_F32, kept.left, call->dtype, kept.inner);
+    if (!status)
+        status =
+            rank_run(call->rank, PHASE_NORM, cast, call->out * pair->r, call->dtype, b.data, DTYPE_F32, kept.right);
+    *out = (struct gemm_delta){.rank = pair->r, .left = kept.left, .right = kept.right};
+    param_return(store, pair->b, b);
+    return status;
+}
+
+static int forward(void *self, const struct hook_call *call) {
+    const struct pair *pair = self;
+    const struct param_store *store = &pair->adapter->peft->store;
+    struct weight_view b = param_borrow(store, pair->b);
+    struct kept kept = kept_of(pair, call);
+    void *scratch = pair->adapter->peft->scratch;
     struct gemm up = {.m = call->rows,
                       .n = call->out,
                       .k = pair->r,
@@ -214,9 +254,7 @@ static int forward(void *self, const struct hook_call *call) {
                       .type = call->dtype,
                       .c_type = call->dtype,
                       .accumulate = true};
-    int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
-    if (!status)
-        status = multiply(call, &down);
+    int status = multiply_down(pair, call, kept.inner, call->dtype);
     if (!status)
         status = multiply(call, &up);
     bool is_dora = pair->adapter->config.use_dora;
@@ -230,7 +268,6 @@ static int forward(void *self, const struct hook_call *call) {
         if (!status)
             status = dora_add(pair, call, kept.y);
     }
-    param_return(store, pair->a, a);
     param_return(store, pair->b, b);
     return status;
 }
@@ -337,7 +374,8 @@ static int attach(struct peft_adapter *adapter) {
                             .saved_bytes = saved_bytes,
                             .forward = forward,
                             .backward_output = backward_output,
-                            .backward_input = backward_input};
+                            .backward_input = backward_input,
+                            .delta = is_delta(pair, adapter->peft->dtype) ? delta : NULL};
         status = hook_table_add(&adapter->peft->hooks, pair->layer, pair->projection.place, &hook);
     }
     return status;

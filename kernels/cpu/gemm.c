@@ -5,6 +5,7 @@
 enum {
     PIECE_COLS = 1536, /* of a product that an epilogue follows */
     PIECE_ROWS = 1024,
+    PACKED_ROWS = 256,  /* of a packed weight's product that deltas follow */
     PIECE_DEPTH = 1024, /* of a product with A transposed */
     WIDE_COLS = 8192,
     PASS_FLOATS = 16384, /* one thread's unit of an epilogue */
@@ -32,6 +33,9 @@ static const char *refusal(const struct gemm *g) {
         return "what accumulates has neither bias nor epilogue, and with a packed weight it is fp32";
     if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || g->packed))
         return "what is scaled has neither bias nor epilogue, nor a packed weight";
+    if (g->delta_count &&
+        (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c_type != DTYPE_BF16))
+        return "what has deltas is bf16 and plain, without an epilogue";
     if (is_dgelu(g) && (!g->aux || g->bias))
         return "the GELU's backward reads aux, and has no bias";
     if (g->a_transposed && (g->c_type != DTYPE_F32 || g->epilogue != EPILOGUE_NONE))
@@ -57,6 +61,53 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .scale = g->is_scaled ? g->scale : 1,
                               .type = (uint8_t)g->type,
                               .c_type = (uint8_t)g->c_type};
+}
+
+/* ---- deltas ---------------------------------------------------------------------------------------------------- */
+
+struct piece {
+    int64_t row, col, rows, cols;
+};
+
+/* What a delta makes of a piece [rows, cols] of fp32, or adds to it. */
+static struct gemm_form delta_form(const struct gemm_delta *delta, const struct piece *p, bool accumulate) {
+    return (struct gemm_form){.m = p->rows,
+                              .n = p->cols,
+                              .k = delta->rank,
+                              .lda = delta->rank,
+                              .ldb = delta->rank,
+                              .ldc = p->cols,
+                              .b_transposed = true,
+                              .accumulate = accumulate,
+                              .scale = 1,
+                              .type = DTYPE_F32,
+                              .c_type = DTYPE_F32};
+}
+
+static size_t delta_scratchpad(struct device *device, const struct gemm *g, const struct piece *p, bool adds) {
+    size_t most = 0;
+    for (int i = 0; i < g->delta_count; i++) {
+        struct gemm_form form = delta_form(&g->delta[i], p, adds || i > 0);
+        size_t bytes = align(gemm_cache_scratchpad(device, &form));
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* ab (+)= the deltas. */
+static int run_deltas(const struct exec *exec, const struct gemm *g, const struct piece *p, bool adds, float *ab,
+                      void *scratchpad) {
+    int status = STATUS_OK;
+    for (int i = 0; i < g->delta_count && !status; i++) {
+        const struct gemm_delta *delta = &g->delta[i];
+        struct gemm_form form = delta_form(delta, p, adds || i > 0);
+        struct gemm_pointers pointers = {.a = delta->left + p->row * delta->rank,
+                                         .b = delta->right + p->col * delta->rank,
+                                         .c = ab,
+                                         .scratchpad = scratchpad};
+        status = gemm_cache_run(exec->stream->device, &form, &pointers);
+    }
+    return status;
 }
 
 /* ---- bare products --------------------------------------------------------------------------------------------- */
@@ -91,18 +142,30 @@ static struct gemm_form bare_form(const struct gemm *g, int64_t col, int64_t fir
     form.k = g->k - first < depth ? g->k - first : depth;
     form.has_bias = g->bias != NULL && first == 0;
     form.accumulate = g->accumulate || first > 0;
+    form.has_addend = g->delta_count > 0;
     return form;
+}
+
+/* Where the deltas of a piece stand, before oneDNN adds them to the product. */
+static size_t addend_bytes(const struct gemm *g) {
+    return g->delta_count ? align((size_t)(g->m * width_of(g)) * sizeof(float)) : 0;
 }
 
 static int run_bare_piece(const struct exec *exec, const struct gemm *g, int64_t col, int64_t first) {
     size_t size = dtype_bytes(g->type);
     struct gemm_form form = bare_form(g, col, first);
+    struct piece piece = {.col = col, .rows = g->m, .cols = form.n};
+    char *scratchpad = (char *)exec->workspace + addend_bytes(g);
+    int status = run_deltas(exec, g, &piece, false, exec->workspace, scratchpad);
+    if (status)
+        return status;
     struct gemm_pointers pointers = {
         .a = (const char *)g->a + (size_t)(g->a_transposed ? first * g->lda : first) * size,
         .b = (const char *)g->b + (size_t)(g->b_transposed ? col * g->ldb + first : first * g->ldb + col) * size,
         .bias = form.has_bias ? (const char *)g->bias + (size_t)col * size : NULL,
+        .addend = exec->workspace,
         .c = (char *)g->c + (size_t)col * dtype_bytes(g->c_type),
-        .scratchpad = exec->workspace};
+        .scratchpad = scratchpad};
     return gemm_cache_run(exec->stream->device, &form, &pointers);
 }
 
@@ -126,10 +189,13 @@ static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
     size_t most = 0;
     for (int i = 0; i < 6; i++) {
         struct gemm_form form = bare_form(g, cols[i % 2], firsts[i / 2]);
+        struct piece piece = {.col = cols[i % 2], .rows = g->m, .cols = form.n};
         size_t bytes = align(gemm_cache_scratchpad(device, &form));
+        size_t of_deltas = delta_scratchpad(device, g, &piece, false);
+        bytes = bytes > of_deltas ? bytes : of_deltas;
         most = bytes > most ? bytes : most;
     }
-    return most;
+    return addend_bytes(g) + most;
 }
 
 /* ---- products with an epilogue --------------------------------------------------------------------------------- */
@@ -142,10 +208,6 @@ static enum stage stage_of(const struct gemm *g) {
         return STAGE_AUX;
     return g->c_type == DTYPE_F32 ? STAGE_C : STAGE_WORKSPACE;
 }
-
-struct piece {
-    int64_t row, col, rows, cols;
-};
 
 /* The plain product of a piece, into fp32. */
 static struct gemm_form piece_form(const struct gemm *g, const struct piece *p) {
@@ -225,6 +287,62 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
     return STATUS_OK;
 }
 
+/* ---- a packed weight with deltas ------------------------------------------------------------------------------- */
+
+/* Some rows of it, whole, and the plain product of these into fp32. */
+static struct piece packed_piece(const struct gemm *g, int64_t row) {
+    int64_t left = g->m - row;
+    return (struct piece){.row = row, .rows = left < PACKED_ROWS ? left : PACKED_ROWS, .cols = g->n};
+}
+
+static struct gemm packed_product(const struct gemm *g, const struct piece *p, float *ab) {
+    struct gemm product = *g;
+    product.delta_count = 0;
+    product.m = p->rows;
+    product.a = (const char *)g->a + (size_t)(p->row * g->lda) * dtype_bytes(g->type);
+    product.c = ab;
+    product.ldc = g->n;
+    product.c_type = DTYPE_F32;
+    return product;
+}
+
+static size_t packed_stage_bytes(const struct gemm *g) {
+    struct piece first = packed_piece(g, 0);
+    return align((size_t)(first.rows * first.cols) * sizeof(float));
+}
+
+static size_t packed_deltas_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
+    size_t most = 0;
+    struct piece ends[] = {packed_piece(g, 0), packed_piece(g, (g->m - 1) / PACKED_ROWS * PACKED_ROWS)};
+    for (int i = 0; i < 2; i++) {
+        struct gemm product = packed_product(g, &ends[i], NULL);
+        size_t of_product = level->packed_workspace(device, &product),
+               of_deltas = delta_scratchpad(device, g, &ends[i], true);
+        size_t bytes = of_product > of_deltas ? of_product : of_deltas;
+        most = bytes > most ? bytes : most;
+    }
+    return packed_stage_bytes(g) + most;
+}
+
+static int run_packed_deltas(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
+    float *ab = exec->workspace;
+    size_t stage = packed_stage_bytes(g);
+    struct exec rest = {.stream = exec->stream,
+                        .workspace = (char *)exec->workspace + stage,
+                        .workspace_bytes = exec->workspace_bytes - stage};
+    int status = STATUS_OK;
+    for (int64_t row = 0; row < g->m && !status; row += PACKED_ROWS) {
+        struct piece p = packed_piece(g, row);
+        struct gemm product = packed_product(g, &p, ab);
+        level->packed_gemm(&rest, &product);
+        status = run_deltas(exec, g, &p, true, ab, rest.workspace);
+        struct gemm_block block = {.ab = ab, .stride = p.cols, .row = row, .rows = p.rows, .cols = p.cols};
+        if (!status)
+            finish_piece(level, exec, g, &block);
+    }
+    return status;
+}
+
 /* ---- the operation --------------------------------------------------------------------------------------------- */
 
 /* Whether oneDNN has the product: this processor may lack what bf16 needs. */
@@ -243,9 +361,16 @@ bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
 size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
     if (refusal(g) || g->m == 0 || g->n == 0)
         return 0;
+    struct gemm bare = *g;
+    bare.delta_count = 0;
+    size_t without = g->delta_count ? gemm_workspace(level, device, &bare) : 0, bytes;
     if (g->packed)
-        return level->packed_workspace(device, g);
-    size_t bytes = scratchpad_bytes(device, g);
+        bytes = g->delta_count ? packed_deltas_workspace(level, device, g) : level->packed_workspace(device, g);
+    else
+        bytes = scratchpad_bytes(device, g);
+    bytes = bytes > without ? bytes : without;
+    if (g->packed)
+        return bytes;
     if (g->epilogue != EPILOGUE_NONE)
         bytes += stage_bytes(g);
     size_t sums = g->bias_gradient ? level->column_sum_workspace(device, g->k, g->m) : 0;
@@ -274,6 +399,8 @@ static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
     part.c = (char *)g->c + (size_t)(first * g->ldc) * dtype_bytes(g->c_type);
     if (g->aux)
         part.aux = (char *)g->aux + (size_t)(first * g->ldc) * dtype_bytes(g->type);
+    for (int i = 0; i < g->delta_count; i++)
+        part.delta[i].left = g->delta[i].left + first * g->delta[i].rank;
     return part;
 }
 
@@ -284,7 +411,30 @@ static int run_halves(const struct gemm_level *level, const struct exec *exec, c
     return status ? status : gemm_run(level, exec, &lower);
 }
 
+static bool is_zero(const float *x, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (x[i] != 0)
+            return false;
+    return true;
+}
+
+/* oneDNN may sum a product with an addend in another order. A delta of zero is to leave the bits alone, so it is left
+ * out. */
+static struct gemm without_zeros(const struct gemm *g) {
+    struct gemm rest = *g;
+    rest.delta_count = 0;
+    for (int i = 0; i < g->delta_count; i++)
+        if (!is_zero(g->delta[i].right, g->n * g->delta[i].rank))
+            rest.delta[rest.delta_count++] = g->delta[i];
+    return rest;
+}
+
 int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
+    struct gemm nonzero;
+    if (g->delta_count && !refusal(g)) {
+        nonzero = without_zeros(g);
+        g = &nonzero;
+    }
     const char *why = refusal(g);
     if (why)
         return status_fail(STATUS_UNSUPPORTED, "gemm: %s", why);
@@ -303,12 +453,15 @@ int gemm_run(const struct gemm_level *level, const struct exec *exec, const stru
                            "gemm: oneDNN has no %s products on this processor: they need AVX-512; train in fp32",
                            dtype_name(g->type));
     size_t needed = gemm_workspace(level, exec->stream->device, g);
-    if (exec->workspace_bytes < needed && !g->packed && !g->a_transposed && g->m > 1)
+    bool is_library = !g->packed || g->delta_count; /* oneDNN's, in part */
+    if (exec->workspace_bytes < needed && is_library && !g->a_transposed && g->m > 1)
         return run_halves(level, exec, g);
     if (exec->workspace_bytes < needed)
         return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
     if (!g->packed)
         return run_plain(level, exec, g);
+    if (g->delta_count)
+        return run_packed_deltas(level, exec, g);
     level->packed_gemm(exec, g);
     return STATUS_OK;
 }

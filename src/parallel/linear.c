@@ -47,8 +47,10 @@ static int sum_start(const struct linear_call *call, void *partial, void *own, i
                               rank_stream_rows(call->rank, call->rows) * columns, dtype, request);
 }
 
-static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y) {
+/* The base's product, with what the first hooks add to it; *hooks: how many these are. */
+static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y, int *hooks) {
     struct rank *rank = call->rank;
+    struct hook_call hook = hook_call_of(linear, call);
     struct weight_view weight = param_borrow_linear(call->store, linear->weight), bias = {0};
     bool is_partial = is_cut(linear, call, LINEAR_ROW);
     if (linear->bias != PARAM_NONE)
@@ -74,7 +76,11 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
         gemm.ldb = linear->in;
         gemm.b_transposed = true;
     }
-    int status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
+    hook.x = x;
+    hook.y = y;
+    int status = hook_list_deltas(call->hooks, &hook, call->is_batched, &gemm, hooks);
+    if (!status)
+        status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
     param_return(call->store, linear->weight, weight);
     if (linear->bias != PARAM_NONE)
         param_return(call->store, linear->bias, bias);
@@ -84,7 +90,7 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
 int linear_forward(const struct linear *linear, const struct linear_call *call) {
     const void *x = call->x;
     void *y = call->y;
-    int status = STATUS_OK;
+    int status = STATUS_OK, in_product = 0;
     if (is_cut_by_rows(linear, call, LINEAR_COLUMN)) {
         x = call->whole;
         status = gather_rows(call, call->x, linear->in, call->whole);
@@ -92,12 +98,12 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
     if (is_cut_by_rows(linear, call, LINEAR_ROW))
         y = call->whole;
     if (!status)
-        status = multiply(linear, call, x, y);
-    if (!status && call->hooks->count) {
+        status = multiply(linear, call, x, y, &in_product);
+    if (!status && in_product < call->hooks->count) {
         struct hook_call hook = hook_call_of(linear, call);
         hook.x = x;
         hook.y = y;
-        status = hook_list_forward(call->hooks, HOOK_BEFORE_ACTIVATION, &hook, call->is_batched);
+        status = hook_list_forward_from(call->hooks, in_product, HOOK_BEFORE_ACTIVATION, &hook, call->is_batched);
     }
     if (!status && is_cut(linear, call, LINEAR_ROW)) {
         struct comm_request sum;

@@ -180,6 +180,10 @@ struct hook {
     int (*forward)(void *self, const struct hook_call *call);
     int (*backward_output)(void *self, const struct hook_call *call);
     int (*backward_input)(void *self, const struct hook_call *call);
+    /* At a projection in bf16, training or not: what the method adds to y, for the base's product to add in fp32 before
+     * it rounds; then `forward` is left out. Not asked where another method, which is in between, needs y as it was.
+     * NULL: `forward` serves. */
+    int (*delta)(void *self, const struct hook_call *call, struct gemm_delta *delta);
     /* Inference: the forward over segments of many slots; slot -1 is the bare base. NULL: `forward` serves. */
     int (*batched)(void *self, const struct hook_call *call);
     /* ATTACH_KV only. */
@@ -211,6 +215,12 @@ size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_cal
 /* Run the list's hooks of one stage. `call->saved` is the list's block. `is_batched` chooses the inference form. */
 int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call,
                       bool is_batched);
+/* What the first hooks of the list add to a projection's product before it is rounded, and how many hooks that is. */
+int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, bool is_batched, struct gemm *gemm,
+                     int *count);
+/* hook_list_forward without the first `count`. */
+int hook_list_forward_from(const struct hook_list *list, int count, enum hook_stage stage, const struct hook_call *call,
+                           bool is_batched);
 int hook_list_backward_output(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
 int hook_list_backward_input(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
 

@@ -269,6 +269,102 @@ static void two_threads_may_share_a_device(void **state) {
     scene_close(&scene);
 }
 
+/* ---- deltas ---- */
+
+enum { DELTA_RANK = 5 };
+static const struct delta_shape {
+    int64_t m, n, k;
+} delta_shapes[] = {{259, 1573, 48}, {1024, 2304, 768}, {512, 768, 3072}, {100, 768, 768}, {1, 40, 24}};
+
+/* One element in fp64, and the sum of its terms' sizes. */
+static double delta_reference(const struct gemm *g, const uint16_t *weight, int64_t i, int64_t j, double *size) {
+    const uint16_t *a = (const uint16_t *)g->a + i * g->lda, *b = weight + j * g->k;
+    double sum = bf16_to_float(((const uint16_t *)g->bias)[j]);
+    *size = fabs(sum);
+    for (int64_t k = 0; k < g->k; k++) {
+        double term = (double)bf16_to_float(a[k]) * (double)bf16_to_float(b[k]);
+        sum += term;
+        *size += fabs(term);
+    }
+    for (int d = 0; d < g->delta_count; d++)
+        for (int64_t r = 0; r < g->delta[d].rank; r++) {
+            double left = (double)g->delta[d].left[i * g->delta[d].rank + r];
+            double term = left * (double)g->delta[d].right[j * g->delta[d].rank + r];
+            sum += term;
+            *size += fabs(term);
+        }
+    return sum;
+}
+
+/* Within one rounding to bf16, 2^-9 of the result, of sums whose terms are fp32's. */
+static void delta_check(const struct gemm *g, const uint16_t *weight) {
+    for (int64_t i = 0; i < g->m; i += 1 + g->m / 32)
+        for (int64_t j = 0; j < g->n; j += 1 + g->n / 512) {
+            double size, expected = delta_reference(g, weight, i, j, &size);
+            double ours = (double)bf16_to_float(((const uint16_t *)g->c)[i * g->ldc + j]);
+            int exponent;
+            frexp(fmax(fabs(expected), fabs(ours)), &exponent);
+            if (!(fabs(ours - expected) <= ldexp(1, exponent - 9) + 1e-6 * size))
+                fail_msg("[%lld, %lld]: %.9g, in fp64 %.9g", (long long)i, (long long)j, ours, expected);
+        }
+}
+
+/* Two deltas on a product in bf16, plain or packed; deltas of zero leave its bits alone. */
+static void check_deltas(struct scene *scene, const struct ops *ops, const struct delta_shape *shape, bool is_packed) {
+    const int64_t M = shape->m, N = shape->n, K = shape->k, R = DELTA_RANK;
+    void *a = numbers(scene, DTYPE_BF16, M * K, 1), *b = numbers(scene, DTYPE_BF16, N * K, 2), *form = NULL;
+    void *bias = numbers(scene, DTYPE_BF16, N, 3), *c = numbers(scene, DTYPE_BF16, M * N, 0);
+    void *base = numbers(scene, DTYPE_BF16, M * N, 0), *left = numbers(scene, DTYPE_F32, M * R, 4);
+    void *right = numbers(scene, DTYPE_F32, N * R, 5), *zeros = numbers(scene, DTYPE_F32, N * R, 0);
+    struct weight_view plain = {.type = DTYPE_BF16, .data = b, .rows = N, .cols = K}, packed;
+    struct gemm g = {.m = M,
+                     .n = N,
+                     .k = K,
+                     .a = a,
+                     .lda = K,
+                     .b = b,
+                     .ldb = K,
+                     .b_transposed = true,
+                     .c = base,
+                     .ldc = N,
+                     .type = DTYPE_BF16,
+                     .c_type = DTYPE_BF16,
+                     .bias = bias};
+    if (is_packed) {
+        test_ok(device_alloc(scene->device, ops->packed_bytes(scene->device, &plain), &form));
+        test_ok(ops->pack(&scene->exec, &plain, form, &packed));
+        g.packed = &packed;
+    }
+    struct gemm with = g;
+    with.c = c;
+    with.delta_count = 2;
+    with.delta[0] = (struct gemm_delta){R, left, zeros};
+    with.delta[1] = (struct gemm_delta){1, left, zeros};
+    test_ok(run(scene, ops, &g));
+    test_ok(run(scene, ops, &with));
+    assert_memory_equal(c, base, (size_t)(M * N) * sizeof(uint16_t));
+    with.delta[0].right = with.delta[1].right = right;
+    test_ok(run(scene, ops, &with));
+    delta_check(&with, b);
+    void *const memory[] = {a, b, form, bias, c, base, left, right, zeros};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(scene->device, memory[i]);
+}
+
+static void deltas_are_added_before_the_one_rounding(void **state) {
+    (void)state;
+    struct scene scene = scene_open(2);
+    const struct ops *ops = ops_for(scene.device);
+    struct gemm plain = {
+        .m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8, .type = DTYPE_BF16, .c_type = DTYPE_BF16};
+    for (size_t i = 0; i < sizeof delta_shapes / sizeof *delta_shapes; i++) {
+        if (ops->gemm_supports(scene.device, &plain))
+            check_deltas(&scene, ops, &delta_shapes[i], false);
+        check_deltas(&scene, ops, &delta_shapes[i], true);
+    }
+    scene_close(&scene);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_equal_fp64),
@@ -278,6 +374,7 @@ int main(void) {
         cmocka_unit_test(products_run_in_less_workspace),
         cmocka_unit_test(products_of_many_forms_stay_right),
         cmocka_unit_test(two_threads_may_share_a_device),
+        cmocka_unit_test(deltas_are_added_before_the_one_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,212 @@
+/* In bf16 LoRA's product is added to the base's in fp32: y = x W' + b + s B A x is rounded once, in training and in
+ * inference, for one adapter and for two, and is the base's to the bit while B is zero. */
+#include "peft/support.h"
+
+#include <math.h>
+
+enum { WIDE = 64, LAYERS = 1, ROWS = 40 };
+
+static const struct peft_config pairs[] = {
+    {.type = PEFT_LORA, .r = 3, .lora_alpha = 5, .target_modules = EVERYTHING},
+    {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .target_modules = EVERYTHING},
+};
+
+struct opened {
+    struct device *device;
+    struct rank rank;
+    struct peft *peft;
+    struct model *model;
+    uint16_t weight[2 * WIDE * 3 * WIDE], bias[3 * WIDE]; /* of the place, before they are packed */
+};
+
+/* A projection of the first layer. */
+static const struct place {
+    enum attach_place place;
+    const char *weight, *bias, *name;
+    int64_t in, out;
+} places[] = {
+    {ATTACH_QKV, "layers.0.attention.qkv.weight", "layers.0.attention.qkv.bias", "attn.c_attn", WIDE, 3 * WIDE},
+    {ATTACH_FC2, "layers.0.mlp.fc2.weight", "layers.0.mlp.fc2.bias", "mlp.c_proj", 2 * WIDE, WIDE},
+};
+
+struct filling {
+    struct opened *opened;
+    const struct place *place;
+};
+
+/* Initial values; the place's are noted. */
+static int fill(void *context, int id) {
+    const struct filling *filling = context;
+    struct opened *o = filling->opened;
+    const struct place *place = filling->place;
+    struct param_store *store = model_store(o->model);
+    int status = param_initialise(store, o->rank.exec.stream, 77, id);
+    const void *values = param_borrow(store, id).data;
+    if (!status && id == param_table_find(store->table, place->weight, 0))
+        memcpy(o->weight, values, (size_t)(place->in * place->out) * sizeof *o->weight);
+    if (!status && id == param_table_find(store->table, place->bias, 0))
+        memcpy(o->bias, values, (size_t)place->out * sizeof *o->bias);
+    return status;
+}
+
+static float draw(uint32_t key, int64_t i) {
+    return (float)rng_unit(philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 0.5f;
+}
+
+static void opened_open(struct opened *o, const struct place *place, int count, enum model_use use) {
+    struct model_options options = {.config = tuned_base(false),
+                                    .dtype = DTYPE_BF16,
+                                    .use = use,
+                                    .is_frozen = use == MODEL_TRAIN,
+                                    .max_rows = ROWS,
+                                    .max_logit_rows = 1,
+                                    .max_sequences = 1,
+                                    .max_pages = 4};
+    options.config.num_layers = LAYERS;
+    options.config.hidden_size = WIDE;
+    options.config.ffn_hidden_size = 2 * WIDE;
+    struct peft_options stack = {.adapters = pairs, .count = count, .model = &options, .trains = use == MODEL_TRAIN};
+    test_ok(device_open("cpu", 0, 2, &o->device));
+    test_ok(rank_open_single(&o->rank, o->device, 1));
+    test_ok(peft_open(&stack, &o->rank, &o->peft));
+    options.hooks = peft_hooks(o->peft);
+    test_ok(model_open(&options, &o->rank, false, NULL, &o->model));
+    test_ok(peft_allocate(o->peft));
+    struct filling filling = {o, place};
+    if (use == MODEL_INFER)
+        test_ok(model_pack(o->model, fill, &filling));
+    for (int id = 0; id < model_table(o->model)->count && use == MODEL_TRAIN; id++)
+        test_ok(fill(&filling, id));
+    test_ok(peft_initialise(o->peft, 5));
+    test_ok(peft_begin(o->peft));
+}
+
+static void opened_close(struct opened *o) {
+    model_close(o->model);
+    peft_close(o->peft);
+    rank_close(&o->rank);
+    device_close(o->device);
+}
+
+static uint16_t *weights_of(const struct param_store *store, const char *name) {
+    int id = param_table_find(store->table, name, 0);
+    assert_true(id >= 0);
+    return (uint16_t *)store->weights + store->offset[id];
+}
+
+static void run_place(struct opened *o, const struct place *place, const uint16_t *x, bool has_hooks, bool is_batched,
+                      uint16_t *y) {
+    static const struct hook_list none;
+    struct param_store *store = model_store(o->model);
+    struct linear linear = {.weight = param_table_find(store->table, place->weight, 0),
+                            .bias = param_table_find(store->table, place->bias, 0),
+                            .in = place->in,
+                            .out = place->out,
+                            .split = place->place == ATTACH_QKV ? LINEAR_COLUMN : LINEAR_ROW};
+    const struct hook_list *hooks = hook_table_list(peft_hooks(o->peft), 0, place->place);
+    struct hook_segment segment = {.rows = ROWS};
+    struct linear_call call = {.rank = &o->rank,
+                               .store = store,
+                               .hooks = has_hooks ? hooks : &none,
+                               .hook = {.place = place->place, .segments = &segment, .segment_count = 1},
+                               .is_batched = is_batched,
+                               .dtype = DTYPE_BF16,
+                               .rows = ROWS,
+                               .x = x,
+                               .y = y};
+    struct hook_call shape = {.rank = &o->rank, .dtype = DTYPE_BF16, .rows = ROWS, .in = place->in, .out = place->out};
+    void *saved;
+    test_ok(device_alloc(o->device, hook_list_saved_bytes(hooks, &shape) + 64, &saved));
+    call.hook.saved = saved;
+    test_ok(linear_forward(&linear, &call));
+    device_free(o->device, saved);
+}
+
+/* s B A x of one row and column, in fp64. */
+static double delta_of(struct opened *o, const struct place *place, int number, int count, const uint16_t *x, int64_t j,
+                       double *size) {
+    const struct peft_config *config = &pairs[number];
+    char name[PARAM_NAME_BYTES], prefix[16] = "";
+    double sum = 0;
+    if (count > 1)
+        snprintf(prefix, sizeof prefix, "%d.", number);
+    snprintf(name, sizeof name, "%slayers.0.%s.lora_A", prefix, place->name);
+    const uint16_t *a = weights_of(peft_store(o->peft), name);
+    snprintf(name, sizeof name, "%slayers.0.%s.lora_B", prefix, place->name);
+    const uint16_t *b = weights_of(peft_store(o->peft), name);
+    for (int64_t r = 0; r < config->r; r++) {
+        double inner = 0;
+        for (int64_t k = 0; k < place->in; k++)
+            inner += (double)bf16_to_float(a[r * place->in + k]) * (double)bf16_to_float(x[k]);
+        double term = config->lora_alpha / (double)config->r * inner * (double)bf16_to_float(b[j * config->r + r]);
+        sum += term;
+        *size += fabs(term);
+    }
+    return sum;
+}
+
+static void check_place(struct opened *o, const struct place *place, int count, const uint16_t *x, const uint16_t *y) {
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t j = 0; j < place->out; j++) {
+            double sum = bf16_to_float(o->bias[j]), size = fabs(sum);
+            const uint16_t *row = x + i * place->in;
+            for (int64_t k = 0; k < place->in; k++) {
+                double term = (double)bf16_to_float(row[k]) * (double)bf16_to_float(o->weight[j * place->in + k]);
+                sum += term;
+                size += fabs(term);
+            }
+            for (int n = 0; n < count; n++)
+                sum += delta_of(o, place, n, count, row, j, &size);
+            double ours = bf16_to_float(y[i * place->out + j]);
+            int exponent; /* half a unit in the last of 8 bits, and the sums' own error in fp32 */
+            frexp(fmax(fabs(sum), fabs(ours)), &exponent);
+            if (!(fabs(ours - sum) <= ldexp(1, exponent - 9) + 1e-6 * size))
+                fail_msg("%s, %d adapters, [%lld, %lld]: %.9g, in fp64 %.9g", place->name, count, (long long)i,
+                         (long long)j, ours, sum);
+        }
+}
+
+static void check(int count, enum model_use use) {
+    for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+        struct opened o;
+        const struct place *place = &places[p];
+        opened_open(&o, place, count, use);
+        uint16_t x[ROWS * 2 * WIDE], y[ROWS * 3 * WIDE], base[ROWS * 3 * WIDE];
+        for (int64_t i = 0; i < ROWS * place->in; i++)
+            x[i] = bf16_from_float(draw(3, i));
+        run_place(&o, place, x, false, use == MODEL_INFER, base);
+        run_place(&o, place, x, true, use == MODEL_INFER, y);
+        assert_memory_equal(y, base, (size_t)(ROWS * place->out) * sizeof *y);
+        struct param_store *store = peft_store(o.peft);
+        for (int id = 0; id < store->table->count; id++)
+            for (int64_t e = 0; e < param_local_elements(store, id); e++)
+                ((uint16_t *)store->weights)[store->offset[id] + e] = bf16_from_float(draw((uint32_t)id + 9, e) / 4);
+        run_place(&o, place, x, true, use == MODEL_INFER, y);
+        check_place(&o, place, count, x, y);
+        opened_close(&o);
+    }
+}
+
+static void training_rounds_once(void **state) {
+    (void)state;
+    if (!tuned_has_bf16())
+        skip();
+    check(1, MODEL_TRAIN);
+    check(2, MODEL_TRAIN);
+}
+
+static void inference_rounds_once(void **state) {
+    (void)state;
+    if (!tuned_has_bf16()) /* the pair's own products are plain */
+        skip();
+    check(1, MODEL_INFER);
+    check(2, MODEL_INFER);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(training_rounds_once),
+        cmocka_unit_test(inference_rounds_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
