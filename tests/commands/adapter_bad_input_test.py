@@ -245,8 +245,8 @@ class Tuning(Adapters):
                           ('{"prompt": 3, "completion": "b"}', "prompt"), ('{"prompt": "a", "completion": null}', "completion"),
                           ('{"text": ["a"]}', "text"), ('{"messages": "a"}', "messages"),
                           ('{"messages": [{"role": "user"}]}', "content"), ('{"messages": [{"role": "judge", "content": "a"}]}', '"role" is none of'),
-                          ('{"prompt": "a", "completion": "b", "text": "c"}', ""), ('{"prompt": "a", "prompt": "b"}', "prompt"),
-                          ('{"prompt": "\\ud800", "completion": "b"}', ""), ("[" * 100_000, ""), (good.strip() + "x", "")):
+                          ('{"prompt": "a", "completion": "b", "text": "c"}', ""), ('{"prompt": "a", "prompt": "b"}', "completion"),
+                          ('{"prompt": "\\ud8", "completion": "b"}', ""), ("[" * 100_000, ""), (good.strip() + "x", "")):
             self.rows(good * 2 + row + "\n" + good)
             with self.subTest(row=row[:80]):
                 self.refuse(self.tune("--tuning.template=plain"), "tuning.jsonl:3:", part)
