@@ -53,8 +53,9 @@ class Processes(unittest.TestCase):
         self.assertEqual(ours.keys(), one.keys())
         differences = sorted(abs(a - b) for tensor in one for a, b in zip(ours[tensor], one[tensor], strict=True))
         largest = max(abs(value) for values in one.values() for value in values)
-        self.assertLessEqual(differences[-1], 1e-3 * largest)
-        self.assertLessEqual(differences[-1 - len(differences) // 1000], 1e-5 * largest)
+        # As in tests/train/layout_test.c: where the gradients of an element cancel to their own rounding, it may be off by a step.
+        self.assertLessEqual(differences[-1], MODEL["optim__lr"])
+        self.assertLessEqual(differences[-1 - len(differences) // 10000], 1e-5 * largest)
 
     def test_a_dozen_layouts_give_the_run_of_one_rank(self):
         run = Run()
