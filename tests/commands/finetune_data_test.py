@@ -4,6 +4,7 @@ import json
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -54,6 +55,8 @@ class Finetune(unittest.TestCase):
     def tune(self, name, method, data, *words, base=None):
         """The records of the iterations, and what was said."""
         (self.root / f"{name}.metrics").unlink(missing_ok=True)
+        for checkpoint in (self.root / name).glob("iter_*"):  # which a run that starts afresh leaves alone
+            shutil.rmtree(checkpoint)
         _, errors = run(*self.command(name, method, data, *words, base=base))
         return self.records(name), errors
 
