@@ -186,11 +186,12 @@ static json_t *encoder_of(const struct peft_config *config) {
 
 static char *describe_peer(const struct measurement *m) {
     const struct bench_options *o = m->options;
+    int64_t threads = bench_baseline_threads(o);
     int64_t micro = m->run.config.train.micro_batch_size, global = m->run.config.train.global_batch_size;
     json_t *object = json_pack(
         "{s:s, s:s, s:i, s:I, s:I, s:I, s:b, s:o}", "directory", m->dataset.directory, "precision",
-        o->precision == PRECISION_BF16 ? "bf16" : "fp32", "threads", (int)bench_baseline_threads(o), "micro_batch_size",
-        (json_int_t)micro, "micro_batches", (json_int_t)(global / micro), "tokens",
+        o->precision == PRECISION_BF16 ? "bf16" : "fp32", "threads", (int)(threads ? threads : usable_cores()),
+        "micro_batch_size", (json_int_t)micro, "micro_batches", (json_int_t)(global / micro), "tokens",
         (json_int_t)(o->seq_length - peft_config_virtual_tokens(&o->peft) - peft_config_prefix_tokens(&o->peft)),
         "has_dropout", o->has_dropout, "encoder", encoder_of(&o->peft));
     char *text = json_dumps(object, JSON_COMPACT);

@@ -127,6 +127,7 @@ class Peers(unittest.TestCase):
         *lines, summary = self.finetune(python, "--peft.r=3", "--global-batch-size", 4, "--micro-batch-size", 2)
         self.assertEqual([line["peer_seconds"] for line in lines], [2.5, 3.5, 4.5])  # behind two that warm up
         peer = summary["peer"]
+        self.assertGreaterEqual(peer["told"]["threads"], 1)
         self.assertEqual((peer["seconds"], peer["peak_rss_bytes"], peer["width"]), (3.5, 1 << 30, 32))
         self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 3.5, 1, delta=1e-4)
         self.assertEqual({key: peer["told"][key] for key in ("precision", "micro_batch_size", "micro_batches", "tokens", "has_dropout")},
