@@ -46,7 +46,8 @@ static int add_digest(json_t *files, const char *directory, const char *name) {
 
 int save_state(const char *directory, const struct ckpt_save *save, const struct save_files *files,
                const char *state_text) {
-    char path[PATH_MAX], digest[DIGEST_TEXT];
+    char path[PATH_MAX], digest[DIGEST_TEXT], *text = NULL;
+    json_begin();
     json_t *state = NULL, *digests = json_object();
     int status = file_join(path, sizeof path, directory, STATE_FILE);
     if (!status)
@@ -63,9 +64,12 @@ int save_state(const char *directory, const struct ckpt_save *save, const struct
         status = digest_state(state, digest);
     if (!status && json_object_set_new(state, digest_key, json_string(digest)))
         status = status_fail(STATUS_MEMORY, "out of memory");
-    char *text = status ? NULL : json_dumps(state, JSON_INDENT(2));
+    if (!status) {
+        status = json_end(state, JSON_INDENT(2), &text);
+        state = NULL;
+    }
     if (!status)
-        status = text ? file_write_atomic(path, text, strlen(text)) : status_fail(STATUS_MEMORY, "out of memory");
+        status = file_write_atomic(path, text, strlen(text));
     free(text);
     json_decref(digests);
     json_decref(state);
