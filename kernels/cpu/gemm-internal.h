@@ -15,15 +15,12 @@
 struct gemm_form {
     int64_t m, n, k, lda, ldb, ldc;
     uint8_t a_transposed, b_transposed, has_bias, accumulate;
-    uint8_t type, c_type;
-    uint8_t has_addend; /* [m, n] of fp32, added before C is rounded */
-    uint8_t unused[5];
+    uint8_t type, c_type, unused[6];
     float scale;
 };
 
 struct gemm_pointers {
     const void *a, *b, *bias;
-    const float *addend;
     void *c, *scratchpad;
 };
 

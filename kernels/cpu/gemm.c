@@ -63,53 +63,6 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .c_type = (uint8_t)g->c_type};
 }
 
-/* ---- deltas ---------------------------------------------------------------------------------------------------- */
-
-struct piece {
-    int64_t row, col, rows, cols;
-};
-
-/* What a delta makes of a piece [rows, cols] of fp32, or adds to it. */
-static struct gemm_form delta_form(const struct gemm_delta *delta, const struct piece *p, bool accumulate) {
-    return (struct gemm_form){.m = p->rows,
-                              .n = p->cols,
-                              .k = delta->rank,
-                              .lda = delta->rank,
-                              .ldb = delta->rank,
-                              .ldc = p->cols,
-                              .b_transposed = true,
-                              .accumulate = accumulate,
-                              .scale = 1,
-                              .type = DTYPE_F32,
-                              .c_type = DTYPE_F32};
-}
-
-static size_t delta_scratchpad(struct device *device, const struct gemm *g, const struct piece *p, bool adds) {
-    size_t most = 0;
-    for (int i = 0; i < g->delta_count; i++) {
-        struct gemm_form form = delta_form(&g->delta[i], p, adds || i > 0);
-        size_t bytes = align(gemm_cache_scratchpad(device, &form));
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
-/* ab (+)= the deltas. */
-static int run_deltas(const struct exec *exec, const struct gemm *g, const struct piece *p, bool adds, float *ab,
-                      void *scratchpad) {
-    int status = STATUS_OK;
-    for (int i = 0; i < g->delta_count && !status; i++) {
-        const struct gemm_delta *delta = &g->delta[i];
-        struct gemm_form form = delta_form(delta, p, adds || i > 0);
-        struct gemm_pointers pointers = {.a = delta->left + p->row * delta->rank,
-                                         .b = delta->right + p->col * delta->rank,
-                                         .c = ab,
-                                         .scratchpad = scratchpad};
-        status = gemm_cache_run(exec->stream->device, &form, &pointers);
-    }
-    return status;
-}
-
 /* ---- bare products --------------------------------------------------------------------------------------------- */
 
 /* With A transposed and long sums, oneDNN gives each thread a part of k, and the result would depend on their number
@@ -142,30 +95,18 @@ static struct gemm_form bare_form(const struct gemm *g, int64_t col, int64_t fir
     form.k = g->k - first < depth ? g->k - first : depth;
     form.has_bias = g->bias != NULL && first == 0;
     form.accumulate = g->accumulate || first > 0;
-    form.has_addend = g->delta_count > 0;
     return form;
-}
-
-/* Where the deltas of a piece stand, before oneDNN adds them to the product. */
-static size_t addend_bytes(const struct gemm *g) {
-    return g->delta_count ? align((size_t)(g->m * width_of(g)) * sizeof(float)) : 0;
 }
 
 static int run_bare_piece(const struct exec *exec, const struct gemm *g, int64_t col, int64_t first) {
     size_t size = dtype_bytes(g->type);
     struct gemm_form form = bare_form(g, col, first);
-    struct piece piece = {.col = col, .rows = g->m, .cols = form.n};
-    char *scratchpad = (char *)exec->workspace + addend_bytes(g);
-    int status = run_deltas(exec, g, &piece, false, exec->workspace, scratchpad);
-    if (status)
-        return status;
     struct gemm_pointers pointers = {
         .a = (const char *)g->a + (size_t)(g->a_transposed ? first * g->lda : first) * size,
         .b = (const char *)g->b + (size_t)(g->b_transposed ? col * g->ldb + first : first * g->ldb + col) * size,
         .bias = form.has_bias ? (const char *)g->bias + (size_t)col * size : NULL,
-        .addend = exec->workspace,
         .c = (char *)g->c + (size_t)col * dtype_bytes(g->c_type),
-        .scratchpad = scratchpad};
+        .scratchpad = exec->workspace};
     return gemm_cache_run(exec->stream->device, &form, &pointers);
 }
 
@@ -189,16 +130,17 @@ static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
     size_t most = 0;
     for (int i = 0; i < 6; i++) {
         struct gemm_form form = bare_form(g, cols[i % 2], firsts[i / 2]);
-        struct piece piece = {.col = cols[i % 2], .rows = g->m, .cols = form.n};
         size_t bytes = align(gemm_cache_scratchpad(device, &form));
-        size_t of_deltas = delta_scratchpad(device, g, &piece, false);
-        bytes = bytes > of_deltas ? bytes : of_deltas;
         most = bytes > most ? bytes : most;
     }
-    return addend_bytes(g) + most;
+    return most;
 }
 
-/* ---- products with an epilogue --------------------------------------------------------------------------------- */
+/* ---- products with an epilogue, or deltas ---------------------------------------------------------------------- */
+
+static bool is_bare(const struct gemm *g) {
+    return g->epilogue == EPILOGUE_NONE && !g->delta_count;
+}
 
 /* Where the products of a piece stand before the epilogue: in C or aux when those are fp32, else in the workspace. */
 enum stage { STAGE_C, STAGE_AUX, STAGE_WORKSPACE };
@@ -207,6 +149,15 @@ static enum stage stage_of(const struct gemm *g) {
     if (!is_dgelu(g) && g->aux && g->type == DTYPE_F32)
         return STAGE_AUX;
     return g->c_type == DTYPE_F32 ? STAGE_C : STAGE_WORKSPACE;
+}
+
+struct piece {
+    int64_t row, col, rows, cols;
+};
+
+/* The pieces that deltas follow are as wide as those of the bare product. */
+static int64_t piece_cols(const struct gemm *g) {
+    return g->delta_count ? width_of(g) : PIECE_COLS;
 }
 
 /* The plain product of a piece, into fp32. */
@@ -220,12 +171,52 @@ static struct gemm_form piece_form(const struct gemm *g, const struct piece *p) 
     return form;
 }
 
+/* What a delta adds to a piece [rows, cols] of fp32. */
+static struct gemm_form delta_form(const struct gemm_delta *delta, const struct piece *p) {
+    return (struct gemm_form){.m = p->rows,
+                              .n = p->cols,
+                              .k = delta->rank,
+                              .lda = delta->rank,
+                              .ldb = delta->rank,
+                              .ldc = p->cols,
+                              .b_transposed = true,
+                              .accumulate = true,
+                              .scale = 1,
+                              .type = DTYPE_F32,
+                              .c_type = DTYPE_F32};
+}
+
+static size_t delta_scratchpad(struct device *device, const struct gemm *g, const struct piece *p) {
+    size_t most = 0;
+    for (int i = 0; i < g->delta_count; i++) {
+        struct gemm_form form = delta_form(&g->delta[i], p);
+        size_t bytes = align(gemm_cache_scratchpad(device, &form));
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static int add_deltas(const struct exec *exec, const struct gemm *g, const struct piece *p, float *ab,
+                      void *scratchpad) {
+    int status = STATUS_OK;
+    for (int i = 0; i < g->delta_count && !status; i++) {
+        const struct gemm_delta *delta = &g->delta[i];
+        struct gemm_form form = delta_form(delta, p);
+        struct gemm_pointers pointers = {.a = delta->left + p->row * delta->rank,
+                                         .b = delta->right + p->col * delta->rank,
+                                         .c = ab,
+                                         .scratchpad = scratchpad};
+        status = gemm_cache_run(exec->stream->device, &form, &pointers);
+    }
+    return status;
+}
+
 /* Piece i of the product, by rows of pieces. */
 static struct piece piece_at(const struct gemm *g, int64_t i) {
-    int64_t across = piece_count(g->n, PIECE_COLS);
-    struct piece p = {.row = i / across * PIECE_ROWS, .col = i % across * PIECE_COLS};
-    p.rows = g->m - p.row < PIECE_ROWS ? g->m - p.row : PIECE_ROWS;
-    p.cols = g->n - p.col < PIECE_COLS ? g->n - p.col : PIECE_COLS;
+    int64_t rows = PIECE_ROWS, cols = piece_cols(g), across = piece_count(g->n, cols);
+    struct piece p = {.row = i / across * rows, .col = i % across * cols};
+    p.rows = g->m - p.row < rows ? g->m - p.row : rows;
+    p.cols = g->n - p.col < cols ? g->n - p.col : cols;
     return p;
 }
 
@@ -236,15 +227,16 @@ static size_t stage_bytes(const struct gemm *g) {
 
 /* oneDNN's scratchpad for all pieces: there are at most four forms, at the corners. */
 static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
-    if (g->epilogue == EPILOGUE_NONE)
+    if (is_bare(g))
         return bare_scratchpad(device, g);
-    int64_t across = piece_count(g->n, PIECE_COLS), down = piece_count(g->m, PIECE_ROWS);
+    int64_t across = piece_count(g->n, piece_cols(g)), down = piece_count(g->m, PIECE_ROWS);
     int64_t corner[] = {0, across - 1, (down - 1) * across, down * across - 1};
     size_t most = 0;
     for (int i = 0; i < 4; i++) {
         struct piece p = piece_at(g, corner[i]);
         struct gemm_form form = piece_form(g, &p);
-        size_t bytes = align(gemm_cache_scratchpad(device, &form));
+        size_t bytes = align(gemm_cache_scratchpad(device, &form)), of_deltas = delta_scratchpad(device, g, &p);
+        bytes = bytes > of_deltas ? bytes : of_deltas;
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -279,6 +271,8 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
                                      .c = ab,
                                      .scratchpad = (char *)exec->workspace + stage_bytes(g)};
     int status = gemm_cache_run(exec->stream->device, &form, &pointers);
+    if (!status)
+        status = add_deltas(exec, g, &p, ab, pointers.scratchpad);
     if (status)
         return status;
     struct gemm_block block = {
@@ -317,7 +311,7 @@ static size_t packed_deltas_workspace(const struct gemm_level *level, struct dev
     for (int i = 0; i < 2; i++) {
         struct gemm product = packed_product(g, &ends[i], NULL);
         size_t of_product = level->packed_workspace(device, &product),
-               of_deltas = delta_scratchpad(device, g, &ends[i], true);
+               of_deltas = delta_scratchpad(device, g, &ends[i]);
         size_t bytes = of_product > of_deltas ? of_product : of_deltas;
         most = bytes > most ? bytes : most;
     }
@@ -335,7 +329,7 @@ static int run_packed_deltas(const struct gemm_level *level, const struct exec *
         struct piece p = packed_piece(g, row);
         struct gemm product = packed_product(g, &p, ab);
         level->packed_gemm(&rest, &product);
-        status = run_deltas(exec, g, &p, true, ab, rest.workspace);
+        status = add_deltas(exec, g, &p, ab, rest.workspace);
         struct gemm_block block = {.ab = ab, .stride = p.cols, .row = row, .rows = p.rows, .cols = p.cols};
         if (!status)
             finish_piece(level, exec, g, &block);
@@ -350,7 +344,7 @@ static bool is_in_library(struct device *device, const struct gemm *g) {
     struct piece first = piece_at(g, 0);
     if (g->packed || g->m == 0 || g->n == 0)
         return true;
-    struct gemm_form form = g->epilogue == EPILOGUE_NONE ? bare_form(g, 0, 0) : piece_form(g, &first);
+    struct gemm_form form = is_bare(g) ? bare_form(g, 0, 0) : piece_form(g, &first);
     return gemm_cache_has(device, &form);
 }
 
@@ -367,25 +361,23 @@ size_t gemm_workspace(const struct gemm_level *level, struct device *device, con
     if (g->packed)
         bytes = g->delta_count ? packed_deltas_workspace(level, device, g) : level->packed_workspace(device, g);
     else
-        bytes = scratchpad_bytes(device, g);
+        bytes = scratchpad_bytes(device, g) + (is_bare(g) ? 0 : stage_bytes(g));
     bytes = bytes > without ? bytes : without;
     if (g->packed)
         return bytes;
-    if (g->epilogue != EPILOGUE_NONE)
-        bytes += stage_bytes(g);
     size_t sums = g->bias_gradient ? level->column_sum_workspace(device, g->k, g->m) : 0;
     return bytes > sums ? bytes : sums;
 }
 
 static int run_plain(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     int status = STATUS_OK;
-    if (g->epilogue == EPILOGUE_NONE) {
+    if (is_bare(g)) {
         status = run_bare(exec, g);
         if (g->bias_gradient && !status)
             status = level->column_sum(exec, g->k, g->m, g->type, g->a, g->lda, g->bias_gradient);
         return status;
     }
-    int64_t pieces = piece_count(g->m, PIECE_ROWS) * piece_count(g->n, PIECE_COLS);
+    int64_t pieces = piece_count(g->m, PIECE_ROWS) * piece_count(g->n, piece_cols(g));
     for (int64_t i = 0; i < pieces && !status; i++)
         status = run_piece(level, exec, g, i);
     return status;
@@ -418,8 +410,8 @@ static bool is_zero(const float *x, int64_t count) {
     return true;
 }
 
-/* oneDNN may sum a product with an addend in another order. A delta of zero is to leave the bits alone, so it is left
- * out. */
+/* oneDNN may sum a product into fp32 in another order than into bf16. A delta of zero is to leave the bits alone, so it
+ * is left out. */
 static struct gemm without_zeros(const struct gemm *g) {
     struct gemm rest = *g;
     rest.delta_count = 0;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 enum { SLOTS = 512, SLOTS_USED = 384 /* beyond this many forms the cache starts over */ };
-enum { MEMORY_A, MEMORY_B, MEMORY_BIAS, MEMORY_C, MEMORY_ADDEND, MEMORY_SCRATCHPAD, MEMORIES };
+enum { MEMORY_A, MEMORY_B, MEMORY_BIAS, MEMORY_C, MEMORY_SCRATCHPAD, MEMORIES };
 
 struct entry {
     struct gemm_form form;
@@ -79,14 +79,7 @@ static dnnl_status_t matrix(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols
     return dnnl_memory_desc_init_by_strides(desc, 2, dims, dnnl_type(type), strides);
 }
 
-/* What is added to the product before it is rounded: C itself, or the addend. */
-static dnnl_status_t append_sum(const struct gemm_form *form, const dnnl_memory_desc_t *addend, dnnl_post_ops_t ops) {
-    return form->has_addend ? dnnl_post_ops_append_binary(ops, dnnl_binary_add, addend)
-                            : dnnl_post_ops_append_sum(ops, 1.0f);
-}
-
-static dnnl_status_t make_attributes(const struct gemm_form *form, const dnnl_memory_desc_t *addend,
-                                     dnnl_primitive_attr_t *attributes) {
+static dnnl_status_t make_attributes(const struct gemm_form *form, dnnl_primitive_attr_t *attributes) {
     dnnl_status_t failed = dnnl_primitive_attr_create(attributes);
     if (!failed)
         failed = dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user);
@@ -94,11 +87,11 @@ static dnnl_status_t make_attributes(const struct gemm_form *form, const dnnl_me
         failed = dnnl_primitive_attr_set_fpmath_mode(*attributes, dnnl_fpmath_mode_strict);
     if (!failed && form->scale != 1)
         failed = dnnl_primitive_attr_set_output_scales(*attributes, 1, 0, &form->scale);
-    if (!failed && (form->accumulate || form->has_addend)) {
+    if (!failed && form->accumulate) {
         dnnl_post_ops_t sum = NULL;
         failed = dnnl_post_ops_create(&sum);
         if (!failed)
-            failed = append_sum(form, addend, sum);
+            failed = dnnl_post_ops_append_sum(sum, 1.0f);
         if (!failed)
             failed = dnnl_primitive_attr_set_post_ops(*attributes, sum);
         dnnl_post_ops_destroy(sum);
@@ -119,12 +112,10 @@ static dnnl_status_t make_description(struct gemm_cache *cache, const struct gem
     if (!failed)
         failed = dnnl_memory_desc_init_by_tag(&desc[MEMORY_BIAS], 2, bias_dims, dnnl_type(form->type), dnnl_ab);
     if (!failed)
-        failed = matrix(&desc[MEMORY_ADDEND], form->m, form->n, form->n, false, DTYPE_F32);
-    if (!failed)
         failed = dnnl_matmul_desc_init(&product, &desc[MEMORY_A], &desc[MEMORY_B],
                                        form->has_bias ? &desc[MEMORY_BIAS] : NULL, &desc[MEMORY_C]);
     if (!failed)
-        failed = make_attributes(form, &desc[MEMORY_ADDEND], &attributes);
+        failed = make_attributes(form, &attributes);
     if (!failed)
         failed = dnnl_primitive_desc_create(out, &product, attributes, cache->engine, NULL);
     dnnl_primitive_attr_destroy(attributes);
@@ -132,11 +123,7 @@ static dnnl_status_t make_description(struct gemm_cache *cache, const struct gem
 }
 
 static dnnl_status_t make_entry(struct gemm_cache *cache, struct entry *entry) {
-    static const int argument[MEMORIES] = {DNNL_ARG_SRC,
-                                           DNNL_ARG_WEIGHTS,
-                                           DNNL_ARG_BIAS,
-                                           DNNL_ARG_DST,
-                                           DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
+    static const int argument[MEMORIES] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST,
                                            DNNL_ARG_SCRATCHPAD};
     dnnl_memory_desc_t desc[MEMORIES];
     dnnl_primitive_desc_t description = NULL;
@@ -147,8 +134,7 @@ static dnnl_status_t make_entry(struct gemm_cache *cache, struct entry *entry) {
         failed = dnnl_primitive_create(&entry->primitive, description);
     }
     for (int i = 0; i < MEMORIES && !failed; i++) {
-        if ((i == MEMORY_BIAS && !entry->form.has_bias) || (i == MEMORY_ADDEND && !entry->form.has_addend) ||
-            (i == MEMORY_SCRATCHPAD && !entry->scratchpad_bytes))
+        if ((i == MEMORY_BIAS && !entry->form.has_bias) || (i == MEMORY_SCRATCHPAD && !entry->scratchpad_bytes))
             continue;
         failed = dnnl_memory_create(&entry->memory[i], &desc[i], cache->engine, DNNL_MEMORY_NONE);
         entry->arguments[entry->argument_count++] = (dnnl_exec_arg_t){argument[i], entry->memory[i]};
@@ -218,7 +204,7 @@ size_t gemm_cache_scratchpad(struct device *device, const struct gemm_form *form
 }
 
 static int run(struct gemm_cache *cache, const struct gemm_form *form, const struct gemm_pointers *p) {
-    void *const data[MEMORIES] = {(void *)p->a, (void *)p->b, (void *)p->bias, p->c, (void *)p->addend, p->scratchpad};
+    void *const data[MEMORIES] = {(void *)p->a, (void *)p->b, (void *)p->bias, p->c, p->scratchpad};
     struct entry *entry = find(cache, form);
     if (!entry->primitive)
         return status_fail(STATUS_UNSUPPORTED, "oneDNN has no %s product of %lld x %lld x %lld on this processor",
