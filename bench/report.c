@@ -2,6 +2,7 @@
 #include "bench.h"
 
 #include "base/base.h"
+#include "base/json.h"
 #include "ckpt/ckpt.h"
 #include "model/model.h"
 
@@ -45,13 +46,12 @@ int bench_model_config(const char *model, struct model_config *config) {
 }
 
 int bench_print(json_t *object) {
-    char *line = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
-    json_decref(object);
-    if (!line)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    bool failed = printf("%s\n", line) < 0 || fflush(stdout);
+    char *line;
+    int status = json_end(object, JSON_COMPACT | JSON_REAL_PRECISION(6), &line);
+    if (!status && (printf("%s\n", line) < 0 || fflush(stdout)))
+        status = status_fail_errno("cannot write to standard output");
     free(line);
-    return failed ? status_fail_errno("cannot write to standard output") : STATUS_OK;
+    return status;
 }
 
 static int compare_doubles(const void *a, const void *b) {

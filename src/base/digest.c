@@ -3,9 +3,6 @@
 #include "file.h"
 #include "status.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BLOCK = 64 << 10, BLOCKS = 1024 };
@@ -32,23 +29,11 @@ int digest_file(const char *path, int64_t *bytes, uint64_t *digest) {
 }
 
 int digest_places(const char *path, int places, int64_t *bytes, uint64_t *digest) {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
-    if (descriptor < 0) {
-        int status = errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO;
-        status_fail_errno("cannot open %s", path);
+    int descriptor, status = file_open_to_read(path, &descriptor, bytes);
+    if (status)
         return status;
-    }
-    struct stat info;
-    int status = STATUS_OK;
-    if (fstat(descriptor, &info))
-        status = status_fail_errno("cannot stat %s", path);
-    else if (!S_ISREG(info.st_mode))
-        status = status_fail(STATUS_INVALID, "%s is not a regular file", path);
-    else {
-        *bytes = info.st_size;
-        *digest = digest_bytes(DIGEST_START, bytes, sizeof *bytes);
-        status = mix_file(descriptor, path, *bytes, places, digest);
-    }
+    *digest = digest_bytes(DIGEST_START, bytes, sizeof *bytes);
+    status = mix_file(descriptor, path, *bytes, places, digest);
     close(descriptor);
     return status;
 }

@@ -12,24 +12,37 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int file_read(const char *path, size_t limit, struct strbuf *out) {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
-    if (descriptor < 0) {
+int file_open_to_read(const char *path, int *descriptor, int64_t *bytes) {
+    *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
+    if (*descriptor < 0) {
         int status = errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO;
         status_fail_errno("cannot open %s", path);
         return status;
     }
     struct stat info;
     int status = STATUS_OK;
-    if (fstat(descriptor, &info))
+    if (fstat(*descriptor, &info))
         status = status_fail_errno("cannot stat %s", path);
     else if (!S_ISREG(info.st_mode))
         status = status_fail(STATUS_INVALID, "%s is not a regular file", path);
-    else if ((uint64_t)info.st_size > limit)
-        status = status_fail(STATUS_INVALID, "%s has %lld bytes, more than the %zu allowed", path,
-                             (long long)info.st_size, limit);
+    if (status)
+        close(*descriptor);
     else
-        status = strbuf_reserve(out, (size_t)info.st_size + 1);
+        *bytes = info.st_size;
+    return status;
+}
+
+int file_read(const char *path, size_t limit, struct strbuf *out) {
+    int descriptor;
+    int64_t bytes;
+    int status = file_open_to_read(path, &descriptor, &bytes);
+    if (status)
+        return status;
+    if ((uint64_t)bytes > limit)
+        status =
+            status_fail(STATUS_INVALID, "%s has %lld bytes, more than the %zu allowed", path, (long long)bytes, limit);
+    else
+        status = strbuf_reserve(out, (size_t)bytes + 1);
     while (!status) {
         char buffer[1 << 16];
         ssize_t n = read(descriptor, buffer, sizeof buffer);

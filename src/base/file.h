@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+/* Opens a regular file: its descriptor, for close(), and its size. STATUS_NOT_FOUND when it does not exist. */
+int file_open_to_read(const char *path, int *descriptor, int64_t *bytes);
 /* Appends the contents of a regular file to `out`; STATUS_INVALID when larger than `limit` bytes, STATUS_IO when it
  * cannot be read, STATUS_NOT_FOUND when it does not exist. */
 int file_read(const char *path, size_t limit, struct strbuf *out);

@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include "base/base.h"
+#include "base/json.h"
 #include "bench/bench.h"
 #include "launch.h"
 #include "trainee.h"
@@ -166,6 +167,7 @@ static const struct {
 };
 
 static int run(const char *what, struct bench_options *values) {
+    json_begin(); /* ended by each line that is printed */
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
         if (what && !strcmp(what, benches[i].name))
             return benches[i].run(values);
