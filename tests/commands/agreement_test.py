@@ -2,11 +2,11 @@
 import json, pathlib, shutil, tempfile, unittest
 
 from model_support import gpt2_config, write_byte_tokenizer, write_model
-from mpi_support import HAS_MPIRUN, run_each
+from mpi_support import needs_mpirun, run_each
 from pretrain_support import CAMBIUM, Run, timeless, walk_documents, write_dataset
 
 
-@unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+@needs_mpirun
 class Agreement(unittest.TestCase):
     def assert_refused(self, done, *parts, status=1):
         self.assertEqual(done.returncode, status, done.stderr)

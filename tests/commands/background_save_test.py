@@ -1,7 +1,7 @@
 """pretrain with checkpoint.async_save: the files and the run of the foreground, whatever ends it; and saves of processes."""
 import os, random, signal, subprocess, time, unittest
 
-from mpi_support import HAS_MPIRUN, start
+from mpi_support import needs_mpirun, start
 from pretrain_support import LONG, Run, timeless, wait_for
 
 BESIDE = dict(checkpoint__async_save="true", checkpoint__save_interval=3)
@@ -108,7 +108,7 @@ class Background(unittest.TestCase):
             subprocess.run(["umount", root])
 
 
-@unittest.skipUnless(HAS_MPIRUN, "no mpirun")
+@needs_mpirun
 class Processes(unittest.TestCase):
     def launch(self, run, ranks, name, expect=0, **keys):
         process = start(run, ranks, name, **keys)

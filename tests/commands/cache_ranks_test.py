@@ -3,7 +3,7 @@ import shutil
 import subprocess
 import unittest
 
-from mpi_support import HAS_MPIRUN, MPIRUN
+from mpi_support import MPIRUN, needs_mpirun
 from pretrain_support import Run, assert_same_run
 
 ENTER = """#!/bin/sh
@@ -17,7 +17,7 @@ def can_unshare():
     return shutil.which("unshare") and not subprocess.run(["unshare", "--uts", "--mount", "true"], capture_output=True).returncode
 
 
-@unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+@needs_mpirun
 @unittest.skipUnless(can_unshare(), "this user cannot make hosts of name spaces")
 class Caches(unittest.TestCase):
     def test_each_host_builds_its_own(self):

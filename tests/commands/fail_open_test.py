@@ -2,7 +2,7 @@
 import json, os, shutil, subprocess, unittest
 
 from model_support import gpt2_config, write_byte_tokenizer, write_model
-from mpi_support import HAS_MPIRUN, run_each
+from mpi_support import needs_mpirun, run_each
 from pretrain_support import CAMBIUM, Run
 
 FAIL_OPEN = os.environ.get("CAMBIUM_FAIL_OPEN", "")  # a library that is loaded before the program
@@ -68,7 +68,7 @@ class FailOpen(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertGreaterEqual(failed, least, name)
 
-    @unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+    @needs_mpirun
     def test_one_process(self):
         """The second one's files, before the agreement on the run and where the ranks have already met."""
         cases = (("pretrain", "base/iter_0000004/trainer_state", 1), ("pretrain", "text.idx", 1),

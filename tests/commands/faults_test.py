@@ -1,7 +1,7 @@
 """A rank that is killed, or cannot write, ends all ranks; the next start goes on from the last whole checkpoint."""
 import os, random, re, resource, signal, stat, time, unittest
 
-from mpi_support import HAS_MPIRUN, MPIRUN, is_running, rank_processes, start, wait_for_end
+from mpi_support import MPIRUN, is_running, needs_mpirun, rank_processes, start, wait_for_end
 from pretrain_support import LONG, Run, timeless, wait_for
 
 TP2 = dict(parallel__tensor_model_parallel_size=2)
@@ -39,7 +39,7 @@ class Moment:
         time.sleep(self.delay)
 
 
-@unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+@needs_mpirun
 class Killed(unittest.TestCase):
     def kill_one(self, run, name, moment, keys):
         """Kills a rank at the moment; what the launcher said, or None where the run was over before."""
@@ -124,7 +124,7 @@ class NoSpace(unittest.TestCase):
         run.run("run", ["--ranks", "4"], **ZERO, **self.KEYS)
         self.assertEqual(run.records()[-1]["iteration"], 20)
 
-    @unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+    @needs_mpirun
     def test_one_process_without_space_ends_all(self):
         run = Run()
         run.run(train__exit_interval=5, **self.KEYS)

@@ -1,11 +1,13 @@
 """What the tests of ranks as processes share: how they are launched, found, and seen to end."""
-import os, pathlib, shutil, subprocess, time
+import os, pathlib, shutil, subprocess, time, unittest
 
+from model_support import SANITIZED
 from pretrain_support import CAMBIUM
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]  # more ranks than cores
 os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-HAS_MPIRUN = shutil.which("mpirun") is not None
+HAS_MPIRUN = shutil.which("mpirun") is not None and not SANITIZED  # Open MPI's own leaks would be reported
+needs_mpirun = unittest.skipUnless(HAS_MPIRUN, "there is no mpirun, or a sanitizer that would report its leaks")
 
 
 def start(run, ranks, *arguments, launcher=MPIRUN, stderr=subprocess.PIPE, **keys):

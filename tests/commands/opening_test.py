@@ -1,7 +1,7 @@
 """Inference opens a model in little more memory than its packed weights take."""
 import json, math, os, pathlib, struct, subprocess, tempfile, unittest
 
-from model_support import CAMBIUM, gpt2_config, gpt2_shapes
+from model_support import CAMBIUM, counts_memory, gpt2_config, gpt2_shapes
 
 
 def write_zeros(directory, **more):
@@ -36,6 +36,7 @@ def peak(directory):
     return usage.ru_maxrss * 1024
 
 
+@counts_memory
 class Opening(unittest.TestCase):
     def test_little_more_than_the_packed_weights_is_held(self):
         with tempfile.TemporaryDirectory(prefix="cambium-test-") as temporary:

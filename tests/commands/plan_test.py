@@ -3,7 +3,7 @@ import re, unittest
 
 import model_support
 from finetune_support import Tuning
-from mpi_support import HAS_MPIRUN, start
+from mpi_support import needs_mpirun, start
 from pretrain_support import Run
 
 P = "parallel__"
@@ -33,6 +33,7 @@ class Plans(unittest.TestCase):
     def host(self, text):
         return float(re.search(r"this host +([0-9.]+) MiB of 2 ranks", text)[1])
 
+    @model_support.counts_memory
     def test_a_pipeline_takes_what_was_planned_for_all_its_stages(self):
         run = Run()
         self.addCleanup(run.temporary.cleanup)
@@ -43,6 +44,7 @@ class Plans(unittest.TestCase):
             self.assertIn(f"rank {rank} of 2 (tensor 0, data 0, pipeline {stage}), which takes most:", done.stderr)
             self.check(done.stderr, 1, self.host(done.stderr))
 
+    @model_support.counts_memory
     def test_one_rank_and_others_without_stages_do_too(self):
         run = Run()
         self.addCleanup(run.temporary.cleanup)
@@ -56,6 +58,7 @@ class Plans(unittest.TestCase):
         done = run.run("both", ["--ranks", "4"], **wide, **EVEN, parallel__tensor_model_parallel_size=2)
         self.check(done.stderr, 1)
 
+    @model_support.counts_memory
     def test_index_maps_are_held_once_by_the_ranks_of_a_process(self):
         """Twenty epochs of many small documents, one file or a blend, with a cache and without."""
         run = Run([[1, 2, 3, 4]] * 300_000)
@@ -76,7 +79,7 @@ class Plans(unittest.TestCase):
         self.assertLess(peaks["cached"], peaks["one"] + 15)
         self.assertLess(peaks["plain"], peaks["one"] + 15)
 
-    @unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+    @needs_mpirun
     def test_processes_are_added_up(self):
         run = Run()
         self.addCleanup(run.temporary.cleanup)
@@ -102,6 +105,7 @@ class Plans(unittest.TestCase):
 
 
 class Adapters(Tuning):
+    @model_support.counts_memory
     def test_the_peak_is_told_when_the_adapter_is_there(self):
         base = self.root / "wide"
         model_support.write_byte_model(base, n_layer=1, n_head=4, n_embd=512, n_positions=48)

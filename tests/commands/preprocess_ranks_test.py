@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from mpi_support import HAS_MPIRUN, MPIRUN, rank_processes
+from mpi_support import HAS_MPIRUN, MPIRUN, needs_mpirun, rank_processes
 from preprocess_test import CAMBIUM, write_tokenizer
 
 PLAIN = ["--format", "line"], ["--format", "delimiter"], ["--format", "file"], ["--format", "delimiter", "--delimiter", "ab"]
@@ -185,7 +185,7 @@ class Ranks(unittest.TestCase):
         self.assertEqual(errors.count("interrupted, and nothing was written"), 1, errors)
         self.assertEqual(os.listdir(self.path("out")), [])
 
-    @unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+    @needs_mpirun
     def test_a_rank_that_dies_leaves_no_dataset(self):
         for victim in (0, 1):
             process = self.start_long([*MPIRUN, "-n", "2"])

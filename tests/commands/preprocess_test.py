@@ -14,6 +14,8 @@ import tempfile
 import time
 import unittest
 
+from model_support import counts_memory
+
 CAMBIUM = os.environ["CAMBIUM"]
 EOD = 256
 
@@ -173,6 +175,7 @@ class Preprocess(unittest.TestCase):
         self.assertEqual(written[0], written[1])
         self.assertEqual(written[0], written[2])
 
+    @counts_memory
     def test_a_long_text_is_not_held(self):
         """64 MB in bounded memory, and with the tokens of the same text as the one string of a JSON line."""
         r = random.Random(5)

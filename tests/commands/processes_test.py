@@ -1,7 +1,7 @@
 """pretrain under mpirun in a dozen layouts: the run and the weights of one rank."""
 import array, json, struct, unittest
 
-from mpi_support import HAS_MPIRUN, start
+from mpi_support import needs_mpirun, start
 from pretrain_support import Run, assert_same_run
 
 MODEL = dict(model__num_layers=4, train__global_batch_size=8, train__micro_batch_size=1, optim__lr=1e-3)
@@ -47,7 +47,7 @@ def weights(run, name):
     return values
 
 
-@unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+@needs_mpirun
 class Processes(unittest.TestCase):
     def same_weights(self, ours, one):
         self.assertEqual(ours.keys(), one.keys())

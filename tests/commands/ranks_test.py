@@ -1,7 +1,7 @@
 """pretrain on several ranks: the run of one rank, told once, stopped together, refused by name."""
 import os, pathlib, signal, unittest
 
-from mpi_support import HAS_MPIRUN, start
+from mpi_support import needs_mpirun, start
 from pretrain_support import Run, assert_same_run, timeless, wait_for
 
 TP2 = dict(parallel__tensor_model_parallel_size=2)
@@ -112,7 +112,7 @@ class Ranks(unittest.TestCase):
         self.assertAlmostEqual(sharded["weights"], one["weights"], delta=0.1)
 
 
-@unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+@needs_mpirun
 class Processes(unittest.TestCase):
     def test_processes_give_the_run_of_threads(self):
         run = Run()

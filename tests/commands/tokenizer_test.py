@@ -10,6 +10,8 @@ import subprocess
 import tempfile
 import unittest
 
+from model_support import counts_memory
+
 CAMBIUM = os.environ["CAMBIUM"]
 SOURCE = os.environ.get("CAMBIUM_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GOLDEN = os.path.join(SOURCE, "tests", "text", "golden")
@@ -80,6 +82,7 @@ class Train(Case):
                 merges.append(file.read())
         self.assertEqual(merges[0], merges[1])
 
+    @counts_memory
     def test_memory_is_bounded_by_the_distinct_words(self):
         draw = random.Random(5)
         words = ["".join(draw.choice("abcdefgh") for _ in range(draw.randrange(2, 9))) for _ in range(2000)]
