@@ -10,7 +10,7 @@ static int use_engine(struct engine *engine) {
     struct generated texts[2] = {0};
     float logprobs[3];
     int status = generate(engine, NULL, &options, texts);
-    for (int i = 0; i < 2 && !status; i++)
+    for (int i = 0; i < 2; i++)
         generated_free(&texts[i]);
     return status ? status : score_tokens(engine, prompt, 3, logprobs);
 }
