@@ -3,13 +3,13 @@ import json
 import math
 import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import tempfile
 import unittest
 
 from model_support import CAMBIUM, TINY, gpt2_config, gpt2_shapes, rows, run, write_model
+from mpi_support import MPIRUN, needs_mpirun
 
 LAYERS, WIDTH, INNER, VOCAB, POSITIONS = 2, 32, 80, 97, 64
 CONFIG = gpt2_config(n_layer=LAYERS, n_embd=WIDTH, n_head=4, n_inner=INNER, vocab_size=VOCAB, n_positions=POSITIONS)
@@ -19,7 +19,6 @@ WEIGHTS = sum(math.prod(shape) for name, shape in gpt2_shapes(CONFIG).items() if
 BLOCK_WEIGHTS = WEIGHTS - HEAD_WEIGHTS
 TP2 = ["--ranks", 2, "--parallel.tensor_model_parallel_size=2"]
 ZERO = ["--ranks", 2, "--parallel.use_distributed_optimizer"]
-MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n", "2"]
 PHASES = ["gemm", "attention", "norms", "loss", "optimizer", "communication", "rest"]
 
 
@@ -131,9 +130,9 @@ class Bench(unittest.TestCase):
             self.assertEqual(summary["layout"]["recompute"], name)
             self.assertEqual(summary["baseline"]["threads"], summary["threads_per_rank"])
 
-    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
+    @needs_mpirun
     def test_processes_of_a_launch(self):
-        lines, summary, told = self.train("--parallel.tensor_model_parallel_size=2", launcher=MPIRUN)
+        lines, summary, told = self.train("--parallel.tensor_model_parallel_size=2", launcher=[*MPIRUN, "-n", "2"])
         self.assertEqual((summary["ranks"], summary["layout"]["tensor"]), (2, 2))
         self.assertNotIn("baseline", summary)
         self.assertEqual(told.count("2 ranks"), 1)
