@@ -55,8 +55,8 @@ const struct ops *ops_for_level(const struct device *device, const char *level) 
 /* As many as asked for (0: the cores), if that is sensible and OpenMP gives them: where its environment allows fewer
  * (OMP_THREAD_LIMIT, OMP_MAX_ACTIVE_LEVELS), oneDNN would leave out the work of those that do not come. */
 static int find_threads(int asked) {
-    int cores = usable_cores(), most = cores > MOST_THREADS ? cores : MOST_THREADS, given = 1;
-    int wanted = asked > 0 ? asked : cores, threads = wanted < most ? wanted : most;
+    int cores = usable_cores(), most = cores > MOST_THREADS ? cores : MOST_THREADS;
+    int wanted = asked > 0 ? asked : cores, threads = wanted < most ? wanted : most, given = threads;
     omp_set_dynamic(0);
 #pragma omp parallel num_threads(threads)
 #pragma omp master

@@ -75,8 +75,8 @@ void param_initial_values(const struct param *row, uint64_t seed, int64_t first,
     }
     uint64_t name = hash_name(row->name);
     int64_t end = first + count, first_pair = first / 2, last_pair = (end + 1) / 2;
-    int cores = usable_cores(); /* OMP_NUM_THREADS may be more than can be started */
-#pragma omp parallel for num_threads(cores) schedule(static)
+    /* Not OMP_NUM_THREADS of them, which may be more than can be started. */
+#pragma omp parallel for num_threads(usable_cores()) schedule(static)
     for (int64_t pair = first_pair; pair < last_pair; pair++) {
         float value[2];
         normal_pair(seed, name, (uint64_t)pair, row->init_std, value);
