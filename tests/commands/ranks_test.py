@@ -38,8 +38,9 @@ class Ranks(unittest.TestCase):
         run.run("moved16", ["--ranks", "4"], train__precision="bf16", train__exit_interval=7, train__micro_batch_size=1, **ZERO)
         run.run("moved16", ["--ranks", "2"], train__precision="bf16", **TP2)
         # As in tests/train/layout_test.c: a mean of rows whose logits are rounded at the 9th bit stays within one such rounding;
-        # a gradient is rounded twice in each of 2 layers, by chance 2 roundings, and 4 are two such deviations.
-        assert_same_run(self, run.records("moved16"), run.records("bf16"), losses=2**-9, norms=4 * 2**-9)
+        # a gradient is rounded twice in each of 2 layers, by chance 2 roundings. That is one deviation; the largest of 20 iterations
+        # stays below four of them but for one run in a thousand.
+        assert_same_run(self, run.records("moved16"), run.records("bf16"), losses=2**-9, norms=8 * 2**-9)
 
     def test_a_layout_on_the_same_ranks_resumes_bit_for_bit(self):
         run = Run()
