@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     mallopt(M_MMAP_THRESHOLD, 128 << 10); /* a large block goes back when it is freed, and stays in no thread's arena */
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
+    signal(SIGXFSZ, SIG_IGN);             /* a file that may not grow is an error like a full disk */
     const char *word = argv[1];
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
         print_help(stdout);
