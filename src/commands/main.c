@@ -4,7 +4,6 @@
 #include "base/base.h"
 #include "config/config.h"
 
-#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,8 +53,7 @@ int main(int argc, char **argv) {
         print_help(stderr);
         return 2;
     }
-    mallopt(M_MMAP_THRESHOLD, 128 << 10); /* a large block goes back when it is freed, and stays in no thread's arena */
-    signal(SIGXFSZ, SIG_IGN);             /* a file that may not grow is an error like a full disk */
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
     const char *word = argv[1];
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
         print_help(stdout);
