@@ -40,7 +40,7 @@ int bench_model_config(const char *model, struct model_config *config) {
         status = ckpt_read_config(directory, &text);
     snprintf(where, sizeof where, "%s/config.json", status ? "" : directory);
     if (!status)
-        status = gpt2_read_config(strbuf_text(&text), where, config, &dtype, &eos);
+        status = model_read_config(strbuf_text(&text), where, config, &dtype, &eos);
     strbuf_free(&text);
     return status;
 }

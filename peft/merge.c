@@ -47,14 +47,14 @@ static int read_base(struct merge *m) {
     if (!status)
         status = file_join(where, sizeof where, m->directory, "config.json");
     if (!status)
-        status = gpt2_read_config(strbuf_text(&m->config_text), where, &m->config, &m->dtype, &m->eos_id);
+        status = model_read_config(strbuf_text(&m->config_text), where, &m->config, &m->dtype, &m->eos_id);
     if (!status)
         status = ckpt_open_model(m->directory, &m->tensors);
     if (!status && !m->config.untie_embeddings_and_output_weights)
-        status = ckpt_head_differs(m->tensors, &m->is_untied_here);
+        status = ckpt_head_differs(m->tensors, &model_family(&m->config)->files, &m->is_untied_here);
     m->config.untie_embeddings_and_output_weights |= m->is_untied_here;
     if (!status)
-        status = gpt2_describe(&m->config, &m->table);
+        status = model_describe(&m->config, &m->table);
     m->base = (struct ckpt_array){.prefix = "", .dtype = DTYPE_F32};
     return status ? status : ckpt_check(m->tensors, &m->table, &m->base, 1);
 }
@@ -261,7 +261,7 @@ static int write_model(const struct merge *m) {
     if (writing.dtype != found)
         log_info("%s is %s; the merged model is %s", m->directory, dtype_name(found), dtype_name(writing.dtype));
     if (m->is_untied_here || writing.dtype != found)
-        status = gpt2_write_config(&m->config, writing.dtype, m->eos_id, &fresh);
+        status = model_write_config(&m->config, writing.dtype, m->eos_id, &fresh);
     struct ckpt_model model = {.table = &m->table,
                                .weights = &weights,
                                .config_text = fresh ? fresh : strbuf_text(&m->config_text),

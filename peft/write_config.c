@@ -143,7 +143,7 @@ static int base_width(const char *directory, int64_t *width) {
     int32_t eos;
     int status = ckpt_read_config(directory, &text);
     if (!status)
-        status = gpt2_read_config(strbuf_text(&text), directory, &config, &dtype, &eos);
+        status = model_read_config(strbuf_text(&text), directory, &config, &dtype, &eos);
     strbuf_free(&text);
     *width = config.hidden_size;
     return status;

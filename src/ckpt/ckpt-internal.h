@@ -3,7 +3,7 @@
 #ifndef CAMBIUM_CKPT_INTERNAL_H
 #define CAMBIUM_CKPT_INTERNAL_H
 
-#include "base/json.h"
+#include "base/json_keys.h"
 #include "ckpt.h"
 
 #include <limits.h>
@@ -15,9 +15,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 #define CONFIG_FILE      "config.json"
 #define STATE_FILE       "trainer_state.json"
 #define ADAPTER_FILE     "adapter_config.json"
-#define MODEL_PREFIX     "transformer."
-#define HEAD_NAME        "lm_head.weight"
-#define EMBEDDING_NAME   "wte.weight"
 
 enum {
     JSON_FILE_LIMIT = 64 << 20,                /* bytes of config.json, an index, a trainer's state */
@@ -25,8 +22,9 @@ enum {
     SHOWN_BYTES = 121,                         /* of a file's own words in a message */
 };
 
-/* The first 120 bytes of `text` on one line: a file's own words must not break a message into lines. */
-const char *shown(const char *text, char out[SHOWN_BYTES]);
+static inline const char *shown(const char *text, char out[SHOWN_BYTES]) {
+    return json_shown(text, SHOWN_BYTES, out);
+}
 
 /* Parses JSON text of file `path` into an object; duplicate keys are refused. `position` is the file's byte where the
  * text starts, for the message. */
@@ -59,14 +57,14 @@ struct ckpt_tensors {
     bool is_strict; /* tensors that nobody asks for are an error */
 };
 
-/* The name in files that are written: prefix, MODEL_PREFIX (neither the head nor an adapter's tensors have it), name.
- */
-void tensor_file_name(const char *prefix, const char *name, char out[TENSOR_NAME_BYTES]);
-/* The entry of that name with or without MODEL_PREFIX; NULL when absent. A tied model's wte may stand under the head's
- * name alone. */
-const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, const char *prefix, const char *name,
-                                        bool is_tied);
-/* Whether no row of the table is the head: it shares the embedding's weight. */
+/* The name in files that are written: the array's prefix, the model's where it has one, name. `files` may be NULL. */
+void tensor_file_name(const struct param_files *files, const char *prefix, const char *name,
+                      char out[TENSOR_NAME_BYTES]);
+/* The entry of that name with or without the model's prefix; NULL when absent. A tied model's embedding may stand under
+ * the head's name alone. */
+const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, const struct param_files *files,
+                                        const char *prefix, const char *name, bool is_tied);
+/* Whether it is a model's, and no row is the head: it shares the embedding's weight. */
 bool table_is_tied(const struct param_table *table);
 
 /* Shape in files of the tensor that a slice is part of; returns the number of dimensions. */

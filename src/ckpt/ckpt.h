@@ -4,7 +4,7 @@
  * SAVE/iter_0000100/ is a model directory with optimizer.safetensors and trainer_state.json beside. Nothing in either
  * knows a layout of ranks: files hold global tensors under their Hugging Face names, in Hugging Face's orientation, and
  * the slices of the parameter table say which rectangle of a parameter stands where. The optimizer's tensors have the
- * same names and shapes behind a prefix ("exp_avg.transformer.wte.weight").
+ * same names and shapes behind a prefix ("exp_avg.").
  *
  * In place of a model a directory may hold an adapter (adapter_config.json, adapter_model.safetensors), or several,
  * each in a directory of its own.
@@ -98,7 +98,7 @@ int ckpt_check_iteration(const char *directory, int64_t iteration);
 struct ckpt_tensors; /* the open tensor files of a directory */
 
 /* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count
- * with or without "transformer.". Pickles are refused by name. */
+ * with or without the model's prefix. Pickles are refused by name. */
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors);
 /* adapter_model.safetensors, or AdapterHub's adapter.safetensors. Of an adapter, tensors that nobody asked for are an
  * error. */
@@ -124,13 +124,13 @@ int ckpt_checkpoint_facts(const char *directory, struct facts *facts);
 enum dtype ckpt_dtype(const struct ckpt_tensors *tensors);
 /* Whether any tensor's name begins so: "master." is there only after a bf16 run. */
 bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix);
-/* Whether the files hold an lm_head.weight with other values than wte.weight (*differs): such a head is not tied,
- * whatever config.json says. */
-int ckpt_head_differs(const struct ckpt_tensors *tensors, bool *differs);
+/* Whether the files hold a head with other values than the embedding's (*differs): such a head is not tied, whatever
+ * config.json says. */
+int ckpt_head_differs(const struct ckpt_tensors *tensors, const struct param_files *files, bool *differs);
 /* Checks that every tensor of the arrays is there with the right type and shape (one error names what is not), warns of
- * tensors that nobody asked for, and then delivers everything through `put`. GPT-2's attn.bias and attn.masked_bias
- * buffers and an lm_head.weight equal to wte.weight are passed over in silence; another lm_head.weight that the table
- * has no row for is an error. */
+ * tensors that nobody asked for, and then delivers everything through `put`. Buffers
+ * and a tied model's head equal to its embedding are passed over in silence; another head that the table has no row for
+ * is an error. */
 int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
               int array_count);
 /* One rectangle of one parameter, at most CKPT_BLOCK_ELEMENTS, as array->dtype: what a rank of a layout reads. The

@@ -72,14 +72,14 @@ static int check_array(const struct ckpt_tensors *tensors, const struct param_ta
             return status;
         for (int s = 0; s < param->slice_count && is_wanted(array, param); s++) {
             const struct param_slice *slice = &param->slices[s];
-            const struct tensor_entry *entry = tensors_find(tensors, array->prefix, slice->name, is_tied);
+            const struct tensor_entry *entry = tensors_find(tensors, table->files, array->prefix, slice->name, is_tied);
             char name[TENSOR_NAME_BYTES];
             if (entry)
                 is_used[entry - tensors->entries] = true;
             if (!strcmp(last, slice->name)) /* q, k and v are slices of one tensor */
                 continue;
             last = slice->name;
-            tensor_file_name(array->prefix, slice->name, name);
+            tensor_file_name(table->files, array->prefix, slice->name, name);
             if (entry)
                 check_entry(entry, param, slice, wrong);
             else
@@ -94,10 +94,12 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/* The causal masks that old files of GPT-2 hold, and the head of a tied model. */
-static bool is_silent(const char *name, bool is_tied) {
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           (is_tied && !strcmp(name, HEAD_NAME));
+/* Buffers, and the head of a tied model. */
+static bool is_silent(const struct param_files *files, const char *name, bool is_tied) {
+    for (size_t i = 0; files && files->buffers[i]; i++)
+        if (ends_with(name, files->buffers[i]))
+            return true;
+    return is_tied && !strcmp(name, files->head);
 }
 
 static int compare(const struct tensor_entry *a, const struct tensor_entry *b, bool *differs) {
@@ -126,19 +128,21 @@ static int is_repeated(const struct ckpt_tensors *tensors, const struct tensor_e
     int n = at ? snprintf(name, sizeof name, "%.*s%s%s", (int)(at - entry->tensor->name), entry->tensor->name, first,
                           at + strlen(again))
                : 0;
-    const struct tensor_entry *other = n > 0 && (size_t)n < sizeof name ? tensors_find(tensors, "", name, false) : NULL;
+    const struct tensor_entry *other =
+        n > 0 && (size_t)n < sizeof name ? tensors_find(tensors, NULL, "", name, false) : NULL;
     int status = other ? compare(entry, other, &differs) : STATUS_OK;
     *is_so = !differs;
     return status;
 }
 
-static int tell_unknown(const struct ckpt_tensors *tensors, const bool *is_used, bool is_tied) {
+static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_table *table, const bool *is_used) {
+    bool is_tied = table_is_tied(table);
     int status = STATUS_OK;
     struct problems unknown = {0};
     for (size_t i = 0; i < tensors->count && !status; i++) {
         char word[SHOWN_BYTES];
         const char *name = tensors->entries[i].tensor->name;
-        bool is_known = is_used[i] || is_silent(name, is_tied);
+        bool is_known = is_used[i] || is_silent(table->files, name, is_tied);
         if (!is_known)
             status = is_repeated(tensors, &tensors->entries[i], &is_known);
         if (!is_known)
@@ -155,28 +159,28 @@ static int tell_unknown(const struct ckpt_tensors *tensors, const bool *is_used,
     return status;
 }
 
-int ckpt_head_differs(const struct ckpt_tensors *tensors, bool *differs) {
+int ckpt_head_differs(const struct ckpt_tensors *tensors, const struct param_files *files, bool *differs) {
     *differs = false;
-    const struct tensor_entry *head = tensors_find(tensors, "", HEAD_NAME, false);
-    const struct tensor_entry *embedding = tensors_find(tensors, "", EMBEDDING_NAME, false);
+    const struct tensor_entry *head = tensors_find(tensors, files, "", files->head, false);
+    const struct tensor_entry *embedding = tensors_find(tensors, files, "", files->embedding, false);
     return head && embedding ? compare(head, embedding, differs) : STATUS_OK;
 }
 
-static int check_head(const struct ckpt_tensors *tensors) {
+static int check_head(const struct ckpt_tensors *tensors, const struct param_files *files) {
     bool differs;
-    int status = ckpt_head_differs(tensors, &differs);
+    int status = ckpt_head_differs(tensors, files, &differs);
     if (!status && differs)
         status = status_fail(STATUS_INVALID,
                              "%s: %s differs from %s, but the model ties them (expected \"tie_word_embeddings\": false "
                              "in config.json)",
-                             tensors->directory, HEAD_NAME, EMBEDDING_NAME);
+                             tensors->directory, files->head, files->embedding);
     return status;
 }
 
 int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
                int array_count) {
     struct problems missing = {0}, wrong = {0};
-    bool is_tied = table_is_tied(table), *is_used = calloc(tensors->count + 1, sizeof *is_used);
+    bool *is_used = calloc(tensors->count + 1, sizeof *is_used);
     int status = is_used ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     for (int a = 0; a < array_count && !status; a++)
         status = check_array(tensors, table, &arrays[a], is_used, &missing, &wrong);
@@ -186,10 +190,10 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
         status =
             status_fail(STATUS_INVALID, "%s: %s%s%s%s", tensors->directory, missing.count ? "missing tensors: " : "",
                         strbuf_text(&missing.text), missing.count && wrong.count ? "; " : "", strbuf_text(&wrong.text));
-    if (!status && is_tied)
-        status = check_head(tensors);
+    if (!status && table_is_tied(table))
+        status = check_head(tensors, table->files);
     if (!status)
-        status = tell_unknown(tensors, is_used, is_tied);
+        status = tell_unknown(tensors, table, is_used);
     strbuf_free(&missing.text);
     strbuf_free(&wrong.text);
     free(is_used);
@@ -230,7 +234,7 @@ static int read_block(const struct ckpt_tensors *tensors, const struct param_tab
         struct ckpt_block part;
         if (!slice_cut(slice, block, &part))
             continue;
-        const struct tensor_entry *entry = tensors_find(tensors, array->prefix, slice->name, is_tied);
+        const struct tensor_entry *entry = tensors_find(tensors, table->files, array->prefix, slice->name, is_tied);
         if (!entry)
             return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", tensors->directory, array->prefix,
                                slice->name);

@@ -37,14 +37,6 @@ const char *safetensors_type_name(enum dtype dtype) {
     return types[safetensors_type_rank(dtype)].name;
 }
 
-const char *shown(const char *text, char out[SHOWN_BYTES]) {
-    size_t n = 0;
-    for (; text[n] && n < SHOWN_BYTES - 1; n++)
-        out[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
-    out[n] = 0;
-    return out;
-}
-
 int json_object_parse(const char *path, int64_t position, const char *text, size_t length, json_t **object) {
     json_error_t error;
     char word[SHOWN_BYTES];

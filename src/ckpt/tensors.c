@@ -230,32 +230,32 @@ bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name) {
     return find_exactly(tensors, name) != NULL;
 }
 
-void tensor_file_name(const char *prefix, const char *name, char out[TENSOR_NAME_BYTES]) {
-    bool is_whole = !strcmp(name, HEAD_NAME) || !strncmp(name, "base_model.", 11) || !strncmp(name, "prompt_", 7) ||
-                    !strncmp(name, MODEL_PREFIX, strlen(MODEL_PREFIX));
-    snprintf(out, TENSOR_NAME_BYTES, "%s%s%s", prefix, is_whole ? "" : MODEL_PREFIX, name);
+void tensor_file_name(const struct param_files *files, const char *prefix, const char *name,
+                      char out[TENSOR_NAME_BYTES]) {
+    bool has_prefix = files && strcmp(name, files->head);
+    snprintf(out, TENSOR_NAME_BYTES, "%s%s%s", prefix, has_prefix ? files->prefix : "", name);
 }
 
-const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, const char *prefix, const char *name,
-                                        bool is_tied) {
+const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, const struct param_files *files,
+                                        const char *prefix, const char *name, bool is_tied) {
     char full[TENSOR_NAME_BYTES];
-    tensor_file_name(prefix, name, full);
+    tensor_file_name(files, prefix, name, full);
     const struct tensor_entry *entry = find_exactly(tensors, full);
     if (entry)
         return entry;
     snprintf(full, sizeof full, "%s%s", prefix, name);
     entry = find_exactly(tensors, full);
-    if (!entry && is_tied && !strcmp(name, EMBEDDING_NAME)) {
-        snprintf(full, sizeof full, "%s%s", prefix, HEAD_NAME);
+    if (!entry && is_tied && !strcmp(name, files->embedding)) {
+        snprintf(full, sizeof full, "%s%s", prefix, files->head);
         entry = find_exactly(tensors, full);
     }
     return entry;
 }
 
 bool table_is_tied(const struct param_table *table) {
-    for (int i = table->count - 1; i >= 0; i--)
+    for (int i = table->count - 1; i >= 0 && table->files; i--)
         for (int s = 0; s < table->rows[i].slice_count; s++)
-            if (!strcmp(table->rows[i].slices[s].name, HEAD_NAME))
+            if (!strcmp(table->rows[i].slices[s].name, table->files->head))
                 return false;
-    return true;
+    return table->files != NULL;
 }

@@ -22,6 +22,7 @@ struct model_config {
     int64_t vocab_size;              /* 0: the tokenizer's */
     double hidden_dropout, attention_dropout, embedding_dropout; /* embedding_dropout -1: hidden_dropout */
     double init_method_std, layernorm_epsilon;
+    int family;     /* row of the table of families (model/family.h); 0: what is pretrained */
     int activation; /* enum activation */
     bool untie_embeddings_and_output_weights;
     bool add_bias_linear; /* biases of the linears; norms keep theirs */

@@ -15,7 +15,7 @@ static int read_config(const char *directory, struct model_config *config, enum 
     snprintf(where, sizeof where, "%s/config.json", directory);
     int status = ckpt_read_config(directory, &text);
     if (!status)
-        status = gpt2_read_config(strbuf_text(&text), where, config, dtype, eos_id);
+        status = model_read_config(strbuf_text(&text), where, config, dtype, eos_id);
     strbuf_free(&text);
     return status;
 }
@@ -64,7 +64,7 @@ static int read_directory(struct engine *engine, struct model_config *config, en
         status = ckpt_open_model(engine->directory, tensors);
     bool differs = false;
     if (!status && !config->untie_embeddings_and_output_weights)
-        status = ckpt_head_differs(*tensors, &differs);
+        status = ckpt_head_differs(*tensors, &model_family(config)->files, &differs);
     if (!status && differs) {
         log_warning("%s: lm_head.weight is not the embedding: the head is used untied", engine->directory);
         config->untie_embeddings_and_output_weights = true;

@@ -219,7 +219,7 @@ static int build(struct model *model, struct model_plan *plan) {
     if (!status)
         status = open_stage(model);
     if (!status)
-        status = gpt2_describe(&o->config, &model->table);
+        status = model_describe(&o->config, &model->table);
     if (!status)
         status = choose_parameters(model);
     for (int i = 0; i < model->table.count && o->is_frozen; i++)

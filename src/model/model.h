@@ -11,21 +11,10 @@
 #define CAMBIUM_MODEL_MODEL_H
 
 #include "config/run.h"
+#include "model/family.h"
 #include "parallel/parallel.h"
 
 struct model;
-
-/* ---- the family: gpt2.c ---- */
-
-/* Adds the rows of the GPT-2 family: our names, Hugging Face names, initialisation, decay. */
-int gpt2_describe(const struct model_config *config, struct param_table *table);
-/* config.json text of the model (Hugging Face `gpt2` keys; `dtype` as given). The caller frees *text. eos_id -1: null.
- */
-int gpt2_write_config(const struct model_config *config, enum dtype dtype, int32_t eos_id, char **text);
-/* Reads config.json text; keys that change the mathematics and are not built are refused by name. `where` names the
- * file in errors. *dtype: of the files ("dtype" or "torch_dtype"), DTYPE_COUNT when absent. *eos_id: -1 when absent. */
-int gpt2_read_config(const char *text, const char *where, struct model_config *config, enum dtype *dtype,
-                     int32_t *eos_id);
 
 /* ---- a model ---- */
 

@@ -2,7 +2,7 @@
  *
  * The model describes each parameter once, as a row: global shape, the slices of files that it comes from, its
  * placement on the rank grid, initialisation, weight decay, whether it trains. Allocation, sharding, initialisation,
- * the optimizer, gradient sync and checkpoints are driven by that table. Adapters will be more rows of the same table.
+ * the optimizer, gradient sync and checkpoints are driven by that table. Adapters are more rows of the same kind.
  *
  * A param_store holds the values of one table on one device: working weights (fp32 or bf16, plain or packed) and fp32
  * gradients. A layer borrows a view for one call and gives it back; nobody keeps a pointer to a weight. */
@@ -28,7 +28,7 @@ enum param_shard { PARAM_REPLICATED, PARAM_SHARD_AXIS0, PARAM_SHARD_AXIS1 };
  * on along its matching axis; `is_transposed` when the file holds [columns, rows] (GPT-2's Conv1D). A fused weight has
  * several slices; each is cut over the ranks by itself (q, k and v each by heads). */
 struct param_slice {
-    char name[PARAM_NAME_BYTES]; /* Hugging Face name without any "transformer." prefix */
+    char name[PARAM_NAME_BYTES]; /* Hugging Face's, without the prefix of struct param_files */
     int64_t row, rows;
     int64_t file_start;
     int64_t file_rows; /* the size of the file's tensor along that axis */
@@ -53,9 +53,18 @@ struct param {
     struct param_slice slices[PARAM_MAX_SLICES];
 };
 
+/* How the files of a model are, beside what each slice says. */
+struct param_files {
+    const char *prefix;         /* before each name but the head's; files that are read may lack it */
+    const char *head;           /* the head's tensor: a table without it is of a model that ties it to the embedding, */
+    const char *embedding;      /* whose tensor may stand under either name */
+    const char *const *buffers; /* ends of names that are no parameters, NULL at the end: passed over in silence */
+};
+
 struct param_table {
     struct param *rows;
     int count, capacity;
+    const struct param_files *files; /* NULL: of an adapter, whose slices' names are all there is */
 };
 
 void param_table_free(struct param_table *table);

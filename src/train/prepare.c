@@ -35,7 +35,7 @@ static int read_model_config(const char *directory, struct model_config *config,
     if (!status)
         status = file_join(path, sizeof path, directory, "config.json");
     if (!status)
-        status = gpt2_read_config(strbuf_text(&text), path, config, &dtype, eos_id);
+        status = model_read_config(strbuf_text(&text), path, config, &dtype, eos_id);
     strbuf_free(&text);
     return status;
 }
@@ -51,7 +51,7 @@ static int take_model(struct train_run *run, const char *option, const char *ini
     if (!status)
         status = ckpt_open_model(run->model_directory, &tensors);
     if (!status)
-        status = ckpt_head_differs(tensors, &differs);
+        status = ckpt_head_differs(tensors, &model_family(&run->config.model)->files, &differs);
     ckpt_close(tensors);
     if (status)
         return status_wrap(status, "%s", option);

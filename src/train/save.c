@@ -58,7 +58,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
         return STATUS_OK;
     for (int i = 0; i < OPTIMIZER_ARRAYS; i++)
         optimizer[i] = optimizer_array_describe(i);
-    int status = table ? STATUS_OK : gpt2_describe(&run->config.model, &of_model);
+    int status = table ? STATUS_OK : model_describe(&run->config.model, &of_model);
     if (!status)
         status = describe(run, table ? table : &of_model, trainee->self, &weights, parts, &save);
     save.model.threads = device_threads(rank->device);
@@ -99,7 +99,7 @@ int train_saver_open(struct trainer *trainer) {
     if (!status && trainer->run.trainee)
         saver->weights = optimizer_master_array(optimizer);
     else if (!status)
-        status = gpt2_write_config(&run->model, store->dtype, trainer->run.eos_id, &saver->config_text);
+        status = model_write_config(&run->model, store->dtype, trainer->run.eos_id, &saver->config_text);
     if (!status)
         status = describe(&trainer->run, train_state_table(trainer), trainer->trainee.self, &saver->weights,
                           saver->parts, &save);

@@ -64,8 +64,12 @@ static inline void tiny_block(struct param_table *t, int layer) {
     }
 }
 
+static const char *const tiny_buffers[] = {".attn.bias", ".attn.masked_bias", NULL};
+static const struct param_files tiny_files = {
+    .prefix = "transformer.", .head = "lm_head.weight", .embedding = "wte.weight", .buffers = tiny_buffers};
+
 static inline struct param_table tiny_table(bool is_tied) {
-    struct param_table t = {.rows = calloc(TINY_MAX, sizeof *t.rows), .capacity = TINY_MAX};
+    struct param_table t = {.rows = calloc(TINY_MAX, sizeof *t.rows), .capacity = TINY_MAX, .files = &tiny_files};
     tiny_add(&t, "embedding.word", 2, TINY_V, TINY_C, "wte.weight", false);
     tiny_add(&t, "embedding.position", 2, TINY_T, TINY_C, "wpe.weight", false);
     for (int layer = 0; layer < TINY_L; layer++)

@@ -37,7 +37,7 @@ static void uncached(int text, int64_t count, float *logprobs) {
     uint32_t zero[T] = {0};
     float weight[T] = {0};
     test_ok(ckpt_read_config(model_directory(), &config_text));
-    test_ok(gpt2_read_config(strbuf_text(&config_text), "config", &config, &dtype, &eos));
+    test_ok(model_read_config(strbuf_text(&config_text), "config", &config, &dtype, &eos));
     strbuf_free(&config_text);
     struct device *device;
     struct rank rank;

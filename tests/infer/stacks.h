@@ -37,7 +37,7 @@ static inline void read_base(struct model_config *config) {
     enum dtype dtype;
     int32_t eos;
     test_ok(ckpt_read_config(base_directory(), &text));
-    test_ok(gpt2_read_config(strbuf_text(&text), "config", config, &dtype, &eos));
+    test_ok(model_read_config(strbuf_text(&text), "config", config, &dtype, &eos));
     strbuf_free(&text);
 }
 

@@ -217,8 +217,8 @@ static void config_json_round_trips(void **state) {
         snprintf(directory, sizeof directory, "%s/model/golden/%s", TEST_DATA, cases[i]);
         config = test_read_config(directory);
         config.add_bias_linear = i % 2;
-        test_ok(gpt2_write_config(&config, DTYPE_BF16, 7, &text));
-        test_ok(gpt2_read_config(text, "text", &again, &dtype, &eos));
+        test_ok(model_write_config(&config, DTYPE_BF16, 7, &text));
+        test_ok(model_read_config(text, "text", &again, &dtype, &eos));
         assert_memory_equal(&config, &again, sizeof config);
         assert_int_equal(dtype, DTYPE_BF16);
         assert_int_equal(eos, 7);
@@ -252,7 +252,7 @@ static void what_is_not_built_is_refused_by_name(void **state) {
         enum dtype dtype;
         int32_t eos;
         snprintf(text, sizeof text, base, bad[i].more);
-        test_fails(gpt2_read_config(text, "f", &config, &dtype, &eos), bad[i].status, bad[i].error);
+        test_fails(model_read_config(text, "f", &config, &dtype, &eos), bad[i].status, bad[i].error);
     }
 }
 

@@ -30,7 +30,7 @@ static inline struct model_config test_read_config(const char *directory) {
     enum dtype dtype;
     int32_t eos;
     test_ok(ckpt_read_config(directory, &text));
-    test_ok(gpt2_read_config(strbuf_text(&text), directory, &config, &dtype, &eos));
+    test_ok(model_read_config(strbuf_text(&text), directory, &config, &dtype, &eos));
     strbuf_free(&text);
     return config;
 }

@@ -149,7 +149,7 @@ void golden_open(struct golden *g, const char *name) {
     snprintf(g->base, sizeof g->base, "%s/base", root);
     snprintf(g->directory, sizeof g->directory, "%s/%s", root, name);
     test_ok(ckpt_read_config(g->base, &text));
-    test_ok(gpt2_read_config(strbuf_text(&text), g->base, &g->model, &dtype, &eos));
+    test_ok(model_read_config(strbuf_text(&text), g->base, &g->model, &dtype, &eos));
     strbuf_free(&text);
     read_config(g);
     read_batch(g, root);

@@ -1,0 +1,149 @@
+/* The model's parameters, under its own names and those of its family's files.
+ *
+ * Without biases (add_bias_linear false) the rows of the linears' biases stay, zero and frozen: the files stay what
+ * `transformers` opens. */
+#include "model/family.h"
+
+#include <math.h>
+#include <string.h>
+
+struct describer {
+    const struct model_config *config;
+    const struct model_family *family;
+    struct param_table *table;
+    struct model_projection projections[MODEL_MAX_PROJECTIONS];
+    int status;
+};
+
+struct model_linear model_linear(enum attach_place place) {
+    static const struct model_linear linears[ATTACH_PLACE_COUNT] = {
+        [ATTACH_QKV] = {"attention.qkv", LINEAR_COLUMN},
+        [ATTACH_PROJECTION] = {"attention.projection", LINEAR_ROW},
+        [ATTACH_FC1] = {"mlp.fc1", LINEAR_COLUMN},
+        [ATTACH_FC2] = {"mlp.fc2", LINEAR_ROW},
+    };
+    return linears[place];
+}
+
+static void add(struct describer *d, const struct param *row) {
+    int id = d->status ? d->status : param_table_add(d->table, row);
+    d->status = id < 0 ? id : STATUS_OK;
+}
+
+static const char *kind(bool is_bias) {
+    return is_bias ? "bias" : "weight";
+}
+
+/* "layers.3.norm1.weight"; layer below 0: none. */
+static void name(char out[PARAM_NAME_BYTES], const char *layers, int64_t layer, const char *module, bool is_bias) {
+    if (layer >= 0)
+        snprintf(out, PARAM_NAME_BYTES, "%s.%lld.%s.%s", layers, (long long)layer, module, kind(is_bias));
+    else
+        snprintf(out, PARAM_NAME_BYTES, "%s.%s", module, kind(is_bias));
+}
+
+static void add_table(struct describer *d, const char *ours, const char *file, int64_t entries, int layer, bool is_head,
+                      bool is_embedding) {
+    struct param row = {
+        .dims = 2,
+        .shape = {entries, d->config->hidden_size},
+        .shard = is_head ? PARAM_SHARD_AXIS0 : PARAM_REPLICATED,
+        .init = PARAM_INIT_NORMAL,
+        .init_std = (float)d->config->init_method_std,
+        .decays = true,
+        .is_trainable = true,
+        .is_linear = is_head && (!is_embedding || !d->config->untie_embeddings_and_output_weights),
+        .is_embedding = is_embedding,
+        .layer = layer,
+        .slice_count = 1,
+        .slices = {{.rows = entries, .file_rows = entries}},
+    };
+    name(row.name, NULL, -1, ours, false);
+    name(row.slices[0].name, NULL, -1, file, false);
+    add(d, &row);
+}
+
+static void add_norm(struct describer *d, int64_t layer, const char *ours, const char *file) {
+    int64_t C = d->config->hidden_size;
+    for (int is_bias = 0; is_bias < 2; is_bias++) {
+        struct param row = {
+            .dims = 1,
+            .shape = {C, 1},
+            .init = is_bias ? PARAM_INIT_ZERO : PARAM_INIT_ONE,
+            .is_trainable = true,
+            .layer = (int)(layer >= 0 ? layer : d->config->num_layers),
+            .slice_count = 1,
+            .slices = {{.rows = C, .file_rows = C}},
+        };
+        name(row.name, "layers", layer, ours, is_bias);
+        name(row.slices[0].name, d->family->layers, layer, file, is_bias);
+        add(d, &row);
+    }
+}
+
+/* The slices of a projection behind those of others, each part by itself. */
+static void add_slices(const struct describer *d, int64_t layer, const struct model_projection *p, bool is_bias,
+                       struct param *row) {
+    int64_t rows = p->out / p->parts;
+    for (int i = 0; i < p->parts; i++) {
+        struct param_slice *slice = &row->slices[row->slice_count++];
+        *slice = (struct param_slice){.row = p->first + i * rows,
+                                      .rows = rows,
+                                      .file_start = i * rows,
+                                      .file_rows = p->out,
+                                      .is_transposed = d->family->is_transposed && !is_bias};
+        name(slice->name, d->family->layers, layer, p->module, is_bias);
+    }
+}
+
+/* A linear [out, in] and its bias. */
+static void add_linear(struct describer *d, int64_t layer, enum attach_place place, double std) {
+    struct model_linear linear = model_linear(place);
+    for (int is_bias = 0; is_bias < 2; is_bias++) {
+        struct param row = {
+            .dims = is_bias ? 1 : 2,
+            .shape = {0, 1},
+            .shard = linear.split == LINEAR_COLUMN ? PARAM_SHARD_AXIS0
+                     : is_bias                     ? PARAM_REPLICATED
+                                                   : PARAM_SHARD_AXIS1,
+            .init = is_bias ? PARAM_INIT_ZERO : PARAM_INIT_NORMAL,
+            .init_std = (float)std,
+            .decays = !is_bias,
+            .is_trainable = !is_bias || d->config->add_bias_linear,
+            .is_linear = !is_bias,
+            .layer = (int)layer,
+        };
+        name(row.name, "layers", layer, linear.name, is_bias);
+        for (int i = 0; i < d->family->projection_count; i++) {
+            const struct model_projection *p = &d->projections[i];
+            if (p->place != place)
+                continue;
+            add_slices(d, layer, p, is_bias, &row);
+            row.shape[0] += p->out;
+            row.shape[1] = is_bias ? 1 : p->in;
+        }
+        add(d, &row);
+    }
+}
+
+int model_describe(const struct model_config *config, struct param_table *table) {
+    const struct model_family *family = model_family(config);
+    struct describer d = {.config = config, .family = family, .table = table};
+    double std = config->init_method_std, residual_std = std / sqrt(2.0 * (double)config->num_layers);
+    family->projections(config, d.projections);
+    table->files = &family->files;
+    add_table(&d, "embedding.token", family->modules.token, config->vocab_size, -1, true, true);
+    add_table(&d, "embedding.position", family->modules.position, config->max_position_embeddings, -1, false, true);
+    for (int64_t layer = 0; layer < config->num_layers; layer++) {
+        add_norm(&d, layer, "norm1", family->modules.norm1);
+        add_linear(&d, layer, ATTACH_QKV, std);
+        add_linear(&d, layer, ATTACH_PROJECTION, residual_std);
+        add_norm(&d, layer, "norm2", family->modules.norm2);
+        add_linear(&d, layer, ATTACH_FC1, std);
+        add_linear(&d, layer, ATTACH_FC2, residual_std);
+    }
+    add_norm(&d, -1, "final_norm", family->modules.final_norm);
+    if (config->untie_embeddings_and_output_weights)
+        add_table(&d, "head", family->modules.head, config->vocab_size, (int)config->num_layers, true, false);
+    return d.status;
+}

@@ -1,0 +1,111 @@
+/* The table of families, and what their config.json have in common. */
+#include "family-internal.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct model_family *const families[] = {&model_family_gpt2};
+enum { FAMILY_COUNT = sizeof families / sizeof *families };
+
+const struct model_family *model_family(const struct model_config *config) {
+    return families[config->family];
+}
+
+int model_family_find(const char *name) {
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        if (!strcmp(families[i]->name, name))
+            return i;
+    return -1;
+}
+
+void model_module_path(const struct model_family *family, int64_t layer, const char *module,
+                       char out[PARAM_NAME_BYTES]) {
+    snprintf(out, PARAM_NAME_BYTES, "%s%s.%lld.%s", family->files.prefix, family->layers, (long long)layer, module);
+}
+
+/* ---- writing ---- */
+
+static const char *const type_names[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
+
+int model_write_config(const struct model_config *config, enum dtype dtype, int32_t eos_id, char **text) {
+    const struct model_family *family = model_family(config);
+    const char *type = type_names[dtype == DTYPE_BF16 || dtype == DTYPE_F16 ? dtype : DTYPE_F32];
+    json_begin();
+    json_t *eos = eos_id >= 0 ? json_integer(eos_id) : json_null(), *own = family->write(config);
+    json_t *root = json_pack("{s:[s], s:O, s:s, s:O, s:s, s:b, s:s, s:b, s:I}", "architectures", family->class_name,
+                             "bos_token_id", eos, "dtype", type, "eos_token_id", eos, "model_type", family->name,
+                             "tie_word_embeddings", !config->untie_embeddings_and_output_weights, "torch_dtype", type,
+                             "use_cache", 1, "vocab_size", (json_int_t)config->vocab_size);
+    char *dump;
+    json_object_update(root, own);
+    int status = json_end(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15), &dump);
+    json_decref(eos);
+    json_decref(own);
+    if (status || asprintf(text, "%s\n", dump) < 0)
+        *text = NULL;
+    free(dump);
+    return status || *text ? status : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* ---- reading ---- */
+
+static void read_family(struct json_keys *keys, struct model_config *config) {
+    json_keys_need(keys, "model_type");
+    const char *name = json_keys_string(keys, "model_type", "");
+    if (keys->status)
+        return;
+    int family = model_family_find(name);
+    config->family = family < 0 ? 0 : family;
+    if (family >= 0)
+        return;
+    struct strbuf built = STRBUF_INIT;
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        strbuf_format(&built, "%s%s", i ? ", " : "", families[i]->name);
+    keys->status = status_fail(STATUS_UNSUPPORTED, "%s: 'model_type' \"%s\" is not supported (supported: %s)",
+                               keys->where, name, strbuf_text(&built));
+    strbuf_free(&built);
+}
+
+static enum dtype read_dtype(struct json_keys *keys) {
+    const char *key = json_keys_find(keys, "dtype") ? "dtype" : "torch_dtype";
+    const char *name = json_keys_string(keys, key, NULL);
+    if (!name || keys->status)
+        return DTYPE_COUNT;
+    for (int type = 0; type < DTYPE_COUNT; type++)
+        if ((size_t)type < sizeof type_names / sizeof *type_names && type_names[type] &&
+            !strcmp(type_names[type], name))
+            return (enum dtype)type;
+    keys->status =
+        status_fail(STATUS_UNSUPPORTED, "%s: '%s' \"%s\" is not supported (supported: float32, bfloat16, float16)",
+                    keys->where, key, name);
+    return DTYPE_COUNT;
+}
+
+/* One id, or the first of several; one that is no token is none. */
+static int32_t read_eos(const struct json_keys *keys, const struct model_config *config) {
+    const json_t *eos = json_keys_find(keys, "eos_token_id");
+    if (json_is_array(eos))
+        eos = json_array_get(eos, 0);
+    json_int_t id = json_is_integer(eos) ? json_integer_value(eos) : -1;
+    return id >= 0 && id < config->vocab_size ? (int32_t)id : -1;
+}
+
+int model_read_config(const char *text, const char *where, struct model_config *config, enum dtype *dtype,
+                      int32_t *eos_id) {
+    struct json_keys keys;
+    *config = (struct model_config){0};
+    json_keys_open(&keys, text, where, JSON_MUST_BE);
+    read_family(&keys, config);
+    if (!keys.status && json_keys_find(&keys, "quantization_config"))
+        keys.status = status_fail(STATUS_UNSUPPORTED, "%s: 'quantization_config' is not supported", where);
+    if (!keys.status)
+        model_family(config)->read(&keys, config);
+    *dtype = read_dtype(&keys);
+    *eos_id = read_eos(&keys, config);
+    if (!keys.status && model_config_resolve(config))
+        keys.status = status_wrap(STATUS_INVALID, "%s", where);
+    json_keys_close(&keys);
+    return keys.status;
+}

@@ -1,0 +1,76 @@
+/* Families of models: what a `model_type` of Hugging Face's config.json is here.
+ *
+ * A family is a file and a row: how its config.json says what a model is, what its files call the model's parameters,
+ * and what adapters are put on where nothing is said. Nothing outside its file says any of these names. The parameters
+ * themselves are the model's own, whatever the family (describe.c). Rows are constant: any thread may read them. */
+#ifndef CAMBIUM_MODEL_FAMILY_H
+#define CAMBIUM_MODEL_FAMILY_H
+
+#include "config/run.h"
+#include "parallel/parallel.h"
+
+struct json_keys;
+struct json_t; /* jansson's */
+
+enum { MODEL_MAX_PROJECTIONS = 8 };
+
+/* A linear of a block as the family's files have it: a range of the outputs of the model's linear at a place. A fused
+ * weight is one projection of several parts; one that the model alone fuses is several projections of one place. */
+struct model_projection {
+    enum attach_place place;
+    const char *module;     /* its path in the layer */
+    int64_t first, out, in; /* it makes the place's outputs first .. first + out - 1 */
+    int parts;              /* equal parts of them that are cut over the tensor ranks each by itself: q, k and v */
+};
+
+struct model_family {
+    const char *name;       /* model_type */
+    const char *class_name; /* of `transformers`, in "architectures" */
+    struct param_files files;
+    bool is_transposed; /* files hold a linear's weight as [in, out] */
+    const char *layers; /* the list of layers: the fourth is LAYERS.3 */
+    struct {
+        const char *token, *position, *final_norm, *head;
+        const char *norm1, *norm2; /* in their layer */
+    } modules;
+    int projection_count; /* of a block, in the order of the forward */
+    void (*projections)(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]);
+    /* What Hugging Face's PEFT changes where nothing is said, from its constants; modules by suffix, NULL at the end.
+     */
+    const char *const *lora_targets, *const *ia3_targets, *const *ia3_feedforward;
+    /* The keys of config.json that are the family's, with the defaults of `transformers`. What changes the mathematics
+     * and is not built is refused by its key. */
+    void (*read)(struct json_keys *keys, struct model_config *config);
+    /* The same keys as an object, a new reference; called between json_begin and json_end. */
+    struct json_t *(*write)(const struct model_config *config);
+};
+
+/* The family of a model. */
+const struct model_family *model_family(const struct model_config *config);
+/* The family of a model_type: its number, for model_config.family; below 0: there is none. */
+int model_family_find(const char *name);
+/* The path of a module of a layer in the whole model: what PEFT matches its targets with. */
+void model_module_path(const struct model_family *family, int64_t layer, const char *module,
+                       char out[PARAM_NAME_BYTES]);
+
+/* ---- config.json ---- */
+
+/* Its text; `dtype`: of the files; eos_id -1: null. The caller frees *text. */
+int model_write_config(const struct model_config *config, enum dtype dtype, int32_t eos_id, char **text);
+/* `where` names the file in errors. A model_type that is none of the families is refused by its name. *dtype: of the
+ * files ("dtype" or "torch_dtype"), DTYPE_COUNT when absent. *eos_id: -1 when absent. */
+int model_read_config(const char *text, const char *where, struct model_config *config, enum dtype *dtype,
+                      int32_t *eos_id);
+
+/* ---- the parameters: describe.c ---- */
+
+/* The model's own linear at a place: the name of its parameters, and how it is cut. */
+struct model_linear {
+    const char *name;
+    enum linear_split split;
+};
+struct model_linear model_linear(enum attach_place place);
+/* Adds the model's rows to a table, which gets the family's names of files. */
+int model_describe(const struct model_config *config, struct param_table *table);
+
+#endif
