@@ -3,8 +3,7 @@
 
 #include "base/base.h"
 #include "base/json.h"
-#include "ckpt/ckpt.h"
-#include "model/model.h"
+#include "pretrained/pretrained.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,17 +30,10 @@ int bench_model_config(const char *model, struct model_config *config) {
                                         .add_bias_linear = true};
         return STATUS_OK;
     }
-    char directory[4096], where[4096 + 16];
-    struct strbuf text = STRBUF_INIT;
-    enum dtype dtype;
-    int32_t eos;
-    int status = ckpt_resolve_model(model, directory, sizeof directory);
-    if (!status)
-        status = ckpt_read_config(directory, &text);
-    snprintf(where, sizeof where, "%s/config.json", status ? "" : directory);
-    if (!status)
-        status = model_read_config(strbuf_text(&text), where, config, &dtype, &eos);
-    strbuf_free(&text);
+    struct pretrained opened;
+    int status = pretrained_open_config(model, &opened);
+    *config = opened.config;
+    pretrained_close(&opened);
     return status;
 }
 

@@ -1,6 +1,8 @@
 /* A base and adapters that are linear in its projections, folded into one model directory, tensor by tensor. */
 #include "method-internal.h"
 
+#include "pretrained/pretrained.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -19,13 +21,7 @@ struct change {
 
 struct merge {
     const struct peft_merge *request;
-    char directory[PATH_MAX];
-    struct strbuf config_text;
-    struct model_config config;
-    enum dtype dtype; /* of the files */
-    int32_t eos_id;
-    bool is_untied_here;
-    struct ckpt_tensors *tensors;
+    struct pretrained model;
     struct ckpt_array base; /* to read by, in fp32 */
     struct param_table table;
     struct device *device;
@@ -40,27 +36,15 @@ struct merge {
 /* ---- opening ---- */
 
 static int read_base(struct merge *m) {
-    char where[PATH_MAX];
-    int status = ckpt_resolve_model(m->request->model, m->directory, sizeof m->directory);
+    int status = pretrained_open(m->request->model, NULL, &m->model);
     if (!status)
-        status = ckpt_read_config(m->directory, &m->config_text);
-    if (!status)
-        status = file_join(where, sizeof where, m->directory, "config.json");
-    if (!status)
-        status = model_read_config(strbuf_text(&m->config_text), where, &m->config, &m->dtype, &m->eos_id);
-    if (!status)
-        status = ckpt_open_model(m->directory, &m->tensors);
-    if (!status && !m->config.untie_embeddings_and_output_weights)
-        status = ckpt_head_differs(m->tensors, &model_family(&m->config)->files, &m->is_untied_here);
-    m->config.untie_embeddings_and_output_weights |= m->is_untied_here;
-    if (!status)
-        status = model_describe(&m->config, &m->table);
+        status = model_describe(&m->model.config, &m->table);
     m->base = (struct ckpt_array){.prefix = "", .dtype = DTYPE_F32};
-    return status ? status : ckpt_check(m->tensors, &m->table, &m->base, 1);
+    return status ? status : ckpt_check(m->model.tensors, &m->table, &m->base, 1);
 }
 
 static int read_adapters(struct merge *m) {
-    struct model_options model = {.config = m->config, .dtype = DTYPE_F32, .use = MODEL_INFER, .max_rows = 1};
+    struct model_options model = {.config = m->model.config, .dtype = DTYPE_F32, .use = MODEL_INFER, .max_rows = 1};
     struct peft_options options = {.adapters = peft_files_configs(m->request->files),
                                    .count = peft_files_count(m->request->files),
                                    .model = &model};
@@ -146,7 +130,7 @@ static void apply(const struct merge *m, const struct change *change, const stru
 
 /* The base's block with the changes so far. */
 static int read_changed(const struct merge *m, const struct ckpt_block *block, float *values) {
-    int status = ckpt_read_block(m->tensors, &m->table, &m->base, block, values);
+    int status = ckpt_read_block(m->model.tensors, &m->table, &m->base, block, values);
     for (int columns = 0; columns < 2 && !status; columns++)
         for (int i = 0; i < m->count; i++)
             if (m->changes[i].param == block->param && (m->changes[i].kind == CHANGE_COLUMNS) == columns)
@@ -212,15 +196,15 @@ static int add_ia3(struct merge *m, const struct peft_adapter *adapter, int64_t 
 
 static int find_changes(struct merge *m) {
     struct peft_projection projections[PEFT_PROJECTIONS];
-    size_t most = (size_t)m->peft->count * (size_t)m->config.num_layers * PEFT_PROJECTIONS * 2;
+    size_t most = (size_t)m->peft->count * (size_t)m->model.config.num_layers * PEFT_PROJECTIONS * 2;
     int status = STATUS_OK;
     m->changes = calloc(most + 1, sizeof *m->changes);
     m->block = malloc(CKPT_BLOCK_ELEMENTS * sizeof *m->block);
     if (!m->changes || !m->block)
         return status_fail(STATUS_MEMORY, "out of memory");
-    peft_projections(&m->config, projections);
+    peft_projections(&m->model.config, projections);
     for (int i = 0; i < m->peft->count; i++)
-        for (int64_t layer = 0; layer < m->config.num_layers; layer++)
+        for (int64_t layer = 0; layer < m->model.config.num_layers; layer++)
             for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
                 const struct peft_adapter *adapter = &m->peft->adapters[i];
                 if (!peft_choice(adapter, layer, &projections[p])->is_target)
@@ -250,21 +234,21 @@ static int get(void *context, const struct ckpt_block *block, void *values) {
 }
 
 static int write_model(const struct merge *m) {
-    enum dtype found = ckpt_dtype(m->tensors);
+    enum dtype found = ckpt_dtype(m->model.tensors);
     struct writing writing = {.merge = m, .dtype = found == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32};
     struct ckpt_array weights = {.prefix = "", .dtype = writing.dtype, .get = get, .context = &writing};
     struct tokenizer_files tokenizer;
     char *fresh = NULL;
-    int status = tokenizer_files_read(m->directory, &tokenizer);
+    int status = tokenizer_files_read(m->model.directory, &tokenizer);
     if (status)
         return status;
     if (writing.dtype != found)
-        log_info("%s is %s; the merged model is %s", m->directory, dtype_name(found), dtype_name(writing.dtype));
-    if (m->is_untied_here || writing.dtype != found)
-        status = model_write_config(&m->config, writing.dtype, m->eos_id, &fresh);
+        log_info("%s is %s; the merged model is %s", m->model.directory, dtype_name(found), dtype_name(writing.dtype));
+    if (m->model.is_untied_by_files || writing.dtype != found)
+        status = model_write_config(&m->model.config, writing.dtype, m->model.eos_id, &fresh);
     struct ckpt_model model = {.table = &m->table,
                                .weights = &weights,
-                               .config_text = fresh ? fresh : strbuf_text(&m->config_text),
+                               .config_text = fresh ? fresh : strbuf_text(&m->model.config_text),
                                .tokenizer = &tokenizer};
     if (!status)
         status = ckpt_write_model(m->request->output, &model);
@@ -274,15 +258,15 @@ static int write_model(const struct merge *m) {
 }
 
 int peft_merge(const struct peft_merge *request) {
-    struct merge m = {.request = request, .config_text = STRBUF_INIT};
+    struct merge m = {.request = request, .model = {.eos_id = -1}};
     int status = check_methods(&m);
     if (!status)
         status = read_base(&m);
-    if (!status && is_same_directory(m.directory, request->output))
+    if (!status && is_same_directory(m.model.directory, request->output))
         status = status_fail(STATUS_USAGE, "%s is the base itself: the merged model needs a directory of its own",
                              request->output);
     if (!status)
-        status = peft_files_check_base(request->files, m.directory);
+        status = peft_files_check_base(request->files, m.model.directory);
     if (!status)
         status = read_adapters(&m);
     if (!status)
@@ -299,8 +283,7 @@ int peft_merge(const struct peft_merge *request) {
     if (m.has_rank)
         rank_close(&m.rank);
     device_close(m.device);
-    ckpt_close(m.tensors);
+    pretrained_close(&m.model);
     param_table_free(&m.table);
-    strbuf_free(&m.config_text);
     return status;
 }

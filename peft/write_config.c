@@ -2,6 +2,7 @@
 #include "method-internal.h"
 
 #include "base/json.h"
+#include "pretrained/pretrained.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -137,15 +138,10 @@ static void add_prompt(json_t *object, const struct peft_config *config) {
 /* ---- AdapterHub ---- */
 
 static int base_width(const char *directory, int64_t *width) {
-    struct strbuf text = STRBUF_INIT;
-    struct model_config config;
-    enum dtype dtype;
-    int32_t eos;
-    int status = ckpt_read_config(directory, &text);
-    if (!status)
-        status = model_read_config(strbuf_text(&text), directory, &config, &dtype, &eos);
-    strbuf_free(&text);
-    *width = config.hidden_size;
+    struct pretrained base;
+    int status = pretrained_read_config(directory, &base);
+    *width = base.config.hidden_size;
+    pretrained_close(&base);
     return status;
 }
 

@@ -3,22 +3,12 @@
 
 #include "parallel/layout.h"
 #include "parallel/site.h"
+#include "pretrained/pretrained.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- opening ---- */
-
-static int read_config(const char *directory, struct model_config *config, enum dtype *dtype, int32_t *eos_id) {
-    struct strbuf text = STRBUF_INIT;
-    char where[PATH_MAX + 16];
-    snprintf(where, sizeof where, "%s/config.json", directory);
-    int status = ckpt_read_config(directory, &text);
-    if (!status)
-        status = model_read_config(strbuf_text(&text), where, config, dtype, eos_id);
-    strbuf_free(&text);
-    return status;
-}
 
 static int check_layout(const struct engine_options *options, const struct model_config *config, bool takes_data) {
     struct parallel_layout layout = {.grid = options->grid,
@@ -34,43 +24,11 @@ static int check_layout(const struct engine_options *options, const struct model
 }
 
 int engine_check(const struct engine_options *options, bool takes_data) {
-    char directory[PATH_MAX];
-    struct model_config config;
-    enum dtype dtype;
-    int32_t eos_id;
-    int status = ckpt_resolve_model(options->model, directory, sizeof directory);
+    struct pretrained base;
+    int status = pretrained_open_config(options->model, &base);
     if (!status)
-        status = read_config(directory, &config, &dtype, &eos_id);
-    return status ? status : check_layout(options, &config, takes_data);
-}
-
-/* The first rank's choice: a new checkpoint may appear just now. */
-static int find_directory(struct engine *engine) {
-    struct comm *world = engine->options.world;
-    int status = STATUS_OK;
-    if (!world || world->rank == 0)
-        status = ckpt_resolve_model(engine->options.model, engine->directory, sizeof engine->directory);
-    if (world)
-        status = comm_agree(world, status);
-    struct comm_data data = {
-        .send = engine->directory, .receive = engine->directory, .count = sizeof engine->directory, .dtype = DTYPE_U8};
-    return status || !world ? status : comm_broadcast(world, NULL, &data, 0);
-}
-
-static int read_directory(struct engine *engine, struct model_config *config, enum dtype *dtype,
-                          struct ckpt_tensors **tensors) {
-    int status = read_config(engine->directory, config, dtype, &engine->eos_id);
-    if (!status)
-        status = ckpt_open_model(engine->directory, tensors);
-    bool differs = false;
-    if (!status && !config->untie_embeddings_and_output_weights)
-        status = ckpt_head_differs(*tensors, &model_family(config)->files, &differs);
-    if (!status && differs) {
-        log_warning("%s: lm_head.weight is not the embedding: the head is used untied", engine->directory);
-        config->untie_embeddings_and_output_weights = true;
-    }
-    if (!status && *dtype == DTYPE_COUNT)
-        *dtype = ckpt_dtype(*tensors);
+        status = check_layout(options, &base.config, takes_data);
+    pretrained_close(&base);
     return status;
 }
 
@@ -254,45 +212,46 @@ static int open_model(struct engine *engine, const struct model_config *config, 
     return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
 }
 
-/* What stands in the files: of them, or of random weights. `tensors` stays NULL for those. */
-static int find_model(struct engine *engine, struct model_config *config, enum dtype *dtype,
-                      struct ckpt_tensors **tensors) {
-    int status = engine->options.random ? STATUS_OK : find_directory(engine);
-    if (status)
-        return status;
-    if (engine->options.random)
-        *config = *engine->options.random;
-    else
-        status = read_directory(engine, config, dtype, tensors);
-    if (!status && engine->options.world)
-        status = check_layout(&engine->options, config, true);
+/* What stands in the files, or random weights: then there are no tensors. */
+static int find_model(struct engine *engine, struct pretrained *base) {
+    const struct engine_options *o = &engine->options;
+    *base = (struct pretrained){.dtype = DTYPE_F32, .eos_id = -1};
+    if (o->random)
+        base->config = *o->random;
+    int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
+    if (!status && base->is_untied_by_files)
+        log_warning("%s: %s is not the embedding: the head is used untied", base->directory,
+                    model_family(&base->config)->files.head);
+    memcpy(engine->directory, base->directory, sizeof engine->directory);
+    engine->eos_id = base->eos_id;
+    if (!status && o->world)
+        status = check_layout(o, &base->config, true);
     return agree(engine, status);
 }
 
-static int open_all(struct engine *engine) {
-    struct model_config config;
-    enum dtype dtype = DTYPE_F32;
-    struct ckpt_tensors *tensors = NULL;
-    engine->eos_id = -1;
-    int status = find_model(engine, &config, &dtype, &tensors);
-    if (engine->options.precision >= 0)
-        dtype = engine->options.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    else if (dtype != DTYPE_BF16)
-        dtype = DTYPE_F32;
-    if (!status) {
-        engine->max_pages = pages_of(config.max_position_embeddings);
-        engine->slot_count = is_adapted(engine);
-        engine->sequence_count = engine->options.max_sequences + engine->slot_count;
-        engine->seen_words = (config.vocab_size + 63) / 64;
-        status = open_model(engine, &config, dtype);
-    }
+static int open_on(struct engine *engine, const struct pretrained *base) {
+    const struct engine_options *o = &engine->options;
+    enum dtype dtype = o->precision >= 0           ? (o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32)
+                       : base->dtype == DTYPE_BF16 ? DTYPE_BF16
+                                                   : DTYPE_F32;
+    engine->max_pages = pages_of(base->config.max_position_embeddings);
+    engine->slot_count = is_adapted(engine);
+    engine->sequence_count = o->max_sequences + engine->slot_count;
+    engine->seen_words = (base->config.vocab_size + 63) / 64;
+    int status = open_model(engine, &base->config, dtype);
     if (!status)
         status = load_adapters(engine); /* before the base, of which methods measure each parameter when it is read */
     if (!status)
-        status = load_weights(engine, tensors);
-    if (status == STATUS_MEMORY && tensors)
-        status_wrap(status, "%s", engine->directory);
-    ckpt_close(tensors);
+        status = load_weights(engine, base->tensors);
+    return status == STATUS_MEMORY && base->tensors ? status_wrap(status, "%s", engine->directory) : status;
+}
+
+static int open_all(struct engine *engine) {
+    struct pretrained base;
+    int status = find_model(engine, &base);
+    if (!status)
+        status = open_on(engine, &base);
+    pretrained_close(&base);
     status = agree(engine, status); /* what follows may sum over ranks */
     if (!status && engine->peft)
         status = peft_begin(engine->peft);

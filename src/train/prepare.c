@@ -1,6 +1,7 @@
 /* A run's configuration, completed from the files that it names. */
 #include "train-internal.h"
 
+#include "pretrained/pretrained.h"
 #include "text/text.h"
 
 #include <stdlib.h>
@@ -27,36 +28,17 @@ static const struct config_row *next_difference(const struct run_config *a, cons
     return NULL;
 }
 
-static int read_model_config(const char *directory, struct model_config *config, int32_t *eos_id) {
-    char path[PATH_MAX];
-    struct strbuf text = STRBUF_INIT;
-    enum dtype dtype;
-    int status = ckpt_read_config(directory, &text);
-    if (!status)
-        status = file_join(path, sizeof path, directory, "config.json");
-    if (!status)
-        status = model_read_config(strbuf_text(&text), path, config, &dtype, eos_id);
-    strbuf_free(&text);
-    return status;
-}
-
 /* The model section, whole, from the directory that the command's `option` names. */
 static int take_model(struct train_run *run, const char *option, const char *init_from, const struct config *given) {
     struct run_config typed = run->config;
-    struct ckpt_tensors *tensors = NULL;
-    bool differs = false;
-    int status = ckpt_resolve_model(init_from, run->model_directory, sizeof run->model_directory);
-    if (!status)
-        status = read_model_config(run->model_directory, &run->config.model, &run->eos_id);
-    if (!status)
-        status = ckpt_open_model(run->model_directory, &tensors);
-    if (!status)
-        status = ckpt_head_differs(tensors, &model_family(&run->config.model)->files, &differs);
-    ckpt_close(tensors);
+    struct pretrained model;
+    int status = pretrained_open(init_from, NULL, &model);
+    memcpy(run->model_directory, model.directory, sizeof run->model_directory);
+    run->config.model = model.config;
+    run->eos_id = model.eos_id;
+    pretrained_close(&model);
     if (status)
         return status_wrap(status, "%s", option);
-    if (differs)
-        run->config.model.untie_embeddings_and_output_weights = true;
     char was[VALUE_BYTES], is[VALUE_BYTES];
     const struct config_row *row;
     for (size_t i = 0; given && (row = next_difference(&typed, &run->config, &i, was, is));)
@@ -97,8 +79,10 @@ static int take_tokenizer(struct train_run *run) {
 /* Whether the checkpoint is one of this model. */
 static int check_checkpoint_model(const struct train_run *run) {
     struct run_config saved = run->config;
-    int32_t eos_id;
-    int status = read_model_config(run->checkpoint, &saved.model, &eos_id);
+    struct pretrained model;
+    int status = pretrained_read_config(run->checkpoint, &model);
+    saved.model = model.config;
+    pretrained_close(&model);
     if (status)
         return status;
     char theirs[VALUE_BYTES], ours[VALUE_BYTES];
