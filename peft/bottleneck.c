@@ -34,6 +34,7 @@ static int add_parameters(struct bottleneck *bottleneck) {
     const struct peft_config *config = &adapter->config;
     int64_t C = adapter->peft->base.hidden_size, m = config->bottleneck;
     bool is_attention = bottleneck->place == ATTACH_AFTER_ATTENTION;
+    const char *name = config->adapter_name ? config->adapter_name : "default"; /* AdapterHub's tensors have it */
     const struct {
         const char *ours, *file;
         int64_t shape[2];
@@ -65,8 +66,11 @@ static int add_parameters(struct bottleneck *bottleneck) {
                             .layer = (int)bottleneck->layer};
         snprintf(row.name, sizeof row.name, "layers.%lld.%s.adapter.%s", (long long)bottleneck->layer,
                  is_attention ? "attention" : "mlp", rows[i].ours);
-        snprintf(row.slices[0].name, sizeof row.slices[0].name, "transformer.h.%lld.%s.adapters.default.%s",
-                 (long long)bottleneck->layer, is_attention ? "attention_adapters" : "output_adapters", rows[i].file);
+        int n = snprintf(row.slices[0].name, sizeof row.slices[0].name, "transformer.h.%lld.%s.adapters.%s.%s",
+                         (long long)bottleneck->layer, is_attention ? "attention_adapters" : "output_adapters", name,
+                         rows[i].file);
+        if (n < 0 || (size_t)n >= sizeof row.slices[0].name)
+            return status_fail(STATUS_INVALID, "the adapter's name %s is too long", name);
         bottleneck->id[i] = peft_add_row(adapter, &row);
         if (bottleneck->id[i] < 0)
             return bottleneck->id[i];
@@ -366,4 +370,12 @@ static int attach(struct peft_adapter *adapter) {
     return status;
 }
 
-const struct peft_method peft_bottleneck = {.describe = describe, .attach = attach, .close = close_bottlenecks};
+static const char *const other_names[][2] = {{"transformer.h.", "h."}, {0}};
+
+const struct peft_method peft_bottleneck = {.other_names = other_names,
+                                            .title = "bottleneck adapter",
+                                            .noun = "a bottleneck adapter",
+                                            .file = CKPT_HUB_PART,
+                                            .describe = describe,
+                                            .attach = attach,
+                                            .close = close_bottlenecks};

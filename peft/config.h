@@ -3,11 +3,14 @@
 #define CAMBIUM_PEFT_CONFIG_H
 
 #include "config/config.h"
+#include "peft/methods.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum peft_type { PEFT_LORA, PEFT_IA3, PEFT_ADAPTER, PEFT_PROMPT, PEFT_PTUNING, PEFT_PREFIX, PEFT_TYPE_COUNT };
+#define PEFT_NUMBER(number, name, method) number,
+enum peft_type { PEFT_METHODS(PEFT_NUMBER) PEFT_TYPE_COUNT };
+#undef PEFT_NUMBER
 
 /* [PEFT_TYPE_COUNT + 1] "lora", ..., NULL: what an option's row of choices wants. */
 extern const char *const peft_method_names[];

@@ -46,13 +46,12 @@ int peft_parts(struct peft *peft, const struct ckpt_array *values, struct ckpt_p
     for (int i = 0, k = 0; i < peft->count; i++) {
         const struct peft_adapter *adapter = &peft->adapters[i];
         bool is_encoded = peft_is_encoded(adapter);
-        const char *name = adapter->config.type == PEFT_ADAPTER ? CKPT_HUB_PART
-                           : is_encoded                         ? CKPT_ENCODER_PART
-                                                                : CKPT_ADAPTER_PART;
-        set_part(&parts[(*count)++], adapter, peft->count, name, peft_table(adapter), values);
+        const char *file = adapter->method->file ? adapter->method->file : CKPT_ADAPTER_PART;
+        set_part(&parts[(*count)++], adapter, peft->count, is_encoded ? CKPT_ENCODER_PART : file, peft_table(adapter),
+                 values);
         if (is_encoded)
-            set_part(&parts[(*count)++], adapter, peft->count, CKPT_ADAPTER_PART,
-                     peft_table(&peft->tables->adapters[k++]), &peft->table_values);
+            set_part(&parts[(*count)++], adapter, peft->count, file, peft_table(&peft->tables->adapters[k++]),
+                     &peft->table_values);
     }
     return STATUS_OK;
 }

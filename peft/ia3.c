@@ -6,7 +6,7 @@
  *
  * Over tensor ranks a vector is cut like what it scales, and needs no collective. A row projection's vector scales each
  * rank's part of the sum, and every rank has a part of its gradient; so it is with a column projection's input. */
-#include "method-internal.h"
+#include "merge-internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +83,8 @@ static int describe(struct peft_adapter *adapter) {
     if (!ia3 || !ia3->scales)
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = peft_choose_targets(adapter);
+    if (!status)
+        status = peft_check_forwards(adapter);
     peft_projections(base, projections);
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
@@ -262,4 +264,34 @@ static int attach(struct peft_adapter *adapter) {
     return status;
 }
 
-const struct peft_method peft_ia3 = {.describe = describe, .attach = attach, .close = close_ia3};
+/* ---- the base with it ---- */
+
+static int merge_scales(const struct peft_adapter *adapter, struct merge *merge) {
+    const struct ia3 *ia3 = adapter->own;
+    int status = STATUS_OK;
+    for (int i = 0; i < ia3->count && !status; i++) {
+        const struct scale *scale = &ia3->scales[i];
+        if (peft_choice(adapter, scale->layer, &scale->projection)->is_feedforward) {
+            status = merge_scale_columns(merge, scale->layer, &scale->projection, scale->id);
+            continue;
+        }
+        status = merge_scale_rows(merge, scale->layer, &scale->projection, "weight", scale->id);
+        if (!status)
+            status = merge_scale_rows(merge, scale->layer, &scale->projection, "bias", scale->id);
+    }
+    return status;
+}
+
+static const char *const other_names[][2] = {
+    {"base_model.model.transformer.", "base_model.model."}, {"ia3_l", "ia3_l.default"}, {0}};
+
+static const char *const targets[] = {"c_attn", "mlp.c_proj", NULL};
+
+const struct peft_method peft_ia3 = {.targets = targets,
+                                     .other_names = other_names,
+                                     .title = "IA3",
+                                     .noun = "IA3",
+                                     .merge = merge_scales,
+                                     .describe = describe,
+                                     .attach = attach,
+                                     .close = close_ia3};

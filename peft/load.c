@@ -23,12 +23,10 @@ static bool has_config(const char *directory) {
 
 /* What trains: the encoder, where the directory has it; else the table is all there is. */
 static bool take_encoder(const char *directory, struct peft_config *config) {
-    bool has_encoder = config->type >= PEFT_PTUNING && ckpt_has_encoder(directory);
-    if (config->type == PEFT_PTUNING && !has_encoder) {
-        log_info("%s has the virtual tokens alone, without their encoder: they go on as prompt tuning", directory);
-        config->type = PEFT_PROMPT;
-    }
-    config->prefix_projection = config->type == PEFT_PREFIX && has_encoder;
+    const struct peft_method *method = peft_method(config->type);
+    bool has_encoder = method->take_encoder && ckpt_has_encoder(directory);
+    if (method->take_encoder)
+        method->take_encoder(config, directory, has_encoder);
     return has_encoder;
 }
 
@@ -168,42 +166,17 @@ static bool try_name(const struct ckpt_tensors *tensors, const char *name, const
     return n > 0 && n < PARAM_NAME_BYTES && ckpt_has_tensor(tensors, out);
 }
 
-/* What older versions, and those for a bare GPT2Model, called the same. */
-static void find_slice(const struct ckpt_tensors *tensors, struct param_slice *slice) {
-    static const char *const others[][2] = {
-        {"base_model.model.transformer.", "base_model.model."},
-        {"lora_A.weight", "lora_A.default.weight"},
-        {"lora_B.weight", "lora_B.default.weight"},
-        {"lora_magnitude_vector", "lora_magnitude_vector.weight"},
-        {"lora_magnitude_vector", "lora_magnitude_vector.default.weight"},
-        {"ia3_l", "ia3_l.default"},
-        {"transformer.h.", "h."},
-    };
-    char name[PARAM_NAME_BYTES];
-    if (ckpt_has_tensor(tensors, slice->name))
-        return;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (try_name(tensors, slice->name, others[i][0], others[i][1], name)) {
-            memcpy(slice->name, name, sizeof name);
-            return;
-        }
+/* By the method's other names. */
+static bool find_name(const void *names, const struct ckpt_tensors *tensors, const char *name,
+                      char out[PARAM_NAME_BYTES]) {
+    const char *const(*others)[2] = names;
+    for (int i = 0; others && others[i][0]; i++)
+        if (try_name(tensors, name, others[i][0], others[i][1], out))
+            return true;
+    return false;
 }
 
 /* ---- loading ---- */
-
-/* The adapter's table with the names that the file has. */
-static int table_of(const struct peft_adapter *adapter, const struct ckpt_tensors *tensors, struct param_table *table) {
-    const struct param_table *all = peft_table(adapter);
-    int status = peft_copy_table(all, table);
-    if (status)
-        return status;
-    for (int i = 0; i < all->count; i++) {
-        struct param *row = &table->rows[i];
-        for (int s = 0; s < row->slice_count && row->is_trainable; s++)
-            find_slice(tensors, &row->slices[s]);
-    }
-    return STATUS_OK;
-}
 
 static int check_methods(const struct peft *peft, const struct peft_files *files) {
     if (peft->count != files->count)
@@ -230,11 +203,11 @@ int peft_load(struct peft *peft, const struct peft_files *files) {
 int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values) {
     int status = check_methods(peft, files);
     for (int i = 0; i < peft->count && !status; i++) {
-        struct param_table table;
-        status = table_of(&peft->adapters[i], files->of[i].tensors, &table);
-        if (!status)
-            status = ckpt_read(files->of[i].tensors, &table, values, 1);
-        param_table_free(&table);
+        const struct peft_adapter *adapter = &peft->adapters[i];
+        struct ckpt_array named = *values;
+        named.find_name = find_name;
+        named.names = adapter->method->other_names;
+        status = ckpt_read(files->of[i].tensors, peft_table(adapter), &named, 1);
     }
     return status;
 }

@@ -5,6 +5,7 @@
  * outputs; a row projection has A's columns cut like its inputs and B whole, and adds to the part of y that is summed
  * anyway. What is whole gets a part of its gradient from each rank (sums_over_tensor). */
 #include "lora-internal.h"
+#include "merge-internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -65,6 +66,23 @@ static int check_config(const struct peft_config *config) {
     return STATUS_OK;
 }
 
+/* Ranks come of patterns, and those of any module count. */
+static int check_ranks(const struct peft_adapter *adapter) {
+    const char *where = adapter->config.where;
+    int64_t count = adapter->peft->base.num_layers * PEFT_PROJECTIONS;
+    for (int64_t i = 0; i < count; i++) {
+        double r = adapter->choices[i].r;
+        int status = r == floor(r) ? STATUS_OK : status_fail(STATUS_USAGE, "peft.rank_pattern: a rank of %g", r);
+        if (status)
+            return where ? status_wrap(status, "%s", where) : status;
+    }
+    return STATUS_OK;
+}
+
+static float scale_of(const struct peft_config *config, const struct peft_choice *choice) {
+    return (float)(choice->alpha / (config->use_rslora ? sqrt(choice->r) : choice->r));
+}
+
 enum { DROPOUT_SITES = 1 << 23 }; /* the model's own are below */
 
 /* Where x after dropout, and the gradient before it, stand meanwhile. */
@@ -87,6 +105,8 @@ static int describe(struct peft_adapter *adapter) {
     int status = check_config(config);
     if (!status)
         status = peft_choose_targets(adapter);
+    if (!status)
+        status = check_ranks(adapter);
     peft_projections(base, projections);
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
@@ -99,8 +119,8 @@ static int describe(struct peft_adapter *adapter) {
                                   .projection = projections[p],
                                   .layer = layer,
                                   .is_here = peft_has_layer(adapter->peft, layer),
-                                  .r = choice->r,
-                                  .scale = choice->scale,
+                                  .r = (int64_t)choice->r,
+                                  .scale = scale_of(config, choice),
                                   .dropout_site = DROPOUT_SITES + (uint32_t)number};
             need_scratch(pair);
             status = add_pair(pair);
@@ -414,7 +434,42 @@ static int begin(struct peft_adapter *adapter) {
     return every_magnitude(adapter, dora_begin);
 }
 
-const struct peft_method peft_lora = {.describe = describe,
+static const char *measures(const struct peft_config *config) {
+    return config->use_dora ? "DoRA" : NULL;
+}
+
+/* ---- the base with it ---- */
+
+static int merge_pairs(const struct peft_adapter *adapter, struct merge *merge) {
+    const struct lora *lora = adapter->own;
+    int status = STATUS_OK;
+    for (int i = 0; i < lora->count && !status; i++) {
+        const struct pair *pair = &lora->pairs[i];
+        status = merge_add_product(merge, pair->layer, &pair->projection, pair->a, pair->b, pair->scale);
+        if (!status && adapter->config.use_dora)
+            status = merge_set_norms(merge, pair->layer, &pair->projection, pair->dora.magnitude);
+    }
+    return status;
+}
+
+static const char *const other_names[][2] = {
+    {"base_model.model.transformer.", "base_model.model."},
+    {"lora_A.weight", "lora_A.default.weight"},
+    {"lora_B.weight", "lora_B.default.weight"},
+    {"lora_magnitude_vector", "lora_magnitude_vector.weight"},
+    {"lora_magnitude_vector", "lora_magnitude_vector.default.weight"},
+    {0},
+};
+
+static const char *const targets[] = {"c_attn", NULL};
+
+const struct peft_method peft_lora = {.targets = targets,
+                                      .other_names = other_names,
+                                      .title = "LoRA",
+                                      .noun = "LoRA",
+                                      .measures = measures,
+                                      .merge = merge_pairs,
+                                      .describe = describe,
                                       .attach = attach,
                                       .allocate = allocate,
                                       .initialise = initialise,

@@ -1,5 +1,5 @@
 /* A base and adapters that are linear in its projections, folded into one model directory, tensor by tensor. */
-#include "method-internal.h"
+#include "merge-internal.h"
 
 #include "pretrained/pretrained.h"
 
@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What happens to a parameter of the base, in order; columns last, as the activations in front are scaled before any
- * method sees them. */
+/* What happens to a parameter of the base. */
 enum change_kind { CHANGE_ADD, CHANGE_ROWS, CHANGE_COLUMNS };
 struct change {
     enum change_kind kind;
@@ -60,19 +59,16 @@ static int read_adapters(struct merge *m) {
 }
 
 static int check_methods(const struct merge *m) {
-    static const char *const names[PEFT_TYPE_COUNT] = {[PEFT_ADAPTER] = "a bottleneck adapter",
-                                                       [PEFT_PROMPT] = "prompt tuning",
-                                                       [PEFT_PTUNING] = "p-tuning",
-                                                       [PEFT_PREFIX] = "prefix tuning"};
     const struct peft_config *configs = peft_files_configs(m->request->files);
     int count = peft_files_count(m->request->files);
     for (int i = 0; i < count; i++) {
-        const char *directory = peft_files_directory(m->request->files, i);
-        if (names[configs[i].type])
+        const char *directory = peft_files_directory(m->request->files, i), *measuring = peft_measures(&configs[i]);
+        const struct peft_method *method = peft_method(configs[i].type);
+        if (!method->merge)
             return status_fail(STATUS_USAGE, "%s: %s cannot be merged: it is no change of weights", directory,
-                               names[configs[i].type]);
-        if (configs[i].use_dora && count > 1)
-            return status_fail(STATUS_USAGE, "%s: DoRA can only be merged alone", directory);
+                               method->noun);
+        if (measuring && count > 1)
+            return status_fail(STATUS_USAGE, "%s: %s can only be merged alone", directory, measuring);
     }
     return STATUS_OK;
 }
@@ -87,30 +83,29 @@ static bool is_same_directory(const char *a, const char *b) {
 
 /* ---- what changes ---- */
 
-/* The adapter's tensor of a projection in host memory; *out stays NULL where it has none. */
-static int read_values(const struct merge *m, const struct peft_adapter *adapter, int64_t layer, const char *module,
-                       const char *kind, float **out, int64_t *rows) {
+/* A parameter of the stack in host memory. */
+static int read_values(const struct merge *m, int id, float **out) {
     const struct param_store *store = &m->peft->store;
-    char name[PARAM_NAME_BYTES + 32], number[16] = "";
-    if (m->peft->count > 1)
-        snprintf(number, sizeof number, "%d.", adapter->number);
-    snprintf(name, sizeof name, "%slayers.%lld.%s.%s", number, (long long)layer, module, kind);
-    int id = param_table_find(&m->peft->table, name, adapter->first_row);
-    *out = NULL;
-    if (id == PARAM_NONE)
-        return STATUS_OK;
-    int64_t count = param_elements(&m->peft->table.rows[id]);
-    *rows = m->peft->table.rows[id].shape[0];
-    *out = malloc((size_t)count * sizeof **out);
+    size_t bytes = (size_t)param_elements(&m->peft->table.rows[id]) * sizeof **out;
+    *out = malloc(bytes);
     if (!*out)
         return status_fail(STATUS_MEMORY, "out of memory");
-    int status = stream_copy_to_host(m->rank.exec.stream, *out, (const float *)store->weights + store->offset[id],
-                                     (size_t)count * sizeof **out);
+    int status =
+        stream_copy_to_host(m->rank.exec.stream, *out, (const float *)store->weights + store->offset[id], bytes);
     return status ? status : stream_wait(m->rank.exec.stream);
 }
 
-static void add_change(struct merge *m, struct change change) {
+/* Takes the change's memory, also where it fails. */
+static int add_change(struct merge *m, struct change change) {
+    struct change *more = realloc(m->changes, ((size_t)m->count + 1) * sizeof *more);
+    if (!more) {
+        free(change.a);
+        free(change.b);
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    m->changes = more;
     m->changes[m->count++] = change;
+    return STATUS_OK;
 }
 
 static void apply(const struct merge *m, const struct change *change, const struct ckpt_block *block, float *values) {
@@ -138,8 +133,8 @@ static int read_changed(const struct merge *m, const struct ckpt_block *block, f
     return status;
 }
 
-/* DoRA's magnitudes to what rows are scaled by: over the norms of the rows, the pair's product added. */
-static int divide_by_norms(const struct merge *m, int param, float *magnitude) {
+/* Norms that rows are to have to what they are scaled by: over the norms that they have so far. */
+static int divide_by_norms(const struct merge *m, int param, float *norms) {
     const struct param *row = &m->table.rows[param];
     int64_t in = row->shape[1], most = CKPT_BLOCK_ELEMENTS / in;
     int status = most < 1 ? status_fail(STATUS_UNSUPPORTED, "%s has too many columns", row->name) : STATUS_OK;
@@ -153,65 +148,52 @@ static int divide_by_norms(const struct merge *m, int param, float *magnitude) {
                 double sum = 0;
                 for (int64_t j = 0; j < in; j++)
                     sum += (double)m->block[i * in + j] * m->block[i * in + j];
-                magnitude[block.row + i] /= (float)sqrt(sum);
+                norms[block.row + i] /= (float)sqrt(sum);
             }
         }
     return status;
 }
 
-static int add_lora(struct merge *m, const struct peft_adapter *adapter, int64_t layer,
-                    const struct peft_projection *p) {
+int merge_add_product(struct merge *m, int64_t layer, const struct peft_projection *projection, int a, int b,
+                      float scale) {
     struct change change = {.kind = CHANGE_ADD,
-                            .param = peft_base_parameter(&m->table, layer, p, "weight"),
-                            .scale = peft_choice(adapter, layer, p)->scale};
-    struct change rows = {.kind = CHANGE_ROWS, .param = change.param};
-    int64_t unused;
-    int status = read_values(m, adapter, layer, p->name, "lora_A", &change.a, &change.r);
+                            .param = peft_base_parameter(&m->table, layer, projection, "weight"),
+                            .r = m->peft->table.rows[a].shape[0],
+                            .scale = scale};
+    int status = read_values(m, a, &change.a);
     if (!status)
-        status = read_values(m, adapter, layer, p->name, "lora_B", &change.b, &unused);
-    add_change(m, change);
-    if (!status && adapter->config.use_dora)
-        status = read_values(m, adapter, layer, p->name, "lora_magnitude_vector", &rows.a, &unused);
-    if (!status && rows.a)
-        status = divide_by_norms(m, rows.param, rows.a);
-    if (rows.a)
-        add_change(m, rows);
-    return status;
+        status = read_values(m, b, &change.b);
+    int added = add_change(m, change);
+    return status ? status : added;
 }
 
-static int add_ia3(struct merge *m, const struct peft_adapter *adapter, int64_t layer,
-                   const struct peft_projection *p) {
-    struct change change = {.kind = peft_choice(adapter, layer, p)->is_feedforward ? CHANGE_COLUMNS : CHANGE_ROWS,
-                            .param = peft_base_parameter(&m->table, layer, p, "weight")};
-    int64_t unused;
-    int status = read_values(m, adapter, layer, p->name, "ia3_l", &change.a, &unused);
-    add_change(m, change);
-    if (status || change.kind == CHANGE_COLUMNS)
-        return status;
-    struct change bias = {.kind = CHANGE_ROWS, .param = peft_base_parameter(&m->table, layer, p, "bias")};
-    status = read_values(m, adapter, layer, p->name, "ia3_l", &bias.a, &unused);
-    add_change(m, bias);
-    return status;
+static int scale_by(struct merge *m, enum change_kind kind, int param, int id, bool are_norms) {
+    struct change change = {.kind = kind, .param = param};
+    int status = read_values(m, id, &change.a);
+    if (!status && are_norms)
+        status = divide_by_norms(m, param, change.a);
+    int added = add_change(m, change);
+    return status ? status : added;
+}
+
+int merge_scale_rows(struct merge *m, int64_t layer, const struct peft_projection *projection, const char *kind,
+                     int id) {
+    return scale_by(m, CHANGE_ROWS, peft_base_parameter(&m->table, layer, projection, kind), id, false);
+}
+
+int merge_scale_columns(struct merge *m, int64_t layer, const struct peft_projection *projection, int id) {
+    return scale_by(m, CHANGE_COLUMNS, peft_base_parameter(&m->table, layer, projection, "weight"), id, false);
+}
+
+int merge_set_norms(struct merge *m, int64_t layer, const struct peft_projection *projection, int id) {
+    return scale_by(m, CHANGE_ROWS, peft_base_parameter(&m->table, layer, projection, "weight"), id, true);
 }
 
 static int find_changes(struct merge *m) {
-    struct peft_projection projections[PEFT_PROJECTIONS];
-    size_t most = (size_t)m->peft->count * (size_t)m->model.config.num_layers * PEFT_PROJECTIONS * 2;
-    int status = STATUS_OK;
-    m->changes = calloc(most + 1, sizeof *m->changes);
     m->block = malloc(CKPT_BLOCK_ELEMENTS * sizeof *m->block);
-    if (!m->changes || !m->block)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    peft_projections(&m->model.config, projections);
-    for (int i = 0; i < m->peft->count; i++)
-        for (int64_t layer = 0; layer < m->model.config.num_layers; layer++)
-            for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
-                const struct peft_adapter *adapter = &m->peft->adapters[i];
-                if (!peft_choice(adapter, layer, &projections[p])->is_target)
-                    continue;
-                status = adapter->config.type == PEFT_LORA ? add_lora(m, adapter, layer, &projections[p])
-                                                           : add_ia3(m, adapter, layer, &projections[p]);
-            }
+    int status = m->block ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < m->peft->count && !status; i++)
+        status = m->peft->adapters[i].method->merge(&m->peft->adapters[i], m);
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* What a method is to the stack: a file each, none knows another. */
+/* What a method is: a row of the table (methods.h), made of what its own file has. None knows another. */
 #ifndef CAMBIUM_PEFT_METHOD_INTERNAL_H
 #define CAMBIUM_PEFT_METHOD_INTERNAL_H
 
@@ -6,14 +6,39 @@
 
 struct peft_adapter;
 struct peft_choice;
+struct merge;
 
 /* The files of a stack, as they come into a directory that holds others. */
 extern const struct staging_files peft_staging_files;
 /* Names in a stack's directory that are no adapter of the stack: checkpoints, the best one, backups. */
 bool peft_is_beside(const char *name);
 
+/* What its num_virtual_tokens are: rows before those of each sample, or keys and values before its own. */
+enum peft_before { PEFT_BEFORE_NOTHING, PEFT_BEFORE_ROWS, PEFT_BEFORE_KEYS };
+
 /* One method. Members that it does not need are NULL. */
 struct peft_method {
+    const char *title; /* "bottleneck adapter" */
+    const char *noun;  /* the same in a sentence: "a bottleneck adapter" */
+    enum peft_before before;
+    const char *const *targets; /* target_modules where none are given, NULL behind the last */
+    const char *file;           /* of its values; NULL: CKPT_ADAPTER_PART */
+    /* What older versions, and those for a bare GPT2Model, call parts of its tensors' names: pairs of ours and theirs,
+     * {0} behind the last. Of each tensor the first pair counts that gives a name that the file has. NULL: none. */
+    const char *const (*other_names)[2];
+    /* Whether its values come from an encoder while it trains. NULL: never. */
+    bool (*is_encoded)(const struct peft_config *config);
+    /* What goes on training of a directory's adapter: the encoder, where the directory has it, else the table that it
+     * made. NULL: there is none. */
+    void (*take_encoder)(struct peft_config *config, const char *directory, bool has_encoder);
+    /* A variant that measures and scales the base's own projections, by its name: it goes with no other method that
+     * changes them. NULL, or NULL returned: none. */
+    const char *(*measures)(const struct peft_config *config);
+    /* Adds what it does to the base's projections, by merge-internal.h, layer by layer. NULL: it is no change of
+     * weights. */
+    int (*merge)(const struct peft_adapter *adapter, struct merge *merge);
+
+    /* ---- hooks ---- */
     /* Refuses what cannot be, by the keys' names; adds the rows of the adapter's parameters with peft_add_row. */
     int (*describe)(struct peft_adapter *adapter);
     /* Adds the hooks with hook_table_add; parameters have their ids. Hooks stand at the layers of other stages, too: so
@@ -39,7 +64,7 @@ struct peft_adapter {
     int number;                   /* in the stack */
     int first_row, end_row;       /* its rows of the table */
     struct param_table own_table; /* in a stack of several: the table in which they alone train */
-    struct peft_choice *choices;  /* of LoRA and IA3: what peft_choose_targets found */
+    struct peft_choice *choices;  /* at projections: what peft_choose_targets found */
     void *own;                    /* the method's */
 };
 
@@ -84,19 +109,20 @@ int peft_base_parameter(const struct param_table *base, int64_t layer, const str
                         const char *kind);
 
 /* What a configuration says of one projection of one layer: target_modules, exclude_modules, layers_to_transform,
- * feedforward_modules, and LoRA's patterns. */
+ * feedforward_modules, rank_pattern and alpha_pattern. */
 struct peft_choice {
     bool is_target;
     bool is_feedforward; /* where it is a target, it is scaled at its input */
     bool is_named;       /* by target_modules, whatever excludes it */
-    int64_t r;
-    float scale; /* of LoRA's product: alpha / r, or rsLoRA's */
+    double r, alpha;     /* as they stand */
 };
 /* choices [layers][PEFT_PROJECTIONS] of a model with so many layers. Each expression is compiled once. */
 int peft_choose(const struct peft_config *config, int64_t layers, struct peft_choice *choices);
 /* The same of the adapter's model, which peft_choice then reads. Fails when no projection of the model is targeted, or
  * an entry of a list is none of them. */
 int peft_choose_targets(struct peft_adapter *adapter);
+/* Fails where an entry of feedforward_modules is none of the targets that were chosen. */
+int peft_check_forwards(const struct peft_adapter *adapter);
 const struct peft_choice *peft_choice(const struct peft_adapter *adapter, int64_t layer,
                                       const struct peft_projection *projection);
 /* Whether layers_to_transform has the layer. */
@@ -118,6 +144,9 @@ const struct param_table *peft_table(const struct peft_adapter *adapter);
 /* Whether the layer is this stage's; while the stack opens. */
 bool peft_has_layer(const struct peft *peft, int64_t layer);
 
+/* The variant that method->measures names, or NULL. */
+const char *peft_measures(const struct peft_config *config);
+
 /* Fails where num_virtual_tokens, with those of the adapters before, leaves the base no position for a token. */
 int peft_check_virtual_tokens(const struct peft_adapter *adapter);
 /* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
@@ -126,6 +155,9 @@ int peft_check_encoder(const struct peft_adapter *adapter);
 /* Asks for scratch on the device (peft->scratch) while the stack is opened. */
 void peft_need_scratch(struct peft *peft, size_t bytes);
 
-extern const struct peft_method peft_lora, peft_ia3, peft_bottleneck, peft_prompt, peft_prefix;
+#define PEFT_DECLARE(number, name, method) extern const struct peft_method method;
+PEFT_METHODS(PEFT_DECLARE)
+#undef PEFT_DECLARE
+const struct peft_method *peft_method(int type);
 
 #endif

@@ -4,27 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct peft_method *const methods[PEFT_TYPE_COUNT] = {
-    [PEFT_LORA] = &peft_lora,     [PEFT_IA3] = &peft_ia3,        [PEFT_ADAPTER] = &peft_bottleneck,
-    [PEFT_PROMPT] = &peft_prompt, [PEFT_PTUNING] = &peft_prompt, [PEFT_PREFIX] = &peft_prefix,
-};
-
 /* ---- what methods ask ---- */
-
-/* AdapterHub's tensors have the adapter's name in theirs. */
-static int name_slice(const char *adapter, struct param_slice *slice) {
-    static const char generic[] = ".adapters.default.";
-    char name[PARAM_NAME_BYTES];
-    const char *at = strstr(slice->name, generic);
-    if (!at)
-        return STATUS_OK;
-    int n = snprintf(name, sizeof name, "%.*s.adapters.%s.%s", (int)(at - slice->name), slice->name, adapter,
-                     at + sizeof generic - 1);
-    if (n < 0 || (size_t)n >= sizeof name)
-        return status_fail(STATUS_INVALID, "the adapter's name %s is too long", adapter);
-    memcpy(slice->name, name, sizeof name);
-    return STATUS_OK;
-}
 
 int peft_add_row(struct peft_adapter *adapter, struct param *row) {
     row->is_trainable = true;
@@ -33,11 +13,6 @@ int peft_add_row(struct peft_adapter *adapter, struct param *row) {
     if (!row->slice_count) {
         row->slice_count = 1;
         row->slices[0].rows = row->slices[0].file_rows = row->shape[0];
-    }
-    for (int i = 0; i < row->slice_count && adapter->config.adapter_name; i++) {
-        int status = name_slice(adapter->config.adapter_name, &row->slices[i]);
-        if (status)
-            return status;
     }
     if (adapter->peft->count > 1) {
         char name[PARAM_NAME_BYTES];
@@ -89,9 +64,8 @@ int peft_check_encoder(const struct peft_adapter *adapter) {
 /* ---- opening ---- */
 
 bool peft_is_encoded(const struct peft_adapter *adapter) {
-    const struct peft_config *config = &adapter->config;
-    return adapter->peft->trains &&
-           (config->type == PEFT_PTUNING || (config->type == PEFT_PREFIX && config->prefix_projection));
+    const struct peft_method *method = adapter->method;
+    return adapter->peft->trains && method->is_encoded && method->is_encoded(&adapter->config);
 }
 
 const struct param_table *peft_table(const struct peft_adapter *adapter) {
@@ -137,17 +111,22 @@ static int make_own_table(struct peft_adapter *adapter) {
     return STATUS_OK;
 }
 
-/* DoRA scales a projection's outputs by what it measured of the bare weights: others that change them would be scaled
- * with them, or not be in its measure. */
+const char *peft_measures(const struct peft_config *config) {
+    const struct peft_method *method = peft_method(config->type);
+    return method->measures ? method->measures(config) : NULL;
+}
+
+/* What was measured of the bare weights scales a projection's outputs: others that change them would be scaled with
+ * them, or not be in the measure. */
 static int check_stack(const struct peft_options *options) {
     for (int i = 0; i < options->count; i++)
         for (int k = 0; k < options->count; k++) {
+            const char *measuring = peft_measures(&options->adapters[i]);
             int other = options->adapters[k].type;
-            if (options->adapters[i].type == PEFT_LORA && options->adapters[i].use_dora && i != k &&
-                (other == PEFT_LORA || other == PEFT_IA3))
+            if (measuring && i != k && peft_method(other)->merge)
                 return status_fail(STATUS_USAGE,
-                                   "DoRA cannot be stacked with %s: it measures and scales the base's own projections",
-                                   peft_method_names[other]);
+                                   "%s cannot be stacked with %s: it measures and scales the base's own projections",
+                                   measuring, peft_method_names[other]);
         }
     return STATUS_OK;
 }
@@ -157,7 +136,7 @@ static int open_adapters(struct peft *peft, const struct peft_options *options) 
     for (int i = 0; i < options->count && !status; i++) {
         struct peft_adapter *adapter = &peft->adapters[i];
         *adapter = (struct peft_adapter){.peft = peft,
-                                         .method = methods[options->adapters[i].type],
+                                         .method = peft_method(options->adapters[i].type),
                                          .config = options->adapters[i],
                                          .number = i,
                                          .first_row = peft->table.count};

@@ -96,7 +96,7 @@ static int describe(struct peft_adapter *adapter) {
     if (!prefix || !prefix->layers)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int i = 0; i < adapter->number; i++)
-        if (peft->adapters[i].config.type == PEFT_PREFIX)
+        if (peft->adapters[i].method == adapter->method)
             return status_fail(STATUS_USAGE, "adapters %d and %d are both prefixes: a stack can have one", i,
                                adapter->number);
     int status = peft_check_virtual_tokens(adapter);
@@ -123,6 +123,15 @@ static void close_prefix(struct peft_adapter *adapter) {
         free(prefix->layers);
     }
     free(prefix);
+}
+
+static bool is_encoded(const struct peft_config *config) {
+    return config->prefix_projection;
+}
+
+static void take_encoder(struct peft_config *config, const char *directory, bool has_encoder) {
+    (void)directory;
+    config->prefix_projection = has_encoder;
 }
 
 /* ---- the hook ---- */
@@ -368,7 +377,12 @@ static int attach(struct peft_adapter *adapter) {
     return status || !peft->rank->is_planning ? status : end(adapter);
 }
 
-const struct peft_method peft_prefix = {.describe = describe,
+const struct peft_method peft_prefix = {.title = "prefix tuning",
+                                        .noun = "prefix tuning",
+                                        .before = PEFT_BEFORE_KEYS,
+                                        .is_encoded = is_encoded,
+                                        .take_encoder = take_encoder,
+                                        .describe = describe,
                                         .attach = attach,
                                         .allocate = allocate,
                                         .begin = begin,

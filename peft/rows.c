@@ -1,10 +1,8 @@
-/* The section `peft` of a run: a row each key, and the methods that have it; what follows from a configuration alone.
- */
+/* The section `peft` of a run: a row each key, and the methods that have it. */
 #include "peft/config.h"
 
 #include <stddef.h>
 
-const char *const peft_method_names[] = {"lora", "ia3", "adapter", "prompt", "ptuning", "prefix", NULL};
 static const char *const styles[] = {"houlsby", "pfeiffer", "parallel", NULL};
 static const char *const activations[] = {"gelu", "relu", "swish", NULL};
 static const char *const inits[] = {"SAMPLE_VOCAB", "TEXT", "RANDOM", NULL};
@@ -63,11 +61,3 @@ const struct peft_key peft_keys[] = {
     BOOL(PREFIX, prefix_projection, "false", "of prefix: train it through an encoder"),
 };
 const size_t peft_key_count = sizeof peft_keys / sizeof *peft_keys;
-
-int64_t peft_config_virtual_tokens(const struct peft_config *config) {
-    return config->type == PEFT_PROMPT || config->type == PEFT_PTUNING ? config->num_virtual_tokens : 0;
-}
-
-int64_t peft_config_prefix_tokens(const struct peft_config *config) {
-    return config->type == PEFT_PREFIX ? config->num_virtual_tokens : 0;
-}

@@ -3,7 +3,6 @@
 #include "method-internal.h"
 #include "peft/expression.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,9 +34,6 @@ static bool is_suffix(const char *path, const char *suffix) {
     return tail > 0 && tail <= length && !strcmp(path + length - tail, suffix) &&
            (tail == length || path[length - tail - 1] == '.');
 }
-
-static const char *const default_targets[PEFT_TYPE_COUNT][2] = {
-    [PEFT_LORA] = {"c_attn"}, [PEFT_IA3] = {"c_attn", "mlp.c_proj"}};
 
 static bool is_listed(const struct config_list *list, const char *path) {
     for (size_t i = 0; i < list->count; i++)
@@ -169,13 +165,14 @@ static void close_chooser(struct chooser *c) {
 
 static int match_targets(const struct chooser *c, const char *path, bool *is_match) {
     const struct config_list *targets = &c->config->target_modules;
-    const char *const *defaults = default_targets[c->config->type];
+    const char *const *defaults = peft_method(c->config->type)->targets;
     *is_match = targets->count == 1 && !strcmp(targets->items[0], "all-linear");
     if (*is_match)
         return STATUS_OK;
     if (targets->count)
         return match_names(&c->targets, path, is_match);
-    *is_match = is_listed(&(struct config_list){(const char **)defaults, defaults[1] ? 2 : 1}, path);
+    for (size_t i = 0; defaults[i] && !*is_match; i++)
+        *is_match = is_suffix(path, defaults[i]);
     return STATUS_OK;
 }
 
@@ -199,7 +196,8 @@ static int match_forwards(const struct chooser *c, const char *path, bool *is_ma
 static int choose_one(const struct chooser *c, int64_t layer, const char *path, struct peft_choice *choice) {
     const struct peft_config *config = c->config;
     bool is_excluded = false;
-    double r = (double)config->r, alpha = config->lora_alpha;
+    choice->r = (double)config->r;
+    choice->alpha = config->lora_alpha;
     int status = match_targets(c, path, &choice->is_named);
     if (!status)
         status = match_names(&c->excluded, path, &is_excluded);
@@ -207,14 +205,8 @@ static int choose_one(const struct chooser *c, int64_t layer, const char *path, 
     if (!status)
         status = match_forwards(c, path, &choice->is_feedforward);
     if (!status)
-        status = match_patterns(&c->ranks, path, &r);
-    if (!status)
-        status = match_patterns(&c->alphas, path, &alpha);
-    if (status || config->type != PEFT_LORA)
-        return status;
-    choice->r = (int64_t)r;
-    choice->scale = (float)(alpha / (config->use_rslora ? sqrt(r) : r));
-    return r == floor(r) ? STATUS_OK : status_fail(STATUS_USAGE, "peft.rank_pattern: a rank of %g", r);
+        status = match_patterns(&c->ranks, path, &choice->r);
+    return status ? status : match_patterns(&c->alphas, path, &choice->alpha);
 }
 
 static void choice_path(int64_t index, char path[PATH_BYTES]) {
@@ -247,6 +239,10 @@ const struct peft_choice *peft_choice(const struct peft_adapter *adapter, int64_
     return &adapter->choices[layer * PEFT_PROJECTIONS + p];
 }
 
+static int64_t count_of(const struct peft_adapter *adapter) {
+    return adapter->peft->base.num_layers * PEFT_PROJECTIONS;
+}
+
 /* Each entry names some projection, and something is left of them. */
 static int check_targets(const struct peft_adapter *adapter, int64_t count) {
     const struct config_list *targets = &adapter->config.target_modules;
@@ -271,36 +267,35 @@ static int check_targets(const struct peft_adapter *adapter, int64_t count) {
                                               "peft.target_modules");
 }
 
-/* Each entry is one of the targets. */
-static int check_forwards(const struct peft_adapter *adapter, int64_t count) {
+static int wrap(const struct peft_adapter *adapter, int status) {
+    const char *where = adapter->config.where;
+    return status && where ? status_wrap(status, "%s", where) : status;
+}
+
+int peft_check_forwards(const struct peft_adapter *adapter) {
     const struct config_list *modules = &adapter->config.feedforward_modules;
     if (modules->count == 1 && !strcmp(modules->items[0], "none"))
         return STATUS_OK;
     for (size_t entry = 0; entry < modules->count; entry++) {
         bool is_found = false;
         char path[PATH_BYTES];
-        for (int64_t i = 0; i < count && !is_found; i++) {
+        for (int64_t i = 0; i < count_of(adapter) && !is_found; i++) {
             choice_path(i, path);
             is_found = adapter->choices[i].is_target && adapter->choices[i].is_feedforward &&
                        (modules->count == 1 || is_end(path, modules->items[entry]));
         }
         if (!is_found)
-            return status_fail(STATUS_USAGE, "peft.feedforward_modules %s is none of peft.target_modules",
-                               modules->items[entry]);
+            return wrap(adapter, status_fail(STATUS_USAGE, "peft.feedforward_modules %s is none of peft.target_modules",
+                                             modules->items[entry]));
     }
     return STATUS_OK;
 }
 
 int peft_choose_targets(struct peft_adapter *adapter) {
-    int64_t layers = adapter->peft->base.num_layers, count = layers * PEFT_PROJECTIONS;
-    const char *where = adapter->config.where;
+    int64_t count = count_of(adapter);
     adapter->choices = calloc((size_t)count + 1, sizeof *adapter->choices);
     int status = adapter->choices ? peft_layers_check(adapter) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
-        status = peft_choose(&adapter->config, layers, adapter->choices);
-    if (!status)
-        status = check_targets(adapter, count);
-    if (!status && adapter->config.type == PEFT_IA3)
-        status = check_forwards(adapter, count);
-    return status && where ? status_wrap(status, "%s", where) : status;
+        status = peft_choose(&adapter->config, adapter->peft->base.num_layers, adapter->choices);
+    return wrap(adapter, status ? status : check_targets(adapter, count));
 }

@@ -34,6 +34,8 @@ struct ckpt_block {
 };
 enum { CKPT_BLOCK_ELEMENTS = 1 << 20, CKPT_MAX_RECTS = 3 * PARAM_MAX_SLICES };
 
+struct ckpt_tensors; /* the open tensor files of a directory */
+
 /* One number for each element of a table's parameters: the weights, or a moment of the optimizer. */
 struct ckpt_array {
     const char *prefix;  /* before each tensor's name in the files: "" for weights, "exp_avg." */
@@ -49,6 +51,11 @@ struct ckpt_array {
     int (*get)(void *context, const struct ckpt_block *block, void *values);       /* memory to file; for writing */
     int (*put)(void *context, const struct ckpt_block *block, const void *values); /* file to memory; for reading */
     void *context;
+    /* For reading: the name that files have for a tensor that they do not have under its own; false where they have
+     * none. NULL: there are no others. */
+    bool (*find_name)(const void *names, const struct ckpt_tensors *tensors, const char *name,
+                      char out[PARAM_NAME_BYTES]);
+    const void *names;
 };
 
 /* A flat array in a store's order on a device: its weights, or an optimizer's moments, of which a rank may hold only
@@ -94,8 +101,6 @@ int ckpt_read_state(const char *directory, struct strbuf *text);
 int ckpt_check_state(const char *directory);
 /* Whether the directory's name, where it is that of a checkpoint, has this number. */
 int ckpt_check_iteration(const char *directory, int64_t iteration);
-
-struct ckpt_tensors; /* the open tensor files of a directory */
 
 /* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count
  * with or without the model's prefix. Pickles are refused by name. */

@@ -59,6 +59,15 @@ static bool is_wanted(const struct ckpt_array *array, const struct param *param)
     return param->is_trainable || !array->only_trainable;
 }
 
+static const struct tensor_entry *find_entry(const struct ckpt_tensors *tensors, const struct param_table *table,
+                                             const struct ckpt_array *array, const char *name, bool is_tied) {
+    const struct tensor_entry *entry = tensors_find(tensors, table->files, array->prefix, name, is_tied);
+    char other[PARAM_NAME_BYTES];
+    if (entry || !array->find_name || !array->find_name(array->names, tensors, name, other))
+        return entry;
+    return tensors_find(tensors, table->files, array->prefix, other, is_tied);
+}
+
 /* Marks the tensors that the array uses in is_used[] and lists what is missing or wrong. */
 static int check_array(const struct ckpt_tensors *tensors, const struct param_table *table,
                        const struct ckpt_array *array, bool *is_used, struct problems *missing,
@@ -72,7 +81,7 @@ static int check_array(const struct ckpt_tensors *tensors, const struct param_ta
             return status;
         for (int s = 0; s < param->slice_count && is_wanted(array, param); s++) {
             const struct param_slice *slice = &param->slices[s];
-            const struct tensor_entry *entry = tensors_find(tensors, table->files, array->prefix, slice->name, is_tied);
+            const struct tensor_entry *entry = find_entry(tensors, table, array, slice->name, is_tied);
             char name[TENSOR_NAME_BYTES];
             if (entry)
                 is_used[entry - tensors->entries] = true;
@@ -234,7 +243,7 @@ static int read_block(const struct ckpt_tensors *tensors, const struct param_tab
         struct ckpt_block part;
         if (!slice_cut(slice, block, &part))
             continue;
-        const struct tensor_entry *entry = tensors_find(tensors, table->files, array->prefix, slice->name, is_tied);
+        const struct tensor_entry *entry = find_entry(tensors, table, array, slice->name, is_tied);
         if (!entry)
             return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", tensors->directory, array->prefix,
                                slice->name);

@@ -1,0 +1,19 @@
+/* The table of methods, and what follows from a configuration alone. */
+#include "method-internal.h"
+
+#define NAME(number, name, method)   [number] = name,
+#define METHOD(number, name, method) [number] = &method,
+const char *const peft_method_names[] = {PEFT_METHODS(NAME)[PEFT_TYPE_COUNT] = NULL};
+static const struct peft_method *const methods[] = {PEFT_METHODS(METHOD)};
+
+const struct peft_method *peft_method(int type) {
+    return methods[type];
+}
+
+int64_t peft_config_virtual_tokens(const struct peft_config *config) {
+    return methods[config->type]->before == PEFT_BEFORE_ROWS ? config->num_virtual_tokens : 0;
+}
+
+int64_t peft_config_prefix_tokens(const struct peft_config *config) {
+    return methods[config->type]->before == PEFT_BEFORE_KEYS ? config->num_virtual_tokens : 0;
+}

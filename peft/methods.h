@@ -1,0 +1,18 @@
+/* The methods, a row each: its number, its name on the command line, and what it is (a struct peft_method of
+ * method-internal.h, in a file of its own). In the order in which options and errors name them; a new one comes last.
+ */
+#ifndef CAMBIUM_PEFT_METHODS_H
+#define CAMBIUM_PEFT_METHODS_H
+
+#define PEFT_METHODS(ROW)                                                                                              \
+    ROW(PEFT_LORA, "lora", peft_lora)                                                                                  \
+    ROW(PEFT_IA3, "ia3", peft_ia3)                                                                                     \
+    ROW(PEFT_ADAPTER, "adapter", peft_bottleneck)                                                                      \
+    ROW(PEFT_PROMPT, "prompt", peft_prompt)                                                                            \
+    ROW(PEFT_PTUNING, "ptuning", peft_ptuning)                                                                         \
+    ROW(PEFT_PREFIX, "prefix", peft_prefix)
+
+/* What trains where an option names none. */
+#define PEFT_DEFAULT_METHOD "lora"
+
+#endif

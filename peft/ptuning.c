@@ -1,0 +1,201 @@
+/* P-tuning (arXiv 2103.10385): virtual tokens as of prompt tuning, whose table an encoder makes, once per global batch.
+ * Where nothing trains it is that table. The encoder is the first stage's, whole on every tensor rank. */
+#include "encoder-internal.h"
+#include "prompt-internal.h"
+
+#include <stdlib.h>
+
+struct ptuning {
+    struct prompt prompt; /* its table: where there is no encoder */
+    bool is_encoded;      /* the table comes from the encoder */
+    struct encoder encoder;
+    struct wide_weights wide;
+    void *memory;
+    void *table; /* [tokens, C] of the stack's type, where that is not fp32; else the encoder's last y serves */
+};
+
+/* ---- the parameters ---- */
+
+static int add_mlp(struct encoder *encoder, int64_t hidden, int64_t out) {
+    int status = encoder_add_linear(encoder, "mlp_head.0", hidden);
+    if (!status)
+        status = encoder_add_activation(encoder, ENCODER_RELU);
+    if (!status)
+        status = encoder_add_linear(encoder, "mlp_head.2", hidden);
+    if (!status)
+        status = encoder_add_activation(encoder, ENCODER_RELU);
+    return status ? status : encoder_add_linear(encoder, "mlp_head.4", out);
+}
+
+static int add_lstm(struct encoder *encoder, int64_t hidden, int64_t layers, double dropout, int64_t out) {
+    int status = STATUS_OK;
+    for (int64_t layer = 0; layer < layers && !status; layer++) {
+        if (layer > 0 && dropout > 0)
+            status = encoder_add_dropout(encoder, dropout, layer);
+        if (!status)
+            status = encoder_add_lstm(encoder, hidden, layer);
+    }
+    if (!status)
+        status = encoder_add_linear(encoder, "mlp_head.0", 2 * hidden);
+    if (!status)
+        status = encoder_add_activation(encoder, ENCODER_RELU);
+    return status ? status : encoder_add_linear(encoder, "mlp_head.2", out);
+}
+
+static int add_encoder(struct peft_adapter *adapter, struct ptuning *own) {
+    const struct peft_config *config = &adapter->config;
+    int64_t C = adapter->peft->base.hidden_size;
+    int64_t hidden = config->encoder_hidden_size ? config->encoder_hidden_size : C;
+    int64_t layers = config->encoder_num_layers ? config->encoder_num_layers : 2;
+    int status = peft_check_encoder(adapter);
+    if (!status)
+        status = encoder_start(&own->encoder, adapter, own->prompt.tokens, C);
+    if (status)
+        return status;
+    return config->encoder_reparameterization_type == PEFT_MLP
+               ? add_mlp(&own->encoder, hidden, C)
+               : add_lstm(&own->encoder, hidden, layers, config->encoder_dropout, C);
+}
+
+static int describe(struct peft_adapter *adapter) {
+    struct ptuning *own = adapter->own = calloc(1, sizeof *own);
+    if (!own)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = prompt_open(adapter, &own->prompt);
+    if (status)
+        return status;
+    own->is_encoded = peft_is_encoded(adapter);
+    own->wide.peft = adapter->peft;
+    own->encoder.wide = &own->wide;
+    return own->is_encoded ? add_encoder(adapter, own) : prompt_add_table(adapter, &own->prompt);
+}
+
+static void close_ptuning(struct peft_adapter *adapter) {
+    struct ptuning *own = adapter->own;
+    if (own) {
+        wide_free(&own->wide);
+        device_free(adapter->peft->rank->device, own->memory);
+    }
+    free(own);
+}
+
+static bool is_encoded(const struct peft_config *config) {
+    (void)config;
+    return true;
+}
+
+static void take_encoder(struct peft_config *config, const char *directory, bool has_encoder) {
+    if (has_encoder)
+        return;
+    log_info("%s has the virtual tokens alone, without their encoder: they go on as prompt tuning", directory);
+    prompt_take(config);
+}
+
+/* ---- the hook ---- */
+
+static int virtual_rows(void *self, struct hook_virtual *rows) {
+    struct peft_adapter *adapter = self;
+    struct ptuning *own = adapter->own;
+    if (!own->is_encoded) {
+        prompt_rows(adapter, &own->prompt, rows);
+        return STATUS_OK;
+    }
+    *rows = (struct hook_virtual){.tokens = own->prompt.tokens};
+    if (!own->prompt.is_here)
+        return STATUS_OK;
+    const struct encoder_step *last = encoder_last(&own->encoder);
+    rows->table = adapter->peft->store.dtype == DTYPE_F32 ? last->y : own->table;
+    rows->gradient = last->dy;
+    return STATUS_OK;
+}
+
+/* ---- the encoder's turn ---- */
+
+static int begin(struct peft_adapter *adapter) {
+    struct ptuning *own = adapter->own;
+    struct rank *rank = adapter->peft->rank;
+    enum dtype dtype = adapter->peft->store.dtype;
+    int64_t count = own->prompt.tokens * adapter->peft->base.hidden_size;
+    if (!own->is_encoded || !own->prompt.is_here)
+        return STATUS_OK;
+    struct encoder_step *last = encoder_last(&own->encoder);
+    int status = wide_begin(&own->wide);
+    if (!status)
+        status = encoder_forward(&own->encoder);
+    if (!status && dtype != DTYPE_F32)
+        status = rank_run(rank, PHASE_REST, cast, count, DTYPE_F32, last->y, dtype, own->table);
+    if (!status && !rank->is_planning)
+        status = stream_zero(rank->exec.stream, last->dy, (size_t)count * sizeof(float));
+    return status;
+}
+
+static int end(struct peft_adapter *adapter) {
+    struct ptuning *own = adapter->own;
+    return own->is_encoded && own->prompt.is_here ? encoder_backward(&own->encoder) : STATUS_OK;
+}
+
+static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
+    const struct ptuning *source = from->own, *folded = to->own;
+    struct param_store *store = &to->peft->store;
+    if (!source->is_encoded || !source->prompt.is_here)
+        return STATUS_OK;
+    int id = folded->prompt.table_id;
+    int64_t offset = store->offset[id], count = param_local_elements(store, id);
+    const float *made = source->encoder.steps[source->encoder.count - 1].y;
+    return stream_copy(to->peft->rank->exec.stream, (float *)store->weights + offset, made,
+                       (size_t)count * sizeof *made);
+}
+
+static void place(struct peft_adapter *adapter, struct arena *arena) {
+    struct ptuning *own = adapter->own;
+    size_t elements = (size_t)(own->prompt.tokens * adapter->peft->base.hidden_size);
+    encoder_place(&own->encoder, arena);
+    own->table = arena_take(arena, elements * dtype_bytes(adapter->peft->store.dtype));
+}
+
+static int allocate(struct peft_adapter *adapter) {
+    struct ptuning *own = adapter->own;
+    struct arena arena = ARENA_PLAN;
+    if (!own->is_encoded || !own->prompt.is_here)
+        return STATUS_OK;
+    place(adapter, &arena);
+    int status = device_alloc(adapter->peft->rank->device, arena.used, &own->memory);
+    if (status)
+        return status_wrap(status, "prompt encoder");
+    arena = arena_over(own->memory, arena.used);
+    place(adapter, &arena);
+    return wide_allocate(&own->wide);
+}
+
+static int attach(struct peft_adapter *adapter) {
+    const struct ptuning *own = adapter->own;
+    struct hook hook = {.self = adapter, .virtual_rows = virtual_rows};
+    struct arena arena = ARENA_PLAN;
+    if (own->is_encoded && own->prompt.is_here) {
+        place(adapter, &arena);
+        adapter->peft->own_bytes += arena.used + wide_bytes(&own->wide);
+    }
+    int status = hook_table_add(&adapter->peft->hooks, 0, ATTACH_EMBEDDING, &hook);
+    if (!status && adapter->peft->rank->is_planning) /* notes the scratch */
+        status = begin(adapter);
+    return status || !adapter->peft->rank->is_planning ? status : end(adapter);
+}
+
+static int initialise(struct peft_adapter *adapter, uint64_t seed) {
+    const struct ptuning *own = adapter->own;
+    return own->is_encoded ? STATUS_OK : prompt_initialise(adapter, &own->prompt, seed);
+}
+
+const struct peft_method peft_ptuning = {.title = "p-tuning",
+                                         .noun = "p-tuning",
+                                         .before = PEFT_BEFORE_ROWS,
+                                         .is_encoded = is_encoded,
+                                         .take_encoder = take_encoder,
+                                         .describe = describe,
+                                         .attach = attach,
+                                         .allocate = allocate,
+                                         .initialise = initialise,
+                                         .begin = begin,
+                                         .end = end,
+                                         .fold = fold,
+                                         .close = close_ptuning};
