@@ -179,7 +179,7 @@ static int time_loading(struct measurement *m, double *seconds) {
 /* An encoder of the adapter is not in its files, so that what it is comes beside them. */
 static json_t *encoder_of(const struct peft_config *config) {
     json_t *keys = json_object();
-    if (config->type == PEFT_PREFIX && config->prefix_projection)
+    if (peft_config_prefix_tokens(config) && config->prefix_projection)
         json_object_set_new(keys, "prefix_projection", json_true());
     return keys;
 }
@@ -317,8 +317,8 @@ int bench_finetune(const struct bench_options *options) {
     struct measurement m = {.options = options};
     struct figures figures = {0};
     int status = options->ranks == 1 ? STATUS_OK : status_fail(STATUS_USAGE, "bench finetune has one rank");
-    if (!status && options->has_peer && options->peft.type == PEFT_ADAPTER)
-        status = status_fail(STATUS_USAGE, "--peer: PEFT has no bottleneck adapters");
+    if (!status && options->has_peer && !peft_is_of_peft(options->peft.type))
+        status = status_fail(STATUS_USAGE, "--peer: PEFT has no %ss", peft_title(options->peft.type));
     if (!status)
         status = open_files(&m);
     if (!status)

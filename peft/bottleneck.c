@@ -5,6 +5,7 @@
  *
  * Tensor ranks each have the whole adapter and compute it on the rows of the stream that they have: under sequence
  * parallelism different ones, so that each makes a part of the gradients, else all of them the same. */
+#include "bottleneck-internal.h"
 #include "method-internal.h"
 
 #include <math.h>
@@ -372,10 +373,11 @@ static int attach(struct peft_adapter *adapter) {
 
 static const char *const other_names[][2] = {{"transformer.h.", "h."}, {0}};
 
-const struct peft_method peft_bottleneck = {.other_names = other_names,
-                                            .title = "bottleneck adapter",
+const struct peft_method peft_bottleneck = {.title = "bottleneck adapter",
                                             .noun = "a bottleneck adapter",
+                                            .format = &bottleneck_format,
                                             .file = CKPT_HUB_PART,
+                                            .other_names = other_names,
                                             .describe = describe,
                                             .attach = attach,
                                             .close = close_bottlenecks};

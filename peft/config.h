@@ -61,13 +61,33 @@ enum peft_encoder { PEFT_MLP, PEFT_LSTM };
 /* What an adapter puts before each sample: rows of its own, or keys and values alone. 0: none. */
 int64_t peft_config_virtual_tokens(const struct peft_config *config);
 int64_t peft_config_prefix_tokens(const struct peft_config *config);
+/* The method in words: "bottleneck adapter". */
+const char *peft_title(int type);
+/* Whether Hugging Face's PEFT has it; what it has not comes in files of another library. */
+bool peft_is_of_peft(int type);
+/* Adds "method: ..." and a line for each key that says what the adapter is. */
+struct strbuf;
+int peft_show(const struct peft_config *config, struct strbuf *text);
+/* The one of the configurations whose virtual tokens start as prompt_tuning_init_text; STATUS_USAGE where none does. */
+int peft_find_text_start(struct peft_config *configs, int count, struct peft_config **found);
 
-/* The keys of the section `peft`; offsets are within a struct peft_config. */
-extern const struct peft_key {
-    struct config_row row;
-    unsigned methods; /* bit M: enum peft_type M has it */
-} peft_keys[];
-extern const size_t peft_key_count;
+/* The keys of the section `peft`, in the order of --help; offsets are within a struct peft_config. NULL behind the
+ * last. */
+const struct config_row *peft_key(size_t index);
+bool peft_has_key(int type, const char *path);
+/* Whether the key is of a run: it does not say what an adapter is. */
+bool peft_is_run_key(const struct config_row *key);
+void peft_copy_key(const struct config_row *key, const struct peft_config *from, struct peft_config *to);
+/* Where several methods train together a key that more than one has ("peft.num_virtual_tokens") may be given for one of
+ * them ("peft.prompt.num_virtual_tokens"). In the order of --help; false behind the last. */
+struct peft_alone_key {
+    const char *path;
+    int type;
+    const struct config_row *common; /* the key of all */
+};
+bool peft_alone_key(size_t index, struct peft_alone_key *key);
+/* Fails on a key of a run that would do nothing beside the others. */
+int peft_check_run(const struct peft_config *config);
 
 /* Reads the text of an adapter_config.json: of PEFT's, or of AdapterHub's for a bottleneck adapter. `where` names the
  * file in errors. What would compute something else than PEFT does is refused by its key; other unknown keys are told

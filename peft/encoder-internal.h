@@ -16,6 +16,8 @@ void wide_free(struct wide_weights *wide);
 int wide_begin(struct wide_weights *wide);
 const float *wide_weight(const struct wide_weights *wide, int id);
 
+/* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
+int encoder_check(const struct peft_adapter *adapter);
 /* A row of an adapter's parameters that only the encoder has; named NAME, in the file "prompt_encoder.default.NAME".
  * Its initial values are uniform within `bound`, or normal where that is 0. */
 int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns, double bound);

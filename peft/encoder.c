@@ -39,6 +39,21 @@ const float *wide_weight(const struct wide_weights *wide, int id) {
 
 enum { NAME_BYTES = 48 };
 
+int encoder_check(const struct peft_adapter *adapter) {
+    const struct peft_config *config = &adapter->config;
+    enum { LAYERS = 64 };
+    double dropout = config->encoder_dropout;
+    if (config->encoder_hidden_size < 0)
+        return status_fail(STATUS_USAGE, "peft.encoder_hidden_size %lld: expected at least 1",
+                           (long long)config->encoder_hidden_size);
+    if (config->encoder_num_layers < 0 || config->encoder_num_layers > LAYERS)
+        return status_fail(STATUS_USAGE, "peft.encoder_num_layers %lld: expected 1 to %d",
+                           (long long)config->encoder_num_layers, LAYERS);
+    if (!(dropout >= 0 && dropout < 1))
+        return status_fail(STATUS_USAGE, "peft.encoder_dropout %g: expected at least 0 and below 1", dropout);
+    return STATUS_OK;
+}
+
 int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns, double bound) {
     struct param row = {.dims = columns ? 2 : 1,
                         .shape = {rows, columns},

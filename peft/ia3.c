@@ -6,6 +6,7 @@
  *
  * Over tensor ranks a vector is cut like what it scales, and needs no collective. A row projection's vector scales each
  * rank's part of the sum, and every rank has a part of its gradient; so it is with a column projection's input. */
+#include "format-internal.h"
 #include "merge-internal.h"
 
 #include <stdlib.h>
@@ -282,15 +283,78 @@ static int merge_scales(const struct peft_adapter *adapter, struct merge *merge)
     return status;
 }
 
+/* ---- its configuration ---- */
+
+static const struct peft_shared_key shared[] = {PEFT_SHARED("ia3", target_modules),
+                                                PEFT_SHARED("ia3", exclude_modules),
+                                                PEFT_SHARED("ia3", layers_to_transform),
+                                                {.path = "peft.feedforward_modules"},
+                                                {0}};
+static const char *const known[] = {"target_modules", "exclude_modules",  "feedforward_modules",
+                                    "fan_in_fan_out", "init_ia3_weights", NULL};
+static const char *const refused[] = {"modules_to_save", NULL};
+static const char *const targets[] = {"c_attn", "mlp.c_proj", NULL}, *const forwards[] = {"mlp.c_proj", NULL};
+
+static void read(struct peft_reader *r) {
+    struct peft_config *config = r->config;
+    reader_targets(r);
+    reader_names(r, "exclude_modules", &config->exclude_modules);
+    reader_names(r, "feedforward_modules", &config->feedforward_modules);
+    if (!r->status && reader_find(r, "feedforward_modules") && !config->feedforward_modules.count)
+        reader_add_item(r, &config->feedforward_modules, "none");
+}
+
+/* Whether the targets have the feed-forward's second projection in some layer. */
+static int targets_forward(const struct peft_config *config, bool *is_any) {
+    enum { LAYERS = 1024 }; /* whose numbers expressions may name */
+    struct peft_config anywhere = *config;
+    struct peft_choice *choices = calloc(LAYERS * PEFT_PROJECTIONS, sizeof *choices);
+    anywhere.layers_to_transform = (struct config_list){0};
+    int status = choices ? peft_choose(&anywhere, LAYERS, choices) : status_fail(STATUS_MEMORY, "out of memory");
+    *is_any = false;
+    for (int64_t layer = 0; layer < LAYERS && !status; layer++)
+        *is_any = *is_any || choices[layer * PEFT_PROJECTIONS + PEFT_PROJECTIONS - 1].is_target;
+    free(choices);
+    return status;
+}
+
+static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+    (void)base_directory;
+    const struct config_list *modules = &config->feedforward_modules;
+    bool is_default = !config->target_modules.count, is_targeted = false;
+    int status = modules->count || is_default ? STATUS_OK : targets_forward(config, &is_targeted);
+    bool is_none =
+        modules->count ? modules->count == 1 && !strcmp(modules->items[0], "none") : !is_default && !is_targeted;
+    writer_targets(object, config);
+    /* PEFT takes a list only where each of its entries is one of the targets, letter by letter. */
+    writer_set(object, "feedforward_modules",
+               is_none                        ? json_array()
+               : modules->count || is_default ? writer_names(modules, forwards)
+                                              : json_string(".*\\.mlp\\.c_proj"));
+    writer_set(object, "fan_in_fan_out", json_true());
+    writer_set(object, "init_ia3_weights", json_true());
+    writer_set(object, "modules_to_save", json_null());
+    return status;
+}
+
+static void show(const struct peft_config *config, struct strbuf *text) {
+    strbuf_add_char(text, '\n');
+    show_list(text, "target_modules", &config->target_modules, targets);
+    show_list(text, "feedforward_modules", &config->feedforward_modules, forwards);
+}
+
+static const struct peft_format format = {
+    .shared = shared, .type = "IA3", .known = known, .refused = refused, .read = read, .write = write, .show = show};
+
+/* ---- the row ---- */
+
 static const char *const other_names[][2] = {
     {"base_model.model.transformer.", "base_model.model."}, {"ia3_l", "ia3_l.default"}, {0}};
 
-static const char *const targets[] = {"c_attn", "mlp.c_proj", NULL};
-
-const struct peft_method peft_ia3 = {.targets = targets,
+const struct peft_method peft_ia3 = {.title = "IA3",
+                                     .format = &format,
+                                     .targets = targets,
                                      .other_names = other_names,
-                                     .title = "IA3",
-                                     .noun = "IA3",
                                      .merge = merge_scales,
                                      .describe = describe,
                                      .attach = attach,

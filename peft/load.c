@@ -51,8 +51,6 @@ static int open_adapter(struct peft_files *files, const char *directory, bool tr
     if (!status)
         status = peft_read_config(strbuf_text(&text), where, config);
     strbuf_free(&text);
-    if (!status && !trains)
-        config->lora_dropout = config->encoder_dropout = 0;
     bool is_whole = !status && trains && take_encoder(directory, config);
     if (status)
         return status;

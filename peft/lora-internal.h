@@ -1,8 +1,10 @@
-/* Between LoRA and its variant DoRA (dora.c). */
+/* Between LoRA (lora.c), its configuration (lora_format.c) and its variant DoRA (dora.c). */
 #ifndef CAMBIUM_PEFT_LORA_INTERNAL_H
 #define CAMBIUM_PEFT_LORA_INTERNAL_H
 
 #include "method-internal.h"
+
+extern const struct peft_format lora_format;
 
 /* DoRA's magnitude of a projection (arXiv 2402.09353): y = m / n (W x + s B A x) + b with n the norms of the rows of
  * W + s B A, which have no gradient. */

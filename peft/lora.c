@@ -195,14 +195,18 @@ static int drop(const struct pair *pair, const struct hook_call *call, const voi
     return rank_run(call->rank, PHASE_NORM, residual_dropout_forward, &dropout);
 }
 
+static bool may_drop(const struct pair *pair) {
+    return pair->adapter->peft->trains && pair->adapter->config.lora_dropout > 0;
+}
+
 static bool has_dropout(const struct pair *pair, const struct hook_call *call) {
-    return pair->adapter->config.lora_dropout > 0 && call->keys.sample;
+    return may_drop(pair) && call->keys.sample;
 }
 
 /* While planning a pass with dropout and one without are planned: which it will be is not known. */
 static bool is_done(const struct pair *pair, const struct hook_call *call, bool with_dropout) {
     if (call->rank->is_planning)
-        return !with_dropout || (pair->adapter->peft->trains && pair->adapter->config.lora_dropout > 0);
+        return !with_dropout || may_drop(pair);
     return has_dropout(pair, call) == with_dropout;
 }
 
@@ -463,10 +467,10 @@ static const char *const other_names[][2] = {
 
 static const char *const targets[] = {"c_attn", NULL};
 
-const struct peft_method peft_lora = {.targets = targets,
+const struct peft_method peft_lora = {.title = "LoRA",
+                                      .format = &lora_format,
+                                      .targets = targets,
                                       .other_names = other_names,
-                                      .title = "LoRA",
-                                      .noun = "LoRA",
                                       .measures = measures,
                                       .merge = merge_pairs,
                                       .describe = describe,

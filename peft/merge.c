@@ -66,7 +66,7 @@ static int check_methods(const struct merge *m) {
         const struct peft_method *method = peft_method(configs[i].type);
         if (!method->merge)
             return status_fail(STATUS_USAGE, "%s: %s cannot be merged: it is no change of weights", directory,
-                               method->noun);
+                               method->noun ? method->noun : method->title);
         if (measuring && count > 1)
             return status_fail(STATUS_USAGE, "%s: %s can only be merged alone", directory, measuring);
     }

@@ -6,6 +6,7 @@
 
 struct peft_adapter;
 struct peft_choice;
+struct peft_format;
 struct merge;
 
 /* The files of a stack, as they come into a directory that holds others. */
@@ -18,8 +19,9 @@ enum peft_before { PEFT_BEFORE_NOTHING, PEFT_BEFORE_ROWS, PEFT_BEFORE_KEYS };
 
 /* One method. Members that it does not need are NULL. */
 struct peft_method {
-    const char *title; /* "bottleneck adapter" */
-    const char *noun;  /* the same in a sentence: "a bottleneck adapter" */
+    const char *title;                /* "bottleneck adapter" */
+    const char *noun;                 /* the same in a sentence, where that is another: "a bottleneck adapter" */
+    const struct peft_format *format; /* format-internal.h: its configuration */
     enum peft_before before;
     const char *const *targets; /* target_modules where none are given, NULL behind the last */
     const char *file;           /* of its values; NULL: CKPT_ADAPTER_PART */
@@ -149,8 +151,6 @@ const char *peft_measures(const struct peft_config *config);
 
 /* Fails where num_virtual_tokens, with those of the adapters before, leaves the base no position for a token. */
 int peft_check_virtual_tokens(const struct peft_adapter *adapter);
-/* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
-int peft_check_encoder(const struct peft_adapter *adapter);
 
 /* Asks for scratch on the device (peft->scratch) while the stack is opened. */
 void peft_need_scratch(struct peft *peft, size_t bytes);

@@ -1,5 +1,5 @@
 /* The table of methods, and what follows from a configuration alone. */
-#include "method-internal.h"
+#include "format-internal.h"
 
 #define NAME(number, name, method)   [number] = name,
 #define METHOD(number, name, method) [number] = &method,
@@ -16,4 +16,12 @@ int64_t peft_config_virtual_tokens(const struct peft_config *config) {
 
 int64_t peft_config_prefix_tokens(const struct peft_config *config) {
     return methods[config->type]->before == PEFT_BEFORE_KEYS ? config->num_virtual_tokens : 0;
+}
+
+const char *peft_title(int type) {
+    return methods[type]->title;
+}
+
+bool peft_is_of_peft(int type) {
+    return methods[type]->format->type != NULL;
 }

@@ -46,21 +46,6 @@ int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
     return STATUS_OK;
 }
 
-int peft_check_encoder(const struct peft_adapter *adapter) {
-    const struct peft_config *config = &adapter->config;
-    enum { LAYERS = 64 };
-    double dropout = config->encoder_dropout;
-    if (config->encoder_hidden_size < 0)
-        return status_fail(STATUS_USAGE, "peft.encoder_hidden_size %lld: expected at least 1",
-                           (long long)config->encoder_hidden_size);
-    if (config->encoder_num_layers < 0 || config->encoder_num_layers > LAYERS)
-        return status_fail(STATUS_USAGE, "peft.encoder_num_layers %lld: expected 1 to %d",
-                           (long long)config->encoder_num_layers, LAYERS);
-    if (!(dropout >= 0 && dropout < 1))
-        return status_fail(STATUS_USAGE, "peft.encoder_dropout %g: expected at least 0 and below 1", dropout);
-    return STATUS_OK;
-}
-
 /* ---- opening ---- */
 
 bool peft_is_encoded(const struct peft_adapter *adapter) {

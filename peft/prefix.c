@@ -7,6 +7,7 @@
  * a projection hidden is the unit matrix. The encoder is the first stage's; all stages get its output by a sum to which
  * the others add nothing. */
 #include "encoder-internal.h"
+#include "format-internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -80,7 +81,7 @@ static int add_layer(struct peft_adapter *adapter, struct prefix *prefix, int64_
 static int add_encoder(struct peft_adapter *adapter, struct prefix *prefix) {
     int64_t width = whole_width(adapter->peft);
     prefix->inner = adapter->config.encoder_hidden_size ? adapter->config.encoder_hidden_size : width;
-    int status = peft_check_encoder(adapter);
+    int status = encoder_check(adapter);
     if (!status)
         status = encoder_start(&prefix->encoder, adapter, prefix->tokens, width);
     if (!status)
@@ -377,8 +378,33 @@ static int attach(struct peft_adapter *adapter) {
     return status || !peft->rank->is_planning ? status : end(adapter);
 }
 
+/* ---- its configuration ---- */
+
+static const struct config_row keys[] = {
+    PEFT_BOOL(prefix_projection, "false", "of prefix: train it through an encoder"),
+};
+static const struct peft_shared_key shared[] = {
+    PEFT_SHARED("prefix", num_virtual_tokens), PEFT_SHARED("prefix", encoder_hidden_size), {0}};
+static const char *const known[] = {"prefix_projection", NULL};
+
+static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+    (void)base_directory;
+    writer_tokens(object, config);
+    writer_set(object, "prefix_projection", json_false()); /* folded in the file */
+    return STATUS_OK;
+}
+
+static const struct peft_format format = {.keys = keys,
+                                          .key_count = sizeof keys / sizeof *keys,
+                                          .shared = shared,
+                                          .type = "PREFIX_TUNING",
+                                          .known = known,
+                                          .read = reader_tokens,
+                                          .write = write,
+                                          .show = show_tokens};
+
 const struct peft_method peft_prefix = {.title = "prefix tuning",
-                                        .noun = "prefix tuning",
+                                        .format = &format,
                                         .before = PEFT_BEFORE_KEYS,
                                         .is_encoded = is_encoded,
                                         .take_encoder = take_encoder,

@@ -3,6 +3,7 @@
  * They are ids behind the vocabulary, rows of a table that the embedding has beside its own; positions are added to
  * them as to all rows. Only the first stage has any of it. Every tensor rank has all of the table, and the same
  * gradient, as each sees the whole gradient of the embedded rows. */
+#include "format-internal.h"
 #include "prompt-internal.h"
 
 #include <stdlib.h>
@@ -148,8 +149,59 @@ static int initialise(struct peft_adapter *adapter, uint64_t seed) {
     return prompt_initialise(adapter, adapter->own, seed);
 }
 
+/* ---- its configuration ---- */
+
+static const char *const inits[] = {
+    [PEFT_INIT_SAMPLE_VOCAB] = "SAMPLE_VOCAB", [PEFT_INIT_TEXT] = "TEXT", [PEFT_INIT_RANDOM] = "RANDOM", NULL};
+
+static const struct config_row keys[] = {
+    PEFT_INT(num_virtual_tokens, "20", 1, 65536, "of prompt, ptuning and prefix"),
+    PEFT_CHOICE(prompt_tuning_init, "SAMPLE_VOCAB", inits, "of prompt: what the virtual tokens are at first"),
+    PEFT_KEY(prompt_tuning_init_text, CONFIG_STRING, .metavar = "TEXT",
+             .help = "of prompt with TEXT: its tokens, repeated or cut"),
+};
+static const struct peft_shared_key shared[] = {PEFT_SHARED("prompt", num_virtual_tokens), {0}};
+
+static const char *const known[] = {"num_virtual_tokens",
+                                    "token_dim",
+                                    "num_transformer_submodules",
+                                    "num_attention_heads",
+                                    "num_layers",
+                                    "prompt_tuning_init",
+                                    "prompt_tuning_init_text",
+                                    "tokenizer_name_or_path",
+                                    "tokenizer_kwargs",
+                                    "init_weights",
+                                    NULL};
+
+static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+    (void)base_directory;
+    writer_tokens(object, config);
+    writer_set(object, "prompt_tuning_init", json_string("RANDOM")); /* the file has the values */
+    return STATUS_OK;
+}
+
+int peft_find_text_start(struct peft_config *configs, int count, struct peft_config **found) {
+    *found = NULL;
+    for (int i = 0; i < count; i++)
+        if (configs[i].type == PEFT_PROMPT && configs[i].prompt_tuning_init == PEFT_INIT_TEXT)
+            *found = &configs[i];
+    return *found ? STATUS_OK
+                  : status_fail(STATUS_USAGE, "peft.prompt_tuning_init_text is for --peft prompt with "
+                                              "peft.prompt_tuning_init TEXT");
+}
+
+static const struct peft_format format = {.keys = keys,
+                                          .key_count = sizeof keys / sizeof *keys,
+                                          .shared = shared,
+                                          .type = "PROMPT_TUNING",
+                                          .known = known,
+                                          .read = reader_tokens,
+                                          .write = write,
+                                          .show = show_tokens};
+
 const struct peft_method peft_prompt = {.title = "prompt tuning",
-                                        .noun = "prompt tuning",
+                                        .format = &format,
                                         .before = PEFT_BEFORE_ROWS,
                                         .describe = describe,
                                         .attach = attach,

@@ -1,6 +1,7 @@
 /* P-tuning (arXiv 2103.10385): virtual tokens as of prompt tuning, whose table an encoder makes, once per global batch.
  * Where nothing trains it is that table. The encoder is the first stage's, whole on every tensor rank. */
 #include "encoder-internal.h"
+#include "format-internal.h"
 #include "prompt-internal.h"
 
 #include <stdlib.h>
@@ -47,7 +48,7 @@ static int add_encoder(struct peft_adapter *adapter, struct ptuning *own) {
     int64_t C = adapter->peft->base.hidden_size;
     int64_t hidden = config->encoder_hidden_size ? config->encoder_hidden_size : C;
     int64_t layers = config->encoder_num_layers ? config->encoder_num_layers : 2;
-    int status = peft_check_encoder(adapter);
+    int status = encoder_check(adapter);
     if (!status)
         status = encoder_start(&own->encoder, adapter, own->prompt.tokens, C);
     if (status)
@@ -186,8 +187,55 @@ static int initialise(struct peft_adapter *adapter, uint64_t seed) {
     return own->is_encoded ? STATUS_OK : prompt_initialise(adapter, &own->prompt, seed);
 }
 
+/* ---- its configuration ---- */
+
+const char *const peft_encoder_names[] = {[PEFT_MLP] = "MLP", [PEFT_LSTM] = "LSTM", NULL};
+
+static const struct config_row keys[] = {
+    PEFT_CHOICE(encoder_reparameterization_type, "MLP", peft_encoder_names, "of ptuning: the encoder"),
+    PEFT_INT(encoder_hidden_size, "0", 0, 1 << 20, "of ptuning and a projected prefix: inner width; 0: the model's"),
+    PEFT_INT(encoder_num_layers, "2", 1, 64, "of ptuning with LSTM"),
+    PEFT_FLOAT(encoder_dropout, "0", 0, 1, "of ptuning with LSTM: dropout between its layers, below 1"),
+};
+static const struct peft_shared_key shared[] = {
+    PEFT_SHARED("ptuning", num_virtual_tokens), PEFT_SHARED("ptuning", encoder_hidden_size), {0}};
+
+static const char *const known[] = {"encoder_reparameterization_type", "encoder_hidden_size", "encoder_num_layers",
+                                    "encoder_dropout", NULL};
+
+/* Dropout between layers that are not there would do nothing. */
+static int check_run(const struct peft_config *config) {
+    bool has_layers = config->encoder_reparameterization_type == PEFT_LSTM && config->encoder_num_layers > 1;
+    return config->encoder_dropout > 0 && !has_layers
+               ? status_fail(STATUS_USAGE,
+                             "peft.encoder_dropout %g: expected with peft.encoder_reparameterization_type LSTM of "
+                             "several layers, between which it is",
+                             config->encoder_dropout)
+               : STATUS_OK;
+}
+
+static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+    (void)base_directory;
+    writer_tokens(object, config);
+    writer_set(object, "encoder_reparameterization_type",
+               json_string(peft_encoder_names[config->encoder_reparameterization_type]));
+    writer_set(object, "encoder_num_layers", json_integer(config->encoder_num_layers));
+    writer_set(object, "encoder_dropout", json_real(config->encoder_dropout));
+    return STATUS_OK;
+}
+
+static const struct peft_format format = {.keys = keys,
+                                          .key_count = sizeof keys / sizeof *keys,
+                                          .shared = shared,
+                                          .check_run = check_run,
+                                          .type = "P_TUNING",
+                                          .known = known,
+                                          .read = reader_tokens,
+                                          .write = write,
+                                          .show = show_tokens};
+
 const struct peft_method peft_ptuning = {.title = "p-tuning",
-                                         .noun = "p-tuning",
+                                         .format = &format,
                                          .before = PEFT_BEFORE_ROWS,
                                          .is_encoded = is_encoded,
                                          .take_encoder = take_encoder,

@@ -1,63 +1,89 @@
-/* The section `peft` of a run: a row each key, and the methods that have it. */
-#include "peft/config.h"
+/* The section `peft` of a run: a row each key, from the methods that declare them. */
+#include "format-internal.h"
 
-#include <stddef.h>
+#include <string.h>
 
-static const char *const styles[] = {"houlsby", "pfeiffer", "parallel", NULL};
-static const char *const activations[] = {"gelu", "relu", "swish", NULL};
-static const char *const inits[] = {"SAMPLE_VOCAB", "TEXT", "RANDOM", NULL};
-static const char *const encoders[] = {"MLP", "LSTM", NULL};
-
-enum {
-    LORA = 1 << PEFT_LORA,
-    IA3 = 1 << PEFT_IA3,
-    ADAPTER = 1 << PEFT_ADAPTER,
-    PROMPT = 1 << PEFT_PROMPT,
-    PTUNING = 1 << PEFT_PTUNING,
-    PREFIX = 1 << PEFT_PREFIX,
+/* Of methods at projections: targets.c reads them. */
+static const struct config_row projection_keys[] = {
+    PEFT_LIST(
+        target_modules, "NAME...",
+        "projections by suffix (c_attn, mlp.c_proj), one regular expression, or all-linear; the method's own when not "
+        "given"),
+    PEFT_LIST(exclude_modules, "NAME...", "projections that are left as they are, in the same words"),
+    PEFT_LIST(layers_to_transform, "N...", "layers, from 0; all when not given"),
+    PEFT_LIST(feedforward_modules, "NAME...",
+              "of ia3: those of target_modules that are scaled at their input, mlp.c_proj when not given; none: none"),
 };
-#define AT(field) offsetof(struct peft_config, field)
-#define KEY(of, name, kind, ...)                                                                                       \
-    { {.path = "peft." #name, .type = kind, .offset = AT(name), __VA_ARGS__}, of }
-#define INT(of, name, fallback, low, high, text)                                                                       \
-    KEY(of, name, CONFIG_INT, .default_text = fallback, .minimum = low, .maximum = high, .help = text)
-#define FLOAT(of, name, fallback, low, high, text)                                                                     \
-    KEY(of, name, CONFIG_FLOAT, .default_text = fallback, .minimum = low, .maximum = high, .help = text)
-#define BOOL(of, name, fallback, text) KEY(of, name, CONFIG_BOOL, .default_text = fallback, .help = text)
-#define LIST(of, name, what, text)     KEY(of, name, CONFIG_LIST, .metavar = what, .help = text)
-#define CHOICE(of, name, fallback, names, text)                                                                        \
-    KEY(of, name, CONFIG_CHOICE, .default_text = fallback, .choices = names, .help = text)
 
-const struct peft_key peft_keys[] = {
-    LIST(LORA | IA3, target_modules, "NAME...",
-         "projections by suffix (c_attn, mlp.c_proj), one regular expression, or all-linear; the method's own when not "
-         "given"),
-    LIST(LORA | IA3, exclude_modules, "NAME...", "projections that are left as they are, in the same words"),
-    LIST(LORA | IA3 | ADAPTER, layers_to_transform, "N...", "layers, from 0; all when not given"),
-    LIST(IA3, feedforward_modules, "NAME...",
-         "of ia3: those of target_modules that are scaled at their input, mlp.c_proj when not given; none: none"),
-    INT(LORA, r, "8", 1, 65536, "of lora: rank"),
-    FLOAT(LORA, lora_alpha, "8", 0, 1e6, "of lora: the update counts lora_alpha / r"),
-    FLOAT(LORA, lora_dropout, "0", 0, 1, "of lora: dropout of its input, below 1"),
-    FLOAT(LORA, loraplus_lr_ratio, "1", 1e-6, 1e6, "of lora: learning rate of B over that of A (LoRA+)"),
-    BOOL(LORA, use_rslora, "false", "of lora: the update counts lora_alpha / sqrt(r)"),
-    BOOL(LORA, use_dora, "false", "of lora: train magnitudes beside (DoRA)"),
-    LIST(LORA, rank_pattern, "KEY=R...", "of lora: ranks of the modules that match"),
-    LIST(LORA, alpha_pattern, "KEY=A...", "of lora: alphas of the modules that match"),
-    INT(ADAPTER, bottleneck, "48", 1, 65536, "of adapter: inner width"),
-    CHOICE(ADAPTER, adapter_style, "houlsby", styles, "of adapter: where it stands"),
-    CHOICE(ADAPTER, adapter_activation, "swish", activations, "of adapter: between its two layers"),
-    BOOL(ADAPTER, adapter_pre_norm, "false", "of adapter: normalise its input"),
-    FLOAT(ADAPTER, adapter_scaling, "1", 0, 1e6, "of adapter: factor of its output"),
-    INT(PROMPT | PTUNING | PREFIX, num_virtual_tokens, "20", 1, 65536, "of prompt, ptuning and prefix"),
-    CHOICE(PROMPT, prompt_tuning_init, "SAMPLE_VOCAB", inits, "of prompt: what the virtual tokens are at first"),
-    KEY(PROMPT, prompt_tuning_init_text, CONFIG_STRING, .metavar = "TEXT",
-        .help = "of prompt with TEXT: its tokens, repeated or cut"),
-    CHOICE(PTUNING, encoder_reparameterization_type, "MLP", encoders, "of ptuning: the encoder"),
-    INT(PTUNING | PREFIX, encoder_hidden_size, "0", 0, 1 << 20,
-        "of ptuning and a projected prefix: inner width; 0: the model's"),
-    INT(PTUNING, encoder_num_layers, "2", 1, 64, "of ptuning with LSTM"),
-    FLOAT(PTUNING, encoder_dropout, "0", 0, 1, "of ptuning with LSTM: dropout between its layers, below 1"),
-    BOOL(PREFIX, prefix_projection, "false", "of prefix: train it through an encoder"),
-};
-const size_t peft_key_count = sizeof peft_keys / sizeof *peft_keys;
+/* The keys of projections (0), then what each method declares: in this order options stand in --help. */
+enum { GROUPS = 1 + PEFT_TYPE_COUNT };
+static const struct config_row *group(int number, size_t *count) {
+    const struct peft_format *format = number ? peft_method(number - 1)->format : NULL;
+    *count = format ? format->key_count : sizeof projection_keys / sizeof *projection_keys;
+    return format ? format->keys : projection_keys;
+}
+
+static const struct config_row *find_in_group(int number, const char *path) {
+    size_t count;
+    const struct config_row *rows = group(number, &count);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(rows[i].path, path))
+            return &rows[i];
+    return NULL;
+}
+
+const struct config_row *peft_key(size_t index) {
+    for (int g = 0; g < GROUPS; g++) {
+        size_t count;
+        const struct config_row *rows = group(g, &count);
+        if (index < count)
+            return &rows[index];
+        index -= count;
+    }
+    return NULL;
+}
+
+bool peft_has_key(int type, const char *path) {
+    const struct peft_shared_key *shared = peft_method(type)->format->shared;
+    for (size_t i = 0; shared && shared[i].path; i++)
+        if (!strcmp(shared[i].path, path))
+            return true;
+    return find_in_group(1 + type, path) != NULL;
+}
+
+bool peft_is_run_key(const struct config_row *key) {
+    for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
+        const char *const *paths = peft_method(type)->format->run_keys;
+        for (size_t i = 0; paths && paths[i]; i++)
+            if (!strcmp(paths[i], key->path))
+                return true;
+    }
+    return false;
+}
+
+void peft_copy_key(const struct config_row *key, const struct peft_config *from, struct peft_config *to) {
+    static const size_t bytes[] = {
+        [CONFIG_INT] = sizeof(int64_t),   [CONFIG_FLOAT] = sizeof(double), [CONFIG_BOOL] = sizeof(bool),
+        [CONFIG_STRING] = sizeof(char *), [CONFIG_CHOICE] = sizeof(int),   [CONFIG_LIST] = sizeof(struct config_list)};
+    memcpy((char *)to + key->offset, (const char *)from + key->offset, bytes[key->type]);
+}
+
+bool peft_alone_key(size_t index, struct peft_alone_key *key) {
+    for (int g = 0; g < GROUPS; g++)
+        for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
+            const struct peft_shared_key *shared = peft_method(type)->format->shared;
+            for (size_t i = 0; shared && shared[i].path; i++) {
+                const struct config_row *common = shared[i].alone ? find_in_group(g, shared[i].path) : NULL;
+                if (common && index-- == 0) {
+                    *key = (struct peft_alone_key){.path = shared[i].alone, .type = type, .common = common};
+                    return true;
+                }
+            }
+        }
+    return false;
+}
+
+int peft_check_run(const struct peft_config *config) {
+    const struct peft_format *format = peft_method(config->type)->format;
+    return format->check_run ? format->check_run(config) : STATUS_OK;
+}

@@ -73,7 +73,7 @@ static const struct config_row rows[] = {
     {.path = "method",
      .type = CONFIG_CHOICE,
      .offset = AT(peft.type),
-     .default_text = "lora",
+     .default_text = PEFT_DEFAULT_METHOD,
      .choices = peft_method_names,
      .help = "bench finetune: the method; its keys are those of the section peft"},
     {.path = "dropout",
@@ -115,15 +115,19 @@ static const struct config_row rows[] = {
 
 /* The section `parallel` of a run, and `peft`. The caller frees them. */
 static struct config_row *section_rows(size_t *count) {
-    struct config_row *all = malloc((run_row_count + peft_key_count) * sizeof *all);
+    const struct config_row *key;
+    size_t keys = 0;
+    while (peft_key(keys))
+        keys++;
+    struct config_row *all = malloc((run_row_count + keys) * sizeof *all);
     *count = 0;
     for (size_t i = 0; all && i < run_row_count; i++)
         if (!strncmp(run_rows[i].path, "parallel.", 9)) {
             all[*count] = run_rows[i];
             all[(*count)++].offset += AT(run);
         }
-    for (size_t i = 0; all && i < peft_key_count; i++) {
-        all[*count] = peft_keys[i].row;
+    for (size_t i = 0; all && (key = peft_key(i)); i++) {
+        all[*count] = *key;
         all[(*count)++].offset += AT(peft);
     }
     return all;

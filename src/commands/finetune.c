@@ -53,8 +53,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, peft),
      .metavar = "METHOD...",
-     .help = "lora, ia3, adapter, prompt, ptuning or prefix; several are trained together, each to a directory of "
-             "its own"},
+     .help = "several are trained together, each to a directory of its own"}, /* behind the methods' names */
     {.path = "data",
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, data),
@@ -85,6 +84,22 @@ static const struct config_row rows[] = {
      .default_text = "false",
      .help = "print the resolved run and the memory plan of the rank that takes most, and end"},
 };
+
+/* The rows, with the names of the methods in the help of --peft. */
+struct named_rows {
+    struct config_row rows[sizeof rows / sizeof *rows];
+    char peft_help[STACK_NAMES_BYTES + 80];
+};
+static void name_rows(struct named_rows *named) {
+    char names[STACK_NAMES_BYTES];
+    struct config_row *row = named->rows;
+    stack_names(names);
+    memcpy(named->rows, rows, sizeof rows);
+    while (strcmp(row->path, "peft") != 0)
+        row++;
+    snprintf(named->peft_help, sizeof named->peft_help, "%s; %s", names, row->help);
+    row->help = named->peft_help;
+}
 
 #define TUNING(field) offsetof(struct sections, tuning.field)
 static const struct config_row tuning_rows[] = {
@@ -133,7 +148,7 @@ static struct config_row *section_rows(size_t *count) {
     return all;
 }
 
-static struct config_command describe(const struct config_row *sections, size_t count) {
+static struct config_command describe(const struct named_rows *named, const struct config_row *sections, size_t count) {
     return (struct config_command){
         .name = "finetune",
         .synopsis = "cambium finetune --model DIR --peft METHOD... --data FILE.jsonl --output DIR "
@@ -152,7 +167,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
                     "      --optim.lr=1e-3 --tuning.epochs=3 --valid-data valid.jsonl --train.eval_interval=50 \\\n"
                     "      --train.early_stop=3\n"
                     "  cambium finetune --model model --adapter adapter --valid-data valid.jsonl --train.skip_train\n",
-        .rows = rows,
+        .rows = named->rows,
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = sections,
         .section_row_count = count,
@@ -249,16 +264,13 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
 
 static int encode_prompt_text(struct tuning *tuning, const char *text) {
     struct tokenizer_encoder *encoder = NULL;
-    struct peft_config *peft = NULL;
-    for (int i = 0; i < tuning->stack.count; i++)
-        if (tuning->stack.configs[i].type == PEFT_PROMPT)
-            peft = &tuning->stack.configs[i];
+    struct peft_config *peft;
     if (!text)
         return STATUS_OK;
-    if (!peft || peft->prompt_tuning_init != PEFT_INIT_TEXT)
-        return status_fail(STATUS_USAGE, "peft.prompt_tuning_init_text is for --peft prompt with "
-                                         "peft.prompt_tuning_init TEXT");
-    int status = tokenizer_encoder_new(tuning->tokenizer, &encoder);
+    int status = peft_find_text_start(tuning->stack.configs, tuning->stack.count, &peft);
+    if (status)
+        return status;
+    status = tokenizer_encoder_new(tuning->tokenizer, &encoder);
     if (!status)
         status = tokenizer_encode(encoder, text, strlen(text), TOKENIZER_PLAIN, &tuning->prompt_text);
     tokenizer_encoder_free(encoder);
@@ -410,8 +422,10 @@ static void tell_parameters(const struct train_plan *plan) {
 /* The run as a configuration file, and the plan as a comment in it. */
 static int dry_run(struct config_row *sections, size_t count, struct options *options, const struct tuning *tuning,
                    const struct train_plan *plan) {
+    struct named_rows named;
+    name_rows(&named);
     stack_drop_rows(&tuning->stack, sections, &count);
-    const struct config_command command = describe(sections, count);
+    const struct config_command command = describe(&named, sections, count);
     if (options->peft.count)
         options->sections.peft.types = options->peft;
     config_dump(&command, options, stdout);
@@ -450,7 +464,9 @@ int command_finetune(int argc, char **argv) {
     int ranks, status = launch_begin(&launch);
     if (!status && !sections)
         status = status_fail(STATUS_MEMORY, "out of memory");
-    const struct config_command command = describe(sections, count);
+    struct named_rows named;
+    name_rows(&named);
+    const struct config_command command = describe(&named, sections, count);
     if (!status)
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     if (!status && !is_help)

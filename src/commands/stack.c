@@ -5,58 +5,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char lora_plus[] = "peft.loraplus_lr_ratio"; /* of a run, not of an adapter */
+static const char type_path[] = "peft.type";
 
 /* ---- rows ---- */
 
-/* Keys that several methods have. */
-#define OWN(method, index, field)                                                                                      \
-    { "peft." method "." #field, "peft." #field, index, offsetof(struct peft_config, field) }
-static const struct own_key {
-    const char *path, *common;
-    int method;
-    size_t offset;
-} own_keys[] = {
-    OWN("lora", PEFT_LORA, target_modules),          OWN("lora", PEFT_LORA, exclude_modules),
-    OWN("lora", PEFT_LORA, layers_to_transform),     OWN("ia3", PEFT_IA3, target_modules),
-    OWN("ia3", PEFT_IA3, exclude_modules),           OWN("ia3", PEFT_IA3, layers_to_transform),
-    OWN("prompt", PEFT_PROMPT, num_virtual_tokens),  OWN("ptuning", PEFT_PTUNING, num_virtual_tokens),
-    OWN("prefix", PEFT_PREFIX, num_virtual_tokens),  OWN("ptuning", PEFT_PTUNING, encoder_hidden_size),
-    OWN("prefix", PEFT_PREFIX, encoder_hidden_size),
-};
-enum { OWN_KEYS = sizeof own_keys / sizeof *own_keys };
-
-static const struct config_row *find_common(const char *path) {
-    size_t i = 0;
-    while (strcmp(peft_keys[i].row.path, path) != 0)
-        i++;
-    return &peft_keys[i].row;
+/* Of one method alone, where the key of all may have a default, or a value that stands for none. */
+static struct config_row alone_row(const struct peft_alone_key *key, size_t offset) {
+    struct config_row row = *key->common;
+    row.path = key->path;
+    row.offset += offset + offsetof(struct stack_options, own) + (size_t)key->type * sizeof(struct peft_config);
+    row.default_text = NULL;
+    if (row.type == CONFIG_INT)
+        row.minimum = 1;
+    row.help = "where several methods are trained together: of this one alone";
+    return row;
 }
 
 size_t stack_rows(struct config_row *rows, size_t offset) {
-    size_t count = 1 + peft_key_count + OWN_KEYS;
-    if (!rows)
-        return count;
-    *rows++ = (struct config_row){.path = "peft.type",
-                                  .type = CONFIG_LIST,
-                                  .offset = offset + offsetof(struct stack_options, types),
-                                  .metavar = "METHOD...",
-                                  .default_text = "lora",
-                                  .help = "the method, or several that are trained together; --peft says the same"};
-    for (size_t i = 0; i < peft_key_count; i++) {
-        *rows = peft_keys[i].row;
-        rows++->offset += offset + offsetof(struct stack_options, all);
-    }
-    for (size_t i = 0; i < OWN_KEYS; i++) {
-        *rows = *find_common(own_keys[i].common);
-        rows->path = own_keys[i].path;
-        rows->offset = offset + offsetof(struct stack_options, own) +
-                       (size_t)own_keys[i].method * sizeof(struct peft_config) + own_keys[i].offset;
-        rows->default_text = NULL;
-        if (rows->type == CONFIG_INT)
-            rows->minimum = 1;
-        rows++->help = "where several methods are trained together: of this one alone";
-    }
+    const struct config_row *key;
+    struct peft_alone_key alone;
+    size_t count = 1;
+    if (rows)
+        *rows++ = (struct config_row){.path = type_path,
+                                      .type = CONFIG_LIST,
+                                      .offset = offset + offsetof(struct stack_options, types),
+                                      .metavar = "METHOD...",
+                                      .default_text = PEFT_DEFAULT_METHOD,
+                                      .help = "the method, or several that are trained together; --peft says the same"};
+    for (size_t i = 0; (key = peft_key(i)); i++, count++)
+        if (rows) {
+            *rows = *key;
+            rows++->offset += offset + offsetof(struct stack_options, all);
+        }
+    for (size_t i = 0; peft_alone_key(i, &alone); i++, count++)
+        if (rows)
+            *rows++ = alone_row(&alone, offset);
     return count;
 }
 
@@ -76,39 +59,55 @@ static int add_method(struct stack *stack, const struct peft_config *config, con
     return STATUS_OK;
 }
 
+void stack_names(char out[STACK_NAMES_BYTES]) {
+    size_t used = 0;
+    for (int type = 0; type < PEFT_TYPE_COUNT && used < STACK_NAMES_BYTES; type++)
+        used += (size_t)snprintf(out + used, STACK_NAMES_BYTES - used, "%s%s", peft_method_names[type],
+                                 type + 2 < PEFT_TYPE_COUNT   ? ", "
+                                 : type + 1 < PEFT_TYPE_COUNT ? " or "
+                                                              : "");
+}
+
 static int find_method(const char *name, int *type) {
+    char names[STACK_NAMES_BYTES];
     for (*type = 0; *type < PEFT_TYPE_COUNT; ++*type)
         if (!strcmp(name, peft_method_names[*type]))
             return STATUS_OK;
-    return status_fail(STATUS_USAGE, "--peft %s: expected lora, ia3, adapter, prompt, ptuning or prefix, or several",
-                       name);
+    stack_names(names);
+    return status_fail(STATUS_USAGE, "--peft %s: expected %s, or several", name, names);
 }
 
 /* The common configuration with what was given for this method alone. */
 static struct peft_config config_of(int type, const struct stack_options *options, const struct config *given) {
     struct peft_config config = options->all;
     config.type = type;
-    for (size_t i = 0; i < OWN_KEYS; i++) {
-        bool is_list = find_common(own_keys[i].common)->type == CONFIG_LIST;
-        if (own_keys[i].method == type && config_is_given(given, own_keys[i].path))
-            memcpy((char *)&config + own_keys[i].offset, (const char *)&options->own[type] + own_keys[i].offset,
-                   is_list ? sizeof(struct config_list) : sizeof(int64_t));
-    }
+    struct peft_alone_key key;
+    for (size_t i = 0; peft_alone_key(i, &key); i++)
+        if (key.type == type && config_is_given(given, key.path))
+            peft_copy_key(key.common, &options->own[type], &config);
     return config;
 }
 
-static unsigned methods_of(const struct stack *stack) {
-    unsigned methods = 0;
+static bool has_method(const struct stack *stack, int type) {
     for (int i = 0; i < stack->count; i++)
-        methods |= 1u << stack->configs[i].type;
-    return methods;
+        if (stack->configs[i].type == type)
+            return true;
+    return false;
+}
+
+/* Whether any of its methods has the key. */
+static bool has_key(const struct stack *stack, const char *path) {
+    for (int i = 0; i < stack->count; i++)
+        if (peft_has_key(stack->configs[i].type, path))
+            return true;
+    return false;
 }
 
 void stack_drop_rows(const struct stack *stack, struct config_row *rows, size_t *count) {
-    unsigned methods = methods_of(stack);
-    for (size_t k = 0; k < peft_key_count; k++)
+    const struct config_row *key;
+    for (size_t k = 0; (key = peft_key(k)); k++)
         for (size_t i = 0; i < *count; i++)
-            if (!(peft_keys[k].methods & methods) && !strcmp(rows[i].path, peft_keys[k].row.path)) {
+            if (!has_key(stack, key->path) && !strcmp(rows[i].path, key->path)) {
                 memmove(&rows[i], &rows[i + 1], (*count - i - 1) * sizeof *rows);
                 --*count;
                 break;
@@ -136,27 +135,22 @@ static int check_empty_lists(const struct stack *stack, const struct config *giv
     return STATUS_OK;
 }
 
-/* A key of methods that do not train would do nothing, nor would dropout between layers that are not there. */
+/* A key of methods that do not train would do nothing. */
 static int check_idle_keys(const struct stack *stack, const struct config *given) {
-    for (int i = 0; i < stack->count; i++) {
-        const struct peft_config *c = &stack->configs[i];
-        bool has_layers = c->encoder_reparameterization_type == PEFT_LSTM && c->encoder_num_layers > 1;
-        if (c->type == PEFT_PTUNING && c->encoder_dropout > 0 && !has_layers)
-            return status_fail(STATUS_USAGE,
-                               "peft.encoder_dropout %g: expected with peft.encoder_reparameterization_type LSTM of "
-                               "several layers, between which it is",
-                               c->encoder_dropout);
-    }
-    unsigned methods = methods_of(stack);
-    int status = check_empty_lists(stack, given);
-    for (size_t i = 0; i < peft_key_count && !status; i++)
-        if (!(peft_keys[i].methods & methods) && config_is_given(given, peft_keys[i].row.path))
-            return status_fail(STATUS_USAGE, "%s is no key of --peft %s", peft_keys[i].row.path,
+    const struct config_row *key;
+    struct peft_alone_key alone;
+    int status = STATUS_OK;
+    for (int i = 0; i < stack->count && !status; i++)
+        status = peft_check_run(&stack->configs[i]);
+    if (!status)
+        status = check_empty_lists(stack, given);
+    for (size_t i = 0; !status && (key = peft_key(i)); i++)
+        if (!has_key(stack, key->path) && config_is_given(given, key->path))
+            return status_fail(STATUS_USAGE, "%s is no key of --peft %s", key->path,
                                peft_method_names[stack->configs[0].type]);
-    for (size_t i = 0; i < OWN_KEYS && !status; i++)
-        if (config_is_given(given, own_keys[i].path) && !(methods & 1u << own_keys[i].method))
-            return status_fail(STATUS_USAGE, "%s without --peft %s", own_keys[i].path,
-                               peft_method_names[own_keys[i].method]);
+    for (size_t i = 0; !status && peft_alone_key(i, &alone); i++)
+        if (config_is_given(given, alone.path) && !has_method(stack, alone.type))
+            return status_fail(STATUS_USAGE, "%s without --peft %s", alone.path, peft_method_names[alone.type]);
     return status;
 }
 
@@ -179,16 +173,18 @@ int stack_choose(struct stack *stack, const struct config_list *methods, const s
 
 /* What the adapter is stands in its directory. */
 static int check_keys(const struct config *given, const char *flag) {
-    struct config_row rows[64];
-    size_t count = stack_rows(NULL, 0);
-    if (count > sizeof rows / sizeof *rows)
-        return status_fail(STATUS_UNSUPPORTED, "more keys of peft than %zu", sizeof rows / sizeof *rows);
-    stack_rows(rows, 0);
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(rows[i].path, lora_plus) != 0 && config_is_given(given, rows[i].path))
-            return status_fail(STATUS_USAGE, "%s cannot be given with %s, whose configuration it would change",
-                               rows[i].path, flag);
-    return STATUS_OK;
+    const struct config_row *key;
+    struct peft_alone_key alone;
+    const char *found = config_is_given(given, type_path) ? type_path : NULL;
+    for (size_t i = 0; !found && (key = peft_key(i)); i++)
+        if (!peft_is_run_key(key) && config_is_given(given, key->path))
+            found = key->path;
+    for (size_t i = 0; !found && peft_alone_key(i, &alone); i++)
+        if (config_is_given(given, alone.path))
+            found = alone.path;
+    return found ? status_fail(STATUS_USAGE, "%s cannot be given with %s, whose configuration it would change", found,
+                               flag)
+                 : STATUS_OK;
 }
 
 static int check_same_methods(const struct stack *stack, const struct config_list *methods, const char *directory) {
@@ -197,9 +193,7 @@ static int check_same_methods(const struct stack *stack, const struct config_lis
         int type, status = find_method(methods->items[i], &type);
         if (status)
             return status;
-        is_same = false;
-        for (int k = 0; k < stack->count; k++)
-            is_same = is_same || stack->configs[k].type == type;
+        is_same = has_method(stack, type);
         if (!is_same)
             return status_fail(STATUS_USAGE, "--peft %s: %s is an adapter of another method", methods->items[i],
                                directory);
@@ -207,6 +201,13 @@ static int check_same_methods(const struct stack *stack, const struct config_lis
     return is_same ? STATUS_OK
                    : status_fail(STATUS_USAGE, "--peft: %s is a stack of %d methods, not of %zu", directory,
                                  stack->count, methods->count);
+}
+
+static void take_run_keys(struct peft_config *config, const struct peft_config *all) {
+    const struct config_row *key;
+    for (size_t i = 0; (key = peft_key(i)); i++)
+        if (peft_is_run_key(key))
+            peft_copy_key(key, all, config);
 }
 
 int stack_take(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
@@ -218,7 +219,7 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
         status = peft_files_check_base(stack->init, model);
     for (int i = 0; !status && i < peft_files_count(stack->init); i++) {
         struct peft_config config = peft_files_configs(stack->init)[i];
-        config.loraplus_lr_ratio = options->all.loraplus_lr_ratio;
+        take_run_keys(&config, &options->all);
         status = add_method(stack, &config, directory);
         /* Its own order is that of its directories' names, and says which method changes what first. */
         if (!status && stack->configs[i].type != config.type)

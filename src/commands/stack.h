@@ -14,6 +14,9 @@ struct stack_options {
 };
 /* Its rows, within a struct stack_options at `offset`; without an array only their number. */
 size_t stack_rows(struct config_row *rows, size_t offset);
+/* "lora, ..., ptuning or prefix" */
+enum { STACK_NAMES_BYTES = 256 };
+void stack_names(char out[STACK_NAMES_BYTES]);
 
 /* In the order of the methods' names, in which a stack's directory is read. */
 enum { STACK_MAX = 8 };

@@ -147,6 +147,32 @@ class Files(unittest.TestCase):
         self.assertFalse(wrong, "\n".join(wrong))
 
 
+# Names of methods that are words of other things as well: options of commands, keys of rows.
+OTHER_WORDS = {"adapter", "prompt"}
+
+
+class Methods(unittest.TestCase):
+    """A method of peft/ is a row of peft/methods.h and what stands in its own files; nobody else asks which one it is."""
+
+    def test_a_method_is_named_in_its_own_files_alone(self):
+        table = os.path.join(ROOT, "peft", "methods.h")
+        rows = re.findall(r'^ +ROW\((\w+), "(\w+)", (\w+)\)', read(table), re.M)
+        self.assertEqual(len(rows), len(re.findall(r"^ +ROW\(", read(table), re.M)))
+        self.assertGreater(len(rows), 0)
+        code = {path: re.sub(r"/\*.*?\*/|//[^\n]*", "", read(path), flags=re.S) for _, path in sources()}
+        found = []
+        for number, name, method in rows:
+            own = [path for path in code if re.search(rf"^const struct peft_method {method}\b", code[path], re.M)]
+            self.assertEqual(len(own), 1, f"{method} has no file, or several")
+            stem = os.path.splitext(own[0])[0]
+            literal = "" if name in OTHER_WORDS else rf'|"{name}"'
+            words = re.compile(rf"\b{number}\b|\b{method}\b{literal}")
+            for path in code:
+                if path != table and not re.fullmatch(re.escape(stem) + r"(_\w+|-internal)?\.[ch]", path):
+                    found += [f"{name_of(path)}: {match.group(0)}" for match in words.finditer(code[path])]
+        self.assertFalse(found, "\n".join(found))
+
+
 @unittest.skipUnless(CAMBIUM and os.path.exists(CAMBIUM), "CAMBIUM does not name the built program")
 class Program(unittest.TestCase):
     def run_cambium(self, *words):

@@ -1,0 +1,158 @@
+/* LoRA's configuration, in a run and in PEFT's files. */
+#include "format-internal.h"
+#include "lora-internal.h"
+
+#include <string.h>
+
+/* ---- the section `peft` ---- */
+
+static const struct config_row keys[] = {
+    PEFT_INT(r, "8", 1, 65536, "of lora: rank"),
+    PEFT_FLOAT(lora_alpha, "8", 0, 1e6, "of lora: the update counts lora_alpha / r"),
+    PEFT_FLOAT(lora_dropout, "0", 0, 1, "of lora: dropout of its input, below 1"),
+    PEFT_FLOAT(loraplus_lr_ratio, "1", 1e-6, 1e6, "of lora: learning rate of B over that of A (LoRA+)"),
+    PEFT_BOOL(use_rslora, "false", "of lora: the update counts lora_alpha / sqrt(r)"),
+    PEFT_BOOL(use_dora, "false", "of lora: train magnitudes beside (DoRA)"),
+    PEFT_LIST(rank_pattern, "KEY=R...", "of lora: ranks of the modules that match"),
+    PEFT_LIST(alpha_pattern, "KEY=A...", "of lora: alphas of the modules that match"),
+};
+static const struct peft_shared_key shared[] = {PEFT_SHARED("lora", target_modules),
+                                                PEFT_SHARED("lora", exclude_modules),
+                                                PEFT_SHARED("lora", layers_to_transform),
+                                                {0}};
+
+static const char *const run_keys[] = {"peft.loraplus_lr_ratio", NULL};
+
+/* ---- adapter_config.json ---- */
+
+static const char *const known[] = {"r",
+                                    "lora_alpha",
+                                    "lora_dropout",
+                                    "target_modules",
+                                    "exclude_modules",
+                                    "fan_in_fan_out",
+                                    "use_rslora",
+                                    "use_dora",
+                                    "init_lora_weights",
+                                    "layers_to_transform",
+                                    "layers_pattern",
+                                    "rank_pattern",
+                                    "alpha_pattern",
+                                    "loftq_config",
+                                    "eva_config",
+                                    "corda_config",
+                                    "lora_ga_config",
+                                    "megatron_core",
+                                    "qalora_group_size",
+                                    "ensure_weight_tying",
+                                    "runtime_config",
+                                    NULL};
+static const char *const refused[] = {"bias",
+                                      "enable_lora",
+                                      "modules_to_save",
+                                      "use_qalora",
+                                      "layer_replication",
+                                      "megatron_config",
+                                      "lora_bias",
+                                      "use_bdlora",
+                                      "arrow_config",
+                                      "trainable_token_indices",
+                                      "target_parameters",
+                                      "kasa_config",
+                                      "alora_invocation_tokens",
+                                      "velora_config",
+                                      "monteclora_config",
+                                      NULL};
+
+/* These differ from plain LoRA at the start alone. The others change the base, too, and their adapters are not for the
+ * base as it was. */
+static void check_initialisation(struct peft_reader *r) {
+    static const char *const plain[] = {"gaussian", "eva", "orthogonal", "mica"};
+    const json_t *value = reader_find(r, "init_lora_weights");
+    char word[SHOWN_BYTES];
+    bool is_plain = false;
+    if (!value || json_is_boolean(value))
+        return;
+    if (!json_is_string(value))
+        reader_refuse(r, "init_lora_weights", "true, false or a name");
+    else {
+        for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+            is_plain = is_plain || !strcmp(json_string_value(value), plain[i]);
+        if (!is_plain)
+            r->status =
+                status_fail(STATUS_UNSUPPORTED,
+                            "%s: \"init_lora_weights\" \"%s\" is not supported: such an adapter is for a changed base "
+                            "(convert it to plain LoRA first)",
+                            r->where, reader_shown(json_string_value(value), word));
+    }
+}
+
+/* PEFT's name of the layers' list: GPT-2 has one. */
+static void check_layers_pattern(struct peft_reader *r) {
+    const json_t *value = reader_find(r, "layers_pattern");
+    if (json_is_array(value) && json_array_size(value) == 1)
+        value = json_array_get(value, 0);
+    if (!reader_is_neutral(value) && (!json_is_string(value) || strcmp(json_string_value(value), "h") != 0))
+        reader_refuse(r, "layers_pattern", "null or \"h\"");
+}
+
+static void read(struct peft_reader *r) {
+    struct peft_config *config = r->config;
+    config->loraplus_lr_ratio = 1; /* a run may say another */
+    check_initialisation(r);
+    check_layers_pattern(r);
+    config->r = reader_integer(r, "r", 8, 1, 65536);
+    config->lora_alpha = reader_number(r, "lora_alpha", 8, 0, 1e6);
+    config->lora_dropout = reader_number(r, "lora_dropout", 0, 0, 1);
+    if (config->lora_dropout >= 1)
+        reader_refuse(r, "lora_dropout", "0 or more, below 1");
+    config->use_rslora = reader_bool(r, "use_rslora", false);
+    config->use_dora = reader_bool(r, "use_dora", false);
+    reader_targets(r);
+    reader_names(r, "exclude_modules", &config->exclude_modules);
+    reader_layers(r, "layers_to_transform", &config->layers_to_transform);
+    reader_patterns(r, "rank_pattern", true, &config->rank_pattern);
+    reader_patterns(r, "alpha_pattern", false, &config->alpha_pattern);
+}
+
+static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+    (void)base_directory;
+    writer_set(object, "r", json_integer(config->r));
+    writer_set(object, "lora_alpha", writer_number(config->lora_alpha));
+    writer_set(object, "lora_dropout", json_real(config->lora_dropout));
+    writer_set(object, "bias", json_string("none"));
+    writer_set(object, "fan_in_fan_out", json_true());
+    writer_targets(object, config);
+    writer_set(object, "init_lora_weights", json_true());
+    writer_set(object, "use_rslora", json_boolean(config->use_rslora));
+    writer_set(object, "use_dora", json_boolean(config->use_dora));
+    writer_set(object, "rank_pattern", writer_patterns(&config->rank_pattern, true));
+    writer_set(object, "alpha_pattern", writer_patterns(&config->alpha_pattern, false));
+    writer_set(object, "layers_to_transform", writer_layers(&config->layers_to_transform));
+    writer_set(object, "layers_pattern", json_null());
+    writer_set(object, "modules_to_save", json_null());
+    return STATUS_OK;
+}
+
+/* ---- adapter show ---- */
+
+static void show(const struct peft_config *config, struct strbuf *text) {
+    strbuf_format(text, "%s%s\n", config->use_dora ? ", DoRA" : "", config->use_rslora ? ", rsLoRA" : "");
+    show_list(text, "target_modules", &config->target_modules, peft_method(config->type)->targets);
+    show_list(text, "exclude_modules", &config->exclude_modules, NULL);
+    show_list(text, "layers_to_transform", &config->layers_to_transform, NULL);
+    strbuf_format(text, "r: %lld\nlora_alpha: %g\n", (long long)config->r, config->lora_alpha);
+    show_list(text, "rank_pattern", &config->rank_pattern, NULL);
+    show_list(text, "alpha_pattern", &config->alpha_pattern, NULL);
+}
+
+const struct peft_format lora_format = {.keys = keys,
+                                        .key_count = sizeof keys / sizeof *keys,
+                                        .shared = shared,
+                                        .run_keys = run_keys,
+                                        .type = "LORA",
+                                        .known = known,
+                                        .refused = refused,
+                                        .read = read,
+                                        .write = write,
+                                        .show = show};
