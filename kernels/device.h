@@ -1,9 +1,12 @@
-/* Devices, streams and memory: what a backend is, apart from its arithmetic.
+/* Devices, streams, events and memory: what a backend is, apart from its arithmetic.
  *
  * A device is one processor with its own memory (for the CPU: a number of threads of this process). A stream is an
- * order of work on a device; it belongs to one thread at a time. Operations may return before they ran: whoever needs
- * the result on the host waits for the stream. Above kernels/ nobody dereferences device memory; on the CPU it happens
- * to be host memory, and only tests may know. */
+ * order of work on a device; it belongs to one thread at a time. Operations and copies may return before they ran:
+ * whoever needs the result on the host waits for the stream, or for an event recorded after them.
+ *
+ * Above kernels/ nobody dereferences device memory; on the CPU it happens to be host memory, and only
+ * device_host_reads may tell. Host memory that a copy reads or writes belongs to the copy until the host has waited for
+ * it. */
 #ifndef CAMBIUM_KERNELS_DEVICE_H
 #define CAMBIUM_KERNELS_DEVICE_H
 
@@ -15,20 +18,32 @@
 
 struct device;
 struct stream;
+struct event;
 
-/* Opens a device of backend `kind` ("cpu"). `threads` workers for the CPU, 0 = all cores that this thread may use;
- * fewer where so many are not sensible, or OpenMP does not give them. STATUS_UNSUPPORTED names the kinds that are
- * built. */
-int device_open(const char *kind, int index, int threads, struct device **device);
+/* The backends that are built, the preferred first: "cpu", "late" (the CPU's operations run as late as they may, on
+ * memory that the host cannot read; for tests). Ends with NULL. */
+extern const char *const device_names[];
+
+/* Opens device `index` of the backend `name`; NULL: the first that this machine has. `threads` workers for the CPU, 0 =
+ * all cores that this thread may use; fewer where so many are not sensible, or OpenMP does not give them.
+ * STATUS_UNSUPPORTED names the backends that are built. */
+int device_open(const char *name, int index, int threads, struct device **device);
 void device_close(struct device *device);
 /* One line for people: "cpu, 2 threads, avx512_bf16". */
 const char *device_description(const struct device *device);
 int device_threads(const struct device *device);
+/* Whether device memory is plain memory of the host once the stream has run: what goes through the host (collectives
+ * without a library of the device's) needs no copies then. */
+bool device_host_reads(const struct device *device);
 
-/* Zeroed memory aligned to 64 bytes (large blocks on huge pages where the system has them). STATUS_MEMORY with the
- * size. */
+/* Memory of the device, aligned to 64 bytes (large blocks on huge pages where the system has them); its contents are
+ * undefined. STATUS_MEMORY with the size. */
 int device_alloc(struct device *device, size_t bytes, void **memory);
 void device_free(struct device *device, void *memory);
+/* Zeroed memory of the host that copies from and to the device are fastest with (pinned, where the backend has that).
+ * STATUS_MEMORY with the size. */
+int device_host_alloc(struct device *device, size_t bytes, void **memory);
+void device_host_free(struct device *device, void *memory);
 
 /* The machine's ceilings, for benchmarks and the trainer's log: FLOP/s of the plain products of a GPT-2 block in fp32
  * or bf16 (forward, input gradient, weight gradient; the best of several, summed), and bytes/s of a streaming read.
@@ -37,14 +52,32 @@ int device_measure_gemm(struct device *device, enum dtype dtype, double max_seco
 int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
 int stream_open(struct device *device, struct stream **stream);
+/* What is queued runs before. */
 void stream_close(struct stream *stream);
 /* Returns when everything queued has run; the first error of it. */
 int stream_wait(struct stream *stream);
 struct device *stream_device(const struct stream *stream);
 
+enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
+
+/* `rows` runs of `bytes` bytes each; strides are bytes from one run to the next. */
+struct copy_call {
+    enum copy_kind kind;
+    void *to;
+    const void *from;
+    size_t rows, bytes, to_stride, from_stride;
+};
+int stream_copy_rows(struct stream *stream, const struct copy_call *copy);
 int stream_copy_to_device(struct stream *stream, void *device_memory, const void *host, size_t bytes);
 int stream_copy_to_host(struct stream *stream, void *host, const void *device_memory, size_t bytes);
 int stream_copy(struct stream *stream, void *to, const void *from, size_t bytes);
 int stream_zero(struct stream *stream, void *memory, size_t bytes);
+
+/* A mark in a stream. event_wait returns when what was queued before the last event_record has run (at once where there
+ * was none), with the first error of it. */
+int event_open(struct device *device, struct event **event);
+void event_close(struct event *event);
+int event_record(struct event *event, struct stream *stream);
+int event_wait(struct event *event);
 
 #endif

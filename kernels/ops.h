@@ -5,9 +5,11 @@
  * parameters are fp32. Arithmetic is in fp32 at least, and results are rounded once. All tensors are row-major.
  *
  * Every function takes a `struct exec`: the stream it runs on, and scratch memory of the caller, at least what the
- * matching *_workspace function asked for. It returns STATUS_OK or a negative status (STATUS_UNSUPPORTED: this backend
- * lacks the operation for these types; never a silent fallback), and may return before it ran. Nothing allocates.
- * Results do not depend on the number of threads, and those of a row not on the other rows, unless said otherwise. */
+ * matching *_workspace function asked for, which reads sizes and types only. Pointers in arguments lead to device
+ * memory; the structs themselves are the caller's again when the call returns. A function returns STATUS_OK or a
+ * negative status (STATUS_UNSUPPORTED: this backend lacks the operation for these types; never a silent fallback), and
+ * may return before it ran: a failure is then the stream's. Nothing allocates. Results do not depend on the number of
+ * threads, and those of a row not on the other rows, unless said otherwise. */
 #ifndef CAMBIUM_KERNELS_OPS_H
 #define CAMBIUM_KERNELS_OPS_H
 
@@ -61,8 +63,8 @@ struct gemm {
     const void *b;     /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward); row stride ldb */
     int64_t ldb;
     bool b_transposed;
-    const struct weight_view *packed; /* instead of b: a packed [n,k] weight; A plain, no GELU backward */
-    void *c;                          /* row stride ldc */
+    struct weight_view packed; /* instead of b, where its layout is WEIGHT_PACKED: [n,k]; A plain, no GELU backward */
+    void *c;                   /* row stride ldc */
     int64_t ldc;
     enum dtype type;   /* of A, B, bias and aux */
     enum dtype c_type; /* type, or fp32 */
@@ -210,7 +212,7 @@ struct residual_dropout {
 struct attention {
     int64_t rows;                 /* N */
     int64_t segments;             /* S */
-    const int64_t *segment_start; /* host, [S+1], ascending, 0 .. N */
+    const int64_t *segment_start; /* [S+1] ascending, 0 .. N */
     int heads, kv_heads, head_size;
     int first_head; /* global number of head 0, for dropout keys */
     enum dtype type;

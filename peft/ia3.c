@@ -174,7 +174,7 @@ static int multiply(const struct scale *scale, const struct hook_call *call, boo
                         .b = is_packed ? NULL : weight.data,
                         .ldb = call->in,
                         .b_transposed = is_forward,
-                        .packed = is_packed ? &weight : NULL,
+                        .packed = is_packed ? weight : (struct weight_view){0},
                         .c = to,
                         .ldc = is_forward ? call->out : call->in,
                         .type = call->dtype,

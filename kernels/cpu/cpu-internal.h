@@ -2,30 +2,31 @@
 #ifndef CAMBIUM_KERNELS_CPU_INTERNAL_H
 #define CAMBIUM_KERNELS_CPU_INTERNAL_H
 
-#include "kernels/ops.h"
+#include "backend.h"
 
 struct gemm_cache; /* oneDNN primitives by shape and thread count (gemm_cache.c) */
 
-struct device {
-    int threads;
-    const char *level;     /* the widest level of this processor: "v2", "v3", "v4", "v4bf16" */
-    const struct ops *ops; /* its table */
+struct cpu_device {
+    struct device device;
     struct gemm_cache *gemms;
-    char description[96];
 };
 
-struct stream {
-    struct device *device;
-};
+static inline struct gemm_cache *cpu_gemms(const struct device *device) {
+    return ((const struct cpu_device *)device)->gemms;
+}
 
 static inline int exec_threads(const struct exec *exec) {
     return exec->stream->device->threads;
 }
 
 /* gemm_cache.c and gemm.c. */
-int gemm_cache_open(struct device *device);
-void gemm_cache_close(struct device *device);
+int gemm_cache_open(struct gemm_cache **cache);
+void gemm_cache_close(struct gemm_cache *cache);
 bool cpu_gemm_supports(struct device *device, const struct gemm *gemm);
+
+/* measure.c. */
+int cpu_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops);
+int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
 extern const struct ops cpu_ops_v2, cpu_ops_v3, cpu_ops_v4, cpu_ops_v4bf16;
 

@@ -50,6 +50,10 @@ struct gemm_level {
     void (*packed_gemm)(const struct exec *exec, const struct gemm *gemm);
 };
 
+static inline bool gemm_is_packed(const struct gemm *gemm) {
+    return gemm->packed.layout == WEIGHT_PACKED;
+}
+
 /* The operation with a level's parts (gemm.c). */
 size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *gemm);
 int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *gemm);

@@ -29,9 +29,9 @@ static const char *refusal(const struct gemm *g) {
         return "A and B are fp32 or bf16";
     if (g->c_type != g->type && g->c_type != DTYPE_F32)
         return "C has A's type or is fp32";
-    if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (g->packed && g->c_type != DTYPE_F32)))
+    if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (gemm_is_packed(g) && g->c_type != DTYPE_F32)))
         return "what accumulates has neither bias nor epilogue, and with a packed weight it is fp32";
-    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || g->packed))
+    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_packed(g)))
         return "what is scaled has neither bias nor epilogue, nor a packed weight";
     if (g->delta_count &&
         (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c_type != DTYPE_BF16))
@@ -42,7 +42,7 @@ static const char *refusal(const struct gemm *g) {
         return "with A transposed, C is a gradient in fp32 and there is no epilogue";
     if (g->bias_gradient && !g->a_transposed)
         return "a bias gradient comes with the transposed A of a weight gradient";
-    if (g->packed && (g->a_transposed || is_dgelu(g)))
+    if (gemm_is_packed(g) && (g->a_transposed || is_dgelu(g)))
         return "a packed weight multiplies plain rows, forward";
     return NULL;
 }
@@ -342,7 +342,7 @@ static int run_packed_deltas(const struct gemm_level *level, const struct exec *
 /* Whether oneDNN has the product: this processor may lack what bf16 needs. */
 static bool is_in_library(struct device *device, const struct gemm *g) {
     struct piece first = piece_at(g, 0);
-    if (g->packed || g->m == 0 || g->n == 0)
+    if (gemm_is_packed(g) || g->m == 0 || g->n == 0)
         return true;
     struct gemm_form form = is_bare(g) ? bare_form(g, 0, 0) : piece_form(g, &first);
     return gemm_cache_has(device, &form);
@@ -358,12 +358,12 @@ size_t gemm_workspace(const struct gemm_level *level, struct device *device, con
     struct gemm bare = *g;
     bare.delta_count = 0;
     size_t without = g->delta_count ? gemm_workspace(level, device, &bare) : 0, bytes;
-    if (g->packed)
+    if (gemm_is_packed(g))
         bytes = g->delta_count ? packed_deltas_workspace(level, device, g) : level->packed_workspace(device, g);
     else
         bytes = scratchpad_bytes(device, g) + (is_bare(g) ? 0 : stage_bytes(g));
     bytes = bytes > without ? bytes : without;
-    if (g->packed)
+    if (gemm_is_packed(g))
         return bytes;
     size_t sums = g->bias_gradient ? level->column_sum_workspace(device, g->k, g->m) : 0;
     return bytes > sums ? bytes : sums;
@@ -433,10 +433,9 @@ int gemm_run(const struct gemm_level *level, const struct exec *exec, const stru
     if (g->m < 0 || g->n < 0 || g->k <= 0)
         return status_fail(STATUS_INVALID, "gemm: a product of %lld x %lld x %lld", (long long)g->m, (long long)g->n,
                            (long long)g->k);
-    if (g->packed && (g->packed->layout != WEIGHT_PACKED || g->packed->type != g->type || g->packed->rows != g->n ||
-                      g->packed->cols != g->k))
+    if (gemm_is_packed(g) && (g->packed.type != g->type || g->packed.rows != g->n || g->packed.cols != g->k))
         return status_fail(STATUS_INVALID, "gemm: the packed weight is %s [%lld, %lld], expected %s [%lld, %lld]",
-                           dtype_name(g->packed->type), (long long)g->packed->rows, (long long)g->packed->cols,
+                           dtype_name(g->packed.type), (long long)g->packed.rows, (long long)g->packed.cols,
                            dtype_name(g->type), (long long)g->n, (long long)g->k);
     if (g->m == 0 || g->n == 0)
         return STATUS_OK;
@@ -445,12 +444,12 @@ int gemm_run(const struct gemm_level *level, const struct exec *exec, const stru
                            "gemm: oneDNN has no %s products on this processor: they need AVX-512; train in fp32",
                            dtype_name(g->type));
     size_t needed = gemm_workspace(level, exec->stream->device, g);
-    bool is_library = !g->packed || g->delta_count; /* oneDNN's, in part */
+    bool is_library = !gemm_is_packed(g) || g->delta_count; /* oneDNN's, in part */
     if (exec->workspace_bytes < needed && is_library && !g->a_transposed && g->m > 1)
         return run_halves(level, exec, g);
     if (exec->workspace_bytes < needed)
         return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
-    if (!g->packed)
+    if (!gemm_is_packed(g))
         return run_plain(level, exec, g);
     if (g->delta_count)
         return run_packed_deltas(level, exec, g);

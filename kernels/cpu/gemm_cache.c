@@ -32,14 +32,14 @@ struct gemm_cache {
     struct entry slot[SLOTS];
 };
 
-int gemm_cache_open(struct device *device) {
-    struct gemm_cache *cache = calloc(1, sizeof *cache);
+int gemm_cache_open(struct gemm_cache **out) {
+    struct gemm_cache *cache = *out = calloc(1, sizeof *cache);
     if (!cache)
         return status_fail(STATUS_MEMORY, "out of memory");
     pthread_mutex_init(&cache->lock, NULL);
-    device->gemms = cache;
     if (dnnl_engine_create(&cache->engine, dnnl_cpu, 0) || dnnl_stream_create(&cache->stream, cache->engine, 0)) {
-        gemm_cache_close(device);
+        gemm_cache_close(cache);
+        *out = NULL;
         return status_fail(STATUS_UNSUPPORTED, "oneDNN cannot open the processor");
     }
     return STATUS_OK;
@@ -56,8 +56,7 @@ static void clear(struct gemm_cache *cache) {
     cache->used = 0;
 }
 
-void gemm_cache_close(struct device *device) {
-    struct gemm_cache *cache = device->gemms;
+void gemm_cache_close(struct gemm_cache *cache) {
     if (!cache)
         return;
     clear(cache);
@@ -65,7 +64,6 @@ void gemm_cache_close(struct device *device) {
     dnnl_engine_destroy(cache->engine);
     pthread_mutex_destroy(&cache->lock);
     free(cache);
-    device->gemms = NULL;
 }
 
 static dnnl_data_type_t dnnl_type(int type) {
@@ -175,7 +173,7 @@ static struct entry *find(struct gemm_cache *cache, const struct gemm_form *form
 
 /* Takes the lock and makes the device's thread count the caller's; returns the caller's own. */
 static int enter(struct device *device) {
-    pthread_mutex_lock(&device->gemms->lock);
+    pthread_mutex_lock(&cpu_gemms(device)->lock);
     int threads = omp_get_max_threads();
     omp_set_dynamic(0); /* oneDNN leaves out the work of threads that do not come */
     if (threads != device->threads)
@@ -186,19 +184,19 @@ static int enter(struct device *device) {
 static void leave(struct device *device, int threads) {
     if (threads != device->threads)
         omp_set_num_threads(threads);
-    pthread_mutex_unlock(&device->gemms->lock);
+    pthread_mutex_unlock(&cpu_gemms(device)->lock);
 }
 
 bool gemm_cache_has(struct device *device, const struct gemm_form *form) {
     int threads = enter(device);
-    bool has = find(device->gemms, form)->primitive;
+    bool has = find(cpu_gemms(device), form)->primitive;
     leave(device, threads);
     return has;
 }
 
 size_t gemm_cache_scratchpad(struct device *device, const struct gemm_form *form) {
     int threads = enter(device);
-    size_t bytes = find(device->gemms, form)->scratchpad_bytes;
+    size_t bytes = find(cpu_gemms(device), form)->scratchpad_bytes;
     leave(device, threads);
     return bytes;
 }
@@ -226,7 +224,7 @@ static int run(struct gemm_cache *cache, const struct gemm_form *form, const str
 
 int gemm_cache_run(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers) {
     int threads = enter(device);
-    int status = run(device->gemms, form, pointers);
+    int status = run(cpu_gemms(device), form, pointers);
     leave(device, threads);
     return status;
 }

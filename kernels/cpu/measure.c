@@ -70,7 +70,7 @@ static int time_products(struct device *device, const struct exec *exec, enum dt
     return STATUS_OK;
 }
 
-int device_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops) {
+int cpu_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops) {
     double end = clock_seconds() + max_seconds;
     void *memory[4] = {0};
     struct exec exec = {0};
@@ -105,7 +105,7 @@ int device_measure_gemm(struct device *device, enum dtype dtype, double max_seco
     return status;
 }
 
-int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
+int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
     enum { WORDS = 32 << 20 }; /* 256 MB: no cache holds it */
     void *memory;
     int status = device_alloc(device, WORDS * sizeof(uint64_t), &memory);

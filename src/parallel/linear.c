@@ -70,7 +70,7 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
         .aux = call->aux,
     };
     if (weight.layout == WEIGHT_PACKED) {
-        gemm.packed = &weight;
+        gemm.packed = weight;
     } else {
         gemm.b = weight.data;
         gemm.ldb = linear->in;

@@ -55,7 +55,7 @@ static int with_a_stream(struct comm *world, void *context) {
 static void a_collective_follows_its_stream(void **state) {
     (void)state;
     struct device *device;
-    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(device_open(test_device(), 0, 1, &device));
     test_ok(comm_local_run(1, with_a_stream, device));
     test_ok(comm_local_run(4, with_a_stream, device));
     device_close(device);

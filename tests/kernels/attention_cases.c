@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 enum { ROWS, HEADS, KV_HEADS, SIZE, PREFIX, SEGMENTS, DROPPED, FIRST_TOKEN };
-enum { QKV, PREFIX_K, PREFIX_V, SAMPLE, TOKEN, OUT, LSE, DOUT, DQKV, DPREFIX_K, DPREFIX_V };
+enum { QKV, PREFIX_K, PREFIX_V, SAMPLE, TOKEN, OUT, LSE, DOUT, DQKV, DPREFIX_K, DPREFIX_V, STARTS };
 enum {
     EQUAL = 1,    /* segments of the same length; else they grow */
     STRIDED = 2,  /* rows longer than their tensors */
@@ -46,6 +46,11 @@ static void fill_tokens(const struct op_run *run, struct op_tensor *t) {
             token = token / 3 * 10 + token % 3;
         t->value[i] = (double)(run->shape[FIRST_TOKEN] + token);
     }
+}
+
+static void fill_starts(const struct op_run *run, struct op_tensor *t) {
+    for (int64_t i = 0; i < t->cols; i++)
+        t->value[i] = (double)run->host[i];
 }
 
 /* ---- the reference, a row of a head at a time ------------------------------------------------------------------- */
@@ -215,6 +220,12 @@ static void attention_setup(struct op_run *run) {
         t[PREFIX_V] = t[PREFIX_K];
         t[PREFIX_V].name = "prefix_v";
     }
+    t[STARTS] = (struct op_tensor){.name = "segment_start",
+                                   .role = OP_IN,
+                                   .type = DTYPE_I64,
+                                   .rows = 1,
+                                   .cols = segments + 1,
+                                   .fill = fill_starts};
     t[SAMPLE] = (struct op_tensor){
         .name = "sample", .role = OP_IN, .type = DTYPE_I32, .rows = 1, .cols = rows, .fill = fill_samples};
     t[TOKEN] = (struct op_tensor){
@@ -271,7 +282,7 @@ static struct attention attention_arguments(const struct op_run *run) {
     return (struct attention){
         .rows = s[ROWS],
         .segments = s[SEGMENTS],
-        .segment_start = run->host,
+        .segment_start = t[STARTS].data,
         .heads = (int)s[HEADS],
         .kv_heads = (int)s[KV_HEADS],
         .head_size = (int)s[SIZE],

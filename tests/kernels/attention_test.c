@@ -8,27 +8,27 @@ static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
 
 static void attention_equals_fp64(void **state) {
     (void)state;
-    test_ok(op_check_reference(&attention_family, test_is_long()));
+    test_ok(op_check_reference(&attention_family, test_device(), test_is_long()));
 }
 
 static void attention_gradients_are_those_of_finite_differences(void **state) {
     (void)state;
-    test_ok(op_check_gradients(&attention_family, test_is_long()));
+    test_ok(op_check_gradients(&attention_family, test_device(), test_is_long()));
 }
 
 static void attention_does_not_depend_on_the_number_of_threads(void **state) {
     (void)state;
-    test_ok(op_check_threads(&attention_family, test_is_long()));
+    test_ok(op_check_threads(&attention_family, test_device(), test_is_long()));
 }
 
 static void paged_attention_equals_fp64(void **state) {
     (void)state;
-    test_ok(op_check_reference(&paged_family, test_is_long()));
+    test_ok(op_check_reference(&paged_family, test_device(), test_is_long()));
 }
 
 static void paged_attention_does_not_depend_on_the_number_of_threads(void **state) {
     (void)state;
-    test_ok(op_check_threads(&paged_family, test_is_long()));
+    test_ok(op_check_threads(&paged_family, test_device(), test_is_long()));
 }
 
 /* ---- one sequence, through both --------------------------------------------------------------------------------- */

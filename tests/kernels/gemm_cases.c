@@ -101,7 +101,6 @@ static float scale_of(const struct op_run *run) {
 }
 
 static struct gemm gemm_arguments(const struct op_run *run) {
-    static const struct weight_view some_packed = {.layout = WEIGHT_PACKED};
     const struct op_tensor *t = run->tensor;
     int v = run->variant;
     struct gemm g = {.m = run->shape[0],
@@ -121,7 +120,7 @@ static struct gemm gemm_arguments(const struct op_run *run) {
                      .aux = t[AUX_MATRIX].data,
                      .bias_gradient = t[BIAS_SUM].data};
     if (v & PACKED) {
-        g.packed = run->state ? run->state : &some_packed;
+        g.packed = run->state ? *(struct weight_view *)run->state : (struct weight_view){.layout = WEIGHT_PACKED};
     } else {
         g.b = t[B].data;
         g.ldb = t[B].stride;

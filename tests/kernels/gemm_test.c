@@ -7,7 +7,7 @@
 
 static void products_equal_fp64(void **state) {
     (void)state;
-    test_ok(op_check_reference(&gemm_family, test_is_long()));
+    test_ok(op_check_reference(&gemm_family, test_device(), test_is_long()));
 }
 
 /* Where oneDNN has AVX-512 (CTest also runs this program without): narrower, it shares sums among threads. */
@@ -23,7 +23,7 @@ static void products_do_not_depend_on_the_number_of_threads(void **state) {
     (void)state;
     if (!has_ordered_products())
         test_skip("oneDNN has no products in a fixed order on this processor");
-    test_ok(op_check_threads(&gemm_family, test_is_long()));
+    test_ok(op_check_threads(&gemm_family, test_device(), test_is_long()));
 }
 
 /* A device with a stream, and its memory: random numbers of a type, or zeros. */
@@ -88,7 +88,7 @@ static void rows_of_a_packed_product(const char *level, enum dtype type, int64_t
                          .k = k,
                          .a = a,
                          .lda = k,
-                         .packed = &packed,
+                         .packed = packed,
                          .c = all,
                          .ldc = n,
                          .type = type,
@@ -151,7 +151,7 @@ static void what_is_not_built_is_refused(void **state) {
     assert_true(ops->gemm_supports(scene.device, &good));
     struct weight_view other = {.type = DTYPE_F32, .layout = WEIGHT_PACKED, .data = x, .rows = 5, .cols = 4};
     struct gemm packed = good;
-    packed.packed = &other;
+    packed.packed = other;
     test_fails(ops->gemm(&scene.exec, &packed), STATUS_INVALID, "[5, 4], expected fp32 [4, 4]");
     other.rows = 4;
     test_fails(ops->gemm(&scene.exec, &packed), STATUS_INVALID, "workspace");
@@ -333,7 +333,7 @@ static void check_deltas(struct scene *scene, const struct ops *ops, const struc
     if (is_packed) {
         test_ok(device_alloc(scene->device, ops->packed_bytes(scene->device, &plain), &form));
         test_ok(ops->pack(&scene->exec, &plain, form, &packed));
-        g.packed = &packed;
+        g.packed = packed;
     }
     struct gemm with = g;
     with.c = c;

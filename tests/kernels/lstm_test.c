@@ -3,17 +3,17 @@
 
 static void lstm_equals_fp64(void **state) {
     (void)state;
-    test_ok(op_check_reference(&lstm_family, test_is_long()));
+    test_ok(op_check_reference(&lstm_family, test_device(), test_is_long()));
 }
 
 static void gradients_equal_finite_differences(void **state) {
     (void)state;
-    test_ok(op_check_gradients(&lstm_family, test_is_long()));
+    test_ok(op_check_gradients(&lstm_family, test_device(), test_is_long()));
 }
 
 static void threads_do_not_change_bits(void **state) {
     (void)state;
-    test_ok(op_check_threads(&lstm_family, test_is_long()));
+    test_ok(op_check_threads(&lstm_family, test_device(), test_is_long()));
 }
 
 int main(void) {

@@ -12,6 +12,7 @@ size_t op_tensor_span(const struct op_tensor *tensor);
 
 /* A device, a stream and the workspace that one call of a run wants, guarded. */
 struct op_scene {
+    const char *backend;
     struct device *device;
     struct stream *stream;
     const struct ops *ops;

@@ -37,6 +37,11 @@ double op_decode(enum dtype type, const void *at) {
         memcpy(&x, at, 4);
         return x;
     }
+    case DTYPE_I64: {
+        int64_t x;
+        memcpy(&x, at, 8);
+        return (double)x;
+    }
     default: {
         double x;
         memcpy(&x, at, 8);
@@ -49,6 +54,7 @@ static void encode(enum dtype type, double value, void *at) {
     float narrow = (float)value;
     uint16_t half = bf16_from_float(narrow);
     int32_t whole = type == DTYPE_I32 ? (int32_t)value : 0;
+    int64_t wide = type == DTYPE_I64 ? (int64_t)value : 0;
     switch (type) {
     case DTYPE_F32:
         memcpy(at, &narrow, 4);
@@ -58,6 +64,9 @@ static void encode(enum dtype type, double value, void *at) {
         break;
     case DTYPE_I32:
         memcpy(at, &whole, 4);
+        break;
+    case DTYPE_I64:
+        memcpy(at, &wide, 8);
         break;
     default:
         memcpy(at, &value, 8);

@@ -29,7 +29,7 @@ struct op_tensor {
     /* Set by the kind's setup; a tensor whose role is 0 is absent and its `data` stays NULL. */
     const char *name;
     enum op_role role;
-    enum dtype type; /* fp32, bf16, fp64 or int32 */
+    enum dtype type; /* fp32, bf16, fp64, int32, or int64 with a fill */
     int64_t rows, cols;
     int64_t stride; /* elements from row to row; 0: cols */
     double center;  /* filled with normal numbers of this mean (0) */
@@ -57,7 +57,7 @@ struct op_run {
     enum dtype type;      /* the case's */
     int variant;          /* the case's */
     struct op_tensor tensor[OP_TENSORS];
-    int64_t host[OP_HOST]; /* for arguments that are host arrays (segment bounds); setup may fill it */
+    int64_t host[OP_HOST]; /* of the setup, for what the reference wants at hand (segment bounds) */
     void *state;           /* from the kind's prepare, or NULL */
     bool is_benchmark;     /* nothing will be compared: a fill may take what is quick instead of what is consistent */
 };
@@ -108,12 +108,13 @@ extern const struct op_family norm_family, pointwise_family, ends_family, optimi
 /* Every family; NULL behind the last. */
 const struct op_family *op_family_at(int index);
 
-/* Each returns the first failure, a line that names operation, shape, level, threads, tensor and element. */
-int op_check_reference(const struct op_family *family, bool is_long);
+/* On a backend, with each of its tables. Each returns the first failure, a line that names operation, shape, level,
+ * threads, tensor and element. */
+int op_check_reference(const struct op_family *family, const char *device, bool is_long);
 /* Kinds with a loss: sampled elements of every tensor with gradient_of. */
-int op_check_gradients(const struct op_family *family, bool is_long);
+int op_check_gradients(const struct op_family *family, const char *device, bool is_long);
 /* The same bits for 1, 2 and 3 threads. */
-int op_check_threads(const struct op_family *family, bool is_long);
+int op_check_threads(const struct op_family *family, const char *device, bool is_long);
 
 struct op_timing {
     double seconds; /* median of the calls */

@@ -20,7 +20,8 @@ int op_scene_enter(struct op_scene *scene, struct op_run *run) {
     scene->exec = (struct exec){.stream = scene->stream, .workspace = scene->workspace, .workspace_bytes = bytes};
     if (!status && kind->prepare)
         status = kind->prepare(run, scene->ops, &scene->exec);
-    return status;
+    int waited = stream_wait(scene->stream); /* for the guard's bytes */
+    return status ? status : waited;
 }
 
 int op_scene_leave(struct op_scene *scene, struct op_run *run) {
@@ -28,6 +29,8 @@ int op_scene_leave(struct op_scene *scene, struct op_run *run) {
     unsigned char guard[OP_GUARD];
     int status =
         stream_copy_to_host(scene->stream, guard, (char *)scene->workspace + scene->exec.workspace_bytes, sizeof guard);
+    if (!status)
+        status = stream_wait(scene->stream);
     for (int i = 0; i < OP_GUARD && !status; i++)
         if (guard[i] != 0xff)
             status = status_fail(STATUS_INVALID, "byte %d behind the workspace of %zu was written", i,
@@ -68,6 +71,8 @@ static int check_tensor(const struct op_run *run, int index, struct stream *stre
     if (!image)
         return status_fail(STATUS_MEMORY, "out of memory for tensor %s", t->name);
     int status = stream_copy_to_host(stream, image, t->block, t->image_bytes);
+    if (!status)
+        status = stream_wait(stream);
     if (!status)
         status = check_untouched(t, image);
     free(image);
@@ -187,6 +192,7 @@ static unsigned char *snapshot(const struct op_run *run, struct stream *stream, 
         stream_copy_to_host(stream, at, t->block, t->image_bytes);
         at += t->image_bytes;
     }
+    stream_wait(stream);
     return all;
 }
 
@@ -198,7 +204,7 @@ static int check_case_threads(struct op_scene *scene, struct op_run *run) {
         return STATUS_OK;
     for (int threads = 1; threads <= 3 && !status; threads++) {
         struct op_scene other = {.ops = scene->ops};
-        status = device_open("cpu", 0, threads, &other.device);
+        status = device_open(scene->backend, 0, threads, &other.device);
         if (!status)
             status = stream_open(other.device, &other.stream);
         if (!status)
@@ -219,6 +225,12 @@ static int check_case_threads(struct op_scene *scene, struct op_run *run) {
     return status;
 }
 
+/* The table of a level of instructions, or at the first the only one of a device without levels; or NULL. */
+static const struct ops *table_at(const struct device *device, int level) {
+    const struct ops *ops = ops_for_level(device, levels[level]);
+    return ops || level > 0 || ops_for_level(device, levels[0]) ? ops : ops_for(device);
+}
+
 static int check_case(const struct op_case *c, struct op_scene *scene,
                       int (*check)(struct op_scene *scene, struct op_run *run), bool needs_reference) {
     struct op_run run = {0};
@@ -230,7 +242,7 @@ static int check_case(const struct op_case *c, struct op_scene *scene,
     if (needs_reference)
         c->kind->reference(&run);
     for (int i = 0; i < LEVELS && !status; i++) {
-        scene->ops = ops_for_level(scene->device, levels[i]);
+        scene->ops = table_at(scene->device, i);
         if (scene->ops)
             status = check(scene, &run);
         if (status)
@@ -240,10 +252,10 @@ static int check_case(const struct op_case *c, struct op_scene *scene,
     return status;
 }
 
-static int check_family(const struct op_family *family, bool is_long,
+static int check_family(const struct op_family *family, const char *backend, bool is_long,
                         int (*check)(struct op_scene *scene, struct op_run *run), bool needs_reference) {
-    struct op_scene scene = {0};
-    int status = device_open("cpu", 0, 2, &scene.device);
+    struct op_scene scene = {.backend = backend};
+    int status = device_open(backend, 0, 2, &scene.device);
     if (!status)
         status = stream_open(scene.device, &scene.stream);
     scene.exec.stream = scene.stream;
@@ -257,14 +269,14 @@ static int check_family(const struct op_family *family, bool is_long,
     return status;
 }
 
-int op_check_reference(const struct op_family *family, bool is_long) {
-    return check_family(family, is_long, check_case_reference, true);
+int op_check_reference(const struct op_family *family, const char *backend, bool is_long) {
+    return check_family(family, backend, is_long, check_case_reference, true);
 }
 
-int op_check_gradients(const struct op_family *family, bool is_long) {
-    return check_family(family, is_long, check_case_gradients, false);
+int op_check_gradients(const struct op_family *family, const char *backend, bool is_long) {
+    return check_family(family, backend, is_long, check_case_gradients, false);
 }
 
-int op_check_threads(const struct op_family *family, bool is_long) {
-    return check_family(family, is_long, check_case_threads, false);
+int op_check_threads(const struct op_family *family, const char *backend, bool is_long) {
+    return check_family(family, backend, is_long, check_case_threads, false);
 }

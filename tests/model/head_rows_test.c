@@ -152,7 +152,7 @@ static int run_rank(struct comm *world, void *context) {
     struct rank rank;
     struct model *model = NULL;
     struct answer answer;
-    int status = device_open("cpu", 0, 1, &device);
+    int status = device_open(test_device(), 0, 1, &device);
     if (status)
         return status;
     status = rank_open(&rank, &run->grid, world, device, 1);

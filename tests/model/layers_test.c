@@ -357,7 +357,7 @@ static int run_rank(struct comm *world, void *context) {
     const struct task *task = context;
     struct scene s = {.layer = task->layer};
     struct rank_grid grid = {task->tensors, 1, 1, 1, 1};
-    int status = device_open("cpu", 0, 1, &s.device);
+    int status = device_open(test_device(), 0, 1, &s.device);
     if (status)
         return status;
     status = rank_open(&s.rank, &grid, world, s.device, 1);
@@ -378,7 +378,7 @@ static int run_rank(struct comm *world, void *context) {
 
 static void check(enum layer layer) {
     struct scene whole = {.layer = layer};
-    test_ok(device_open("cpu", 0, 1, &whole.device));
+    test_ok(device_open(test_device(), 0, 1, &whole.device));
     test_ok(rank_open_single(&whole.rank, whole.device, 1));
     test_ok(model_open(&options, &whole.rank, false, NULL, &whole.model));
     test_ok(play(&whole, NULL));

@@ -13,7 +13,7 @@ struct test_model {
 };
 
 static inline void test_model_open(struct test_model *t, struct model_options options) {
-    test_ok(device_open("cpu", 0, 2, &t->device));
+    test_ok(device_open(test_device(), 0, 2, &t->device));
     test_ok(rank_open_single(&t->rank, t->device, 1));
     test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
 }

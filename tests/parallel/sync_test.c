@@ -116,7 +116,7 @@ static int run_rank(struct comm *world, void *context) {
     struct rank rank;
     struct param_store store = {0};
     struct gradient_sync sync = {0};
-    int status = device_open("cpu", 0, 1, &device);
+    int status = device_open(test_device(), 0, 1, &device);
     if (!status)
         status = rank_open(&rank, &grid, world, device, 0);
     struct param_part part = {.tensor = rank.place.tensor, .tensors = TENSOR};

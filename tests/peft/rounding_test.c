@@ -66,7 +66,7 @@ static void opened_open(struct opened *o, const struct place *place, int count, 
     options.config.hidden_size = WIDE;
     options.config.ffn_hidden_size = 2 * WIDE;
     struct peft_options stack = {.adapters = pairs, .count = count, .model = &options, .trains = use == MODEL_TRAIN};
-    test_ok(device_open("cpu", 0, 2, &o->device));
+    test_ok(device_open(test_device(), 0, 2, &o->device));
     test_ok(rank_open_single(&o->rank, o->device, 1));
     test_ok(peft_open(&stack, &o->rank, &o->peft));
     options.hooks = peft_hooks(o->peft);

@@ -34,7 +34,7 @@ struct tuned {
 static inline bool tuned_has_bf16(void) {
     struct device *device;
     struct gemm gemm = {.m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8, .type = DTYPE_BF16, .c_type = DTYPE_BF16};
-    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(device_open(test_device(), 0, 1, &device));
     bool has = ops_for(device)->gemm_supports(device, &gemm);
     device_close(device);
     return has;

@@ -71,3 +71,8 @@ bool test_is_long(void) {
     const char *value = getenv("CAMBIUM_TEST_LONG");
     return value && strcmp(value, "") && strcmp(value, "0");
 }
+
+const char *test_device(void) {
+    const char *name = getenv("CAMBIUM_TEST_DEVICE");
+    return name && *name ? name : "cpu";
+}

@@ -37,4 +37,7 @@ void test_ends_within(unsigned seconds);
 /* Whether the whole suite is wanted (CAMBIUM_TEST_LONG=1) instead of its fixed-seed part. */
 bool test_is_long(void);
 
+/* The backend that tests open (CAMBIUM_TEST_DEVICE; "cpu" when not set). */
+const char *test_device(void);
+
 #endif

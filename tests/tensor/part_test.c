@@ -108,7 +108,7 @@ static void a_store_places_cut_parameters_before_copies(void **state) {
     struct param_table table = {.rows = rows, .count = 4};
     static const int order[4] = {1, 3, 0, 2};
     struct device *device;
-    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(device_open(test_device(), 0, 1, &device));
     for (int tensors = 1; tensors <= MOST_RANKS; tensors++)
         for (int tensor = 0; tensor < tensors; tensor++) {
             struct param_part part = {.tensor = tensor, .tensors = tensors};

@@ -73,7 +73,7 @@ static struct scratch scratch_carve(struct carver *carver, const struct head_sha
 static struct backward_plan backward_plan(const struct attention *a, int threads, void *workspace) {
     struct carver carver = carver_of(workspace);
     struct backward_plan plan = {.a = a, .shape = LEVEL(attention_shape)(a->type, a->head_size)};
-    int64_t longest = 0;
+    int64_t longest = a->segment_start ? 0 : a->rows;
     for (int64_t s = 0; s < a->segments; s++) {
         int64_t rows = a->segment_start[s + 1] - a->segment_start[s];
         longest = rows > longest ? rows : longest;
@@ -427,7 +427,10 @@ static void wave_backward(const struct backward_plan *plan, int threads) {
 }
 
 LEVEL_WORKSPACE(attention_backward, attention) {
-    return backward_plan(a, device->threads, NULL).bytes;
+    struct attention whole = *a;
+    whole.segment_start = NULL;
+    whole.segments = 0;
+    return backward_plan(&whole, device->threads, NULL).bytes;
 }
 
 LEVEL_OP(attention_backward, attention) {

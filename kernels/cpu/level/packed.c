@@ -287,7 +287,7 @@ static struct ahead look_ahead(const struct pass *pass, const float *panel, int6
 
 static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
     const struct gemm *gemm = pass->gemm;
-    const float *b = (const float *)gemm->packed->data + panel * pass->steps * PANEL;
+    const float *b = (const float *)gemm->packed.data + panel * pass->steps * PANEL;
     int64_t start = block_start(pass, block);
     int rows = (int)(block_start(pass, block + 1) - start);
     int panels = panel + pass->columns < pass->panels ? WIDEST : 1;

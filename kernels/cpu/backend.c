@@ -1,4 +1,4 @@
-/* The CPU as a device: memory, streams that run at once, and the choice of the widest table that the processor has. */
+/* The CPU as a backend: memory, streams that run at once, and the choice of the widest table that the processor has. */
 #include "cpu/cpu-internal.h"
 
 #include <omp.h>
@@ -40,11 +40,7 @@ static const struct {
     {"v2", "sse4.2", &cpu_ops_v2},
 };
 
-const struct ops *ops_for(const struct device *device) {
-    return device->ops;
-}
-
-const struct ops *ops_for_level(const struct device *device, const char *level) {
+static const struct ops *cpu_ops_for_level(const struct device *device, const char *level) {
     (void)device;
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
         if (!strcmp(levels[i].level, level) && level_runs_here(level))
@@ -64,48 +60,36 @@ static int find_threads(int asked) {
     return given;
 }
 
-int device_open(const char *kind, int index, int threads, struct device **out) {
-    *out = NULL;
-    if (strcmp(kind, "cpu"))
-        return status_fail(STATUS_UNSUPPORTED, "device '%s' is not built in (built: cpu)", kind);
+static int cpu_open(int index, int threads, struct device **out) {
     if (index != 0)
         return status_fail(STATUS_INVALID, "there is one cpu device, not a number %d", index);
-    struct device *device = calloc(1, sizeof *device);
-    if (!device)
+    struct cpu_device *cpu = calloc(1, sizeof *cpu);
+    if (!cpu)
         return status_fail(STATUS_MEMORY, "out of memory");
+    struct device *device = &cpu->device;
+    device->backend = &backend_cpu;
     device->threads = find_threads(threads);
     for (size_t i = 0; !device->ops; i++)
         if (level_runs_here(levels[i].level)) {
-            device->level = levels[i].level;
             device->ops = levels[i].ops;
             snprintf(device->description, sizeof device->description, "cpu, %d thread%s, %s", device->threads,
                      device->threads == 1 ? "" : "s", levels[i].instructions);
         }
-    int status = gemm_cache_open(device);
+    int status = gemm_cache_open(&cpu->gemms);
     if (status) {
-        free(device);
+        free(cpu);
         return status;
     }
     *out = device;
     return STATUS_OK;
 }
 
-void device_close(struct device *device) {
-    if (!device)
-        return;
-    gemm_cache_close(device);
+static void cpu_close(struct device *device) {
+    gemm_cache_close(cpu_gemms(device));
     free(device);
 }
 
-const char *device_description(const struct device *device) {
-    return device->description;
-}
-
-int device_threads(const struct device *device) {
-    return device->threads;
-}
-
-int device_alloc(struct device *device, size_t bytes, void **memory) {
+static int cpu_alloc(struct device *device, size_t bytes, void **memory) {
     (void)device;
     *memory = NULL;
     /* Large blocks start at a huge page, less the header before them. */
@@ -124,15 +108,24 @@ int device_alloc(struct device *device, size_t bytes, void **memory) {
     return STATUS_OK;
 }
 
-void device_free(struct device *device, void *memory) {
+static void cpu_free(struct device *device, void *memory) {
     (void)device;
-    if (!memory)
-        return;
     struct block block = *(struct block *)((char *)memory - BLOCK_HEADER);
     munmap(block.mapping, block.bytes);
 }
 
-int stream_open(struct device *device, struct stream **stream) {
+static int cpu_host_alloc(struct device *device, size_t bytes, void **memory) {
+    (void)device;
+    *memory = calloc(1, bytes ? bytes : 1);
+    return *memory ? STATUS_OK : status_fail(STATUS_MEMORY, "cannot allocate %.1f MB", (double)bytes / 1e6);
+}
+
+static void cpu_host_free(struct device *device, void *memory) {
+    (void)device;
+    free(memory);
+}
+
+static int cpu_stream_open(struct device *device, struct stream **stream) {
     *stream = malloc(sizeof **stream);
     if (!*stream)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -140,35 +133,71 @@ int stream_open(struct device *device, struct stream **stream) {
     return STATUS_OK;
 }
 
-void stream_close(struct stream *stream) {
+static void cpu_stream_close(struct stream *stream) {
     free(stream);
 }
 
-int stream_wait(struct stream *stream) {
+static int cpu_stream_wait(struct stream *stream) {
     (void)stream;
     return STATUS_OK;
 }
 
-struct device *stream_device(const struct stream *stream) {
-    return stream->device;
-}
-
-int stream_copy_to_device(struct stream *stream, void *device_memory, const void *host, size_t bytes) {
-    return stream_copy(stream, device_memory, host, bytes);
-}
-
-int stream_copy_to_host(struct stream *stream, void *host, const void *device_memory, size_t bytes) {
-    return stream_copy(stream, host, device_memory, bytes);
-}
-
-int stream_copy(struct stream *stream, void *to, const void *from, size_t bytes) {
+static int cpu_copy(struct stream *stream, const struct copy_call *copy) {
     (void)stream;
-    memcpy(to, from, bytes);
+    for (size_t i = 0; i < copy->rows; i++)
+        memcpy((char *)copy->to + i * copy->to_stride, (const char *)copy->from + i * copy->from_stride, copy->bytes);
     return STATUS_OK;
 }
 
-int stream_zero(struct stream *stream, void *memory, size_t bytes) {
+static int cpu_zero(struct stream *stream, void *memory, size_t bytes) {
     (void)stream;
     memset(memory, 0, bytes);
     return STATUS_OK;
 }
+
+/* What is queued has run: an event has nothing to wait for. */
+static int cpu_event_open(struct device *device, struct event **event) {
+    *event = malloc(sizeof **event);
+    if (!*event)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    **event = (struct event){.device = device};
+    return STATUS_OK;
+}
+
+static void cpu_event_close(struct event *event) {
+    free(event);
+}
+
+static int cpu_event_record(struct event *event, struct stream *stream) {
+    (void)event;
+    (void)stream;
+    return STATUS_OK;
+}
+
+static int cpu_event_wait(struct event *event) {
+    (void)event;
+    return STATUS_OK;
+}
+
+const struct backend backend_cpu = {
+    .name = "cpu",
+    .host_reads_memory = true,
+    .open = cpu_open,
+    .close = cpu_close,
+    .ops_for_level = cpu_ops_for_level,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_host_free,
+    .measure_gemm = cpu_measure_gemm,
+    .measure_read = cpu_measure_read,
+    .stream_open = cpu_stream_open,
+    .stream_close = cpu_stream_close,
+    .stream_wait = cpu_stream_wait,
+    .copy = cpu_copy,
+    .zero = cpu_zero,
+    .event_open = cpu_event_open,
+    .event_close = cpu_event_close,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+};

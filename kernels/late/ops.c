@@ -1,0 +1,366 @@
+/* The operations of `late`: each copies its arguments into the stream's queue, and the CPU's runs from there. */
+#include "late/late-internal.h"
+
+#define POINTER(type, member) offsetof(struct type, member)
+
+static const size_t gemm_pointers[] = {
+    POINTER(gemm, a),
+    POINTER(gemm, b),
+    POINTER(gemm, packed.data),
+    POINTER(gemm, c),
+    POINTER(gemm, bias),
+    POINTER(gemm, aux),
+    POINTER(gemm, bias_gradient),
+    POINTER(gemm, delta[0].left),
+    POINTER(gemm, delta[0].right),
+    POINTER(gemm, delta[1].left),
+    POINTER(gemm, delta[1].right),
+    POINTER(gemm, delta[2].left),
+    POINTER(gemm, delta[2].right),
+    POINTER(gemm, delta[3].left),
+    POINTER(gemm, delta[3].right),
+};
+_Static_assert(GEMM_DELTAS_MOST == 4, "all deltas are listed");
+static const size_t layernorm_pointers[] = {
+    POINTER(layernorm, x),      POINTER(layernorm, gain),  POINTER(layernorm, bias),  POINTER(layernorm, y),
+    POINTER(layernorm, mean),   POINTER(layernorm, rstd),  POINTER(layernorm, dy),    POINTER(layernorm, dx),
+    POINTER(layernorm, dx_add), POINTER(layernorm, dgain), POINTER(layernorm, dbias),
+};
+static const size_t gelu_pointers[] = {POINTER(gelu, x), POINTER(gelu, y), POINTER(gelu, dy), POINTER(gelu, dx)};
+static const size_t unit_call_pointers[] = {POINTER(unit_call, x), POINTER(unit_call, y), POINTER(unit_call, dy),
+                                            POINTER(unit_call, dx)};
+static const size_t column_scale_pointers[] = {
+    POINTER(column_scale, x),    POINTER(column_scale, scale),  POINTER(column_scale, fixed),
+    POINTER(column_scale, kept), POINTER(column_scale, y),      POINTER(column_scale, dy),
+    POINTER(column_scale, dx),   POINTER(column_scale, factor), POINTER(column_scale, dscale),
+};
+static const size_t row_squares_pointers[] = {POINTER(row_squares, weight), POINTER(row_squares, up),
+                                              POINTER(row_squares, down), POINTER(row_squares, squares)};
+static const size_t magnitude_ratio_pointers[] = {POINTER(magnitude_ratio, squares),
+                                                  POINTER(magnitude_ratio, magnitude), POINTER(magnitude_ratio, norm),
+                                                  POINTER(magnitude_ratio, ratio), POINTER(magnitude_ratio, inverse)};
+static const size_t lstm_pointers[] = {POINTER(lstm, weight), POINTER(lstm, bias), POINTER(lstm, gates),
+                                       POINTER(lstm, cells),  POINTER(lstm, y),    POINTER(lstm, dy)};
+static const size_t residual_dropout_pointers[] = {POINTER(residual_dropout, residual),
+                                                   POINTER(residual_dropout, x),
+                                                   POINTER(residual_dropout, y),
+                                                   POINTER(residual_dropout, dy),
+                                                   POINTER(residual_dropout, dx),
+                                                   POINTER(residual_dropout, dropout.keys.sample),
+                                                   POINTER(residual_dropout, dropout.keys.token)};
+static const size_t attention_pointers[] = {POINTER(attention, segment_start),
+                                            POINTER(attention, q),
+                                            POINTER(attention, k),
+                                            POINTER(attention, v),
+                                            POINTER(attention, out),
+                                            POINTER(attention, lse),
+                                            POINTER(attention, dropout.keys.sample),
+                                            POINTER(attention, dropout.keys.token),
+                                            POINTER(attention, prefix_k),
+                                            POINTER(attention, prefix_v),
+                                            POINTER(attention, dout),
+                                            POINTER(attention, dq),
+                                            POINTER(attention, dk),
+                                            POINTER(attention, dv),
+                                            POINTER(attention, dprefix_k),
+                                            POINTER(attention, dprefix_v)};
+static const size_t kv_append_pointers[] = {POINTER(kv_append, k), POINTER(kv_append, v), POINTER(kv_append, pages),
+                                            POINTER(kv_append, slot)};
+static const size_t paged_attention_pointers[] = {
+    POINTER(paged_attention, q),        POINTER(paged_attention, pages),    POINTER(paged_attention, page_table),
+    POINTER(paged_attention, sequence), POINTER(paged_attention, position), POINTER(paged_attention, out)};
+static const size_t embedding_pointers[] = {POINTER(embedding, tokens),
+                                            POINTER(embedding, positions),
+                                            POINTER(embedding, token_table),
+                                            POINTER(embedding, position_table),
+                                            POINTER(embedding, x),
+                                            POINTER(embedding, dx),
+                                            POINTER(embedding, dtoken_table),
+                                            POINTER(embedding, dposition_table),
+                                            POINTER(embedding, virtuals[0].table),
+                                            POINTER(embedding, virtuals[0].gradient),
+                                            POINTER(embedding, virtuals[1].table),
+                                            POINTER(embedding, virtuals[1].gradient),
+                                            POINTER(embedding, virtuals[2].table),
+                                            POINTER(embedding, virtuals[2].gradient),
+                                            POINTER(embedding, virtuals[3].table),
+                                            POINTER(embedding, virtuals[3].gradient)};
+_Static_assert(EMBEDDING_VIRTUAL_TABLES == 4, "all tables are listed");
+static const size_t cross_entropy_pointers[] = {POINTER(cross_entropy, logits), POINTER(cross_entropy, labels),
+                                                POINTER(cross_entropy, loss),   POINTER(cross_entropy, lse),
+                                                POINTER(cross_entropy, dloss),  POINTER(cross_entropy, part)};
+static const size_t adamw_pointers[] = {
+    POINTER(adamw, master),         POINTER(adamw, m),      POINTER(adamw, v), POINTER(adamw, gradient),
+    POINTER(adamw, gradient_scale), POINTER(adamw, weights)};
+static const size_t clip_factor_pointers[] = {POINTER(clip_factor, sum_of_squares), POINTER(clip_factor, norm),
+                                              POINTER(clip_factor, factor)};
+static const size_t sample_pointers[] = {POINTER(sample, logits), POINTER(sample, row), POINTER(sample, token),
+                                         POINTER(sample, logprob)};
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* An operation whose arguments are one struct; and its workspace. */
+#define OPERATION(op, type)                                                                                            \
+    static int run_##op(const struct exec *exec, const void *arguments) {                                              \
+        return ops_for(exec->stream->device)->op(exec, arguments);                                                     \
+    }                                                                                                                  \
+    static int late_##op(const struct exec *exec, const struct type *a) {                                              \
+        return late_queue(exec, &(const struct late_work){.name = #op,                                                 \
+                                                          .run = run_##op,                                             \
+                                                          .arguments = a,                                              \
+                                                          .bytes = sizeof *a,                                          \
+                                                          .pointers = type##_pointers,                                 \
+                                                          .pointer_count = COUNT(type##_pointers)});                   \
+    }
+#define WORKSPACE(op, type)                                                                                            \
+    static size_t late_##op##_workspace(struct device *device, const struct type *a) {                                 \
+        return ops_for(late_cpu(device))->op##_workspace(late_cpu(device), a);                                         \
+    }
+
+OPERATION(gemm, gemm)
+WORKSPACE(gemm, gemm)
+OPERATION(layernorm_forward, layernorm)
+OPERATION(layernorm_backward, layernorm)
+WORKSPACE(layernorm_backward, layernorm)
+OPERATION(gelu_forward, gelu)
+OPERATION(gelu_backward, gelu)
+OPERATION(unit_forward, unit_call)
+OPERATION(unit_backward, unit_call)
+OPERATION(column_scale_forward, column_scale)
+OPERATION(column_scale_backward, column_scale)
+WORKSPACE(column_scale_backward, column_scale)
+OPERATION(row_squares, row_squares)
+OPERATION(magnitude_ratio, magnitude_ratio)
+OPERATION(lstm_forward, lstm)
+OPERATION(lstm_backward, lstm)
+WORKSPACE(lstm_backward, lstm)
+OPERATION(residual_dropout_forward, residual_dropout)
+OPERATION(residual_dropout_backward, residual_dropout)
+OPERATION(attention_forward, attention)
+WORKSPACE(attention_forward, attention)
+OPERATION(attention_backward, attention)
+WORKSPACE(attention_backward, attention)
+OPERATION(kv_append, kv_append)
+OPERATION(paged_attention, paged_attention)
+WORKSPACE(paged_attention, paged_attention)
+OPERATION(embedding_forward, embedding)
+OPERATION(embedding_backward, embedding)
+WORKSPACE(embedding_backward, embedding)
+OPERATION(cross_entropy_forward, cross_entropy)
+OPERATION(cross_entropy_backward, cross_entropy)
+OPERATION(cross_entropy_fused, cross_entropy)
+OPERATION(cross_entropy_part, cross_entropy)
+OPERATION(cross_entropy_part_backward, cross_entropy)
+OPERATION(adamw, adamw)
+OPERATION(clip_factor, clip_factor)
+OPERATION(sample, sample)
+WORKSPACE(sample, sample)
+
+static bool late_gemm_supports(struct device *device, const struct gemm *gemm) {
+    return ops_for(late_cpu(device))->gemm_supports(late_cpu(device), gemm);
+}
+
+static size_t late_packed_bytes(struct device *device, const struct weight_view *plain) {
+    return ops_for(late_cpu(device))->packed_bytes(late_cpu(device), plain);
+}
+
+/* ---- arguments that are no struct of ops.h become one of these ---- */
+
+struct pack {
+    struct weight_view plain;
+    void *out;
+};
+static const size_t pack_pointers[] = {POINTER(pack, plain.data), POINTER(pack, out)};
+
+struct join {
+    struct cross_entropy a;
+    int ranks;
+    const struct cross_entropy_part *parts;
+};
+static const size_t join_pointers[] = {POINTER(join, a.labels), POINTER(join, a.loss), POINTER(join, a.part),
+                                       POINTER(join, parts)};
+
+/* Of arrays x, y and z that have so many rows and columns. */
+struct arrays {
+    int64_t rows, cols, stride;
+    enum dtype type, y_type;
+    float scale;
+    bool accumulate;
+    const void *x, *z;
+    void *y;
+};
+static const size_t arrays_pointers[] = {POINTER(arrays, x), POINTER(arrays, z), POINTER(arrays, y)};
+
+#define QUEUE(op, type, call)                                                                                          \
+    late_queue(exec, &(const struct late_work){.name = #op,                                                            \
+                                               .run = run_##op,                                                        \
+                                               .arguments = (call),                                                    \
+                                               .bytes = sizeof *(call),                                                \
+                                               .pointers = type##_pointers,                                            \
+                                               .pointer_count = COUNT(type##_pointers)})
+
+static int run_pack(const struct exec *exec, const void *arguments) {
+    const struct pack *call = arguments;
+    struct weight_view packed;
+    return ops_for(exec->stream->device)->pack(exec, &call->plain, call->out, &packed);
+}
+
+static int late_pack(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed) {
+    struct pack call = {.plain = *plain, .out = out};
+    *packed = *plain;
+    packed->layout = WEIGHT_PACKED;
+    packed->data = out;
+    return QUEUE(pack, pack, &call);
+}
+
+static int run_cross_entropy_join(const struct exec *exec, const void *arguments) {
+    const struct join *call = arguments;
+    return ops_for(exec->stream->device)->cross_entropy_join(exec, &call->a, call->ranks, call->parts);
+}
+
+static int late_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
+                                   const struct cross_entropy_part *parts) {
+    struct join call = {.a = *a, .ranks = ranks, .parts = parts};
+    return QUEUE(cross_entropy_join, join, &call);
+}
+
+static size_t late_sum_of_squares_workspace(struct device *device, int64_t count) {
+    return ops_for(late_cpu(device))->sum_of_squares_workspace(late_cpu(device), count);
+}
+
+static int run_sum_of_squares(const struct exec *exec, const void *arguments) {
+    const struct arrays *call = arguments;
+    return ops_for(exec->stream->device)->sum_of_squares(exec, call->cols, call->x, call->accumulate, call->y);
+}
+
+static int late_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum) {
+    struct arrays call = {.cols = count, .x = x, .accumulate = accumulate, .y = sum};
+    return QUEUE(sum_of_squares, arrays, &call);
+}
+
+static int run_weighted_sum(const struct exec *exec, const void *arguments) {
+    const struct arrays *call = arguments;
+    return ops_for(exec->stream->device)->weighted_sum(exec, call->cols, call->x, call->z, call->accumulate, call->y);
+}
+
+static int late_weighted_sum(const struct exec *exec, int64_t count, const float *x, const float *weight,
+                             bool accumulate, double *sum) {
+    struct arrays call = {.cols = count, .x = x, .z = weight, .accumulate = accumulate, .y = sum};
+    return QUEUE(weighted_sum, arrays, &call);
+}
+
+static size_t late_column_sum_workspace(struct device *device, int64_t rows, int64_t cols) {
+    return ops_for(late_cpu(device))->column_sum_workspace(late_cpu(device), rows, cols);
+}
+
+static int run_column_sum(const struct exec *exec, const void *arguments) {
+    const struct arrays *call = arguments;
+    return ops_for(exec->stream->device)
+        ->column_sum(exec, call->rows, call->cols, call->type, call->x, call->stride, call->y);
+}
+
+static int late_column_sum(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
+                           int64_t stride, float *out) {
+    struct arrays call = {.rows = rows, .cols = cols, .type = type, .x = x, .stride = stride, .y = out};
+    return QUEUE(column_sum, arrays, &call);
+}
+
+static int run_cast(const struct exec *exec, const void *arguments) {
+    const struct arrays *call = arguments;
+    return ops_for(exec->stream->device)->cast(exec, call->cols, call->type, call->x, call->y_type, call->y);
+}
+
+static int late_cast(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
+                     void *to) {
+    struct arrays call = {.cols = count, .type = from_type, .x = from, .y_type = to_type, .y = to};
+    return QUEUE(cast, arrays, &call);
+}
+
+static int run_add(const struct exec *exec, const void *arguments) {
+    const struct arrays *call = arguments;
+    return ops_for(exec->stream->device)->add(exec, call->cols, call->type, call->x, call->y);
+}
+
+static int late_add(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y) {
+    struct arrays call = {.cols = count, .type = type, .x = x, .y = y};
+    return QUEUE(add, arrays, &call);
+}
+
+static int run_scale_add(const struct exec *exec, const void *arguments) {
+    const struct arrays *call = arguments;
+    return ops_for(exec->stream->device)
+        ->scale_add(exec, call->cols, call->type, call->scale, call->x, call->accumulate, call->y);
+}
+
+static int late_scale_add(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
+                          bool accumulate, void *y) {
+    struct arrays call = {.cols = count, .type = type, .scale = scale, .x = x, .accumulate = accumulate, .y = y};
+    return QUEUE(scale_add, arrays, &call);
+}
+
+static int run_gather_rows(const struct exec *exec, const void *arguments) {
+    const struct arrays *call = arguments;
+    return ops_for(exec->stream->device)
+        ->gather_rows(exec, call->rows, call->cols, call->type, call->x, call->z, call->y);
+}
+
+static int late_gather_rows(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
+                            const int32_t *index, void *out) {
+    struct arrays call = {.rows = rows, .cols = cols, .type = type, .x = x, .z = index, .y = out};
+    return QUEUE(gather_rows, arrays, &call);
+}
+
+const struct ops late_ops = {
+    .name = "late",
+    .gemm_supports = late_gemm_supports,
+    .gemm_workspace = late_gemm_workspace,
+    .gemm = late_gemm,
+    .packed_bytes = late_packed_bytes,
+    .pack = late_pack,
+    .layernorm_forward = late_layernorm_forward,
+    .layernorm_backward_workspace = late_layernorm_backward_workspace,
+    .layernorm_backward = late_layernorm_backward,
+    .gelu_forward = late_gelu_forward,
+    .gelu_backward = late_gelu_backward,
+    .unit_forward = late_unit_forward,
+    .unit_backward = late_unit_backward,
+    .column_scale_forward = late_column_scale_forward,
+    .column_scale_backward_workspace = late_column_scale_backward_workspace,
+    .column_scale_backward = late_column_scale_backward,
+    .row_squares = late_row_squares,
+    .magnitude_ratio = late_magnitude_ratio,
+    .lstm_forward = late_lstm_forward,
+    .lstm_backward_workspace = late_lstm_backward_workspace,
+    .lstm_backward = late_lstm_backward,
+    .residual_dropout_forward = late_residual_dropout_forward,
+    .residual_dropout_backward = late_residual_dropout_backward,
+    .attention_forward_workspace = late_attention_forward_workspace,
+    .attention_forward = late_attention_forward,
+    .attention_backward_workspace = late_attention_backward_workspace,
+    .attention_backward = late_attention_backward,
+    .kv_append = late_kv_append,
+    .paged_attention_workspace = late_paged_attention_workspace,
+    .paged_attention = late_paged_attention,
+    .embedding_forward = late_embedding_forward,
+    .embedding_backward_workspace = late_embedding_backward_workspace,
+    .embedding_backward = late_embedding_backward,
+    .cross_entropy_forward = late_cross_entropy_forward,
+    .cross_entropy_backward = late_cross_entropy_backward,
+    .cross_entropy_fused = late_cross_entropy_fused,
+    .cross_entropy_part = late_cross_entropy_part,
+    .cross_entropy_join = late_cross_entropy_join,
+    .cross_entropy_part_backward = late_cross_entropy_part_backward,
+    .adamw = late_adamw,
+    .sum_of_squares_workspace = late_sum_of_squares_workspace,
+    .sum_of_squares = late_sum_of_squares,
+    .clip_factor = late_clip_factor,
+    .weighted_sum = late_weighted_sum,
+    .column_sum_workspace = late_column_sum_workspace,
+    .column_sum = late_column_sum,
+    .cast = late_cast,
+    .add = late_add,
+    .scale_add = late_scale_add,
+    .gather_rows = late_gather_rows,
+    .sample_workspace = late_sample_workspace,
+    .sample = late_sample,
+};
