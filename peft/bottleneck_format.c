@@ -33,58 +33,59 @@ static void check_hub(struct peft_reader *r) {
     static const char *const off[] = {"phm_layer",    "use_gating", "cross_adapter",
                                       "inv_adapter",  "ln_after",   "adapter_residual_before_ln",
                                       "shared_W_phm", "dropout",    "stochastic_depth"};
-    for (size_t i = 0; i < sizeof off / sizeof *off && !r->status; i++) {
-        const json_t *value = reader_find(r, off[i]);
+    for (size_t i = 0; i < sizeof off / sizeof *off && !r->keys.status; i++) {
+        const json_t *value = json_keys_find(&r->keys, off[i]);
         bool is_zero = json_is_number(value) && json_number_value(value) == 0;
         if (!is_zero)
             reader_refuse_set(r, off[i]);
     }
-    if (!r->status && !reader_bool(r, "output_adapter", true))
-        reader_refuse(r, "output_adapter", "true");
+    if (!r->keys.status && !json_keys_bool(&r->keys, "output_adapter", true))
+        json_keys_refuse(&r->keys, "output_adapter", "true");
 }
 
 static void read_bottleneck_width(struct peft_reader *r, int64_t hidden) {
-    const json_t *factor = reader_find(r, "reduction_factor");
+    const json_t *factor = json_keys_find(&r->keys, "reduction_factor");
     double by = json_number_value(factor);
     if (!json_is_number(factor) || !(by > 0 && by <= 1e6))
-        reader_refuse(r, "reduction_factor", "a number above 0");
-    if (r->status)
+        json_keys_refuse(&r->keys, "reduction_factor", "a number above 0");
+    if (r->keys.status)
         return;
     double width = floor((double)hidden / by); /* Python's // */
     r->config->bottleneck = width < 1 ? 1 : (int64_t)width;
     if (width > 1 << 20)
-        reader_refuse(r, "reduction_factor", "one that leaves at most 1048576 of the hidden size");
+        json_keys_refuse(&r->keys, "reduction_factor", "one that leaves at most 1048576 of the hidden size");
 }
 
 static void read(struct peft_reader *r) {
     struct peft_config *config = r->config;
     config->adapter_name = reader_text(r, "name");
     if (config->adapter_name && (!*config->adapter_name || strlen(config->adapter_name) > 48))
-        reader_refuse(r, "name", "a name of at most 48 characters");
-    if (!reader_find(r, "hidden_size"))
-        reader_refuse(r, "hidden_size", "the width of the base");
-    int64_t hidden = reader_integer(r, "hidden_size", 1, 1, 1 << 20);
+        json_keys_refuse(&r->keys, "name", "a name of at most 48 characters");
+    if (!json_keys_find(&r->keys, "hidden_size"))
+        json_keys_refuse(&r->keys, "hidden_size", "the width of the base");
+    int64_t hidden = json_keys_integer(&r->keys, "hidden_size", 1, 1, 1 << 20);
     config->base_name = reader_text(r, "model_name");
-    r->root = json_object_get(r->root, "config");
-    if (!r->status && !json_is_object(r->root))
-        reader_refuse(r, "config", "an object");
-    if (r->status)
+    r->keys.object = json_object_get(r->keys.object, "config");
+    if (!r->keys.status && !json_is_object(r->keys.object))
+        json_keys_refuse(&r->keys, "config", "an object");
+    if (r->keys.status)
         return;
     check_hub(r);
     reader_refuse_set(r, "leave_out"); /* layers without an adapter; here those with one are listed */
     read_bottleneck_width(r, hidden);
-    bool has_attention = reader_bool(r, "mh_adapter", false), is_parallel = reader_bool(r, "is_parallel", false);
-    bool reads_sum = reader_bool(r, "original_ln_before", false);
-    if (!r->status && has_attention && (is_parallel || reads_sum))
-        reader_refuse(r, "mh_adapter", "false with is_parallel or original_ln_before");
-    if (!r->status && !has_attention && !is_parallel && !reads_sum)
-        reader_refuse(r, "original_ln_before", "true for an adapter behind the MLP alone");
+    bool has_attention = json_keys_bool(&r->keys, "mh_adapter", false),
+         is_parallel = json_keys_bool(&r->keys, "is_parallel", false);
+    bool reads_sum = json_keys_bool(&r->keys, "original_ln_before", false);
+    if (!r->keys.status && has_attention && (is_parallel || reads_sum))
+        json_keys_refuse(&r->keys, "mh_adapter", "false with is_parallel or original_ln_before");
+    if (!r->keys.status && !has_attention && !is_parallel && !reads_sum)
+        json_keys_refuse(&r->keys, "original_ln_before", "true for an adapter behind the MLP alone");
     config->adapter_style = is_parallel ? PEFT_PARALLEL : has_attention ? PEFT_HOULSBY : PEFT_PFEIFFER;
-    if (!reader_find(r, "non_linearity"))
-        reader_refuse(r, "non_linearity", "the name of an activation");
+    if (!json_keys_find(&r->keys, "non_linearity"))
+        json_keys_refuse(&r->keys, "non_linearity", "the name of an activation");
     config->adapter_activation = reader_choice(r, "non_linearity", activations, 3, PEFT_SWISH);
-    config->adapter_pre_norm = reader_bool(r, "ln_before", false);
-    config->adapter_scaling = reader_number(r, "scaling", 1, 0, 1e6);
+    config->adapter_pre_norm = json_keys_bool(&r->keys, "ln_before", false);
+    config->adapter_scaling = json_keys_number(&r->keys, "scaling", 1, 0, 1e6);
 }
 
 /* The factor that its readers divide the width by, and round down. */

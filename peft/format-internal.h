@@ -3,7 +3,7 @@
 #ifndef CAMBIUM_PEFT_FORMAT_INTERNAL_H
 #define CAMBIUM_PEFT_FORMAT_INTERNAL_H
 
-#include "base/json.h"
+#include "base/json_keys.h"
 #include "method-internal.h"
 
 #include <stddef.h>
@@ -60,31 +60,18 @@ struct peft_format {
 /* NULL behind the last; read by p-tuning's keys and by reader_tokens. */
 extern const char *const peft_encoder_names[];
 
-/* ---- reading: reader.c ----
- *
- * Values of the file's object; of a key that is missing or null the fallback, or nothing. The first one that is not
- * what is expected ends the reading: the reader has its status then, and its text the file and the key. */
+/* ---- reading: reader.c, beside base/json_keys.h ---- */
 
 struct peft_reader {
-    const json_t *root;
-    const char *where;
+    struct json_keys keys;
     struct peft_config *config;
-    int status;
 };
 
-enum { SHOWN_BYTES = 64 };
-/* A text of the file as part of one line. */
-const char *reader_shown(const char *text, char out[SHOWN_BYTES]);
-/* NULL: missing or null. */
-const json_t *reader_find(const struct peft_reader *r, const char *key);
+enum { SHOWN_BYTES = 64 }; /* of a text of the file in a message */
 /* Whether the value says nothing: null, false, empty, "none". */
 bool reader_is_neutral(const json_t *value);
-void reader_refuse(struct peft_reader *r, const char *key, const char *expected);
 /* Fails where the key says something. */
 void reader_refuse_set(struct peft_reader *r, const char *key);
-int64_t reader_integer(struct peft_reader *r, const char *key, int64_t fallback, int64_t low, int64_t high);
-double reader_number(struct peft_reader *r, const char *key, double fallback, double low, double high);
-bool reader_bool(struct peft_reader *r, const char *key, bool fallback);
 /* Texts and lists live as long as the configuration. */
 const char *reader_keep(struct peft_reader *r, const char *text);
 const char *reader_text(struct peft_reader *r, const char *key);

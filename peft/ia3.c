@@ -300,7 +300,7 @@ static void read(struct peft_reader *r) {
     reader_targets(r);
     reader_names(r, "exclude_modules", &config->exclude_modules);
     reader_names(r, "feedforward_modules", &config->feedforward_modules);
-    if (!r->status && reader_find(r, "feedforward_modules") && !config->feedforward_modules.count)
+    if (!r->keys.status && json_keys_find(&r->keys, "feedforward_modules") && !config->feedforward_modules.count)
         reader_add_item(r, &config->feedforward_modules, "none");
 }
 

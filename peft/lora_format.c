@@ -68,32 +68,32 @@ static const char *const refused[] = {"bias",
  * base as it was. */
 static void check_initialisation(struct peft_reader *r) {
     static const char *const plain[] = {"gaussian", "eva", "orthogonal", "mica"};
-    const json_t *value = reader_find(r, "init_lora_weights");
+    const json_t *value = json_keys_find(&r->keys, "init_lora_weights");
     char word[SHOWN_BYTES];
     bool is_plain = false;
     if (!value || json_is_boolean(value))
         return;
     if (!json_is_string(value))
-        reader_refuse(r, "init_lora_weights", "true, false or a name");
+        json_keys_refuse(&r->keys, "init_lora_weights", "true, false or a name");
     else {
         for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
             is_plain = is_plain || !strcmp(json_string_value(value), plain[i]);
         if (!is_plain)
-            r->status =
+            r->keys.status =
                 status_fail(STATUS_UNSUPPORTED,
                             "%s: \"init_lora_weights\" \"%s\" is not supported: such an adapter is for a changed base "
                             "(convert it to plain LoRA first)",
-                            r->where, reader_shown(json_string_value(value), word));
+                            r->keys.where, json_shown(json_string_value(value), sizeof word, word));
     }
 }
 
 /* PEFT's name of the layers' list: GPT-2 has one. */
 static void check_layers_pattern(struct peft_reader *r) {
-    const json_t *value = reader_find(r, "layers_pattern");
+    const json_t *value = json_keys_find(&r->keys, "layers_pattern");
     if (json_is_array(value) && json_array_size(value) == 1)
         value = json_array_get(value, 0);
     if (!reader_is_neutral(value) && (!json_is_string(value) || strcmp(json_string_value(value), "h") != 0))
-        reader_refuse(r, "layers_pattern", "null or \"h\"");
+        json_keys_refuse(&r->keys, "layers_pattern", "null or \"h\"");
 }
 
 static void read(struct peft_reader *r) {
@@ -101,13 +101,13 @@ static void read(struct peft_reader *r) {
     config->loraplus_lr_ratio = 1; /* a run may say another */
     check_initialisation(r);
     check_layers_pattern(r);
-    config->r = reader_integer(r, "r", 8, 1, 65536);
-    config->lora_alpha = reader_number(r, "lora_alpha", 8, 0, 1e6);
-    config->lora_dropout = reader_number(r, "lora_dropout", 0, 0, 1);
+    config->r = json_keys_integer(&r->keys, "r", 8, 1, 65536);
+    config->lora_alpha = json_keys_number(&r->keys, "lora_alpha", 8, 0, 1e6);
+    config->lora_dropout = json_keys_number(&r->keys, "lora_dropout", 0, 0, 1);
     if (config->lora_dropout >= 1)
-        reader_refuse(r, "lora_dropout", "0 or more, below 1");
-    config->use_rslora = reader_bool(r, "use_rslora", false);
-    config->use_dora = reader_bool(r, "use_dora", false);
+        json_keys_refuse(&r->keys, "lora_dropout", "0 or more, below 1");
+    config->use_rslora = json_keys_bool(&r->keys, "use_rslora", false);
+    config->use_dora = json_keys_bool(&r->keys, "use_dora", false);
     reader_targets(r);
     reader_names(r, "exclude_modules", &config->exclude_modules);
     reader_layers(r, "layers_to_transform", &config->layers_to_transform);

@@ -37,26 +37,26 @@ static void check_keys(struct peft_reader *r) {
     enum { NAMED = 8 };
     struct strbuf unknown = STRBUF_INIT;
     int count = 0;
-    void *at = json_object_iter((json_t *)r->root);
-    for (; at && !r->status; at = json_object_iter_next((json_t *)r->root, at)) {
+    void *at = json_object_iter((json_t *)r->keys.object);
+    for (; at && !r->keys.status; at = json_object_iter_next((json_t *)r->keys.object, at)) {
         const char *key = json_object_iter_key(at);
         char word[SHOWN_BYTES];
         if (is_refused(key))
             reader_refuse_set(r, key);
         else if (!is_known(key) && !reader_is_neutral(json_object_iter_value(at)) && count++ < NAMED)
-            strbuf_format(&unknown, "%s%s", count > 1 ? ", " : "", reader_shown(key, word));
+            strbuf_format(&unknown, "%s%s", count > 1 ? ", " : "", json_shown(key, sizeof word, word));
     }
-    if (!r->status && count)
-        log_warning("%s: %d unknown key%s ignored: %s%s", r->where, count, count > 1 ? "s" : "", strbuf_text(&unknown),
-                    count > NAMED ? ", ..." : "");
+    if (!r->keys.status && count)
+        log_warning("%s: %d unknown key%s ignored: %s%s", r->keys.where, count, count > 1 ? "s" : "",
+                    strbuf_text(&unknown), count > NAMED ? ", ..." : "");
     strbuf_free(&unknown);
 }
 
 static void check_task(struct peft_reader *r, bool is_needed) {
-    const json_t *value = reader_find(r, "task_type");
+    const json_t *value = json_keys_find(&r->keys, "task_type");
     bool is_right = value ? json_is_string(value) && !strcmp(json_string_value(value), "CAUSAL_LM") : !is_needed;
     if (!is_right)
-        reader_refuse(r, "task_type", "CAUSAL_LM");
+        json_keys_refuse(&r->keys, "task_type", "CAUSAL_LM");
 }
 
 /* ---- the file ---- */
@@ -66,11 +66,11 @@ static void read_peft(struct peft_reader *r) {
     for (int i = 0; i < PEFT_TYPE_COUNT; i++)
         types[i] = peft_method(i)->format->type;
     r->config->base_name = reader_text(r, "base_model_name_or_path");
-    if (!reader_find(r, "peft_type"))
-        reader_refuse(r, "peft_type", "the name of a method");
+    if (!json_keys_find(&r->keys, "peft_type"))
+        json_keys_refuse(&r->keys, "peft_type", "the name of a method");
     r->config->type = reader_choice(r, "peft_type", types, PEFT_TYPE_COUNT, 0);
     check_keys(r);
-    if (r->status)
+    if (r->keys.status)
         return;
     const struct peft_method *method = peft_method(r->config->type);
     check_task(r, method->before != PEFT_BEFORE_NOTHING);
@@ -80,7 +80,7 @@ static void read_peft(struct peft_reader *r) {
 static void read_any(struct peft_reader *r) {
     for (int i = 0; i < PEFT_TYPE_COUNT; i++) {
         const struct peft_format *format = peft_method(i)->format;
-        if (format->is_own && format->is_own(r->root)) {
+        if (format->is_own && format->is_own(r->keys.object)) {
             r->config->type = i;
             format->read(r);
             return;
@@ -90,23 +90,14 @@ static void read_any(struct peft_reader *r) {
 }
 
 int peft_read_config(const char *text, const char *where, struct peft_config *config) {
-    json_error_t error;
-    char word[SHOWN_BYTES];
+    struct peft_reader r = {.config = config};
     *config = (struct peft_config){0};
-    json_t *root;
-    int status = json_read(text, strlen(text), JSON_REJECT_DUPLICATES, &root, &error);
-    if (status == STATUS_INVALID)
-        status_fail(status, "%s:%d:%d: %s", where, error.line, error.column, reader_shown(error.text, word));
-    if (status)
-        return status;
-    struct peft_reader r = {.root = root, .where = where, .config = config};
-    config->where = reader_keep(&r, where);
-    if (!r.status && !json_is_object(root))
-        r.status = status_fail(STATUS_INVALID, "%s: expected a JSON object", where);
-    if (!r.status)
+    if (!json_keys_open(&r.keys, text, where, JSON_EXPECTED))
+        config->where = reader_keep(&r, where);
+    if (!r.keys.status)
         read_any(&r);
-    json_decref(root);
-    if (r.status)
+    json_keys_close(&r.keys);
+    if (r.keys.status)
         peft_config_free(config);
-    return r.status;
+    return r.keys.status;
 }
