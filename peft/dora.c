@@ -2,6 +2,8 @@
  * column projection are each rank's own, and those of a row projection come from squares that are summed. */
 #include "lora-internal.h"
 
+#include "model/family.h"
+
 static size_t device_bytes(int64_t out) {
     return 3 * (size_t)out * sizeof(float);
 }
@@ -51,11 +53,11 @@ void dora_free(struct pair *pair) {
 
 /* ---- measuring ---- */
 
-static int find_base(const struct pair *pair, const char *kind, int *id) {
+static int find_base(const struct pair *pair, bool is_bias, int *id) {
     const struct param_store *base = pair->adapter->peft->weights;
     if (!base)
         return status_fail(STATUS_INVALID, "DoRA without the weights of its base");
-    *id = peft_base_parameter(base->table, pair->layer, &pair->projection, kind);
+    *id = model_find_linear(base->table, pair->layer, pair->projection.place, is_bias);
     return STATUS_OK;
 }
 
@@ -85,7 +87,7 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
 /* dora.squares of the base, of all ranks together. */
 static int measure(struct pair *pair, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
-    int id = PARAM_NONE, status = find_base(pair, "weight", &id);
+    int id = PARAM_NONE, status = find_base(pair, false, &id);
     if (!status && !(with_pair && pair->dora.is_measured))
         status = measure_part(pair, id, with_pair);
     pair->dora.is_measured = false;
@@ -95,7 +97,7 @@ static int measure(struct pair *pair, bool with_pair) {
 }
 
 int dora_measure(struct pair *pair, int id) {
-    int own = PARAM_NONE, status = find_base(pair, "weight", &own);
+    int own = PARAM_NONE, status = find_base(pair, false, &own);
     if (status || own != id)
         return status;
     pair->dora.is_measured = true;
@@ -134,7 +136,7 @@ int dora_begin(struct pair *pair) {
 
 static int scale(const struct pair *pair, const struct hook_call *call, void *kept, bool is_backward) {
     const struct peft *peft = pair->adapter->peft;
-    int bias = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, "bias", &bias);
+    int bias = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, true, &bias);
     if (status)
         return status;
     if (pair_is_row(pair) && call->rank->place.tensor > 0)
@@ -175,7 +177,7 @@ int dora_backward(const struct pair *pair, const struct hook_call *call, const v
 int dora_base_product(const struct pair *pair, const struct hook_call *call, bool is_forward, const void *x, void *z) {
     const struct peft *peft = pair->adapter->peft;
     struct weight_view weight = {0};
-    int id = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, "weight", &id);
+    int id = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, false, &id);
     if (status)
         return status;
     if (id != PARAM_NONE)

@@ -9,6 +9,8 @@
 #include "format-internal.h"
 #include "merge-internal.h"
 
+#include "model/family.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,7 +164,7 @@ static int multiply(const struct scale *scale, const struct hook_call *call, boo
     struct weight_view weight = {0};
     if (!is_planning && !base)
         return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
-    int id = is_planning ? PARAM_NONE : peft_base_parameter(base->table, scale->layer, &scale->projection, "weight");
+    int id = is_planning ? PARAM_NONE : model_find_linear(base->table, scale->layer, scale->projection.place, false);
     if (!is_planning)
         weight = param_borrow_linear(base, id);
     bool is_packed = weight.layout == WEIGHT_PACKED;
@@ -273,12 +275,12 @@ static int merge_scales(const struct peft_adapter *adapter, struct merge *merge)
     for (int i = 0; i < ia3->count && !status; i++) {
         const struct scale *scale = &ia3->scales[i];
         if (peft_choice(adapter, scale->layer, &scale->projection)->is_feedforward) {
-            status = merge_scale_columns(merge, scale->layer, &scale->projection, scale->id);
+            status = merge_scale_columns(merge, scale->layer, scale->projection.place, scale->id);
             continue;
         }
-        status = merge_scale_rows(merge, scale->layer, &scale->projection, "weight", scale->id);
+        status = merge_scale_rows(merge, scale->layer, scale->projection.place, false, scale->id);
         if (!status)
-            status = merge_scale_rows(merge, scale->layer, &scale->projection, "bias", scale->id);
+            status = merge_scale_rows(merge, scale->layer, scale->projection.place, true, scale->id);
     }
     return status;
 }

@@ -449,9 +449,9 @@ static int merge_pairs(const struct peft_adapter *adapter, struct merge *merge) 
     int status = STATUS_OK;
     for (int i = 0; i < lora->count && !status; i++) {
         const struct pair *pair = &lora->pairs[i];
-        status = merge_add_product(merge, pair->layer, &pair->projection, pair->a, pair->b, pair->scale);
+        status = merge_add_product(merge, pair->layer, pair->projection.place, pair->a, pair->b, pair->scale);
         if (!status && adapter->config.use_dora)
-            status = merge_set_norms(merge, pair->layer, &pair->projection, pair->dora.magnitude);
+            status = merge_set_norms(merge, pair->layer, pair->projection.place, pair->dora.magnitude);
     }
     return status;
 }

@@ -154,10 +154,9 @@ static int divide_by_norms(const struct merge *m, int param, float *norms) {
     return status;
 }
 
-int merge_add_product(struct merge *m, int64_t layer, const struct peft_projection *projection, int a, int b,
-                      float scale) {
+int merge_add_product(struct merge *m, int64_t layer, enum attach_place place, int a, int b, float scale) {
     struct change change = {.kind = CHANGE_ADD,
-                            .param = peft_base_parameter(&m->table, layer, projection, "weight"),
+                            .param = model_find_linear(&m->table, layer, place, false),
                             .r = m->peft->table.rows[a].shape[0],
                             .scale = scale};
     int status = read_values(m, a, &change.a);
@@ -176,17 +175,16 @@ static int scale_by(struct merge *m, enum change_kind kind, int param, int id, b
     return status ? status : added;
 }
 
-int merge_scale_rows(struct merge *m, int64_t layer, const struct peft_projection *projection, const char *kind,
-                     int id) {
-    return scale_by(m, CHANGE_ROWS, peft_base_parameter(&m->table, layer, projection, kind), id, false);
+int merge_scale_rows(struct merge *m, int64_t layer, enum attach_place place, bool is_bias, int id) {
+    return scale_by(m, CHANGE_ROWS, model_find_linear(&m->table, layer, place, is_bias), id, false);
 }
 
-int merge_scale_columns(struct merge *m, int64_t layer, const struct peft_projection *projection, int id) {
-    return scale_by(m, CHANGE_COLUMNS, peft_base_parameter(&m->table, layer, projection, "weight"), id, false);
+int merge_scale_columns(struct merge *m, int64_t layer, enum attach_place place, int id) {
+    return scale_by(m, CHANGE_COLUMNS, model_find_linear(&m->table, layer, place, false), id, false);
 }
 
-int merge_set_norms(struct merge *m, int64_t layer, const struct peft_projection *projection, int id) {
-    return scale_by(m, CHANGE_ROWS, peft_base_parameter(&m->table, layer, projection, "weight"), id, true);
+int merge_set_norms(struct merge *m, int64_t layer, enum attach_place place, int id) {
+    return scale_by(m, CHANGE_ROWS, model_find_linear(&m->table, layer, place, false), id, true);
 }
 
 static int find_changes(struct merge *m) {

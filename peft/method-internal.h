@@ -94,11 +94,10 @@ struct peft {
     struct ckpt_array table_values;
 };
 
-/* A projection of the base: its place, what Hugging Face calls it ("attn.c_attn") and what the model does
- * ("attention.qkv"), and how it is cut. */
+/* A projection of the base: its place, what Hugging Face calls it ("attn.c_attn"), and how it is cut. */
 struct peft_projection {
     enum attach_place place;
-    const char *name, *base;
+    const char *name;
     enum linear_split split;
     int parts; /* equal parts of the outputs that are cut each by itself: q, k and v */
     int64_t in, out;
@@ -106,9 +105,6 @@ struct peft_projection {
 enum { PEFT_PROJECTIONS = 4 };
 /* Those of a block, in the order of the forward. */
 void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]);
-/* Its "weight" or "bias" in the base's table; PARAM_NONE where it has none. */
-int peft_base_parameter(const struct param_table *base, int64_t layer, const struct peft_projection *projection,
-                        const char *kind);
 
 /* What a configuration says of one projection of one layer: target_modules, exclude_modules, layers_to_transform,
  * feedforward_modules, rank_pattern and alpha_pattern. */

@@ -10,18 +10,10 @@ enum { PATH_BYTES = 96 };
 
 void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]) {
     int64_t C = base->hidden_size, F = base->ffn_hidden_size;
-    projections[0] = (struct peft_projection){ATTACH_QKV, "attn.c_attn", "attention.qkv", LINEAR_COLUMN, 3, C, 3 * C};
-    projections[1] =
-        (struct peft_projection){ATTACH_PROJECTION, "attn.c_proj", "attention.projection", LINEAR_ROW, 1, C, C};
-    projections[2] = (struct peft_projection){ATTACH_FC1, "mlp.c_fc", "mlp.fc1", LINEAR_COLUMN, 1, C, F};
-    projections[3] = (struct peft_projection){ATTACH_FC2, "mlp.c_proj", "mlp.fc2", LINEAR_ROW, 1, F, C};
-}
-
-int peft_base_parameter(const struct param_table *base, int64_t layer, const struct peft_projection *projection,
-                        const char *kind) {
-    char name[PARAM_NAME_BYTES];
-    snprintf(name, sizeof name, "layers.%lld.%s.%s", (long long)layer, projection->base, kind);
-    return param_table_find(base, name, 0);
+    projections[0] = (struct peft_projection){ATTACH_QKV, "attn.c_attn", LINEAR_COLUMN, 3, C, 3 * C};
+    projections[1] = (struct peft_projection){ATTACH_PROJECTION, "attn.c_proj", LINEAR_ROW, 1, C, C};
+    projections[2] = (struct peft_projection){ATTACH_FC1, "mlp.c_fc", LINEAR_COLUMN, 1, C, F};
+    projections[3] = (struct peft_projection){ATTACH_FC2, "mlp.c_proj", LINEAR_ROW, 1, F, C};
 }
 
 static void module_path(int64_t layer, const char *name, char path[PATH_BYTES]) {

@@ -112,6 +112,7 @@ static void add_linear(struct describer *d, int64_t layer, enum attach_place pla
             .is_trainable = !is_bias || d->config->add_bias_linear,
             .is_linear = !is_bias,
             .layer = (int)layer,
+            .place = place,
         };
         name(row.name, "layers", layer, linear.name, is_bias);
         for (int i = 0; i < d->family->projection_count; i++) {
@@ -124,6 +125,15 @@ static void add_linear(struct describer *d, int64_t layer, enum attach_place pla
         }
         add(d, &row);
     }
+}
+
+int model_find_linear(const struct param_table *table, int64_t layer, enum attach_place place, bool is_bias) {
+    for (int i = 0; i < table->count; i++) {
+        const struct param *row = &table->rows[i];
+        if (row->layer == layer && row->place == (int)place && (row->dims == 1) == is_bias)
+            return i;
+    }
+    return PARAM_NONE;
 }
 
 int model_describe(const struct model_config *config, struct param_table *table) {

@@ -70,6 +70,8 @@ struct model_linear {
     enum linear_split split;
 };
 struct model_linear model_linear(enum attach_place place);
+/* The id of its weight in a layer, or of its bias. */
+int model_find_linear(const struct param_table *table, int64_t layer, enum attach_place place, bool is_bias);
 /* Adds the model's rows to a table, which gets the family's names of files. */
 int model_describe(const struct model_config *config, struct param_table *table);
 

@@ -49,6 +49,7 @@ struct param {
     bool is_embedding;     /* rows are gathered by id: also kept plain when packed (a tied head is both) */
     float lr_factor;       /* of the learning rate; 0: 1 */
     int layer;             /* -1: before the layers, num_layers: behind them */
+    int place;             /* of a linear of a layer, weight and bias: which one (enum attach_place); 0: of none */
     int slice_count;
     struct param_slice slices[PARAM_MAX_SLICES];
 };
