@@ -58,6 +58,31 @@ class Adapter(unittest.TestCase):
         support.write_safetensors(path, tensors | twice | {name: (kind, shape, support.floats([9.0]) + content[4:])})
         self.refuse("score", "--model", GOLDEN / "base", "--input", self.texts, "--adapter", directory, parts=("unknown tensor", name))
 
+    def test_other_names_of_the_same_tensors_load_alike(self):
+        """Those of older versions, and of adapters for a bare GPT2Model; also of one adapter of a stack."""
+        bare = ("base_model.model.transformer.", "base_model.model.")
+        cases = (("lora_all_linear", [bare]),
+                 ("lora", [("lora_A.weight", "lora_A.default.weight"), ("lora_B.weight", "lora_B.default.weight")]),
+                 ("dora", [("lora_magnitude_vector", "lora_magnitude_vector.weight")]),
+                 ("dora", [("lora_magnitude_vector", "lora_magnitude_vector.default.weight")]),
+                 ("ia3", [("ia3_l", "ia3_l.default")]), ("ia3", [bare]),
+                 ("adapter_seq_bn", [("transformer.h.", "h.")]))
+        for i, (name, others) in enumerate(cases):
+            with self.subTest(name=name, others=others):
+                directory = self.root / f"renamed-{i}"
+                shutil.copytree(GOLDEN / name, directory)
+                path, = (path for path in directory.glob("adapter*.safetensors"))
+                renamed = {}
+                for tensor, content in support.read_safetensors(path).items():
+                    for ours, theirs in others:
+                        tensor = tensor.replace(ours, theirs)
+                    renamed[tensor] = content
+                self.assertNotEqual(renamed.keys(), support.read_safetensors(path).keys())
+                support.write_safetensors(path, renamed)
+                self.assertEqual(self.score("--adapter", directory), self.score("--adapter", GOLDEN / name))
+                self.assertEqual(self.score("--adapter", GOLDEN / "prompt", directory),
+                                 self.score("--adapter", GOLDEN / "prompt", GOLDEN / name))
+
     def test_layouts_score_alike_with_adapters(self):
         base = self.score()
         for names in (["lora_all_linear"], ["dora_all_linear"], ["ia3"], ["adapter_double_seq_bn"], ["lora", "ia3"], ["prompt"],
