@@ -56,7 +56,7 @@ static void read_bottleneck_width(struct peft_reader *r, int64_t hidden) {
         json_keys_refuse(&r->keys, "reduction_factor", "one that leaves at most 1048576 of the hidden size");
 }
 
-static void read(struct peft_reader *r) {
+static void read_keys(struct peft_reader *r) {
     struct peft_config *config = r->config;
     config->adapter_name = reader_text(r, "name");
     if (config->adapter_name && (!*config->adapter_name || strlen(config->adapter_name) > 48))
@@ -136,7 +136,7 @@ static int base_width(const char *directory, int64_t *width) {
     return status;
 }
 
-static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
     int64_t width;
     int status = base_width(base_directory, &width);
     if (!status && config->bottleneck < 1)
@@ -173,6 +173,6 @@ const struct peft_format bottleneck_format = {.keys = keys,
                                               .key_count = sizeof keys / sizeof *keys,
                                               .shared = shared,
                                               .is_own = is_own,
-                                              .read = read,
-                                              .write = write,
+                                              .read = read_keys,
+                                              .write = write_keys,
                                               .show = show};

@@ -28,10 +28,10 @@ struct peft_format {
     int (*check_run)(const struct peft_config *config);
 
     /* ---- adapter_config.json ---- */
-    const char *type;                   /* PEFT's peft_type; NULL: the file is not PEFT's */
-    bool (*is_own)(const json_t *root); /* where it is not */
-    const char *const *known, *const
-                                  *refused; /* keys that are read or say nothing; that compute something else if set */
+    const char *type;                   /* PEFT's peft_type; NULL: the file is another library's, */
+    bool (*is_own)(const json_t *root); /* and this one says whether it is such a file */
+    const char *const *known;   /* keys that are read, or say nothing of what is computed; NULL behind the last */
+    const char *const *refused; /* keys that compute something else where they are set */
     void (*read)(struct peft_reader *r);
     /* Beside peft_type, and what all files of PEFT's have. */
     int (*write)(const struct peft_config *config, const char *base_directory, json_t *object);

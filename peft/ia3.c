@@ -297,7 +297,7 @@ static const char *const known[] = {"target_modules", "exclude_modules",  "feedf
 static const char *const refused[] = {"modules_to_save", NULL};
 static const char *const targets[] = {"c_attn", "mlp.c_proj", NULL}, *const forwards[] = {"mlp.c_proj", NULL};
 
-static void read(struct peft_reader *r) {
+static void read_keys(struct peft_reader *r) {
     struct peft_config *config = r->config;
     reader_targets(r);
     reader_names(r, "exclude_modules", &config->exclude_modules);
@@ -320,7 +320,7 @@ static int targets_forward(const struct peft_config *config, bool *is_any) {
     return status;
 }
 
-static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
     (void)base_directory;
     const struct config_list *modules = &config->feedforward_modules;
     bool is_default = !config->target_modules.count, is_targeted = false;
@@ -345,8 +345,13 @@ static void show(const struct peft_config *config, struct strbuf *text) {
     show_list(text, "feedforward_modules", &config->feedforward_modules, forwards);
 }
 
-static const struct peft_format format = {
-    .shared = shared, .type = "IA3", .known = known, .refused = refused, .read = read, .write = write, .show = show};
+static const struct peft_format format = {.shared = shared,
+                                          .type = "IA3",
+                                          .known = known,
+                                          .refused = refused,
+                                          .read = read_keys,
+                                          .write = write_keys,
+                                          .show = show};
 
 /* ---- the row ---- */
 

@@ -96,7 +96,7 @@ static void check_layers_pattern(struct peft_reader *r) {
         json_keys_refuse(&r->keys, "layers_pattern", "null or \"h\"");
 }
 
-static void read(struct peft_reader *r) {
+static void read_keys(struct peft_reader *r) {
     struct peft_config *config = r->config;
     config->loraplus_lr_ratio = 1; /* a run may say another */
     check_initialisation(r);
@@ -115,7 +115,7 @@ static void read(struct peft_reader *r) {
     reader_patterns(r, "alpha_pattern", false, &config->alpha_pattern);
 }
 
-static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
     (void)base_directory;
     writer_set(object, "r", json_integer(config->r));
     writer_set(object, "lora_alpha", writer_number(config->lora_alpha));
@@ -153,6 +153,6 @@ const struct peft_format lora_format = {.keys = keys,
                                         .type = "LORA",
                                         .known = known,
                                         .refused = refused,
-                                        .read = read,
-                                        .write = write,
+                                        .read = read_keys,
+                                        .write = write_keys,
                                         .show = show};

@@ -174,7 +174,7 @@ static const char *const known[] = {"num_virtual_tokens",
                                     "init_weights",
                                     NULL};
 
-static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
     (void)base_directory;
     writer_tokens(object, config);
     writer_set(object, "prompt_tuning_init", json_string("RANDOM")); /* the file has the values */
@@ -197,7 +197,7 @@ static const struct peft_format format = {.keys = keys,
                                           .type = "PROMPT_TUNING",
                                           .known = known,
                                           .read = reader_tokens,
-                                          .write = write,
+                                          .write = write_keys,
                                           .show = show_tokens};
 
 const struct peft_method peft_prompt = {.title = "prompt tuning",

@@ -214,7 +214,7 @@ static int check_run(const struct peft_config *config) {
                : STATUS_OK;
 }
 
-static int write(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
     (void)base_directory;
     writer_tokens(object, config);
     writer_set(object, "encoder_reparameterization_type",
@@ -231,7 +231,7 @@ static const struct peft_format format = {.keys = keys,
                                           .type = "P_TUNING",
                                           .known = known,
                                           .read = reader_tokens,
-                                          .write = write,
+                                          .write = write_keys,
                                           .show = show_tokens};
 
 const struct peft_method peft_ptuning = {.title = "p-tuning",
