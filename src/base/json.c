@@ -1,24 +1,120 @@
 /* jansson says "string or '}' expected" where its copy of a key found no memory, and drops a character where the buffer
- * of a text could not grow, without a word. So its allocations leave a note when they fail, each thread its own. The
- * functions are set before main, and mix with malloc's: what was made by either may be freed by the other. */
+ * of a text could not grow, without a word. Its parser then misses the character that it wants to put back, and ends
+ * the process, or copies a string past its end where that was the quotation mark. So a parse is left in the middle, by
+ * a longjmp, when memory lacks, and a journal says what it has taken until then. What makes a text goes on, and leaves
+ * a note; each thread has its own.
+ *
+ * The functions are set before main, and mix with malloc's: what was made by either may be freed by the other. */
 #include "json.h"
 
 #include "status.h"
 
+#include <setjmp.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_EVENTS = 200 };
+
+/* The blocks that a parse took, and those that it gave back: their addresses, with GIVEN in the lowest bit. */
+struct journal {
+    jmp_buf lacked;
+    uintptr_t *events;
+    size_t count, capacity, held; /* held: blocks that may yet be given back */
+    uintptr_t first[FIRST_EVENTS];
+};
+enum { GIVEN = 1 };
 
 static _Thread_local bool has_failed;
+static _Thread_local struct journal *journal; /* while a text is read */
+
+/* Room for one more block, and for giving back all of them. */
+static bool make_room(struct journal *j) {
+    if (j->count + j->held + 2 <= j->capacity)
+        return true;
+    uintptr_t *events = malloc(2 * j->capacity * sizeof *events);
+    if (!events)
+        return false;
+    memcpy(events, j->events, j->count * sizeof *events);
+    if (j->events != j->first)
+        free(j->events);
+    j->events = events;
+    j->capacity *= 2;
+    return true;
+}
 
 static void *allocate(size_t bytes) {
-    void *memory = malloc(bytes);
+    struct journal *j = journal;
+    void *memory = !j || make_room(j) ? malloc(bytes) : NULL;
+    if (!memory && j)
+        longjmp(j->lacked, 1);
     if (!memory)
         has_failed = true;
+    if (memory && j) {
+        j->events[j->count++] = (uintptr_t)memory;
+        j->held++;
+    }
     return memory;
 }
 
+static void release(void *memory) {
+    if (memory && journal) {
+        journal->events[journal->count++] = (uintptr_t)memory | GIVEN;
+        journal->held--;
+    }
+    free(memory);
+}
+
 __attribute__((constructor)) static void set_functions(void) {
-    json_set_alloc_funcs(allocate, free);
+    json_set_alloc_funcs(allocate, release);
+}
+
+static int compare_events(const void *a, const void *b) {
+    const uintptr_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* An address may have been taken and given back several times. */
+static void give_back(struct journal *j) {
+    qsort(j->events, j->count, sizeof *j->events, compare_events);
+    for (size_t i = 0; i < j->count;) {
+        uintptr_t block = j->events[i];
+        size_t taken = 0, given = 0;
+        for (; i < j->count && j->events[i] == block; i++)
+            taken++;
+        for (; i < j->count && j->events[i] == (block | GIVEN); i++)
+            given++;
+        if (taken > given)
+            free((void *)block);
+    }
+}
+
+/* False where memory lacked. */
+static bool parse(struct journal *j, const char *text, size_t length, size_t flags, json_t **root,
+                  json_error_t *error) {
+    if (setjmp(j->lacked))
+        return false;
+    journal = j;
+    *root = json_loadb(text, length, flags, error);
+    return true;
+}
+
+int json_read(const char *text, size_t length, size_t flags, json_t **root, json_error_t *error) {
+    struct journal own;
+    own.events = own.first;
+    own.count = own.held = 0;
+    own.capacity = FIRST_EVENTS;
+    *root = NULL;
+    bool is_read = parse(&own, text, length, flags, root, error);
+    journal = NULL;
+    if (!is_read)
+        give_back(&own);
+    if (own.events != own.first)
+        free(own.events);
+    if (!is_read)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    return *root ? STATUS_OK : STATUS_INVALID;
 }
 
 void json_begin(void) {
@@ -34,17 +130,4 @@ int json_end(json_t *root, size_t flags, char **text) {
     *text = NULL;
     return has_failed ? status_fail(STATUS_MEMORY, "out of memory")
                       : status_fail(STATUS_INVALID, "a text that is no UTF-8 cannot be written as JSON");
-}
-
-int json_read(const char *text, size_t length, size_t flags, json_t **root, json_error_t *error) {
-    bool has_failed_before = has_failed; /* this may be called between json_begin and json_end */
-    has_failed = false;
-    *root = json_loadb(text, length, flags, error);
-    bool is_read = !has_failed;
-    has_failed = has_failed_before;
-    if (is_read)
-        return *root ? STATUS_OK : STATUS_INVALID;
-    json_decref(*root);
-    *root = NULL;
-    return status_fail(STATUS_MEMORY, "out of memory");
 }

@@ -271,7 +271,7 @@ bool staging_displaced(const char *parent, const char *name, char path[PATH_MAX]
 
 /* ---- a directory that appears ---- */
 
-/* Without slashes at its end; of a link, and of "." and "..", the directory that is meant. */
+/* Without slashes at its end; of a link, and of "." and "..", the directory that is meant. NULL: no memory. */
 static char *resolve(const char *path) {
     struct stat info;
     size_t length = strlen(path);
@@ -281,8 +281,9 @@ static char *resolve(const char *path) {
     const char *slash = plain ? strrchr(plain, '/') : NULL, *base = slash ? slash + 1 : plain;
     bool is_other = plain && (!*base || !strcmp(base, ".") || !strcmp(base, "..") ||
                               (lstat(plain, &info) == 0 && S_ISLNK(info.st_mode)));
+    errno = 0;
     char *real = is_other ? realpath(plain, NULL) : NULL;
-    if (!real)
+    if (!real && errno != ENOMEM)
         return plain;
     free(plain);
     return real;

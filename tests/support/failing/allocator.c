@@ -28,7 +28,7 @@ enum { MAX_RANGES = 32 };
 static struct { uintptr_t start, end; } ranges[MAX_RANGES]; /* of code whose allocations fail */
 static int range_count;
 static atomic_bool is_on;
-static atomic_long calls;
+static atomic_long calls, mapped_bytes;
 static long failing;
 
 static int add_ranges(struct dl_phdr_info *object, size_t size, void *context) {
@@ -55,14 +55,19 @@ static void show_failure(long n) {
         backtrace_symbols_fd(frames, backtrace(frames, 24), STDERR_FILENO);
 }
 
-/* Whether the call from `caller` is the one to fail. */
-static bool fails(const void *caller) {
+/* Whether the calls from `caller` count, now. */
+static bool counts(const void *caller) {
     if (!atomic_load_explicit(&is_on, memory_order_acquire))
         return false;
     int i = 0;
     while (i < range_count && ((uintptr_t)caller < ranges[i].start || (uintptr_t)caller >= ranges[i].end))
         i++;
-    if (i == range_count || atomic_fetch_add(&calls, 1) + 1 != failing)
+    return i < range_count;
+}
+
+/* Whether the call from `caller` is the one to fail. */
+static bool fails(const void *caller) {
+    if (!counts(caller) || atomic_fetch_add(&calls, 1) + 1 != failing)
         return false;
     if (getenv("CAMBIUM_FAIL_TRACE"))
         show_failure(failing);
@@ -82,6 +87,14 @@ void failing_start(long n) {
 long failing_stop(void) {
     atomic_store(&is_on, false);
     return atomic_load(&calls);
+}
+
+void failing_pause(bool is_paused) {
+    atomic_store_explicit(&is_on, !is_paused, memory_order_release);
+}
+
+long failing_mapped(void) {
+    return atomic_load(&mapped_bytes);
 }
 
 __attribute__((constructor)) static void start_preloaded(void) {
@@ -157,7 +170,17 @@ int asprintf(char **text, const char *format, ...) {
 }
 
 void *mmap(void *address, size_t bytes, int protection, int flags, int descriptor, off_t offset) {
-    return fails(CALLER) ? MAP_FAILED : next(mmap)(address, bytes, protection, flags, descriptor, offset);
+    bool is_ours = counts(CALLER);
+    void *memory = fails(CALLER) ? MAP_FAILED : next(mmap)(address, bytes, protection, flags, descriptor, offset);
+    if (is_ours && memory != MAP_FAILED)
+        atomic_fetch_add(&mapped_bytes, (long)bytes);
+    return memory;
+}
+
+int munmap(void *memory, size_t bytes) {
+    if (counts(CALLER))
+        atomic_fetch_sub(&mapped_bytes, (long)bytes);
+    return next(munmap)(memory, bytes);
 }
 
 FILE *fopen(const char *path, const char *mode) {
