@@ -264,10 +264,8 @@ static int show(const struct show_options *options, bool is_sample) {
 
 int command_data(int argc, char **argv) {
     static const char usage[] = "usage: cambium data show [OPTIONS]; 'cambium data show --help' explains them";
-    if (argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"))) {
-        config_help(&show_command, stdout);
-        return 0;
-    }
+    if (argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h")))
+        return command_exit_status(config_help(&show_command, stdout));
     if (argc == 0 || strcmp(argv[0], "show")) {
         if (argc > 0)
             log_error("unknown word '%s' behind 'cambium data'; %s", argv[0], usage);

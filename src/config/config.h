@@ -77,8 +77,8 @@ void config_dump(const struct config_command *command, const void *values, FILE 
 /* What all ranks of a command have in common, in the order of the rows: their values, but of rows that may differ. Of
  * paths, whether they are given and how many: hosts may have the same files in other places. */
 int config_facts(const struct config_command *command, const void *values, struct facts *facts);
-/* The help text of the command. */
-void config_help(const struct config_command *command, FILE *out);
+/* Prints the help text of the command; not all of it where memory lacks. */
+int config_help(const struct config_command *command, FILE *out);
 /* The candidate nearest to `word` by edit distance (NULL when none is near). */
 const char *config_nearest(const char *word, const char *const *candidates, size_t count);
 

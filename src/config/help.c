@@ -40,7 +40,7 @@ static const char *type_name(const struct config_row *row) {
     return row->metavar ? row->metavar : names[row->type];
 }
 
-static void add_facts(const struct config_row *row, struct strbuf *text) {
+static int add_facts(const struct config_row *row, struct strbuf *text) {
     char range[80];
     config_range_text(row, range, sizeof range);
     struct strbuf facts = STRBUF_INIT;
@@ -59,14 +59,16 @@ static void add_facts(const struct config_row *row, struct strbuf *text) {
         strbuf_format(&facts, "default %s; ", row->default_text);
     if (facts.length > 2)
         strbuf_format(text, " (%.*s)", (int)facts.length - 2, facts.data);
+    int status = strbuf_status(&facts);
     strbuf_free(&facts);
+    return status ? status : strbuf_status(text);
 }
 
-static void write_row(FILE *out, const struct config_row *row) {
+static int write_row(FILE *out, const struct config_row *row) {
     const char *value = type_name(row);
     struct strbuf text = STRBUF_INIT;
     strbuf_add_text(&text, row->help);
-    add_facts(row, &text);
+    int status = add_facts(row, &text);
     bool is_switch_off = row->type == CONFIG_BOOL && row->default_text && !strcmp(row->default_text, "true");
     int width = fprintf(out, "  --%s%s%s", row->path, is_switch_off ? "=false" : *value ? " " : "", value);
     if (width + 2 > TEXT_COLUMN) {
@@ -76,12 +78,14 @@ static void write_row(FILE *out, const struct config_row *row) {
     fprintf(out, "%*s", TEXT_COLUMN - width, "");
     write_wrapped(out, strbuf_text(&text), TEXT_COLUMN, TEXT_COLUMN);
     strbuf_free(&text);
+    return status;
 }
 
-static void write_sections(const struct config_command *command, FILE *out) {
+static int write_sections(const struct config_command *command, FILE *out) {
     const char *section = "";
     size_t length = 0;
-    for (size_t i = 0; i < config_row_total(command); i++) {
+    int status = STATUS_OK;
+    for (size_t i = 0; i < config_row_total(command) && !status; i++) {
         const struct config_row *row = config_row_at(command, i);
         if (!config_row_is_section(command, i))
             continue;
@@ -90,11 +94,13 @@ static void write_sections(const struct config_command *command, FILE *out) {
             length = strcspn(section, ".");
             fprintf(out, "\n%.*s:\n", (int)length, section);
         }
-        write_row(out, row);
+        status = write_row(out, row);
     }
+    return status;
 }
 
-void config_help(const struct config_command *command, FILE *out) {
+int config_help(const struct config_command *command, FILE *out) {
+    int status = STATUS_OK;
     fprintf(out, "usage: ");
     write_wrapped(out, command->synopsis, 7, 7);
     fputc('\n', out);
@@ -104,11 +110,13 @@ void config_help(const struct config_command *command, FILE *out) {
     }
     fprintf(out, "options:\n");
     bool has_sections = false;
-    for (size_t i = 0; i < config_row_total(command); i++) {
+    for (size_t i = 0; i < config_row_total(command) && !status; i++) {
         has_sections |= config_row_is_section(command, i);
         if (!config_row_is_section(command, i))
-            write_row(out, config_row_at(command, i));
+            status = write_row(out, config_row_at(command, i));
     }
+    if (status)
+        return status;
     fprintf(out, "  --help%*sprint this text\n", TEXT_COLUMN - 8, "");
     if (has_sections) {
         if (command->config_flag) {
@@ -120,9 +128,10 @@ void config_help(const struct config_command *command, FILE *out) {
                 "An empty path (--SECTION.KEY=) takes back what the file gives.",
                 0, 0);
         }
-        write_sections(command, out);
+        status = write_sections(command, out);
     }
-    if (command->examples)
+    if (!status && command->examples)
         fprintf(out, "\nexamples:\n%s%s", command->examples,
                 *command->examples && command->examples[strlen(command->examples) - 1] == '\n' ? "" : "\n");
+    return status;
 }

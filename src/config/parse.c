@@ -179,19 +179,16 @@ int config_parse(const struct config_command *command, int argc, char **argv, vo
     }
     int status = made && made->sources && made->lines ? parse(made, argc, argv, is_help)
                                                       : status_fail(STATUS_MEMORY, "out of memory");
-    if (status) {
-        config_free(made);
-        return status;
+    if (!status && *is_help) {
+        status = config_help(command, stdout);
+        if (!status && (fflush(stdout) || ferror(stdout)))
+            status = status_fail_errno("cannot write to standard output");
     }
-    if (*is_help)
-        config_help(command, stdout);
-    *config = made;
-    if (*is_help && (fflush(stdout) || ferror(stdout))) {
+    if (status)
         config_free(made);
-        *config = NULL;
-        return status_fail_errno("cannot write to standard output");
-    }
-    return STATUS_OK;
+    else
+        *config = made;
+    return status;
 }
 
 bool config_is_given(const struct config *config, const char *path) {

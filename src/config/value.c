@@ -100,22 +100,25 @@ static int read_bool(const char *text, bool *out) {
     return status_fail(STATUS_USAGE, "'%s' is not a truth value: write true or false", text);
 }
 
-static int read_choice(const struct config_row *row, const char *text, int *out) {
+static int fail_choice(const struct config_row *row, const char *text) {
     struct strbuf all = STRBUF_INIT;
     size_t count = 0;
-    for (; row->choices[count]; count++) {
-        if (!strcmp(text, row->choices[count])) {
-            *out = (int)count;
-            strbuf_free(&all);
-            return STATUS_OK;
-        }
+    for (; row->choices[count]; count++)
         strbuf_format(&all, "%s%s", count ? ", " : "", row->choices[count]);
-    }
     const char *nearest = config_nearest(text, row->choices, count);
     int status = status_fail(STATUS_USAGE, "'%s' is none of %s%s%s%s", text, strbuf_text(&all),
                              nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
     strbuf_free(&all);
     return status;
+}
+
+static int read_choice(const struct config_row *row, const char *text, int *out) {
+    for (int i = 0; row->choices[i]; i++)
+        if (!strcmp(text, row->choices[i])) {
+            *out = i;
+            return STATUS_OK;
+        }
+    return fail_choice(row, text);
 }
 
 int config_set_text(struct config *config, size_t index, const char *text) {
