@@ -143,8 +143,7 @@ int save_writer_run(struct save_writer *writer, int (*function)(void *context), 
     int error = pthread_create(&writer->thread, NULL, run_task, task);
     if (error) {
         free(task);
-        errno = error;
-        return status_fail_errno("cannot start a thread to write with");
+        return status_fail(STATUS_MEMORY, "cannot start a thread to write with: %s", strerror(error));
     }
     writer->has_thread = true;
     return STATUS_OK;

@@ -80,34 +80,43 @@ static void note_owners(const struct lists *lists, int64_t *head) {
         }
 }
 
-/* Every rank's list to every rank. */
-static int exchange_lists(struct lists *lists, struct comm *world) {
+/* How long every rank's list is, and whose arrays are whose; *mine: what of its own list this rank owns. */
+static int exchange_heads(struct lists *lists, struct comm *world, struct listed **mine) {
     int64_t words = 1 + lists->array_count, *head = lists->heads + lists->self * words;
-    struct listed *mine = calloc((size_t)lists->own_count + 1, sizeof *mine);
-    if (!mine)
-        return no_memory();
+    *mine = calloc((size_t)lists->own_count + 1, sizeof **mine);
+    int status = together_agree(world, *mine ? STATUS_OK : no_memory());
+    if (status)
+        return status;
     note_owners(lists, head);
     for (int64_t i = 0; i < lists->own_count; i++)
         if (head[1 + array_of(lists, &lists->own[i])] == lists->self)
-            mine[head[0]++] = lists->own[i];
+            (*mine)[head[0]++] = lists->own[i];
     struct comm_data data = {.send = head, .receive = lists->heads, .count = words, .dtype = DTYPE_I64};
-    int status = world ? comm_all_gather(world, NULL, &data) : STATUS_OK;
+    status = world ? comm_all_gather(world, NULL, &data) : STATUS_OK;
     for (int r = 0; r < lists->ranks && !status; r++)
         if (lists->heads[r * words] > lists->most)
             lists->most = lists->heads[r * words];
-    if (!status)
+    return status;
+}
+
+/* Every rank's list to every rank. */
+static int exchange_lists(struct lists *lists, struct comm *world) {
+    struct listed *mine;
+    int status = exchange_heads(lists, world, &mine);
+    if (!status) {
         lists->all = calloc((size_t)(lists->most * lists->ranks) + 1, sizeof *lists->all);
-    if (!status && !lists->all)
-        status = no_memory();
+        status = together_agree(world, lists->all ? STATUS_OK : no_memory());
+    }
     if (!status)
-        memcpy(lists->all + lists->self * lists->most, mine, (size_t)head[0] * sizeof *mine);
+        memcpy(lists->all + lists->self * lists->most, mine,
+               (size_t)lists->heads[lists->self * (1 + lists->array_count)] * sizeof *mine);
     free(mine);
     if (status || !world)
         return status;
-    data = (struct comm_data){.send = lists->all + lists->self * lists->most,
-                              .receive = lists->all,
-                              .count = lists->most * LISTED_WORDS,
-                              .dtype = DTYPE_I64};
+    struct comm_data data = {.send = lists->all + lists->self * lists->most,
+                             .receive = lists->all,
+                             .count = lists->most * LISTED_WORDS,
+                             .dtype = DTYPE_I64};
     return comm_all_gather(world, NULL, &data);
 }
 

@@ -2,6 +2,7 @@
  * that a directory of files from two checkpoints is seen. Both are of contents alone: the same for any ranks. */
 #include "save-internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,14 +15,14 @@ static void write_digest(uint64_t digest, char out[DIGEST_TEXT]) {
     snprintf(out, DIGEST_TEXT, "%016llx", (unsigned long long)digest);
 }
 
-/* Of a state without its digest: its values, however they are spaced. */
-static int digest_state(const json_t *state, char out[DIGEST_TEXT]) {
-    char *text = json_dumps(state, JSON_COMPACT | JSON_SORT_KEYS);
-    if (!text)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    write_digest(digest_bytes(DIGEST_START, text, strlen(text)), out);
+/* Of a state without its digest: its values, however they are spaced. Behind a json_begin(). */
+static int digest_state(json_t *state, char out[DIGEST_TEXT]) {
+    char *text;
+    int status = json_end(json_incref(state), JSON_COMPACT | JSON_SORT_KEYS, &text);
+    if (!status)
+        write_digest(digest_bytes(DIGEST_START, text, strlen(text)), out);
     free(text);
-    return STATUS_OK;
+    return status;
 }
 
 static int digest_of(const char *directory, const char *name, char out[DIGEST_TEXT]) {
@@ -92,10 +93,11 @@ static int check_file(const char *directory, const char *name, const json_t *exp
 }
 
 /* `digest` is the state's own. */
-static int check_state(const char *directory, const json_t *state, const json_t *digest) {
+static int check_state(const char *directory, json_t *state, const json_t *digest) {
     const json_t *files = json_object_get(state, files_key), *expected;
     const char *name;
     char own[DIGEST_TEXT];
+    json_begin();
     int status = digest_state(state, own);
     if (!status && (!json_is_string(digest) || strcmp(own, json_string_value(digest))))
         return status_fail(STATUS_INVALID, "%s/%s was changed after it was saved: its digest is that of other values",
@@ -143,6 +145,8 @@ static int64_t iteration_of(const char *path) {
 
 int ckpt_check_iteration(const char *directory, int64_t iteration) {
     char *path = realpath(directory, NULL);
+    if (!path && errno == ENOMEM)
+        return status_fail(STATUS_MEMORY, "out of memory");
     int64_t number = path ? iteration_of(path) : -1;
     free(path);
     if (number < 0 || number == iteration)

@@ -7,45 +7,37 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ARRAYS = 3, LARGE_ROWS = 3000, LARGE_COLUMNS = 1000 /* 12 MB an array: several chunks */ };
+enum { LARGE_ROWS = 3000, LARGE_COLUMNS = 1000 /* 12 MB an array: several chunks */ };
 
-/* Weights and moments of a table in plain memory, and a saver of them. */
+/* A training, and a saver of it. */
 struct saving {
-    struct param_table table;
-    struct tiny_array values[ARRAYS];
-    struct ckpt_array arrays[ARRAYS];
+    struct tiny_training training;
     char *root;
     struct ckpt_saver *saver;
     int trial;
 };
 
 static struct ckpt_save describe(const struct saving *s) {
-    return (struct ckpt_save){.root = s->root,
-                              .model = {.table = &s->table, .weights = s->arrays, .config_text = "{}\n"},
-                              .optimizer = s->arrays + 1,
-                              .optimizer_count = ARRAYS - 1,
-                              .keep_last = 2,
-                              .own_until = INT64_MAX};
+    struct ckpt_save save = tiny_training_save(&s->training, s->root);
+    save.keep_last = 2;
+    return save;
 }
 
 static void set_all(struct saving *s, int value) {
-    for (int a = 0; a < ARRAYS; a++)
-        memset(s->values[a].memory, value + a, (size_t)s->values[a].elements * sizeof(float));
+    for (int a = 0; a < TINY_ARRAYS; a++)
+        memset(s->training.values[a].memory, value + a, (size_t)s->training.values[a].elements * sizeof(float));
 }
 
 static void open_saving(struct saving *s, bool is_large) {
-    static const char *const prefixes[ARRAYS] = {"", "exp_avg.", "exp_avg_sq."};
+    struct param_table table = {.capacity = 1};
     *s = (struct saving){.root = test_directory()};
     if (is_large) {
-        s->table = (struct param_table){.rows = calloc(1, sizeof *s->table.rows), .capacity = 1};
-        tiny_add(&s->table, "weight", 2, LARGE_ROWS, LARGE_COLUMNS, "x.weight", true);
+        table.rows = calloc(1, sizeof *table.rows);
+        tiny_add(&table, "weight", 2, LARGE_ROWS, LARGE_COLUMNS, "x.weight", true);
     } else {
-        s->table = tiny_table(true);
+        table = tiny_table(true);
     }
-    for (int a = 0; a < ARRAYS; a++) {
-        s->values[a] = tiny_array(&s->table, DTYPE_F32);
-        s->arrays[a] = tiny_as_array(&s->values[a], prefixes[a]);
-    }
+    tiny_training_open(&s->training, table);
     struct ckpt_save save = describe(s);
     set_all(s, 0);
     test_ok(ckpt_saver_open(&save, true, &s->saver));
@@ -53,9 +45,7 @@ static void open_saving(struct saving *s, bool is_large) {
 
 static void close_saving(struct saving *s) {
     ckpt_saver_close(s->saver);
-    for (int a = 0; a < ARRAYS; a++)
-        free(s->values[a].memory);
-    free(s->table.rows);
+    tiny_training_close(&s->training);
     free(s->root);
 }
 
@@ -63,21 +53,21 @@ static void close_saving(struct saving *s) {
 static void check_saved(const struct saving *s, int64_t iteration, int value) {
     char name[32], *directory;
     struct ckpt_tensors *tensors;
-    struct tiny_array read[ARRAYS];
-    struct ckpt_array arrays[ARRAYS];
+    struct tiny_array read[TINY_ARRAYS];
+    struct ckpt_array arrays[TINY_ARRAYS];
     snprintf(name, sizeof name, "iter_%07lld", (long long)iteration);
     directory = tiny_path(s->root, name);
-    for (int a = 0; a < ARRAYS; a++) {
-        read[a] = tiny_array(&s->table, DTYPE_F32);
-        arrays[a] = tiny_as_array(&read[a], s->arrays[a].prefix);
+    for (int a = 0; a < TINY_ARRAYS; a++) {
+        read[a] = tiny_array(&s->training.table, DTYPE_F32);
+        arrays[a] = tiny_as_array(&read[a], s->training.arrays[a].prefix);
     }
     test_ok(ckpt_open_model(directory, &tensors));
-    test_ok(ckpt_read(tensors, &s->table, arrays, 1));
+    test_ok(ckpt_read(tensors, &s->training.table, arrays, 1));
     ckpt_close(tensors);
     test_ok(ckpt_open_optimizer(directory, &tensors));
-    test_ok(ckpt_read(tensors, &s->table, arrays + 1, ARRAYS - 1));
+    test_ok(ckpt_read(tensors, &s->training.table, arrays + 1, TINY_ARRAYS - 1));
     ckpt_close(tensors);
-    for (int a = 0; a < ARRAYS; a++) {
+    for (int a = 0; a < TINY_ARRAYS; a++) {
         for (size_t i = 0; i < (size_t)read[a].elements * sizeof(float); i++)
             if (read[a].memory[i] != (char)(value + a))
                 fail_msg("array %d, byte %zu of iteration %lld", a, i, (long long)iteration);
@@ -202,7 +192,7 @@ static int save_without_room(struct saving *s) {
     int failures = (status != STATUS_IO) + 2 * !strstr(status_text(), "iter_0000002 was not saved: cannot write") +
                    4 * !strstr(status_text(), "File too large") + 8 * (ckpt_saver_progress(s->saver) != CKPT_IDLE);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY});
-    s->arrays[0].get = tiny_get;
+    s->training.arrays[0].get = tiny_get;
     return failures;
 }
 
@@ -213,7 +203,7 @@ static void a_write_that_fails_later_fails_the_save(void **state) {
     set_all(&s, 10);
     test_ok(ckpt_saver_begin(s.saver, 1, "{}\n"));
     test_ok(ckpt_saver_wait(s.saver));
-    s.arrays[0].get = limited_get;
+    s.training.arrays[0].get = limited_get;
     assert_int_equal(in_child(&s, save_without_room), 0);
     char **names;
     size_t count;
@@ -265,7 +255,7 @@ static void the_memory_is_what_was_planned(void **state) {
     size_t foreground, whole, quarter = 0, part;
     open_saving(&s, true);
     struct ckpt_save save = describe(&s);
-    size_t bytes = (size_t)ARRAYS * LARGE_ROWS * LARGE_COLUMNS * sizeof(float);
+    size_t bytes = (size_t)TINY_ARRAYS * LARGE_ROWS * LARGE_COLUMNS * sizeof(float);
     test_ok(ckpt_saver_bytes(&save, false, 1, 0, &foreground));
     test_ok(ckpt_saver_bytes(&save, true, 1, 0, &whole));
     for (int r = 0; r < 4; r++) {

@@ -176,6 +176,38 @@ static inline void tiny_check_golden(const struct tiny_array *a) {
         }
 }
 
+/* What a training saves: weights and two moments. */
+enum { TINY_ARRAYS = 3 };
+struct tiny_training {
+    struct param_table table;
+    struct tiny_array values[TINY_ARRAYS];
+    struct ckpt_array arrays[TINY_ARRAYS];
+};
+
+/* Takes the table. It stays in place: the arrays point into it. */
+static inline void tiny_training_open(struct tiny_training *t, struct param_table table) {
+    static const char *const prefixes[TINY_ARRAYS] = {"", "exp_avg.", "exp_avg_sq."};
+    t->table = table;
+    for (int a = 0; a < TINY_ARRAYS; a++) {
+        t->values[a] = tiny_array(&t->table, DTYPE_F32);
+        t->arrays[a] = tiny_as_array(&t->values[a], prefixes[a]);
+    }
+}
+
+static inline void tiny_training_close(struct tiny_training *t) {
+    for (int a = 0; a < TINY_ARRAYS; a++)
+        free(t->values[a].memory);
+    free(t->table.rows);
+}
+
+static inline struct ckpt_save tiny_training_save(const struct tiny_training *t, const char *root) {
+    return (struct ckpt_save){.root = root,
+                              .model = {.table = &t->table, .weights = t->arrays, .config_text = "{}\n"},
+                              .optimizer = t->arrays + 1,
+                              .optimizer_count = TINY_ARRAYS - 1,
+                              .own_until = INT64_MAX};
+}
+
 static inline char *tiny_path(const char *directory, const char *name) {
     char *path;
     assert_true(asprintf(&path, "%s/%s", directory, name) > 0);
