@@ -1,6 +1,7 @@
 /* Which ranks share a machine and its cores, and binding to them. */
 #include "parallel/site.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,16 +42,21 @@ static void list_cores(const cpu_set_t *set, char out[SITE_CORES_BYTES]) {
     }
 }
 
+/* Hosts may have the same name. Read without a stream: a rank without memory for that would take itself for one on
+ * another host. */
+static void read_boot(char boot[HOST_BYTES]) {
+    int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = file < 0 ? 0 : read(file, boot, HOST_BYTES - 1);
+    boot[n < 0 ? 0 : n] = 0;
+    if (file >= 0)
+        close(file);
+}
+
 static struct whereabouts find_whereabouts(cpu_set_t *set) {
     struct whereabouts own = {.process = getpid(), .core_count = 1};
     CPU_ZERO(set);
     gethostname(own.host, sizeof own.host - 1);
-    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "re"); /* hosts may have the same name */
-    if (boot) {
-        if (!fgets(own.boot, sizeof own.boot, boot))
-            own.boot[0] = 0;
-        fclose(boot);
-    }
+    read_boot(own.boot);
     if (!sched_getaffinity(0, sizeof *set, set)) {
         own.core_count = CPU_COUNT(set);
         list_cores(set, own.cores);

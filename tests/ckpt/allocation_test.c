@@ -109,7 +109,7 @@ static int read_tensors(const char *directory, struct tiny_training *into,
     if (!status)
         status = ckpt_digest(tensors, &digest);
     if (!status)
-        status = ckpt_head_differs(tensors, &differs);
+        status = ckpt_head_differs(tensors, &tiny_files, &differs);
     ckpt_close(tensors);
     return status;
 }

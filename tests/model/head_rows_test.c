@@ -4,7 +4,6 @@
 
 #include "support/allocations.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum { T = 40, SAMPLES = 16, ROWS = T * SAMPLES, SLOTS = 2, V = 31 };
@@ -51,31 +50,12 @@ static int64_t counted_rows(const struct pattern *pattern) {
 }
 
 /* `other`: the weight of rows that do not count; one that no sum can see has them go through the head all the same. */
-static void make_batch(const struct pattern *pattern, float other, uint32_t micro, struct model_batch *batch) {
-    static _Thread_local int32_t tokens[SLOTS][ROWS], positions[ROWS], labels[SLOTS][ROWS];
-    static _Thread_local uint32_t sample[ROWS], token[ROWS];
-    static _Thread_local float weight[SLOTS][ROWS];
-    static _Thread_local int64_t start[SAMPLES + 1];
-    for (uint32_t i = 0; i < ROWS; i++) {
-        struct philox draw = philox(5, i, micro, 0, 0);
-        tokens[micro][i] = (int32_t)(draw.word[0] % V);
-        labels[micro][i] = (int32_t)(draw.word[1] % V);
-        positions[i] = (int32_t)(i % T);
-        token[i] = i % T;
-        sample[i] = i / T;
-        weight[micro][i] = (int)(i % T) >= T - pattern->counted[i / T] ? 1.0f / 32 : other;
-    }
-    for (int s = 0; s <= SAMPLES; s++)
-        start[s] = s * T;
-    *batch = (struct model_batch){.rows = ROWS,
-                                  .tokens = tokens[micro],
-                                  .positions = positions,
-                                  .sample = sample,
-                                  .token = token,
-                                  .segments = SAMPLES,
-                                  .segment_start = start,
-                                  .labels = labels[micro],
-                                  .loss_weight = weight[micro]};
+static struct model_batch make_batch(const struct pattern *pattern, float other, uint32_t micro) {
+    float *weight;
+    struct model_batch batch = test_batch(SAMPLES, T, V, micro, &weight);
+    for (int i = 0; i < ROWS; i++)
+        weight[i] = i % T >= T - pattern->counted[i / T] ? 1.0f / 32 : other;
+    return batch;
 }
 
 /* ---- against all rows ---- */
@@ -93,7 +73,7 @@ static int train(struct model *model, int first, float other, struct answer *ans
         ((float *)store->gradients)[i] = 3; /* of a step before */
     for (int m = 0; m < SLOTS && !status; m++) {
         struct model_pass pass = {.slot = m, .has_dropout = true};
-        make_batch(&patterns[(first + m) % PATTERNS], other, (uint32_t)m, &batch[m]);
+        batch[m] = make_batch(&patterns[(first + m) % PATTERNS], other, (uint32_t)m);
         status = model_forward(model, &batch[m], &pass, NULL, NULL);
     }
     for (int m = 0; m < SLOTS && !status; m++)
@@ -122,53 +102,19 @@ static bool is_near(double a, double b) {
     return fabs(a - b) <= 1e-6 * fabs(b) + 1e-20; /* where only the unseen weights count */
 }
 
-/* Within 2e-6 of the largest entry: sums of at most 1280 fp32 products in another order, and with 0 rows of fill. */
-static int compare_gradients(const struct param_store *store, const struct param_store *all) {
-    for (int i = 0; i < store->table->count; i++) {
-        const struct param *row = &store->table->rows[i];
-        const float *ours = param_gradient(store, i), *expected = param_gradient(all, i);
-        struct param_rect rects[PARAM_MAX_SLICES];
-        int count = param_part_rects(&store->part, store->table, i, rects);
-        float largest = 0;
-        for (int64_t e = 0; e < param_elements(row); e++)
-            largest = fmaxf(largest, fabsf(expected[e]));
-        for (int r = 0; r < count; r++)
-            for (int64_t e = 0; e < rects[r].rows * rects[r].columns; e++) {
-                int64_t y = e / rects[r].columns, x = e % rects[r].columns;
-                float a = ours[rects[r].local_row * rects[r].columns + e];
-                float b = expected[(rects[r].row + y) * row->shape[1] + rects[r].column + x];
-                if (!(fabsf(a - b) <= 2e-6f * largest))
-                    return status_fail(STATUS_INVALID, "%s [%lld, %lld]: %.9g, of all rows %.9g", row->name,
-                                       (long long)(rects[r].row + y), (long long)(rects[r].column + x), (double)a,
-                                       (double)b);
-            }
-    }
-    return STATUS_OK;
-}
-
 static int run_rank(struct comm *world, void *context) {
     const struct run *run = context;
-    struct device *device;
-    struct rank rank;
-    struct model *model = NULL;
+    struct test_model t;
     struct answer answer;
-    int status = device_open(test_device(), 0, 1, &device);
-    if (status)
-        return status;
-    status = rank_open(&rank, &run->grid, world, device, 1);
-    rank.is_sequence_parallel = run->is_sequence_parallel;
+    int status = test_model_open_rank(&t, &run->options, &run->grid, world, run->is_sequence_parallel);
     if (!status)
-        status = model_open(&run->options, &rank, false, NULL, &model);
-    if (!status)
-        status = train(model, run->first, 0, &answer);
+        status = train(t.model, run->first, 0, &answer);
     if (!status && !(is_near(answer.loss, run->answer.loss) && is_near(answer.validation, run->answer.validation)))
         status = status_fail(STATUS_INVALID, "pattern %d: losses %.9g and %.9g, of all rows %.9g and %.9g", run->first,
                              answer.loss, answer.validation, run->answer.loss, run->answer.validation);
-    if (!status)
-        status = compare_gradients(model_store(model), model_store(run->all->model));
-    model_close(model);
-    rank_close(&rank);
-    device_close(device);
+    if (!status) /* sums of at most 1280 fp32 products in another order, and with 0 rows of fill */
+        status = test_compare_gradients(model_store(t.model), model_store(run->all->model), 2e-6f, NULL);
+    test_model_close(&t);
     return status;
 }
 
@@ -200,7 +146,7 @@ static void a_batch_that_counts_nothing_gives_zeros(void **state) {
     struct param_store *store = model_store(t.model);
     for (int64_t i = 0; i < store->flat_elements; i++)
         ((float *)store->gradients)[i] = 3;
-    make_batch(&patterns[0], 0, 0, &batch);
+    batch = make_batch(&patterns[0], 0, 0);
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
     test_ok(model_train_step(t.model, &batch, &pass));
     test_ok(model_loss(t.model, &loss));
@@ -219,10 +165,10 @@ static void row_losses_stand_at_their_rows(void **state) {
         float all[ROWS], counted[ROWS];
         test_model_open(&t, make_options(false));
         test_ok(model_initialise(t.model, 77));
-        make_batch(&patterns[p], 1, 0, &batch);
+        batch = make_batch(&patterns[p], 1, 0);
         test_ok(model_evaluate(t.model, &batch));
         test_ok(model_row_losses(t.model, all));
-        make_batch(&patterns[p], 0, 0, &batch);
+        batch = make_batch(&patterns[p], 0, 0);
         test_ok(model_evaluate(t.model, &batch));
         test_ok(model_row_losses(t.model, counted));
         for (int i = 0; i < ROWS; i++)
@@ -270,7 +216,7 @@ static void the_head_works_on_rows_that_count(void **state) {
         int64_t counted = counted_rows(&patterns[p]), rows = counted == 0 ? 64 : (counted + 63) / 64 * 64;
         rows = rows < ROWS ? rows : ROWS;
         noted.head = noted.norms = 0;
-        make_batch(&patterns[p], 0, 0, &batch);
+        batch = make_batch(&patterns[p], 0, 0);
         test_ok(model_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = true}));
         assert_int_equal(noted.head, 3 * rows);
         assert_int_equal(noted.norms, 2 * ROWS + rows);
@@ -293,7 +239,7 @@ static void no_number_of_rows_is_prepared_inside_a_step(void **state) {
             struct pattern pattern = {{0}};
             for (int s = 0; s < SAMPLES; s++)
                 pattern.counted[s] = rows - s * T < 0 ? 0 : rows - s * T < T ? rows - s * T : T;
-            make_batch(&pattern, 0, 0, &batch);
+            batch = make_batch(&pattern, 0, 0);
             allocations_start();
             for (int is_first = 0; is_first < 2; is_first++)
                 test_ok(

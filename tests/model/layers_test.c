@@ -6,7 +6,6 @@
 #include "model/support.h"
 #include "parallel/sync.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum { T = 8, SAMPLES = 3, ROWS = T * SAMPLES, C = 24, F = 40, V = 31, WIDEST = 3 * C, RESULTS = 2 };
@@ -20,9 +19,7 @@ static const float BOUND = 2e-6f;
 
 struct scene {
     enum layer layer;
-    struct device *device;
-    struct rank rank;
-    struct model *model;
+    struct test_model test;
     float *results[RESULTS]; /* [ROWS, WIDEST] of the whole: the output, the gradient of the input */
 };
 
@@ -70,31 +67,6 @@ static void fill_weights(struct model *model, enum layer layer) {
     }
 }
 
-static void make_batch(struct model_batch *batch) {
-    static _Thread_local int32_t tokens[ROWS], positions[ROWS], labels[ROWS];
-    static _Thread_local uint32_t sample[ROWS], token[ROWS];
-    static _Thread_local float weight[ROWS];
-    static const int64_t start[SAMPLES + 1] = {0, T, 2 * T, 3 * T};
-    for (uint32_t i = 0; i < ROWS; i++) {
-        struct philox draw = philox(5, i, 0, 0, 0);
-        tokens[i] = (int32_t)(draw.word[0] % V);
-        labels[i] = (int32_t)(draw.word[1] % V);
-        positions[i] = (int32_t)(i % T);
-        token[i] = i % T;
-        sample[i] = i / T;
-        weight[i] = 1.0f / (float)(16 + i);
-    }
-    *batch = (struct model_batch){.rows = ROWS,
-                                  .tokens = tokens,
-                                  .positions = positions,
-                                  .sample = sample,
-                                  .token = token,
-                                  .segments = SAMPLES,
-                                  .segment_start = start,
-                                  .labels = labels,
-                                  .loss_weight = weight};
-}
-
 /* ---- comparison ---- */
 
 static int compare(const char *what, int64_t row, int64_t column, float ours, float expected, float largest) {
@@ -131,25 +103,8 @@ static int result(struct scene *s, const struct scene *whole, int which, const f
 
 /* Every parameter's: those of other layers are zero in both. */
 static int compare_gradients(const struct scene *s, const struct scene *whole) {
-    const struct param_store *store = &s->model->store, *all = &whole->model->store;
-    int status = STATUS_OK, moved = 0;
-    for (int id = 0; id < store->table->count && !status; id++) {
-        const struct param *row = &store->table->rows[id];
-        const float *ours = param_gradient(store, id), *expected = param_gradient(all, id);
-        struct param_rect rects[PARAM_MAX_SLICES];
-        int count = param_part_rects(&store->part, store->table, id, rects);
-        float largest = 0;
-        for (int64_t e = 0; e < param_elements(row); e++)
-            largest = fmaxf(largest, fabsf(expected[e]));
-        moved += largest > 0;
-        for (int r = 0; r < count; r++)
-            for (int64_t e = 0; e < rects[r].rows * rects[r].columns && !status; e++) {
-                int64_t y = e / rects[r].columns, x = e % rects[r].columns;
-                status = compare(row->name, rects[r].row + y, rects[r].column + x,
-                                 ours[(rects[r].local_row + y) * rects[r].columns + x],
-                                 expected[(rects[r].row + y) * row->shape[1] + rects[r].column + x], largest);
-            }
-    }
+    int moved = 0,
+        status = test_compare_gradients(model_store(s->test.model), model_store(whole->test.model), BOUND, &moved);
     if (!status && moved == 0 && s->layer != CROSS_ENTROPY)
         status = status_fail(STATUS_INVALID, "%s: no parameter has a gradient", names[s->layer]);
     return status;
@@ -158,35 +113,35 @@ static int compare_gradients(const struct scene *s, const struct scene *whole) {
 /* ---- layers ---- */
 
 static int64_t first_row(const struct scene *s) {
-    return rank_first_stream_row(&s->rank, ROWS);
+    return rank_first_stream_row(&s->test.rank, ROWS);
 }
 
 static int64_t own_rows(const struct scene *s) {
-    return rank_stream_rows(&s->rank, ROWS);
+    return rank_stream_rows(&s->test.rank, ROWS);
 }
 
 static int embedding(struct scene *s, const struct scene *whole) {
     float *x = block_of(ROWS * C), *dx = fill(2, first_row(s), own_rows(s), C, NULL);
-    int status = embedding_pass_forward(s->model, ROWS, false, x);
+    int status = embedding_pass_forward(s->test.model, ROWS, false, x);
     if (!status)
         status = result(s, whole, 0, x, C, first_row(s), own_rows(s), C, NULL);
     if (!status)
-        status = embedding_pass_backward(s->model, ROWS, false, dx);
+        status = embedding_pass_backward(s->test.model, ROWS, false, dx);
     free(x);
     free(dx);
     return status;
 }
 
 static int norm(struct scene *s, const struct scene *whole) {
-    const struct norm_params *params = &s->model->blocks[0].norm1;
+    const struct norm_params *params = &s->test.model->blocks[0].norm1;
     int64_t first = first_row(s), rows = own_rows(s);
     float *x = fill(1, first, rows, C, NULL), *dy = fill(2, first, rows, C, NULL), mean[ROWS], rstd[ROWS];
     float *y = block_of(rows * C), *dx = block_of(rows * C);
-    int status = norm_forward(s->model, params, rows, x, y, mean, rstd);
+    int status = norm_forward(s->test.model, params, rows, x, y, mean, rstd);
     if (!status)
         status = result(s, whole, 0, y, C, first, rows, C, NULL);
     if (!status)
-        status = norm_backward(s->model, params, rows, x, mean, rstd, dy, NULL, dx);
+        status = norm_backward(s->test.model, params, rows, x, mean, rstd, dy, NULL, dx);
     if (!status)
         status = result(s, whole, 1, dx, C, first, rows, C, NULL);
     free(x);
@@ -198,7 +153,7 @@ static int norm(struct scene *s, const struct scene *whole) {
 
 /* Which outputs of a column linear, or inputs of a row linear, a rank has. */
 static void map_columns(const struct scene *s, const struct linear *linear, int64_t map[WIDEST]) {
-    const struct param_store *store = &s->model->store;
+    const struct param_store *store = &s->test.model->store;
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->part, store->table, linear->weight, rects);
     for (int r = 0; r < count; r++)
@@ -218,15 +173,15 @@ static int linear(struct scene *s, const struct scene *whole, const struct linea
     map_columns(s, linear, map);
     float *x = fill(1, first[is_column], rows[is_column], linear->in, in), *y = block_of(ROWS * linear->out);
     float *dy = fill(2, first[!is_column], rows[!is_column], linear->out, out), *dx = block_of(ROWS * linear->in);
-    struct linear_call call = {.rank = &s->rank,
-                               .store = &s->model->store,
+    struct linear_call call = {.rank = &s->test.rank,
+                               .store = &s->test.model->store,
                                .hooks = &no_hooks,
                                .dtype = DTYPE_F32,
                                .rows = ROWS,
                                .x = x,
                                .y = y,
-                               .whole = s->model->whole,
-                               .whole_gradient = s->model->whole_gradient,
+                               .whole = s->test.model->whole,
+                               .whole_gradient = s->test.model->whole_gradient,
                                .dy = dy,
                                .dx = dx,
                                .overwrite_gradients = true};
@@ -247,7 +202,7 @@ static int linear(struct scene *s, const struct scene *whole, const struct linea
 /* The heads between their two linears and behind their norm, with dropout of weights and of the result: a block whose
  * MLP gives nothing. */
 static int attention(struct scene *s, const struct scene *whole) {
-    struct model *model = s->model;
+    struct model *model = s->test.model;
     int64_t first = first_row(s), rows = own_rows(s);
     size_t bytes = (size_t)(rows * C) * sizeof(float);
     float *x = fill(1, first, rows, C, NULL), *d = fill(2, first, rows, C, NULL), *out = block_of(rows * C);
@@ -277,7 +232,7 @@ static int attention(struct scene *s, const struct scene *whole) {
 }
 
 static int loss(struct scene *s, const struct scene *whole) {
-    struct model *model = s->model;
+    struct model *model = s->test.model;
     int64_t map[WIDEST], stride = model->vocab_stride;
     float *logits = model->logits;
     for (int64_t v = 0; v < model->vocab; v++)
@@ -295,14 +250,14 @@ static int loss(struct scene *s, const struct scene *whole) {
                                  .loss = model->losses,
                                  .dloss = model->slot->batch.head.loss_weight};
     int status =
-        whole ? head_join_loss(model, &call, true) : rank_run(&s->rank, PHASE_LOSS, cross_entropy_fused, &call);
+        whole ? head_join_loss(model, &call, true) : rank_run(&s->test.rank, PHASE_LOSS, cross_entropy_fused, &call);
     if (!status)
         status = result(s, whole, 0, model->losses, 1, 0, ROWS, 1, NULL);
     return status ? status : result(s, whole, 1, logits, stride, 0, ROWS, model->vocab, map);
 }
 
 static int run_layer(struct scene *s, const struct scene *whole) {
-    const struct block_params *block = &s->model->blocks[0];
+    const struct block_params *block = &s->test.model->blocks[0];
     switch (s->layer) {
     case EMBEDDING:
         return embedding(s, whole);
@@ -343,53 +298,43 @@ static const struct model_options options = {.config = {.num_layers = 1,
 
 /* The layer by itself, in a model whose batch is there; then what ranks sum of their parts of gradients. */
 static int play(struct scene *s, const struct scene *whole) {
-    struct model_batch batch;
-    make_batch(&batch);
-    fill_weights(s->model, s->layer);
-    int status = model_train_step(s->model, &batch, &(struct model_pass){.is_first_micro_batch = true});
-    memset(s->model->store.gradients, 0, (size_t)s->model->store.flat_elements * sizeof(float));
+    float *weight;
+    struct model_batch batch = test_batch(SAMPLES, T, V, 0, &weight);
+    for (int i = 0; i < ROWS; i++)
+        weight[i] = 1.0f / (float)(16 + i);
+    fill_weights(s->test.model, s->layer);
+    int status = model_train_step(s->test.model, &batch, &(struct model_pass){.is_first_micro_batch = true});
+    memset(s->test.model->store.gradients, 0, (size_t)s->test.model->store.flat_elements * sizeof(float));
     if (!status)
         status = run_layer(s, whole);
-    return status ? status : gradient_sum_over_tensor(&s->rank, &s->model->store, 0);
+    return status ? status : gradient_sum_over_tensor(&s->test.rank, &s->test.model->store, 0);
 }
 
 static int run_rank(struct comm *world, void *context) {
     const struct task *task = context;
     struct scene s = {.layer = task->layer};
     struct rank_grid grid = {task->tensors, 1, 1, 1, 1};
-    int status = device_open(test_device(), 0, 1, &s.device);
-    if (status)
-        return status;
-    status = rank_open(&s.rank, &grid, world, s.device, 1);
-    s.rank.is_sequence_parallel = task->is_sequence_parallel;
-    if (!status)
-        status = model_open(&options, &s.rank, false, NULL, &s.model);
+    int status = test_model_open_rank(&s.test, &options, &grid, world, task->is_sequence_parallel);
     if (!status)
         status = play(&s, task->whole);
     if (!status)
         status = compare_gradients(&s, task->whole);
     if (status)
         comm_abort(world, status_text());
-    model_close(s.model);
-    rank_close(&s.rank);
-    device_close(s.device);
+    test_model_close(&s.test);
     return status;
 }
 
 static void check(enum layer layer) {
     struct scene whole = {.layer = layer};
-    test_ok(device_open(test_device(), 0, 1, &whole.device));
-    test_ok(rank_open_single(&whole.rank, whole.device, 1));
-    test_ok(model_open(&options, &whole.rank, false, NULL, &whole.model));
+    test_ok(test_model_open_rank(&whole.test, &options, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     test_ok(play(&whole, NULL));
     for (int tensors = 2; tensors <= 4; tensors *= 2)
         for (int is_cut = 0; is_cut < 2; is_cut++) {
             struct task task = {layer, tensors, is_cut, &whole};
             test_ok(comm_local_run(tensors, run_rank, &task));
         }
-    model_close(whole.model);
-    rank_close(&whole.rank);
-    device_close(whole.device);
+    test_model_close(&whole.test);
     for (int i = 0; i < RESULTS; i++)
         free(whole.results[i]);
 }

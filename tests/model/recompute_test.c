@@ -2,7 +2,6 @@
  * of none, and takes less memory. */
 #include "model/support.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum { T = 12, SAMPLES = 2, ROWS = T * SAMPLES, LAYERS = 5, V = 37 };
@@ -43,29 +42,8 @@ static struct outcome train(struct model_recompute recompute) {
     test_ok(rank_open_single(&t.rank, t.device, 1));
     test_ok(model_open(&options, &t.rank, false, &plan, &t.model));
     test_ok(model_initialise(t.model, 3));
-    int32_t tokens[ROWS], positions[ROWS], labels[ROWS];
-    uint32_t sample[ROWS], token[ROWS];
-    float weight[ROWS];
-    const int64_t start[] = {0, T, 2 * T};
-    struct model_batch batch = {.rows = ROWS,
-                                .tokens = tokens,
-                                .positions = positions,
-                                .sample = sample,
-                                .token = token,
-                                .segments = SAMPLES,
-                                .segment_start = start,
-                                .labels = labels,
-                                .loss_weight = weight};
     for (uint32_t micro = 0; micro < 2; micro++) {
-        for (uint32_t i = 0; i < ROWS; i++) {
-            struct philox draw = philox(5, i, micro, 0, 0);
-            tokens[i] = (int32_t)(draw.word[0] % V);
-            labels[i] = (int32_t)(draw.word[1] % V);
-            positions[i] = (int32_t)(i % T);
-            token[i] = i % T;
-            sample[i] = i / T + micro * SAMPLES;
-            weight[i] = 1.0f / 64;
-        }
+        struct model_batch batch = test_batch(SAMPLES, T, V, micro, NULL);
         struct model_pass pass = {
             .is_first_micro_batch = micro == 0, .is_last_micro_batch = micro == 1, .has_dropout = true};
         test_ok(model_train_step(t.model, &batch, &pass));

@@ -1,10 +1,15 @@
-/* A model opened for a test: device, rank and model, with weights from a directory or given initial values. */
+/* A model opened for a test: device, rank and model, with weights from a directory or given initial values; a batch of
+ * draws for it, and its gradients held against those of a whole model. */
 #ifndef CAMBIUM_TESTS_MODEL_SUPPORT_H
 #define CAMBIUM_TESTS_MODEL_SUPPORT_H
 
 #include "ckpt/ckpt.h"
 #include "model/model.h"
 #include "support/test.h"
+
+#include <math.h>
+
+/* ---- a model ---- */
 
 struct test_model {
     struct device *device;
@@ -16,6 +21,17 @@ static inline void test_model_open(struct test_model *t, struct model_options op
     test_ok(device_open(test_device(), 0, 2, &t->device));
     test_ok(rank_open_single(&t->rank, t->device, 1));
     test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
+}
+
+/* A rank of a grid, on one thread. What was opened is there to be closed, whatever failed. */
+static inline int test_model_open_rank(struct test_model *t, const struct model_options *options,
+                                       const struct rank_grid *grid, struct comm *world, bool is_sequence_parallel) {
+    *t = (struct test_model){0};
+    int status = device_open(test_device(), 0, 1, &t->device);
+    if (!status)
+        status = rank_open(&t->rank, grid, world, t->device, 1);
+    t->rank.is_sequence_parallel = is_sequence_parallel;
+    return status ? status : model_open(options, &t->rank, false, NULL, &t->model);
 }
 
 static inline void test_model_close(struct test_model *t) {
@@ -56,6 +72,77 @@ static inline float *test_weight(struct test_model *t, const char *name) {
 static inline float *test_gradient(struct test_model *t, const char *name) {
     struct param_store *store = model_store(t->model);
     return param_gradient(store, param_table_find(store->table, name, 0));
+}
+
+/* ---- a batch ---- */
+
+enum { TEST_MICRO_BATCHES = 2, TEST_BATCH_ROWS = 640, TEST_SAMPLES = 16 };
+
+/* Drawn tokens and labels in samples of one length. A micro batch stays until this thread makes the same one again.
+ * Each row's loss counts a 32nd, every fifth's nothing; *weight, where it is not NULL, is for other weights. */
+static inline struct model_batch test_batch(uint32_t samples, uint32_t length, uint32_t vocab, uint32_t micro,
+                                            float **weight) {
+    static _Thread_local struct {
+        int32_t tokens[TEST_BATCH_ROWS], positions[TEST_BATCH_ROWS], labels[TEST_BATCH_ROWS];
+        uint32_t sample[TEST_BATCH_ROWS], token[TEST_BATCH_ROWS];
+        float weight[TEST_BATCH_ROWS];
+        int64_t start[TEST_SAMPLES + 1];
+    } batches[TEST_MICRO_BATCHES], *b;
+    uint32_t rows = samples * length;
+    assert_true(micro < TEST_MICRO_BATCHES && rows <= TEST_BATCH_ROWS && samples <= TEST_SAMPLES);
+    b = &batches[micro];
+    for (uint32_t i = 0; i < rows; i++) {
+        struct philox draw = philox(5, i, micro, 0, 0);
+        b->tokens[i] = (int32_t)(draw.word[0] % vocab);
+        b->labels[i] = (int32_t)(draw.word[1] % vocab);
+        b->positions[i] = (int32_t)(i % length);
+        b->token[i] = i % length;
+        b->sample[i] = i / length + micro * samples;
+        b->weight[i] = i % 5 == 4 ? 0 : 1.0f / 32;
+    }
+    for (uint32_t s = 0; s <= samples; s++)
+        b->start[s] = s * length;
+    if (weight)
+        *weight = b->weight;
+    return (struct model_batch){.rows = rows,
+                                .tokens = b->tokens,
+                                .positions = b->positions,
+                                .sample = b->sample,
+                                .token = b->token,
+                                .segments = samples,
+                                .segment_start = b->start,
+                                .labels = b->labels,
+                                .loss_weight = b->weight};
+}
+
+/* ---- gradients ---- */
+
+/* Of every parameter the rank's rectangles, beside the same elements of the whole gradient: within `bound` of its
+ * largest entry. *moved: how many parameters have a gradient that is not zero (NULL: nobody asks). */
+static inline int test_compare_gradients(const struct param_store *store, const struct param_store *whole, float bound,
+                                         int *moved) {
+    int count = 0;
+    for (int id = 0; id < store->table->count; id++) {
+        const struct param *row = &store->table->rows[id];
+        const float *ours = param_gradient(store, id), *expected = param_gradient(whole, id);
+        struct param_rect rects[PARAM_MAX_SLICES];
+        int rect_count = param_part_rects(&store->part, store->table, id, rects);
+        float largest = 0;
+        for (int64_t e = 0; e < param_elements(row); e++)
+            largest = fmaxf(largest, fabsf(expected[e]));
+        count += largest > 0;
+        for (int r = 0; r < rect_count; r++)
+            for (int64_t e = 0; e < rects[r].rows * rects[r].columns; e++) {
+                int64_t y = rects[r].row + e / rects[r].columns, x = rects[r].column + e % rects[r].columns;
+                float a = ours[rects[r].local_row * rects[r].columns + e], b = expected[y * row->shape[1] + x];
+                if (!(fabsf(a - b) <= bound * largest))
+                    return status_fail(STATUS_INVALID, "%s [%lld, %lld]: %.9g, whole %.9g, the largest %.9g", row->name,
+                                       (long long)y, (long long)x, (double)a, (double)b, (double)largest);
+            }
+    }
+    if (moved)
+        *moved = count;
+    return STATUS_OK;
 }
 
 #endif

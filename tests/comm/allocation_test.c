@@ -1,0 +1,92 @@
+/* Whatever allocation fails at whichever rank, that rank says so, the others are released, and nothing is left. Ranks
+ * are threads. */
+#include "comm/comm.h"
+
+#include "support/failing.h"
+#include "support/test.h"
+
+enum { RANKS = 3, COUNT = 1000, DEADLINE = 60 /* seconds; those that wait for ever would need more */ };
+
+/* A collective of each kind of way, where the others wait for a rank that had no memory for its numbers. */
+static int talk(struct comm *world, struct comm *group, float *numbers) {
+    int next = (world->rank + 1) % world->size, last = (world->rank + world->size - 1) % world->size;
+    struct comm_request request;
+    struct comm_data sum = {.send = numbers, .receive = numbers, .count = COUNT, .dtype = DTYPE_F32};
+    struct comm_data ring = {.send = numbers, .receive = numbers + COUNT, .count = COUNT, .dtype = DTYPE_F32};
+    int status = comm_all_reduce_start(world, NULL, &sum, COMM_SUM, &request);
+    if (!status)
+        status = comm_wait(&request);
+    if (!status)
+        status = comm_send_receive(world, NULL, &ring, next, last);
+    if (!status)
+        status = comm_broadcast(group, NULL, &sum, 0);
+    return status ? status : comm_barrier(world, NULL);
+}
+
+static int open_groups(struct comm *world, struct comm *groups[2]) {
+    int all[RANKS] = {2, 0, 1};
+    int status = comm_subgroup(world, all, world->size, &groups[0]);
+    return status ? status : comm_subgroup(world, &world->rank, 1, &groups[1]);
+}
+
+static int be_alike(struct comm *world) {
+    struct facts facts = FACTS_INIT;
+    int status = facts_add(&facts, FACT_CONFIGURATION, "a fact", "the same", NULL);
+    status = comm_agree(world, status);
+    if (!status)
+        status = comm_same(world, &facts);
+    facts_free(&facts);
+    return status;
+}
+
+static int run_rank(struct comm *world, void *context) {
+    struct comm *groups[2] = {0};
+    (void)context;
+    int status = open_groups(world, groups);
+    if (!status)
+        status = be_alike(world);
+    float *numbers = status ? NULL : calloc(2 * COUNT, sizeof *numbers);
+    if (!status && !numbers)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = talk(world, groups[0], numbers);
+    comm_close(groups[0]);
+    comm_close(groups[1]);
+    if (status)
+        comm_abort(world, status_text()); /* before its numbers go */
+    free(numbers);
+    return status;
+}
+
+static int run_ranks(void *context) {
+    (void)context;
+    test_ends_within(DEADLINE);
+    return comm_local_run(RANKS, run_rank, NULL);
+}
+
+static void ranks_never_wait_for_one_that_failed(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(run_ranks, NULL, 1000), 0);
+}
+
+static int open_world(void *context) {
+    struct comm *comms[RANKS];
+    int ranks = *(int *)context, status = comm_local_open(ranks, comms);
+    for (int r = 0; r < ranks && !status; r++)
+        comm_close(comms[r]);
+    return status;
+}
+
+static void a_world_opens_and_closes(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= RANKS; ranks += RANKS - 1)
+        assert_int_equal(failing_try_all(open_world, &ranks, 300), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_world_opens_and_closes),
+        cmocka_unit_test(ranks_never_wait_for_one_that_failed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

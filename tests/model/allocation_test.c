@@ -1,0 +1,175 @@
+/* Whatever allocation of a model fails, at whichever rank: that rank says so, the others are released, and nothing is
+ * left. */
+#include "model/support.h"
+
+#include "support/failing.h"
+
+enum { T = 8, SAMPLES = 3, ROWS = T * SAMPLES, V = 31, DEADLINE = 60 /* seconds */ };
+
+static struct model_options make_options(enum model_use use) {
+    return (struct model_options){.config = {.num_layers = 2,
+                                             .hidden_size = 24,
+                                             .num_attention_heads = 4,
+                                             .num_query_groups = 4,
+                                             .ffn_hidden_size = 40,
+                                             .max_position_embeddings = T,
+                                             .vocab_size = V,
+                                             .init_method_std = 0.2,
+                                             .layernorm_epsilon = 1e-5,
+                                             .add_bias_linear = true},
+                                  .dtype = DTYPE_F32,
+                                  .use = use,
+                                  .max_rows = ROWS,
+                                  .max_logit_rows = 1,
+                                  .max_sequences = 1,
+                                  .max_pages = 2};
+}
+
+/* ---- config.json ---- */
+
+static int write_and_read(void *context) {
+    const struct model_config config = make_options(MODEL_TRAIN).config;
+    struct model_config read;
+    enum dtype dtype;
+    int32_t eos;
+    char *text = NULL;
+    (void)context;
+    int status = model_write_config(&config, DTYPE_F32, 3, &text);
+    if (!status)
+        status = model_read_config(text, "config.json", &read, &dtype, &eos);
+    free(text);
+    return status;
+}
+
+static void a_config_is_written_and_read(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(write_and_read, NULL, 300), 0);
+}
+
+/* ---- training ---- */
+
+static int train_rank(struct comm *world, void *context) {
+    struct model_options options = make_options(MODEL_TRAIN);
+    struct test_model t;
+    struct model_batch batch = test_batch(SAMPLES, T, V, 0, NULL);
+    struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
+    float losses[ROWS];
+    double loss;
+    const struct rank_grid grid = {*(int *)context, 1, 1, 1, 1};
+    int status = test_model_open_rank(&t, &options, &grid, world, grid.tensor > 1);
+    if (!status)
+        status = model_initialise(t.model, 77);
+    if (!status)
+        status = model_train_step(t.model, &batch, &pass);
+    if (!status)
+        status = model_loss(t.model, &loss);
+    if (!status)
+        status = model_row_losses(t.model, losses);
+    if (status)
+        comm_abort(world, status_text());
+    test_model_close(&t);
+    return status;
+}
+
+static int train(void *context) {
+    test_ends_within(DEADLINE);
+    return comm_local_run(*(int *)context, train_rank, context);
+}
+
+static void models_that_train_open_and_close(void **state) {
+    (void)state;
+    for (int tensors = 1; tensors <= 2; tensors++)
+        assert_int_equal(failing_try_all(train, &tensors, 200), 0);
+}
+
+static int plan(const struct model_options *options, struct device *device) {
+    struct rank rank = {0};
+    struct model_plan found;
+    struct model *none;
+    int status = rank_sketch(&rank, &(const struct rank_grid){2, 1, 1, 1, 2}, 1, device);
+    if (!status)
+        status = model_open(options, &rank, true, &found, &none);
+    rank_close(&rank);
+    return status;
+}
+
+static int evaluate(void *context) {
+    const struct model_options options = make_options(MODEL_EVALUATE);
+    struct model_batch batch = test_batch(SAMPLES, T, V, 0, NULL);
+    struct test_model t;
+    float logits[ROWS * V];
+    (void)context;
+    int status = test_model_open_rank(&t, &options, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false);
+    if (!status)
+        status = model_evaluate(t.model, &batch);
+    if (!status)
+        status = model_logits(t.model, &batch, logits);
+    if (!status)
+        status = plan(&options, t.device);
+    test_model_close(&t);
+    return status;
+}
+
+static void models_that_evaluate_open_and_close(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(evaluate, NULL, 200), 0);
+}
+
+/* ---- inference ---- */
+
+static int fill(void *context, int id) {
+    struct test_model *t = context;
+    return param_initialise(model_store(t->model), t->rank.exec.stream, 77, id);
+}
+
+static int infer_row(struct test_model *t, const struct model_kv *kv) {
+    static const int32_t zero[2], pages[2] = {0, 1};
+    const struct model_step step = {.rows = 1,
+                                    .tokens = zero,
+                                    .positions = zero,
+                                    .sequence = zero,
+                                    .cached = zero,
+                                    .slot = zero,
+                                    .sequences = 1,
+                                    .max_pages = 2,
+                                    .page_table = pages,
+                                    .logit_rows = 1,
+                                    .logit_row = zero,
+                                    .labels = zero};
+    float logprob;
+    const struct model_step_result result = {.label_logprob = &logprob};
+    int status = model_infer(t->model, kv, &step, &result);
+    return status ? status : model_kv_copy_page(t->model, kv, 0, 1);
+}
+
+static int infer(void *context) {
+    const struct model_options options = make_options(MODEL_INFER);
+    struct test_model t;
+    struct model_kv kv = {.page_count = 2};
+    (void)context;
+    int status = test_model_open_rank(&t, &options, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false);
+    if (!status)
+        status = model_pack(t.model, fill, &t);
+    if (!status)
+        status = device_alloc(t.device, model_kv_bytes(t.model, kv.page_count), &kv.pages);
+    if (!status)
+        status = infer_row(&t, &kv);
+    device_free(t.device, kv.pages);
+    test_model_close(&t);
+    return status;
+}
+
+static void models_that_infer_open_and_close(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(infer, NULL, 200), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_config_is_written_and_read),
+        cmocka_unit_test(models_that_train_open_and_close),
+        cmocka_unit_test(models_that_evaluate_open_and_close),
+        cmocka_unit_test(models_that_infer_open_and_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,127 @@
+/* Whatever allocation fails at whichever rank of a grid, that rank says so, the others are released, and nothing is
+ * left. Ranks are threads. */
+#include "parallel/pipeline.h"
+#include "parallel/site.h"
+#include "parallel/sync.h"
+
+#include "support/failing.h"
+#include "support/test.h"
+
+/* A rank may lack memory for what it tells the log of the cores: then that line is left out. */
+enum { TOLD = 8 };
+
+enum { LAYERS = 3, ROWS = 64, MESSAGE = 100, MICRO_BATCHES = 3, DEADLINE = 60 /* seconds */ };
+static const struct rank_grid grid = {.tensor = 2, .context = 1, .expert = 1, .data = 2, .pipeline = 2};
+static const struct pipeline_shape shape = {.stages = 2, .chunks = 1, .micro_batches = MICRO_BATCHES};
+
+/* What a rank opens. */
+struct scene {
+    struct rank rank;
+    struct device *device;
+    struct param_store store;
+    struct gradient_sync sync;
+    struct pipeline pipeline;
+    struct hook_table hooks;
+};
+
+static int describe(struct param_table *table) {
+    int added = 0;
+    for (int layer = -1; layer <= LAYERS && added >= 0; layer++) {
+        struct param row = {.dims = 2,
+                            .shape = {ROWS, ROWS},
+                            .shard = PARAM_SHARD_AXIS0,
+                            .is_trainable = true,
+                            .layer = layer,
+                            .slice_count = 1,
+                            .slices = {{.rows = ROWS, .file_rows = ROWS}}};
+        added = param_table_add(table, &row);
+    }
+    return added < 0 ? added : STATUS_OK;
+}
+
+static int open_store(struct scene *s, const struct param_table *table, const struct param_part *part) {
+    int status = param_store_sketch(
+        &s->store,
+        &(const struct param_store_options){
+            .table = table, .part = part, .device = s->device, .has_gradients = true, .layer_shards = grid.data});
+    if (!status)
+        status = param_store_open(&s->store);
+    return status ? status : gradient_sync_open(&s->sync, &s->rank, &s->store, true);
+}
+
+static int open_all(struct scene *s, struct comm *world) {
+    struct rank_site site;
+    int slots, status = rank_site_find(world, 1, &site);
+    if (!status)
+        status = device_open(test_device(), 0, 1, &s->device);
+    if (!status)
+        status = rank_open(&s->rank, &grid, world, s->device, 1);
+    if (!status)
+        status = hook_table_init(&s->hooks, LAYERS);
+    if (!status)
+        status = pipeline_slots(&shape, s->rank.place.pipeline, &slots);
+    if (!status)
+        status = pipeline_open(&s->pipeline, &s->rank, &shape, MESSAGE, DTYPE_F32);
+    rank_need(&s->rank, ROWS);
+    return status ? status : rank_allocate_workspace(&s->rank);
+}
+
+static int run_step(void *context, const struct pipeline_step *step, const void *in, void *out) {
+    (void)context, (void)step;
+    if (out)
+        memset(out, in ? 1 : 2, MESSAGE * sizeof(float));
+    return STATUS_OK;
+}
+
+static int run_all(struct scene *s) {
+    int status = pipeline_run(&s->pipeline, false, &(const struct pipeline_worker){.run = run_step});
+    if (!status)
+        status = gradient_sync_finish(&s->sync);
+    return status ? status : gradient_sync_gather_weights(&s->sync);
+}
+
+static int run_rank(struct comm *world, void *context) {
+    struct scene s = {0};
+    log_quiet(true);
+    int status = open_all(&s, world);
+    struct param_part part = {.tensor = s.rank.place.tensor, .tensors = grid.tensor};
+    if (!status)
+        status = open_store(&s, context, &part);
+    if (!status)
+        status = run_all(&s);
+    if (status)
+        comm_abort(world, status_text());
+    gradient_sync_close(&s.sync);
+    param_store_close(&s.store);
+    pipeline_close(&s.pipeline);
+    hook_table_free(&s.hooks);
+    rank_close(&s.rank);
+    device_close(s.device);
+    return status;
+}
+
+static int run_ranks(void *context) {
+    struct rank_seat seats[8];
+    struct param_table table = {0};
+    (void)context;
+    test_ends_within(DEADLINE);
+    int ranks = rank_grid_size(&grid), status = rank_site_survey(NULL, ranks, 1, seats);
+    if (!status)
+        status = describe(&table);
+    if (!status)
+        status = comm_local_run(ranks, run_rank, &table);
+    param_table_free(&table);
+    return status;
+}
+
+static void ranks_of_a_grid_open_and_close(void **state) {
+    (void)state;
+    assert_in_range(failing_try_all(run_ranks, NULL, 150), 0, TOLD);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_of_a_grid_open_and_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,82 @@
+/* Whatever allocation of a table or of a store fails, it says so and leaves nothing behind. */
+#include "tensor/tensor.h"
+
+#include "support/failing.h"
+#include "support/test.h"
+
+enum { PARAMS = 70 /* more than a table has room for at first */, STORED = 4, ROWS = 16, COLUMNS = 8 };
+
+/* What each use is given. */
+struct scene {
+    struct device *device;
+    struct stream *stream;
+    struct param_store store;
+};
+
+static int describe(struct param_table *table) {
+    int added = 0;
+    for (int i = 0; i < PARAMS && added >= 0; i++) {
+        struct param row = {.dims = 2,
+                            .shape = {ROWS, COLUMNS},
+                            .init = PARAM_INIT_NORMAL,
+                            .init_std = 1,
+                            .is_trainable = true,
+                            .is_linear = i % 2,
+                            .slice_count = 1,
+                            .slices = {{.rows = ROWS, .file_rows = ROWS}}};
+        snprintf(row.name, sizeof row.name, "param.%d", i);
+        added = param_table_add(table, &row);
+    }
+    return added < 0 ? added : STATUS_OK;
+}
+
+static int fill(void *context, int id) {
+    struct scene *scene = context;
+    return param_initialise(&scene->store, scene->stream, 5, id);
+}
+
+static int use_store(struct scene *scene, const struct param_table *table, bool is_packed) {
+    struct param_store_options options = {.table = table,
+                                          .device = scene->device,
+                                          .dtype = is_packed ? DTYPE_BF16 : DTYPE_F32,
+                                          .has_gradients = !is_packed,
+                                          .will_pack = is_packed};
+    int status = param_store_sketch(&scene->store, &options);
+    if (!status && is_packed)
+        status = param_store_pack(&scene->store, scene->stream, fill, scene);
+    if (!status && !is_packed)
+        status = param_store_open(&scene->store);
+    if (!status && !is_packed)
+        status = param_store_initialise(&scene->store, scene->stream, 5);
+    param_store_close(&scene->store);
+    return status;
+}
+
+static int describe_and_use(void *context) {
+    struct param_table table = {0};
+    int status = describe(&table);
+    const struct param_table few = {.rows = table.rows, .count = STORED};
+    if (!status)
+        status = use_store(context, &few, false);
+    if (!status)
+        status = use_store(context, &few, true);
+    param_table_free(&table);
+    return status;
+}
+
+static void stores_open_and_close(void **state) {
+    struct scene scene;
+    (void)state;
+    test_ok(device_open(test_device(), 0, 1, &scene.device));
+    test_ok(stream_open(scene.device, &scene.stream));
+    assert_int_equal(failing_try_all(describe_and_use, &scene, 300), 0);
+    stream_close(scene.stream);
+    device_close(scene.device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stores_open_and_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
