@@ -5,7 +5,7 @@
 
 /* Threads are memory, too. */
 static bool speaks_of_memory(const char *text) {
-    return strstr(text, "memory") || strstr(text, "cannot allocate") || strstr(text, "cannot start a");
+    return strstr(text, "memory") || strstr(text, "cannot allocate") || strstr(text, "cannot start");
 }
 
 static size_t open_files(void) {
