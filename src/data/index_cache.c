@@ -99,7 +99,10 @@ static int cache_path(const struct gpt_dataset_request *request, struct strbuf *
     const char *prefix = request->tokens->prefix, *slash = strrchr(prefix, '/');
     struct strbuf bin = STRBUF_INIT;
     strbuf_format(&bin, "%s.bin", prefix);
-    char *real = realpath(strbuf_text(&bin), NULL);
+    int status = strbuf_status(&bin);
+    char *real = status ? NULL : realpath(strbuf_text(&bin), NULL);
+    if (!status && !real && errno == ENOMEM)
+        status = status_fail(STATUS_MEMORY, "out of memory");
     const char *name = real ? real : strbuf_text(&bin);
     int64_t request_numbers[] = {request->first, request->last, request->seq_length, request->samples, request->seed};
     uint64_t hash = digest_bytes(DIGEST_START, name, strlen(name));
@@ -109,7 +112,8 @@ static int cache_path(const struct gpt_dataset_request *request, struct strbuf *
     cache_directory(request, directory);
     strbuf_format(path, "%s/%.150s-%016llx.idxmap", strbuf_text(directory), slash ? slash + 1 : prefix,
                   (unsigned long long)hash);
-    int status = strbuf_status(directory);
+    if (!status)
+        status = strbuf_status(directory);
     return status ? status : strbuf_status(path);
 }
 

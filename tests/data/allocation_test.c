@@ -40,14 +40,19 @@ static int read_batches(struct gpt_data *data) {
     return status;
 }
 
+struct blend {
+    const char *items[4], *cache;
+};
+
 static int open_blend(void *context) {
+    struct blend *blend = context;
     struct gpt_data data = {0};
-    struct gpt_data_options options = {.data_path = {.items = context, .count = 4},
+    struct gpt_data_options options = {.data_path = {.items = blend->items, .count = 4},
                                        .split = "80,20,0",
                                        .seq_length = 16,
                                        .seed = 1234,
                                        .samples = {40, 4, GPT_NOT_WANTED},
-                                       .data_cache_path = ""};
+                                       .data_cache_path = blend->cache};
     int status = gpt_data_open(&data, &options);
     if (!status)
         status = read_batches(&data);
@@ -55,15 +60,30 @@ static int open_blend(void *context) {
     return status;
 }
 
+/* Without memory to find or write a cache, the maps are built and stay in memory: a warning at most. */
+enum { UNCACHED = 60 };
+
+static int build_caches(void *context) {
+    struct blend *blend = context;
+    failing_pause(true);
+    test_ok(file_remove_tree(blend->cache));
+    failing_pause(false);
+    return open_blend(blend);
+}
+
 static void a_blend_opens_and_closes(void **state) {
-    char *a = path_of("a"), *b = path_of("b");
-    const char *items[] = {"0.3", a, "0.7", b};
+    char *a = path_of("a"), *b = path_of("b"), *cache = path_of("cache");
+    struct blend blend = {{"0.3", a, "0.7", b}, ""};
     (void)state;
     test_ok(write_dataset(a));
     test_ok(write_dataset(b));
-    assert_int_equal(failing_try_all(open_blend, items, 200), 0);
+    assert_int_equal(failing_try_all(open_blend, &blend, 200), 0);
+    blend.cache = cache;
+    assert_in_range(failing_try_all(build_caches, &blend, 200), 0, UNCACHED);
+    assert_in_range(failing_try_all(open_blend, &blend, 200), 0, UNCACHED);
     free(a);
     free(b);
+    free(cache);
 }
 
 static void a_dataset_is_written_and_read(void **state) {
