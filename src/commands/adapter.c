@@ -27,8 +27,10 @@ static int print_adapter(const struct peft_files *files, int index) {
     int status = peft_read_notes(peft_files_directory(files, index), &notes);
     if (!status)
         status = peft_show(config, &text);
-    if (status)
+    if (status) {
+        strbuf_free(&text);
         return status;
+    }
     printf("%sadapter: %s\n", index ? "\n" : "", peft_files_directory(files, index));
     fputs(strbuf_text(&text), stdout);
     strbuf_free(&text);
