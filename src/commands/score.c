@@ -4,6 +4,7 @@
 
 #include "config/run.h"
 #include "data/json_line.h"
+#include "data/lines.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ static const struct config_row rows[] = {
      .metavar = "FILE.jsonl",
      .is_path = true,
      .is_required = true,
-     .help = "JSON lines with \"text\" or \"tokens\"; - is standard input"},
+     .help = "JSON lines with \"text\" or \"tokens\", as they are or packed by gzip; - is standard input"},
     MODEL_TOKENIZER_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
@@ -61,9 +62,7 @@ struct scorer {
     struct comm *world;
     bool is_first;
     struct engine *engine;
-    FILE *input; /* of the first rank, as everything down to the encoder */
-    const char *name;
-    int64_t line;
+    struct lines *input;         /* of the first rank, as everything down to the encoder */
     struct tokenizer *tokenizer; /* opened at the first text */
     struct tokenizer_encoder *encoder;
     int64_t capacity;        /* texts of a round */
@@ -100,9 +99,9 @@ static int take_ids(struct scorer *s, const json_t *tokens) {
 }
 
 /* Adds the line's ids to those of the round. */
-static int read_ids(struct scorer *s, const char *line, size_t length) {
+static int read_ids(struct scorer *s, const struct strbuf *line) {
     json_t *root;
-    int status = json_line_read(line, length, s->line == 1, &root);
+    int status = json_line_read(strbuf_text(line), line->length, lines_number(s->input) == 1, &root);
     if (status)
         return status;
     const json_t *text = json_object_get(root, "text"), *tokens = json_object_get(root, "tokens");
@@ -120,27 +119,17 @@ static int read_ids(struct scorer *s, const char *line, size_t length) {
 
 /* The next text of the input into the round; *is_end when there is none. */
 static int read_text(struct scorer *s, struct text *text, bool *is_end) {
-    char *line = NULL;
-    size_t capacity = 0;
-    int status = STATUS_OK;
-    ssize_t length;
-    bool is_found = false;
-    while (!is_found && !status && (length = getline(&line, &capacity, s->input)) >= 0) {
-        s->line++;
-        length -= length > 0 && line[length - 1] == '\n'; /* or an error at the end would stand in the next line */
-        if (json_line_is_blank(line, (size_t)length, s->line == 1))
+    const struct strbuf *line = lines_text(s->input);
+    int status;
+    while (!(status = lines_next(s->input, is_end)) && !*is_end) {
+        int64_t number = lines_number(s->input);
+        if (json_line_is_blank(strbuf_text(line), line->length, number == 1))
             continue;
-        *text = (struct text){.line = s->line, .first = (int64_t)s->ids.count};
-        status = read_ids(s, line, (size_t)length);
+        *text = (struct text){.line = number, .first = (int64_t)s->ids.count};
+        status = read_ids(s, line);
         text->count = (int64_t)s->ids.count - text->first;
-        if (status)
-            status_wrap(status, "%s:%lld", s->name, (long long)s->line);
-        is_found = !status;
+        return status ? status_wrap(status, "%s:%lld", lines_name(s->input), (long long)number) : STATUS_OK;
     }
-    if (!status && ferror(s->input))
-        status = status_fail_errno("cannot read %s", s->name);
-    *is_end = !is_found;
-    free(line);
     return status;
 }
 
@@ -152,7 +141,7 @@ static int share_texts(struct scorer *s, int64_t *count, int *read_status) {
     s->ids.count = 0;
     while (s->is_first && *count < s->capacity && !*read_status && !is_end) {
         *read_status = read_text(s, &s->texts[*count], &is_end);
-        *count += !is_end;
+        *count += !is_end && !*read_status;
     }
     if (s->is_first && *read_status && !*count)
         return *read_status;
@@ -206,7 +195,7 @@ static int format_scores(const struct scorer *s, int64_t i, struct strbuf *out) 
         else
             return status_fail(STATUS_INVALID,
                                "%s:%lld: token %lld has the log-probability %g: the model's numbers are broken",
-                               s->name, (long long)text->line, (long long)j, logprobs[j]);
+                               lines_name(s->input), (long long)text->line, (long long)j, logprobs[j]);
     }
     strbuf_add_text(out, "]}\n");
     return strbuf_status(out);
@@ -237,13 +226,10 @@ struct score_ranks {
 };
 
 static int open_scorer(struct scorer *s, const struct score_ranks *ranks) {
-    const char *path = s->command->input;
-    bool is_stdin = !strcmp(path, "-");
     struct engine_options options = {.max_rows = STEP_ROWS, .max_logit_rows = STEP_ROWS, .max_sequences = 1};
     int status = STATUS_OK;
-    s->name = is_stdin ? "standard input" : path;
-    if (s->is_first && !(s->input = is_stdin ? stdin : fopen(path, "re")))
-        status = status_fail_errno("cannot open %s", path);
+    if (s->is_first)
+        status = lines_open(s->command->input, SIZE_MAX, &s->input);
     s->capacity = ranks->grid.data;
     s->texts = calloc((size_t)s->capacity, sizeof *s->texts);
     if (!status && !s->texts)
@@ -262,8 +248,7 @@ static int run_rank(struct comm *world, void *context) {
         status = score_lines(&s);
     if (status)
         launch_abort(world, status);
-    if (s.input && s.input != stdin)
-        fclose(s.input);
+    lines_close(s.input);
     free(s.texts);
     free(s.logprobs);
     token_buffer_free(&s.ids);

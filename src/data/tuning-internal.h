@@ -45,14 +45,6 @@ struct tuning_format {
 int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,
                       struct tuning_pieces *pieces);
 
-/* Lines of a file, gzip or not. *is_end: there is none left. The line is in `text`, without its end. */
-struct tuning_lines;
-int tuning_lines_open(const char *path, struct tuning_lines **lines);
-int tuning_lines_next(struct tuning_lines *lines, bool *is_end);
-const struct strbuf *tuning_lines_text(const struct tuning_lines *lines);
-int64_t tuning_lines_number(const struct tuning_lines *lines);
-void tuning_lines_close(struct tuning_lines *lines);
-
 /* ---- tuning_template.c ---- */
 
 enum tuning_role { TUNING_ROLE_SYSTEM, TUNING_ROLE_USER, TUNING_ROLE_ASSISTANT, TUNING_ROLE_COUNT };

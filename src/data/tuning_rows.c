@@ -1,5 +1,6 @@
 /* From pieces to rows: tokens, which of them are trained, what is cut; and the compact store of all rows. */
 #include "json_line.h"
+#include "lines.h"
 #include "tuning-internal.h"
 
 #include <stdlib.h>
@@ -161,14 +162,17 @@ static int keep_row(struct tuning_rows *rows, const struct tuning_options *optio
 
 int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *options, struct tuning_format *format,
                      struct tokenizer_encoder *encoder, struct tuning_file_count *count) {
-    struct tuning_lines *lines;
+    struct lines *lines = NULL;
+    int64_t bytes;
     struct tuning_pieces pieces = {0};
     struct draft draft = {0};
     bool is_end = false;
-    int status = tuning_lines_open(count->path, &lines);
-    while (!status && !(status = tuning_lines_next(lines, &is_end)) && !is_end) {
-        const struct strbuf *line = tuning_lines_text(lines);
-        int64_t number = tuning_lines_number(lines);
+    int status = corpus_input_bytes(count->path, &bytes);
+    if (!status)
+        status = lines_open(count->path, TUNING_LINE_BYTES, &lines);
+    while (!status && !(status = lines_next(lines, &is_end)) && !is_end) {
+        const struct strbuf *line = lines_text(lines);
+        int64_t number = lines_number(lines);
         if (json_line_is_blank(line->data, line->length, number == 1))
             continue;
         status = tuning_parse_line(line->data, line->length, number == 1, format, &pieces);
@@ -179,7 +183,7 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
         if (status)
             status_wrap(status, "%s:%lld", count->path, (long long)number);
     }
-    tuning_lines_close(lines);
+    lines_close(lines);
     tuning_pieces_free(&pieces);
     token_buffer_free(&draft.ids);
     free(draft.trained);

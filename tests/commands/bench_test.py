@@ -6,6 +6,7 @@ import pathlib
 import statistics
 import subprocess
 import tempfile
+import time
 import unittest
 
 from model_support import CAMBIUM, TINY, gpt2_config, gpt2_shapes, rows, run, write_model
@@ -200,7 +201,11 @@ class Bench(unittest.TestCase):
 
     def test_checkpoints(self):
         for ranks in (1, 2):
+            start = time.monotonic()
             *lines, summary = self.bench("checkpoint", "--model", self.model, "--seq-length", 16, "--steps", 3, "--ranks", ranks)
+            plain = [line["plain_write_seconds"] for line in lines]  # of less than one large piece
+            self.assertTrue(all(seconds > 0 for seconds in plain), plain)
+            self.assertLess(sum(plain), time.monotonic() - start)
             self.assertEqual((summary["bench"], summary["ranks"], len(lines)), ("checkpoint", ranks, 6))
             self.assertGreater(summary["bytes"], 3 * 4 * WEIGHTS)  # and headers and texts
             self.assertLess(summary["bytes"], 3 * 4 * WEIGHTS + 100000)

@@ -1,4 +1,5 @@
 """The score command: transformers' log-probabilities, rows of text and of tokens, and how it refuses what it cannot score."""
+import gzip
 import json
 import math
 import os
@@ -65,6 +66,28 @@ class Golden(unittest.TestCase):
 
 
 class Rows(unittest.TestCase):
+    def test_files_packed_by_gzip_are_scored_like_plain_ones(self):
+        lines = [json.dumps({"tokens": case["tokens"]}).encode() + b"\n" for case in EXPECTED["scores"] if "tokens" in case]
+        expected, _ = run("score", "--model", TINY, "--input", "-", input=b"".join(lines))
+        with tempfile.TemporaryDirectory() as temporary:
+            path = pathlib.Path(temporary, "texts")  # known by its contents
+            packed = gzip.compress(lines[0]) + gzip.compress(b"".join(lines[1:]))
+            for content in (b"".join(lines), packed):
+                path.write_bytes(content)
+                self.assertEqual(run("score", "--model", TINY, "--input", path), (expected, ""))
+            path.write_bytes(packed[:-9])
+            output, errors = run("score", "--model", TINY, "--input", path, expect=1)
+            self.assertIn(f"{path}: damaged or truncated gzip data behind line", errors)
+
+    def test_lines_are_read_as_they_come(self):
+        """Somebody may write one, and wait for what becomes of it."""
+        with subprocess.Popen([CAMBIUM, "score", "--model", TINY, "--input", "-"], stdin=subprocess.PIPE,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            process.stdin.write(b"no JSON\n")
+            process.stdin.flush()
+            self.assertIn(b"standard input:1: ", process.stderr.readline())
+            process.stdin.close()
+
     def test_numbers_are_read_back_exactly(self):
         output, _ = score({"tokens": EXPECTED["whole"]["tokens"]})
         for x in json.loads(output)["logprobs"][1:]:
