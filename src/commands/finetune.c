@@ -184,6 +184,7 @@ struct tuning {
     struct trainee_adapters adapters;
     struct trainee trainee;
     struct tuning_options rows;
+    size_t row_bytes;                   /* in memory */
     enum tuning_template template_name; /* of the rows; AUTO: they need none */
     struct tokenizer *tokenizer;
     struct token_buffer prompt_text; /* what virtual tokens start as */
@@ -281,7 +282,7 @@ static int encode_prompt_text(struct tuning *tuning, const char *text) {
 
 enum { MANY_ITERATIONS = 1000000000 };
 
-/* What only the rows tell: the template that they are put in, and the iterations of so many epochs. */
+/* What only the rows tell: the template that they are put in, their memory, and the iterations of so many epochs. */
 static int survey_rows(struct options *options, struct tuning *tuning, bool by_epochs) {
     struct tuning_data *data;
     describe_rows(tuning, options);
@@ -291,11 +292,13 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
     if (status)
         return status;
     int64_t samples = tuning_data_length(data, SPLIT_TRAIN), batch = tuning->run.config.train.global_batch_size;
+    int64_t iterations = by_epochs ? (samples + batch - 1) / batch : tuning->run.config.train.train_iters;
     tuning->template_name = tuning_data_template(data);
+    tuning->row_bytes = tuning_data_bytes(data, iterations * batch);
     tuning_data_close(data);
     if (!by_epochs)
         return STATUS_OK;
-    options->sections.run.train.train_iters = (samples + batch - 1) / batch;
+    options->sections.run.train.train_iters = iterations;
     train_run_free(&tuning->run);
     return train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
 }
@@ -356,6 +359,7 @@ static int prepare(struct options *options, const struct config *given, const st
     tuning->trainee.init_directory = options->init_adapter;
     tuning->run.trainee = &tuning->trainee;
     tuning->run.tuning = &tuning->rows;
+    tuning->run.tuning_bytes = tuning->row_bytes;
     options->sections.run = tuning->run.config; /* resolved */
     return STATUS_OK;
 }

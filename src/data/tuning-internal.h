@@ -90,6 +90,7 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
                      struct tokenizer_encoder *encoder, struct tuning_file_count *count);
 /* Gives back what was reserved for more. */
 void tuning_rows_finish(struct tuning_rows *rows);
+size_t tuning_rows_bytes(const struct tuning_rows *rows);
 
 /* ---- tuning_order.c ---- */
 
@@ -113,6 +114,7 @@ struct tuning_split {
     int64_t *pool_sample_index; /* [length] */
 };
 void tuning_split_free(struct tuning_split *split);
+size_t tuning_split_bytes(const struct tuning_split *split, int64_t length);
 /* Makes samples of the pools' rows by first fit in the shuffled order: `extra` rows are added to each (virtual tokens
  * less the last token), and a pack has at most `most`. */
 int tuning_split_pack(struct tuning_split *split, int64_t extra, int64_t most);

@@ -88,6 +88,8 @@ void tuning_data_close(struct tuning_data *data);
 int64_t tuning_data_length(const struct tuning_data *data, enum data_split split);
 /* Samples of one epoch: rows, or packs of rows. */
 int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split);
+/* Bytes of memory that the same files take when they are opened with so many samples of training. */
+size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples);
 int32_t tuning_data_eos(const struct tuning_data *data);
 /* The template that rows were put in; AUTO when no row needed one. */
 enum tuning_template tuning_data_template(const struct tuning_data *data);

@@ -175,6 +175,13 @@ int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split)
     return data->splits[split].epoch;
 }
 
+size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples) {
+    size_t bytes = sizeof *data + data->file_count * sizeof *data->files;
+    for (int s = 0; s < SPLIT_COUNT; s++)
+        bytes += tuning_split_bytes(&data->splits[s], samples);
+    return bytes;
+}
+
 int32_t tuning_data_eos(const struct tuning_data *data) {
     return data->format.eos;
 }

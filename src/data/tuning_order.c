@@ -39,6 +39,16 @@ void tuning_split_free(struct tuning_split *split) {
     *split = (struct tuning_split){0};
 }
 
+size_t tuning_split_bytes(const struct tuning_split *split, int64_t length) {
+    size_t bytes = tuning_rows_bytes(&split->rows) + (size_t)split->pool_count * sizeof *split->pools;
+    for (int64_t p = 0; p < split->pool_count; p++)
+        if (split->pools[p].packed)
+            bytes += (2 * (size_t)split->pools[p].rows + 2) * sizeof(uint32_t);
+    if (split->pool_index)
+        bytes += (size_t)length * (sizeof *split->pool_index + sizeof *split->pool_sample_index);
+    return bytes;
+}
+
 /* The packs' free rows as a tree of maxima: leaf i is pack i, and those not begun have all. */
 struct free_rows {
     int64_t leaves; /* a power of 2 */

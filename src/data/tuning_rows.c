@@ -46,6 +46,13 @@ void tuning_rows_finish(struct tuning_rows *rows) {
         return; /* what could not be made smaller is as good as before */
 }
 
+size_t tuning_rows_bytes(const struct tuning_rows *rows) {
+    size_t tokens = (size_t)rows->token_capacity, width = rows->is_wide ? sizeof(int32_t) : sizeof(uint16_t);
+    return rows->start ? (tokens + 1) * width + (tokens / 64 + 1) * sizeof *rows->trained +
+                             ((size_t)rows->row_capacity + 1) * sizeof *rows->start
+                       : 0;
+}
+
 /* A row while it is made. */
 struct draft {
     struct token_buffer ids;

@@ -137,7 +137,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes) +
                        (adapter ? trainee->bytes : 0),
         .workspace = rank->workspace_needed,
-        .data = batch_bytes(run, rank->grid.data) + of_data.maps + of_data.process,
+        .data = batch_bytes(run, rank->grid.data) + run->tuning_bytes + of_data.maps + of_data.process,
         .of_data = of_data,
         .parameters = of_model.all_parameters + (adapter ? param_table_elements(adapter->table, false) : 0),
         .trainable_parameters = adapter ? param_table_elements(adapter->table, true) : of_model.parameters,

@@ -79,6 +79,7 @@ struct train_progress {
 struct train_run {
     const struct trainee *trainee;       /* NULL: the model trains */
     const struct tuning_options *tuning; /* what it trains on; NULL: data.data_path */
+    size_t tuning_bytes;                 /* that its rows take at each rank, as far as the caller knows: for the plan */
     struct run_config config;            /* resolved; its strings are the caller's */
     struct tokenizer_files *tokenizer;   /* as it was when the run was prepared: goes into checkpoints; NULL: none */
     int32_t eos_id;                      /* -1: unknown */

@@ -1,6 +1,7 @@
 """What finetune leaves: the best adapter, checkpoints that go on as if nothing had been, stacks; and no trace in the base."""
 import json
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -250,6 +251,20 @@ class Files(Tuning):
                   "--optim.lr=1e-2", *self.validating(), "--train.train_iters=9", "--checkpoint.load", stack)  # the same: replaced
         self.assertNotEqual(before["lora/adapter_model.safetensors"], hash_tree(stack)["lora/adapter_model.safetensors"])
         self.assert_refused(stack, "lora", f"{stack} holds ia3, another adapter")
+
+    def test_rows_are_in_the_plan(self):
+        """Two bytes and a bit a token, eight a row; ten more a sample where files have weights."""
+        many, rows, tokens = self.root / "many.jsonl", 40000, 25
+        many.write_text((json.dumps({"text": "x" * (tokens - 1)}) + "\n") * rows)
+        def planned(*data):
+            plan, _ = run("finetune", "--model", self.base, "--data", *data, "--peft", "ia3", "--optim.lr=1e-3", "--output",
+                          self.root / "none", "--train.train_iters=5000", "--train.global_batch_size=8", "--dry-run")
+            return float(re.search(rb"#   data +([0-9.]+) MiB", plan)[1]) * 2**20
+        few = planned(self.data)
+        self.assertLess(few, 100_000)
+        rows_bytes = rows * (tokens * (2 + 1 / 8) + 8)
+        self.assertAlmostEqual(planned(many) - few, rows_bytes, delta=120_000)
+        self.assertAlmostEqual(planned("1", many, "1", self.data) - few, rows_bytes + 10 * 40000, delta=120_000)
 
     def test_a_dry_run_prints_a_configuration_that_is_the_run(self):
         words = ["--peft", "lora", "ia3", "--peft.ia3.target_modules=c_attn", "--peft.r=3", "--tuning.epochs=1"]
