@@ -142,7 +142,7 @@ static int load_once(struct measurement *m, const char *directory, double *secon
     return status;
 }
 
-/* An adapter's configuration can speak of its base's. */
+/* Of the base, whose weights are random. */
 static int write_base_config(const struct measurement *m) {
     char path[PATH_MAX], *text = NULL;
     int status = file_join(path, sizeof path, m->dataset.directory, "config.json");
@@ -160,9 +160,8 @@ static int time_loading(struct measurement *m, double *seconds) {
     struct peft_texts texts = {0};
     int status = file_join(directory, sizeof directory, m->dataset.directory, "adapter");
     if (!status)
-        status = write_base_config(m);
-    if (!status)
-        status = peft_texts_make(&m->options->peft, 1, m->dataset.directory, &(struct peft_notes){0}, &texts);
+        status = peft_texts_make(&m->options->peft, 1, &m->run.config.model, m->dataset.directory,
+                                 &(struct peft_notes){0}, &texts);
     struct peft_export export = {.texts = texts.items, .text_count = texts.count, .directory = directory};
     if (!status)
         status = peft_export(trainer_trainee(bench_runner_trainer(m->contest.runner)), &export);
@@ -208,7 +207,7 @@ static int write_adapter_config(const struct measurement *m) {
     if (!status)
         status = file_join(path, sizeof path, m->dataset.directory, "peer/adapter_config.json");
     if (!status)
-        status = peft_write_config(&m->options->peft, m->dataset.directory, &text);
+        status = peft_write_config(&m->options->peft, &m->run.config.model, m->dataset.directory, &text);
     if (!status)
         status = file_write_atomic(path, text, strlen(text));
     free(text);

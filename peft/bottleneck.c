@@ -33,6 +33,7 @@ static const float norm_epsilon = 1e-5f; /* torch's */
 static int add_parameters(struct bottleneck *bottleneck) {
     struct peft_adapter *adapter = bottleneck->adapter;
     const struct peft_config *config = &adapter->config;
+    const struct model_family *family = adapter->peft->family;
     int64_t C = adapter->peft->base.hidden_size, m = config->bottleneck;
     bool is_attention = bottleneck->place == ATTACH_AFTER_ATTENTION;
     const char *name = config->adapter_name ? config->adapter_name : "default"; /* AdapterHub's tensors have it */
@@ -67,9 +68,9 @@ static int add_parameters(struct bottleneck *bottleneck) {
                             .layer = (int)bottleneck->layer};
         snprintf(row.name, sizeof row.name, "layers.%lld.%s.adapter.%s", (long long)bottleneck->layer,
                  is_attention ? "attention" : "mlp", rows[i].ours);
-        int n = snprintf(row.slices[0].name, sizeof row.slices[0].name, "transformer.h.%lld.%s.adapters.%s.%s",
-                         (long long)bottleneck->layer, is_attention ? "attention_adapters" : "output_adapters", name,
-                         rows[i].file);
+        int n = snprintf(row.slices[0].name, sizeof row.slices[0].name, "%s%s.%lld.%s.adapters.%s.%s",
+                         family->files.prefix, family->layers, (long long)bottleneck->layer,
+                         is_attention ? "attention_adapters" : "output_adapters", name, rows[i].file);
         if (n < 0 || (size_t)n >= sizeof row.slices[0].name)
             return status_fail(STATUS_INVALID, "the adapter's name %s is too long", name);
         bottleneck->id[i] = peft_add_row(adapter, &row);
@@ -371,13 +372,10 @@ static int attach(struct peft_adapter *adapter) {
     return status;
 }
 
-static const char *const other_names[][2] = {{"transformer.h.", "h."}, {0}};
-
 const struct peft_method peft_bottleneck = {.title = "bottleneck adapter",
                                             .noun = "a bottleneck adapter",
                                             .format = &bottleneck_format,
                                             .file = CKPT_HUB_PART,
-                                            .other_names = other_names,
                                             .describe = describe,
                                             .attach = attach,
                                             .close = close_bottlenecks};

@@ -2,8 +2,6 @@
 #include "bottleneck-internal.h"
 #include "format-internal.h"
 
-#include "pretrained/pretrained.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -128,29 +126,18 @@ static json_t *hub_adapter(const struct peft_config *config, int64_t width) {
     return object;
 }
 
-static int base_width(const char *directory, int64_t *width) {
-    struct pretrained base;
-    int status = pretrained_read_config(directory, &base);
-    *width = base.config.hidden_size;
-    pretrained_close(&base);
-    return status;
-}
-
-static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
-    int64_t width;
-    int status = base_width(base_directory, &width);
-    if (!status && config->bottleneck < 1)
-        status = status_fail(STATUS_USAGE, "peft.bottleneck %lld: expected at least 1", (long long)config->bottleneck);
-    if (!status && config->layers_to_transform.count)
-        status =
-            status_fail(STATUS_USAGE, "peft.layers_to_transform is not for --peft adapter: its files cannot say it");
-    if (status)
-        return status;
-    writer_set(object, "config", hub_adapter(config, width));
-    writer_set(object, "hidden_size", json_integer(width));
-    writer_set(object, "model_class", json_string("GPT2LMHeadModel"));
+static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                      json_t *object) {
+    const struct model_family *family = model_family(base);
+    if (config->bottleneck < 1)
+        return status_fail(STATUS_USAGE, "peft.bottleneck %lld: expected at least 1", (long long)config->bottleneck);
+    if (config->layers_to_transform.count)
+        return status_fail(STATUS_USAGE, "peft.layers_to_transform is not for --peft adapter: its files cannot say it");
+    writer_set(object, "config", hub_adapter(config, base->hidden_size));
+    writer_set(object, "hidden_size", json_integer(base->hidden_size));
+    writer_set(object, "model_class", json_string(family->class_name));
     writer_set(object, "model_name", json_string(base_directory));
-    writer_set(object, "model_type", json_string("gpt2"));
+    writer_set(object, "model_type", json_string(family->name));
     writer_set(object, "name", json_string(config->adapter_name ? config->adapter_name : "default"));
     writer_set(object, "version", json_string("adapters.1.3.0"));
     return STATUS_OK;
@@ -158,7 +145,8 @@ static int write_keys(const struct peft_config *config, const char *base_directo
 
 /* ---- adapter show ---- */
 
-static void show(const struct peft_config *config, struct strbuf *text) {
+static void show(const struct peft_config *config, const struct model_family *base, struct strbuf *text) {
+    (void)base;
     static const char *const places[] = {[PEFT_HOULSBY] = "houlsby, behind attention and MLP",
                                          [PEFT_PFEIFFER] = "pfeiffer, behind the MLP",
                                          [PEFT_PARALLEL] = "parallel to the MLP"};

@@ -67,7 +67,8 @@ const char *peft_title(int type);
 bool peft_is_of_peft(int type);
 /* Adds "method: ..." and a line for each key that says what the adapter is. */
 struct strbuf;
-int peft_show(const struct peft_config *config, struct strbuf *text);
+struct model_family;
+int peft_show(const struct peft_config *config, const struct model_family *base, struct strbuf *text);
 /* The one of the configurations whose virtual tokens start as prompt_tuning_init_text; STATUS_USAGE where none does. */
 int peft_find_text_start(struct peft_config *configs, int count, struct peft_config **found);
 
@@ -98,6 +99,8 @@ void peft_config_free(struct peft_config *config);
 
 /* adapter_config.json, as Hugging Face's PEFT writes it, of an adapter on the base in `base_directory`. The caller
  * frees *text. */
-int peft_write_config(const struct peft_config *config, const char *base_directory, char **text);
+struct model_config;
+int peft_write_config(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                      char **text);
 
 #endif

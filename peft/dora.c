@@ -9,7 +9,7 @@ static size_t device_bytes(int64_t out) {
 }
 
 int dora_add_row(struct pair *pair) {
-    const struct peft_projection *p = &pair->projection;
+    const struct model_projection *p = &pair->projection;
     struct param row = {.dims = 1,
                         .shape = {p->out, 1},
                         .shard = pair_is_row(pair) ? PARAM_REPLICATED : PARAM_SHARD_AXIS0,
@@ -17,13 +17,12 @@ int dora_add_row(struct pair *pair) {
                         .init = PARAM_INIT_ONE,
                         .layer = (int)pair->layer,
                         .slice_count = p->parts};
-    snprintf(row.name, sizeof row.name, "layers.%lld.%s.lora_magnitude_vector", (long long)pair->layer, p->name);
+    snprintf(row.name, sizeof row.name, "layers.%lld.%s.lora_magnitude_vector", (long long)pair->layer, p->module);
     for (int i = 0; i < p->parts; i++) {
         int64_t rows = p->out / p->parts;
         row.slices[i] =
             (struct param_slice){.row = i * rows, .rows = rows, .file_start = i * rows, .file_rows = p->out};
-        snprintf(row.slices[i].name, sizeof row.slices[i].name,
-                 "base_model.model.transformer.h.%lld.%s.lora_magnitude_vector", (long long)pair->layer, p->name);
+        peft_tensor_name(pair->adapter->peft, pair->layer, p->module, "lora_magnitude_vector", row.slices[i].name);
     }
     int tensors = pair_is_row(pair) ? 1 : pair->adapter->peft->rank->grid.tensor;
     pair->adapter->peft->own_bytes += pair->is_here ? device_bytes(p->out / tensors) : 0;

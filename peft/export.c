@@ -66,15 +66,15 @@ static int add_text(struct peft_texts *texts, const char *place, const char *nam
     return STATUS_OK;
 }
 
-int peft_texts_make(const struct peft_config *configs, int count, const char *base_directory,
-                    const struct peft_notes *notes, struct peft_texts *texts) {
+int peft_texts_make(const struct peft_config *configs, int count, const struct model_config *base,
+                    const char *base_directory, const struct peft_notes *notes, struct peft_texts *texts) {
     *texts = (struct peft_texts){0};
     int status =
         PEFT_TEXTS * count <= PEFT_MAX_TEXTS ? STATUS_OK : status_fail(STATUS_UNSUPPORTED, "a stack of %d", count);
     for (int i = 0; i < count && !status; i++) {
         char place[32], *text;
         name_place(&configs[i], count, place);
-        status = peft_write_config(&configs[i], base_directory, &text);
+        status = peft_write_config(&configs[i], base, base_directory, &text);
         if (!status)
             status = add_text(texts, place, "adapter_config.json", text);
         if (!status)

@@ -34,11 +34,12 @@ struct peft_format {
     const char *const *refused; /* keys that compute something else where they are set */
     void (*read)(struct peft_reader *r);
     /* Beside peft_type, and what all files of PEFT's have. */
-    int (*write)(const struct peft_config *config, const char *base_directory, json_t *object);
+    int (*write)(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                 json_t *object);
 
     /* ---- adapter show ---- */
     /* Adds to "method: TITLE" what varies of it, the end of the line, and a line for each key. */
-    void (*show)(const struct peft_config *config, struct strbuf *text);
+    void (*show)(const struct peft_config *config, const struct model_family *base, struct strbuf *text);
 };
 
 /* ---- rows of keys ---- */
@@ -95,7 +96,7 @@ void writer_set(json_t *object, const char *key, json_t *value);
 /* A list of suffixes; a single text where PEFT would read a list otherwise than we did. */
 json_t *writer_names(const struct config_list *list, const char *const *defaults);
 /* target_modules and exclude_modules. */
-void writer_targets(json_t *object, const struct peft_config *config);
+void writer_targets(json_t *object, const struct peft_config *config, const struct model_family *base);
 /* {"KEY": number} of "KEY=number". */
 json_t *writer_patterns(const struct config_list *list, bool is_integer);
 json_t *writer_layers(const struct config_list *list);
@@ -107,6 +108,6 @@ void writer_tokens(json_t *object, const struct peft_config *config);
 
 /* "WHAT: a, b"; without items the defaults; without those nothing. */
 void show_list(struct strbuf *text, const char *what, const struct config_list *list, const char *const *defaults);
-void show_tokens(const struct peft_config *config, struct strbuf *text);
+void show_tokens(const struct peft_config *config, const struct model_family *base, struct strbuf *text);
 
 #endif

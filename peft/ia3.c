@@ -18,7 +18,7 @@
 struct scale {
     struct peft_adapter *adapter;
     int64_t layer;
-    struct peft_projection projection;
+    struct model_projection projection;
     int id;
 };
 
@@ -28,15 +28,15 @@ struct ia3 {
 };
 
 /* Whether the projection's input is a place of its own: that of the activation before it. */
-static bool has_place_for_input(const struct peft_projection *p) {
+static bool has_place_for_input(const struct model_projection *p) {
     return p->place == ATTACH_FC2;
 }
 
 /* ---- the parameters ---- */
 
-static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct peft_projection *p, bool is_feedforward,
+static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct model_projection *p, bool is_feedforward,
                      struct scale *scale) {
-    bool is_row = p->split == LINEAR_ROW, is_whole = is_row != is_feedforward; /* on every tensor rank */
+    bool is_row = peft_is_row(p), is_whole = is_row != is_feedforward; /* on every tensor rank */
     struct param row = {.dims = 2,
                         .shape = {is_feedforward ? 1 : p->out, is_feedforward ? p->in : 1},
                         .shard = is_whole         ? PARAM_REPLICATED
@@ -46,13 +46,12 @@ static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct p
                         .init = PARAM_INIT_ONE,
                         .layer = (int)layer,
                         .slice_count = is_feedforward ? 1 : p->parts};
-    snprintf(row.name, sizeof row.name, "layers.%lld.%s.ia3_l", (long long)layer, p->name);
+    snprintf(row.name, sizeof row.name, "layers.%lld.%s.ia3_l", (long long)layer, p->module);
     for (int i = 0; i < row.slice_count; i++) {
         int64_t rows = row.shape[0] / row.slice_count;
         row.slices[i] =
             (struct param_slice){.row = i * rows, .rows = rows, .file_start = i * rows, .file_rows = row.shape[0]};
-        snprintf(row.slices[i].name, sizeof row.slices[i].name, "base_model.model.transformer.h.%lld.%s.ia3_l",
-                 (long long)layer, p->name);
+        peft_tensor_name(adapter->peft, layer, p->module, "ia3_l", row.slices[i].name);
     }
     scale->id = peft_add_row(adapter, &row);
     return scale->id < 0 ? scale->id : STATUS_OK;
@@ -61,36 +60,39 @@ static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct p
 /* An input and an output of the projection, a rank's share. */
 static void need_scratch(const struct scale *scale) {
     struct peft *peft = scale->adapter->peft;
-    const struct peft_projection *p = &scale->projection;
+    const struct model_projection *p = &scale->projection;
     int tensors = peft->rank->grid.tensor;
-    int64_t columns = p->split == LINEAR_ROW ? p->in / tensors + p->out : p->in + p->out / tensors;
+    int64_t columns = peft_is_row(p) ? p->in / tensors + p->out : p->in + p->out / tensors;
     peft_need_scratch(peft, (size_t)(peft->max_rows * columns) * dtype_bytes(peft->dtype));
 }
 
 /* In a stack the other adapters would see the input as it was before. */
 static int check_input(const struct scale *scale) {
-    int count = scale->adapter->peft->count;
-    return count == 1 ? STATUS_OK
-                      : status_fail(STATUS_USAGE,
-                                    "peft.feedforward_modules: %s: with other adapters only mlp.c_proj can be scaled "
-                                    "at its input",
-                                    scale->projection.name);
+    const struct peft *peft = scale->adapter->peft;
+    const struct model_projection *p = peft->projections;
+    while (!has_place_for_input(p))
+        p++;
+    return peft->count == 1 ? STATUS_OK
+                            : status_fail(STATUS_USAGE,
+                                          "peft.feedforward_modules: %s: with other adapters only %s can be scaled at "
+                                          "its input",
+                                          scale->projection.module, p->module);
 }
 
 static int describe(struct peft_adapter *adapter) {
     const struct model_config *base = &adapter->peft->base;
-    struct peft_projection projections[PEFT_PROJECTIONS];
+    const struct model_projection *projections = adapter->peft->projections;
+    int projection_count = adapter->peft->family->projection_count;
     struct ia3 *ia3 = adapter->own = calloc(1, sizeof *ia3);
     if (ia3)
-        ia3->scales = calloc((size_t)base->num_layers * PEFT_PROJECTIONS, sizeof *ia3->scales);
+        ia3->scales = calloc((size_t)(base->num_layers * projection_count), sizeof *ia3->scales);
     if (!ia3 || !ia3->scales)
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = peft_choose_targets(adapter);
     if (!status)
         status = peft_check_forwards(adapter);
-    peft_projections(base, projections);
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
-        for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
+        for (int p = 0; p < projection_count && !status; p++) {
             const struct peft_choice *choice = peft_choice(adapter, layer, &projections[p]);
             if (!choice->is_target)
                 continue;
@@ -243,7 +245,7 @@ static int input_backward(void *self, const struct hook_call *call) {
 /* ---- attaching ---- */
 
 static int attach_scale(struct peft *peft, struct scale *scale, bool is_feedforward) {
-    const struct peft_projection *p = &scale->projection;
+    const struct model_projection *p = &scale->projection;
     const struct hook at_input = {
         .self = scale, .stage = HOOK_BEFORE_ACTIVATION, .forward = input_forward, .backward_input = input_backward};
     const struct hook at_output = {.self = scale,
@@ -295,7 +297,6 @@ static const struct peft_shared_key shared[] = {PEFT_SHARED("ia3", target_module
 static const char *const known[] = {"target_modules", "exclude_modules",  "feedforward_modules",
                                     "fan_in_fan_out", "init_ia3_weights", NULL};
 static const char *const refused[] = {"modules_to_save", NULL};
-static const char *const targets[] = {"c_attn", "mlp.c_proj", NULL}, *const forwards[] = {"mlp.c_proj", NULL};
 
 static void read_keys(struct peft_reader *r) {
     struct peft_config *config = r->config;
@@ -306,43 +307,60 @@ static void read_keys(struct peft_reader *r) {
         reader_add_item(r, &config->feedforward_modules, "none");
 }
 
-/* Whether the targets have the feed-forward's second projection in some layer. */
-static int targets_forward(const struct peft_config *config, bool *is_any) {
+/* Whether the targets have a module in some layer that is scaled at its input by default. */
+static int targets_forward(const struct peft_config *config, const struct model_family *family, bool *is_any) {
     enum { LAYERS = 1024 }; /* whose numbers expressions may name */
+    int64_t count = (int64_t)LAYERS * family->projection_count;
     struct peft_config anywhere = *config;
-    struct peft_choice *choices = calloc(LAYERS * PEFT_PROJECTIONS, sizeof *choices);
+    struct peft_choice *choices = calloc((size_t)count, sizeof *choices);
     anywhere.layers_to_transform = (struct config_list){0};
-    int status = choices ? peft_choose(&anywhere, LAYERS, choices) : status_fail(STATUS_MEMORY, "out of memory");
+    int status =
+        choices ? peft_choose(&anywhere, family, LAYERS, choices) : status_fail(STATUS_MEMORY, "out of memory");
     *is_any = false;
-    for (int64_t layer = 0; layer < LAYERS && !status; layer++)
-        *is_any = *is_any || choices[layer * PEFT_PROJECTIONS + PEFT_PROJECTIONS - 1].is_target;
+    for (int64_t i = 0; i < count && !status; i++)
+        *is_any = *is_any || (choices[i].is_target && choices[i].is_feedforward);
     free(choices);
     return status;
 }
 
-static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
+/* One regular expression of modules. */
+static json_t *expression_of(const char *const *modules) {
+    struct strbuf text = STRBUF_INIT;
+    for (int i = 0; modules[i]; i++) {
+        strbuf_add_text(&text, i ? "|.*\\." : ".*\\.");
+        for (const char *at = modules[i]; *at; at++)
+            strbuf_format(&text, *at == '.' ? "\\%c" : "%c", *at);
+    }
+    json_t *value = strbuf_status(&text) ? NULL : json_string(strbuf_text(&text));
+    strbuf_free(&text);
+    return value;
+}
+
+static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                      json_t *object) {
     (void)base_directory;
+    const struct model_family *family = model_family(base);
     const struct config_list *modules = &config->feedforward_modules;
     bool is_default = !config->target_modules.count, is_targeted = false;
-    int status = modules->count || is_default ? STATUS_OK : targets_forward(config, &is_targeted);
+    int status = modules->count || is_default ? STATUS_OK : targets_forward(config, family, &is_targeted);
     bool is_none =
         modules->count ? modules->count == 1 && !strcmp(modules->items[0], "none") : !is_default && !is_targeted;
-    writer_targets(object, config);
+    writer_targets(object, config, family);
     /* PEFT takes a list only where each of its entries is one of the targets, letter by letter. */
     writer_set(object, "feedforward_modules",
                is_none                        ? json_array()
-               : modules->count || is_default ? writer_names(modules, forwards)
-                                              : json_string(".*\\.mlp\\.c_proj"));
-    writer_set(object, "fan_in_fan_out", json_true());
+               : modules->count || is_default ? writer_names(modules, family->ia3_feedforward)
+                                              : expression_of(family->ia3_feedforward));
+    writer_set(object, "fan_in_fan_out", json_boolean(family->is_transposed));
     writer_set(object, "init_ia3_weights", json_true());
     writer_set(object, "modules_to_save", json_null());
     return status;
 }
 
-static void show(const struct peft_config *config, struct strbuf *text) {
+static void show(const struct peft_config *config, const struct model_family *base, struct strbuf *text) {
     strbuf_add_char(text, '\n');
-    show_list(text, "target_modules", &config->target_modules, targets);
-    show_list(text, "feedforward_modules", &config->feedforward_modules, forwards);
+    show_list(text, "target_modules", &config->target_modules, base->ia3_targets);
+    show_list(text, "feedforward_modules", &config->feedforward_modules, base->ia3_feedforward);
 }
 
 static const struct peft_format format = {.shared = shared,
@@ -355,8 +373,11 @@ static const struct peft_format format = {.shared = shared,
 
 /* ---- the row ---- */
 
-static const char *const other_names[][2] = {
-    {"base_model.model.transformer.", "base_model.model."}, {"ia3_l", "ia3_l.default"}, {0}};
+static const char *const other_names[][2] = {{"ia3_l", "ia3_l.default"}, {0}};
+
+static const char *const *targets(const struct model_family *family) {
+    return family->ia3_targets;
+}
 
 const struct peft_method peft_ia3 = {.title = "IA3",
                                      .format = &format,

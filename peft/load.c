@@ -164,10 +164,13 @@ static bool try_name(const struct ckpt_tensors *tensors, const char *name, const
     return n > 0 && n < PARAM_NAME_BYTES && ckpt_has_tensor(tensors, out);
 }
 
-/* By the method's other names. */
+/* As those of a bare model, without its head, name it, or by the method's other names. */
 static bool find_name(const void *names, const struct ckpt_tensors *tensors, const char *name,
                       char out[PARAM_NAME_BYTES]) {
-    const char *const(*others)[2] = names;
+    const struct peft_adapter *adapter = names;
+    const char *const(*others)[2] = adapter->method->other_names;
+    if (try_name(tensors, name, adapter->peft->family->files.prefix, "", out))
+        return true;
     for (int i = 0; others && others[i][0]; i++)
         if (try_name(tensors, name, others[i][0], others[i][1], out))
             return true;
@@ -204,7 +207,7 @@ int peft_read(struct peft *peft, const struct peft_files *files, const struct ck
         const struct peft_adapter *adapter = &peft->adapters[i];
         struct ckpt_array named = *values;
         named.find_name = find_name;
-        named.names = adapter->method->other_names;
+        named.names = adapter;
         status = ckpt_read(files->of[i].tensors, peft_table(adapter), &named, 1);
     }
     return status;

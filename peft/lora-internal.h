@@ -17,7 +17,7 @@ struct dora {
 /* One projection's pair. */
 struct pair {
     struct peft_adapter *adapter;
-    struct peft_projection projection;
+    struct model_projection projection;
     int64_t layer;
     bool is_here; /* the layer is this stage's */
     int a, b;     /* ids */
@@ -29,7 +29,7 @@ struct pair {
 
 /* Whether a rank sees a part of the sum that is y. */
 static inline bool pair_is_row(const struct pair *pair) {
-    return pair->projection.split == LINEAR_ROW;
+    return peft_is_row(&pair->projection);
 }
 
 int dora_add_row(struct pair *pair);

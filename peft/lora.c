@@ -19,7 +19,7 @@ struct lora {
 
 static int add_pair(struct pair *pair) {
     struct peft_adapter *adapter = pair->adapter;
-    const struct peft_projection *p = &pair->projection;
+    const struct model_projection *p = &pair->projection;
     int64_t layer = pair->layer;
     bool is_row = pair_is_row(pair);
     struct param a = {.dims = 2,
@@ -39,16 +39,14 @@ static int add_pair(struct pair *pair) {
                       .lr_factor = (float)adapter->config.loraplus_lr_ratio,
                       .layer = (int)layer,
                       .slice_count = p->parts};
-    snprintf(a.name, sizeof a.name, "layers.%lld.%s.lora_A", (long long)layer, p->name);
-    snprintf(b.name, sizeof b.name, "layers.%lld.%s.lora_B", (long long)layer, p->name);
+    snprintf(a.name, sizeof a.name, "layers.%lld.%s.lora_A", (long long)layer, p->module);
+    snprintf(b.name, sizeof b.name, "layers.%lld.%s.lora_B", (long long)layer, p->module);
     for (int i = 0; i < p->parts; i++) {
         int64_t rows = p->out / p->parts;
         b.slices[i] = (struct param_slice){.row = i * rows, .rows = rows, .file_start = i * rows, .file_rows = p->out};
-        snprintf(b.slices[i].name, sizeof b.slices[i].name, "base_model.model.transformer.h.%lld.%s.lora_B.weight",
-                 (long long)layer, p->name);
+        peft_tensor_name(adapter->peft, layer, p->module, "lora_B.weight", b.slices[i].name);
     }
-    snprintf(a.slices[0].name, sizeof a.slices[0].name, "base_model.model.transformer.h.%lld.%s.lora_A.weight",
-             (long long)layer, p->name);
+    peft_tensor_name(adapter->peft, layer, p->module, "lora_A.weight", a.slices[0].name);
     pair->a = peft_add_row(adapter, &a);
     pair->b = pair->a < 0 ? pair->a : peft_add_row(adapter, &b);
     if (pair->b < 0)
@@ -69,7 +67,7 @@ static int check_config(const struct peft_config *config) {
 /* Ranks come of patterns, and those of any module count. */
 static int check_ranks(const struct peft_adapter *adapter) {
     const char *where = adapter->config.where;
-    int64_t count = adapter->peft->base.num_layers * PEFT_PROJECTIONS;
+    int64_t count = adapter->peft->base.num_layers * adapter->peft->family->projection_count;
     for (int64_t i = 0; i < count; i++) {
         double r = adapter->choices[i].r;
         int status = r == floor(r) ? STATUS_OK : status_fail(STATUS_USAGE, "peft.rank_pattern: a rank of %g", r);
@@ -96,10 +94,11 @@ static void need_scratch(const struct pair *pair) {
 static int describe(struct peft_adapter *adapter) {
     const struct peft_config *config = &adapter->config;
     const struct model_config *base = &adapter->peft->base;
-    struct peft_projection projections[PEFT_PROJECTIONS];
+    const struct model_projection *projections = adapter->peft->projections;
+    int projection_count = adapter->peft->family->projection_count;
     struct lora *lora = adapter->own = calloc(1, sizeof *lora);
     if (lora)
-        lora->pairs = calloc((size_t)base->num_layers * PEFT_PROJECTIONS, sizeof *lora->pairs);
+        lora->pairs = calloc((size_t)(base->num_layers * projection_count), sizeof *lora->pairs);
     if (!lora || !lora->pairs)
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = check_config(config);
@@ -107,14 +106,13 @@ static int describe(struct peft_adapter *adapter) {
         status = peft_choose_targets(adapter);
     if (!status)
         status = check_ranks(adapter);
-    peft_projections(base, projections);
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
-        for (int p = 0; p < PEFT_PROJECTIONS && !status; p++) {
+        for (int p = 0; p < projection_count && !status; p++) {
             const struct peft_choice *choice = peft_choice(adapter, layer, &projections[p]);
             if (!choice->is_target)
                 continue;
             struct pair *pair = &lora->pairs[lora->count++];
-            int64_t number = (adapter->number * base->num_layers + layer) * PEFT_PROJECTIONS + p;
+            int64_t number = (adapter->number * base->num_layers + layer) * projection_count + p;
             *pair = (struct pair){.adapter = adapter,
                                   .projection = projections[p],
                                   .layer = layer,
@@ -457,7 +455,6 @@ static int merge_pairs(const struct peft_adapter *adapter, struct merge *merge) 
 }
 
 static const char *const other_names[][2] = {
-    {"base_model.model.transformer.", "base_model.model."},
     {"lora_A.weight", "lora_A.default.weight"},
     {"lora_B.weight", "lora_B.default.weight"},
     {"lora_magnitude_vector", "lora_magnitude_vector.weight"},
@@ -465,7 +462,9 @@ static const char *const other_names[][2] = {
     {0},
 };
 
-static const char *const targets[] = {"c_attn", NULL};
+static const char *const *targets(const struct model_family *family) {
+    return family->lora_targets;
+}
 
 const struct peft_method peft_lora = {.title = "LoRA",
                                       .format = &lora_format,

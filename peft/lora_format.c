@@ -87,13 +87,25 @@ static void check_initialisation(struct peft_reader *r) {
     }
 }
 
-/* PEFT's name of the layers' list: GPT-2 has one. */
+/* PEFT's name of the layers' list: a family has one. Which family the base is of, the file does not say. */
 static void check_layers_pattern(struct peft_reader *r) {
     const json_t *value = json_keys_find(&r->keys, "layers_pattern");
+    struct strbuf expected = STRBUF_INIT;
+    const struct model_family *family;
     if (json_is_array(value) && json_array_size(value) == 1)
         value = json_array_get(value, 0);
-    if (!reader_is_neutral(value) && (!json_is_string(value) || strcmp(json_string_value(value), "h") != 0))
-        json_keys_refuse(&r->keys, "layers_pattern", "null or \"h\"");
+    if (reader_is_neutral(value))
+        return;
+    for (int i = 0; (family = model_family_at(i)); i++)
+        if (json_is_string(value) && !strcmp(json_string_value(value), family->layers))
+            return;
+    strbuf_add_text(&expected, "null");
+    for (int i = 0; (family = model_family_at(i)); i++)
+        strbuf_format(&expected, " or \"%s\"", family->layers);
+    if (!r->keys.status)
+        r->keys.status = strbuf_status(&expected);
+    json_keys_refuse(&r->keys, "layers_pattern", "%s", strbuf_text(&expected));
+    strbuf_free(&expected);
 }
 
 static void read_keys(struct peft_reader *r) {
@@ -115,14 +127,16 @@ static void read_keys(struct peft_reader *r) {
     reader_patterns(r, "alpha_pattern", false, &config->alpha_pattern);
 }
 
-static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                      json_t *object) {
+    const struct model_family *family = model_family(base);
     (void)base_directory;
     writer_set(object, "r", json_integer(config->r));
     writer_set(object, "lora_alpha", writer_number(config->lora_alpha));
     writer_set(object, "lora_dropout", json_real(config->lora_dropout));
     writer_set(object, "bias", json_string("none"));
-    writer_set(object, "fan_in_fan_out", json_true());
-    writer_targets(object, config);
+    writer_set(object, "fan_in_fan_out", json_boolean(family->is_transposed));
+    writer_targets(object, config, family);
     writer_set(object, "init_lora_weights", json_true());
     writer_set(object, "use_rslora", json_boolean(config->use_rslora));
     writer_set(object, "use_dora", json_boolean(config->use_dora));
@@ -136,9 +150,9 @@ static int write_keys(const struct peft_config *config, const char *base_directo
 
 /* ---- adapter show ---- */
 
-static void show(const struct peft_config *config, struct strbuf *text) {
+static void show(const struct peft_config *config, const struct model_family *base, struct strbuf *text) {
     strbuf_format(text, "%s%s\n", config->use_dora ? ", DoRA" : "", config->use_rslora ? ", rsLoRA" : "");
-    show_list(text, "target_modules", &config->target_modules, peft_method(config->type)->targets);
+    show_list(text, "target_modules", &config->target_modules, peft_method(config->type)->targets(base));
     show_list(text, "exclude_modules", &config->exclude_modules, NULL);
     show_list(text, "layers_to_transform", &config->layers_to_transform, NULL);
     strbuf_format(text, "r: %lld\nlora_alpha: %g\n", (long long)config->r, config->lora_alpha);

@@ -23,10 +23,11 @@ struct peft_method {
     const char *noun;                 /* the same in a sentence, where that is another: "a bottleneck adapter" */
     const struct peft_format *format; /* format-internal.h: its configuration */
     enum peft_before before;
-    const char *const *targets; /* target_modules where none are given, NULL behind the last */
-    const char *file;           /* of its values; NULL: CKPT_ADAPTER_PART */
-    /* What older versions, and those for a bare GPT2Model, call parts of its tensors' names: pairs of ours and theirs,
-     * {0} behind the last. Of each tensor the first pair counts that gives a name that the file has. NULL: none. */
+    /* target_modules where none are given, NULL behind the last. */
+    const char *const *(*targets)(const struct model_family *family);
+    const char *file; /* of its values; NULL: CKPT_ADAPTER_PART */
+    /* What older versions call parts of its tensors' names: pairs of ours and theirs, {0} behind the last. Of each
+     * tensor the first pair counts that gives a name that the file has. NULL: none. */
     const char *const (*other_names)[2];
     /* Whether its values come from an encoder while it trains. NULL: never. */
     bool (*is_encoded)(const struct peft_config *config);
@@ -74,6 +75,8 @@ struct peft {
     struct rank *rank;
     struct model_options kept; /* of the base, without its hooks */
     struct model_config base;
+    const struct model_family *family;                          /* the base's */
+    struct model_projection projections[MODEL_MAX_PROJECTIONS]; /* of each of its blocks */
     enum dtype dtype;
     bool trains;
     int64_t sample;                    /* the first of the global batch under way; below 0: no dropout */
@@ -94,17 +97,13 @@ struct peft {
     struct ckpt_array table_values;
 };
 
-/* A projection of the base: its place, what Hugging Face calls it ("attn.c_attn"), and how it is cut. */
-struct peft_projection {
-    enum attach_place place;
-    const char *name;
-    enum linear_split split;
-    int parts; /* equal parts of the outputs that are cut each by itself: q, k and v */
-    int64_t in, out;
-};
-enum { PEFT_PROJECTIONS = 4 };
-/* Those of a block, in the order of the forward. */
-void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]);
+/* Whether a projection's inputs are cut over the tensor ranks, and not its outputs. */
+static inline bool peft_is_row(const struct model_projection *projection) {
+    return model_linear(projection->place).split == LINEAR_ROW;
+}
+/* PEFT's name of a tensor of a module. */
+void peft_tensor_name(const struct peft *peft, int64_t layer, const char *module, const char *kind,
+                      char out[PARAM_NAME_BYTES]);
 
 /* What a configuration says of one projection of one layer: target_modules, exclude_modules, layers_to_transform,
  * feedforward_modules, rank_pattern and alpha_pattern. */
@@ -114,15 +113,16 @@ struct peft_choice {
     bool is_named;       /* by target_modules, whatever excludes it */
     double r, alpha;     /* as they stand */
 };
-/* choices [layers][PEFT_PROJECTIONS] of a model with so many layers. Each expression is compiled once. */
-int peft_choose(const struct peft_config *config, int64_t layers, struct peft_choice *choices);
+/* choices [layers][projections of the family] of a model with so many layers. Each expression is compiled once. */
+int peft_choose(const struct peft_config *config, const struct model_family *family, int64_t layers,
+                struct peft_choice *choices);
 /* The same of the adapter's model, which peft_choice then reads. Fails when no projection of the model is targeted, or
  * an entry of a list is none of them. */
 int peft_choose_targets(struct peft_adapter *adapter);
 /* Fails where an entry of feedforward_modules is none of the targets that were chosen. */
 int peft_check_forwards(const struct peft_adapter *adapter);
 const struct peft_choice *peft_choice(const struct peft_adapter *adapter, int64_t layer,
-                                      const struct peft_projection *projection);
+                                      const struct model_projection *projection);
 /* Whether layers_to_transform has the layer. */
 bool peft_transforms(const struct peft_adapter *adapter, int64_t layer);
 /* Fails where it has what is no layer of the model. */

@@ -24,6 +24,12 @@ int peft_add_row(struct peft_adapter *adapter, struct param *row) {
     return param_table_add(&adapter->peft->table, row);
 }
 
+void peft_tensor_name(const struct peft *peft, int64_t layer, const char *module, const char *kind,
+                      char out[PARAM_NAME_BYTES]) {
+    snprintf(out, PARAM_NAME_BYTES, "base_model.model.%s%s.%lld.%s.%s", peft->family->files.prefix,
+             peft->family->layers, (long long)layer, module, kind);
+}
+
 void peft_need_scratch(struct peft *peft, size_t bytes) {
     if (bytes > peft->scratch_bytes)
         peft->scratch_bytes = bytes;
@@ -164,6 +170,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     *peft = (struct peft){.rank = rank,
                           .kept = *options->model,
                           .base = options->model->config,
+                          .family = model_family(&options->model->config),
                           .dtype = options->model->dtype,
                           .trains = options->trains,
                           .sample = -1,
@@ -171,6 +178,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
                           .count = options->count,
                           .adapters = calloc((size_t)options->count, sizeof *peft->adapters)};
     int status = peft->adapters ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    peft->family->projections(&peft->base, peft->projections);
     if (!status)
         status = hook_table_init(&peft->hooks, peft->base.num_layers);
     if (!status)

@@ -92,8 +92,8 @@ struct peft_texts {
     char *owned[PEFT_MAX_TEXTS];
     int count;
 };
-int peft_texts_make(const struct peft_config *configs, int count, const char *base_directory,
-                    const struct peft_notes *notes, struct peft_texts *texts);
+int peft_texts_make(const struct peft_config *configs, int count, const struct model_config *base,
+                    const char *base_directory, const struct peft_notes *notes, struct peft_texts *texts);
 void peft_texts_free(struct peft_texts *texts);
 
 /* ---- adapters in files: load.c ---- */

@@ -387,7 +387,9 @@ static const struct peft_shared_key shared[] = {
     PEFT_SHARED("prefix", num_virtual_tokens), PEFT_SHARED("prefix", encoder_hidden_size), {0}};
 static const char *const known[] = {"prefix_projection", NULL};
 
-static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                      json_t *object) {
+    (void)base;
     (void)base_directory;
     writer_tokens(object, config);
     writer_set(object, "prefix_projection", json_false()); /* folded in the file */

@@ -174,7 +174,9 @@ static const char *const known[] = {"num_virtual_tokens",
                                     "init_weights",
                                     NULL};
 
-static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                      json_t *object) {
+    (void)base;
     (void)base_directory;
     writer_tokens(object, config);
     writer_set(object, "prompt_tuning_init", json_string("RANDOM")); /* the file has the values */

@@ -214,7 +214,9 @@ static int check_run(const struct peft_config *config) {
                : STATUS_OK;
 }
 
-static int write_keys(const struct peft_config *config, const char *base_directory, json_t *object) {
+static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                      json_t *object) {
+    (void)base;
     (void)base_directory;
     writer_tokens(object, config);
     writer_set(object, "encoder_reparameterization_type",

@@ -12,13 +12,14 @@ void show_list(struct strbuf *text, const char *what, const struct config_list *
     strbuf_add_char(text, '\n');
 }
 
-void show_tokens(const struct peft_config *config, struct strbuf *text) {
+void show_tokens(const struct peft_config *config, const struct model_family *base, struct strbuf *text) {
+    (void)base;
     strbuf_format(text, "\nnum_virtual_tokens: %lld\n", (long long)config->num_virtual_tokens);
 }
 
-int peft_show(const struct peft_config *config, struct strbuf *text) {
+int peft_show(const struct peft_config *config, const struct model_family *base, struct strbuf *text) {
     const struct peft_method *method = peft_method(config->type);
     strbuf_format(text, "method: %s", method->title);
-    method->format->show(config, text);
+    method->format->show(config, base, text);
     return strbuf_status(text);
 }

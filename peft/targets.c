@@ -1,26 +1,12 @@
 /* Which projections of the base an adapter changes: PEFT's rules for target_modules, exclude_modules and
- * layers_to_transform, on the module paths of Hugging Face's GPT-2. */
+ * layers_to_transform, on the module paths of the base's family. */
 #include "method-internal.h"
 #include "peft/expression.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATH_BYTES = 96 };
-
-void peft_projections(const struct model_config *base, struct peft_projection projections[PEFT_PROJECTIONS]) {
-    int64_t C = base->hidden_size, F = base->ffn_hidden_size;
-    projections[0] = (struct peft_projection){ATTACH_QKV, "attn.c_attn", LINEAR_COLUMN, 3, C, 3 * C};
-    projections[1] = (struct peft_projection){ATTACH_PROJECTION, "attn.c_proj", LINEAR_ROW, 1, C, C};
-    projections[2] = (struct peft_projection){ATTACH_FC1, "mlp.c_fc", LINEAR_COLUMN, 1, C, F};
-    projections[3] = (struct peft_projection){ATTACH_FC2, "mlp.c_proj", LINEAR_ROW, 1, F, C};
-}
-
-static void module_path(int64_t layer, const char *name, char path[PATH_BYTES]) {
-    snprintf(path, PATH_BYTES, "transformer.h.%lld.%s", (long long)layer, name);
-}
-
-/* "c_attn" of "transformer.h.0.attn.c_attn", or the path itself. */
+/* The last names of the path, or the path itself. */
 static bool is_suffix(const char *path, const char *suffix) {
     size_t length = strlen(path), tail = strlen(suffix);
     return tail > 0 && tail <= length && !strcmp(path + length - tail, suffix) &&
@@ -127,6 +113,7 @@ static int match_patterns(const struct patterns *patterns, const char *path, dou
 
 struct chooser {
     const struct peft_config *config;
+    const struct model_family *family;
     struct names targets, excluded, forwards;
     struct patterns ranks, alphas;
 };
@@ -155,16 +142,21 @@ static void close_chooser(struct chooser *c) {
     free(c->alphas.items);
 }
 
+static bool is_default(const char *const *modules, const char *path) {
+    for (size_t i = 0; modules && modules[i]; i++)
+        if (is_suffix(path, modules[i]))
+            return true;
+    return false;
+}
+
 static int match_targets(const struct chooser *c, const char *path, bool *is_match) {
     const struct config_list *targets = &c->config->target_modules;
-    const char *const *defaults = peft_method(c->config->type)->targets;
     *is_match = targets->count == 1 && !strcmp(targets->items[0], "all-linear");
     if (*is_match)
         return STATUS_OK;
     if (targets->count)
         return match_names(&c->targets, path, is_match);
-    for (size_t i = 0; defaults[i] && !*is_match; i++)
-        *is_match = is_suffix(path, defaults[i]);
+    *is_match = is_default(peft_method(c->config->type)->targets(c->family), path);
     return STATUS_OK;
 }
 
@@ -176,7 +168,7 @@ static bool is_end(const char *path, const char *end) {
 
 static int match_forwards(const struct chooser *c, const char *path, bool *is_match) {
     const struct config_list *modules = &c->config->feedforward_modules;
-    *is_match = modules->count == 0 && is_suffix(path, "mlp.c_proj");
+    *is_match = modules->count == 0 && is_default(c->family->ia3_feedforward, path);
     if (modules->count == 1 && !strcmp(modules->items[0], "none"))
         return STATUS_OK;
     for (size_t i = 0; i < modules->count && !*is_match; i++)
@@ -201,19 +193,21 @@ static int choose_one(const struct chooser *c, int64_t layer, const char *path, 
     return status ? status : match_patterns(&c->alphas, path, &choice->alpha);
 }
 
-static void choice_path(int64_t index, char path[PATH_BYTES]) {
-    struct peft_projection projections[PEFT_PROJECTIONS];
-    peft_projections(&(const struct model_config){0}, projections);
-    module_path(index / PEFT_PROJECTIONS, projections[index % PEFT_PROJECTIONS].name, path);
+static void choice_path(const struct model_family *family, int64_t index, char path[PARAM_NAME_BYTES]) {
+    struct model_projection projections[MODEL_MAX_PROJECTIONS];
+    int count = family->projection_count;
+    family->projections(&(const struct model_config){0}, projections);
+    model_module_path(family, index / count, projections[index % count].module, path);
 }
 
-int peft_choose(const struct peft_config *config, int64_t layers, struct peft_choice *choices) {
-    struct chooser chooser = {.config = config};
+int peft_choose(const struct peft_config *config, const struct model_family *family, int64_t layers,
+                struct peft_choice *choices) {
+    struct chooser chooser = {.config = config, .family = family};
     int status = open_chooser(&chooser);
-    for (int64_t i = 0; i < layers * PEFT_PROJECTIONS && !status; i++) {
-        char path[PATH_BYTES];
-        choice_path(i, path);
-        status = choose_one(&chooser, i / PEFT_PROJECTIONS, path, &choices[i]);
+    for (int64_t i = 0; i < layers * family->projection_count && !status; i++) {
+        char path[PARAM_NAME_BYTES];
+        choice_path(family, i, path);
+        status = choose_one(&chooser, i / family->projection_count, path, &choices[i]);
     }
     close_chooser(&chooser);
     return status;
@@ -222,17 +216,31 @@ int peft_choose(const struct peft_config *config, int64_t layers, struct peft_ch
 /* ---- of a model ---- */
 
 const struct peft_choice *peft_choice(const struct peft_adapter *adapter, int64_t layer,
-                                      const struct peft_projection *projection) {
-    struct peft_projection projections[PEFT_PROJECTIONS];
+                                      const struct model_projection *projection) {
+    const struct peft *peft = adapter->peft;
     int p = 0;
-    peft_projections(&adapter->peft->base, projections);
-    while (projections[p].place != projection->place)
+    while (strcmp(peft->projections[p].module, projection->module))
         p++;
-    return &adapter->choices[layer * PEFT_PROJECTIONS + p];
+    return &adapter->choices[layer * peft->family->projection_count + p];
 }
 
 static int64_t count_of(const struct peft_adapter *adapter) {
-    return adapter->peft->base.num_layers * PEFT_PROJECTIONS;
+    return adapter->peft->base.num_layers * adapter->peft->family->projection_count;
+}
+
+/* An entry that names no projection, by those that there are. */
+static int fail_target(const struct peft *peft, const char *entry) {
+    struct strbuf all = STRBUF_INIT;
+    int count = peft->family->projection_count;
+    for (int p = 0; p < count; p++)
+        strbuf_format(&all, "%s%s", p == 0 ? "" : p + 1 < count ? ", " : " and ", peft->projections[p].module);
+    int status = strbuf_status(&all);
+    if (!status)
+        status = status_fail(STATUS_USAGE,
+                             "peft.target_modules %s matches no projection of the model: it has %s in layers 0 to %lld",
+                             entry, strbuf_text(&all), (long long)peft->base.num_layers - 1);
+    strbuf_free(&all);
+    return status;
 }
 
 /* Each entry names some projection, and something is left of them. */
@@ -241,16 +249,13 @@ static int check_targets(const struct peft_adapter *adapter, int64_t count) {
     bool is_any = false;
     for (size_t entry = 0; entry < targets->count; entry++) {
         bool is_found = false;
-        char path[PATH_BYTES];
+        char path[PARAM_NAME_BYTES];
         for (int64_t i = 0; i < count && !is_found; i++) {
-            choice_path(i, path);
+            choice_path(adapter->peft->family, i, path);
             is_found = targets->count == 1 ? adapter->choices[i].is_named : is_suffix(path, targets->items[entry]);
         }
         if (!is_found)
-            return status_fail(STATUS_USAGE,
-                               "peft.target_modules %s matches no projection of the model: it has attn.c_attn, "
-                               "attn.c_proj, mlp.c_fc and mlp.c_proj in layers 0 to %lld",
-                               targets->items[entry], (long long)count / PEFT_PROJECTIONS - 1);
+            return fail_target(adapter->peft, targets->items[entry]);
     }
     for (int64_t i = 0; i < count; i++)
         is_any = is_any || adapter->choices[i].is_target;
@@ -270,9 +275,9 @@ int peft_check_forwards(const struct peft_adapter *adapter) {
         return STATUS_OK;
     for (size_t entry = 0; entry < modules->count; entry++) {
         bool is_found = false;
-        char path[PATH_BYTES];
+        char path[PARAM_NAME_BYTES];
         for (int64_t i = 0; i < count_of(adapter) && !is_found; i++) {
-            choice_path(i, path);
+            choice_path(adapter->peft->family, i, path);
             is_found = adapter->choices[i].is_target && adapter->choices[i].is_feedforward &&
                        (modules->count == 1 || is_end(path, modules->items[entry]));
         }
@@ -288,6 +293,6 @@ int peft_choose_targets(struct peft_adapter *adapter) {
     adapter->choices = calloc((size_t)count + 1, sizeof *adapter->choices);
     int status = adapter->choices ? peft_layers_check(adapter) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
-        status = peft_choose(&adapter->config, adapter->peft->base.num_layers, adapter->choices);
+        status = peft_choose(&adapter->config, adapter->peft->family, adapter->peft->base.num_layers, adapter->choices);
     return wrap(adapter, status ? status : check_targets(adapter, count));
 }

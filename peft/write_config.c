@@ -51,8 +51,9 @@ json_t *writer_number(double value) {
     return value == (double)(json_int_t)value ? json_integer((json_int_t)value) : json_real(value);
 }
 
-void writer_targets(json_t *object, const struct peft_config *config) {
-    writer_set(object, "target_modules", writer_names(&config->target_modules, peft_method(config->type)->targets));
+void writer_targets(json_t *object, const struct peft_config *config, const struct model_family *base) {
+    writer_set(object, "target_modules",
+               writer_names(&config->target_modules, peft_method(config->type)->targets(base)));
     writer_set(object, "exclude_modules",
                config->exclude_modules.count ? writer_names(&config->exclude_modules, NULL) : json_null());
 }
@@ -76,14 +77,15 @@ static void add_frame(json_t *object, const char *type, const char *base_directo
     writer_set(object, "auto_mapping", json_null());
 }
 
-int peft_write_config(const struct peft_config *config, const char *base_directory, char **text) {
+int peft_write_config(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                      char **text) {
     const struct peft_format *format = peft_method(config->type)->format;
     json_begin();
     json_t *object = json_object();
     *text = NULL;
     if (format->type)
         add_frame(object, format->type, base_directory);
-    int status = format->write(config, base_directory, object);
+    int status = format->write(config, base, base_directory, object);
     if (!status)
         return json_end(object, JSON_INDENT(2) | JSON_SORT_KEYS, text);
     json_decref(object);

@@ -316,8 +316,8 @@ static int make_texts(struct tuning *tuning) {
     if (!status)
         status = strbuf_status(&jinja);
     if (!status)
-        status = peft_texts_make(tuning->stack.configs, tuning->stack.count, tuning->run.model_directory, &notes,
-                                 &tuning->texts);
+        status = peft_texts_make(tuning->stack.configs, tuning->stack.count, &tuning->run.config.model,
+                                 tuning->run.model_directory, &notes, &tuning->texts);
     strbuf_free(&jinja);
     return status;
 }

@@ -9,6 +9,10 @@
 static const struct model_family *const families[] = {&model_family_gpt2};
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
+const struct model_family *model_family_at(int number) {
+    return number < FAMILY_COUNT ? families[number] : NULL;
+}
+
 const struct model_family *model_family(const struct model_config *config) {
     return families[config->family];
 }
@@ -63,8 +67,10 @@ static void read_family(struct json_keys *keys, struct model_config *config) {
     struct strbuf built = STRBUF_INIT;
     for (int i = 0; i < FAMILY_COUNT; i++)
         strbuf_format(&built, "%s%s", i ? ", " : "", families[i]->name);
-    keys->status = status_fail(STATUS_UNSUPPORTED, "%s: 'model_type' \"%s\" is not supported (supported: %s)",
-                               keys->where, name, strbuf_text(&built));
+    keys->status = strbuf_status(&built);
+    if (!keys->status)
+        keys->status = status_fail(STATUS_UNSUPPORTED, "%s: 'model_type' \"%s\" is not supported (supported: %s)",
+                                   keys->where, name, strbuf_text(&built));
     strbuf_free(&built);
 }
 

@@ -45,6 +45,8 @@ struct model_family {
     struct json_t *(*write)(const struct model_config *config);
 };
 
+/* The families by their numbers, from 0; NULL behind the last. */
+const struct model_family *model_family_at(int number);
 /* The family of a model. */
 const struct model_family *model_family(const struct model_config *config);
 /* The family of a model_type: its number, for model_config.family; below 0: there is none. */

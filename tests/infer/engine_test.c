@@ -1,6 +1,7 @@
 /* The engine: the cached path against the uncached one, rows that do not know their neighbours, shared pages, limits,
  * generation. */
 #include "infer/infer.h"
+#include "pretrained/pretrained.h"
 #include "support/allocations.h"
 #include "support/test.h"
 
@@ -30,29 +31,23 @@ static int32_t token_at(int text, int i) {
 
 /* log p of each next token of `text` by the training forward over the whole text. */
 static void uncached(int text, int64_t count, float *logprobs) {
-    struct strbuf config_text = STRBUF_INIT;
-    struct model_config config;
-    enum dtype dtype;
-    int32_t eos, tokens[T], positions[T], labels[T];
+    struct pretrained base;
+    int32_t tokens[T], positions[T], labels[T];
     uint32_t zero[T] = {0};
     float weight[T] = {0};
-    test_ok(ckpt_read_config(model_directory(), &config_text));
-    test_ok(model_read_config(strbuf_text(&config_text), "config", &config, &dtype, &eos));
-    strbuf_free(&config_text);
+    test_ok(pretrained_open(model_directory(), NULL, &base));
     struct device *device;
     struct rank rank;
     struct model *model;
     test_ok(device_open(test_device(), 0, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
-    struct model_options options = {.config = config, .dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = T};
+    struct model_options options = {.config = base.config, .dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = T};
     test_ok(model_open(&options, &rank, false, NULL, &model));
     struct param_store *store = model_store(model);
-    struct ckpt_tensors *tensors;
-    test_ok(ckpt_open_model(model_directory(), &tensors));
     struct ckpt_flat flat = {.store = store, .stream = rank.exec.stream, .memory = store->weights, .dtype = DTYPE_F32};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    test_ok(ckpt_read(tensors, store->table, &array, 1));
-    ckpt_close(tensors);
+    test_ok(ckpt_read(base.tensors, store->table, &array, 1));
+    pretrained_close(&base);
     for (int i = 0; i < count; i++) {
         tokens[i] = token_at(text, i);
         labels[i] = token_at(text, i + 1);

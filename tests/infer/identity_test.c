@@ -2,6 +2,7 @@
  * in the engine that has their files, in fp32 and in bf16. */
 #include "infer/infer.h"
 #include "peft/support.h"
+#include "pretrained/pretrained.h"
 
 enum { TOKENS = 32, VOCAB = 61 }; /* of the golden base */
 
@@ -46,13 +47,11 @@ struct trained {
 };
 
 static void read_base(struct model_config *config) {
-    struct strbuf text = STRBUF_INIT;
-    enum dtype dtype;
-    int32_t eos;
-    test_ok(ckpt_read_config(base_directory(), &text));
-    test_ok(model_read_config(strbuf_text(&text), "config", config, &dtype, &eos));
+    struct pretrained base;
+    test_ok(pretrained_read_config(base_directory(), &base));
+    *config = base.config;
     config->hidden_dropout = config->attention_dropout = config->embedding_dropout = 0.1; /* the same masks */
-    strbuf_free(&text);
+    pretrained_close(&base);
 }
 
 static void load_base(struct trained *t) {
@@ -164,9 +163,11 @@ static int begin(struct comm *world, void *context) {
     const struct begun *begun = context;
     struct trained trained;
     struct peft_texts texts;
+    struct model_config base;
+    read_base(&base);
     trained_open(&trained, &begun->method->config, begun->dtype, world);
     ask_trained(&trained, begun->answers);
-    test_ok(peft_texts_make(&begun->method->config, 1, base_directory(), &(struct peft_notes){0}, &texts));
+    test_ok(peft_texts_make(&begun->method->config, 1, &base, base_directory(), &(struct peft_notes){0}, &texts));
     test_ok(peft_export(
         trained.peft,
         &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = begun->directory}));

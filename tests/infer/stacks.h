@@ -3,6 +3,7 @@
 #define CAMBIUM_TESTS_INFER_STACKS_H
 
 #include "infer/infer.h"
+#include "pretrained/pretrained.h"
 #include "support/test.h"
 
 #include <math.h>
@@ -33,12 +34,10 @@ struct directories {
 };
 
 static inline void read_base(struct model_config *config) {
-    struct strbuf text = STRBUF_INIT;
-    enum dtype dtype;
-    int32_t eos;
-    test_ok(ckpt_read_config(base_directory(), &text));
-    test_ok(model_read_config(strbuf_text(&text), "config", config, &dtype, &eos));
-    strbuf_free(&text);
+    struct pretrained base;
+    test_ok(pretrained_read_config(base_directory(), &base));
+    *config = base.config;
+    pretrained_close(&base);
 }
 
 struct made {
@@ -67,7 +66,7 @@ static inline int make_adapter(struct comm *world, void *context) {
     test_ok(rank_allocate_workspace(&rank));
     test_ok(peft_allocate(peft));
     test_ok(peft_initialise(peft, 3));
-    test_ok(peft_texts_make(&config, 1, base_directory(), &(struct peft_notes){0}, &texts));
+    test_ok(peft_texts_make(&config, 1, &options.config, base_directory(), &(struct peft_notes){0}, &texts));
     test_ok(peft_export(
         peft, &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = made->directory}));
     peft_texts_free(&texts);

@@ -1,6 +1,7 @@
 /* Reads the cases of tests/peft/golden. */
 #include "golden.h"
 
+#include "pretrained/pretrained.h"
 #include "support/test.h"
 
 #include <dirent.h>
@@ -141,16 +142,14 @@ static struct safetensors *open_file(const char *directory, const char *name, bo
 
 void golden_open(struct golden *g, const char *name) {
     static const char root[] = TEST_DATA "/peft/golden";
-    struct strbuf text = STRBUF_INIT;
-    enum dtype dtype;
-    int32_t eos;
+    struct pretrained base;
     *g = (struct golden){.name = name, .texts = calloc(1, sizeof *g->texts)};
     assert_non_null(g->texts);
     snprintf(g->base, sizeof g->base, "%s/base", root);
     snprintf(g->directory, sizeof g->directory, "%s/%s", root, name);
-    test_ok(ckpt_read_config(g->base, &text));
-    test_ok(model_read_config(strbuf_text(&text), g->base, &g->model, &dtype, &eos));
-    strbuf_free(&text);
+    test_ok(pretrained_read_config(g->base, &base));
+    g->model = base.config;
+    pretrained_close(&base);
     read_config(g);
     read_batch(g, root);
     g->adapter = open_file(g->directory,

@@ -189,7 +189,8 @@ static inline void prompt_save_and_load(struct peft *peft, const struct prompt_s
     const char *names[PROMPT_STACK_MOST];
     struct peft_texts texts;
     struct peft_files *files;
-    test_ok(peft_texts_make(stack->adapters, stack->count, "base", &(struct peft_notes){0}, &texts));
+    const struct model_config base = prompt_base();
+    test_ok(peft_texts_make(stack->adapters, stack->count, &base, "base", &(struct peft_notes){0}, &texts));
     test_ok(
         peft_export(peft, &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = root}));
     for (int i = 0; i < stack->count; i++) {
