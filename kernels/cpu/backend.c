@@ -114,17 +114,6 @@ static void cpu_free(struct device *device, void *memory) {
     munmap(block.mapping, block.bytes);
 }
 
-static int cpu_host_alloc(struct device *device, size_t bytes, void **memory) {
-    (void)device;
-    *memory = calloc(1, bytes ? bytes : 1);
-    return *memory ? STATUS_OK : status_fail(STATUS_MEMORY, "cannot allocate %.1f MB", (double)bytes / 1e6);
-}
-
-static void cpu_host_free(struct device *device, void *memory) {
-    (void)device;
-    free(memory);
-}
-
 static int cpu_stream_open(struct device *device, struct stream **stream) {
     *stream = malloc(sizeof **stream);
     if (!*stream)
@@ -187,8 +176,8 @@ const struct backend backend_cpu = {
     .ops_for_level = cpu_ops_for_level,
     .alloc = cpu_alloc,
     .free = cpu_free,
-    .host_alloc = cpu_host_alloc,
-    .host_free = cpu_host_free,
+    .host_alloc = cpu_alloc, /* a block that malloc gave back would stay with the arena of a rank's thread */
+    .host_free = cpu_free,
     .measure_gemm = cpu_measure_gemm,
     .measure_read = cpu_measure_read,
     .stream_open = cpu_stream_open,

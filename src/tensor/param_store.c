@@ -239,8 +239,8 @@ int param_initialise(struct param_store *store, struct stream *stream, uint64_t 
     char *to = (char *)(uintptr_t)param_borrow(store, id).data;
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->part, store->table, id, rects);
-    float *values = malloc(INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)));
-    int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    void *values;
+    int status = device_host_alloc(store->device, INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)), &values);
     for (int r = 0; r < count && !status; r++) {
         bool is_whole = rects[r].columns == row->shape[1];
         int64_t runs = is_whole ? 1 : rects[r].rows, run = rects[r].columns * (is_whole ? rects[r].rows : 1);
@@ -249,7 +249,7 @@ int param_initialise(struct param_store *store, struct stream *stream, uint64_t 
             status = initialise_run(store, stream, row, seed, first + j * row->shape[1], run,
                                     to + (at + j * run) * width, values);
     }
-    free(values);
+    device_host_free(store->device, values);
     return status;
 }
 
