@@ -1,6 +1,7 @@
 /* Index caches: read when they fit, built again when stale or damaged, never in the way. */
 #include "files.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -136,6 +137,61 @@ static void entries_out_of_range_are_not_believed(void **state) {
     free(path);
 }
 
+/* Whoever writes into a file that is mapped is not believed either: each entry is looked at again where it is used. */
+static void entries_that_change_in_use_are_refused(void **state) {
+    (void)state;
+    enum { HEADER = 96, TOKENS = 8 };
+    const off_t documents = HEADER, samples = documents + 4 * DOCUMENTS, shuffle = samples + 8 * (SAMPLES + 1);
+    const struct {
+        off_t at;
+        uint32_t value;
+        const char *part;
+    } lies[] = {
+        {shuffle + 4 * 14, SAMPLES, "the index map of sample 14 is damaged"},
+        {shuffle, UINT32_MAX, "the index map of sample 0 is damaged"},
+        {documents, COUNT, "the index map of sample piece 0 is damaged"},
+        {documents, 1 << 30, "the index map of sample piece 0 is damaged"},
+        {documents, UINT32_MAX, "the index map of sample piece 0 is damaged"},
+        {samples + 8 * 3 + 4, 100, "the index map of sample piece 3 is damaged"},
+        {samples + 8 * 3 + 4, UINT32_MAX, "the index map of sample piece 3 is damaged"},
+        {samples + 8 * 3, DOCUMENTS, "sample piece 3 runs past the last document"},
+        {samples + 8 * 3, UINT32_MAX, "sample piece 3 runs past the last document"},
+    };
+    int32_t tokens[TOKENS], labels[TOKENS], positions[TOKENS];
+    float loss_mask[TOKENS];
+    int64_t segments[TOKENS];
+    struct gpt_sample sample = {tokens, labels, loss_mask, positions, segments, 0};
+    struct indexed_dataset *file;
+    struct gpt_dataset dataset;
+    test_ok(indexed_dataset_open(prefix, &file));
+    test_ok(
+        gpt_dataset_open(&dataset, &(const struct gpt_dataset_request){
+                                       .tokens = file, .last = COUNT, .seq_length = TOKENS, .samples = 12, .seed = 1}));
+    struct gpt_split split = {
+        .length = SAMPLES, .seq_length = TOKENS, .rules = {-1, -1}, .part_count = 1, .parts = &dataset};
+    char *path = cache_file(cache_directory);
+    int descriptor = open(path, O_RDWR);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        uint32_t truth;
+        int refused = 0;
+        assert_int_equal(pread(descriptor, &truth, 4, lies[i].at), 4);
+        assert_int_equal(pwrite(descriptor, &lies[i].value, 4, lies[i].at), 4);
+        for (int64_t k = 0; k < SAMPLES; k++)
+            if (gpt_split_get(&split, k, &sample)) {
+                test_fails(gpt_split_get(&split, k, &sample), STATUS_INVALID, lies[i].part);
+                refused++;
+            }
+        assert_true(refused > 0);
+        assert_int_equal(pwrite(descriptor, &truth, 4, lies[i].at), 4);
+        for (int64_t k = 0; k < SAMPLES; k++)
+            test_ok(gpt_split_get(&split, k, &sample));
+    }
+    close(descriptor);
+    gpt_dataset_close(&dataset);
+    indexed_dataset_close(file);
+    free(path);
+}
+
 /* The same prefix, number of documents and tokens, but other lengths: the file is replaced, not joined by another. */
 static void a_stale_cache_is_replaced(void **state) {
     (void)state;
@@ -205,6 +261,7 @@ int main(void) {
         TEST(a_cache_that_fits_is_read),
         TEST(a_damaged_cache_is_built_again),
         TEST(entries_out_of_range_are_not_believed),
+        TEST(entries_that_change_in_use_are_refused),
         TEST(a_stale_cache_is_replaced),
         TEST(every_part_of_the_request_is_in_the_key),
         TEST(a_cache_that_cannot_be_written_is_no_failure),
