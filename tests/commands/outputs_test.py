@@ -49,6 +49,16 @@ class Checkpoints(unittest.TestCase):
         run.run(**keys, train__train_iters=30)
         self.assertEqual(run.checkpoints(), ["iter_0000020", "iter_0000030"])
 
+    def test_what_a_run_goes_on_from_elsewhere_makes_no_checkpoint_here_its_own(self):
+        run = Run()
+        run.run("there", train__exit_interval=8)
+        run.run("here", train__exit_interval=4, train__seed=7)
+        before = run.files("here")
+        done = run.run("here", checkpoint__load=run.directory / "there", checkpoint__save_interval=5, checkpoint__keep_last=1, log__metrics_file=None)
+        self.assertIn("here/iter_0000004 is already there and this run does not go on from it", done.stderr)
+        self.assertEqual(run.checkpoints("here"), ["iter_0000004", "iter_0000020"])
+        self.assertEqual({name: data for name, data in run.files("here").items() if "0004" in name}, before)
+
     def test_a_directory_that_cannot_be_written_shows_before_the_first_step(self):
         run = Run()
         for path in ("/proc", "/proc/none", run.prefix.with_suffix(".idx")):
@@ -183,6 +193,16 @@ class Stopping(unittest.TestCase):
             process = subprocess.Popen([os.environ["CAMBIUM"], "finetune", "--model", Tuning.base, "--peft", "lora", "--data", Tuning.data,
                                         "--output", out, "--optim.lr=1e-3", "--train.train_iters=1000000"], stderr=subprocess.PIPE, text=True)
             process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, errors)
+            self.assertEqual(out.exists(), "before the first iteration" not in errors, errors)
+            # Nothing is left to be opened, and the machine is measured before the first iteration.
+            metrics, out = Tuning.root / "measured.jsonl", Tuning.root / "measured"
+            process = subprocess.Popen([os.environ["CAMBIUM"], "finetune", "--model", Tuning.base, "--peft", "lora", "--data", Tuning.data,
+                                        "--output", out, "--optim.lr=1e-3", "--train.train_iters=1000000", "--log.measure_ceiling=true",
+                                        f"--log.metrics_file={metrics}"], stderr=subprocess.PIPE, text=True)
+            self.assertTrue(wait_for(metrics.exists, process))
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 0, errors)

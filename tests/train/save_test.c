@@ -87,6 +87,9 @@ static void check_layout(const char **prefix, const struct layout *layout) {
             task->run.consumed_samples = SAVED * config->train.global_batch_size;
         }
         test_ok(comm_local_run(layout->tensor * layout->data * layout->pipeline, run_rank, task));
+        int lock; /* which the trainer leaves */
+        test_ok(lock_open_directory(directories[i], &lock));
+        close(lock);
     }
     assert_same_checkpoints(directories[0], directories[1], SAVED);
     assert_same_checkpoints(directories[0], directories[1], LAST);
