@@ -4,6 +4,7 @@ import json, os, pathlib, shutil, subprocess, tempfile, unittest
 
 import model_support as support
 from model_support import CAMBIUM, run
+from mpi_support import needs_mpirun, run_each
 from pretrain_support import LONG
 
 CALLS = os.environ.get("CAMBIUM_CALLS")  # a library that is loaded before the program: tests/support/failing/calls.c
@@ -59,7 +60,10 @@ class Publish(unittest.TestCase):
                 f"--data.data_cache_path={self.root}/cache", "--tokenizer", self.base, "--model.num_layers=1", "--model.hidden_size=8",
                 "--model.num_attention_heads=2", f"--train.train_iters={3 + 3 * number}", "--train.micro_batch_size=1",
                 "--train.global_batch_size=1", f"--checkpoint.load={out}/c", "--optim.lr=1e-2", "--checkpoint.save_interval=1", "--checkpoint.keep_last=1",
-                f"--checkpoint.save={out}/c", f"--checkpoint.async_save={('false', 'true')[number]}"]
+                f"--checkpoint.save={out}/c", f"--checkpoint.async_save={('false', 'true')[number]}", f"--log.metrics_file={out}/m.jsonl"]
+
+    def cache(self, out, number):
+        return ["data", "show", "--data-path", self.root / "d/p_text_document", "--seq-length", 8 + number, "--data-cache-path", out / "c"]
 
     def calls(self, words, out, expect=0, **more):
         """Runs a command, and returns what it did with names below `out`."""
@@ -83,6 +87,8 @@ class Publish(unittest.TestCase):
             in_box = ".cambium-" in (parent if what == "publish" else name)
             if what == "make" and not in_box:
                 self.assertIn(parent, later, f"{name} is made, and the directory that holds it is not synced")
+            if what == "publish" and base in ("ready", "old"):  # whoever goes on looks for a mark that says whose it is
+                self.assertIn(f"{parent}/mark", {path for word, path, _ in calls[:i] if word == "sync"}, f"{name} comes into a box without a mark")
             if what == "publish" and base not in WITHIN:
                 k = i
                 while calls[k - 1][0] == "unsynced":
@@ -92,9 +98,22 @@ class Publish(unittest.TestCase):
                 published += [] if in_box else [name]
         return published
 
+    def check_checkpoints(self, calls, old):
+        """The records of a checkpoint's iterations are on the disk before it is; an older one goes after a newer one came."""
+        syncs, saved, removed = 0, [], []
+        for what, first, second in calls:
+            syncs += what == "sync" and first.endswith("/m.jsonl")
+            if what == "publish" and os.path.basename(second).startswith("iter_"):
+                saved.append(os.path.basename(second))
+                self.assertLessEqual(len(saved), syncs)
+            if what == "publish" and os.path.basename(second) == "gone":
+                removed.append(os.path.basename(first))
+                self.assertGreater(max(saved, default=""), removed[-1])
+        self.assertEqual((len(saved), len(removed)), (3, 2 + old))
+
     def test_everything_is_on_the_disk_before_it_has_its_name(self):
         self.make_dataset()
-        for name, least in (("tokenizer", 1), ("merge", 1), ("preprocess", 2), ("adapter", 4), ("stack", 7), ("pretrain", 3)):
+        for name, least in (("tokenizer", 1), ("merge", 1), ("preprocess", 2), ("adapter", 4), ("stack", 7), ("pretrain", 3), ("cache", 1)):
             for plain in ({}, dict(PLAIN=1)):
                 for number in (0, 1):  # to nothing, then in the place of another
                     with self.subTest(name=name, number=number, **plain):
@@ -102,7 +121,26 @@ class Publish(unittest.TestCase):
                         out.mkdir(exist_ok=True)
                         calls = self.calls(getattr(self, name)(out, number), out, **plain)
                         self.assertGreaterEqual(len(self.check_synced(calls)), least)
+                        if name == "pretrain":
+                            self.check_checkpoints(calls, number)
                         self.assertEqual([p for p in out.rglob(".cambium-*")], [])
+
+    @needs_mpirun
+    def test_what_ranks_write_together_is_on_the_disk_before_it_has_its_name(self):
+        self.make_dataset()
+        out, log = self.root / "together", self.root / "together.log"
+        out.mkdir()
+        words = ["env", f"LD_PRELOAD={CALLS}", f"CAMBIUM_CALLS_ROOT={out}", f"CAMBIUM_CALLS_LOG={log}", CAMBIUM, *self.pretrain(out, 0)]
+        done = run_each(*[[*words, "--parallel.tensor_model_parallel_size=2"]] * 2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        synced, published = set(), []
+        for what, first, second in (line.split("\t") for line in log.read_text().splitlines()):
+            self.assertNotEqual((what, first[-12:]), ("unsynced", ".safetensors"))
+            synced |= {first} if what == "sync" else set()
+            if what == "publish" and os.path.basename(second).startswith("iter_"):
+                published.append(second)
+                self.assertLessEqual({f"{first}/{name}.safetensors" for name in ("model", "optimizer")}, synced)
+        self.assertEqual(len(published), 3)
 
     # ---- killed
 
