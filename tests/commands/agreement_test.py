@@ -65,6 +65,17 @@ class Pretrain(Agreement):
         self.run_directory.run("threads", ["--ranks", "2"], **one)
         self.assertEqual(timeless(self.run_directory.records("same")), timeless(self.run_directory.records("threads")))
 
+    def test_another_program_is_named(self):
+        other = self.directory / "cambium"
+        shutil.copy2(CAMBIUM, other)
+        with open(other, "ab") as file:  # what no loader looks at
+            file.write(b"x")
+        first = self.run_directory.command()
+        bytes_of = [path.stat().st_size for path in (other, pathlib.Path(CAMBIUM))]
+        line = self.assert_refused(run_each(first, [other, *first[1:]]), "rank 1: the program is ",
+                                   *(f" of {count} bytes (digest " for count in bytes_of))
+        self.assertTrue(line.endswith(": all ranks need the same build of cambium"), line)
+
     def test_other_data_is_named(self):
         write_dataset(self.directory / "other", walk_documents(seed=6))
         self.assert_refused(self.both(dict(data__data_path=self.directory / "other")), "rank 1: data.data_path, path 1, .idx is ",
@@ -98,6 +109,11 @@ class Pretrain(Agreement):
         done = self.both(loads[1], **loads[0])
         self.assert_refused(done, "rank 1: the iteration to go on from is 0, rank 0 has 4: checkpoint.load must be one directory")
         self.assert_refused(self.both(loads[2], **loads[0]), "rank 1: the checkpoint's ")
+        for file, what in (("optimizer", "optimizer"), ("model", "weights")):  # on one host alone
+            mixed = self.directory / f"mixed-{file}"
+            shutil.copytree(self.directory / "first", mixed)
+            shutil.copy(self.directory / f"second/iter_0000004/{file}.safetensors", mixed / "iter_0000004")
+            self.assert_refused(self.both(dict(checkpoint__load=mixed), **loads[0]), f"rank 1: the checkpoint's {what} is ")
 
 
 class Models(Agreement):
