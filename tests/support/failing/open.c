@@ -1,5 +1,6 @@
 /* Loaded before a program: the FAIL_OPEN_AT-th time that this process opens something below the directory
- * FAIL_OPEN_BELOW, counted from 1, there is no such file; its path goes into the file FAIL_OPEN_TOLD. */
+ * FAIL_OPEN_BELOW whose path ends with FAIL_OPEN_END, counted from 1, there is no such file; its path goes into the
+ * file FAIL_OPEN_TOLD. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -16,10 +17,17 @@ typedef int opener(const char *path, int flags, ...);
 typedef FILE *stream_opener(const char *path, const char *mode);
 typedef DIR *directory_opener(const char *path);
 
+static bool ends_with(const char *path, const char *end) {
+    size_t length = strlen(path), tail = strlen(end);
+    return length >= tail && !strcmp(path + length - tail, end);
+}
+
 static bool fails(const char *path) {
     static atomic_long count;
-    const char *below = getenv("FAIL_OPEN_BELOW"), *at = getenv("FAIL_OPEN_AT"), *told = getenv("FAIL_OPEN_TOLD");
-    if (!below || !at || !told || strncmp(path, below, strlen(below)) || atomic_fetch_add(&count, 1) + 1 != atol(at))
+    const char *below = getenv("FAIL_OPEN_BELOW"), *end = getenv("FAIL_OPEN_END"), *at = getenv("FAIL_OPEN_AT"),
+               *told = getenv("FAIL_OPEN_TOLD");
+    if (!below || !end || !at || !told || strncmp(path, below, strlen(below)) || !ends_with(path, end) ||
+        atomic_fetch_add(&count, 1) + 1 != atol(at))
         return false;
     opener *next = (opener *)dlsym(RTLD_NEXT, "open");
     int file = next(told, O_WRONLY | O_CREAT | O_APPEND, 0666);
