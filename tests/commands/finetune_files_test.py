@@ -306,6 +306,20 @@ class Files(Tuning):
         (adapters / "lora/cambium_adapter.json").unlink()
         self.assert_refused(adapters / "lora", "lora", "adapter_config.json, of an adapter that finetune did not write")
 
+    def test_what_came_while_it_trained_stays(self):
+        output, metrics = self.root / "meanwhile", self.root / "meanwhile.jsonl"
+        with subprocess.Popen([support.CAMBIUM, "finetune", "--model", self.base, "--peft", "ia3", "--data", self.data, "--output", output,
+                               f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--train.train_iters=1000000"],
+                              stderr=subprocess.PIPE, text=True) as running:
+            while running.poll() is None and not (metrics.exists() and "lm_loss" in metrics.read_text()):
+                time.sleep(0.002)
+            (output / "adapter_config.json").write_text("mine")
+            running.send_signal(signal.SIGTERM)
+            errors = running.communicate(timeout=120)[1]
+        self.assertEqual(running.returncode, 1, errors)
+        self.assertIn(f"{output} holds adapter_config.json, of an adapter that finetune did not write", errors)
+        self.assertEqual((output / "adapter_config.json").read_text(), "mine")
+
     def test_what_cannot_be_stacked_or_stopped_is_refused_by_name(self):
         self.refuse("lora is there twice", words=["--peft", "lora", "lora"])
         self.refuse("DoRA", "with ia3", words=["--peft", "lora", "ia3", "--peft.use_dora=true"])

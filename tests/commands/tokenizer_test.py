@@ -150,6 +150,8 @@ class Train(Case):
             os.remove(self.path("t", name))
         os.mkdir(self.path("t", "sub"))
         self.assert_fails(run(*train), 1, "holds sub")
+        train[train.index(CORPUS)] = self.path("none")  # it shows before anything is read
+        self.assert_fails(run(*train), 1, "holds sub")
         self.assertEqual(sorted(os.listdir(self.directory)), ["t"])
 
 

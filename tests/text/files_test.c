@@ -399,6 +399,21 @@ static void what_is_not_there_is_named(void **state) {
     free(directory);
 }
 
+/* Whatever was looked at before: a directory that has something else by now stays. */
+static void what_came_meanwhile_is_not_replaced(void **state) {
+    (void)state;
+    char *directory = test_directory(), **names;
+    size_t count;
+    struct tokenizer *small = open_ok(SMALL);
+    write_file(directory, "notes.txt", "mine");
+    test_fails(tokenizer_save(small, directory), STATUS_INVALID, "holds notes.txt");
+    test_ok(file_list(directory, &names, &count));
+    assert_int_equal(count, 1);
+    file_list_free(names, count);
+    tokenizer_close(small);
+    free(directory);
+}
+
 static void a_full_disk_leaves_nothing_behind(void **state) {
     (void)state;
     char *directory = test_directory(), **names;
@@ -432,6 +447,7 @@ int main(void) {
         cmocka_unit_test(damaged_files_are_refused_with_their_place),
         cmocka_unit_test(a_cut_tokenizer_json_is_refused_at_any_length),
         cmocka_unit_test(what_is_not_there_is_named),
+        cmocka_unit_test(what_came_meanwhile_is_not_replaced),
         cmocka_unit_test(a_full_disk_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
