@@ -134,7 +134,7 @@ static void the_least_limit_of_the_host_and_of_its_groups_holds(void **state) {
     expect_limit(second, 600000, true);
     set_limit(second, "/job/step", "memory.max", "500000\n");
     expect_limit(second, 500000, true);
-    char *first = make_system("1000", "3:cpu:/c\n2:hugetlb,memory:/far/away\n0::/\n");
+    char *first = make_system("1000", "3:cpu:/c\n4:memoryx:/c\n2:hugetlb,memory:/far/away\n0::/\n");
     set_limit(first, "/memory", "memory.limit_in_bytes", "9223372036854771712\n");
     set_limit(first, "/memory/c", "memory.limit_in_bytes", "10\n"); /* another controller's group */
     expect_limit(first, 1024000, false);
@@ -144,6 +144,7 @@ static void the_least_limit_of_the_host_and_of_its_groups_holds(void **state) {
     expect_limit(first, 300000, true);
     char *outside = make_system("1000", "0::/../../other\n");
     set_limit(outside, "", "memory.max", "400000\n");
+    set_limit(outside, "/../../other", "memory.max", "10\n"); /* which is no group's file */
     expect_limit(outside, 400000, true);
     expect_limit("/nowhere", SIZE_MAX, false);
     assert_true(memory_limit_find("").bytes > 1 << 20);

@@ -50,16 +50,17 @@ class pre_tokenizers:
         def alphabet():
             return []
 '''
-# Reads what it is told to measure, and says that each step takes longer than the one before.
+# Reads what it is told to measure, and says that each step takes longer than the one before. It would not end by itself.
 PEFT = f'''#!{sys.executable}
-import json, pathlib, sys
+import json, os, pathlib, sys, time
 assert sys.argv[1] == "-c" and "get_peft_model" in sys.argv[2]
 o = json.loads(sys.argv[3])
 base = json.loads(pathlib.Path(o["directory"], "config.json").read_text())
 adapter = json.loads(pathlib.Path(o["directory"], "peer/adapter_config.json").read_text())
-print(json.dumps({{"peft": "0", "told": o, "width": base["n_embd"], "adapter": adapter}}), flush=True)
+print(json.dumps({{"peft": "0", "process": os.getpid(), "told": o, "width": base["n_embd"], "adapter": adapter}}), flush=True)
 for number, line in enumerate(sys.stdin):
     print(json.dumps({{"seconds": 0.5 + number, "peak_rss_bytes": 1 << 30}}), flush=True)
+time.sleep(60)
 '''
 
 
@@ -127,6 +128,7 @@ class Peers(unittest.TestCase):
         *lines, summary = self.finetune(python, "--peft.r=3", "--global-batch-size", 4, "--micro-batch-size", 2)
         self.assertEqual([line["peer_seconds"] for line in lines], [2.5, 3.5, 4.5])  # behind two that warm up
         peer = summary["peer"]
+        self.assertRaises(ProcessLookupError, os.kill, peer["process"], 0)  # it does not outlive the program
         self.assertGreaterEqual(peer["told"]["threads"], 1)
         self.assertEqual((peer["seconds"], peer["peak_rss_bytes"], peer["width"]), (3.5, 1 << 30, 32))
         self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 3.5, 1, delta=1e-4)
