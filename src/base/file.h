@@ -49,8 +49,8 @@ int file_pread_all(int descriptor, void *bytes, size_t length, off_t offset, con
 /* Flushes a file or a directory to the disk. */
 int file_sync(const char *path);
 
-/* A file that appears under `path` whole, by file_commit, or not at all: it is written beside it, under a name drawn
- * by lot, and nothing that stands there is touched. */
+/* A file that appears under `path` whole, by file_writer_commit, or not at all: it is written beside it, under a name
+ * drawn by lot, and nothing that stands there is touched. */
 struct file_writer {
     FILE *stream;
     char *path;
