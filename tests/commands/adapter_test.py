@@ -351,7 +351,9 @@ class Adapter(unittest.TestCase):
             self.assertFalse((self.root / "none").exists())
         merge("cannot be merged", adapter=GOLDEN / "prompt")
         merge("cannot be merged", adapter=GOLDEN / "adapter_seq_bn")
-        merge("the base itself", output=GOLDEN / "base")
+        base = self.root / "base-itself"
+        shutil.copytree(GOLDEN / "base", base)
+        merge("the base itself", model=base, output=base)
         merge("shape", model=support.TINY)
         merge("nowhere", adapter=self.root / "nowhere")
 
