@@ -7,13 +7,9 @@
 /* ---- words ---- */
 
 static const char *const kind_names[] = {
-    [COMM_ALL_REDUCE] = "all-reduce",
-    [COMM_REDUCE_SCATTER] = "reduce-scatter",
-    [COMM_ALL_GATHER] = "all-gather",
-    [COMM_BROADCAST] = "broadcast",
-    [COMM_ALL_TO_ALL] = "all-to-all",
-    [COMM_BARRIER] = "barrier",
-    [COMM_SEND] = "send",
+    [COMM_ALL_REDUCE] = "all-reduce", [COMM_REDUCE_SCATTER] = "reduce-scatter",
+    [COMM_ALL_GATHER] = "all-gather", [COMM_BROADCAST] = "broadcast",
+    [COMM_BARRIER] = "barrier",       [COMM_SEND] = "send",
     [COMM_RECEIVE] = "receive",
 };
 
@@ -60,8 +56,6 @@ static bool buffers_are_apart(const struct comm *comm, const struct comm_call *c
         return receive == send + mine || !overlap(send, whole, receive, bytes);
     case COMM_ALL_GATHER:
         return send == receive + mine || !overlap(send, bytes, receive, whole);
-    case COMM_ALL_TO_ALL:
-        return !overlap(send, whole, receive, whole);
     default:
         return send == receive || !overlap(send, bytes, receive, bytes);
     }
@@ -144,10 +138,7 @@ static int start(struct comm *comm, const struct comm_call *call, struct comm_re
     int status = check(comm, call);
     bool is_message = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
     if (!status && is_message && call->peer == comm->rank)
-        status = status_fail(STATUS_INVALID,
-                             "a message of rank %d to itself: only send_receive to and from itself can "
-                             "do that",
-                             comm->rank);
+        status = status_fail(STATUS_INVALID, "a message of rank %d to itself", comm->rank);
     bool is_single = comm->backend == &comm_backend_single;
     if (!status && call->stream && !is_single) /* ranks meet on the host: what they share must be there */
         status = stream_wait(call->stream);
@@ -180,20 +171,12 @@ int comm_all_reduce(struct comm *comm, struct stream *stream, const struct comm_
     return run(comm, &(struct comm_call){.kind = COMM_ALL_REDUCE, .op = op, .stream = stream, .data = *data});
 }
 
-int comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct comm_data *data) {
-    return run(comm, &(struct comm_call){.kind = COMM_REDUCE_SCATTER, .stream = stream, .data = *data});
-}
-
 int comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_data *data) {
     return run(comm, &(struct comm_call){.kind = COMM_ALL_GATHER, .stream = stream, .data = *data});
 }
 
 int comm_broadcast(struct comm *comm, struct stream *stream, const struct comm_data *data, int root) {
     return run(comm, &(struct comm_call){.kind = COMM_BROADCAST, .peer = root, .stream = stream, .data = *data});
-}
-
-int comm_all_to_all(struct comm *comm, struct stream *stream, const struct comm_data *data) {
-    return run(comm, &(struct comm_call){.kind = COMM_ALL_TO_ALL, .stream = stream, .data = *data});
 }
 
 int comm_barrier(struct comm *comm, struct stream *stream) {
@@ -213,30 +196,6 @@ int comm_receive(struct comm *comm, struct stream *stream, const struct comm_dat
     return run(comm, &(struct comm_call){.kind = COMM_RECEIVE, .peer = from, .stream = stream, .data = *data});
 }
 
-int comm_send_receive(struct comm *comm, struct stream *stream, const struct comm_data *data, int to, int from) {
-    struct comm_call sent = {.kind = COMM_SEND, .peer = to, .stream = stream, .data = *data};
-    struct comm_call received = {.kind = COMM_RECEIVE, .peer = from, .stream = stream, .data = *data};
-    int status = check(comm, &sent);
-    status = status ? status : check(comm, &received); /* both, before one of them waits for its peer */
-    if (status)
-        return status;
-    if (data->count > 0 && overlap(data->send, comm_call_bytes(&sent), data->receive, comm_call_bytes(&sent)))
-        return status_fail(STATUS_INVALID, "send_receive: the buffers overlap");
-    if (to == comm->rank && from == comm->rank)
-        return copy(stream, data->receive, data->send, comm_call_bytes(&sent));
-    if (to == comm->rank || from == comm->rank)
-        return status_fail(STATUS_INVALID, "send_receive to rank %d and from rank %d: both or neither are this one", to,
-                           from);
-    struct comm_request sending, receiving;
-    status = start(comm, &received, &receiving);
-    if (status)
-        return status;
-    status = start(comm, &sent, &sending);
-    int later = status ? status : comm_wait(&sending);
-    status = comm_wait(&receiving);
-    return later ? later : status;
-}
-
 int comm_all_reduce_start(struct comm *comm, struct stream *stream, const struct comm_data *data, enum comm_op op,
                           struct comm_request *request) {
     struct comm_call call = {.kind = COMM_ALL_REDUCE, .op = op, .stream = stream, .data = *data};
@@ -246,11 +205,6 @@ int comm_all_reduce_start(struct comm *comm, struct stream *stream, const struct
 int comm_reduce_scatter_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
                               struct comm_request *request) {
     return start(comm, &(struct comm_call){.kind = COMM_REDUCE_SCATTER, .stream = stream, .data = *data}, request);
-}
-
-int comm_all_gather_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
-                          struct comm_request *request) {
-    return start(comm, &(struct comm_call){.kind = COMM_ALL_GATHER, .stream = stream, .data = *data}, request);
 }
 
 int comm_send_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int to,

@@ -49,16 +49,11 @@ struct comm_data {
 
 /* receive[count] = the sum or maximum over ranks of send[count]. In place where send == receive. */
 int comm_all_reduce(struct comm *comm, struct stream *stream, const struct comm_data *data, enum comm_op op);
-/* receive[count] = the sum over ranks of their send[rank * count ...]; send holds size * count elements. In place where
- * receive == send + rank * count. */
-int comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct comm_data *data);
 /* receive[size * count] = every rank's send[count], in the order of ranks. In place where send == receive + rank *
  * count. */
 int comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_data *data);
 /* receive[count] = send[count] of rank `root`; the others' send is not read. In place where send == receive. */
 int comm_broadcast(struct comm *comm, struct stream *stream, const struct comm_data *data, int root);
-/* receive[p * count ...] = rank p's send[rank * count ...]; both hold size * count elements. Never in place. */
-int comm_all_to_all(struct comm *comm, struct stream *stream, const struct comm_data *data);
 /* Returns when every rank of the group has called it and its stream has run. */
 int comm_barrier(struct comm *comm, struct stream *stream);
 
@@ -77,9 +72,6 @@ int comm_same(struct comm *comm, const struct facts *facts);
 int comm_send(struct comm *comm, struct stream *stream, const struct comm_data *data, int to);
 /* receive[count] from rank `from`; data->send is not used. */
 int comm_receive(struct comm *comm, struct stream *stream, const struct comm_data *data, int from);
-/* Both at once, so that rings and neighbours cannot wait for each other. `to` and `from` may be the same rank, also
- * this one. Never in place. */
-int comm_send_receive(struct comm *comm, struct stream *stream, const struct comm_data *data, int to, int from);
 
 /* ---- started now, finished by comm_wait ---- */
 
@@ -88,7 +80,6 @@ enum comm_kind {
     COMM_REDUCE_SCATTER,
     COMM_ALL_GATHER,
     COMM_BROADCAST,
-    COMM_ALL_TO_ALL,
     COMM_BARRIER,
     COMM_SEND,
     COMM_RECEIVE,
@@ -109,7 +100,7 @@ struct comm_request {
     struct comm_call call;
     struct comm_request *next;
     uint64_t sequence;
-    uint64_t handle[2];
+    uint64_t handle;
     int64_t agreement[4];
     _Atomic uint32_t is_done;
 };
@@ -120,10 +111,10 @@ enum { COMM_STARTED_MAX = 32 };
 /* The buffers are the call's until comm_wait. Requests may be waited for in any order. */
 int comm_all_reduce_start(struct comm *comm, struct stream *stream, const struct comm_data *data, enum comm_op op,
                           struct comm_request *request);
+/* receive[count] = the sum over ranks of their send[rank * count ...]; send holds size * count elements. In place where
+ * receive == send + rank * count. */
 int comm_reduce_scatter_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
                               struct comm_request *request);
-int comm_all_gather_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
-                          struct comm_request *request);
 int comm_send_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int to,
                     struct comm_request *request);
 int comm_receive_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int from,

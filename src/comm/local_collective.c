@@ -16,8 +16,7 @@ enum { TASK_BYTES = 64 * 1024, TASK_BYTES_MIN = 8 * 1024 };
 static size_t member_bytes(const struct comm_call *call, int size) {
     if (call->kind == COMM_BARRIER)
         return 0;
-    bool is_whole = call->kind == COMM_ALL_GATHER || call->kind == COMM_ALL_TO_ALL;
-    return comm_call_bytes(call) * (is_whole ? (size_t)size : 1);
+    return comm_call_bytes(call) * (call->kind == COMM_ALL_GATHER ? (size_t)size : 1);
 }
 
 /* A short all-reduce is one task, run by whoever comes last; a longer one has work for every member. */
@@ -59,8 +58,7 @@ static void copy_range(const struct local_entry *entry, int member, size_t offse
         size_t source = is_broadcast ? (size_t)call->peer : offset / part;
         size_t within = is_broadcast ? offset : offset % part;
         size_t piece = part - within < bytes ? part - within : bytes;
-        const char *from = entry->send[source];
-        from += within + (call->kind == COMM_ALL_TO_ALL ? part * (size_t)member : 0);
+        const char *from = (const char *)entry->send[source] + within;
         if (from != to + offset)
             memcpy(to + offset, from, piece);
         offset += piece;

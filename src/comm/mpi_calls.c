@@ -1,20 +1,20 @@
 /* Calls over MPI. When a collective is started, a hash of it begins to travel, so that ranks that call different things
- * are told so before data moves; an all-gather's data begin to travel, too. The rest is done when the rank waits,
- * oldest first. Messages carry their type as the tag. */
+ * are told so before data moves. The rest is done when the rank waits, oldest first. Messages carry their type as the
+ * tag. */
 #include "mpi-internal.h"
 
 #include <inttypes.h>
 #include <limits.h>
 
-static void keep(uint64_t *handle, MPI_Request request) {
-    _Static_assert(sizeof request <= sizeof *handle, "a request holds MPI's handle");
-    memcpy(handle, &request, sizeof request);
+static void keep(struct comm_request *request, MPI_Request travelling) {
+    _Static_assert(sizeof travelling <= sizeof request->handle, "a request holds MPI's handle");
+    memcpy(&request->handle, &travelling, sizeof travelling);
 }
 
-static MPI_Request kept(const uint64_t *handle) {
-    MPI_Request request;
-    memcpy(&request, handle, sizeof request);
-    return request;
+static MPI_Request kept(const struct comm_request *request) {
+    MPI_Request travelling;
+    memcpy(&travelling, &request->handle, sizeof travelling);
+    return travelling;
 }
 
 int mpi_status(const struct mpi_comm *comm, int code, const char *what) {
@@ -78,12 +78,12 @@ static int begin_agreement(struct mpi_comm *comm, struct comm_request *request) 
     words[1] = -words[0];
     MPI_Request travelling;
     int code = MPI_Iallreduce(words, words + 2, 2, MPI_INT64_T, MPI_MAX, comm->calls, &travelling);
-    keep(&request->handle[0], travelling);
+    keep(request, travelling);
     return mpi_status(comm, code, "agreement");
 }
 
 static int finish_agreement(struct mpi_comm *comm, struct comm_request *request) {
-    MPI_Request travelling = kept(&request->handle[0]);
+    MPI_Request travelling = kept(request);
     int status = mpi_status(comm, MPI_Wait(&travelling, MPI_STATUS_IGNORE), "agreement");
     if (!status && request->agreement[2] != -request->agreement[3])
         status = fail_mismatch(comm, &request->call);
@@ -101,7 +101,7 @@ static int start_message(struct mpi_comm *comm, struct comm_request *request) {
         call->kind == COMM_SEND
             ? MPI_Isend(data->send, (int)data->count, type, call->peer, (int)data->dtype, comm->calls, &travelling)
             : MPI_Irecv(data->receive, (int)data->count, type, call->peer, MPI_ANY_TAG, comm->calls, &travelling);
-    keep(&request->handle[0], travelling);
+    keep(request, travelling);
     return mpi_status(comm, code, call->kind == COMM_SEND ? "send" : "receive");
 }
 
@@ -109,7 +109,7 @@ static int finish_message(struct mpi_comm *comm, struct comm_request *request) {
     const struct comm_call *call = &request->call;
     const struct comm_data *data = &call->data;
     int peer = comm->world_rank[call->peer], self = comm->base.world_rank;
-    MPI_Request travelling = kept(&request->handle[0]);
+    MPI_Request travelling = kept(request);
     MPI_Status message;
     int code = MPI_Wait(&travelling, &message), class = MPI_SUCCESS;
     if (code != MPI_SUCCESS)
@@ -131,20 +131,13 @@ static int finish_message(struct mpi_comm *comm, struct comm_request *request) {
 
 /* ---- collectives ---- */
 
-static int start_all_gather(struct mpi_comm *comm, struct comm_request *request) {
-    const struct comm_data *data = &request->call.data;
+static int all_gather(struct mpi_comm *comm, const struct comm_call *call) {
+    const struct comm_data *data = &call->data;
     MPI_Datatype type = mpi_type(data->dtype);
-    const char *own = (char *)data->receive + comm_call_bytes(&request->call) * (size_t)comm->base.rank;
-    MPI_Request travelling;
-    int code = MPI_Iallgather(data->send == own ? MPI_IN_PLACE : data->send, (int)data->count, type, data->receive,
-                              (int)data->count, type, comm->calls, &travelling);
-    keep(&request->handle[1], travelling);
+    const char *own = (char *)data->receive + comm_call_bytes(call) * (size_t)comm->base.rank;
+    int code = MPI_Allgather(data->send == own ? MPI_IN_PLACE : data->send, (int)data->count, type, data->receive,
+                             (int)data->count, type, comm->work);
     return mpi_status(comm, code, "all-gather");
-}
-
-static int finish_all_gather(struct mpi_comm *comm, struct comm_request *request) {
-    MPI_Request travelling = kept(&request->handle[1]);
-    return mpi_status(comm, MPI_Wait(&travelling, MPI_STATUS_IGNORE), "all-gather");
 }
 
 static int broadcast(struct mpi_comm *comm, const struct comm_call *call) {
@@ -153,13 +146,6 @@ static int broadcast(struct mpi_comm *comm, const struct comm_call *call) {
         memcpy(data->receive, data->send, comm_call_bytes(call));
     int code = MPI_Bcast(data->receive, (int)data->count, mpi_type(data->dtype), call->peer, comm->work);
     return mpi_status(comm, code, "broadcast");
-}
-
-static int all_to_all(struct mpi_comm *comm, const struct comm_call *call) {
-    const struct comm_data *data = &call->data;
-    MPI_Datatype type = mpi_type(data->dtype);
-    int code = MPI_Alltoall(data->send, (int)data->count, type, data->receive, (int)data->count, type, comm->work);
-    return mpi_status(comm, code, "all-to-all");
 }
 
 static int run_collective(struct mpi_comm *comm, struct comm_request *request) {
@@ -173,11 +159,9 @@ static int run_collective(struct mpi_comm *comm, struct comm_request *request) {
     case COMM_REDUCE_SCATTER:
         return mpi_reduce_scatter(comm, call);
     case COMM_ALL_GATHER:
-        return finish_all_gather(comm, request);
+        return all_gather(comm, call);
     case COMM_BROADCAST:
         return broadcast(comm, call);
-    case COMM_ALL_TO_ALL:
-        return all_to_all(comm, call);
     default: /* a barrier: that all agree means that all have come */
         return STATUS_OK;
     }
@@ -195,8 +179,6 @@ int mpi_start(struct comm *base, struct comm_request *request) {
         return status_fail(STATUS_INVALID, "rank %d has started %d collectives without waiting for them",
                            base->world_rank, COMM_STARTED_MAX);
     int status = begin_agreement(comm, request);
-    if (!status && call->kind == COMM_ALL_GATHER)
-        status = start_all_gather(comm, request);
     if (status)
         return status;
     if (comm->oldest)

@@ -10,14 +10,21 @@ enum { RANKS = 3, COUNT = 1000, DEADLINE = 60 /* seconds; those that wait for ev
 /* A collective of each kind of way, where the others wait for a rank that had no memory for its numbers. */
 static int talk(struct comm *world, struct comm *group, float *numbers) {
     int next = (world->rank + 1) % world->size, last = (world->rank + world->size - 1) % world->size;
-    struct comm_request request;
+    struct comm_request request, sending;
     struct comm_data sum = {.send = numbers, .receive = numbers, .count = COUNT, .dtype = DTYPE_F32};
-    struct comm_data ring = {.send = numbers, .receive = numbers + COUNT, .count = COUNT, .dtype = DTYPE_F32};
+    struct comm_data out = {.send = numbers, .count = COUNT, .dtype = DTYPE_F32};
+    struct comm_data in = {.receive = numbers + COUNT, .count = COUNT, .dtype = DTYPE_F32};
     int status = comm_all_reduce_start(world, NULL, &sum, COMM_SUM, &request);
     if (!status)
         status = comm_wait(&request);
     if (!status)
-        status = comm_send_receive(world, NULL, &ring, next, last);
+        status = comm_receive_start(world, NULL, &in, last, &request);
+    if (!status)
+        status = comm_send_start(world, NULL, &out, next, &sending);
+    if (!status)
+        status = comm_wait(&sending);
+    if (!status)
+        status = comm_wait(&request);
     if (!status)
         status = comm_broadcast(group, NULL, &sum, 0);
     return status ? status : comm_barrier(world, NULL);

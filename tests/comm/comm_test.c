@@ -201,8 +201,11 @@ static int fail_in_the_middle(struct comm *world, void *context) {
         status = status ? status : comm_wait(&requests[0]);
         status = status ? status : comm_wait(&requests[1]);
         int next = (world->rank + 1) % world->size, before = (world->rank + 2) % world->size;
-        struct comm_data half = {numbers, numbers + N / 2, N / 2, DTYPE_F32};
-        status = status ? status : comm_send_receive(world, NULL, &half, next, before);
+        struct comm_data out = {numbers, NULL, N / 2, DTYPE_F32}, in = {NULL, numbers + N / 2, N / 2, DTYPE_F32};
+        status = status ? status : comm_receive_start(world, NULL, &in, before, &requests[0]);
+        status = status ? status : comm_send_start(world, NULL, &out, next, &requests[1]);
+        status = status ? status : comm_wait(&requests[1]);
+        status = status ? status : comm_wait(&requests[0]);
     }
     if (status == STATUS_IO)
         comm_abort(world, status_text());
@@ -227,11 +230,10 @@ static int refuse(struct comm *world, void *context) {
     struct comm_data shifted = {numbers, numbers + 1, 8, DTYPE_F32}, unsummed = {numbers, numbers, 8, DTYPE_U8};
     expect(comm_all_reduce(world, NULL, &shifted, COMM_SUM) == STATUS_INVALID && strstr(status_text(), "overlap"));
     expect(comm_all_gather(world, NULL, &shifted) == STATUS_INVALID);
-    expect(comm_all_to_all(world, NULL, &data) == STATUS_INVALID);
-    expect(comm_reduce_scatter(world, NULL, &unsummed) == STATUS_UNSUPPORTED && strstr(status_text(), "uint8"));
+    expect(comm_reduce_scatter_start(world, NULL, &unsummed, &requests[0]) == STATUS_UNSUPPORTED &&
+           strstr(status_text(), "uint8"));
     expect(comm_broadcast(world, NULL, &data, 5) == STATUS_INVALID && strstr(status_text(), "ranks 0 to 1"));
     expect(comm_send(world, NULL, &data, world->rank) == STATUS_INVALID && strstr(status_text(), "itself"));
-    expect(comm_send_receive(world, NULL, &data, 0, 1) == STATUS_INVALID);
     expect(comm_all_reduce(world, NULL, &(struct comm_data){numbers, NULL, 8, DTYPE_F32}, COMM_SUM) == STATUS_INVALID);
     expect(comm_all_reduce(world, NULL, &(struct comm_data){numbers, numbers, -1, DTYPE_F32}, COMM_SUM) ==
            STATUS_INVALID);
