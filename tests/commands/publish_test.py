@@ -180,6 +180,19 @@ class Publish(unittest.TestCase):
     def test_a_tokenizer_is_the_old_or_the_new(self):
         self.check_kills("tokenizer", lambda out: str(tree(out / "deep/t")))
 
+    def test_without_locks_nobody_takes_a_box_for_a_dead_writers(self):
+        out = self.root / "unlocked"
+        out.mkdir()
+        count = sum(call[0] == "call" for call in self.calls(self.merge(out, 0), out))
+        self.calls(self.merge(out, 1), out, expect=-9, KILL=count // 2)
+        box, = out.glob(".cambium-*")
+        before = tree(box)
+        self.calls(self.merge(out, 1), out, UNLOCKED=1)
+        self.assertEqual(list(out.glob(".cambium-*")), [box])
+        self.assertEqual(tree(box), before)
+        run(*self.merge(out, 1))
+        self.assertEqual(list(out.glob(".cambium-*")), [])
+
     def test_a_merged_model_is_the_old_or_the_new(self):
         self.check_kills("merge", lambda out: str(tree(out / "m")))
 

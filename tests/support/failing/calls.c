@@ -1,11 +1,12 @@
 /* A library to preload: it watches the calls by which a program changes names below a directory, tells whether what
- * they publish was synced, and can kill the program before any of them.
+ * they publish was synced, and can kill the program before any of them. The environment says how:
  *
- *     CAMBIUM_CALLS_ROOT    only paths below it count
- *     CAMBIUM_CALLS_LOG     a line each: "call PATH" before any of them, "sync PATH", "make PATH", "publish FROM TO",
- * and before it "unsynced PATH" for every file and directory that changed since it was last synced CAMBIUM_CALLS_KILL
- * the number of the call, from 1, before which the program kills itself CAMBIUM_CALLS_PLAIN   set: the file system
- * cannot exchange two names, and has no hard links */
+ * - CAMBIUM_CALLS_ROOT: only paths below it count.
+ * - CAMBIUM_CALLS_LOG: a line each: "call PATH" before any of them, "sync PATH", "make PATH", "publish FROM TO", and
+ *   before it "unsynced PATH" for every file and directory that changed since it was last synced.
+ * - CAMBIUM_CALLS_KILL: the number of the call, from 1, before which the program kills itself.
+ * - CAMBIUM_CALLS_PLAIN: if set, the file system cannot exchange two names, and has no hard links.
+ * - CAMBIUM_CALLS_UNLOCKED: if set, it has no locks. */
 #undef _FILE_OFFSET_BITS /* else `open` would be the other name of `open64` */
 #include <dirent.h>
 #include <errno.h>
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -131,6 +133,13 @@ int fsync(int descriptor) {
 
 int fdatasync(int descriptor) {
     return sync_one(descriptor, SYS_fdatasync);
+}
+
+int flock(int descriptor, int operation) {
+    if (!getenv("CAMBIUM_CALLS_UNLOCKED"))
+        return (int)syscall(SYS_flock, descriptor, operation);
+    errno = ENOLCK;
+    return -1;
 }
 
 static int publish(const char *from, const char *to, long number, unsigned flags) {
