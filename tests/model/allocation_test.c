@@ -4,19 +4,10 @@
 
 #include "support/failing.h"
 
-enum { T = 8, SAMPLES = 3, ROWS = T * SAMPLES, V = 31, DEADLINE = 60 /* seconds */ };
+enum { T = 8, SAMPLES = 3, ROWS = T * SAMPLES, V = TEST_VOCAB, DEADLINE = 60 /* seconds */ };
 
 static struct model_options make_options(enum model_use use) {
-    return (struct model_options){.config = {.num_layers = 2,
-                                             .hidden_size = 24,
-                                             .num_attention_heads = 4,
-                                             .num_query_groups = 4,
-                                             .ffn_hidden_size = 40,
-                                             .max_position_embeddings = T,
-                                             .vocab_size = V,
-                                             .init_method_std = 0.2,
-                                             .layernorm_epsilon = 1e-5,
-                                             .add_bias_linear = true},
+    return (struct model_options){.config = test_config(2, T),
                                   .dtype = DTYPE_F32,
                                   .use = use,
                                   .max_rows = ROWS,

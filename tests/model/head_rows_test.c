@@ -6,25 +6,14 @@
 
 #include <stdlib.h>
 
-enum { T = 40, SAMPLES = 16, ROWS = T * SAMPLES, SLOTS = 2, V = 31 };
+enum { T = 40, SAMPLES = 16, ROWS = T * SAMPLES, SLOTS = 2, V = TEST_VOCAB };
 
 static struct model_options make_options(bool is_untied) {
-    return (struct model_options){.config = {.num_layers = 1,
-                                             .hidden_size = 24,
-                                             .num_attention_heads = 4,
-                                             .num_query_groups = 4,
-                                             .ffn_hidden_size = 40,
-                                             .max_position_embeddings = T,
-                                             .vocab_size = V,
-                                             .hidden_dropout = 0.1,
-                                             .init_method_std = 0.2,
-                                             .layernorm_epsilon = 1e-5,
-                                             .untie_embeddings_and_output_weights = is_untied,
-                                             .add_bias_linear = true},
-                                  .dtype = DTYPE_F32,
-                                  .use = MODEL_TRAIN,
-                                  .slots = SLOTS,
-                                  .max_rows = ROWS};
+    struct model_options options = {
+        .config = test_config(1, T), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .slots = SLOTS, .max_rows = ROWS};
+    options.config.hidden_dropout = 0.1;
+    options.config.untie_embeddings_and_output_weights = is_untied;
+    return options;
 }
 
 /* How many rows of each sample count, the last ones: a prompt stands before them. */

@@ -8,7 +8,16 @@
 
 #include <stdlib.h>
 
-enum { T = 8, SAMPLES = 3, ROWS = T * SAMPLES, C = 24, F = 40, V = 31, WIDEST = 3 * C, RESULTS = 2 };
+enum {
+    T = 8,
+    SAMPLES = 3,
+    ROWS = T * SAMPLES,
+    C = TEST_HIDDEN,
+    F = TEST_FFN,
+    V = TEST_VOCAB,
+    WIDEST = 3 * C,
+    RESULTS = 2
+};
 
 enum layer { EMBEDDING, NORM, QKV, PROJECTION, FC1, FC2, ATTENTION, CROSS_ENTROPY, LAYERS };
 static const char *const names[LAYERS] = {"embedding", "norm", "qkv", "projection", "fc1", "fc2", "attention", "loss"};
@@ -280,21 +289,13 @@ static int run_layer(struct scene *s, const struct scene *whole) {
 
 /* ---- runs ---- */
 
-static const struct model_options options = {.config = {.num_layers = 1,
-                                                        .hidden_size = C,
-                                                        .num_attention_heads = 4,
-                                                        .num_query_groups = 4,
-                                                        .ffn_hidden_size = F,
-                                                        .max_position_embeddings = T,
-                                                        .vocab_size = V,
-                                                        .hidden_dropout = 0.1,
-                                                        .attention_dropout = 0.2,
-                                                        .init_method_std = 0.2,
-                                                        .layernorm_epsilon = 1e-5,
-                                                        .add_bias_linear = true},
-                                             .dtype = DTYPE_F32,
-                                             .use = MODEL_TRAIN,
-                                             .max_rows = ROWS};
+static struct model_options make_options(void) {
+    struct model_options options = {
+        .config = test_config(1, T), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+    options.config.hidden_dropout = 0.1;
+    options.config.attention_dropout = 0.2;
+    return options;
+}
 
 /* The layer by itself, in a model whose batch is there; then what ranks sum of their parts of gradients. */
 static int play(struct scene *s, const struct scene *whole) {
@@ -314,6 +315,7 @@ static int run_rank(struct comm *world, void *context) {
     const struct task *task = context;
     struct scene s = {.layer = task->layer};
     struct rank_grid grid = {task->tensors, 1, 1, 1, 1};
+    const struct model_options options = make_options();
     int status = test_model_open_rank(&s.test, &options, &grid, world, task->is_sequence_parallel);
     if (!status)
         status = play(&s, task->whole);
@@ -327,6 +329,7 @@ static int run_rank(struct comm *world, void *context) {
 
 static void check(enum layer layer) {
     struct scene whole = {.layer = layer};
+    const struct model_options options = make_options();
     test_ok(test_model_open_rank(&whole.test, &options, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     test_ok(play(&whole, NULL));
     for (int tensors = 2; tensors <= 4; tensors *= 2)

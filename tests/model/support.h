@@ -11,6 +11,23 @@
 
 /* ---- a model ---- */
 
+/* A vocabulary that divides by no number of ranks, and heads and widths that divide by 2 and 4. */
+enum { TEST_HIDDEN = 24, TEST_HEADS = 4, TEST_FFN = 40, TEST_VOCAB = 31 };
+
+/* Tied, without dropout. */
+static inline struct model_config test_config(int64_t layers, int64_t positions) {
+    return (struct model_config){.num_layers = layers,
+                                 .hidden_size = TEST_HIDDEN,
+                                 .num_attention_heads = TEST_HEADS,
+                                 .num_query_groups = TEST_HEADS,
+                                 .ffn_hidden_size = TEST_FFN,
+                                 .max_position_embeddings = positions,
+                                 .vocab_size = TEST_VOCAB,
+                                 .init_method_std = 0.2,
+                                 .layernorm_epsilon = 1e-5,
+                                 .add_bias_linear = true};
+}
+
 struct test_model {
     struct device *device;
     struct rank rank;

@@ -4,23 +4,14 @@
 
 #include <stdlib.h>
 
-enum { T = 8, SAMPLES = 3, ROWS = T * SAMPLES, MICRO_BATCHES = 2, V = 31 };
+enum { T = 8, SAMPLES = 3, ROWS = T * SAMPLES, MICRO_BATCHES = 2 };
 
 static struct model_config make_config(bool is_untied) {
-    return (struct model_config){.num_layers = 2,
-                                 .hidden_size = 24,
-                                 .num_attention_heads = 4,
-                                 .num_query_groups = 4,
-                                 .ffn_hidden_size = 40,
-                                 .max_position_embeddings = T,
-                                 .vocab_size = V, /* divides by no number of ranks */
-                                 .hidden_dropout = 0.1,
-                                 .attention_dropout = 0.2,
-                                 .embedding_dropout = 0.1,
-                                 .init_method_std = 0.2,
-                                 .layernorm_epsilon = 1e-5,
-                                 .untie_embeddings_and_output_weights = is_untied,
-                                 .add_bias_linear = true};
+    struct model_config config = test_config(2, T);
+    config.hidden_dropout = config.embedding_dropout = 0.1;
+    config.attention_dropout = 0.2;
+    config.untie_embeddings_and_output_weights = is_untied;
+    return config;
 }
 
 struct whole {
@@ -36,7 +27,7 @@ struct run {
 };
 
 static struct model_batch make_batch(int micro) {
-    return test_batch(SAMPLES, T, V, (uint32_t)micro, NULL);
+    return test_batch(SAMPLES, T, TEST_VOCAB, (uint32_t)micro, NULL);
 }
 
 static int train(struct model *model, double losses[MICRO_BATCHES]) {

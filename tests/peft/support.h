@@ -3,15 +3,15 @@
 #ifndef CAMBIUM_TESTS_PEFT_SUPPORT_H
 #define CAMBIUM_TESTS_PEFT_SUPPORT_H
 
+#include "model/support.h"
 #include "peft/peft.h"
-#include "support/test.h"
 
 /* Of a configuration. */
 #define LIST(...)                                                                                                      \
     { (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *) }
 #define EVERYTHING LIST("c_attn", "c_proj", "c_fc")
 
-enum { TUNED_T = 8, TUNED_SAMPLES = 3, TUNED_ROWS = TUNED_T * TUNED_SAMPLES, TUNED_VOCAB = 31 };
+enum { TUNED_T = 8, TUNED_SAMPLES = 3, TUNED_ROWS = TUNED_T * TUNED_SAMPLES, TUNED_VOCAB = TEST_VOCAB };
 
 struct tuned_options {
     const struct peft_config *adapters;
@@ -41,19 +41,10 @@ static inline bool tuned_has_bf16(void) {
 }
 
 static inline struct model_config tuned_base(bool has_dropout) {
-    return (struct model_config){.num_layers = 2,
-                                 .hidden_size = 24,
-                                 .num_attention_heads = 4,
-                                 .num_query_groups = 4,
-                                 .ffn_hidden_size = 40,
-                                 .max_position_embeddings = TUNED_T,
-                                 .vocab_size = TUNED_VOCAB,
-                                 .hidden_dropout = has_dropout ? 0.1 : 0,
-                                 .attention_dropout = has_dropout ? 0.2 : 0,
-                                 .embedding_dropout = has_dropout ? 0.1 : 0,
-                                 .init_method_std = 0.2,
-                                 .layernorm_epsilon = 1e-5,
-                                 .add_bias_linear = true};
+    struct model_config config = test_config(2, TUNED_T);
+    config.hidden_dropout = config.embedding_dropout = has_dropout ? 0.1 : 0;
+    config.attention_dropout = has_dropout ? 0.2 : 0;
+    return config;
 }
 
 static inline float tuned_draw(int id, int64_t element) {
@@ -111,28 +102,7 @@ static inline void tuned_close(struct tuned *t) {
 }
 
 static inline struct model_batch tuned_batch(void) {
-    static _Thread_local int32_t tokens[TUNED_ROWS], positions[TUNED_ROWS], labels[TUNED_ROWS];
-    static _Thread_local uint32_t sample[TUNED_ROWS], token[TUNED_ROWS];
-    static _Thread_local float weight[TUNED_ROWS];
-    static const int64_t start[TUNED_SAMPLES + 1] = {0, TUNED_T, 2 * TUNED_T, 3 * TUNED_T};
-    for (uint32_t i = 0; i < TUNED_ROWS; i++) {
-        struct philox draw = philox(5, i, 0, 0, 0);
-        tokens[i] = (int32_t)(draw.word[0] % TUNED_VOCAB);
-        labels[i] = (int32_t)(draw.word[1] % TUNED_VOCAB);
-        positions[i] = (int32_t)(i % TUNED_T);
-        token[i] = i % TUNED_T;
-        sample[i] = i / TUNED_T;
-        weight[i] = i % 5 == 4 ? 0 : 1.0f / 32;
-    }
-    return (struct model_batch){.rows = TUNED_ROWS,
-                                .tokens = tokens,
-                                .positions = positions,
-                                .sample = sample,
-                                .token = token,
-                                .segments = TUNED_SAMPLES,
-                                .segment_start = start,
-                                .labels = labels,
-                                .loss_weight = weight};
+    return test_batch(TUNED_SAMPLES, TUNED_T, TUNED_VOCAB, 0, NULL);
 }
 
 /* A pass over the batch, with what peft_begin computed before. */
