@@ -28,31 +28,40 @@ void *mmap(void *address, size_t bytes, int protection, int flags, int file, off
     return memory;
 }
 
-/* Fills the newest mapping for so many bytes, or counts what is no longer as it was filled. */
-static size_t canaries(size_t bytes, bool is_filled) {
+/* The block in the newest mapping for so many bytes. */
+static unsigned char *find_block(size_t bytes) {
     for (int i = mapping_count - 1; i >= 0 && i > mapping_count - MAPPINGS; i--) {
-        unsigned char *start = mappings[i % MAPPINGS].start;
-        size_t mapped = mappings[i % MAPPINGS].bytes, written = 0;
-        if (mapped < bytes || mapped > bytes + SLACK)
-            continue;
-        uintptr_t block_at = ((uintptr_t)start + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE;
-        unsigned char *block = (unsigned char *)block_at;
-        for (size_t line = 0; line + LINE <= bytes; line += LINE) {
-            unsigned char untouched[LINE];
-            memset(untouched, CANARY, LINE);
-            if (is_filled)
-                written += memcmp(block + line, untouched, LINE) ? LINE : 0;
-            else
-                memset(block + line, CANARY, LINE);
-        }
-        return written;
+        uintptr_t start = (uintptr_t)mappings[i % MAPPINGS].start;
+        size_t mapped = mappings[i % MAPPINGS].bytes;
+        if (mapped >= bytes && mapped <= bytes + SLACK)
+            return (unsigned char *)((start + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE);
     }
     fail_msg("no mapping of %zu bytes", bytes);
-    return 0;
+    return NULL;
 }
-#else
-static size_t canaries(size_t bytes, bool is_filled) {
-    return is_filled ? bytes : 0; /* these builds want mmap for themselves */
+
+/* Fills the block, or counts what is no longer as it was filled. */
+static size_t canaries(unsigned char *block, size_t bytes, bool is_filled) {
+    size_t written = 0;
+    for (size_t line = 0; line + LINE <= bytes; line += LINE) {
+        unsigned char untouched[LINE];
+        memset(untouched, CANARY, LINE);
+        if (is_filled)
+            written += memcmp(block + line, untouched, LINE) ? LINE : 0;
+        else
+            memset(block + line, CANARY, LINE);
+    }
+    return written;
+}
+#else /* these builds want mmap for themselves */
+static unsigned char *find_block(size_t bytes) {
+    (void)bytes;
+    return NULL;
+}
+
+static size_t canaries(unsigned char *block, size_t bytes, bool is_filled) {
+    (void)block;
+    return is_filled ? bytes : 0;
 }
 #endif
 
@@ -120,11 +129,12 @@ static int run_rank(struct comm *world, void *context) {
     test_ok(rank_open(&rank, &grid, world, device, 1));
     rank.is_sequence_parallel = task->is_sequence_parallel && task->tensors > 1;
     test_ok(model_open(&options, &rank, false, &plan, &model));
+    unsigned char *block = find_block(plan.activations); /* before others are mapped */
     test_ok(model_initialise(model, 1));
-    canaries(plan.activations, false);
+    canaries(block, plan.activations, false);
     int status = forward(model);
     if (!status && world->rank == world->size - 1) {
-        task->written = (double)canaries(plan.activations, true);
+        task->written = (double)canaries(block, plan.activations, true);
         task->planned = (double)plan.activations;
     }
     model_close(model);
