@@ -32,6 +32,15 @@ ENDING_AND_ENVIRONMENT = {
     ("bench/report.c", "_exit"): "the end of a child process that was started to be measured",
     ("bench/training.c", "getenv"): "TMPDIR, as every program that needs files for a while",
 }
+# Names of a family of models stand in its file alone; who else may say some of them, and why.
+FAMILY_FILES = {"src/model/gpt2.c"}
+FAMILY_WORDS = re.compile(r"\w*gpt2_\w*|\w*GPT2\w*|\bc_attn\b|\bc_fc\b|\bc_proj\b|\bwte\b|\bwpe\b|\bln_[12f]\b|"
+                          r"\blm_head\b|\btransformer\.|\"gpt2\"")
+FAMILY_EXCEPTIONS = {
+    "peft/rows.c": {"c_attn", "c_proj"},  # examples in the help
+    "src/text/settings.c": {"gpt2_patterns"},  # a pre-tokenizer, of models of many families
+    "src/text/save.c": {"is_gpt2", "GPT2Tokenizer"},  # a class of tokenizers
+}
 MAX_LINES = 800
 
 
@@ -134,6 +143,15 @@ class Files(unittest.TestCase):
                 found.append(f"{name_of(path)}: {match.group(1)}")
         self.assertFalse(found, "\n".join(found))
 
+    def test_a_familys_names_stand_in_its_file_alone(self):
+        found = []
+        for _, path in sources():
+            name = name_of(path)
+            words = set() if name in FAMILY_FILES else set(FAMILY_WORDS.findall(read(path)))
+            found += [f"{name}: {word}" for word in sorted(words - FAMILY_EXCEPTIONS.get(name, set()))]
+        self.assertFalse(found, "\n".join(found))
+        for name in FAMILY_FILES:
+            self.assertGreater(len(set(FAMILY_WORDS.findall(read(os.path.join(ROOT, name))))), 5, name)
 
     def test_comments_name_only_files_that_exist(self):
         tops = [folder for folder, _ in ROOMS.values()] + [os.path.join(ROOT, "tests")]
