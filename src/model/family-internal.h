@@ -1,10 +1,14 @@
-/* The rows of the families: one a file. */
+/* The families, a row each: what it is, in a file of its own. In the order of their numbers; a new one comes last. */
 #ifndef CAMBIUM_MODEL_FAMILY_INTERNAL_H
 #define CAMBIUM_MODEL_FAMILY_INTERNAL_H
 
 #include "base/json_keys.h"
 #include "family.h"
 
-extern const struct model_family model_family_gpt2;
+#define MODEL_FAMILIES(ROW)   ROW(model_family_gpt2)
+
+#define MODEL_DECLARE(family) extern const struct model_family family;
+MODEL_FAMILIES(MODEL_DECLARE)
+#undef MODEL_DECLARE
 
 #endif

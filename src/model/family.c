@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct model_family *const families[] = {&model_family_gpt2};
+#define ADDRESS(family) &family,
+static const struct model_family *const families[] = {MODEL_FAMILIES(ADDRESS)};
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
 const struct model_family *model_family_at(int number) {

@@ -15,7 +15,8 @@ struct json_t; /* jansson's */
 enum { MODEL_MAX_PROJECTIONS = 8 };
 
 /* A linear of a block as the family's files have it: a range of the outputs of the model's linear at a place. A fused
- * weight is one projection of several parts; one that the model alone fuses is several projections of one place. */
+ * weight is one projection of several parts; one that the model alone fuses is several projections of one place (which
+ * hooks take as a whole, so that adapters of such a family have to learn ranges first). */
 struct model_projection {
     enum attach_place place;
     const char *module;     /* its path in the layer */

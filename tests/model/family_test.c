@@ -29,15 +29,28 @@ static void an_unknown_model_type_is_refused_with_what_is_built(void **state) {
     test_fails(read_text("{\"model_type\":2," SHAPE "}", &config), STATUS_INVALID, "f: 'model_type' must be a string");
 }
 
-static void projections_make_up_each_linear_once(void **state) {
-    (void)state;
-    struct model_config config;
+/* A small model of a family. */
+static struct model_config config_of(int family) {
+    return (struct model_config){.family = family,
+                                 .num_layers = 2,
+                                 .hidden_size = 8,
+                                 .num_attention_heads = 2,
+                                 .num_query_groups = 2,
+                                 .ffn_hidden_size = 24,
+                                 .max_position_embeddings = 4,
+                                 .vocab_size = 9,
+                                 .init_method_std = 0.02,
+                                 .layernorm_epsilon = 1e-5,
+                                 .add_bias_linear = true};
+}
+
+/* Of each family: the table has its names, and its projections make up each linear of a block. */
+static void check_projections(const struct model_config *config) {
+    const struct model_family *family = model_family(config);
     struct model_projection p[MODEL_MAX_PROJECTIONS];
     struct param_table table = {0};
-    test_ok(read_text("{\"model_type\":\"gpt2\"," SHAPE "}", &config));
-    const struct model_family *family = model_family(&config);
-    family->projections(&config, p);
-    test_ok(model_describe(&config, &table));
+    family->projections(config, p);
+    test_ok(model_describe(config, &table));
     assert_ptr_equal(table.files, &family->files);
     for (int place = ATTACH_QKV; place <= ATTACH_FC2; place++) {
         char name[PARAM_NAME_BYTES];
@@ -56,6 +69,31 @@ static void projections_make_up_each_linear_once(void **state) {
     param_table_free(&table);
 }
 
+static void projections_make_up_each_linear_once(void **state) {
+    (void)state;
+    for (int number = 0; model_family_at(number); number++) {
+        const struct model_config config = config_of(number);
+        check_projections(&config);
+    }
+}
+
+static void what_a_family_writes_it_reads(void **state) {
+    (void)state;
+    for (int number = 0; model_family_at(number); number++) {
+        const struct model_config config = config_of(number);
+        struct model_config again;
+        char *text, *other;
+        test_ok(model_write_config(&config, DTYPE_F32, -1, &text));
+        test_ok(read_text(text, &again));
+        test_ok(model_write_config(&again, DTYPE_F32, -1, &other));
+        assert_string_equal(text, other);
+        assert_int_equal(again.family, number);
+        assert_int_equal(again.ffn_hidden_size, config.ffn_hidden_size);
+        free(text);
+        free(other);
+    }
+}
+
 static void a_module_has_the_path_that_peft_matches(void **state) {
     (void)state;
     char path[PARAM_NAME_BYTES];
@@ -68,6 +106,7 @@ int main(void) {
         cmocka_unit_test(a_family_is_found_by_model_type),
         cmocka_unit_test(an_unknown_model_type_is_refused_with_what_is_built),
         cmocka_unit_test(projections_make_up_each_linear_once),
+        cmocka_unit_test(what_a_family_writes_it_reads),
         cmocka_unit_test(a_module_has_the_path_that_peft_matches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
