@@ -17,6 +17,7 @@ struct bench_options {
     const char *input;       /* a text file */
     const char *peer_python; /* that runs the peers of tokenizer and finetune */
     bool has_peer;           /* of finetune */
+    const char *device;      /* backend; NULL: the first that the machine has */
     const char *filter;      /* of op cases: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
     int64_t ranks, global_batch_size; /* of train and checkpoint; 0: not given */

@@ -37,6 +37,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
         .model = o->model,
         .random = is_shape ? &config : NULL,
         .precision = o->precision,
+        .device = o->device,
         .threads = (int)o->threads,
         .max_rows = rows,
         .max_logit_rows = sequences,

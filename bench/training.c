@@ -90,6 +90,7 @@ int bench_training_run(const struct bench_options *options, bool is_one_rank, in
         config.model.hidden_dropout = config.model.attention_dropout = config.model.embedding_dropout = 0;
     if (!is_one_rank)
         config.parallel = options->run.parallel;
+    config.device = options->device;
     if (!config.parallel.threads_per_rank)
         config.parallel.threads_per_rank = options->threads;
     dataset->item = dataset->prefix;

@@ -139,6 +139,7 @@ struct peft_merge {
     const char *model; /* a model directory, or one of checkpoints */
     const struct peft_files *files;
     const char *output; /* a model directory; the base's stays as it is */
+    const char *device; /* backend; NULL: the first that the machine has */
 };
 /* LoRA with its variants, and IA3; in the type of the base's files, computed in fp32. */
 int peft_merge(const struct peft_merge *merge);

@@ -99,6 +99,7 @@ static const struct config_row rows[] = {
      .offset = AT(json),
      .help = "one JSON object a text: index, text (null without a tokenizer), tokens, finish_reason (stop or length)"},
     MODEL_PRECISION_ROW(AT(base)),
+    MODEL_DEVICE_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROWS(AT(base)),

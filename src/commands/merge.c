@@ -7,7 +7,7 @@
 #include "peft/peft.h"
 
 struct options {
-    const char *model, *output;
+    const char *model, *output, *device;
     struct config_list adapters;
 };
 
@@ -33,6 +33,7 @@ static const struct config_row rows[] = {
      .is_path = true,
      .is_required = true,
      .help = "the model directory that is written"},
+    DEVICE_ROW(offsetof(struct options, device)),
 };
 
 static const struct config_command command = {
@@ -60,7 +61,8 @@ int command_merge(int argc, char **argv) {
     if (!status && is_done_here)
         status = peft_files_open(options.adapters.items, options.adapters.count, false, &files);
     if (!status && is_done_here)
-        status = peft_merge(&(struct peft_merge){.model = options.model, .files = files, .output = options.output});
+        status = peft_merge(&(struct peft_merge){
+            .model = options.model, .files = files, .output = options.output, .device = options.device});
     if (!status && is_done_here)
         log_info("%s is written", options.output);
     peft_files_close(files);

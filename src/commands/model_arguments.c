@@ -70,6 +70,7 @@ int model_engine_open(const struct model_arguments *arguments, struct comm *worl
     options.first_layers = arguments->first_layers;
     options.last_layers = arguments->last_layers;
     options.precision = arguments->precision - 1;
+    options.device = arguments->device;
     options.threads = site.threads;
     return status ? status : engine_open(&options, engine);
 }

@@ -14,6 +14,7 @@
 struct model_arguments {
     const char *model, *tokenizer; /* tokenizer NULL: the model's own */
     struct config_list adapters;   /* directories; all apply */
+    const char *device;            /* backend; NULL: the first that the machine has */
     int64_t threads;               /* of each rank; 0: all cores, or one where ranks share them */
     int64_t ranks;                 /* 0: not given */
     int64_t tensor, pipeline, first_layers, last_layers;
@@ -45,6 +46,7 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         .path = "precision", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct model_arguments, precision),      \
         .default_text = "auto", .choices = model_precisions, .help = "to compute in; auto is the files' type"          \
     }
+#define MODEL_DEVICE_ROW(at) DEVICE_ROW((at) + offsetof(struct model_arguments, device))
 #define MODEL_THREADS_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, threads),             \

@@ -30,6 +30,7 @@ static const struct config_row rows[] = {
      .help = "JSON lines with \"text\" or \"tokens\", as they are or packed by gzip; - is standard input"},
     MODEL_TOKENIZER_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
+    MODEL_DEVICE_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROWS(AT(base)),

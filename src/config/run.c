@@ -66,6 +66,12 @@ const struct config_row run_rows[] = {
 
     PATH("tokenizer", tokenizer.path, "DIR", "directory of the tokenizer; without one model.vocab_size is needed"),
 
+    {.path = "device",
+     .type = CONFIG_STRING,
+     .offset = AT(device),
+     .metavar = "NAME",
+     .help = "backend to compute on: cpu, or for tests late; when not given, the first that this machine has"},
+
     {.path = "data.data_path",
      .type = CONFIG_LIST,
      .offset = AT(data.data_path),

@@ -33,6 +33,7 @@ struct run_config {
     struct {
         const char *path; /* tokenizer: DIR, a key of the top level */
     } tokenizer;
+    const char *device; /* backend; NULL: the first that the machine has */
     struct {
         struct config_list data_path; /* prefix, or w1 P1 w2 P2 ... */
         int64_t seq_length, seed;

@@ -46,6 +46,7 @@ struct engine_options {
     struct rank_grid grid;             /* of the world, filled; data-parallel ranks have the whole model again */
     int64_t first_layers, last_layers; /* of the first and the last stage; 0: as many as the others */
     int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
+    const char *device;                /* backend; NULL: the first that the machine has */
     int threads;                       /* 0: all cores */
     int64_t max_rows;                  /* of a step */
     int64_t max_logit_rows;            /* of a step */

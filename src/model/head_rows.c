@@ -62,12 +62,12 @@ static void choose_own(const struct model *model, int64_t rows, int64_t counted,
         staging->source[head->own] = -1;
 }
 
-int head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head) {
+void head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head) {
     const struct head_staging *staging = &model->staging;
-    struct stream *stream = model->rank->exec.stream;
+    struct upload *upload = &model->upload;
     int64_t counted;
     if (!model->has_head)
-        return STATUS_OK;
+        return;
     head->count = choose(batch, &model->staging, &counted);
     head->is_all = head->count >= batch->rows;
     if (head->is_all)
@@ -75,16 +75,12 @@ int head_rows_upload(struct model *model, const struct model_batch *batch, struc
     else
         choose_own(model, batch->rows, counted, head);
     size_t bytes = (size_t)head->count * 4;
-    int status = stream_copy_to_device(stream, head->labels, head->is_all ? batch->labels : staging->labels, bytes);
-    if (!status)
-        status = stream_copy_to_device(stream, head->loss_weight,
-                                       head->is_all ? batch->loss_weight : staging->loss_weight, bytes);
-    if (status || head->is_all)
-        return status;
-    status = stream_copy_to_device(stream, head->source, staging->source, (size_t)head->own * 4);
-    return status ? status
-                  : stream_copy_to_device(stream, head->place, staging->place,
-                                          (size_t)rank_stream_rows(model->rank, batch->rows) * 4);
+    head->labels = upload_add(upload, head->is_all ? batch->labels : staging->labels, bytes);
+    head->loss_weight = upload_add(upload, head->is_all ? batch->loss_weight : staging->loss_weight, bytes);
+    if (head->is_all)
+        return;
+    head->source = upload_add(upload, staging->source, (size_t)head->own * 4);
+    head->place = upload_add(upload, staging->place, (size_t)rank_stream_rows(model->rank, batch->rows) * 4);
 }
 
 static void *row_at(const struct model *model, void *base, int64_t row) {

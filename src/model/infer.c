@@ -35,7 +35,11 @@ int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t 
     int64_t end = model->chunk->first + model->chunk->count;
     if (count > model->options.max_rows)
         return status_fail(STATUS_INVALID, "more tokens of a prefix than the model was opened for");
-    int status = stream_copy_to_device(stream, model->step.slot, slot, (size_t)count * sizeof *slot);
+    int status = upload_begin(&model->upload, model->step.block);
+    if (!status) {
+        model->step.slot = upload_add(&model->upload, slot, (size_t)count * sizeof *slot);
+        status = upload_end(&model->upload, stream);
+    }
     for (int64_t layer = model->chunk->first; layer < end && !status; layer++) {
         struct hook_prefix prefix;
         struct kv_append append = block_append_call(model, kv, layer, count);
@@ -165,52 +169,45 @@ static int upload_step(struct model *model, const struct model_step *step) {
         step->sequences > o->max_sequences || step->max_pages > o->max_pages)
         return status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for");
     struct device_step *device = &model->step;
-    size_t rows = (size_t)step->rows * sizeof(int32_t);
-    size_t drawn = model->has_head ? (size_t)step->logit_rows : 0, wanted = drawn * sizeof(int32_t);
-    const struct {
-        void *to;
-        const void *from;
-        size_t bytes;
-    } copies[] = {
-        {model->slot->batch.tokens, step->tokens, rows},
-        {model->slot->batch.positions, step->positions, rows},
-        {device->sequence, step->sequence, rows},
-        {device->cached, step->cached, rows},
-        {device->slot, step->slot, rows},
-        {device->page_table, step->page_table, (size_t)(step->sequences * step->max_pages) * sizeof(int32_t)},
-        {device->logit_row, step->logit_row, wanted},
-        {model->slot->batch.head.labels, step->labels, step->labels ? wanted : 0},
-        {device->sample, step->sample, step->sample ? drawn * sizeof(struct sample_row) : 0},
-    };
-    int status = STATUS_OK;
-    for (size_t i = 0; i < sizeof copies / sizeof *copies && !status; i++)
-        if (copies[i].bytes)
-            status = stream_copy_to_device(model->rank->exec.stream, copies[i].to, copies[i].from, copies[i].bytes);
-    return status;
+    struct device_batch *batch = &model->slots[0].batch;
+    struct upload *upload = &model->upload;
+    size_t rows = (size_t)step->rows * sizeof(int32_t), wanted = (size_t)step->logit_rows * sizeof(int32_t);
+    int status = upload_begin(upload, device->block);
+    if (status)
+        return status;
+    batch->tokens = upload_add(upload, step->tokens, rows);
+    batch->positions = upload_add(upload, step->positions, rows);
+    device->sequence = upload_add(upload, step->sequence, rows);
+    device->cached = upload_add(upload, step->cached, rows);
+    device->slot = upload_add(upload, step->slot, rows);
+    device->page_table =
+        upload_add(upload, step->page_table, (size_t)(step->sequences * step->max_pages) * sizeof(int32_t));
+    if (model->has_head && wanted) {
+        device->logit_row = upload_add(upload, step->logit_row, wanted);
+        if (step->labels)
+            batch->head.labels = upload_add(upload, step->labels, wanted);
+        if (step->sample)
+            device->sample = upload_add(upload, step->sample, (size_t)step->logit_rows * sizeof *step->sample);
+        device->drawn = device->results;
+        device->logprob = (float *)device->results + step->logit_rows;
+        device->label_loss = device->logprob + step->logit_rows;
+    }
+    return upload_end(upload, model->rank->exec.stream);
 }
 
-/* -loss of the labels, in result->label_logprob. */
-static int label_logprobs(struct model *model, const struct model_step *step, float *out) {
+static int find_label_losses(struct model *model, int64_t rows) {
     struct cross_entropy call = {
-        .rows = step->logit_rows,
+        .rows = rows,
         .vocab = model->vocab,
         .first_label = model->first_token,
         .stride = model->vocab_stride,
         .type = DTYPE_F32,
         .logits = model->step.logits,
         .labels = model->slot->batch.head.labels,
-        .loss = model->step.logprob,
+        .loss = model->step.label_loss,
     };
-    int status = model->rank->grid.tensor > 1 ? head_join_loss(model, &call, false)
-                                              : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
-    if (!status)
-        status = stream_copy_to_host(model->rank->exec.stream, out, model->step.logprob,
-                                     (size_t)step->logit_rows * sizeof *out);
-    if (!status)
-        status = stream_wait(model->rank->exec.stream);
-    for (int64_t i = 0; i < step->logit_rows && !status; i++)
-        out[i] = -out[i];
-    return status;
+    return model->rank->grid.tensor > 1 ? head_join_loss(model, &call, false)
+                                        : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
 }
 
 /* Of a vocabulary that is cut: cuts by rank and mass look at all of it, and the draw must be the one of a rank alone,
@@ -232,32 +229,45 @@ static int draw_from_parts(struct model *model, int64_t wanted) {
     return status;
 }
 
-static int draw(struct model *model, const struct model_step *step, const struct model_step_result *result) {
+static int draw(struct model *model, int64_t rows) {
+    struct sample call = sample_call(model, 0, rows, model->step.logits);
+    return model->rank->grid.tensor > 1 ? draw_from_parts(model, rows)
+                                        : rank_run(model->rank, PHASE_REST, sample, &call);
+}
+
+/* In one copy, which waits for the step. */
+static int fetch_results(struct model *model, const struct model_step *step, const struct model_step_result *result) {
     struct stream *stream = model->rank->exec.stream;
-    struct sample call = sample_call(model, 0, step->logit_rows, model->step.logits);
-    int status = model->rank->grid.tensor > 1 ? draw_from_parts(model, step->logit_rows)
-                                              : rank_run(model->rank, PHASE_REST, sample, &call);
-    size_t bytes = (size_t)step->logit_rows * 4;
+    int64_t rows = step->logit_rows;
+    int status = stream_copy_to_host(stream, model->fetched, model->step.results, model_results_bytes(rows));
     if (!status)
-        status = stream_copy_to_host(stream, result->token, model->step.drawn, bytes);
-    if (!status && result->logprob)
-        status = stream_copy_to_host(stream, result->logprob, model->step.logprob, bytes);
-    return status;
+        status = stream_wait(stream);
+    if (status)
+        return status;
+    const float *logprob = (const float *)model->fetched + rows, *label_loss = logprob + rows;
+    if (step->sample) {
+        memcpy(result->token, model->fetched, (size_t)rows * sizeof *result->token);
+        if (result->logprob)
+            memcpy(result->logprob, logprob, (size_t)rows * sizeof *logprob);
+    }
+    for (int64_t i = 0; i < rows && step->labels; i++)
+        result->label_logprob[i] = -label_loss[i];
+    return STATUS_OK;
 }
 
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step,
                 const struct model_step_result *result) {
-    struct stream *stream = model->rank->exec.stream;
     struct hook_segment bare = {.slot = -1, .rows = step->rows};
     int status = upload_step(model, step);
     if (!status)
         status = run(model, kv, step->rows, step->logit_rows, step->max_pages, step->segments ? step->segment : &bare,
                      step->segments ? (int)step->segments : 1);
-    if (!model->has_head)
-        return status ? status : stream_wait(stream);
-    if (!status && step->labels && step->logit_rows)
-        status = label_logprobs(model, step, result->label_logprob);
-    if (!status && step->sample && step->logit_rows)
-        status = draw(model, step, result);
-    return status ? status : stream_wait(stream);
+    bool has_results = model->has_head && step->logit_rows && (step->labels || step->sample);
+    if (!status && has_results && step->labels)
+        status = find_label_losses(model, step->logit_rows);
+    if (!status && has_results && step->sample)
+        status = draw(model, step->logit_rows);
+    if (status)
+        return status;
+    return has_results ? fetch_results(model, step, result) : stream_wait(model->rank->exec.stream);
 }

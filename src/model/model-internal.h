@@ -43,29 +43,51 @@ struct head_rows {
      * all, the fill included), and their places in it, -1 for fill; its rows of the stream, by their places in `own`,
      * -1 for those that stay out. */
     int64_t first, own;
-    int32_t *source; /* [own] */
-    int32_t *place;  /* [stream rows] */
-    int32_t *labels;
-    float *loss_weight; /* 0 of fill */
+    const int32_t *source; /* [own] */
+    const int32_t *place;  /* [stream rows] */
+    const int32_t *labels;
+    const float *loss_weight; /* 0 of fill */
 };
 
-/* The batch on the device. */
+/* The batch on the device, in the block of its slot. */
 struct device_batch {
+    void *block;
     int64_t rows, segments;
-    const int64_t *segment_start; /* host */
+    const int64_t *segment_start; /* [segments + 1] */
     int32_t *tokens, *positions;
     uint32_t *sample, *token;
     struct head_rows head;
 };
+
+/* upload.c. Between begin and end, each array is added and has its place in `block`, device memory of the size that the
+ * upload was opened for, each array's part of it rounded up to ARENA_ALIGNMENT. */
+enum { UPLOAD_TURNS = 2 };
+struct upload {
+    struct device *device;
+    void *host[UPLOAD_TURNS];
+    struct event *has_arrived[UPLOAD_TURNS];
+    size_t bytes;
+    int turn;
+    char *block;
+    struct arena arena; /* over host[turn] */
+};
+int upload_open(struct upload *upload, struct device *device, size_t bytes);
+void upload_close(struct upload *upload);
+int upload_begin(struct upload *upload, void *block);
+void *upload_add(struct upload *upload, const void *from, size_t bytes);
+int upload_end(struct upload *upload, struct stream *stream);
 
 /* A vocabulary that is cut over ranks is put together for drawing: so many rows at a time. */
 enum { DRAW_CHUNK_ROWS = 16 };
 
 /* Device arrays of an inference step. */
 struct device_step {
-    int32_t *sequence, *cached, *slot, *page_table, *logit_row, *drawn;
-    float *logprob;
+    void *block; /* what comes from the host */
+    int32_t *sequence, *cached, *slot, *page_table, *logit_row;
     struct sample_row *sample;
+    void *results; /* [max_logit_rows] of each of these, one after the other as the step has rows */
+    int32_t *drawn;
+    float *logprob, *label_loss;
     float *logits; /* [max_logit_rows, vocab_stride] */
     void *rows;    /* [max_logit_rows, C] gathered */
     float *whole;  /* [DRAW_CHUNK_ROWS, whole_vocab_stride] of all tensor ranks, on the first of them */
@@ -98,7 +120,9 @@ struct model {
     struct head_staging {
         int32_t *row, *source, *place, *labels; /* `row`: in the batch, -1 of fill */
         float *loss_weight;
-    } staging;         /* host, [max_rows] each: of the head's rows of the batch that came last */
+    } staging; /* host, [max_rows] each: of the head's rows of the batch that came last */
+    struct upload upload;
+    void *fetched;     /* host: a step's results */
     void *activations; /* the block that everything below stands in */
 
     struct model_slot *slots;  /* [slots + 1] */
@@ -158,6 +182,12 @@ static inline bool model_sends_gradient(const struct model *model, const struct 
 /* Whether the slot keeps something of the layer for its backward. */
 bool model_keeps(const struct model *model, const struct model_chunk *chunk, int slot, int64_t layer);
 void model_place_activations(struct model *model, struct arena *arena);
+/* Of the blocks that a pass or a step uploads into. */
+size_t model_upload_bytes(const struct model *model);
+/* Of what so many rows of a step give: the token drawn, its log-probability, the loss of the label. */
+static inline size_t model_results_bytes(int64_t rows) {
+    return (size_t)rows * (sizeof(int32_t) + 2 * sizeof(float));
+}
 
 /* block.c */
 int block_forward(const struct block_pass *pass);
@@ -188,7 +218,7 @@ static inline uint32_t model_dropout_site(int64_t layer, int is_mlp) {
 int head_staging_open(struct model *model);
 void head_staging_close(struct model *model);
 /* Chooses them, and puts their labels and weights on the device; `head` has its arrays. */
-int head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head);
+void head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head);
 /* Where they are not all. Their final norm, whole on every tensor rank where the head reads it; and from the head's
  * gradient there, a part on every tensor rank, model->d of all rows. In between model->branch keeps their x_last. */
 int head_rows_forward(struct model *model);

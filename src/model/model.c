@@ -186,13 +186,10 @@ static int choose_parameters(struct model *model) {
  * the backend's secret, so small batches are planned as well as the largest. */
 static int plan_workspace(struct model *model) {
     const struct model_options *o = &model->options;
-    int64_t start[2] = {0, 0};
     int status = STATUS_OK;
     struct device_batch *batch = &model->slots[0].batch;
     batch->segments = 1;
-    batch->segment_start = start;
     for (int64_t rows = 1; !status; rows = rows * 2 < o->max_rows ? rows * 2 : o->max_rows) {
-        start[1] = rows;
         struct model_pass pass = {.has_dropout = true};
         if (o->use == MODEL_INFER)
             status = model_plan_step(model, rows);
@@ -209,7 +206,6 @@ static int plan_workspace(struct model *model) {
         if (rows == o->max_rows)
             break;
     }
-    batch->segment_start = NULL;
     return status;
 }
 
@@ -266,7 +262,13 @@ static int allocate(struct model *model, const struct model_plan *plan) {
         return status;
     struct arena arena = arena_over(model->activations, plan->activations);
     model_place_activations(model, &arena);
-    return rank_allocate_workspace(model->rank);
+    status = upload_open(&model->upload, model->rank->device, model_upload_bytes(model));
+    if (!status && model->options.use == MODEL_INFER)
+        status =
+            device_host_alloc(model->rank->device, model_results_bytes(model->options.max_logit_rows), &model->fetched);
+    if (!status && model->loss_sum)
+        status = stream_zero(model->rank->exec.stream, model->loss_sum, sizeof *model->loss_sum);
+    return status ? status : rank_allocate_workspace(model->rank);
 }
 
 int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
@@ -293,6 +295,8 @@ void model_close(struct model *model) {
     if (!model)
         return;
     device_free(model->rank->device, model->activations);
+    device_host_free(model->rank->device, model->fetched);
+    upload_close(&model->upload);
     head_staging_close(model);
     param_store_close(&model->store);
     param_table_free(&model->table);

@@ -7,7 +7,7 @@
 
 /* ---- the batch ---- */
 
-static int upload(struct model *model, const struct model_batch *batch, struct device_batch *device) {
+static int upload_batch(struct model *model, const struct model_batch *batch, struct device_batch *device) {
     const struct model_options *o = &model->options;
     if (batch->rows < 1 || batch->rows > o->max_rows)
         return status_fail(STATUS_INVALID, "a batch of %lld rows in a model opened for %lld", (long long)batch->rows,
@@ -25,14 +25,21 @@ static int upload(struct model *model, const struct model_batch *batch, struct d
             return status_fail(STATUS_INVALID, "row %lld: position %d of a model with %lld", (long long)i,
                                batch->positions[i], (long long)o->config.max_position_embeddings);
     }
+    struct upload *upload = &model->upload;
+    size_t bytes = (size_t)batch->rows * 4;
+    status = upload_begin(upload, device->block);
+    if (status)
+        return status;
     device->rows = batch->rows;
     device->segments = batch->segments;
-    device->segment_start = batch->segment_start;
-    const void *from[] = {batch->tokens, batch->positions, batch->sample, batch->token};
-    void *to[] = {device->tokens, device->positions, device->sample, device->token};
-    for (int i = 0; i < 4 && !status; i++)
-        status = stream_copy_to_device(model->rank->exec.stream, to[i], from[i], (size_t)batch->rows * 4);
-    return status ? status : head_rows_upload(model, batch, &device->head);
+    device->segment_start =
+        upload_add(upload, batch->segment_start, (size_t)(batch->segments + 1) * sizeof *batch->segment_start);
+    device->tokens = upload_add(upload, batch->tokens, bytes);
+    device->positions = upload_add(upload, batch->positions, bytes);
+    device->sample = upload_add(upload, batch->sample, bytes);
+    device->token = upload_add(upload, batch->token, bytes);
+    head_rows_upload(model, batch, &device->head);
+    return upload_end(upload, model->rank->exec.stream);
 }
 
 /* ---- forward and backward ---- */
@@ -201,7 +208,7 @@ int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
 
 int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
                   void *y) {
-    int status = upload(model, batch, &model_slot(model, pass->slot)->batch);
+    int status = upload_batch(model, batch, &model_slot(model, pass->slot)->batch);
     return status ? status : pass_forward(model, pass, x, y);
 }
 
@@ -219,7 +226,7 @@ int model_sum_tied_gradients(struct model *model) {
 }
 
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y) {
-    int status = upload(model, batch, &model->slots[0].batch);
+    int status = upload_batch(model, batch, &model->slots[0].batch);
     return status ? status : pass_evaluate(model, chunk, x, y);
 }
 
@@ -273,7 +280,7 @@ static int fetch_logits(struct model *model, int64_t count, float *out) {
 }
 
 int model_logits(struct model *model, const struct model_batch *batch, float *logits) {
-    int status = upload(model, batch, &model->slots[0].batch);
+    int status = upload_batch(model, batch, &model->slots[0].batch);
     if (!status)
         status = pass_forward(model, &(const struct model_pass){0}, NULL, NULL);
     if (!status)

@@ -3,15 +3,21 @@
 #include "model-internal.h"
 
 static void place_batch(const struct model *model, struct arena *arena, struct device_batch *batch) {
-    size_t bytes = (size_t)model->options.max_rows * 4;
-    batch->tokens = arena_take(arena, bytes);
-    batch->positions = arena_take(arena, bytes);
-    batch->sample = arena_take(arena, bytes);
-    batch->token = arena_take(arena, bytes);
-    batch->head.labels = arena_take(arena, bytes);
-    batch->head.loss_weight = arena_take(arena, bytes);
-    batch->head.source = arena_take(arena, bytes);
-    batch->head.place = arena_take(arena, bytes);
+    batch->block = model->options.use == MODEL_INFER ? NULL : arena_take(arena, model_upload_bytes(model));
+}
+
+static size_t rounded(size_t bytes) {
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+size_t model_upload_bytes(const struct model *model) {
+    const struct model_options *o = &model->options;
+    size_t rows = rounded((size_t)o->max_rows * 4), wanted = rounded((size_t)o->max_logit_rows * 4);
+    if (o->use != MODEL_INFER) /* tokens, positions, sample, token, labels, loss_weight, source, place; segment_start */
+        return 8 * rows + rounded((size_t)(o->max_rows + 1) * sizeof(int64_t));
+    /* tokens, positions, sequence, cached, slot; page_table; logit_row, labels; sample */
+    return 5 * rows + rounded((size_t)(o->max_sequences * o->max_pages) * 4) + 2 * wanted +
+           rounded((size_t)o->max_logit_rows * sizeof(struct sample_row));
 }
 
 static size_t stream_row_bytes(const struct model *model) {
@@ -223,17 +229,11 @@ static void place_gradients(struct model *model, struct arena *arena) {
 static void place_step(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     struct device_step *step = &model->step;
-    size_t rows = (size_t)o->max_rows, wanted = (size_t)o->max_logit_rows;
-    step->sequence = arena_take(arena, rows * sizeof(int32_t));
-    step->cached = arena_take(arena, rows * sizeof(int32_t));
-    step->slot = arena_take(arena, rows * sizeof(int32_t));
-    step->page_table = arena_take(arena, (size_t)(o->max_sequences * o->max_pages) * sizeof(int32_t));
+    size_t wanted = (size_t)o->max_logit_rows;
+    step->block = arena_take(arena, model_upload_bytes(model));
     if (!model->has_head)
         return;
-    step->logit_row = arena_take(arena, wanted * sizeof(int32_t));
-    step->drawn = arena_take(arena, wanted * sizeof(int32_t));
-    step->logprob = arena_take(arena, wanted * sizeof(float));
-    step->sample = arena_take(arena, wanted * sizeof(struct sample_row));
+    step->results = arena_take(arena, model_results_bytes(o->max_logit_rows));
     step->logits = arena_take(arena, wanted * (size_t)model->vocab_stride * sizeof(float));
     step->rows = arena_take(arena, wanted * (size_t)o->config.hidden_size * dtype_bytes(o->dtype));
     if (model->rank->grid.tensor > 1)

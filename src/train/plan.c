@@ -187,7 +187,7 @@ static int plan_place(struct survey *survey, int first) {
     struct trainee_part trainee = {0};
     struct train_plan own;
     const struct rank_grid *grid = &survey->grid;
-    int status = device_open("cpu", 0, survey->seats[first].threads, &device);
+    int status = device_open(survey->run->config.device, 0, survey->seats[first].threads, &device);
     if (!status)
         status = rank_sketch(&rank, grid, first, device);
     if (!status)

@@ -166,7 +166,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     if (!status)
         status = open_data(trainer);
     if (!status)
-        status = device_open("cpu", 0, trainer->site.threads, &trainer->device);
+        status = device_open(run->config.device, 0, trainer->site.threads, &trainer->device);
     if (trainer->world && status != STATUS_INTERRUPTED) /* which all have agreed on */
         status = comm_agree(trainer->world, status);    /* no rank may wait for one that could not open its files */
     if (!status)

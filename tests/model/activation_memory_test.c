@@ -14,7 +14,7 @@ enum { S = 256, B = 2, H = 512, HEADS = 8, VOCAB = 1000, LINE = 64, CANARY = 0xa
 /* ---- the block, found among what the device maps ---- */
 
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
-enum { MAPPINGS = 16, HUGE_PAGE = 2 << 20, SLACK = HUGE_PAGE + 4096 };
+enum { MAPPINGS = 4096, HUGE_PAGE = 2 << 20, SLACK = HUGE_PAGE + 4096 };
 static _Thread_local struct {
     unsigned char *start;
     size_t bytes;
