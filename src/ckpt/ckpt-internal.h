@@ -84,16 +84,6 @@ int slice_rects(const struct ckpt_array *array, const struct param *param, const
 /* out[columns, rows] = in[rows, columns] of 2- or 4-byte elements; rows of `out` begin `stride` elements apart. */
 void transpose(const void *in, int64_t rows, int64_t columns, size_t element_bytes, void *out, int64_t stride);
 
-/* Fixes where each tensor of a writer stands, in a file that errors call `path`. */
-int safetensors_writer_place(struct safetensors_writer *writer, const char *path);
-/* Of a placed writer: the bytes before the data, their number, and that of the whole file. */
-const char *safetensors_writer_header(const struct safetensors_writer *writer, size_t *header_bytes,
-                                      int64_t *file_bytes);
-/* The byte of the file where a tensor begins. */
-int64_t safetensors_writer_start(const struct safetensors_writer *writer, int number);
-/* Blocks for the whole file now, so that a full disk fails here and not in the middle. Not every file system can. */
-int file_reserve(int descriptor, int64_t bytes, const char *path);
-
 /* ---- writing: plan.c, owners.c ---- */
 
 /* The files of arrays: one file `NAME.safetensors`, or shards and an index when they are more than max_shard_bytes (0:

@@ -3,6 +3,7 @@
  * that direct I/O counts in, so no two ranks touch one block. */
 #include "save-internal.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,20 +16,20 @@ static int make_file(struct write_plan *plan, const int *tensors, int count, int
     int shard = count ? plan->tensors[tensors[0]].shard : 0;
     int status = write_plan_shard_name(plan, shard, file->name, sizeof file->name);
     if (!status)
-        status = safetensors_writer_new(&file->writer);
+        status = safetensors_header_new(&file->layout);
     for (int i = 0; i < count && !status; i++) {
         const struct file_tensor *tensor = &plan->tensors[tensors[i]];
-        int added = safetensors_writer_add(file->writer, tensor->name, tensor->dtype, tensor->dims, tensor->shape);
+        int added = safetensors_header_add(file->layout, tensor->name, tensor->dtype, tensor->dims, tensor->shape);
         status = added < 0 ? added : STATUS_OK;
     }
     if (!status)
-        status = safetensors_writer_place(file->writer, file->name);
+        status = safetensors_header_place(file->layout, file->name);
     if (status)
         return status;
-    file->header = safetensors_writer_header(file->writer, &file->header_bytes, &file->bytes);
+    file->header = safetensors_header_bytes(file->layout, &file->header_bytes, &file->bytes);
     for (int i = 0; i < count; i++) {
         plan->tensors[tensors[i]].file = number;
-        plan->tensors[tensors[i]].start = safetensors_writer_start(file->writer, i);
+        plan->tensors[tensors[i]].start = safetensors_header_start(file->layout, i);
     }
     return STATUS_OK;
 }
@@ -90,7 +91,7 @@ int save_files_make(struct write_plan *plans, int plan_count, int ranks, struct 
 
 void save_files_free(struct save_files *files) {
     for (int f = 0; f < files->count; f++)
-        safetensors_writer_free(files->items[f].writer);
+        safetensors_header_free(files->items[f].layout);
     free(files->items);
     *files = (struct save_files){0};
 }
@@ -134,6 +135,15 @@ int64_t save_files_hash(const struct save_files *files) {
     return (int64_t)hash;
 }
 
+/* Blocks for the whole file now, so that a full disk fails here and not in the middle. Not every file system can. */
+static int reserve(int descriptor, int64_t bytes, const char *path) {
+    if (bytes == 0 || fallocate(descriptor, 0, 0, bytes) == 0)
+        return STATUS_OK;
+    if ((errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(descriptor, bytes) == 0)
+        return STATUS_OK;
+    return status_fail_errno("cannot write %lld bytes to %s", (long long)bytes, path);
+}
+
 int save_files_create(const struct save_files *files, const char *directory) {
     int status = STATUS_OK;
     for (int f = 0; f < files->count && !status; f++) {
@@ -149,7 +159,7 @@ int save_files_create(const struct save_files *files, const char *directory) {
             break;
         int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         status = descriptor < 0 ? status_fail_errno("cannot create %s", path)
-                                : file_reserve(descriptor, files->items[f].bytes, path);
+                                : reserve(descriptor, files->items[f].bytes, path);
         if (descriptor >= 0 && close(descriptor) && !status)
             status = status_fail_errno("cannot write %s", path);
     }

@@ -2,8 +2,8 @@
  *
  * A reader trusts nothing: opening checks the whole header (size, JSON without duplicate keys, types, shapes, every
  * byte of the data in exactly one tensor), so that later reads cannot leave the file's bounds. An open reader does not
- * change: any number of threads may read from it. A writer plans the whole header first and then takes the data in any
- * order. Everything is little-endian, as the format and the machines that this runs on. */
+ * change: any number of threads may read from it. A file is written by whoever has its bytes, behind a header that is
+ * made here. Everything is little-endian, as the format and the machines that this runs on. */
 #ifndef CAMBIUM_CKPT_SAFETENSORS_H
 #define CAMBIUM_CKPT_SAFETENSORS_H
 
@@ -46,23 +46,22 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
 int safetensors_read(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
                      enum dtype dtype, void *out);
 
-struct safetensors_writer;
+/* The header of a file that is to be written. */
+struct safetensors_header;
 
-/* A writer without tensors and with the metadata {"format":"pt"}, which transformers asks for. */
-int safetensors_writer_new(struct safetensors_writer **writer);
-/* Adds a tensor to the plan; returns its number, from 0 in order of the calls, or a negative status. */
-int safetensors_writer_add(struct safetensors_writer *writer, const char *name, enum dtype dtype, int dims,
+/* A header without tensors and with the metadata {"format":"pt"}, which transformers asks for. */
+int safetensors_header_new(struct safetensors_header **header);
+/* Adds a tensor; returns its number, from 0 in order of the calls, or a negative status. */
+int safetensors_header_add(struct safetensors_header *header, const char *name, enum dtype dtype, int dims,
                            const int64_t *shape);
-/* Creates the file: header written, space for all data reserved, so that a full disk is known at once. Data stand in
- * the order of the reference implementation (wider types first, then names), so that equal tensors give equal files. */
-int safetensors_writer_create(struct safetensors_writer *writer, const char *path);
-/* Writes elements [first, first + count) of tensor `number`, given in the tensor's own type. Different ranges may be
- * written by different threads at once. */
-int safetensors_writer_write(const struct safetensors_writer *writer, int number, int64_t first, int64_t count,
-                             const void *values);
-/* Flushes the file to the disk and closes it. */
-int safetensors_writer_finish(struct safetensors_writer *writer);
-/* Frees the writer; a file that it created and did not finish is removed. */
-void safetensors_writer_free(struct safetensors_writer *writer);
+/* Fixes where each tensor stands, in a file that errors call `path`. Data stand in the order of the reference
+ * implementation (wider types first, then names), so that equal tensors give equal files. */
+int safetensors_header_place(struct safetensors_header *header, const char *path);
+/* Once it is placed: the bytes before the data, their number, and that of the whole file. */
+const char *safetensors_header_bytes(const struct safetensors_header *header, size_t *header_bytes,
+                                     int64_t *file_bytes);
+/* The byte of the file where a tensor begins. */
+int64_t safetensors_header_start(const struct safetensors_header *header, int number);
+void safetensors_header_free(struct safetensors_header *header);
 
 #endif

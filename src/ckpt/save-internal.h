@@ -14,7 +14,7 @@ enum { SAVE_PLANS = CKPT_MAX_PARTS + 1, BLOCK_BYTES = 4096 /* what direct I/O co
 
 struct save_file {
     char name[NAME_MAX + 1];
-    struct safetensors_writer *writer; /* knows the places */
+    struct safetensors_header *layout; /* knows the places */
     const char *header;                /* the bytes before the data */
     size_t header_bytes;
     int64_t bytes, chunks;

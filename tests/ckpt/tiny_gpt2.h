@@ -231,6 +231,26 @@ static inline void tiny_write(const char *directory, const char *name, const voi
     free(path);
 }
 
+/* Writes a file of these tensors, each of `bytes`: values[i] is tensor i. */
+static inline int tiny_write_tensors(struct safetensors_header *header, const char *path, const void *const *values,
+                                     int count, size_t bytes) {
+    size_t header_bytes;
+    int64_t file_bytes;
+    int status = safetensors_header_place(header, path);
+    if (status)
+        return status;
+    const char *before = safetensors_header_bytes(header, &header_bytes, &file_bytes);
+    FILE *f = fopen(path, "wb");
+    if (!f)
+        return status_fail_errno("cannot create %s", path);
+    fwrite(before, 1, header_bytes, f);
+    for (int i = 0; i < count; i++) {
+        fseek(f, (long)safetensors_header_start(header, i), SEEK_SET);
+        fwrite(values[i], 1, bytes, f);
+    }
+    return fclose(f) ? status_fail_errno("cannot write %s", path) : STATUS_OK;
+}
+
 static inline void assert_same_files(const char *a, const char *b, const char *name) {
     struct strbuf x = tiny_text(a, name), y = tiny_text(b, name);
     assert_int_equal(x.length, y.length);
