@@ -323,10 +323,6 @@ struct rank *engine_rank(struct engine *engine) {
     return &engine->rank;
 }
 
-size_t engine_weight_bytes(const struct engine *engine) {
-    return engine->plan.weights;
-}
-
 size_t engine_planned_bytes(const struct engine *engine) {
     size_t adapters = engine->peft ? param_weight_bytes(peft_store(engine->peft)) + peft_device_bytes(engine->peft) : 0;
     return engine->plan.weights + engine->plan.activations + engine->plan.workspace + engine->kv_bytes + adapters;

@@ -73,7 +73,6 @@ struct rank *engine_rank(struct engine *engine);
 int engine_check_tokens(const struct engine *engine, const char *what, const int32_t *tokens, int64_t count);
 /* Bytes: packed weights, cache, activations and workspace. */
 size_t engine_planned_bytes(const struct engine *engine);
-size_t engine_weight_bytes(const struct engine *engine);
 
 /* A new sequence (its number), or STATUS_MEMORY when all are in use or no page is free. It has what the adapters put
  * before every text, prefix and virtual tokens: computed once, in pages that sequences share. */

@@ -49,7 +49,6 @@ static struct linear_call linear_call_at(const struct block_pass *pass, enum att
         .store = &pass->model->store,
         .hooks = hooks_at(pass, place),
         .hook = hook_call_at(pass, place),
-        .is_batched = pass->kv != NULL,
         .dtype = pass->model->options.dtype,
         .rows = pass->rows,
         .whole = pass->model->whole,
@@ -234,7 +233,7 @@ static int attention_half_forward(const struct block_pass *pass) {
         status = linear_forward(&params->projection, &projection);
     struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
     if (!status)
-        status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after, pass->kv);
+        status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after);
     if (!status)
         status = dropout_forward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
                                  model_dropout_site(pass->layer, 0), saved->x, model->branch, saved->middle);
@@ -331,7 +330,7 @@ static int activation_again(const struct block_pass *pass) {
     struct gelu gelu = gelu_call(pass);
     struct hook_call activated = activated_hook_call(pass);
     int status = rank_run(pass->model->rank, PHASE_NORM, gelu_forward, &gelu);
-    return status ? status : hook_list_forward(hooks_at(pass, ATTACH_FC1), HOOK_AFTER_ACTIVATION, &activated, pass->kv);
+    return status ? status : hook_list_forward(hooks_at(pass, ATTACH_FC1), HOOK_AFTER_ACTIVATION, &activated);
 }
 
 static int mlp_half_forward(const struct block_pass *pass) {
@@ -353,7 +352,7 @@ static int mlp_half_forward(const struct block_pass *pass) {
         status = rank_run(model->rank, PHASE_NORM, gelu_forward, &gelu);
     struct hook_call activated = activated_hook_call(pass);
     if (!status)
-        status = hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated, pass->kv);
+        status = hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
     struct linear_call fc2 = linear_call_at(pass, ATTACH_FC2);
     if (pass->is_again && !fc2.hooks->count && !hooks_at(pass, ATTACH_AFTER_MLP)->count)
         return status; /* what follows keeps nothing */
@@ -363,7 +362,7 @@ static int mlp_half_forward(const struct block_pass *pass) {
         status = linear_forward(&params->fc2, &fc2);
     struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
     if (!status)
-        status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after, pass->kv);
+        status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after);
     if (!status)
         status = dropout_forward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
                                  model_dropout_site(pass->layer, 1), saved->middle, model->branch, pass->out);

@@ -98,7 +98,7 @@ int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, 
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
     if (!status && hooks->count) {
         struct hook_call hook = embedding_hook_call(model, rows, x);
-        status = hook_list_forward(hooks, HOOK_BEFORE_ACTIVATION, &hook, false);
+        status = hook_list_forward(hooks, HOOK_BEFORE_ACTIVATION, &hook);
     }
     double p = embedding_dropout(model, has_dropout);
     if (!status && p > 0)

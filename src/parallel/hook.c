@@ -58,13 +58,12 @@ static struct hook_call call_of(const struct hook_list *list, int index, const s
     return own;
 }
 
-int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, bool is_batched, struct gemm *gemm,
-                     int *count) {
+int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, struct gemm *gemm, int *count) {
     int status = STATUS_OK;
     for (*count = 0; *count < list->count && call->dtype == DTYPE_BF16 && !status; ++*count) {
         const struct hook *hook = &list->hook[*count];
         struct hook_call own = call_of(list, *count, call);
-        if (hook->stage == HOOK_BEFORE_ACTIVATION && (!hook->delta || (is_batched && hook->batched)))
+        if (hook->stage == HOOK_BEFORE_ACTIVATION && !hook->delta)
             break;
         if (hook->stage == HOOK_BEFORE_ACTIVATION)
             status = hook->delta(hook->self, &own, &gemm->delta[gemm->delta_count++]);
@@ -72,20 +71,17 @@ int hook_list_deltas(const struct hook_list *list, const struct hook_call *call,
     return status;
 }
 
-int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call,
-                      bool is_batched) {
-    return hook_list_forward_from(list, 0, stage, call, is_batched);
+int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call) {
+    return hook_list_forward_from(list, 0, stage, call);
 }
 
-int hook_list_forward_from(const struct hook_list *list, int count, enum hook_stage stage, const struct hook_call *call,
-                           bool is_batched) {
+int hook_list_forward_from(const struct hook_list *list, int count, enum hook_stage stage,
+                           const struct hook_call *call) {
     int status = STATUS_OK;
     for (int i = count; i < list->count && !status; i++) {
         const struct hook *hook = &list->hook[i];
         struct hook_call own = call_of(list, i, call);
-        if (hook->stage == stage && is_batched && hook->batched)
-            status = hook->batched(hook->self, &own);
-        else if (hook->stage == stage && hook->forward)
+        if (hook->stage == stage && hook->forward)
             status = hook->forward(hook->self, &own);
     }
     return status;

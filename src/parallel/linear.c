@@ -78,7 +78,7 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     }
     hook.x = x;
     hook.y = y;
-    int status = hook_list_deltas(call->hooks, &hook, call->is_batched, &gemm, hooks);
+    int status = hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     if (!status)
         status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
     param_return(call->store, linear->weight, weight);
@@ -103,7 +103,7 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         struct hook_call hook = hook_call_of(linear, call);
         hook.x = x;
         hook.y = y;
-        status = hook_list_forward_from(call->hooks, in_product, HOOK_BEFORE_ACTIVATION, &hook, call->is_batched);
+        status = hook_list_forward_from(call->hooks, in_product, HOOK_BEFORE_ACTIVATION, &hook);
     }
     if (!status && is_cut(linear, call, LINEAR_ROW)) {
         struct comm_request sum;

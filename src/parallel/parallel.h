@@ -184,8 +184,6 @@ struct hook {
      * it rounds; then `forward` is left out. Not asked where another method, which is in between, needs y as it was.
      * NULL: `forward` serves. */
     int (*delta)(void *self, const struct hook_call *call, struct gemm_delta *delta);
-    /* Inference: the forward over segments of many slots; slot -1 is the bare base. NULL: `forward` serves. */
-    int (*batched)(void *self, const struct hook_call *call);
     /* ATTACH_KV only. */
     int (*prefix)(void *self, int layer, struct hook_prefix *prefix);
     /* ATTACH_EMBEDDING only. Where the stage has no embedding only the number is asked for. */
@@ -212,15 +210,13 @@ const struct hook_list *hook_table_list(const struct hook_table *table, int64_t 
 bool hook_list_has(const struct hook_list *list, enum hook_stage stage);
 /* Bytes the list keeps of a forward, each hook's part aligned; `call` gives the shape. */
 size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_call *call);
-/* Run the list's hooks of one stage. `call->saved` is the list's block. `is_batched` chooses the inference form. */
-int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call,
-                      bool is_batched);
+/* Run the list's hooks of one stage. `call->saved` is the list's block. */
+int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
 /* What the first hooks of the list add to a projection's product before it is rounded, and how many hooks that is. */
-int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, bool is_batched, struct gemm *gemm,
-                     int *count);
+int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, struct gemm *gemm, int *count);
 /* hook_list_forward without the first `count`. */
-int hook_list_forward_from(const struct hook_list *list, int count, enum hook_stage stage, const struct hook_call *call,
-                           bool is_batched);
+int hook_list_forward_from(const struct hook_list *list, int count, enum hook_stage stage,
+                           const struct hook_call *call);
 int hook_list_backward_output(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
 int hook_list_backward_input(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
 
@@ -245,7 +241,6 @@ struct linear_call {
     const struct param_store *store;
     const struct hook_list *hooks; /* of this place; those before an activation run here */
     struct hook_call hook;         /* layer, place, segments, saved; the linear fills in the rest */
-    bool is_batched;               /* inference */
     enum dtype dtype;
     int64_t rows;
     const void *x; /* [N, in] */

@@ -94,8 +94,7 @@ static uint16_t *weights_of(const struct param_store *store, const char *name) {
     return (uint16_t *)store->weights + store->offset[id];
 }
 
-static void run_place(struct opened *o, const struct place *place, const uint16_t *x, bool has_hooks, bool is_batched,
-                      uint16_t *y) {
+static void run_place(struct opened *o, const struct place *place, const uint16_t *x, bool has_hooks, uint16_t *y) {
     static const struct hook_list none;
     struct param_store *store = model_store(o->model);
     struct linear linear = {.weight = param_table_find(store->table, place->weight, 0),
@@ -109,7 +108,6 @@ static void run_place(struct opened *o, const struct place *place, const uint16_
                                .store = store,
                                .hooks = has_hooks ? hooks : &none,
                                .hook = {.place = place->place, .segments = &segment, .segment_count = 1},
-                               .is_batched = is_batched,
                                .dtype = DTYPE_BF16,
                                .rows = ROWS,
                                .x = x,
@@ -174,14 +172,14 @@ static void check(int count, enum model_use use) {
         uint16_t x[ROWS * 2 * WIDE], y[ROWS * 3 * WIDE], base[ROWS * 3 * WIDE];
         for (int64_t i = 0; i < ROWS * place->in; i++)
             x[i] = bf16_from_float(draw(3, i));
-        run_place(&o, place, x, false, use == MODEL_INFER, base);
-        run_place(&o, place, x, true, use == MODEL_INFER, y);
+        run_place(&o, place, x, false, base);
+        run_place(&o, place, x, true, y);
         assert_memory_equal(y, base, (size_t)(ROWS * place->out) * sizeof *y);
         struct param_store *store = peft_store(o.peft);
         for (int id = 0; id < store->table->count; id++)
             for (int64_t e = 0; e < param_local_elements(store, id); e++)
                 ((uint16_t *)store->weights)[store->offset[id] + e] = bf16_from_float(draw((uint32_t)id + 9, e) / 4);
-        run_place(&o, place, x, true, use == MODEL_INFER, y);
+        run_place(&o, place, x, true, y);
         check_place(&o, place, count, x, y);
         opened_close(&o);
     }
