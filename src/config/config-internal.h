@@ -56,7 +56,7 @@ bool config_is_in_range(const struct config_row *row, double value);
 /* "from 1 to 8", "at least 1" or "" into `out`. */
 void config_range_text(const struct config_row *row, char *out, size_t bytes);
 
-/* Whether a field holds something else than what means "not given"; its value as one would type it. */
+/* Whether a field holds something else than what means "not given"; its value as YAML. */
 bool config_has_value(const struct config_row *row, const void *field);
 void config_write_value(FILE *out, const struct config_row *row, const void *field);
 

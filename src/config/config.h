@@ -74,6 +74,8 @@ void config_free(struct config *config);
 bool config_is_given(const struct config *config, const char *path);
 /* Prints the resolved values of the section rows as YAML that config_parse reads back. */
 void config_dump(const struct config_command *command, const void *values, FILE *out);
+/* A value as one would type it, a list with spaces between its items; cut where it is longer than the room. */
+void config_value_text(const struct config_row *row, const void *field, char *out, size_t bytes);
 /* What all ranks of a command have in common, in the order of the rows: their values, but of rows that may differ. Of
  * paths, whether they are given and how many: hosts may have the same files in other places. */
 int config_facts(const struct config_command *command, const void *values, struct facts *facts);

@@ -4,17 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The shortest decimal text that reads back as `value`. */
-static void write_float(FILE *out, double value) {
-    char text[40];
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    fputs(text, out);
-}
-
 /* The code point at `text` and its bytes; a byte that is no UTF-8 stands for itself (YAML could not hold it). */
 static uint32_t decode(const char *text, size_t *length) {
     const unsigned char *bytes = (const unsigned char *)text;
@@ -80,32 +69,58 @@ bool config_has_value(const struct config_row *row, const void *field) {
     return true;
 }
 
-void config_write_value(FILE *out, const struct config_row *row, const void *field) {
+/* The shortest decimal text that reads back as `value`. */
+static void float_text(double value, char *out, size_t bytes) {
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(out, bytes, "%.*g", digits, value);
+        if (strtod(out, NULL) == value)
+            break;
+    }
+}
+
+void config_value_text(const struct config_row *row, const void *field, char *out, size_t bytes) {
+    const struct config_list *list = field;
+    const char *text = NULL;
+    *out = 0;
     switch (row->type) {
     case CONFIG_INT:
-        fprintf(out, "%lld", (long long)*(const int64_t *)field);
+        snprintf(out, bytes, "%lld", (long long)*(const int64_t *)field);
         break;
     case CONFIG_FLOAT:
-        write_float(out, *(const double *)field);
+        float_text(*(const double *)field, out, bytes);
         break;
     case CONFIG_BOOL:
-        fputs(*(const bool *)field ? "true" : "false", out);
+        text = *(const bool *)field ? "true" : "false";
         break;
     case CONFIG_CHOICE:
-        fputs(row->choices[*(const int *)field], out);
+        text = row->choices[*(const int *)field];
         break;
     case CONFIG_STRING:
-        write_text(out, *(const char *const *)field);
+        text = *(const char *const *)field;
         break;
-    case CONFIG_LIST: {
-        const struct config_list *list = field;
+    case CONFIG_LIST:
+        for (size_t i = 0, used = 0; i < list->count && used < bytes; i++)
+            used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? " " : "", list->items[i]);
+    }
+    if (text)
+        snprintf(out, bytes, "%s", text);
+}
+
+void config_write_value(FILE *out, const struct config_row *row, const void *field) {
+    const struct config_list *list = field;
+    char text[64]; /* of a number or a choice */
+    if (row->type == CONFIG_STRING) {
+        write_text(out, *(const char *const *)field);
+    } else if (row->type == CONFIG_LIST) {
         fputc('[', out);
         for (size_t i = 0; i < list->count; i++) {
             fputs(i ? ", " : "", out);
             write_text(out, list->items[i]);
         }
         fputc(']', out);
-    }
+    } else {
+        config_value_text(row, field, text, sizeof text);
+        fputs(text, out);
     }
 }
 

@@ -20,8 +20,8 @@ static const struct config_row *next_difference(const struct run_config *a, cons
         const struct config_row *row = &run_rows[(*index)++];
         if (!is_model_row(row))
             continue;
-        train_row_text(row, a, text_a, VALUE_BYTES);
-        train_row_text(row, b, text_b, VALUE_BYTES);
+        config_value_text(row, (const char *)a + row->offset, text_a, VALUE_BYTES);
+        config_value_text(row, (const char *)b + row->offset, text_b, VALUE_BYTES);
         if (strcmp(text_a, text_b))
             return row;
     }

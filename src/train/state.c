@@ -31,33 +31,10 @@ static const struct config_row *find_row(const char *path) {
     return NULL;
 }
 
-void train_row_text(const struct config_row *row, const struct run_config *run, char *out, size_t bytes) {
-    const void *field = (const char *)run + row->offset;
-    size_t used = 0;
-    *out = 0;
-    switch (row->type) {
-    case CONFIG_INT:
-        snprintf(out, bytes, "%lld", (long long)*(const int64_t *)field);
-        break;
-    case CONFIG_FLOAT:
-        snprintf(out, bytes, "%.15g", *(const double *)field);
-        break;
-    case CONFIG_BOOL:
-        snprintf(out, bytes, "%s", *(const bool *)field ? "true" : "false");
-        break;
-    case CONFIG_STRING:
-        snprintf(out, bytes, "%s", *(const char *const *)field ? *(const char *const *)field : "");
-        break;
-    case CONFIG_CHOICE:
-        snprintf(out, bytes, "%s", row->choices[*(const int *)field]);
-        break;
-    case CONFIG_LIST:
-        for (size_t i = 0; i < ((const struct config_list *)field)->count && used < bytes; i++) {
-            const char *item = ((const struct config_list *)field)->items[i];
-            used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? " " : "", item);
-        }
-        break;
-    }
+/* The value of a kept key, as the file has it. */
+static void kept_text(const char *path, const struct run_config *run, char out[VALUE_BYTES]) {
+    const struct config_row *row = find_row(path);
+    config_value_text(row, (const char *)run + row->offset, out, VALUE_BYTES);
 }
 
 int train_state_write(const struct trainer *trainer, char **text) {
@@ -66,7 +43,7 @@ int train_state_write(const struct trainer *trainer, char **text) {
     json_t *keys = json_object();
     for (size_t i = 0; i < KEPT_KEYS; i++) {
         char value[VALUE_BYTES];
-        train_row_text(find_row(kept_keys[i]), run, value, sizeof value);
+        kept_text(kept_keys[i], run, value);
         json_object_set_new(keys, kept_keys[i], json_string(value));
     }
     const struct train_progress *progress = &trainer->progress;
@@ -135,7 +112,7 @@ static void compare_keys(const struct train_run *run, const json_t *keys) {
     for (size_t i = 0; i < KEPT_KEYS; i++) {
         char value[VALUE_BYTES];
         const char *saved = json_string_value(json_object_get(keys, kept_keys[i]));
-        train_row_text(find_row(kept_keys[i]), &run->config, value, sizeof value);
+        kept_text(kept_keys[i], &run->config, value);
         if (saved && strcmp(saved, value))
             log_warning("%s was '%s' and is '%s': the run goes on, but not as it would have", kept_keys[i], saved,
                         value);

@@ -87,8 +87,6 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
 int train_state_write(const struct trainer *trainer, char **text);
 /* Sets the counters of `run` from the text; warns of keys of the run that differ from those it was saved with. */
 int train_state_read(struct train_run *run, const char *text, const char *where);
-/* The value of a row of a run as text, for messages and comparisons. */
-void train_row_text(const struct config_row *row, const struct run_config *run, char *out, size_t bytes);
 
 /* trainer.c */
 /* Of a failure that every rank finds: the save under way is finished, and all but the first rank wait for its line. */
