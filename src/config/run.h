@@ -6,6 +6,16 @@
 
 #include "config/config.h"
 
+/* The largest numbers of a model, in a run's options and in config.json alike. They keep every product of sizes
+ * (samples of a run, logits of a micro batch, weights) within 63 bits. */
+enum {
+    MODEL_MAX_LAYERS = 10000,
+    MODEL_MAX_WIDTH = 131072, /* of the residual stream, and of heads */
+    MODEL_MAX_FFN_WIDTH = 1048576,
+    MODEL_MAX_POSITIONS = 1048576,
+    MODEL_MAX_VOCABULARY = 16777216,
+};
+
 enum activation { ACTIVATION_GELU_TANH, ACTIVATION_GELU_EXACT };
 enum lr_decay_style { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
 enum lr_wsd_decay_style { LR_WSD_LINEAR, LR_WSD_COSINE, LR_WSD_EXPONENTIAL, LR_WSD_MINUS_SQRT };

@@ -72,8 +72,7 @@ static int read_activation(struct json_keys *keys) {
     return ACTIVATION_GELU_EXACT;
 }
 
-/* A size under one of two names. The maxima are those of a run's options (config/run.c): they keep every product of
- * sizes within 63 bits. */
+/* A size under one of two names. */
 static int64_t read_size(struct json_keys *keys, const char *key, const char *other, int64_t maximum) {
     const char *found = json_keys_find(keys, key) || !json_keys_find(keys, other) ? key : other;
     json_keys_need(keys, found);
@@ -82,13 +81,13 @@ static int64_t read_size(struct json_keys *keys, const char *key, const char *ot
 
 static void read_config(struct json_keys *keys, struct model_config *config) {
     refuse_what_is_not_built(keys);
-    config->num_layers = read_size(keys, "n_layer", "num_hidden_layers", 10000);
-    config->hidden_size = read_size(keys, "n_embd", "hidden_size", 131072);
-    config->num_attention_heads = read_size(keys, "n_head", "num_attention_heads", 131072);
+    config->num_layers = read_size(keys, "n_layer", "num_hidden_layers", MODEL_MAX_LAYERS);
+    config->hidden_size = read_size(keys, "n_embd", "hidden_size", MODEL_MAX_WIDTH);
+    config->num_attention_heads = read_size(keys, "n_head", "num_attention_heads", MODEL_MAX_WIDTH);
     config->num_query_groups = config->num_attention_heads;
-    config->ffn_hidden_size = json_keys_integer(keys, "n_inner", 4 * config->hidden_size, 1, 1048576);
-    config->max_position_embeddings = read_size(keys, "n_positions", "max_position_embeddings", 1048576);
-    config->vocab_size = read_size(keys, "vocab_size", NULL, 16777216);
+    config->ffn_hidden_size = json_keys_integer(keys, "n_inner", 4 * config->hidden_size, 1, MODEL_MAX_FFN_WIDTH);
+    config->max_position_embeddings = read_size(keys, "n_positions", "max_position_embeddings", MODEL_MAX_POSITIONS);
+    config->vocab_size = read_size(keys, "vocab_size", NULL, MODEL_MAX_VOCABULARY);
     config->hidden_dropout = json_keys_number_below(keys, "resid_pdrop", 0.1, 0, 1);
     config->attention_dropout = json_keys_number_below(keys, "attn_pdrop", 0.1, 0, 1);
     config->embedding_dropout = json_keys_number_below(keys, "embd_pdrop", 0.1, 0, 1);
