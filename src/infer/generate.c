@@ -174,11 +174,14 @@ int generate(struct engine *engine, const struct tokenizer *tokenizer, const str
              struct generated *out) {
     for (int64_t i = 0; i < options->samples; i++)
         out[i] = (struct generated){.tokens = TOKEN_BUFFER_INIT, .text = STRBUF_INIT, .reason = FINISH_LENGTH};
+    int64_t rows = engine_max_rows(engine);
     int status = generate_check(engine, options->prompt, options->prompt_length);
+    if (!status && options->samples > rows)
+        status = status_fail(STATUS_INVALID, "%lld samples at once in an engine opened for %lld rows",
+                             (long long)options->samples, (long long)rows);
     if (status || options->max_new_tokens < 1)
         return status;
     struct generation g = {.engine = engine, .tokenizer = tokenizer, .options = options, .out = out};
-    int64_t rows = engine_max_rows(engine);
     g.writing = calloc((size_t)options->samples, sizeof *g.writing);
     g.sampling = calloc((size_t)options->samples, sizeof *g.sampling);
     g.rows = calloc((size_t)rows, sizeof *g.rows);

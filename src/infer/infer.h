@@ -144,7 +144,7 @@ struct generated {
 /* Whether the engine can begin with the prompt. */
 int generate_check(const struct engine *engine, const int32_t *prompt, int64_t prompt_length);
 /* Writes `samples` texts into `out` [samples] (the caller frees each with generated_free). All samples share the pages
- * of the prompt and advance together. */
+ * of the prompt and advance together, a row each: STATUS_INVALID for more of them than a step has rows. */
 int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
              struct generated *out);
 void generated_free(struct generated *generated);

@@ -345,6 +345,27 @@ static void a_text_ends_at_the_last_position_or_at_its_end_token(void **state) {
     engine_close(engine);
 }
 
+static void more_samples_than_a_step_has_rows_are_refused(void **state) {
+    (void)state;
+    struct engine_options options = {
+        .model = model_directory(), .precision = -1, .max_rows = 2, .max_logit_rows = 4, .max_sequences = 4};
+    struct engine *engine;
+    struct generated out[3];
+    struct generate_options texts = {.prompt = (int32_t[]){3, 1, 4},
+                                     .prompt_length = 3,
+                                     .max_new_tokens = 2,
+                                     .samples = 3,
+                                     .eos_id = -1,
+                                     .sampling = {.top_p = 1, .repetition_penalty = 1}};
+    test_ok(engine_open(&options, &engine));
+    test_fails(generate(engine, NULL, &texts, out), STATUS_INVALID, "3 samples at once in an engine opened for 2 rows");
+    texts.samples = 2;
+    test_ok(generate(engine, NULL, &texts, out));
+    for (int i = 0; i < 2; i++)
+        generated_free(&out[i]);
+    engine_close(engine);
+}
+
 /* With a penalty no greedy text of this small model repeats a token that is not far ahead of the others. */
 static void a_penalty_changes_what_was_seen(void **state) {
     (void)state;
@@ -376,6 +397,7 @@ int main(void) {
         cmocka_unit_test(scores_equal_the_uncached_path),
         cmocka_unit_test(equal_seeds_give_equal_texts),
         cmocka_unit_test(a_text_ends_at_the_last_position_or_at_its_end_token),
+        cmocka_unit_test(more_samples_than_a_step_has_rows_are_refused),
         cmocka_unit_test(a_penalty_changes_what_was_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
