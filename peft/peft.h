@@ -86,7 +86,11 @@ int peft_check_output(const char *directory, const struct peft_config *configs, 
 
 /* The texts of such directories: configurations, and notes for each. */
 struct peft_notes;
-enum { PEFT_TEXTS = 3 /* of an adapter */, PEFT_MAX_TEXTS = PEFT_TEXTS * 8 };
+enum {
+    PEFT_MAX_STACK = 8 /* adapters */,
+    PEFT_TEXTS = 3 /* of an adapter */,
+    PEFT_MAX_TEXTS = PEFT_TEXTS * PEFT_MAX_STACK
+};
 struct peft_texts {
     struct ckpt_text items[PEFT_MAX_TEXTS];
     char *owned[PEFT_MAX_TEXTS];

@@ -241,9 +241,9 @@ int stack_apply(struct stack *stack, const struct config_list *directories, cons
     status = peft_files_open(directories->items, directories->count, true, &stack->init);
     if (!status)
         status = peft_files_check_base(stack->init, model);
-    if (!status && peft_files_count(stack->init) > STACK_MAX)
+    if (!status && peft_files_count(stack->init) > PEFT_MAX_STACK)
         status = status_fail(STATUS_USAGE, "--adapter: %d adapters, at most %d apply together",
-                             peft_files_count(stack->init), STACK_MAX);
+                             peft_files_count(stack->init), PEFT_MAX_STACK);
     for (int i = 0; !status && i < peft_files_count(stack->init); i++)
         stack->configs[stack->count++] = peft_files_configs(stack->init)[i];
     return status;

@@ -19,9 +19,8 @@ enum { STACK_NAMES_BYTES = 256 };
 void stack_names(char out[STACK_NAMES_BYTES]);
 
 /* In the order of the methods' names, in which a stack's directory is read. */
-enum { STACK_MAX = 8 };
 struct stack {
-    struct peft_config configs[STACK_MAX];
+    struct peft_config configs[PEFT_MAX_STACK];
     int count;
     struct peft_files *init; /* of the directory that it starts from, or NULL */
 };

@@ -46,6 +46,8 @@ static double embedding_dropout(const struct model *model, bool has_dropout) {
     return !has_dropout ? 0 : c->embedding_dropout < 0 ? c->hidden_dropout : c->embedding_dropout;
 }
 
+_Static_assert((int)HOOKS_PER_PLACE <= (int)EMBEDDING_VIRTUAL_TABLES, "the embedding takes a table of every hook");
+
 /* The virtual tokens of all methods, one table behind the other. */
 static int list_virtual_rows(const struct model *model, struct embedding *call) {
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);

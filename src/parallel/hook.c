@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+_Static_assert((int)HOOKS_PER_PLACE <= (int)GEMM_DELTAS_MOST, "a product takes what every hook of a place adds to it");
+
 static const struct hook_list empty_list;
 
 int hook_table_init(struct hook_table *table, int64_t layers) {
