@@ -6,7 +6,7 @@
 #define CAMBIUM_BENCH_BENCH_H
 
 #include "config/run.h"
-#include "parallel/parallel.h"
+#include "parallel/rank.h"
 #include "peft/config.h"
 
 #include <jansson.h>

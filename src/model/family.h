@@ -7,7 +7,7 @@
 #define CAMBIUM_MODEL_FAMILY_H
 
 #include "config/run.h"
-#include "parallel/parallel.h"
+#include "parallel/linear.h"
 
 struct json_keys;
 struct json_t; /* jansson's */

@@ -12,7 +12,7 @@
 
 #include "config/run.h"
 #include "model/family.h"
-#include "parallel/parallel.h"
+#include "parallel/hook.h"
 
 struct model;
 

@@ -1,5 +1,5 @@
 /* The hook table: which methods change which places. */
-#include "parallel/parallel.h"
+#include "parallel/hook.h"
 
 #include <stdlib.h>
 

@@ -1,36 +1,11 @@
-/* Where things stand in a parallel layout: groups of the rank grid, layers of pipeline stages, and which layouts can
- * be.
+/* Where things stand in a parallel layout: layers of pipeline stages, and which layouts can be.
  *
  * Pure arithmetic: no communication, no device; any thread. Failures are STATUS_USAGE, name the configuration's keys
  * with their values, and say what comes nearest. */
 #ifndef CAMBIUM_PARALLEL_LAYOUT_H
 #define CAMBIUM_PARALLEL_LAYOUT_H
 
-#include "parallel/parallel.h"
-
-/* ---- groups ---- */
-
-/* The axes of the grid, fastest first. A set of them is a sum. */
-enum grid_axis {
-    GRID_TENSOR = 1,
-    GRID_CONTEXT = 2,
-    GRID_EXPERT = 4,
-    GRID_DATA = 8,
-    GRID_PIPELINE = 16,
-};
-
-/* Writes the ranks whose place differs from that of `rank` at most along `axes`, in ascending order (that of the
- * places, the fastest axis first), to `ranks` [rank_grid_group_size], and returns their number. GRID_TENSOR: those that
- * share the rank's layers; GRID_DATA | GRID_CONTEXT: those that add up their gradients; GRID_TENSOR | GRID_PIPELINE:
- * those that together hold one model. */
-int rank_grid_group(const struct rank_grid *grid, unsigned axes, int rank, int *ranks);
-int rank_grid_group_size(const struct rank_grid *grid, unsigned axes);
-/* The first and the last stage of the rank's pipeline, which share tied embeddings: writes one rank or two to `ranks`
- * and returns their number; 0 when the rank itself is neither. */
-int rank_grid_embedding_group(const struct rank_grid *grid, int rank, int ranks[2]);
-
-/* Sets grid->data to what the other axes leave of `ranks`. */
-int rank_grid_fill(struct rank_grid *grid, int ranks);
+#include "parallel/grid.h"
 
 /* ---- layers ---- */
 

@@ -2,7 +2,7 @@
  * asks for. A column linear (outputs cut) needs x whole and makes a partial dx; a row linear (inputs cut) makes a
  * partial y and needs dy whole. Partial results are summed over the ranks; under sequence parallelism each rank gets
  * its rows of the sum alone, and what has to be whole is gathered. */
-#include "parallel/parallel.h"
+#include "parallel/linear.h"
 
 bool linear_can_fuse(const struct hook_list *hooks) {
     return !hook_list_has(hooks, HOOK_BEFORE_ACTIVATION);

@@ -7,7 +7,7 @@
 #ifndef CAMBIUM_PARALLEL_PIPELINE_H
 #define CAMBIUM_PARALLEL_PIPELINE_H
 
-#include "parallel/parallel.h"
+#include "parallel/rank.h"
 #include "parallel/schedule.h"
 
 struct pipeline_worker {

@@ -1,33 +1,7 @@
-/* The rank grid's arithmetic, and what a rank carries. */
-#include "parallel/layout.h"
-#include "parallel/parallel.h"
+/* A rank: its groups, its scratch, its sums and the time of its operations. */
+#include "parallel/rank.h"
 
 #include <stdlib.h>
-
-int rank_grid_size(const struct rank_grid *grid) {
-    return grid->tensor * grid->context * grid->expert * grid->data * grid->pipeline;
-}
-
-struct rank_grid rank_grid_place(const struct rank_grid *grid, int rank) {
-    struct rank_grid place;
-    place.tensor = rank % grid->tensor;
-    rank /= grid->tensor;
-    place.context = rank % grid->context;
-    rank /= grid->context;
-    place.expert = rank % grid->expert;
-    rank /= grid->expert;
-    place.data = rank % grid->data;
-    place.pipeline = rank / grid->data;
-    return place;
-}
-
-int rank_grid_rank(const struct rank_grid *grid, const struct rank_grid *place) {
-    int rank = place->pipeline;
-    rank = rank * grid->data + place->data;
-    rank = rank * grid->expert + place->expert;
-    rank = rank * grid->context + place->context;
-    return rank * grid->tensor + place->tensor;
-}
 
 static int open_group(struct rank *rank, unsigned axes, struct comm **group) {
     int count = rank_grid_group_size(&rank->grid, axes);

@@ -10,7 +10,8 @@
 #ifndef CAMBIUM_PARALLEL_SYNC_H
 #define CAMBIUM_PARALLEL_SYNC_H
 
-#include "parallel/parallel.h"
+#include "parallel/rank.h"
+#include "tensor/tensor.h"
 
 /* Elements [first, first + count) of a store's flat arrays: whole layers, of which `layer` is final last. */
 struct sync_bucket {

@@ -1,6 +1,6 @@
 /* Checkpoints know no layout: ranks of any grid write the same bytes together and read what any other grid wrote; a
  * failure of one is a failure of all and leaves nothing. Ranks are threads. */
-#include "parallel/parallel.h"
+#include "parallel/rank.h"
 #include "tiny_gpt2.h"
 
 #include <signal.h>

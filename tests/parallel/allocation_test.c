@@ -1,5 +1,6 @@
 /* Whatever allocation fails at whichever rank of a grid, that rank says so, the others are released, and nothing is
  * left. Ranks are threads. */
+#include "parallel/hook.h"
 #include "parallel/pipeline.h"
 #include "parallel/site.h"
 #include "parallel/sync.h"

@@ -1,0 +1,44 @@
+/* The rank grid: the place of each rank, and the groups that it is in.
+ *
+ * Pure arithmetic: no communication, no device; any thread. */
+#ifndef CAMBIUM_PARALLEL_GRID_H
+#define CAMBIUM_PARALLEL_GRID_H
+
+#include "base/base.h"
+
+/* Ranks along each axis, in Megatron's order: tensor changes fastest, then context, expert, data, pipeline. */
+struct rank_grid {
+    int tensor, context, expert, data, pipeline;
+};
+
+int rank_grid_size(const struct rank_grid *grid);
+/* The coordinates of a rank, 0 <= rank < size: pure arithmetic. */
+struct rank_grid rank_grid_place(const struct rank_grid *grid, int rank);
+/* The inverse. */
+int rank_grid_rank(const struct rank_grid *grid, const struct rank_grid *place);
+
+/* ---- groups ---- */
+
+/* The axes of the grid, fastest first. A set of them is a sum. */
+enum grid_axis {
+    GRID_TENSOR = 1,
+    GRID_CONTEXT = 2,
+    GRID_EXPERT = 4,
+    GRID_DATA = 8,
+    GRID_PIPELINE = 16,
+};
+
+/* Writes the ranks whose place differs from that of `rank` at most along `axes`, in ascending order (that of the
+ * places, the fastest axis first), to `ranks` [rank_grid_group_size], and returns their number. GRID_TENSOR: those that
+ * share the rank's layers; GRID_DATA | GRID_CONTEXT: those that add up their gradients; GRID_TENSOR | GRID_PIPELINE:
+ * those that together hold one model. */
+int rank_grid_group(const struct rank_grid *grid, unsigned axes, int rank, int *ranks);
+int rank_grid_group_size(const struct rank_grid *grid, unsigned axes);
+/* The first and the last stage of the rank's pipeline, which share tied embeddings: writes one rank or two to `ranks`
+ * and returns their number; 0 when the rank itself is neither. */
+int rank_grid_embedding_group(const struct rank_grid *grid, int rank, int ranks[2]);
+
+/* Sets grid->data to what the other axes leave of `ranks`. */
+int rank_grid_fill(struct rank_grid *grid, int ranks);
+
+#endif

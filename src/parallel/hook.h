@@ -1,0 +1,119 @@
+/* Attach points: the places of the model that methods may change, and the table of what changes them.
+ *
+ * A method fills the table once; the model asks the list of a place and never names a method. Lists run in order
+ * forward, in reverse order backward. */
+#ifndef CAMBIUM_PARALLEL_HOOK_H
+#define CAMBIUM_PARALLEL_HOOK_H
+
+#include "parallel/rank.h"
+
+/* The places of the model that a method may change. */
+enum attach_place {
+    ATTACH_EMBEDDING,  /* y: the embedded rows, before dropout */
+    ATTACH_QKV,        /* a projection: x its input, y its output, q | k | v */
+    ATTACH_PROJECTION, /* the attention's output projection */
+    ATTACH_FC1,        /* before or after the activation, as the hook says */
+    ATTACH_FC2,
+    ATTACH_AFTER_ATTENTION, /* y: the attention's result before its residual; x: the block's normalised input */
+    ATTACH_AFTER_MLP,       /* the same for the MLP */
+    ATTACH_KV,              /* prefix keys and values */
+    ATTACH_PLACE_COUNT
+};
+
+enum hook_stage { HOOK_BEFORE_ACTIVATION, HOOK_AFTER_ACTIVATION };
+
+/* Consecutive rows of a batch that use one adapter. Training is one segment of slot 0. */
+struct hook_segment {
+    int slot;
+    int64_t first_row, rows;
+};
+
+struct hook_call {
+    struct rank *rank;
+    int layer;
+    enum attach_place place;
+    enum dtype dtype;
+    int64_t rows, in, out;
+    const struct hook_segment *segments;
+    int segment_count;
+    struct row_keys keys; /* of these rows, for dropout; NULL in a pass without it, and while planning */
+    const void *x;        /* [N, in]; NULL where the place has no input of its own */
+    void *y;              /* [N, out], changed in place */
+    const void *residual; /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
+    void *dresidual;      /* its gradient, added to */
+    void *saved;          /* what the forward keeps for the backward: saved_bytes of it */
+    void *dy;             /* backward: the gradient of y as it left the hook */
+    void *dx;             /* backward_input: the gradient of x, added to; NULL when nobody wants it */
+};
+
+/* Keys and values before every segment of a layer: [tokens, G, D] each; gradients fp32, accumulated, or NULL. */
+struct hook_prefix {
+    int64_t tokens;
+    const void *k, *v;
+    float *dk, *dv;
+};
+
+/* Virtual tokens of the embedding: rows behind the vocabulary, id vocab_size + v of the first method's. The table is
+ * whole on every tensor rank; so is its gradient: fp32, accumulated, or NULL. */
+struct hook_virtual {
+    int64_t tokens;
+    const void *table; /* [tokens, C] */
+    float *gradient;
+};
+
+/* One method at one place. The forward changes y after the base wrote it. The backward has two halves:
+ * `backward_output` runs before the base's backward and turns dy into the gradient of what the base wrote;
+ * `backward_input` runs behind it and adds the method's own part to dx. Members that a method does not need are NULL.
+ * They are called while the rank is planning, too, and then only note the scratch that they need.
+ *
+ * At a projection a rank's hook sees all rows, its own share of what is cut over the tensor ranks, and y before it is
+ * summed over them: a hook there is linear in y. Behind a half of the block it sees whole results, of the rank's rows
+ * of the stream. */
+struct hook {
+    void *self;
+    enum hook_stage stage;
+    size_t (*saved_bytes)(void *self, const struct hook_call *call);
+    int (*forward)(void *self, const struct hook_call *call);
+    int (*backward_output)(void *self, const struct hook_call *call);
+    int (*backward_input)(void *self, const struct hook_call *call);
+    /* At a projection in bf16, training or not: what the method adds to y, for the base's product to add in fp32 before
+     * it rounds; then `forward` is left out. Not asked where another method, which is in between, needs y as it was.
+     * NULL: `forward` serves. */
+    int (*delta)(void *self, const struct hook_call *call, struct gemm_delta *delta);
+    /* ATTACH_KV only. */
+    int (*prefix)(void *self, int layer, struct hook_prefix *prefix);
+    /* ATTACH_EMBEDDING only. Where the stage has no embedding only the number is asked for. */
+    int (*virtual_rows)(void *self, struct hook_virtual *rows);
+};
+
+enum { HOOKS_PER_PLACE = 4 };
+struct hook_list {
+    int count;
+    struct hook hook[HOOKS_PER_PLACE]; /* applied in order forward, in reverse order backward */
+};
+
+/* Every place of every layer: list(layer, place). Places without a layer (the embedding) stand at layer 0. */
+struct hook_table {
+    int64_t layers;
+    struct hook_list *lists; /* [layers * ATTACH_PLACE_COUNT] */
+};
+
+int hook_table_init(struct hook_table *table, int64_t layers);
+void hook_table_free(struct hook_table *table);
+int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook);
+/* Never NULL: a table without hooks, or no table at all, gives an empty list. */
+const struct hook_list *hook_table_list(const struct hook_table *table, int64_t layer, enum attach_place place);
+bool hook_list_has(const struct hook_list *list, enum hook_stage stage);
+/* Bytes the list keeps of a forward, each hook's part aligned; `call` gives the shape. */
+size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_call *call);
+/* Run the list's hooks of one stage. `call->saved` is the list's block. */
+int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
+/* What the first hooks of the list add to a projection's product before it is rounded, and how many hooks that is. */
+int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, struct gemm *gemm, int *count);
+/* hook_list_forward without the first `count`. */
+int hook_list_forward_from(const struct hook_list *list, int count, enum hook_stage stage,
+                           const struct hook_call *call);
+int hook_list_backward_output(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
+int hook_list_backward_input(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
+
+#endif

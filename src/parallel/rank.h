@@ -1,0 +1,93 @@
+/* What a rank carries: the place on the grid, the device, the stream, the scratch memory and the seed. It travels
+ * instead of globals. One thread uses it at a time. The same code plans and runs: while `is_planning`, operations only
+ * note the scratch that they would need. */
+#ifndef CAMBIUM_PARALLEL_RANK_H
+#define CAMBIUM_PARALLEL_RANK_H
+
+#include "comm/comm.h"
+#include "kernels/ops.h"
+#include "parallel/grid.h"
+
+/* What a second of a step went to, for the benchmark. */
+enum phase {
+    PHASE_GEMM,
+    PHASE_ATTENTION,
+    PHASE_NORM,
+    PHASE_LOSS,
+    PHASE_OPTIMIZER,
+    PHASE_COMM,
+    PHASE_REST,
+    PHASE_COUNT
+};
+
+struct rank {
+    struct rank_grid grid, place;
+    bool is_sequence_parallel;  /* rows of the residual stream are cut over the tensor ranks; set before planning */
+    struct comm *world;         /* all ranks of the run; the caller's */
+    struct comm *tensor, *data; /* the ranks that share this one's layers; those that share its weights */
+    struct comm
+        *pipeline[2];       /* the stages that make up one model, in order: a group for each enum pipeline_step_kind */
+    struct comm *embedding; /* first and last stage, which share tied embeddings; NULL elsewhere, and without stages */
+    struct device *device;
+    const struct ops *ops;
+    struct exec exec; /* stream and scratch */
+    uint64_t seed;    /* of dropout */
+    bool is_planning;
+    size_t workspace_needed; /* the most that a planned operation asked for */
+    bool is_timed;           /* wait for each operation and add its time to phase_seconds */
+    double phase_seconds[PHASE_COUNT];
+};
+
+/* The rank `world->rank` of a grid, on an open device. Its stream and groups are opened here, so all ranks of the world
+ * call this together. */
+int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
+              uint64_t seed);
+/* The rank `number` of a grid for planning alone, without its peers: no groups, and nothing may run. */
+int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
+/* A rank alone on its grid. */
+int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
+/* Gives the rank scratch of `workspace_needed` bytes; ends planning. */
+int rank_allocate_workspace(struct rank *rank);
+void rank_close(struct rank *rank);
+
+/* Around one operation of a run. */
+static inline double rank_phase_begin(const struct rank *rank) {
+    return rank->is_timed ? clock_seconds() : 0;
+}
+int rank_phase_end(struct rank *rank, enum phase phase, double start, int status);
+void rank_need(struct rank *rank, size_t workspace_bytes);
+
+/* Runs ops->OP(exec, ARGS) and books its time; while planning does nothing. */
+#define rank_run(rank, phase, op, ...)                                                                                 \
+    ((rank)->is_planning ? STATUS_OK : rank_run_timed_(rank, phase, (rank)->ops->op(&(rank)->exec, __VA_ARGS__)))
+#define rank_run_timed_(rank, phase, call)                                                                             \
+    ({                                                                                                                 \
+        double start_ = rank_phase_begin(rank);                                                                        \
+        rank_phase_end(rank, phase, start_, call);                                                                     \
+    })
+/* The same for an operation with a workspace function; while planning notes its scratch. */
+#define rank_run_scratch(rank, phase, op, ...)                                                                         \
+    ((rank)->is_planning ? (rank_need(rank, (rank)->ops->op##_workspace((rank)->device, __VA_ARGS__)), STATUS_OK)      \
+                         : rank_run_timed_(rank, phase, (rank)->ops->op(&(rank)->exec, __VA_ARGS__)))
+
+/* Sums over a group, in place; nothing in a group of one, or while planning. The time is booked as communication. */
+int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype);
+/* The same, started and finished, so that other work may stand between. */
+int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
+                   struct comm_request *request);
+int rank_wait(struct rank *rank, struct comm_request *request);
+/* all[ranks * count] = every rank's own[count], in the order of the group's ranks; `own` may be its place in `all`. */
+int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype);
+/* own[count] = the sum over the ranks of their all[rank * count ...]; started, and finished by rank_wait. */
+int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
+                       enum dtype dtype, struct comm_request *request);
+
+/* The rows of the residual stream that this rank has of a batch of `rows`, and the first of them. */
+static inline int64_t rank_stream_rows(const struct rank *rank, int64_t rows) {
+    return rank->is_sequence_parallel ? rows / rank->grid.tensor : rows;
+}
+static inline int64_t rank_first_stream_row(const struct rank *rank, int64_t rows) {
+    return rank->is_sequence_parallel ? rank->place.tensor * rank_stream_rows(rank, rows) : 0;
+}
+
+#endif
