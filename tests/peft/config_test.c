@@ -269,6 +269,24 @@ static void what_is_written_reads_back(void **state) {
     }
 }
 
+/* Hooks take a place's outputs as a whole. A family in whose files several projections share one needs hooks of ranges
+ * first: without them a method would change the others' outputs. */
+static void each_projection_is_the_whole_of_its_place(void **state) {
+    const struct model_config config = {.hidden_size = 8, .ffn_hidden_size = 24};
+    const struct model_family *family;
+    (void)state;
+    for (int number = 0; (family = model_family_at(number)); number++) {
+        struct model_projection projections[MODEL_MAX_PROJECTIONS];
+        bool is_taken[ATTACH_PLACE_COUNT] = {0};
+        family->projections(&config, projections);
+        for (int i = 0; i < family->projection_count; i++) {
+            assert_int_equal(projections[i].first, 0);
+            assert_false(is_taken[projections[i].place]);
+            is_taken[projections[i].place] = true;
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peft_files_are_read),
@@ -277,6 +295,7 @@ int main(void) {
         cmocka_unit_test(neutral_and_unknown_keys_are_passed_over),
         cmocka_unit_test(values_that_are_no_defaults_read_back),
         cmocka_unit_test(what_is_written_reads_back),
+        cmocka_unit_test(each_projection_is_the_whole_of_its_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
