@@ -1,7 +1,7 @@
 /* The ground floor: what every room may use. Nothing here knows what a tensor or a model is.
  *
- * Each header below opens with its own contract; json.h, for who reads JSON, stands apart. All of it is safe to call
- * from any thread on objects of its own. */
+ * Each header below opens with its own contract; json.h and utf8.h, for who reads JSON or characters, stand apart. All
+ * of it is safe to call from any thread on objects of its own. */
 #ifndef CAMBIUM_BASE_BASE_H
 #define CAMBIUM_BASE_BASE_H
 

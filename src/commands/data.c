@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include "base/base.h"
+#include "base/utf8.h"
 #include "config/config.h"
 #include "data/data.h"
 #include "text/text.h"
@@ -148,48 +149,20 @@ static void print_split(const struct gpt_split *split) {
     printf("}\n");
 }
 
-/* Bytes of the UTF-8 character at `p`, or minus the bytes to replace (the longest start of a character). */
-static int utf8_length(const unsigned char *p, size_t left) {
-    unsigned char low = 0x80, high = 0xbf;
-    int length;
-    if (p[0] < 0x80)
-        return 1;
-    if (p[0] >= 0xc2 && p[0] <= 0xdf)
-        length = 2;
-    else if (p[0] >= 0xe0 && p[0] <= 0xef)
-        length = 3;
-    else if (p[0] >= 0xf0 && p[0] <= 0xf4)
-        length = 4;
-    else
-        return -1;
-    if (p[0] == 0xe0)
-        low = 0xa0;
-    else if (p[0] == 0xed)
-        high = 0x9f;
-    else if (p[0] == 0xf0)
-        low = 0x90;
-    else if (p[0] == 0xf4)
-        high = 0x8f;
-    for (int i = 1; i < length; i++, low = 0x80, high = 0xbf)
-        if ((size_t)i >= left || p[i] < low || p[i] > high)
-            return -i;
-    return length;
-}
-
 static void print_text(const struct strbuf *text) {
-    const unsigned char *p = (const unsigned char *)strbuf_text(text);
+    const unsigned char *at = (const unsigned char *)strbuf_text(text), *end = at + text->length;
     putchar('"');
-    for (size_t i = 0; i < text->length;) {
-        int length = utf8_length(p + i, text->length - i);
-        if (length < 0)
+    while (at < end) {
+        size_t bytes = utf8_length(at, end);
+        if (!bytes)
             fputs("\\ufffd", stdout);
-        else if (p[i] == '"' || p[i] == '\\')
-            printf("\\%c", p[i]);
-        else if (p[i] < 0x20 || p[i] == 0x7f)
-            printf("\\u%04x", p[i]);
+        else if (*at == '"' || *at == '\\')
+            printf("\\%c", *at);
+        else if (*at < 0x20 || *at == 0x7f)
+            printf("\\u%04x", *at);
         else
-            fwrite(p + i, 1, (size_t)length, stdout);
-        i += (size_t)(length < 0 ? -length : length);
+            fwrite(at, 1, bytes, stdout);
+        at += bytes ? bytes : utf8_bad_length(at, end);
     }
     putchar('"');
 }

@@ -3,6 +3,7 @@
 #include "model_arguments.h"
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "config/run.h"
 
 #include <stdlib.h>
@@ -185,30 +186,16 @@ static int print_part(void *context, int64_t sample, const char *bytes, size_t l
     return STATUS_OK;
 }
 
-/* Length of the UTF-8 character at `text`, or 0 with *bad set to the number of bytes that one U+FFFD stands for. */
-static size_t character_bytes(const unsigned char *text, size_t length, size_t *bad) {
-    unsigned char c = text[0];
-    if (c < 0x80)
-        return 1;
-    size_t bytes = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2, i = 1;
-    unsigned char low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80, high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-    *bad = 1;
-    if (c < 0xc2 || c > 0xf4)
-        return 0;
-    for (; i < bytes && i < length && text[i] >= low && text[i] <= high; i++, low = 0x80, high = 0xbf)
-        *bad = i + 1;
-    return i == bytes ? bytes : 0;
-}
-
-/* JSON holds characters: what is none, such as half of one at the end of a text, becomes U+FFFD, as Unicode advises. */
+/* JSON holds characters: what is none, such as half of one at the end of a text, becomes U+FFFD. */
 static void add_characters(struct strbuf *out, const char *text, size_t length) {
-    for (size_t at = 0, bad = 0; at < length;) {
-        size_t bytes = character_bytes((const unsigned char *)text + at, length - at, &bad);
+    const unsigned char *at = (const unsigned char *)text, *end = at + length;
+    while (at < end) {
+        size_t bytes = utf8_length(at, end);
         if (bytes)
-            strbuf_add(out, text + at, bytes);
+            strbuf_add(out, at, bytes);
         else
             strbuf_add_text(out, "\xef\xbf\xbd");
-        at += bytes ? bytes : bad;
+        at += bytes ? bytes : utf8_bad_length(at, end);
     }
 }
 

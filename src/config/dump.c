@@ -1,26 +1,10 @@
 /* The resolved run as YAML that reads back to the same values. */
 #include "config-internal.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-/* The code point at `text` and its bytes; a byte that is no UTF-8 stands for itself (YAML could not hold it). */
-static uint32_t decode(const char *text, size_t *length) {
-    const unsigned char *bytes = (const unsigned char *)text;
-    size_t more = bytes[0] >= 0xf0 ? 3 : bytes[0] >= 0xe0 ? 2 : bytes[0] >= 0xc0 ? 1 : 0;
-    uint32_t c = more == 3 ? bytes[0] & 7u : more == 2 ? bytes[0] & 15u : more == 1 ? bytes[0] & 31u : bytes[0];
-    *length = 1;
-    for (size_t i = 1; i <= more; i++) {
-        if ((bytes[i] & 0xc0) != 0x80)
-            return bytes[0];
-        c = c << 6 | (bytes[i] & 0x3f);
-    }
-    static const uint32_t lowest[] = {0, 0x80, 0x800, 0x10000};
-    if (c < lowest[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
-        return bytes[0];
-    *length = more + 1;
-    return c;
-}
 
 /* What YAML takes between double quotes as it is: no control, no line separator, no byte order mark. */
 static bool is_printable(uint32_t c) {
@@ -38,16 +22,19 @@ static void write_text(FILE *out, const char *text) {
         return;
     }
     fputc('"', out);
-    while (*text) {
-        size_t length;
-        uint32_t c = decode(text, &length);
+    const unsigned char *at = (const unsigned char *)text, *end = at + strlen(text);
+    while (at < end) {
+        uint32_t c = *at;
+        size_t length = c < 0x80 ? 1 : utf8_decode(at, end, &c);
+        if (!length) /* a byte that is no UTF-8 stands for itself: YAML could not hold it */
+            c = *at;
         if (c == '"' || c == '\\')
             fprintf(out, "\\%c", (char)c);
-        else if (is_printable(c) && (c < 0x80 || length > 1))
-            fwrite(text, 1, length, out);
+        else if (is_printable(c) && length > 0)
+            fwrite(at, 1, length, out);
         else
             fprintf(out, c < 0x100 ? "\\x%02x" : "\\u%04x", c);
-        text += length;
+        at += length ? length : 1;
     }
     fputc('"', out);
 }

@@ -1,6 +1,8 @@
 /* Generation: a prompt once, then all samples forward together, a token a step. */
 #include "infer/infer.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,18 +23,6 @@ struct generation {
     struct engine_row *rows;
     struct engine_result *results;
 };
-
-/* Bytes at the end of a text that may be the beginning of a character of which the rest has yet to come. */
-static size_t unfinished_bytes(const char *text, size_t length) {
-    for (size_t back = 1; back <= 3 && back <= length; back++) {
-        unsigned char c = (unsigned char)text[length - back];
-        if (c >= 0xc0)
-            return (c >= 0xf0 ? 4u : c >= 0xe0 ? 3u : 2u) > back ? back : 0;
-        if (c < 0x80)
-            return 0;
-    }
-    return 0;
-}
 
 /* The place of the first stop string in the text, or its length; *held: bytes at the end that may begin one. */
 static size_t find_stop(const struct generation *g, const struct strbuf *text, size_t from, size_t *held) {
@@ -91,7 +81,7 @@ static int accept(struct generation *g, int64_t sample, int32_t token) {
             out->text.data[stop] = 0;
             return finish(g, sample, FINISH_STOP);
         }
-        size_t unfinished = unfinished_bytes(out->text.data, out->text.length);
+        size_t unfinished = utf8_unfinished_length((const unsigned char *)out->text.data, out->text.length);
         status = give_text(g, sample, out->text.length - (held > unfinished ? held : unfinished));
     }
     g->writing[sample].next = token;

@@ -2,7 +2,7 @@
  * of Latin-1 stand for themselves; the other 68 are the characters from 256 on, in order. */
 #include "text-internal.h"
 
-#include "unicode-internal.h"
+#include "base/utf8.h"
 
 enum { PLAIN_BYTES = 188 }; /* 33-126, 161-172, 174-255 */
 

@@ -7,6 +7,7 @@
 #ifndef CAMBIUM_TEXT_SCAN_INTERNAL_H
 #define CAMBIUM_TEXT_SCAN_INTERNAL_H
 
+#include "base/utf8.h"
 #include "unicode-internal.h"
 
 #include <stdbool.h>

@@ -1,5 +1,6 @@
 /* base: error slots, arenas, number formats, the generator's published vectors, atomic files. */
 #include "base/base.h"
+#include "base/utf8.h"
 #include "support/test.h"
 
 #include <math.h>
@@ -217,6 +218,57 @@ static void a_lock_is_held_once_and_names_its_holder(void **state) {
     free(directory);
 }
 
+/* The rows of Unicode's table of valid bytes, just inside and just outside. */
+static void utf8_is_what_unicode_says(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t length, bad;
+        uint32_t point;
+    } cases[] = {
+        {"\x7f", 1, 0, 0},
+        {"\xc2\x80", 2, 0, 0x80},
+        {"\xc1\xbf", 0, 1, 0},
+        {"\x80", 0, 1, 0},
+        {"\xe0\xa0\x80", 3, 0, 0x800},
+        {"\xe0\x9f\xbf", 0, 1, 0},
+        {"\xed\x9f\xbf", 3, 0, 0xd7ff},
+        {"\xed\xa0\x80", 0, 1, 0},
+        {"\xef\xbf\xbd", 3, 0, 0xfffd},
+        {"\xe2\x82", 0, 2, 0},
+        {"\xe2\x82!", 0, 2, 0},
+        {"\xf0\x90\x80\x80", 4, 0, 0x10000},
+        {"\xf0\x8f\xbf\xbf", 0, 1, 0},
+        {"\xf4\x8f\xbf\xbf", 4, 0, 0x10ffff},
+        {"\xf4\x90\x80\x80", 0, 1, 0},
+        {"\xf0\x9f\x98", 0, 3, 0},
+        {"\xf8\x90\x80\x80", 0, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const unsigned char *at = (const unsigned char *)cases[i].bytes, *end = at + strlen(cases[i].bytes);
+        unsigned char again[4];
+        uint32_t point = 0;
+        assert_int_equal(utf8_length(at, end), cases[i].length);
+        assert_int_equal(utf8_valid_length(at, (size_t)(end - at)), cases[i].length);
+        if (cases[i].bad)
+            assert_int_equal(utf8_bad_length(at, end), cases[i].bad);
+        if (!cases[i].point)
+            continue;
+        assert_int_equal(utf8_decode(at, end, &point), cases[i].length);
+        assert_int_equal(point, cases[i].point);
+        assert_int_equal(utf8_encode(point, again), cases[i].length);
+        assert_memory_equal(again, at, cases[i].length);
+    }
+    static const struct {
+        const char *text;
+        size_t unfinished;
+    } ends[] = {{"", 0},    {"a", 0}, {"\xc3", 1}, {"a\xe2\x82", 2}, {"\xe2\x82\xac", 0}, {"\xf0\x9f\x98", 3},
+                {"\x82", 0}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        assert_int_equal(utf8_unfinished_length((const unsigned char *)ends[i].text, strlen(ends[i].text)),
+                         ends[i].unfinished);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_equals_the_published_vectors),
@@ -228,6 +280,7 @@ int main(void) {
         cmocka_unit_test(the_peak_is_what_was_touched),
         cmocka_unit_test(a_digest_tells_files_apart),
         cmocka_unit_test(a_lock_is_held_once_and_names_its_holder),
+        cmocka_unit_test(utf8_is_what_unicode_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
