@@ -1,4 +1,4 @@
-/* GELU (Hendrycks, Gimpel 2016): x Phi(x), exact or by its tanh form, and their slopes. 1 + tanh(u) is
+/* GELU (Hendrycks, Gimpel 2016): x Phi(x), exact or by its tanh form, and their gradients. 1 + tanh(u) is
  * 2 / (1 + exp(-2u)), which loses nothing where tanh is near -1. */
 #ifndef CAMBIUM_KERNELS_CPU_GELU_FORMS_H
 #define CAMBIUM_KERNELS_CPU_GELU_FORMS_H
@@ -10,7 +10,7 @@ static inline float gelu_tanh(float x) {
 }
 
 /* s (1 - s) of the logistic function's s is e / (1 + e)^2 with e = exp(-|z|): 1 - s alone would be a difference. */
-static inline float gelu_tanh_slope(float x) {
+static inline float gelu_tanh_gradient(float x) {
     float z = 1.5957691216f * x * (1.0f + 0.044715f * x * x);
     float e = vexp(z < 0.0f ? z : -z), large = 1.0f / (1.0f + e), small = e * large;
     float s = z < 0.0f ? small : large;
@@ -21,7 +21,7 @@ static inline float gelu_exact(float x) {
     return x * vnormal(x).cumulative;
 }
 
-static inline float gelu_exact_slope(float x) {
+static inline float gelu_exact_gradient(float x) {
     struct vnormal n = vnormal(x);
     return n.cumulative + x * n.density;
 }

@@ -36,7 +36,7 @@ TYPED void dgelu_row(const float *ab, const void *aux, void *c, int64_t cols, en
 #pragma omp simd
     for (int64_t j = 0; j < cols; j++) {
         float x = load(aux, j, type);
-        store(c, j, c_type, ab[j] * (is_tanh ? gelu_tanh_slope(x) : gelu_exact_slope(x)));
+        store(c, j, c_type, ab[j] * (is_tanh ? gelu_tanh_gradient(x) : gelu_exact_gradient(x)));
     }
 }
 
