@@ -153,7 +153,7 @@ static void what_is_not_built_is_refused(void **state) {
     struct gemm packed = good;
     packed.packed = other;
     test_fails(ops->gemm(&scene.exec, &packed), STATUS_INVALID, "[5, 4], expected fp32 [4, 4]");
-    other.rows = 4;
+    packed.packed.rows = 4;
     test_fails(ops->gemm(&scene.exec, &packed), STATUS_INVALID, "workspace");
     struct gemm empty = good;
     empty.m = 0;
