@@ -47,14 +47,18 @@ struct engine {
 };
 
 /* sequence.c */
+/* Makes room for one token more; the place of its key and value, as in struct model_step. There is a free page. */
+int32_t engine_extend(struct engine *engine, struct sequence *sequence);
+
+/* stem.c */
+/* The number of the sequence that is a slot's stem. */
+int engine_stem(const struct engine *engine, int slot);
 /* Tokens of a stem: those of the prefix, which have no rows of their own, and the virtual ones. */
 int64_t engine_prefix_tokens(const struct engine *engine);
 int64_t engine_virtual_tokens(const struct engine *engine);
 int64_t engine_stem_tokens(const struct engine *engine);
 /* Computes the stems of all slots, when everything else is open. All ranks together. */
 int engine_make_stems(struct engine *engine);
-/* Makes room for one token more; the place of its key and value, as in struct model_step. There is a free page. */
-int32_t engine_extend(struct engine *engine, struct sequence *sequence);
 
 /* step.c */
 /* engine_step of rows that are known to fit, and of the virtual tokens: ids behind the vocabulary. */

@@ -33,7 +33,7 @@ void kv_pool_share(struct kv_pool *pool, int32_t page);
 /* Gives one reference back; the last one frees the page. */
 void kv_pool_release(struct kv_pool *pool, int32_t page);
 
-/* ---- the engine: engine.c, sequence.c, step.c ---- */
+/* ---- the engine: engine.c, sequence.c, stem.c, step.c ---- */
 
 struct engine;
 

@@ -1,0 +1,69 @@
+/* Stems: what adapters put before the texts of a slot, its prefix and its virtual tokens, computed once. */
+#include "engine-internal.h"
+
+#include <stdlib.h>
+
+int engine_stem(const struct engine *engine, int slot) {
+    return (int)engine->options.max_sequences + slot;
+}
+
+int64_t engine_prefix_tokens(const struct engine *engine) {
+    return engine->peft ? peft_prefix_tokens(engine->peft) : 0;
+}
+
+int64_t engine_virtual_tokens(const struct engine *engine) {
+    return engine->peft ? peft_virtual_tokens(engine->peft) : 0;
+}
+
+int64_t engine_stem_tokens(const struct engine *engine) {
+    return engine_prefix_tokens(engine) + engine_virtual_tokens(engine);
+}
+
+bool engine_predicts_first(const struct engine *engine) {
+    return engine_virtual_tokens(engine) > 0;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int put_prefix(struct engine *engine, struct sequence *stem) {
+    int64_t tokens = engine_prefix_tokens(engine);
+    int status = STATUS_OK;
+    for (int64_t done = 0; done < tokens && !status; done += engine->options.max_rows) {
+        int64_t count = smaller(tokens - done, engine->options.max_rows);
+        for (int64_t i = 0; i < count; i++)
+            engine->slots[i] = engine_extend(engine, stem);
+        status = model_kv_put_prefix(engine->model, &engine->kv, done, count, engine->slots);
+    }
+    return status;
+}
+
+/* Like a text, whose ids stand behind the vocabulary. */
+static int run_virtual_tokens(struct engine *engine, int number) {
+    int64_t tokens = engine_virtual_tokens(engine), most = engine->options.max_rows;
+    if (tokens <= 0)
+        return STATUS_OK;
+    struct engine_row *rows = calloc((size_t)tokens, sizeof *rows);
+    int status = rows ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; i < tokens && !status; i++)
+        rows[i] = (struct engine_row){
+            .token = (int32_t)(engine_config(engine)->vocab_size + i), .sequence = number, .label = -1};
+    for (int64_t done = 0; done < tokens && !status; done += most)
+        status = engine_run_rows(engine, rows + done, smaller(tokens - done, most), NULL);
+    free(rows);
+    return status;
+}
+
+int engine_make_stems(struct engine *engine) {
+    int status = STATUS_OK;
+    for (int slot = 0; slot < engine->slot_count && !status; slot++) {
+        struct sequence *stem = &engine->sequences[engine_stem(engine, slot)];
+        stem->is_used = true;
+        stem->slot = slot;
+        status = put_prefix(engine, stem);
+        if (!status)
+            status = run_virtual_tokens(engine, engine_stem(engine, slot));
+    }
+    return status;
+}
