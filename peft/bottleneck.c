@@ -363,7 +363,7 @@ static int attach(struct peft_adapter *adapter) {
     int status = STATUS_OK;
     for (int i = 0; i < all->count && !status; i++) {
         struct hook hook = {.self = &all->of[i],
-                            .stage = HOOK_BEFORE_ACTIVATION,
+                            .side = HOOK_BEFORE_ACTIVATION,
                             .saved_bytes = saved_bytes,
                             .forward = forward,
                             .backward_output = backward_output};

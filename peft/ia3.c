@@ -247,9 +247,9 @@ static int input_backward(void *self, const struct hook_call *call) {
 static int attach_scale(struct peft *peft, struct scale *scale, bool is_feedforward) {
     const struct model_projection *p = &scale->projection;
     const struct hook at_input = {
-        .self = scale, .stage = HOOK_BEFORE_ACTIVATION, .forward = input_forward, .backward_input = input_backward};
+        .self = scale, .side = HOOK_BEFORE_ACTIVATION, .forward = input_forward, .backward_input = input_backward};
     const struct hook at_output = {.self = scale,
-                                   .stage = is_feedforward ? HOOK_AFTER_ACTIVATION : HOOK_BEFORE_ACTIVATION,
+                                   .side = is_feedforward ? HOOK_AFTER_ACTIVATION : HOOK_BEFORE_ACTIVATION,
                                    .saved_bytes = peft->trains ? saved_bytes : NULL,
                                    .forward = forward,
                                    .backward_output = backward_output};

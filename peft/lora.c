@@ -392,7 +392,7 @@ static int attach(struct peft_adapter *adapter) {
     for (int i = 0; i < lora->count && !status; i++) {
         struct pair *pair = &lora->pairs[i];
         struct hook hook = {.self = pair,
-                            .stage = HOOK_BEFORE_ACTIVATION,
+                            .side = HOOK_BEFORE_ACTIVATION,
                             .saved_bytes = saved_bytes,
                             .forward = forward,
                             .backward_output = backward_output,

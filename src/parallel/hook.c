@@ -31,9 +31,9 @@ const struct hook_list *hook_table_list(const struct hook_table *table, int64_t 
     return table && table->lists ? &table->lists[layer * ATTACH_PLACE_COUNT + place] : &empty_list;
 }
 
-bool hook_list_has(const struct hook_list *list, enum hook_stage stage) {
+bool hook_list_has(const struct hook_list *list, enum hook_side side) {
     for (int i = 0; i < list->count; i++)
-        if (list->hook[i].stage == stage)
+        if (list->hook[i].side == side)
             return true;
     return false;
 }
@@ -65,47 +65,46 @@ int hook_list_deltas(const struct hook_list *list, const struct hook_call *call,
     for (*count = 0; *count < list->count && call->dtype == DTYPE_BF16 && !status; ++*count) {
         const struct hook *hook = &list->hook[*count];
         struct hook_call own = call_of(list, *count, call);
-        if (hook->stage == HOOK_BEFORE_ACTIVATION && !hook->delta)
+        if (hook->side == HOOK_BEFORE_ACTIVATION && !hook->delta)
             break;
-        if (hook->stage == HOOK_BEFORE_ACTIVATION)
+        if (hook->side == HOOK_BEFORE_ACTIVATION)
             status = hook->delta(hook->self, &own, &gemm->delta[gemm->delta_count++]);
     }
     return status;
 }
 
-int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call) {
-    return hook_list_forward_from(list, 0, stage, call);
+int hook_list_forward(const struct hook_list *list, enum hook_side side, const struct hook_call *call) {
+    return hook_list_forward_from(list, 0, side, call);
 }
 
-int hook_list_forward_from(const struct hook_list *list, int count, enum hook_stage stage,
-                           const struct hook_call *call) {
+int hook_list_forward_from(const struct hook_list *list, int count, enum hook_side side, const struct hook_call *call) {
     int status = STATUS_OK;
     for (int i = count; i < list->count && !status; i++) {
         const struct hook *hook = &list->hook[i];
         struct hook_call own = call_of(list, i, call);
-        if (hook->stage == stage && hook->forward)
+        if (hook->side == side && hook->forward)
             status = hook->forward(hook->self, &own);
     }
     return status;
 }
 
-int hook_list_backward_output(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call) {
+int hook_list_backward_output(const struct hook_list *list, enum hook_side side, const struct hook_call *call) {
     int status = STATUS_OK;
     for (int i = list->count - 1; i >= 0 && !status; i--) {
         const struct hook *hook = &list->hook[i];
         struct hook_call own = call_of(list, i, call);
-        if (hook->stage == stage && hook->backward_output)
+        if (hook->side == side && hook->backward_output)
             status = hook->backward_output(hook->self, &own);
     }
     return status;
 }
 
-int hook_list_backward_input(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call) {
+int hook_list_backward_input(const struct hook_list *list, enum hook_side side, const struct hook_call *call) {
     int status = STATUS_OK;
     for (int i = list->count - 1; i >= 0 && !status; i--) {
         const struct hook *hook = &list->hook[i];
         struct hook_call own = call_of(list, i, call);
-        if (hook->stage == stage && hook->backward_input)
+        if (hook->side == side && hook->backward_input)
             status = hook->backward_input(hook->self, &own);
     }
     return status;

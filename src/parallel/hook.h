@@ -20,7 +20,8 @@ enum attach_place {
     ATTACH_PLACE_COUNT
 };
 
-enum hook_stage { HOOK_BEFORE_ACTIVATION, HOOK_AFTER_ACTIVATION };
+/* The side of the activation at which a hook runs. */
+enum hook_side { HOOK_BEFORE_ACTIVATION, HOOK_AFTER_ACTIVATION };
 
 /* Consecutive rows of a batch that use one adapter. Training is one segment of slot 0. */
 struct hook_segment {
@@ -53,8 +54,8 @@ struct hook_prefix {
     float *dk, *dv;
 };
 
-/* Virtual tokens of the embedding: rows behind the vocabulary, id vocab_size + v of the first method's. The table is
- * whole on every tensor rank; so is its gradient: fp32, accumulated, or NULL. */
+/* Virtual tokens of the embedding: rows behind the vocabulary; the first method's have the ids from vocab_size on. The
+ * table is whole on every tensor rank; so is its gradient: fp32, accumulated, or NULL. */
 struct hook_virtual {
     int64_t tokens;
     const void *table; /* [tokens, C] */
@@ -63,26 +64,25 @@ struct hook_virtual {
 
 /* One method at one place. The forward changes y after the base wrote it. The backward has two halves:
  * `backward_output` runs before the base's backward and turns dy into the gradient of what the base wrote;
- * `backward_input` runs behind it and adds the method's own part to dx. Members that a method does not need are NULL.
+ * `backward_input` runs after it and adds the method's own part to dx. Members that a method does not need are NULL.
  * They are called while the rank is planning, too, and then only note the scratch that they need.
  *
- * At a projection a rank's hook sees all rows, its own share of what is cut over the tensor ranks, and y before it is
- * summed over them: a hook there is linear in y. Behind a half of the block it sees whole results, of the rank's rows
- * of the stream. */
+ * At a projection a rank's hook sees all rows, its own share of the columns that are cut over the tensor ranks, and y
+ * before it is summed over them: a hook there is linear in y. At ATTACH_AFTER_* it sees whole results, of the rank's
+ * rows of the stream. */
 struct hook {
     void *self;
-    enum hook_stage stage;
+    enum hook_side side;
     size_t (*saved_bytes)(void *self, const struct hook_call *call);
     int (*forward)(void *self, const struct hook_call *call);
     int (*backward_output)(void *self, const struct hook_call *call);
     int (*backward_input)(void *self, const struct hook_call *call);
-    /* At a projection in bf16, training or not: what the method adds to y, for the base's product to add in fp32 before
-     * it rounds; then `forward` is left out. Not asked where another method, which is in between, needs y as it was.
-     * NULL: `forward` serves. */
+    /* At a projection in bf16, training or not: the base's product adds this to y in fp32 before it rounds, and
+     * `forward` is left out. Nobody asks where a method in between needs y as it was. NULL: `forward` serves. */
     int (*delta)(void *self, const struct hook_call *call, struct gemm_delta *delta);
     /* ATTACH_KV only. */
     int (*prefix)(void *self, int layer, struct hook_prefix *prefix);
-    /* ATTACH_EMBEDDING only. Where the stage has no embedding only the number is asked for. */
+    /* ATTACH_EMBEDDING only. A stage without an embedding asks for the number alone. */
     int (*virtual_rows)(void *self, struct hook_virtual *rows);
 };
 
@@ -103,17 +103,16 @@ void hook_table_free(struct hook_table *table);
 int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook);
 /* Never NULL: a table without hooks, or no table at all, gives an empty list. */
 const struct hook_list *hook_table_list(const struct hook_table *table, int64_t layer, enum attach_place place);
-bool hook_list_has(const struct hook_list *list, enum hook_stage stage);
+bool hook_list_has(const struct hook_list *list, enum hook_side side);
 /* Bytes the list keeps of a forward, each hook's part aligned; `call` gives the shape. */
 size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_call *call);
-/* Run the list's hooks of one stage. `call->saved` is the list's block. */
-int hook_list_forward(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
-/* What the first hooks of the list add to a projection's product before it is rounded, and how many hooks that is. */
+/* Run the list's hooks of one side. `call->saved` is the list's block. */
+int hook_list_forward(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
+/* Gives the product what the first hooks of the list add to it before it rounds, and counts these hooks. */
 int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, struct gemm *gemm, int *count);
 /* hook_list_forward without the first `count`. */
-int hook_list_forward_from(const struct hook_list *list, int count, enum hook_stage stage,
-                           const struct hook_call *call);
-int hook_list_backward_output(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
-int hook_list_backward_input(const struct hook_list *list, enum hook_stage stage, const struct hook_call *call);
+int hook_list_forward_from(const struct hook_list *list, int count, enum hook_side side, const struct hook_call *call);
+int hook_list_backward_output(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
+int hook_list_backward_input(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
 
 #endif

@@ -19,7 +19,7 @@ struct linear {
     enum linear_split split;
 };
 
-/* One call: the rows, where they are, and what stands around the product. */
+/* One call: the rows, where they are, and the steps around the product. */
 struct linear_call {
     struct rank *rank;
     const struct param_store *store;
@@ -30,8 +30,8 @@ struct linear_call {
     const void *x; /* [N, in] */
     void *y;       /* [N, out] forward; row stride y_stride when not 0 */
     int64_t y_stride;
-    /* Under sequence parallelism a column linear has its x and dx, and a row linear its y and dy, in this rank's rows
-     * of the residual stream alone; the whole ones stand here meanwhile: [N, C] each. */
+    /* Under sequence parallelism x and dx of a column linear, and y and dy of a row linear, are this rank's rows of the
+     * residual stream; the whole ones stand here meanwhile: [N, C] each. */
     void *whole, *whole_gradient;
     bool y_dtype_is_fp32;        /* forward only: y is fp32 whatever dtype is */
     enum gemm_epilogue epilogue; /* fused only when no hook stands in between: see linear_can_fuse */
@@ -41,7 +41,7 @@ struct linear_call {
     bool overwrite_gradients;    /* the first micro batch of a step: weight gradients are written, not added to */
 };
 
-/* Whether an activation directly behind the linear may be its epilogue. */
+/* Whether an activation directly after the linear may be its epilogue. */
 bool linear_can_fuse(const struct hook_list *hooks);
 int linear_forward(const struct linear *linear, const struct linear_call *call);
 /* dx, and the gradients of weight and bias where they train. */

@@ -8,7 +8,7 @@
 #include "kernels/ops.h"
 #include "parallel/grid.h"
 
-/* What a second of a step went to, for the benchmark. */
+/* The kinds of work that a step's time is booked to, for the benchmark. */
 enum phase {
     PHASE_GEMM,
     PHASE_ATTENTION,
@@ -50,7 +50,7 @@ int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
 int rank_allocate_workspace(struct rank *rank);
 void rank_close(struct rank *rank);
 
-/* Around one operation of a run. */
+/* Before and after one operation of a run. */
 static inline double rank_phase_begin(const struct rank *rank) {
     return rank->is_timed ? clock_seconds() : 0;
 }

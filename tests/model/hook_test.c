@@ -111,7 +111,7 @@ static void run(struct test_model *t, double *loss) {
 struct place_case {
     const char *name;
     enum attach_place place;
-    enum hook_stage stage;
+    enum hook_side side;
     const char *weight, *bias; /* of the linear that the change folds into */
     bool scales_columns;       /* behind an activation: the scale folds into the next linear's inputs */
     bool has_addition;
@@ -196,7 +196,7 @@ static void a_hook_equals_folded_weights(void **state) {
         struct hook_table table;
         test_ok(hook_table_init(&table, LAYERS));
         struct hook hook = {.self = &h,
-                            .stage = p->stage,
+                            .side = p->side,
                             .saved_bytes = hook_saved_bytes,
                             .forward = hook_forward,
                             .backward_output = hook_backward_output,

@@ -43,7 +43,7 @@ struct chunked {
 /* `keeps_all`: with a hook at the first layer that does nothing, so that every layer has a backward. */
 static void chunked_open(struct chunked *c, const struct prompt_stack *stack, int chunks,
                          const struct model_recompute *recompute, bool keeps_all) {
-    static const struct hook nothing = {.stage = HOOK_BEFORE_ACTIVATION};
+    static const struct hook nothing = {.side = HOOK_BEFORE_ACTIVATION};
     *c = (struct chunked){.options = {.config = prompt_base(),
                                       .dtype = stack->dtype,
                                       .use = MODEL_TRAIN,
