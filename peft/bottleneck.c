@@ -128,12 +128,12 @@ static const struct peft_config *config_of(const struct bottleneck *bottleneck) 
 
 static struct kept place_kept(const struct bottleneck *bottleneck, const struct hook_call *call, struct arena *arena) {
     const struct peft_config *config = config_of(bottleneck);
-    size_t N = (size_t)call->rows, width = dtype_bytes(call->dtype), wide = N * (size_t)call->out * width;
+    size_t N = (size_t)call->rows, width = dtype_bytes(call->dtype), bytes = N * (size_t)call->out * width;
     struct kept kept = {0};
     if (config->adapter_style != PEFT_PARALLEL)
-        kept.in = arena_take(arena, wide);
+        kept.in = arena_take(arena, bytes);
     if (config->adapter_pre_norm) {
-        kept.normed = arena_take(arena, wide);
+        kept.normed = arena_take(arena, bytes);
         kept.mean = arena_take(arena, N * sizeof(float));
         kept.rstd = arena_take(arena, N * sizeof(float));
     }

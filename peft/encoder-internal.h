@@ -6,15 +6,15 @@
 #include "method-internal.h"
 
 /* The stack's weights as fp32: themselves, or a copy that a global batch begins with. */
-struct wide_weights {
+struct fp32_weights {
     struct peft *peft;
     void *memory; /* [flat_elements]; NULL where they are fp32 */
 };
-size_t wide_bytes(const struct wide_weights *wide);
-int wide_allocate(struct wide_weights *wide);
-void wide_free(struct wide_weights *wide);
-int wide_begin(struct wide_weights *wide);
-const float *wide_weight(const struct wide_weights *wide, int id);
+size_t fp32_bytes(const struct fp32_weights *fp32);
+int fp32_allocate(struct fp32_weights *fp32);
+void fp32_free(struct fp32_weights *fp32);
+int fp32_begin(struct fp32_weights *fp32);
+const float *fp32_weight(const struct fp32_weights *fp32, int id);
 
 /* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
 int encoder_check(const struct peft_adapter *adapter);
@@ -42,7 +42,7 @@ enum { ENCODER_LSTMS = 64, ENCODER_STEPS = 2 * ENCODER_LSTMS + 4 };
 
 struct encoder {
     struct peft_adapter *adapter;
-    const struct wide_weights *wide;
+    const struct fp32_weights *fp32;
     int64_t rows, width; /* of the embedding */
     int embedding;
     double dropout;           /* of ENCODER_DROPOUT, in global batches that train */

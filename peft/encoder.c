@@ -5,33 +5,33 @@
 
 /* ---- weights ---- */
 
-size_t wide_bytes(const struct wide_weights *wide) {
-    const struct param_store *store = &wide->peft->store;
+size_t fp32_bytes(const struct fp32_weights *fp32) {
+    const struct param_store *store = &fp32->peft->store;
     return store->dtype == DTYPE_F32 ? 0 : (size_t)store->flat_elements * sizeof(float);
 }
 
-int wide_allocate(struct wide_weights *wide) {
-    size_t bytes = wide_bytes(wide);
-    return bytes ? device_alloc(wide->peft->store.device, bytes, &wide->memory) : STATUS_OK;
+int fp32_allocate(struct fp32_weights *fp32) {
+    size_t bytes = fp32_bytes(fp32);
+    return bytes ? device_alloc(fp32->peft->store.device, bytes, &fp32->memory) : STATUS_OK;
 }
 
-void wide_free(struct wide_weights *wide) {
-    if (wide->memory)
-        device_free(wide->peft->store.device, wide->memory);
-    wide->memory = NULL;
+void fp32_free(struct fp32_weights *fp32) {
+    if (fp32->memory)
+        device_free(fp32->peft->store.device, fp32->memory);
+    fp32->memory = NULL;
 }
 
-int wide_begin(struct wide_weights *wide) {
-    const struct param_store *store = &wide->peft->store;
+int fp32_begin(struct fp32_weights *fp32) {
+    const struct param_store *store = &fp32->peft->store;
     if (store->dtype == DTYPE_F32)
         return STATUS_OK;
-    return rank_run(wide->peft->rank, PHASE_REST, cast, store->flat_elements, store->dtype, store->weights, DTYPE_F32,
-                    wide->memory);
+    return rank_run(fp32->peft->rank, PHASE_REST, cast, store->flat_elements, store->dtype, store->weights, DTYPE_F32,
+                    fp32->memory);
 }
 
-const float *wide_weight(const struct wide_weights *wide, int id) {
-    const struct param_store *store = &wide->peft->store;
-    const float *weights = store->dtype == DTYPE_F32 ? store->weights : wide->memory;
+const float *fp32_weight(const struct fp32_weights *fp32, int id) {
+    const struct param_store *store = &fp32->peft->store;
+    const float *weights = store->dtype == DTYPE_F32 ? store->weights : fp32->memory;
     return weights ? weights + store->offset[id] : NULL;
 }
 
@@ -167,14 +167,14 @@ static int project(const struct encoder *encoder, const float *x, int64_t in, in
                         .k = in,
                         .a = x,
                         .lda = in,
-                        .b = wide_weight(encoder->wide, weight),
+                        .b = fp32_weight(encoder->fp32, weight),
                         .ldb = in,
                         .b_transposed = true,
                         .c = y,
                         .ldc = out,
                         .type = DTYPE_F32,
                         .c_type = DTYPE_F32,
-                        .bias = wide_weight(encoder->wide, bias)};
+                        .bias = fp32_weight(encoder->fp32, bias)};
     return multiply(encoder, &gemm);
 }
 
@@ -215,7 +215,7 @@ static int project_back(const struct encoder *encoder, const float *dy, int64_t 
                         .k = out,
                         .a = dy,
                         .lda = out,
-                        .b = wide_weight(encoder->wide, weight),
+                        .b = fp32_weight(encoder->fp32, weight),
                         .ldb = in,
                         .c = dx,
                         .ldc = in,
@@ -243,8 +243,8 @@ static struct lstm lstm_call(const struct encoder *encoder, const struct encoder
     return (struct lstm){.steps = encoder->rows,
                          .hidden = hidden,
                          .is_reverse = d,
-                         .weight = wide_weight(encoder->wide, direction->state),
-                         .bias = wide_weight(encoder->wide, direction->state_bias),
+                         .weight = fp32_weight(encoder->fp32, direction->state),
+                         .bias = fp32_weight(encoder->fp32, direction->state_bias),
                          .gates = direction->gates,
                          .cells = direction->cells,
                          .y = step->y ? step->y + d * hidden : NULL,
@@ -341,7 +341,7 @@ static int set_keys(struct encoder *encoder) {
 }
 
 int encoder_forward(struct encoder *encoder) {
-    const float *x = wide_weight(encoder->wide, encoder->embedding);
+    const float *x = fp32_weight(encoder->fp32, encoder->embedding);
     int status = set_keys(encoder);
     for (int i = 0; i < encoder->count && !status; i++) {
         struct encoder_step *step = &encoder->steps[i];
@@ -365,7 +365,7 @@ int encoder_backward(struct encoder *encoder) {
     int status = STATUS_OK;
     for (int i = encoder->count - 1; i >= 0 && !status; i--) {
         struct encoder_step *step = &encoder->steps[i];
-        const float *x = i ? step[-1].y : wide_weight(encoder->wide, encoder->embedding);
+        const float *x = i ? step[-1].y : fp32_weight(encoder->fp32, encoder->embedding);
         float *dx = i ? step[-1].dy : param_gradient(&encoder->adapter->peft->store, encoder->embedding);
         if (step->kind == ENCODER_LINEAR) {
             status =

@@ -203,11 +203,11 @@ struct writing {
 static int get(void *context, const struct ckpt_block *block, void *values) {
     const struct writing *writing = context;
     const struct merge *m = writing->merge;
-    bool is_narrow = writing->dtype == DTYPE_BF16;
-    float *wide = is_narrow ? m->block : values;
-    int status = read_changed(m, block, wide);
-    for (int64_t i = 0; i < block->rows * block->columns && is_narrow && !status; i++)
-        ((uint16_t *)values)[i] = bf16_from_float(wide[i]);
+    bool is_bf16 = writing->dtype == DTYPE_BF16;
+    float *fp32 = is_bf16 ? m->block : values;
+    int status = read_changed(m, block, fp32);
+    for (int64_t i = 0; i < block->rows * block->columns && is_bf16 && !status; i++)
+        ((uint16_t *)values)[i] = bf16_from_float(fp32[i]);
     return status;
 }
 

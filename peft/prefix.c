@@ -14,9 +14,9 @@
 
 struct prefix_layer {
     bool is_here;
-    int weight, bias;            /* ids */
-    void *table[2];              /* keys and values [tokens, width] of the stack's type */
-    float *values[2], *slope[2]; /* the same in fp32 (what `table` is where that is the type), and its gradient */
+    int weight, bias;               /* ids */
+    void *table[2];                 /* keys and values [tokens, width] of the stack's type */
+    float *values[2], *gradient[2]; /* the same in fp32 (what `table` is where that is the type), and its gradient */
 };
 
 struct prefix {
@@ -25,10 +25,10 @@ struct prefix {
     bool is_first;         /* this stage has the encoder */
     bool is_projected;
     struct encoder encoder;
-    struct wide_weights wide;
+    struct fp32_weights fp32;
     void *memory;
-    float *hidden, *hidden_slope; /* [tokens, inner] */
-    struct prefix_layer *layers;  /* [L] */
+    float *hidden, *hidden_gradient; /* [tokens, inner] */
+    struct prefix_layer *layers;     /* [L] */
 };
 
 /* ---- the parameters ---- */
@@ -107,8 +107,8 @@ static int describe(struct peft_adapter *adapter) {
         param_share(whole_width(peft), tensor + 1, tensors) - param_share(whole_width(peft), tensor, tensors);
     prefix->is_first = peft_has_layer(peft, 0);
     prefix->is_projected = peft_is_encoded(adapter);
-    prefix->wide.peft = peft;
-    prefix->encoder.wide = &prefix->wide;
+    prefix->fp32.peft = peft;
+    prefix->encoder.fp32 = &prefix->fp32;
     if (!status && prefix->is_projected)
         status = add_encoder(adapter, prefix);
     for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
@@ -119,7 +119,7 @@ static int describe(struct peft_adapter *adapter) {
 static void close_prefix(struct peft_adapter *adapter) {
     struct prefix *prefix = adapter->own;
     if (prefix) {
-        wide_free(&prefix->wide);
+        fp32_free(&prefix->fp32);
         device_free(adapter->peft->rank->device, prefix->memory);
         free(prefix->layers);
     }
@@ -141,8 +141,11 @@ static int give_prefix(void *self, int layer, struct hook_prefix *prefix) {
     const struct peft_adapter *adapter = self;
     const struct prefix *own = adapter->own;
     const struct prefix_layer *here = &own->layers[layer];
-    *prefix = (struct hook_prefix){
-        .tokens = own->tokens, .k = here->table[0], .v = here->table[1], .dk = here->slope[0], .dv = here->slope[1]};
+    *prefix = (struct hook_prefix){.tokens = own->tokens,
+                                   .k = here->table[0],
+                                   .v = here->table[1],
+                                   .dk = here->gradient[0],
+                                   .dv = here->gradient[1]};
     return STATUS_OK;
 }
 
@@ -160,8 +163,8 @@ static int64_t half(const struct prefix *prefix, int which, int64_t columns) {
 static int make_half(struct peft_adapter *adapter, const struct prefix_layer *layer, int which) {
     const struct prefix *prefix = adapter->own;
     enum dtype dtype = adapter->peft->store.dtype;
-    const float *weight = wide_weight(&prefix->wide, layer->weight);
-    const float *bias = prefix->is_projected ? wide_weight(&prefix->wide, layer->bias) : NULL;
+    const float *weight = fp32_weight(&prefix->fp32, layer->weight);
+    const float *bias = prefix->is_projected ? fp32_weight(&prefix->fp32, layer->bias) : NULL;
     struct gemm gemm = {.m = prefix->tokens,
                         .n = prefix->width,
                         .k = prefix->inner,
@@ -188,11 +191,11 @@ static int return_half(struct peft_adapter *adapter, const struct prefix_layer *
     const struct param_store *store = &adapter->peft->store;
     float *gradient = param_gradient(store, layer->weight);
     float *bias_gradient = prefix->is_projected ? param_gradient(store, layer->bias) : NULL;
-    const float *weight = wide_weight(&prefix->wide, layer->weight);
+    const float *weight = fp32_weight(&prefix->fp32, layer->weight);
     struct gemm gemm = {.m = prefix->width,
                         .n = prefix->inner,
                         .k = prefix->tokens,
-                        .a = layer->slope[which],
+                        .a = layer->gradient[which],
                         .lda = prefix->width,
                         .a_transposed = true,
                         .b = prefix->hidden,
@@ -206,11 +209,11 @@ static int return_half(struct peft_adapter *adapter, const struct prefix_layer *
     struct gemm back = {.m = prefix->tokens,
                         .n = prefix->inner,
                         .k = prefix->width,
-                        .a = layer->slope[which],
+                        .a = layer->gradient[which],
                         .lda = prefix->width,
                         .b = weight ? weight + half(prefix, which, prefix->inner) : NULL,
                         .ldb = prefix->inner,
-                        .c = prefix->hidden_slope,
+                        .c = prefix->hidden_gradient,
                         .ldc = prefix->inner,
                         .type = DTYPE_F32,
                         .c_type = DTYPE_F32,
@@ -219,7 +222,7 @@ static int return_half(struct peft_adapter *adapter, const struct prefix_layer *
     return status || !prefix->is_projected ? status : multiply(adapter, &back);
 }
 
-static int clear_slopes(struct peft_adapter *adapter) {
+static int clear_gradients(struct peft_adapter *adapter) {
     const struct prefix *prefix = adapter->own;
     struct rank *rank = adapter->peft->rank;
     size_t bytes = (size_t)(prefix->tokens * prefix->width) * sizeof(float);
@@ -228,9 +231,9 @@ static int clear_slopes(struct peft_adapter *adapter) {
         return STATUS_OK;
     for (int64_t l = 0; l < adapter->peft->base.num_layers && !status; l++)
         for (int which = 0; which < 2 && prefix->layers[l].is_here && !status; which++)
-            status = stream_zero(rank->exec.stream, prefix->layers[l].slope[which], bytes);
+            status = stream_zero(rank->exec.stream, prefix->layers[l].gradient[which], bytes);
     if (!status && prefix->is_projected)
-        status = stream_zero(rank->exec.stream, prefix->hidden_slope,
+        status = stream_zero(rank->exec.stream, prefix->hidden_gradient,
                              (size_t)(prefix->tokens * prefix->inner) * sizeof(float));
     return status;
 }
@@ -250,13 +253,13 @@ static int make_hidden(struct peft_adapter *adapter) {
 
 static int begin(struct peft_adapter *adapter) {
     struct prefix *prefix = adapter->own;
-    int status = wide_begin(&prefix->wide);
+    int status = fp32_begin(&prefix->fp32);
     if (!status && prefix->is_projected)
         status = make_hidden(adapter);
     for (int64_t l = 0; l < adapter->peft->base.num_layers && !status; l++)
         for (int which = 0; which < 2 && prefix->layers[l].is_here && !status; which++)
             status = make_half(adapter, &prefix->layers[l], which);
-    return status ? status : clear_slopes(adapter);
+    return status ? status : clear_gradients(adapter);
 }
 
 static int end(struct peft_adapter *adapter) {
@@ -269,9 +272,9 @@ static int end(struct peft_adapter *adapter) {
             status = return_half(adapter, &prefix->layers[l], which);
     if (status || !prefix->is_projected)
         return status;
-    status = rank_sum(rank, rank->tensor, prefix->hidden_slope, count, DTYPE_F32);
+    status = rank_sum(rank, rank->tensor, prefix->hidden_gradient, count, DTYPE_F32);
     if (!status)
-        status = rank_sum(rank, rank->pipeline[0], prefix->hidden_slope, count, DTYPE_F32);
+        status = rank_sum(rank, rank->pipeline[0], prefix->hidden_gradient, count, DTYPE_F32);
     return status || !prefix->is_first ? status : encoder_backward(&prefix->encoder);
 }
 
@@ -318,10 +321,10 @@ static void place(struct peft_adapter *adapter, struct arena *arena) {
     if (prefix->is_projected && prefix->is_first) {
         encoder_place(&prefix->encoder, arena);
         prefix->hidden = encoder_last(&prefix->encoder)->y;
-        prefix->hidden_slope = encoder_last(&prefix->encoder)->dy;
+        prefix->hidden_gradient = encoder_last(&prefix->encoder)->dy;
     } else {
         prefix->hidden = arena_take(arena, hidden * sizeof(float));
-        prefix->hidden_slope = arena_take(arena, hidden * sizeof(float));
+        prefix->hidden_gradient = arena_take(arena, hidden * sizeof(float));
     }
     for (int64_t l = 0; l < adapter->peft->base.num_layers; l++)
         for (int which = 0; which < 2 && prefix->layers[l].is_here; which++) {
@@ -329,7 +332,7 @@ static void place(struct peft_adapter *adapter, struct arena *arena) {
             layer->values[which] = arena_take(arena, count * sizeof(float));
             layer->table[which] =
                 dtype == DTYPE_F32 ? layer->values[which] : arena_take(arena, count * dtype_bytes(dtype));
-            layer->slope[which] = adapter->peft->trains ? arena_take(arena, count * sizeof(float)) : NULL;
+            layer->gradient[which] = adapter->peft->trains ? arena_take(arena, count * sizeof(float)) : NULL;
         }
 }
 
@@ -359,7 +362,7 @@ static int allocate(struct peft_adapter *adapter) {
         return status_wrap(status, "prefix keys and values");
     arena = arena_over(prefix->memory, arena.used);
     place(adapter, &arena);
-    status = wide_allocate(&prefix->wide);
+    status = fp32_allocate(&prefix->fp32);
     return status || prefix->is_projected ? status : set_unit(adapter);
 }
 
@@ -370,7 +373,7 @@ static int attach(struct peft_adapter *adapter) {
     struct arena arena = ARENA_PLAN;
     int status = STATUS_OK;
     place(adapter, &arena);
-    peft->own_bytes += arena.used + wide_bytes(&prefix->wide);
+    peft->own_bytes += arena.used + fp32_bytes(&prefix->fp32);
     for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
         status = hook_table_add(&peft->hooks, layer, ATTACH_KV, &hook);
     if (!status && peft->rank->is_planning) /* notes the scratch */

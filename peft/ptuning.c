@@ -10,7 +10,7 @@ struct ptuning {
     struct prompt prompt; /* its table: where there is no encoder */
     bool is_encoded;      /* the table comes from the encoder */
     struct encoder encoder;
-    struct wide_weights wide;
+    struct fp32_weights fp32;
     void *memory;
     void *table; /* [tokens, C] of the stack's type, where that is not fp32; else the encoder's last y serves */
 };
@@ -66,15 +66,15 @@ static int describe(struct peft_adapter *adapter) {
     if (status)
         return status;
     own->is_encoded = peft_is_encoded(adapter);
-    own->wide.peft = adapter->peft;
-    own->encoder.wide = &own->wide;
+    own->fp32.peft = adapter->peft;
+    own->encoder.fp32 = &own->fp32;
     return own->is_encoded ? add_encoder(adapter, own) : prompt_add_table(adapter, &own->prompt);
 }
 
 static void close_ptuning(struct peft_adapter *adapter) {
     struct ptuning *own = adapter->own;
     if (own) {
-        wide_free(&own->wide);
+        fp32_free(&own->fp32);
         device_free(adapter->peft->rank->device, own->memory);
     }
     free(own);
@@ -120,7 +120,7 @@ static int begin(struct peft_adapter *adapter) {
     if (!own->is_encoded || !own->prompt.is_here)
         return STATUS_OK;
     struct encoder_step *last = encoder_last(&own->encoder);
-    int status = wide_begin(&own->wide);
+    int status = fp32_begin(&own->fp32);
     if (!status)
         status = encoder_forward(&own->encoder);
     if (!status && dtype != DTYPE_F32)
@@ -165,7 +165,7 @@ static int allocate(struct peft_adapter *adapter) {
         return status_wrap(status, "prompt encoder");
     arena = arena_over(own->memory, arena.used);
     place(adapter, &arena);
-    return wide_allocate(&own->wide);
+    return fp32_allocate(&own->fp32);
 }
 
 static int attach(struct peft_adapter *adapter) {
@@ -174,7 +174,7 @@ static int attach(struct peft_adapter *adapter) {
     struct arena arena = ARENA_PLAN;
     if (own->is_encoded && own->prompt.is_here) {
         place(adapter, &arena);
-        adapter->peft->own_bytes += arena.used + wide_bytes(&own->wide);
+        adapter->peft->own_bytes += arena.used + fp32_bytes(&own->fp32);
     }
     int status = hook_table_add(&adapter->peft->hooks, 0, ATTACH_EMBEDDING, &hook);
     if (!status && adapter->peft->rank->is_planning) /* notes the scratch */

@@ -2,18 +2,18 @@
 
 float f16_to_float(uint16_t bits) {
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16;
-    uint32_t exponent = (bits >> 10) & 31, fraction = bits & 1023, wide;
+    uint32_t exponent = (bits >> 10) & 31, fraction = bits & 1023, fp32;
     if (exponent == 31) {
-        wide = sign | 0x7f800000 | fraction << 13;
+        fp32 = sign | 0x7f800000 | fraction << 13;
     } else if (exponent) {
-        wide = sign | (exponent + 112) << 23 | fraction << 13;
+        fp32 = sign | (exponent + 112) << 23 | fraction << 13;
     } else { /* zero or subnormal: fraction * 2^-24 is exact in a float */
         float value = (float)fraction * 0x1p-24f;
-        memcpy(&wide, &value, sizeof wide);
-        wide |= sign;
+        memcpy(&fp32, &value, sizeof fp32);
+        fp32 |= sign;
     }
     float value;
-    memcpy(&value, &wide, sizeof value);
+    memcpy(&value, &fp32, sizeof value);
     return value;
 }
 

@@ -20,9 +20,9 @@ static inline const char *dtype_name(enum dtype type) {
 
 /* bfloat16 is the upper half of an IEEE float; rounding is to nearest, ties to even; NaN stays NaN. */
 static inline float bf16_to_float(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
+    uint32_t fp32 = (uint32_t)bits << 16;
     float value;
-    memcpy(&value, &wide, sizeof value);
+    memcpy(&value, &fp32, sizeof value);
     return value;
 }
 

@@ -32,7 +32,7 @@ static size_t stream_bytes(const struct model *model) {
     return stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, model->options.max_rows);
 }
 
-static size_t wide_bytes(const struct model *model) {
+static size_t ffn_bytes(const struct model *model) {
     return (size_t)model->options.max_rows * (size_t)model->ffn * dtype_bytes(model->options.dtype);
 }
 
@@ -68,8 +68,8 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
     saved->attention = arena_take(arena, N * heads_row);
     saved->middle = arena_take(arena, stream_bytes(model));
     saved->norm2 = no_norm2 ? shared->norm2 : arena_take(arena, stream_bytes(model));
-    saved->fc1 = arena_take(arena, wide_bytes(model));
-    saved->gelu = no_gelu ? shared->gelu : arena_take(arena, wide_bytes(model));
+    saved->fc1 = arena_take(arena, ffn_bytes(model));
+    saved->gelu = no_gelu ? shared->gelu : arena_take(arena, ffn_bytes(model));
     saved->mean1 = arena_take(arena, own * sizeof(float));
     saved->rstd1 = arena_take(arena, own * sizeof(float));
     saved->mean2 = arena_take(arena, own * sizeof(float));
@@ -165,7 +165,7 @@ static void place_slots(struct model *model, struct arena *arena) {
         shared.norm2 = arena_take(arena, stream_bytes(model));
     }
     if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->mlp_act))
-        shared.gelu = arena_take(arena, wide_bytes(model));
+        shared.gelu = arena_take(arena, ffn_bytes(model));
     for (int slot = 0; slot < model->options.slots; slot++) {
         place_batch(model, arena, &model->slots[slot].batch);
         place_kept_blocks(model, arena, slot, &placed, &shared);
@@ -223,7 +223,7 @@ static void place_gradients(struct model *model, struct arena *arena) {
     model->own_d = is_end ? arena_take(arena, stream_bytes(model)) : NULL;
     model->d_norm = arena_take(arena, stream_bytes(model)); /* also [N, C / tensor ranks] */
     model->d_qkv = arena_take(arena, N * (size_t)model->qkv * dtype_bytes(o->dtype));
-    model->d_fc = arena_take(arena, wide_bytes(model));
+    model->d_fc = arena_take(arena, ffn_bytes(model));
 }
 
 static void place_step(struct model *model, struct arena *arena) {

@@ -9,9 +9,9 @@ enum { CHUNK = 8192 };
 static inline float half_to_float(uint16_t bits) {
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = (uint32_t)(bits & 0x7fff) << 13;
     float small = (float)(int32_t)(bits & 0x7fff) * 0x1p-24f;
-    uint32_t wide = rest + (rest >= 0x0f800000u ? 0x70000000u : 0x38000000u);
-    wide = rest < 0x00800000u ? vfloat_to_bits(small) : wide;
-    return vbits_to_float(wide | sign);
+    uint32_t fp32 = rest + (rest >= 0x0f800000u ? 0x70000000u : 0x38000000u);
+    fp32 = rest < 0x00800000u ? vfloat_to_bits(small) : fp32;
+    return vbits_to_float(fp32 | sign);
 }
 
 static inline uint16_t half_from_float(float value) {

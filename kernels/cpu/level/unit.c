@@ -10,7 +10,7 @@ TYPED_BODY float unit_of(float x, enum unit unit) {
 }
 
 /* With e = exp(-|x|): 1 - sigmoid(x) is the other of 1 / (1 + e) and e / (1 + e), and no difference. */
-TYPED_BODY float slope_of(float x, enum unit unit) {
+TYPED_BODY float gradient_of(float x, enum unit unit) {
     if (unit == UNIT_RELU)
         return x > 0.0f ? 1.0f : 0.0f;
     if (unit == UNIT_TANH)
@@ -35,7 +35,7 @@ TYPED_BODY void backward_chunk(const struct unit_call *a, int64_t first, int64_t
     void *dx = at(a->dx, first, type);
 #pragma omp simd
     for (int64_t i = 0; i < count; i++)
-        store(dx, i, type, load(dy, i, type) * slope_of(load(x, i, type), unit));
+        store(dx, i, type, load(dy, i, type) * gradient_of(load(x, i, type), unit));
 }
 
 TYPED_BODY void forward_unit(const struct unit_call *a, int64_t first, int64_t count, enum dtype type) {

@@ -38,19 +38,19 @@ DEFINE_COMBINE(sum_i64, uint64_t, SUM)
 /* bf16 is combined as fp32 and rounded once. */
 #define DEFINE_COMBINE_BF16(name, combine)                                                                             \
     static void name(const struct comm_reduction *r, size_t offset, int64_t n, uint16_t *restrict block) {             \
-        float wide[BLOCK_BYTES / sizeof(uint16_t)];                                                                    \
+        float fp32[BLOCK_BYTES / sizeof(uint16_t)];                                                                    \
         const uint16_t *a = (const uint16_t *)((const char *)r->from[0] + offset);                                     \
         for (int64_t i = 0; i < n; i++)                                                                                \
-            wide[i] = bf16_to_float(a[i]);                                                                             \
+            fp32[i] = bf16_to_float(a[i]);                                                                             \
         for (int source = 1; source < r->sources; source++) {                                                          \
             const uint16_t *b = (const uint16_t *)((const char *)r->from[source] + offset);                            \
             for (int64_t i = 0; i < n; i++) {                                                                          \
                 float value = bf16_to_float(b[i]);                                                                     \
-                wide[i] = combine(wide[i], value);                                                                     \
+                fp32[i] = combine(fp32[i], value);                                                                     \
             }                                                                                                          \
         }                                                                                                              \
         for (int64_t i = 0; i < n; i++)                                                                                \
-            block[i] = bf16_from_float(wide[i]);                                                                       \
+            block[i] = bf16_from_float(fp32[i]);                                                                       \
     }
 DEFINE_COMBINE_BF16(sum_bf16, SUM)
 DEFINE_COMBINE_BF16(max_bf16, MAX_REAL)
