@@ -120,7 +120,7 @@ struct gelu {
     void *dx;       /* backward out; may be dy */
 };
 
-/* What adapters know besides the GELU: max(x, 0), x sigmoid(x), and tanh(x). */
+/* The activations of adapters besides the GELU: max(x, 0), x sigmoid(x), and tanh(x). */
 enum unit { UNIT_RELU, UNIT_SWISH, UNIT_TANH };
 struct unit_call {
     int64_t count;
@@ -132,7 +132,7 @@ struct unit_call {
     void *dx;       /* backward out; may be dy */
 };
 
-/* Every row's columns scaled by a vector, but for a part that stays as it is: y = x * scale, or with `fixed`
+/* Every row's columns scaled by a vector, except for a part that stays as it is: y = x * scale, or with `fixed`
  * y = x + (x - fixed) * (scale - 1), so that a scale of one leaves the bits alone. Backward: dx = dy * scale, and
  * dscale[j] += factor[j] * sum over rows of dy * (x - fixed). With `adds` the forward is y += x * (scale - 1). */
 struct column_scale {
@@ -151,8 +151,8 @@ struct column_scale {
     float *dscale;         /* backward: [C] accumulated, or NULL when frozen */
 };
 
-/* squares[i] = the sum of squares of row i of weight + scale * up down: what DoRA measures (arXiv 2402.09353). Of a
- * matrix whose columns are cut over ranks it is a part of the sum. */
+/* squares[i] = the sum of squares of row i of weight + scale * up down: DoRA's measure (arXiv 2402.09353). Where
+ * the matrix's columns are cut over ranks it is a part of the sum. */
 struct row_squares {
     int64_t rows, cols, rank;
     enum dtype type;
@@ -247,7 +247,7 @@ struct kv_append {
     int64_t k_stride, v_stride;
     void *pages;
     int64_t page_stride;
-    const int32_t *slot; /* [N] page * 16 + token inside the page; -1: the row is not kept */
+    const int32_t *place; /* [N] page * 16 + token inside the page; -1: the row is not kept */
 };
 
 /* Row i is a query at `position[i]` of sequence `sequence[i]`; it sees cached tokens 0 .. position[i]. The bits of a
@@ -270,7 +270,7 @@ struct paged_attention {
 };
 
 /* x[i] = token_table[tokens[i]] + position_table[positions[i]]. Backward: scatter-adds dx into the fp32 tables, in row
- * order, so that the result is deterministic. Of a vocabulary that is cut over ranks the token tables hold the entries
+ * order, so that the result is deterministic. Where a vocabulary is cut over ranks the token tables hold the entries
  * [first_token, first_token + token_count): the rows of other tokens become 0, position included, so that the sum over
  * the ranks is the whole's, to the bit; their token gradients are left out. Ids from first_virtual on are rows of the
  * tables of virtual tokens, one behind the other; a table that is NULL is another rank's, its rows become 0. */
@@ -311,8 +311,8 @@ struct cross_entropy {
     int64_t first_label;             /* of the vocabulary, in column 0 */
     struct cross_entropy_part *part; /* [N] */
 };
-/* Of one row and the columns of one rank, or of all: the largest logit, the sum of exp(logit - max), the label's logit
- * (0 where the label is another rank's). */
+/* One row's figures over the columns of one rank, or of all: the largest logit, the sum of exp(logit - max), the
+ * label's logit (0 where the label is another rank's). */
 struct cross_entropy_part {
     double max, sum, at_label;
 };

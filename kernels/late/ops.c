@@ -65,7 +65,7 @@ static const size_t attention_pointers[] = {POINTER(attention, segment_start),
                                             POINTER(attention, dprefix_k),
                                             POINTER(attention, dprefix_v)};
 static const size_t kv_append_pointers[] = {POINTER(kv_append, k), POINTER(kv_append, v), POINTER(kv_append, pages),
-                                            POINTER(kv_append, slot)};
+                                            POINTER(kv_append, place)};
 static const size_t paged_attention_pointers[] = {
     POINTER(paged_attention, q),        POINTER(paged_attention, pages),    POINTER(paged_attention, page_table),
     POINTER(paged_attention, sequence), POINTER(paged_attention, position), POINTER(paged_attention, out)};

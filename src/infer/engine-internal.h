@@ -39,7 +39,7 @@ struct engine {
     uint64_t *seen;             /* host: [sequence_count, seen_words] */
     uint64_t *device_seen;
     /* One step's arrays, [max_rows] and [max_logit_rows]. */
-    int32_t *tokens, *positions, *row_sequence, *slots, *logit_row, *labels, *drawn, *result_row;
+    int32_t *tokens, *positions, *row_sequence, *places, *logit_row, *labels, *drawn, *result_row;
     struct hook_segment *segments;
     struct sample_row *sample;
     float *logprob, *label_logprob;

@@ -73,8 +73,7 @@ struct filling {
     const struct ckpt_tensors *tensors; /* NULL: random values */
 };
 
-/* The plain values of one parameter, which are there until it is packed: what methods want to know of them, they
- * measure now. */
+/* Fills in the plain values of one parameter. Methods measure them now: they are gone once it is packed. */
 static int fill_parameter(void *context, int id) {
     const struct filling *filling = context;
     struct engine *engine = filling->engine;
@@ -108,7 +107,7 @@ static void place_arrays(struct engine *engine, struct arena *arena) {
     engine->page_table = take(arena, engine->sequence_count * engine->max_pages, sizeof(int32_t));
     engine->seen = take(arena, engine->sequence_count * engine->seen_words, sizeof(uint64_t));
     engine->sequences = take(arena, engine->sequence_count, sizeof(struct sequence));
-    int32_t **rows[] = {&engine->tokens, &engine->positions, &engine->row_sequence, &engine->slots};
+    int32_t **rows[] = {&engine->tokens, &engine->positions, &engine->row_sequence, &engine->places};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         *rows[i] = take(arena, o->max_rows, sizeof(int32_t));
     engine->segments = take(arena, o->max_rows, sizeof *engine->segments);
@@ -141,7 +140,7 @@ static int64_t pages_of(int64_t tokens) {
     return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
 }
 
-/* The sequences' own pages, and those of the stems, of which they share the full ones. */
+/* The sequences' own pages, and the stems', whose full pages they share. */
 static int64_t count_pages(const struct engine *engine) {
     const struct engine_options *o = &engine->options;
     int64_t stem = engine_stem_tokens(engine), own = engine->max_pages - stem / KV_PAGE_TOKENS;
@@ -212,7 +211,7 @@ static int open_model(struct engine *engine, const struct model_config *config, 
     return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
 }
 
-/* What stands in the files, or random weights: then there are no tensors. */
+/* Weights from the files, or random ones: then there are no tensors. */
 static int find_model(struct engine *engine, struct pretrained *base) {
     const struct engine_options *o = &engine->options;
     *base = (struct pretrained){.dtype = DTYPE_F32, .eos_id = -1};
@@ -240,7 +239,7 @@ static int open_on(struct engine *engine, const struct pretrained *base) {
     engine->seen_words = (base->config.vocab_size + 63) / 64;
     int status = open_model(engine, &base->config, dtype);
     if (!status)
-        status = load_adapters(engine); /* before the base, of which methods measure each parameter when it is read */
+        status = load_adapters(engine); /* before the base: methods measure each of its parameters when it is read */
     if (!status)
         status = load_weights(engine, base->tensors);
     return status == STATUS_MEMORY && base->tensors ? status_wrap(status, "%s", engine->directory) : status;
@@ -252,7 +251,7 @@ static int open_all(struct engine *engine) {
     if (!status)
         status = open_on(engine, &base);
     pretrained_close(&base);
-    status = agree(engine, status); /* what follows may sum over ranks */
+    status = agree(engine, status); /* the next steps may sum over ranks */
     if (!status && engine->peft)
         status = peft_begin(engine->peft);
     if (!status)

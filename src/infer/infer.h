@@ -6,9 +6,9 @@
  * do not depend on the other rows of its step. One thread at a time.
  *
  * Ranks that hold one model together have an engine each, with their parts of the weights and of the cache, and make
- * the same calls with the same arguments. What a step gives is found by one of them and sent to the others, so that
- * all go on alike, whatever their processors round to. A caller sees to it that they are asked the same: by the files
- * that all read, or by what one rank read and sent. */
+ * the same calls with the same arguments. One of them finds the results of a step and sends them to the others, so
+ * that all go on alike, whatever their processors round to. The caller makes sure that all are asked the same, by files
+ * that all read, or by words that one rank read and sent. */
 #ifndef CAMBIUM_INFER_INFER_H
 #define CAMBIUM_INFER_INFER_H
 
@@ -54,8 +54,8 @@ struct engine_options {
     int64_t cache_tokens; /* of all sequences, without what adapters put before them; 0: as many as they can have */
 };
 
-/* Whether there is a model, and ranks of the grid can hold it: what can be refused before they start. `takes_data`:
- * whether the caller has work for data-parallel ranks. */
+/* Whether there is a model, and ranks of the grid can hold it; a caller asks before the ranks start. `takes_data`: the
+ * caller has work for data-parallel ranks. */
 int engine_check(const struct engine_options *options, bool takes_data);
 /* Ranks open together. */
 int engine_open(const struct engine_options *options, struct engine **engine);
@@ -105,7 +105,7 @@ struct engine_row {
     const struct engine_sampling *sampling; /* with wants_logits: draw the next token; NULL: none */
 };
 
-/* What a row that wants logits gets. */
+/* The results of a row that wants logits. */
 struct engine_result {
     int32_t token; /* drawn, or -1 */
     float logprob; /* of the drawn token, before temperature and cuts */

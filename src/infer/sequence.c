@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* One that nobody has, empty. */
+/* Takes a free sequence and empties it. */
 static int take_sequence(struct engine *engine) {
     for (int64_t i = 0; i < engine->options.max_sequences; i++)
         if (!engine->sequences[i].is_used) {

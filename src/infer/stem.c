@@ -33,13 +33,13 @@ static int put_prefix(struct engine *engine, struct sequence *stem) {
     for (int64_t done = 0; done < tokens && !status; done += engine->options.max_rows) {
         int64_t count = smaller(tokens - done, engine->options.max_rows);
         for (int64_t i = 0; i < count; i++)
-            engine->slots[i] = engine_extend(engine, stem);
-        status = model_kv_put_prefix(engine->model, &engine->kv, done, count, engine->slots);
+            engine->places[i] = engine_extend(engine, stem);
+        status = model_kv_put_prefix(engine->model, &engine->kv, done, count, engine->places);
     }
     return status;
 }
 
-/* Like a text, whose ids stand behind the vocabulary. */
+/* The virtual tokens run like a text whose ids stand behind the vocabulary. */
 static int run_virtual_tokens(struct engine *engine, int number) {
     int64_t tokens = engine_virtual_tokens(engine), most = engine->options.max_rows;
     if (tokens <= 0)

@@ -1,4 +1,4 @@
-/* The step: rows of any sequences through the model, and what those that want it get. */
+/* The step: rows of any sequences through the model, and the results of those that want logits. */
 #include "engine-internal.h"
 
 static bool is_of_vocabulary(const struct engine *engine, int32_t token) {
@@ -35,7 +35,7 @@ static int fail_length(const struct engine *engine) {
                 : status_fail(STATUS_INVALID, "a text of more than the model's %lld positions", positions);
 }
 
-/* Refuses what cannot run before anything has changed. `length` counts up over the rows and is put back. */
+/* Refuses rows that cannot run, before anything has changed. `length` counts up over the rows and is put back. */
 static int check_rows(struct engine *engine, const struct engine_row *rows, int64_t count) {
     const struct model_config *config = engine_config(engine);
     const struct engine_options *o = &engine->options;
@@ -81,12 +81,12 @@ static void place_row(struct engine *engine, const struct engine_row *row, int64
     if (row->token == ENGINE_START) { /* its key and value are in the stem's pages */
         engine->tokens[i] = (int32_t)(engine_config(engine)->vocab_size + engine_virtual_tokens(engine) - 1);
         engine->positions[i] = (int32_t)engine_stem_tokens(engine) - 1;
-        engine->slots[i] = -1;
+        engine->places[i] = -1;
         return;
     }
     engine->tokens[i] = row->token;
     engine->positions[i] = (int32_t)sequence->length;
-    engine->slots[i] = engine_extend(engine, sequence);
+    engine->places[i] = engine_extend(engine, sequence);
     if (is_of_vocabulary(engine, row->token)) /* or virtual, which no text repeats */
         sequence->seen[row->token / 64] |= 1ull << row->token % 64;
 }
@@ -171,7 +171,7 @@ int engine_run_rows(struct engine *engine, const struct engine_row *rows, int64_
         .positions = engine->positions,
         .sequence = engine->row_sequence,
         .cached = engine->positions,
-        .slot = engine->slots,
+        .place = engine->places,
         .sequences = engine->sequence_count,
         .max_pages = engine->max_pages,
         .page_table = engine->page_table,

@@ -170,7 +170,7 @@ struct kv_append block_append_call(const struct model *model, const struct model
         .type = model->options.dtype,
         .pages = at_element(model, kv->pages, (layer - model->chunk->first) * kv->page_count * page_elements),
         .page_stride = page_elements,
-        .slot = model->step.slot,
+        .place = model->step.place,
     };
 }
 

@@ -30,14 +30,14 @@ int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t f
 }
 
 int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t first, int64_t count,
-                        const int32_t *slot) {
+                        const int32_t *place) {
     struct stream *stream = model->rank->exec.stream;
     int64_t end = model->chunk->first + model->chunk->count;
     if (count > model->options.max_rows)
         return status_fail(STATUS_INVALID, "more tokens of a prefix than the model was opened for");
     int status = upload_begin(&model->upload, model->step.block);
     if (!status) {
-        model->step.slot = upload_add(&model->upload, slot, (size_t)count * sizeof *slot);
+        model->step.place = upload_add(&model->upload, place, (size_t)count * sizeof *place);
         status = upload_end(&model->upload, stream);
     }
     for (int64_t layer = model->chunk->first; layer < end && !status; layer++) {
@@ -179,7 +179,7 @@ static int upload_step(struct model *model, const struct model_step *step) {
     batch->positions = upload_add(upload, step->positions, rows);
     device->sequence = upload_add(upload, step->sequence, rows);
     device->cached = upload_add(upload, step->cached, rows);
-    device->slot = upload_add(upload, step->slot, rows);
+    device->place = upload_add(upload, step->place, rows);
     device->page_table =
         upload_add(upload, step->page_table, (size_t)(step->sequences * step->max_pages) * sizeof(int32_t));
     if (model->has_head && wanted) {

@@ -83,7 +83,7 @@ enum { DRAW_CHUNK_ROWS = 16 };
 /* Device arrays of an inference step. */
 struct device_step {
     void *block; /* what comes from the host */
-    int32_t *sequence, *cached, *slot, *page_table, *logit_row;
+    int32_t *sequence, *cached, *place, *page_table, *logit_row;
     struct sample_row *sample;
     void *results; /* [max_logit_rows] of each of these, one after the other as the step has rows */
     int32_t *drawn;

@@ -170,7 +170,7 @@ struct model_step {
     const int32_t *positions; /* [N] position ids */
     const int32_t *sequence;  /* [N] row of page_table */
     const int32_t *cached;    /* [N] index of the row in its sequence's cache: it sees 0 .. cached[i] */
-    const int32_t *slot;      /* [N] page * KV_PAGE_TOKENS + token inside; where its key and value go; -1: nowhere */
+    const int32_t *place;     /* [N] page * KV_PAGE_TOKENS + token inside; where its key and value go; -1: nowhere */
     int64_t sequences, max_pages;
     const int32_t *page_table; /* [sequences, max_pages] */
     int64_t segments;          /* runs of rows with one adapter slot; 0: one segment of slot -1 */
@@ -194,10 +194,10 @@ struct model_kv {
     int64_t page_count;
 };
 size_t model_kv_bytes(const struct model *model, int64_t page_count);
-/* Puts tokens [first, first + count) of the prefix that hooks have into the pages, at most max_rows: slot[i] as in
+/* Puts tokens [first, first + count) of the prefix that hooks have into the pages, at most max_rows: place[i] as in
  * struct model_step. */
 int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t first, int64_t count,
-                        const int32_t *slot);
+                        const int32_t *place);
 /* Copies a page of every layer. */
 int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to);
 /* One step, which all ranks of the model make together; results arrive in host memory, at the first tensor rank of the

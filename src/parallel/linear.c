@@ -9,7 +9,7 @@ bool linear_can_fuse(const struct hook_list *hooks) {
 }
 
 /* The hook call of this linear with everything but the saved block filled in. Hooks see what this rank's product sees:
- * all rows, its share of the columns, and of a cut sum its part; so they are linear in y. */
+ * all rows, its share of the columns, and its part of a cut sum; so they are linear in y. */
 static struct hook_call hook_call_of(const struct linear *linear, const struct linear_call *call) {
     struct hook_call hook = call->hook;
     hook.rank = call->rank;
@@ -32,7 +32,7 @@ static bool is_cut_by_rows(const struct linear *linear, const struct linear_call
     return is_cut(linear, call, split) && call->rank->is_sequence_parallel;
 }
 
-/* What stands in this rank's rows, whole: [N, columns]. */
+/* Gathers all ranks' rows of the stream: [N, columns]. */
 static int gather_rows(const struct linear_call *call, const void *own, int64_t columns, void *whole) {
     return rank_gather(call->rank, call->rank->tensor, own, whole, rank_stream_rows(call->rank, call->rows) * columns,
                        call->dtype);

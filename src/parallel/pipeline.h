@@ -3,7 +3,7 @@
  *
  * Activations and gradients are messages of one size. Receives are posted ahead (double-buffered, see schedule.h),
  * sends run beside the steps that follow; both kinds have a group of their own, so that neither waits for the other.
- * What a step is, the executor does not know: a worker runs it. */
+ * The executor does not know what a step computes: a worker runs it. */
 #ifndef CAMBIUM_PARALLEL_PIPELINE_H
 #define CAMBIUM_PARALLEL_PIPELINE_H
 
@@ -41,7 +41,7 @@ struct pipeline {
 
 /* Bytes of buffers that pipeline_open allocates on a stage. */
 size_t pipeline_bytes(const struct pipeline_shape *shape, int stage, size_t message_bytes);
-/* Micro batches of which the stage holds activations at once. */
+/* The micro batches whose activations the stage holds at once. */
 int pipeline_slots(const struct pipeline_shape *shape, int stage, int *slots);
 
 /* The stage is the rank's place. `shape` has passed pipeline_shape_check. */
@@ -49,7 +49,7 @@ int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pip
                   enum dtype dtype);
 void pipeline_close(struct pipeline *pipeline);
 /* All steps of a global batch, or only the forward ones. All stages call this together. Nothing is under way when it
- * returns, but after an error. */
+ * returns, except after an error. */
 int pipeline_run(struct pipeline *pipeline, bool is_forward_only, const struct pipeline_worker *worker);
 
 #endif

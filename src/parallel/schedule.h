@@ -8,11 +8,11 @@
  * activation that a forward step made, or the gradient that a backward step made. The messages of one kind from one
  * stage to another arrive in the order in which they were sent, and a stage has one sender and one receiver of each
  * kind. The executor keeps pipeline_receive_buffers() receives of each kind posted (message `number` belongs in buffer
- * `number` modulo that), and posts the next as a buffer becomes free behind the step that used it. With so many buffers
+ * `number` modulo that), and posts the next as a buffer becomes free after the step that used it. With so many buffers
  * no stage ever waits for one, and even sends that block until a buffer is posted cannot deadlock.
  *
  * In every chunk the micro batches go forward in order 0 .. m-1, and backward in the same order: micro batch m-1's
- * backward is the chunk's last, behind which its gradients are whole. */
+ * backward is the chunk's last, after which its gradients are whole. */
 #ifndef CAMBIUM_PARALLEL_SCHEDULE_H
 #define CAMBIUM_PARALLEL_SCHEDULE_H
 
@@ -23,12 +23,11 @@ struct pipeline_shape {
     int chunks;        /* v, model chunks of a stage; 1: plain 1F1B */
     int micro_batches; /* m */
     /* Micro batches that go through one chunk before the next chunk's turn (Megatron-LM's
-     * microbatch_group_size_per_vp_stage), from p to m; 0: p. Of no effect with one chunk. */
+     * microbatch_group_size_per_vp_stage), from p to m; 0: p. It has no effect with one chunk. */
     int group_size;
     bool is_forward_only; /* evaluation: no backward steps, nothing is held */
-    /* A place is a chunk of a stage: chunk * p + stage, ascending along the model. Those below this one have nothing
-     * that trains, nor has what comes before them: no gradient goes there, and their forwards hold nothing. 0: all
-     * have. */
+    /* A place is a chunk of a stage: chunk * p + stage, ascending along the model. Nothing trains below this one: no
+     * gradient goes there, and the forwards there hold nothing. 0: all places have backwards. */
     int first_backward;
 };
 
@@ -53,7 +52,8 @@ struct pipeline_step {
     struct pipeline_message receive, send;
 };
 
-/* Refuses what has no schedule, with STATUS_USAGE and the numbers. The functions below take shapes that passed. */
+/* Refuses a shape that has no schedule, with STATUS_USAGE and the numbers. The functions below take shapes that passed.
+ */
 int pipeline_shape_check(const struct pipeline_shape *shape);
 
 /* Steps of each stage: 2 v m, or v m when forward only. */

@@ -9,15 +9,15 @@
 
 enum { HOST_BYTES = 64 };
 
-/* What a rank tells the others; ranks with equal cores of one host share them. */
+/* A rank tells the others this. Ranks of one host with equal cores share them. */
 struct whereabouts {
     char host[HOST_BYTES], boot[HOST_BYTES], cores[SITE_CORES_BYTES];
     int64_t core_count, process;
 };
 
-/* What follows for one of them. */
+/* The share of one rank. */
 struct share {
-    int ranks, place; /* that share its cores, and its number among them */
+    int ranks, place; /* the ranks that share its cores, and its number among them */
     int threads;
     bool is_bound;
 };
@@ -72,7 +72,7 @@ static bool same_cores(const struct whereabouts *a, const struct whereabouts *b)
     return same_host(a, b) && a->core_count == b->core_count && !strcmp(a->cores, b->cores);
 }
 
-/* Of each of so many ranks with the same cores; `threads`: as asked for, or 0. */
+/* The threads of each of so many ranks with the same cores; `threads`: as asked for, or 0. */
 static int threads_of(int threads, int ranks, int64_t cores) {
     return threads ? threads : ranks > 1 ? 1 : (int)cores;
 }
@@ -88,7 +88,7 @@ static struct share share_of(const struct whereabouts *all, int ranks, int rank,
     return share;
 }
 
-/* Of a set that several ranks share, the cores of one of them. */
+/* The cores of one of the ranks that share a set. */
 static cpu_set_t own_cores(const cpu_set_t *set, const struct share *share) {
     cpu_set_t own;
     int number = 0, first = share->place * share->threads;
@@ -148,7 +148,7 @@ static int settle(const struct whereabouts *all, const struct comm *world, cpu_s
     return STATUS_OK;
 }
 
-/* Of all ranks; the caller frees it. */
+/* Collects the whereabouts of all ranks; the caller frees them. */
 static int gather(struct comm *world, cpu_set_t *set, struct whereabouts **all) {
     struct whereabouts own = find_whereabouts(set);
     *all = calloc((size_t)world->size, sizeof **all);

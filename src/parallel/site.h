@@ -1,4 +1,4 @@
-/* Where the ranks of a run are: which share a machine and its cores, and what of them each computes with.
+/* Where the ranks of a run are: which share a machine and its cores, and which cores each computes with.
  *
  * Ranks that were started with the same cores share them: without a number of threads each computes with one, and where
  * the cores are enough for all, each is bound to cores of its own. A rank with cores that no other one has (alone, or
@@ -25,7 +25,7 @@ int rank_site_find(struct comm *world, int threads, struct rank_site *site);
 /* A warning where a device computes with fewer threads than it was asked to. */
 void rank_site_warn(const struct device *device, int threads);
 
-/* Before the ranks of a run start: what each of them will find, but for its place in a process. */
+/* A rank before the run starts: what it will find, except its place in a process. */
 struct rank_seat {
     int threads;
     bool is_here; /* on the host of the caller */

@@ -13,14 +13,14 @@
 #include "parallel/rank.h"
 #include "tensor/tensor.h"
 
-/* Elements [first, first + count) of a store's flat arrays: whole layers, of which `layer` is final last. */
+/* Elements [first, first + count) of a store's flat arrays: whole layers, the last of which to be final is `layer`. */
 struct sync_bucket {
     int64_t first, count;
     int layer;
 };
 
-/* What this rank updates: elements [first, first + count) of the flat arrays, which stand at `local` in arrays that
- * hold only pieces. The bucket is where it was cut from. */
+/* A part of the store that this rank updates: elements [first, first + count) of the flat arrays, which stand at
+ * `local` in arrays that hold only pieces. It was cut from the bucket. */
 struct sync_piece {
     int64_t first, count, local;
     int64_t bucket_first, bucket_count;
@@ -45,15 +45,16 @@ void gradient_sync_close(struct gradient_sync *sync);
 /* The piece that was cut from the bucket with element `at`. */
 const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, int64_t at);
 
-/* Sums the gradients of which each tensor rank has a part (param.sums_over_tensor), of the parameters of `layer`:
- * before the sums over the data ranks. */
+/* Sums over the tensor ranks the gradients that each of them has a part of (param.sums_over_tensor), for the parameters
+ * of `layer`, before the sums over the data ranks. */
 int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer);
 
 /* The gradients of `layer` and all above it are final: starts the sums of the buckets that are now complete. */
 int gradient_sync_layer(struct gradient_sync *sync, int layer);
-/* Starts what is left and waits for all: the sums stand in the store's gradients, of a sharded sync in its pieces. */
+/* Starts what is left and waits for all: the sums stand in the store's gradients; with sharding, in this rank's
+ * pieces of them. */
 int gradient_sync_finish(struct gradient_sync *sync);
-/* After the pieces of the weights were set: every rank's to every rank. Nothing to do without sharding. */
+/* Gives every rank's pieces of the weights to every rank, after they were set. Without sharding it does nothing. */
 int gradient_sync_gather_weights(struct gradient_sync *sync);
 
 #endif

@@ -121,11 +121,11 @@ static void plain_attention(struct sequence *s) {
 
 /* Appends rows first .. end-1 (pages from the last to the first) and attends from them, in one call each. */
 static void paged_step(struct sequence *s, int first, int end) {
-    int32_t slot[ROWS], sequence[ROWS] = {0}, position[ROWS], table[PAGES];
+    int32_t place[ROWS], sequence[ROWS] = {0}, position[ROWS], table[PAGES];
     for (int i = 0; i < PAGES; i++)
         table[i] = PAGES - 1 - i;
     for (int i = first; i < end; i++) {
-        slot[i - first] = table[i / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + i % KV_PAGE_TOKENS;
+        place[i - first] = table[i / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + i % KV_PAGE_TOKENS;
         position[i - first] = i;
     }
     size_t row = (size_t)(first * qkv_cols(s)) * dtype_bytes(s->type);
@@ -140,7 +140,7 @@ static void paged_step(struct sequence *s, int first, int end) {
                                .v_stride = qkv_cols(s),
                                .pages = s->pages,
                                .page_stride = page_stride,
-                               .slot = slot};
+                               .place = place};
     test_ok(s->ops->kv_append(&s->exec, &append));
     struct paged_attention a = {.rows = end - first,
                                 .heads = s->heads,

@@ -21,15 +21,15 @@ static int64_t page_index(const struct op_run *run, int64_t kv_heads, int64_t si
 /* ---- append ----------------------------------------------------------------------------------------------------- */
 
 enum { APPEND_ROWS, APPEND_HEADS, APPEND_SIZE, APPEND_PAGES };
-enum { K, V, SLOT, PAGES };
-enum { SCATTERED = 1, FROM_START = 2 }; /* slots all over the pages, every fifth row not kept; else neighbours */
+enum { K, V, PLACE, PAGES };
+enum { SCATTERED = 1, FROM_START = 2 }; /* places all over the pages, every fifth row not kept; else neighbours */
 
-static void fill_slots(const struct op_run *run, struct op_tensor *t) {
-    int64_t slots = run->shape[APPEND_PAGES] * PAGE;
+static void fill_places(const struct op_run *run, struct op_tensor *t) {
+    int64_t places = run->shape[APPEND_PAGES] * PAGE;
     for (int64_t i = 0; i < t->cols; i++) {
         t->value[i] = (double)((run->variant & FROM_START ? 0 : 5) + i);
         if (run->variant & SCATTERED)
-            t->value[i] = i % 5 == 4 ? -1 : (double)(i * 7 % slots);
+            t->value[i] = i % 5 == 4 ? -1 : (double)(i * 7 % places);
     }
 }
 
@@ -41,8 +41,8 @@ static void append_setup(struct op_run *run) {
         .name = "k", .role = OP_IN, .type = run->type, .rows = s[APPEND_ROWS], .cols = cols, .stride = cols + 3};
     t[V] = t[K];
     t[V].name = "v";
-    t[SLOT] = (struct op_tensor){
-        .name = "slot", .role = OP_IN, .type = DTYPE_I32, .rows = 1, .cols = s[APPEND_ROWS], .fill = fill_slots};
+    t[PLACE] = (struct op_tensor){
+        .name = "place", .role = OP_IN, .type = DTYPE_I32, .rows = 1, .cols = s[APPEND_ROWS], .fill = fill_places};
     t[PAGES] = (struct op_tensor){.name = "pages",
                                   .role = OP_INOUT,
                                   .type = run->type,
@@ -63,7 +63,7 @@ static int append_call(const struct op_run *run, const struct ops *ops, const st
                                                     .v_stride = t[V].stride,
                                                     .pages = t[PAGES].data,
                                                     .page_stride = t[PAGES].stride,
-                                                    .slot = t[SLOT].data});
+                                                    .place = t[PLACE].data});
 }
 
 static void append_reference(struct op_run *run) {
@@ -71,11 +71,11 @@ static void append_reference(struct op_run *run) {
     int64_t heads = run->shape[APPEND_HEADS], size = run->shape[APPEND_SIZE];
     memcpy(t[PAGES].expected, t[PAGES].value, (size_t)(t[PAGES].rows * t[PAGES].cols) * sizeof(double));
     for (int64_t i = 0; i < t[K].rows; i++) {
-        int64_t slot = (int64_t)t[SLOT].value[i];
-        for (int64_t j = 0; slot >= 0 && j < t[K].cols; j++)
+        int64_t place = (int64_t)t[PLACE].value[i];
+        for (int64_t j = 0; place >= 0 && j < t[K].cols; j++)
             for (int is_value = 0; is_value < 2; is_value++) {
-                int64_t at = page_index(run, heads, size, is_value, j / size, slot % PAGE, j % size);
-                t[PAGES].expected[slot / PAGE * t[PAGES].cols + at] = t[is_value ? V : K].value[i * t[K].cols + j];
+                int64_t at = page_index(run, heads, size, is_value, j / size, place % PAGE, j % size);
+                t[PAGES].expected[place / PAGE * t[PAGES].cols + at] = t[is_value ? V : K].value[i * t[K].cols + j];
             }
     }
 }

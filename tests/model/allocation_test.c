@@ -120,7 +120,7 @@ static int infer_row(struct test_model *t, const struct model_kv *kv) {
                                     .positions = zero,
                                     .sequence = zero,
                                     .cached = zero,
-                                    .slot = zero,
+                                    .place = zero,
                                     .sequences = 1,
                                     .max_pages = 2,
                                     .page_table = pages,

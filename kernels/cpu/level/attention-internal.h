@@ -71,7 +71,7 @@ static inline struct carver carver_of(void *workspace) {
     return (struct carver){.base = (char *)(((uintptr_t)workspace + 63) / 64 * 64)};
 }
 
-/* What both passes refuse. */
+/* Refuses what neither pass can do. */
 int LEVEL(attention_check)(const struct attention *a);
 int LEVEL(attention_check_workspace)(const struct exec *exec, size_t needed, const char *operation);
 

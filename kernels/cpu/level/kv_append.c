@@ -94,14 +94,14 @@ static void fetch_row(const struct row_bytes *bytes, const char *key_page, const
 
 static void append_rows(const struct kv_append *a, const struct piece *piece, const struct row_bytes *bytes) {
     int64_t first = piece->first, end = piece->end;
-    bool fills_page = end - first == PAGE && a->slot[first] >= 0 && a->slot[first] % PAGE == 0;
+    bool fills_page = end - first == PAGE && a->place[first] >= 0 && a->place[first] % PAGE == 0;
     for (int64_t i = first; fills_page && i < end; i++)
-        fills_page = a->slot[i] == a->slot[first] + (int32_t)(i - first);
+        fills_page = a->place[i] == a->place[first] + (int32_t)(i - first);
     for (int64_t i = first; i < end; i += fills_page ? PAGE : 1) {
-        if (a->slot[i] < 0)
+        if (a->place[i] < 0)
             continue;
-        int token = a->slot[i] % PAGE;
-        char *keys = (char *)a->pages + (size_t)(a->slot[i] / PAGE * a->page_stride) * bytes->element;
+        int token = a->place[i] % PAGE;
+        char *keys = (char *)a->pages + (size_t)(a->place[i] / PAGE * a->page_stride) * bytes->element;
         char *values = keys + (size_t)a->kv_heads * bytes->head_page;
         for (int g = piece->from; g < piece->to && !fills_page; g++)
             fetch_row(bytes, keys + (size_t)g * bytes->head_page, values + (size_t)g * bytes->head_page, token);
@@ -126,7 +126,7 @@ LEVEL_OP(kv_append, kv_append) {
     size_t element = dtype_bytes(a->type), head_row = (size_t)a->head_size * element;
     struct row_bytes bytes = {.element = element, .head_row = head_row, .head_page = PAGE * head_row};
     /* Blocks begin where the first row's sequence begins a page; the first has the rows before. */
-    int64_t before = a->rows > 0 && a->slot[0] > 0 ? (PAGE - a->slot[0] % PAGE) % PAGE : 0;
+    int64_t before = a->rows > 0 && a->place[0] > 0 ? (PAGE - a->place[0] % PAGE) % PAGE : 0;
     int64_t blocks = (a->rows - before + PAGE - 1) / PAGE + 1;
     int parts = exec_threads(exec) < a->kv_heads ? exec_threads(exec) : a->kv_heads;
 #pragma omp parallel for schedule(static) num_threads(exec_threads(exec))

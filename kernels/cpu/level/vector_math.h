@@ -38,7 +38,7 @@ static inline __attribute__((always_inline)) void store(void *x, int64_t i, enum
         ((uint16_t *)x)[i] = vbf16_from_float(value);
 }
 
-/* What a stored value is when it is loaded again. */
+/* The value that is loaded again after it was stored. */
 static inline __attribute__((always_inline)) float rounded(float value, enum dtype type) {
     return type == DTYPE_F32 ? value : bf16_to_float(vbf16_from_float(value));
 }
