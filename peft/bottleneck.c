@@ -1,6 +1,6 @@
 /* Bottleneck adapters: Y = X + S + s (U act(D norm(in) + b1) + b2), where S is what a half of the block adds to the
- * stream X. Houlsby's (arXiv 1902.00751) stand behind attention and MLP with in = S, Pfeiffer's (arXiv 2005.00247)
- * behind the MLP with in = X + S, parallel ones (arXiv 2110.04366) behind the MLP with in = X. U is zero at the
+ * stream X. Houlsby's (arXiv 1902.00751) stand after attention and MLP with in = S, Pfeiffer's (arXiv 2005.00247)
+ * after the MLP with in = X + S, parallel ones (arXiv 2110.04366) after the MLP with in = X. U is zero at the
  * beginning, so that nothing has changed then.
  *
  * Tensor ranks each have the whole adapter and compute it on the rows of the stream that they have: under sequence
@@ -116,7 +116,7 @@ static void close_bottlenecks(struct peft_adapter *adapter) {
 
 struct kept {
     void *in;           /* [N, C] where nobody else keeps it */
-    void *normed;       /* [N, C] behind the norm, if there is one */
+    void *normed;       /* [N, C] after the norm, if there is one */
     float *mean, *rstd; /* [N] */
     void *inner;        /* [N, m] the activation's input */
     void *active;       /* [N, m] the activation's output; in the backward the gradients of both */
@@ -155,7 +155,7 @@ static struct kept kept_of(const struct bottleneck *bottleneck, const struct hoo
     return place_kept(bottleneck, call, &arena);
 }
 
-/* What goes in, before the norm. */
+/* The adapter's input, before the norm. */
 static const void *input_of(const struct bottleneck *bottleneck, const struct hook_call *call,
                             const struct kept *kept) {
     return config_of(bottleneck)->adapter_style == PEFT_PARALLEL ? call->residual : kept->in;

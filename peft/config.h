@@ -91,9 +91,9 @@ bool peft_alone_key(size_t index, struct peft_alone_key *key);
 int peft_check_run(const struct peft_config *config);
 
 /* Reads the text of an adapter_config.json: of PEFT's, or of AdapterHub's for a bottleneck adapter. `where` names the
- * file in errors. What would compute something else than PEFT does is refused by its key; other unknown keys are told
- * in one warning, where they are neither null, false nor empty. peft_config_free ends it, and with it all copies of the
- * struct. */
+ * file in errors. A key that would compute something else than PEFT does is refused by its name; other unknown keys are
+ * told in one warning, where they are neither null, false nor empty. peft_config_free ends it, and with it all copies
+ * of the struct. */
 int peft_read_config(const char *text, const char *where, struct peft_config *config);
 void peft_config_free(struct peft_config *config);
 

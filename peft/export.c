@@ -21,7 +21,7 @@ static void set_part(struct ckpt_part *part, const struct peft_adapter *adapter,
     snprintf(part->name, sizeof part->name, "%s%s", place, name);
 }
 
-/* What this rank writes of a stack's own weights. */
+/* The part of a stack's own weights that this rank writes. */
 static struct ckpt_array values_of(struct peft *peft, struct ckpt_flat *flat) {
     struct rank *rank = peft->rank;
     struct rank_grid first = rank->place;
@@ -143,7 +143,7 @@ static int write_all(struct peft *peft, const struct peft_export *export, const 
     return status ? status : ckpt_write_model(directory, &model);
 }
 
-/* What an adapter's directory holds of it. */
+/* The files of an adapter in its directory. */
 static const char *const names[] = {"adapter_config.json",
                                     CKPT_ADAPTER_PART ".safetensors",
                                     CKPT_HUB_PART ".safetensors",

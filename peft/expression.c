@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of one match. A path has some 40 bytes: honest expressions take a few hundred steps, and these are milliseconds. */
+/* The limits of one match. A path has some 40 bytes: honest expressions take a few hundred steps, and these are
+ * milliseconds. */
 enum { MATCH_STEPS = 100000, MATCH_DEPTH = 10000, MATCH_KIB = 4096 };
 enum { LONGEST = 2048, GROUPS = 100, DEEPEST = 100, SHOWN_BYTES = 200 };
 
@@ -51,7 +52,7 @@ static void scan_hex(struct scan *s) {
     s->at += 2;
 }
 
-/* At what stands behind a backslash; then at its last byte. */
+/* Scans the escape whose backslash was just read, and stops at its last byte. */
 static void scan_escape(struct scan *s, bool is_in_class) {
     char c = *s->at;
     s->last = ITEM_ONE;
@@ -230,7 +231,8 @@ static void scan_group(struct scan *s, bool is_first) {
         scan_flags(s, is_first);
 }
 
-/* A key gets "(.*\.)?(" in front, two groups, and ")$" behind. Why it cannot be read, or NULL. */
+/* Writes `text` as PCRE2 reads it; a key gets "(.*\.)?(" in front, two groups, and ")$" behind. Returns why it cannot
+ * be read, or NULL. */
 static const char *translate(const char *text, bool is_key, struct strbuf *out) {
     struct scan s = {.at = text, .out = out, .groups = is_key ? 2 : 0, .is_closed = {[1] = is_key}};
     if (strnlen(text, LONGEST) == LONGEST)

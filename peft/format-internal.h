@@ -1,5 +1,5 @@
-/* What a method's configuration is made of: its keys in the section `peft` of a run and in an adapter_config.json, and
- * what `adapter show` prints of it. */
+/* A method's configuration: its keys in the section `peft` of a run and in an adapter_config.json, and the lines of
+ * `adapter show`. */
 #ifndef CAMBIUM_PEFT_FORMAT_INTERNAL_H
 #define CAMBIUM_PEFT_FORMAT_INTERNAL_H
 
@@ -76,7 +76,7 @@ void reader_refuse_set(struct peft_reader *r, const char *key);
 /* Texts and lists live as long as the configuration. */
 const char *reader_keep(struct peft_reader *r, const char *text);
 const char *reader_text(struct peft_reader *r, const char *key);
-/* The index in `names`, [count], in which NULL is no name. */
+/* The index of the key's text in `names` [count]; a NULL there is no name. */
 int reader_choice(struct peft_reader *r, const char *key, const char *const *names, int count, int fallback);
 /* Names, or one text: a regular expression, "all-linear". */
 void reader_names(struct peft_reader *r, const char *key, struct config_list *list);

@@ -2,7 +2,7 @@
  * at a feed-forward module its input: y = W (l x) + b. All ones at the beginning.
  *
  * The input of the MLP's second projection is the output of an activation, and scaled there. Other inputs have readers
- * beside the projection: there the difference of the products, W ((l - 1) x), is added behind it.
+ * beside the projection: there the difference of the products, W ((l - 1) x), is added after it.
  *
  * Over tensor ranks a vector is cut like what it scales, and needs no collective. A row projection's vector scales each
  * rank's part of the sum, and every rank has a part of its gradient; so it is with a column projection's input. */
@@ -116,7 +116,7 @@ static void close_ia3(struct peft_adapter *adapter) {
 
 /* ---- the hook ---- */
 
-/* What the forward keeps: y before it was scaled [N, out]. */
+/* The forward keeps y as it was before the scaling: [N, out]. */
 static size_t saved_bytes(void *self, const struct hook_call *call) {
     (void)self;
     return (size_t)(call->rows * call->out) * dtype_bytes(call->dtype);

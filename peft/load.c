@@ -21,7 +21,7 @@ static bool has_config(const char *directory) {
     return !file_join(path, sizeof path, directory, "adapter_config.json") && file_exists(path);
 }
 
-/* What trains: the encoder, where the directory has it; else the table is all there is. */
+/* The encoder trains, where the directory has it; else the table is all there is. */
 static bool take_encoder(const char *directory, struct peft_config *config) {
     const struct peft_method *method = peft_method(config->type);
     bool has_encoder = method->take_encoder && ckpt_has_encoder(directory);

@@ -1,9 +1,9 @@
 /* LoRA (arXiv 2106.09685): y += s B A drop(x) at any set of projections, s = alpha / r, or alpha / sqrt(r) (rsLoRA).
- * DoRA scales what comes out (dora.c); LoRA+ (arXiv 2402.12354) gives B a learning rate of its own.
+ * DoRA scales the result (dora.c); LoRA+ (arXiv 2402.12354) gives B a learning rate of its own.
  *
  * Over tensor ranks no forward needs a collective of its own. A column projection has A whole and B's rows cut like its
  * outputs; a row projection has A's columns cut like its inputs and B whole, and adds to the part of y that is summed
- * anyway. What is whole gets a part of its gradient from each rank (sums_over_tensor). */
+ * anyway. A whole parameter gets a part of its gradient from each rank (sums_over_tensor). */
 #include "lora-internal.h"
 #include "merge-internal.h"
 
@@ -137,7 +137,7 @@ static void close_lora(struct peft_adapter *adapter) {
 
 /* ---- the hook ---- */
 
-/* What the forward keeps: s A x [N, r]; behind it the gradient of A x [N, r], and DoRA's y before it is scaled
+/* The forward keeps s A x [N, r]; behind it stand the gradient of A x [N, r], and DoRA's y before it is scaled
  * [N, out]. For the base's product in bf16: s A x and B [out, r] in fp32. */
 struct kept {
     void *inner, *dinner, *y;

@@ -1,6 +1,6 @@
 /* Between merge.c and the methods that are changes of the base's projections. A projection is told by its layer and
- * place, a parameter of the stack by its id. Changes of one weight apply in the order in which they are added; those
- * of columns come last, as the activations before it are scaled before any method sees them. */
+ * place, a parameter of the stack by its id. Changes of one weight apply in the order in which they are added;
+ * changes of columns come last, as the activations before the weight are scaled before any method sees them. */
 #ifndef CAMBIUM_PEFT_MERGE_INTERNAL_H
 #define CAMBIUM_PEFT_MERGE_INTERNAL_H
 

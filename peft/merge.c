@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What happens to a parameter of the base. */
+/* A change of a parameter of the base. */
 enum change_kind { CHANGE_ADD, CHANGE_ROWS, CHANGE_COLUMNS };
 struct change {
     enum change_kind kind;

@@ -1,4 +1,4 @@
-/* What a method is: a row of the table (methods.h), made of what its own file has. None knows another. */
+/* A method is a row of the table (methods.h), made of functions of its own file. None knows another. */
 #ifndef CAMBIUM_PEFT_METHOD_INTERNAL_H
 #define CAMBIUM_PEFT_METHOD_INTERNAL_H
 
@@ -14,7 +14,7 @@ extern const struct staging_files peft_staging_files;
 /* Names in a stack's directory that are no adapter of the stack: checkpoints, the best one, backups. */
 bool peft_is_beside(const char *name);
 
-/* What its num_virtual_tokens are: rows before those of each sample, or keys and values before its own. */
+/* The meaning of num_virtual_tokens: rows before those of each sample, or keys and values before its own. */
 enum peft_before { PEFT_BEFORE_NOTHING, PEFT_BEFORE_ROWS, PEFT_BEFORE_KEYS };
 
 /* One method. Members that it does not need are NULL. */
@@ -26,13 +26,13 @@ struct peft_method {
     /* target_modules where none are given, NULL behind the last. */
     const char *const *(*targets)(const struct model_family *family);
     const char *file; /* of its values; NULL: CKPT_ADAPTER_PART */
-    /* What older versions call parts of its tensors' names: pairs of ours and theirs, {0} behind the last. Of each
-     * tensor the first pair counts that gives a name that the file has. NULL: none. */
+    /* Parts of its tensors' names that older versions call otherwise: pairs of ours and theirs, {0} behind the last.
+     * For each tensor the first pair counts that gives a name of the file. NULL: none. */
     const char *const (*other_names)[2];
     /* Whether its values come from an encoder while it trains. NULL: never. */
     bool (*is_encoded)(const struct peft_config *config);
-    /* What goes on training of a directory's adapter: the encoder, where the directory has it, else the table that it
-     * made. NULL: there is none. */
+    /* Chooses what goes on training of a directory's adapter: the encoder, where the directory has it, else the table
+     * that it made. NULL: there is no encoder. */
     void (*take_encoder)(struct peft_config *config, const char *directory, bool has_encoder);
     /* A variant that measures and scales the base's own projections, by its name: it goes with no other method that
      * changes them. NULL, or NULL returned: none. */
@@ -47,15 +47,16 @@ struct peft_method {
     /* Adds the hooks with hook_table_add; parameters have their ids. Hooks stand at the layers of other stages, too: so
      * the model knows where the backward ends. */
     int (*attach)(struct peft_adapter *adapter);
-    /* Once the store has its memory: what the method keeps on the device. */
+    /* Allocates what the method keeps on the device, once the store has its memory. */
     int (*allocate)(struct peft_adapter *adapter);
     /* Initial values beyond those of the table. */
     int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
-    /* What `begin` wants to know of a parameter of the base that will be packed by then. */
+    /* Notes what `begin` needs of a parameter of the base, which will be packed by then. */
     int (*measure)(struct peft_adapter *adapter, int id);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
-    /* Of an encoder: the table of `to`, which does not train and is fp32, from what `from` made of its weights. */
+    /* Fills the table of `to`, which does not train and is fp32, with what the encoder of `from` makes of its weights.
+     */
     int (*fold)(const struct peft_adapter *from, struct peft_adapter *to);
     void (*close)(struct peft_adapter *adapter);
 };
@@ -105,7 +106,7 @@ static inline bool peft_is_row(const struct model_projection *projection) {
 void peft_tensor_name(const struct peft *peft, int64_t layer, const char *module, const char *kind,
                       char out[PARAM_NAME_BYTES]);
 
-/* What a configuration says of one projection of one layer: target_modules, exclude_modules, layers_to_transform,
+/* A configuration's choice for one projection of one layer: target_modules, exclude_modules, layers_to_transform,
  * feedforward_modules, rank_pattern and alpha_pattern. */
 struct peft_choice {
     bool is_target;

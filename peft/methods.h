@@ -1,5 +1,5 @@
 /* The methods, a row each: its number, its name on the command line, and what it is (a struct peft_method of
- * method-internal.h, in a file of its own). In the order in which options and errors name them; a new one comes last.
+ * method-internal.h, in a file of its own). Options and errors name them in this order; a new one comes last.
  */
 #ifndef CAMBIUM_PEFT_METHODS_H
 #define CAMBIUM_PEFT_METHODS_H
@@ -12,7 +12,7 @@
     ROW(PEFT_PTUNING, "ptuning", peft_ptuning)                                                                         \
     ROW(PEFT_PREFIX, "prefix", peft_prefix)
 
-/* What trains where an option names none. */
+/* The method that trains where no option names one. */
 #define PEFT_DEFAULT_METHOD "lora"
 
 #endif

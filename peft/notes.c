@@ -1,4 +1,4 @@
-/* What PEFT's files have no place for: of which base an adapter is, and how its rows became text. */
+/* Notes that PEFT's files have no place for: an adapter's base, and how its rows became text. */
 #include "base/json.h"
 #include "peft/peft.h"
 

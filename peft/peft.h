@@ -6,7 +6,7 @@
  *
  * Order of calls: peft_open (nothing is allocated on the device), model_open with peft_hooks, peft_allocate, the base's
  * values, peft_set_base, then initial values or files. While it trains: peft_begin before the forwards of a global
- * batch, peft_end behind its last backward. One thread; the stack outlives the model that has its hooks. */
+ * batch, peft_end after its last backward. One thread; the stack outlives the model that has its hooks. */
 #ifndef CAMBIUM_PEFT_PEFT_H
 #define CAMBIUM_PEFT_PEFT_H
 
@@ -43,7 +43,7 @@ size_t peft_device_bytes(const struct peft *peft);
  * them at every peft_begin. */
 void peft_set_base(struct peft *peft, const struct param_store *weights);
 /* For a base that is packed as it is read: after peft_load, for each of its parameters while that is plain. One
- * peft_begin may follow, which then has what it needs of them. Of this rank alone. */
+ * peft_begin may follow, which then has what it needs of them. It concerns this rank alone. */
 int peft_measure(struct peft *peft, int id);
 /* Initial values, keyed by seed, name and element. All tensor ranks together. */
 int peft_initialise(struct peft *peft, uint64_t seed);
@@ -106,7 +106,7 @@ void peft_texts_free(struct peft_texts *texts);
  * other effect, and any thread may do it. */
 struct peft_files;
 
-/* A directory is an adapter's; or a stack's, with a directory each adapter; or one of checkpoints, of which the newest
+/* A directory is an adapter's; or a stack's, with a directory for each adapter; or one of checkpoints, whose newest
  * counts. `trains`: dropout counts, and encoders; the table that an encoder once made goes on as one. */
 int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **files);
 void peft_files_close(struct peft_files *files);

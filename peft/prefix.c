@@ -2,7 +2,7 @@
  *
  * The file's table [tokens, 2 L C], layer by layer keys and then values, is cut into parameters of the layers: feature
  * by feature, [2 C, tokens], so that they lie on their stage, and each tensor rank has its heads. With a projection
- * while training, the table is the output of a linear behind a small encoder, and the parameters of a layer are that
+ * while training, the table is the output of a linear after a small encoder, and the parameters of a layer are that
  * linear's [2 C, H]. Both ways keys [tokens, C] are hidden weight' (+ bias): without
  * a projection hidden is the unit matrix. The encoder is the first stage's; all stages get its output by a sum to which
  * the others add nothing. */

@@ -1,12 +1,12 @@
-/* adapter_config.json of Hugging Face's PEFT, or of AdapterHub, to what an adapter is here. What the mathematics here
- * do not have is refused by its key, never passed over. */
+/* adapter_config.json of Hugging Face's PEFT, or of AdapterHub, to a struct peft_config. A key that asks for
+ * mathematics that are not built is refused by its name, never passed over. */
 #include "format-internal.h"
 
 #include <string.h>
 
 /* ---- what is refused, and what is passed over ---- */
 
-/* Of every file of PEFT's. */
+/* Keys of every file of PEFT's. */
 static const char *const known[] = {
     "peft_type",    "task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping",
     "peft_version", NULL};

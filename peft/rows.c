@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Of methods at projections: targets.c reads them. */
+/* Keys of methods at projections: targets.c reads them. */
 static const struct config_row projection_keys[] = {
     PEFT_LIST(
         target_modules, "NAME...",

@@ -1,4 +1,4 @@
-/* What `adapter show` prints of a configuration. */
+/* The lines of `adapter show`. */
 #include "format-internal.h"
 
 void show_list(struct strbuf *text, const char *what, const struct config_list *list, const char *const *defaults) {
