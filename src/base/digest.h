@@ -13,10 +13,10 @@ static inline uint64_t digest_bytes(uint64_t digest, const void *bytes, size_t l
     return digest;
 }
 
-/* Of a regular file's size and contents; of one of more than 64 MiB, its beginning, its end and 1022 places between
- * them stand for all of it. */
+/* The digest of a regular file's size and contents; the beginning, the end and 1022 places between them stand for all
+ * of a file of more than 64 MiB. */
 int digest_file(const char *path, int64_t *bytes, uint64_t *digest);
-/* The same of at most so many places (at least 2) of 64 KiB. */
+/* The same from at most so many places (at least 2) of 64 KiB. */
 int digest_places(const char *path, int places, int64_t *bytes, uint64_t *digest);
 
 #endif

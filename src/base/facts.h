@@ -1,5 +1,5 @@
-/* What the ranks of a run must have alike, as a list of named facts: values of a configuration, contents of files. Each
- * rank makes the same list in the same order; comm_same compares them. */
+/* Facts that the ranks of a run must have alike, as a list with names: values of a configuration, contents of files.
+ * Each rank makes the same list in the same order; comm_same compares them. */
 #ifndef CAMBIUM_BASE_FACTS_H
 #define CAMBIUM_BASE_FACTS_H
 
@@ -27,7 +27,7 @@ void facts_free(struct facts *facts);
 int facts_add(struct facts *facts, const char *because, const char *name, const char *shown, const char *compared);
 /* A file's size and contents, whatever its path is. */
 int facts_add_file(struct facts *facts, const char *name, const char *path);
-/* What stands for the contents of something called `shown`, such as a directory. */
+/* A digest of the contents of something called `shown`, such as a directory. */
 int facts_add_digest(struct facts *facts, const char *name, const char *shown, uint64_t digest);
 
 #endif

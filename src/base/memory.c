@@ -1,4 +1,4 @@
-/* What the system says of memory. Each limit stands in a file of one number, in the directory of a control group or in
+/* The system's figures of memory. Each limit stands in a file of one number, in the directory of a control group or in
  * those of the groups around it. */
 #include "memory.h"
 

@@ -8,7 +8,7 @@
 /* The most that this process has held at once, in bytes; 0 where the system does not tell. */
 size_t memory_peak(void);
 
-/* What the processes of a host may hold together. */
+/* The memory that the processes of a host may hold together. */
 struct memory_limit {
     size_t bytes;   /* SIZE_MAX where the system does not tell */
     bool is_cgroup; /* a control group allows less than the host has */

@@ -4,7 +4,7 @@
 
 #include "staging.h"
 
-/* What a mark says. */
+/* The content of a mark. */
 struct box_mark {
     char kind[16], target[NAME_MAX + 1];
 };

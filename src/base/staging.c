@@ -362,7 +362,7 @@ static int exchange(const struct staging *staging) {
     return status;
 }
 
-/* Of directories alone. */
+/* Syncs directories alone. */
 static int sync_tree(const char *path) {
     char **names, child[PATH_MAX];
     size_t count;

@@ -47,7 +47,7 @@ static int place_file(const struct placing *placing, const char *from, const cha
     return status;
 }
 
-/* What an older generation had beside a key, and this one has not. */
+/* Removes what an older generation had beside a key, and this one has not. */
 static int remove_stale(const struct placing *placing, const char *to, char **names, size_t count) {
     bool has_key = false;
     int status = STATUS_OK;

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-/* argv[0] is the first word behind the command's name. */
+/* argv[0] is the first word after the command's name. */
 int command_tokenizer(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
@@ -19,7 +19,7 @@ int command_adapter(int argc, char **argv);
 int command_merge(int argc, char **argv);
 int command_bench(int argc, char **argv);
 
-/* What a command returns for a status: prints the error text when there is one. */
+/* The exit status of a command for a status; prints the error text when there is one. */
 int command_exit_status(int status);
 
 #endif

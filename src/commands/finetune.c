@@ -16,7 +16,7 @@
 
 static const char *const truncations[] = {"right", "left", NULL};
 
-/* What may also stand in the YAML file; the run's own sections come first. */
+/* The sections that the YAML file may also have; the run's own come first. */
 struct sections {
     struct run_config run;
     struct stack_options peft;
@@ -282,7 +282,8 @@ static int encode_prompt_text(struct tuning *tuning, const char *text) {
 
 enum { MANY_ITERATIONS = 1000000000 };
 
-/* What only the rows tell: the template that they are put in, their memory, and the iterations of so many epochs. */
+/* Finds what only the rows tell: the template that they are put in, their memory, and the iterations of so many epochs.
+ */
 static int survey_rows(struct options *options, struct tuning *tuning, bool by_epochs) {
     struct tuning_data *data;
     describe_rows(tuning, options);
@@ -364,7 +365,7 @@ static int prepare(struct options *options, const struct config *given, const st
     return STATUS_OK;
 }
 
-/* What all processes have to mean: the run as it is resolved, and the files that it names. */
+/* Lists what all processes have to mean: the run as it is resolved, and the files that it names. */
 static int make_facts(const struct launch *launch, const struct config_command *command, const struct options *options,
                       const struct tuning *tuning, bool is_help, struct facts *facts) {
     int status = launch_facts(launch, command, options, is_help, facts);

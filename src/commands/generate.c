@@ -170,7 +170,7 @@ static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf 
 
 /* ---- the output ---- */
 
-/* What the texts are printed by. */
+/* Everything that printing the texts needs. */
 struct output {
     const struct generate_command *command;
     const struct strbuf *prompt;

@@ -26,8 +26,8 @@ int launch_ranks(const struct launch *launch, int64_t asked, int *ranks);
  * its status. */
 int launch_agree(struct launch *launch, int status);
 
-/* Of a launch: what its processes must have in common, which this begins with the program itself, --help and the rows
- * of the command. Otherwise nothing: threads have one of everything. */
+/* Begins the list of what the processes of a launch must have in common: the program itself, --help and the rows of the
+ * command. Without a launch the list stays empty: threads have one of everything. */
 int launch_facts(const struct launch *launch, const struct config_command *command, const void *values, bool is_help,
                  struct facts *facts);
 /* Whether the processes have the same facts; says what is not the same. */

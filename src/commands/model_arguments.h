@@ -74,7 +74,7 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 /* The grid of the ranks, before they start; refuses a model that is not there and layouts that cannot be. */
 int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,
                struct rank_grid *grid);
-/* Of a launch: what all of its processes have to mean, the command's rows and the files of the model. */
+/* Lists what all processes of a launch have to mean: the command's rows and the files of the model. */
 int model_facts(const struct model_arguments *arguments, const struct launch *launch,
                 const struct config_command *command, const void *values, bool is_help, struct facts *facts);
 /* As a rank: opens the engine. `options` has the numbers of rows and sequences. */

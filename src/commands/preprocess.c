@@ -130,7 +130,7 @@ static int add_input(const char *path, struct facts *facts) {
     return is_pipe ? facts_add(facts, FACT_FILES, "--input", path, "a pipe") : facts_add_file(facts, "--input", path);
 }
 
-/* What all processes have to mean: the command's rows, and the files that it reads. */
+/* Lists what all processes have to mean: the command's rows, and the files that it reads. */
 static int make_facts(const struct options *options, const struct tokenizer_files *tokenizer,
                       const struct launch *launch, bool is_help, struct facts *facts) {
     int status = launch_facts(launch, &preprocess_command, options, is_help, facts);

@@ -115,7 +115,7 @@ static int carry_out(const struct config_command *command, struct options *optio
     return status || options->is_dry_run ? status : launch_run(launch, ranks, train, run);
 }
 
-/* What all processes have to mean: the run as it is resolved, and the files that it names. */
+/* Lists what all processes have to mean: the run as it is resolved, and the files that it names. */
 static int make_facts(const struct launch *launch, const struct config_command *command, const struct options *options,
                       const struct train_run *run, bool is_help, struct facts *facts) {
     int status = launch_facts(launch, command, options, is_help, facts);

@@ -9,7 +9,7 @@ static const char type_path[] = "peft.type";
 
 /* ---- rows ---- */
 
-/* Of one method alone, where the key of all may have a default, or a value that stands for none. */
+/* The row of one method alone, where the key of all may have a default, or a value that stands for none. */
 static struct config_row alone_row(const struct peft_alone_key *key, size_t offset) {
     struct config_row row = *key->common;
     row.path = key->path;
@@ -171,7 +171,7 @@ int stack_choose(struct stack *stack, const struct config_list *methods, const s
 
 /* ---- from a directory ---- */
 
-/* What the adapter is stands in its directory. */
+/* Refuses keys that say what the adapter is: its directory says that. */
 static int check_keys(const struct config *given, const char *flag) {
     const struct config_row *key;
     struct peft_alone_key alone;

@@ -27,8 +27,8 @@ struct stack {
 /* `methods` (--peft) goes before peft.type. The strings stay the caller's. */
 int stack_choose(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
                  const struct config *given);
-/* What stands in the directory instead: an adapter or a stack, on the base `model`. Keys of peft that say what an
- * adapter is are refused. */
+/* Takes the adapter or the stack of a directory instead, on the base `model`. Keys of peft that say what an adapter is
+ * are refused. */
 int stack_take(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
                const struct config *given, const char *directory, const char *model);
 /* Adapters of several directories, each with the values of its files, in their order; any number of a method. */

@@ -173,7 +173,7 @@ static int filter_input(struct filter *filter) {
             status = whole_lines(filter, &pending, scanned);
         else if (pending.length > 0)
             status = one_line(filter, pending.data, pending.length);
-        /* What came before a bad line is written as well. */
+        /* Lines before a bad one are written as well. */
         int written = filter->out.length > 0 ? write_output(filter) : STATUS_OK;
         status = status ? status : written;
     }

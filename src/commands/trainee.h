@@ -5,7 +5,7 @@
 #include "peft/peft.h"
 #include "train/train.h"
 
-/* What a stack is opened from; it outlives the trainee. */
+/* A stack is opened from this; it outlives the trainee. */
 struct trainee_adapters {
     const struct peft_config *configs;
     int count;

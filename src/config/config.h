@@ -45,7 +45,7 @@ struct config_row {
     bool may_differ; /* between the ranks of a run: what a host or a rank has for itself */
 };
 
-/* The usage of a command: what --help prints before and behind the rows. */
+/* The usage of a command: the texts of --help before and after the rows. */
 struct config_command {
     const char *name;        /* "pretrain" */
     const char *synopsis;    /* "cambium pretrain --config FILE.yaml [--section.key=value ...]" */
@@ -76,8 +76,8 @@ bool config_is_given(const struct config *config, const char *path);
 void config_dump(const struct config_command *command, const void *values, FILE *out);
 /* A value as one would type it, a list with spaces between its items; cut where it is longer than the room. */
 void config_value_text(const struct config_row *row, const void *field, char *out, size_t bytes);
-/* What all ranks of a command have in common, in the order of the rows: their values, but of rows that may differ. Of
- * paths, whether they are given and how many: hosts may have the same files in other places. */
+/* Adds what all ranks of a command have in common, in the order of the rows: the values of all rows but those that may
+ * differ. Paths count by their number, or as not given: hosts may have the same files in other places. */
 int config_facts(const struct config_command *command, const void *values, struct facts *facts);
 /* Prints the help text of the command; not all of it where memory lacks. */
 int config_help(const struct config_command *command, FILE *out);

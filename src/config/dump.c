@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What YAML takes between double quotes as it is: no control, no line separator, no byte order mark. */
+/* YAML takes these between double quotes as they are: no control, no line separator, no byte order mark. */
 static bool is_printable(uint32_t c) {
     return c >= 0x20 && c != 0x7f && !(c >= 0x80 && c < 0xa0) && c != 0x2028 && c != 0x2029 && c != 0xfeff &&
            c != 0xfffe && c != 0xffff;

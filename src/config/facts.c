@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* What is compared of paths: their number. */
+/* Paths are compared by their number. */
 static void count_paths(const struct config_row *row, const void *field, char *out, size_t bytes) {
     size_t count = row->type == CONFIG_LIST ? ((const struct config_list *)field)->count : 1;
     snprintf(out, bytes, "%zu paths", count);

@@ -1,4 +1,4 @@
-/* What one key says about another: defaults that follow from other keys, and configurations that cannot be. */
+/* Rules between keys: defaults that follow from other keys, and configurations that cannot be. */
 #include "run.h"
 
 #include "base/base.h"

@@ -11,7 +11,7 @@ static const char *const methods[] = {"uniform", "block", NULL};                
 static const char *const precisions[] = {"fp32", "bf16", NULL};
 
 #define AT(member) offsetof(struct run_config, member)
-/* The last argument is the help, behind which further members may stand. */
+/* The last argument is the help; further members may stand behind it. */
 #define INT(path_, member, default_, low, high, ...)                                                                   \
     {                                                                                                                  \
         .path = path_, .type = CONFIG_INT, .offset = AT(member), .default_text = default_, .minimum = low,             \

@@ -36,7 +36,7 @@ struct corpus_batch {
 void corpus_batch_clear(struct corpus_batch *batch);
 void corpus_batch_free(struct corpus_batch *batch);
 
-/* What one rank reads, in its order: whole inputs, and ranges of plain ones that begin and end between documents. */
+/* A rank reads pieces, in its order: whole inputs, and ranges of plain ones that begin and end between documents. */
 struct corpus_piece {
     size_t file;          /* number of its input */
     int64_t begin, bytes; /* not looked at where the input is read to its end, packed or not */
@@ -58,7 +58,7 @@ void corpus_reader_free(struct corpus_reader *reader);
 int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch);
 /* Bytes of the pieces that were read (of a gzip file, packed ones). */
 int64_t corpus_reader_done(const struct corpus_reader *reader);
-/* What the format is for an input. */
+/* The format of an input. */
 enum corpus_format corpus_format_of(const struct preprocess_options *options, size_t file);
 /* Refuses what cannot be read; *bytes is -1 for a pipe, whose length nobody knows. */
 int corpus_input_bytes(const char *path, int64_t *bytes);

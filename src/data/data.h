@@ -57,7 +57,7 @@ struct indexed_writer {
     bool is_finished;
 };
 
-/* What Megatron chooses: uint16 below 65,500 ids, int32 otherwise. */
+/* Megatron's choice: uint16 below 65,500 ids, int32 otherwise. */
 enum token_type indexed_token_type(int64_t vocab_size);
 /* STATUS_INVALID when `vocab_size` ids do not fit `type`. */
 int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum token_type type, int64_t vocab_size);
@@ -116,7 +116,7 @@ struct preprocess_count {
  * the bytes, and the first writes the datasets, with the bytes that a rank alone writes, and fills `counts`. All return
  * together: of a failure, the first rank that has one with its own status, the others with STATUS_PEER. */
 int preprocess_run(const struct preprocess_options *options, struct comm *world, struct preprocess_count *counts);
-/* What can be refused before ranks start. */
+/* Refuses what can be refused before ranks start. */
 int preprocess_check(const struct preprocess_options *options);
 /* SIGINT and SIGTERM wait, for this thread and those that it starts, and a run sees them between batches, so that a
  * stop leaves nothing behind; a run that failed has answered them. */
@@ -163,8 +163,8 @@ int gpt_dataset_measure(struct gpt_dataset *dataset, const struct gpt_dataset_re
 
 /* ---- agreement ---- */
 
-/* What ranks that read the files of a data path (or of a blend) have in common: weights, and contents. `endings`, up
- * to a NULL: of each path's files. `name` is for messages. */
+/* Adds what ranks that read the files of a data path (or of a blend) have in common: weights, and contents. `endings`,
+ * up to a NULL, are those of each path's files. `name` is for messages. */
 int data_facts(const char *name, const struct config_list *words, const char *const *endings, struct facts *facts);
 
 /* ---- splits and blends ---- */
@@ -189,7 +189,7 @@ struct gpt_rules {
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
 };
 
-/* What a sampler draws from: one dataset, or several in the proportion of their weights. */
+/* A sampler draws from a split: one dataset, or several in the proportion of their weights. */
 struct gpt_split {
     int64_t length; /* samples; 0: an empty split */
     int64_t seq_length;
@@ -224,9 +224,9 @@ struct gpt_data {
     struct gpt_data_users *users; /* NULL: it has one */
 };
 
-/* What a run asks for: train_iters * GBS samples, (train_iters / eval_interval + 1) * eval_iters * GBS for validation
- * (not wanted without evaluation), none for the test split. The rules' eod_id, pad_id and vocab_size are the caller's
- * to set. */
+/* The samples that a run asks for: train_iters * GBS samples, (train_iters / eval_interval + 1) * eval_iters * GBS for
+ * validation (not wanted without evaluation), none for the test split. The rules' eod_id, pad_id and vocab_size are the
+ * caller's to set. */
 struct gpt_data_options gpt_data_options_of_run(const struct run_config *run);
 /* STATUS_USAGE for options that cannot be (weights, split, seed), else as indexed_dataset_open. Samples asked of a
  * training split without tokens are STATUS_INVALID; an empty validation or test split is none. */
@@ -240,8 +240,8 @@ struct gpt_data_bytes {
     size_t maps;    /* index maps: in a file that the processes of a host share, where a cache can be written */
     size_t process; /* where each sequence starts, and the order of a blend */
 };
-/* What the data of these options holds in memory. `data`: its open files; nothing is built. The ranks of a process have
- * it once. */
+/* Counts what the data of these options holds in memory. `data`: its open files; nothing is built. The ranks of a
+ * process have it once. */
 int gpt_data_measure(const struct gpt_data *data, const struct gpt_data_options *options, struct gpt_data_bytes *bytes);
 
 /* ---- batches ---- */

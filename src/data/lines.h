@@ -14,7 +14,7 @@ int lines_next(struct lines *lines, bool *is_end);
 const struct strbuf *lines_text(const struct lines *lines);
 /* From 1. */
 int64_t lines_number(const struct lines *lines);
-/* What messages call the file. */
+/* The file as messages call it. */
 const char *lines_name(const struct lines *lines);
 /* NULL is allowed. */
 void lines_close(struct lines *lines);

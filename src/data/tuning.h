@@ -10,9 +10,9 @@
  *     {"text": T}                         everything is trained
  *
  * Pieces of a row are tokenized apart, so that no token lies across the boundary of an answer, and names of special
- * tokens in the fields are ordinary text. Trained are the answers and the end behind each (all assistant turns; the
- * end-of-text, and chatml's <|im_end|>), or everything. What stands behind the last trained token is left out, as
- * nothing depends on it.
+ * tokens in the fields are ordinary text. The answers and the end behind each are trained (all assistant turns; the
+ * end-of-text, and chatml's <|im_end|>), or everything. Tokens behind the last trained one are left out, as nothing
+ * depends on them.
  *
  * A *sample* is one row, or with packing several. In a batch a row of n tokens is one segment of V + n - 1 rows: V
  * virtual tokens with the ids vocab_size .. vocab_size + V - 1, then all tokens but the last. The label of each is the

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-/* What tokenizer.json may choose. */
+/* The choices that tokenizer.json has. */
 struct tokenizer_settings {
     bool add_prefix_space, ignore_merges;
 };
@@ -15,8 +15,7 @@ struct tokenizer_settings {
 /* STATUS_UNSUPPORTED, with the key's name, for every setting that would give other ids than this room does. */
 int tokenizer_check_settings(const json_t *root, struct tokenizer_settings *settings);
 
-/* Of one entry of added_tokens or added_tokens_decoder: STATUS_UNSUPPORTED where it strips spaces or wants whole words.
- */
+/* STATUS_UNSUPPORTED for an entry of added_tokens or added_tokens_decoder that strips spaces or wants whole words. */
 int tokenizer_check_added_token(const json_t *token);
 
 /* The string of a token: itself, or the `content` of an object; NULL when it is neither. */

@@ -1,4 +1,4 @@
-/* The pre-tokenizer of GPT-2, written by hand. It splits a text into words as this pattern does, match behind match:
+/* The pre-tokenizer of GPT-2, written by hand. It splits a text into words as this pattern does, match after match:
  *
  *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *

@@ -51,7 +51,7 @@ int tokenizer_files_read(const char *directory, struct tokenizer_files *files);
 void tokenizer_files_free(struct tokenizer_files *files);
 /* Writes them into a directory that exists, each whole and on the disk. */
 int tokenizer_files_write(const struct tokenizer_files *files, const char *directory);
-/* What ranks that encode alike have in common. */
+/* Adds what ranks that encode alike have in common. */
 int tokenizer_files_facts(const struct tokenizer_files *files, struct facts *facts);
 
 /* ---- opening ---- */
@@ -128,7 +128,7 @@ struct tokenizer_cut {
 size_t tokenizer_find_cut(const struct tokenizer *tokenizer, struct tokenizer_cut *cut, const void *bytes,
                           size_t length);
 
-/* What to learn a vocabulary from. */
+/* The texts to learn a vocabulary from, and how. */
 struct tokenizer_training {
     const char *const *inputs; /* text files, each one text; those named *.gz are gzip files */
     size_t input_count;
