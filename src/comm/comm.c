@@ -131,6 +131,46 @@ int comm_single_open(struct comm **out) {
     return STATUS_OK;
 }
 
+/* ---- device memory that the host cannot read ---- */
+
+/* The bytes that the call reads and writes at this rank. */
+static void measure(const struct comm *comm, struct comm_request *request) {
+    const struct comm_call *call = &request->call;
+    size_t bytes = comm_call_bytes(call), whole = bytes * (size_t)comm->size;
+    request->send_bytes = !reads(comm, call) ? 0 : call->kind == COMM_REDUCE_SCATTER ? whole : bytes;
+    request->receive_bytes = call->kind == COMM_SEND ? 0 : call->kind == COMM_ALL_GATHER ? whole : bytes;
+}
+
+/* Puts memory of the host in the place of the buffers. */
+static int stage(const struct comm *comm, struct comm_request *request) {
+    struct comm_call *call = &request->call;
+    if (call->kind == COMM_BARRIER || !call->stream || device_host_reads(stream_device(call->stream)))
+        return STATUS_OK;
+    measure(comm, request);
+    int status = device_host_alloc(stream_device(call->stream), request->send_bytes + request->receive_bytes + 1,
+                                   &request->staged);
+    if (!status)
+        status = stream_copy_to_host(call->stream, request->staged, call->data.send, request->send_bytes);
+    int waited = stream_wait(call->stream);
+    request->receive = call->data.receive;
+    call->data.send = request->staged;
+    call->data.receive = (char *)request->staged + request->send_bytes;
+    return status ? status : waited;
+}
+
+/* After it: the result goes to the device. */
+static int unstage(struct comm_request *request, int status) {
+    if (!request->staged)
+        return status;
+    struct stream *stream = request->call.stream;
+    if (!status)
+        status = stream_copy_to_device(stream, request->receive, request->call.data.receive, request->receive_bytes);
+    int waited = stream_wait(stream);
+    device_host_free(stream_device(stream), request->staged);
+    request->staged = NULL;
+    return status ? status : waited;
+}
+
 /* ---- calls ---- */
 
 static int start(struct comm *comm, const struct comm_call *call, struct comm_request *request) {
@@ -146,9 +186,13 @@ static int start(struct comm *comm, const struct comm_call *call, struct comm_re
         return status;
     request->comm = comm;
     request->call = *call;
-    status = comm->backend->start(comm, request);
-    if (status)
+    status = is_single ? STATUS_OK : stage(comm, request);
+    if (!status)
+        status = comm->backend->start(comm, request);
+    if (status) {
+        unstage(request, status);
         request->comm = NULL;
+    }
     return status;
 }
 
@@ -156,7 +200,7 @@ int comm_wait(struct comm_request *request) {
     struct comm *comm = request->comm;
     if (!comm)
         return STATUS_OK;
-    int status = comm->backend->finish(comm, request);
+    int status = unstage(request, comm->backend->finish(comm, request));
     request->comm = NULL;
     return status;
 }

@@ -11,8 +11,9 @@
  * the backend and the size of chunks. bf16 is summed in fp32 and rounded once. A maximum with a NaN is NaN.
  *
  * Buffers are device memory and belong to the call's stream, as with NCCL: what was queued on the stream before the
- * call is in the buffers, what is queued after it sees the result. The CPU's backends wait for the stream and have
- * finished when the call returns. A NULL stream says that nothing queued touches the buffers (control messages).
+ * call is in the buffers, what is queued after it sees the result. These backends wait for the stream and have finished
+ * when the call returns; where the host cannot read the device's memory, what moves goes through memory of the host. A
+ * NULL stream says that the buffers are the host's (control messages).
  *
  * Errors: 0 or a negative status. After any error the run is over: the caller passes it up, and whoever started the
  * rank calls comm_abort, which releases the others with STATUS_PEER and a text that names the failed rank. Buffers and
@@ -103,6 +104,9 @@ struct comm_request {
     uint64_t handle;
     int64_t agreement[4];
     _Atomic uint32_t is_done;
+    /* Where the host cannot read the buffers: its copy of both, and where the result goes from there. */
+    void *staged, *receive;
+    size_t send_bytes, receive_bytes;
 };
 
 /* Collectives that one rank may have started in one group and not yet waited for. */
