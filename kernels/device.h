@@ -39,6 +39,7 @@ bool device_host_reads(const struct device *device);
 /* Memory of the device, aligned to 64 bytes (large blocks on huge pages where the system has them); its contents are
  * undefined. STATUS_MEMORY with the size. */
 int device_alloc(struct device *device, size_t bytes, void **memory);
+/* Nothing that will still run uses it. */
 void device_free(struct device *device, void *memory);
 /* Zeroed memory of the host that copies from and to the device are fastest with (pinned, where the backend has that).
  * STATUS_MEMORY with the size. */
@@ -52,7 +53,7 @@ int device_measure_gemm(struct device *device, enum dtype dtype, double max_seco
 int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
 int stream_open(struct device *device, struct stream **stream);
-/* What is queued runs before. */
+/* What nobody has waited for may never run. */
 void stream_close(struct stream *stream);
 /* Returns when everything queued has run; the first error of it. */
 int stream_wait(struct stream *stream);

@@ -133,7 +133,10 @@ static int cpu_stream_wait(struct stream *stream) {
 
 static int cpu_copy(struct stream *stream, const struct copy_call *copy) {
     (void)stream;
-    for (size_t i = 0; i < copy->rows; i++)
+    bool is_one = copy->rows == 1 || (copy->to_stride == copy->bytes && copy->from_stride == copy->bytes);
+    if (is_one)
+        memcpy(copy->to, copy->from, copy->rows * copy->bytes);
+    for (size_t i = 0; i < copy->rows && !is_one; i++)
         memcpy((char *)copy->to + i * copy->to_stride, (const char *)copy->from + i * copy->from_stride, copy->bytes);
     return STATUS_OK;
 }

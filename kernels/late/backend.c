@@ -243,7 +243,6 @@ static int late_stream_wait(struct stream *stream) {
 
 static void late_stream_close(struct stream *stream) {
     struct late_stream *own = late_stream(stream);
-    late_stream_wait(stream);
     pthread_mutex_lock(&own->lock);
     own->ends = true;
     pthread_cond_broadcast(&own->changed);

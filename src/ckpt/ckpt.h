@@ -71,7 +71,7 @@ struct ckpt_flat {
     int copy_of;
     bool leaves_copies; /* parameters of which every tensor rank has a copy are the first one's */
     const bool *leaves; /* [table count] those that another stage writes (a tied embedding); NULL: none */
-    int threads;        /* that may read the memory at once, where copies to the host run in the caller; 0: one */
+    int threads;        /* that may read the memory at once, where the host can; 0: one */
 };
 /* The array over `flat`, which must stay alive and in place. Each call waits for the stream. */
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);

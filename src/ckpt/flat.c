@@ -45,44 +45,36 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
     return count;
 }
 
-/* Calls copy() for each run of the block that is contiguous in the flat array. The block lies in one rectangle. */
-static int copy_runs(struct ckpt_flat *flat, const struct ckpt_block *block, char *values,
-                     int (*copy)(struct stream *, char *memory, char *values, size_t bytes)) {
+/* The block lies in one rectangle; `values` is compact. */
+static int copy_block(struct ckpt_flat *flat, const struct ckpt_block *block, char *values, enum copy_kind kind) {
     const struct param_store *store = flat->store;
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->part, store->table, block->param, rects), r = 0;
     while (r + 1 < count && block->row >= rects[r].row + rects[r].rows)
         r++;
     int64_t width = (int64_t)dtype_bytes(flat->dtype), all_columns = rects[r].columns;
-    int64_t runs = block->rows, run = block->columns;
-    if (run == all_columns) {
-        run *= runs;
-        runs = 1;
-    }
     int64_t at = store->offset[block->param] - flat->first +
                  (rects[r].local_row + block->row - rects[r].row) * all_columns + block->column - rects[r].column;
-    int status = STATUS_OK;
-    for (int64_t i = 0; i < runs && !status; i++)
-        status = copy(flat->stream, (char *)flat->memory + (at + i * all_columns) * width, values + i * run * width,
-                      (size_t)(run * width));
+    char *memory = (char *)flat->memory + at * width;
+    size_t compact = (size_t)(block->columns * width), spread = (size_t)(all_columns * width);
+    bool is_out = kind == COPY_TO_HOST;
+    int status = stream_copy_rows(flat->stream, &(const struct copy_call){.kind = kind,
+                                                                          .to = is_out ? values : memory,
+                                                                          .from = is_out ? memory : values,
+                                                                          .rows = (size_t)block->rows,
+                                                                          .bytes = compact,
+                                                                          .to_stride = is_out ? compact : spread,
+                                                                          .from_stride = is_out ? spread : compact});
     int waited = stream_wait(flat->stream);
     return status ? status : waited;
 }
 
-static int copy_out(struct stream *stream, char *memory, char *values, size_t bytes) {
-    return stream_copy_to_host(stream, values, memory, bytes);
-}
-
-static int copy_in(struct stream *stream, char *memory, char *values, size_t bytes) {
-    return stream_copy_to_device(stream, memory, values, bytes);
-}
-
 static int flat_get(void *context, const struct ckpt_block *block, void *values) {
-    return copy_runs(context, block, values, copy_out);
+    return copy_block(context, block, values, COPY_TO_HOST);
 }
 
 static int flat_put(void *context, const struct ckpt_block *block, const void *values) {
-    return copy_runs(context, block, (char *)values, copy_in);
+    return copy_block(context, block, (char *)values, COPY_TO_DEVICE);
 }
 
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable) {
@@ -91,7 +83,7 @@ struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bo
                                .only_trainable = only_trainable,
                                .is_copy = flat->is_copy,
                                .copy_of = flat->copy_of,
-                               .threads = flat->threads,
+                               .threads = device_host_reads(stream_device(flat->stream)) ? flat->threads : 1,
                                .rects = flat_rects,
                                .get = flat_get,
                                .put = flat_put,

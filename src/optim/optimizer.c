@@ -27,8 +27,11 @@ int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *
     size_t local = (size_t)sync->local_elements * sizeof(float);
     void *block[3] = {0};
     int status = STATUS_OK;
-    for (int i = 0; i < (store->dtype == DTYPE_F32 ? 2 : 3) && !status; i++)
+    for (int i = 0; i < (store->dtype == DTYPE_F32 ? 2 : 3) && !status; i++) {
         status = device_alloc(device, local, &block[i]);
+        if (!status)
+            status = stream_zero(sync->rank->exec.stream, block[i], local);
+    }
     if (!status)
         status = device_alloc(device, sizeof(struct scalars), &optimizer->scalars);
     optimizer->m = block[0];

@@ -13,7 +13,15 @@ def name_of(test, module):
     return words[0] if words[0].startswith(module) else words[1].strip("()")
 
 
+def choose_device():
+    """CAMBIUM_TEST_DEVICE: the backend that the program is to compute on."""
+    if os.environ.get("CAMBIUM_TEST_DEVICE"):
+        os.environ["CAMBIUM_PROGRAM"] = os.environ["CAMBIUM"]
+        os.environ["CAMBIUM"] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "on_device")
+
+
 def main(script):
+    choose_device()
     directory, file = os.path.split(os.path.abspath(script))
     sys.path.insert(0, directory)
     module = os.path.splitext(file)[0]
