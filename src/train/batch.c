@@ -48,14 +48,14 @@ static struct model_batch view_batch(const struct gpt_batch *batch) {
     };
 }
 
-/* What a layer has is what it will be: the trainee's part over the tensor ranks, too (the model has seen to its own).
- */
+/* A layer's gradients are final. A trainee's may not be before its `end`: their sums over the data ranks are small, and
+ * wait for it; those over the tensor ranks are of what the layers themselves have made. */
 static int start_sums(void *context, int layer) {
     struct trainer *trainer = context;
-    if (layer < 0) /* what stages share, or a whole batch makes, is not summed yet */
+    if (layer < 0) /* stages share these, and they are not summed yet */
         return STATUS_OK;
-    int status = trainer->run.trainee ? gradient_sum_over_tensor(&trainer->rank, trainer->store, layer) : STATUS_OK;
-    return status ? status : gradient_sync_layer(&trainer->sync, layer);
+    return trainer->run.trainee ? gradient_sum_over_tensor(&trainer->rank, trainer->store, layer)
+                                : gradient_sync_layer(&trainer->sync, layer);
 }
 
 /* What is made once for all passes of a global batch, and its gradients. */
