@@ -23,7 +23,7 @@ static const struct hook_list *hooks_at(const struct block_pass *pass, enum atta
 
 /* Keys of the rows from `first` on. */
 static struct row_keys keys_at(const struct block_pass *pass, int64_t first) {
-    const struct device_batch *batch = &pass->model->slot->batch;
+    const struct device_batch *batch = &pass->model->stash->batch;
     if (!pass->has_dropout || !batch->sample)
         return (struct row_keys){0};
     return (struct row_keys){.sample = batch->sample + first, .token = batch->token + first};
@@ -130,8 +130,8 @@ static int attention_call(const struct block_pass *pass, struct attention *call)
     struct qkv_columns columns = qkv_columns_of(model);
     *call = (struct attention){
         .rows = pass->rows,
-        .segments = model->slot->batch.segments,
-        .segment_start = model->slot->batch.segment_start,
+        .segments = model->stash->batch.segments,
+        .segment_start = model->stash->batch.segment_start,
         .heads = (int)model->heads,
         .kv_heads = (int)model->query_groups,
         .head_size = (int)columns.head,
@@ -149,7 +149,7 @@ static int attention_call(const struct block_pass *pass, struct attention *call)
         .dropout = {.p = pass->has_dropout ? (float)c->attention_dropout : 0,
                     .seed = model->rank->seed,
                     .site = (uint32_t)(pass->layer * c->num_attention_heads + model->first_head),
-                    .keys = {.sample = model->slot->batch.sample, .token = model->slot->batch.token}},
+                    .keys = {.sample = model->stash->batch.sample, .token = model->stash->batch.token}},
     };
     struct hook_prefix prefix;
     int status = block_prefix(model, pass->layer, &prefix);

@@ -35,7 +35,7 @@ static struct hook_call embedding_hook_call(struct model *model, int64_t rows, v
         .out = model->options.config.hidden_size,
         .segments = &(const struct hook_segment){.rows = rows},
         .segment_count = 1,
-        .saved = model->slot->saved[0].hooks[ATTACH_EMBEDDING],
+        .saved = model->stash->saved[0].hooks[ATTACH_EMBEDDING],
         .y = x,
         .dy = x,
     };
@@ -82,8 +82,8 @@ int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, 
         .type = model->options.dtype,
         .first_token = model->first_token,
         .token_count = model->vocab,
-        .tokens = model->slot->batch.tokens,
-        .positions = model->slot->batch.positions,
+        .tokens = model->stash->batch.tokens,
+        .positions = model->stash->batch.positions,
         .token_table = tokens.data,
         .position_table = positions.data,
         .x = model->rank->is_sequence_parallel ? model->whole : x,
@@ -125,8 +125,8 @@ int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout,
         .type = model->options.dtype,
         .first_token = model->first_token,
         .token_count = model->vocab,
-        .tokens = model->slot->batch.tokens,
-        .positions = model->slot->batch.positions,
+        .tokens = model->stash->batch.tokens,
+        .positions = model->stash->batch.positions,
         .dx = whole,
         .dtoken_table = param_gradient(&model->store, model->token_table),
         .dposition_table = param_gradient(&model->store, model->position_table),
@@ -187,9 +187,9 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
         .stride = model->vocab_stride,
         .type = model->options.dtype,
         .logits = model->logits,
-        .labels = model->slot->batch.head.labels + first,
+        .labels = model->stash->batch.head.labels + first,
         .loss = model->losses + first,
-        .dloss = model->slot->batch.head.loss_weight + first,
+        .dloss = model->stash->batch.head.loss_weight + first,
     };
     if (model->rank->grid.tensor > 1)
         return head_join_loss(model, &call, train);
@@ -200,21 +200,21 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
 /* The final norm of the head's rows, where the head reads it. */
 static int final_norm_forward(struct model *model, int64_t rows) {
     const void *whole;
-    if (!model->slot->batch.head.is_all)
+    if (!model->stash->batch.head.is_all)
         return head_rows_forward(model);
-    int status = norm_forward(model, &model->final_norm, rank_stream_rows(model->rank, rows), model->slot->x_last,
+    int status = norm_forward(model, &model->final_norm, rank_stream_rows(model->rank, rows), model->stash->x_last,
                               model->final, model->final_mean, model->final_rstd);
     return status ? status : gather_stream(model, rows, model->final, &whole);
 }
 
 /* From the head's gradient to model->d. */
 static int final_norm_backward(struct model *model, int64_t rows) {
-    if (!model->slot->batch.head.is_all)
+    if (!model->stash->batch.head.is_all)
         return head_rows_backward(model, rows);
     int status = sum_stream(model, rows, model->rank->is_sequence_parallel ? model->whole_gradient : model->d_norm,
                             model->d_norm);
     return status ? status
-                  : norm_backward(model, &model->final_norm, rank_stream_rows(model->rank, rows), model->slot->x_last,
+                  : norm_backward(model, &model->final_norm, rank_stream_rows(model->rank, rows), model->stash->x_last,
                                   model->final_mean, model->final_rstd, model->d_norm, NULL, model->d);
 }
 
@@ -242,7 +242,7 @@ static int plan_few_rows(struct model *model, int64_t rows, bool train) {
 }
 
 int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients) {
-    const struct head_rows *head = &model->slot->batch.head;
+    const struct head_rows *head = &model->stash->batch.head;
     int status = final_norm_forward(model, rows);
     for (int64_t first = 0; first < head->count && !status; first += HEAD_CHUNK_ROWS) {
         int64_t count = head->count - first < HEAD_CHUNK_ROWS ? head->count - first : HEAD_CHUNK_ROWS;

@@ -88,7 +88,7 @@ static void *row_at(const struct model *model, void *base, int64_t row) {
 }
 
 int head_rows_forward(struct model *model) {
-    const struct head_rows *head = &model->slot->batch.head;
+    const struct head_rows *head = &model->stash->batch.head;
     struct rank *rank = model->rank;
     int64_t C = model->options.config.hidden_size, elements = head->count * C;
     bool is_cut = rank->is_sequence_parallel;
@@ -97,7 +97,7 @@ int head_rows_forward(struct model *model) {
         is_cut ? stream_zero(rank->exec.stream, model->whole, (size_t)elements * dtype_bytes(model->options.dtype))
                : STATUS_OK;
     if (!status)
-        status = rank_run(rank, PHASE_REST, gather_rows, head->own, C, model->options.dtype, model->slot->x_last,
+        status = rank_run(rank, PHASE_REST, gather_rows, head->own, C, model->options.dtype, model->stash->x_last,
                           head->source, model->branch);
     if (!status)
         status = norm_forward(model, &model->final_norm, head->own, model->branch, out, model->final_mean,
@@ -107,7 +107,7 @@ int head_rows_forward(struct model *model) {
 }
 
 int head_rows_backward(struct model *model, int64_t rows) {
-    const struct head_rows *head = &model->slot->batch.head;
+    const struct head_rows *head = &model->stash->batch.head;
     struct rank *rank = model->rank;
     int64_t C = model->options.config.hidden_size;
     void *whole = rank->is_sequence_parallel ? model->whole_gradient : model->d_norm;
@@ -121,8 +121,8 @@ int head_rows_backward(struct model *model, int64_t rows) {
 }
 
 void head_rows_put_back(const struct model *model, float *losses) {
-    const struct head_rows *head = &model->slot->batch.head;
-    int64_t rows = model->slot->batch.rows, next = rows;
+    const struct head_rows *head = &model->stash->batch.head;
+    int64_t rows = model->stash->batch.rows, next = rows;
     for (int64_t i = head->is_all ? 0 : head->count; i-- > 0;) {
         int64_t row = model->staging.row[i]; /* i or behind it */
         if (row < 0)

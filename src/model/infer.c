@@ -81,14 +81,14 @@ static int send_rows(struct model *model, int64_t rows, const void *x) {
 static int run(struct model *model, const struct model_kv *kv, int64_t rows, int64_t wanted, int64_t max_pages,
                const struct hook_segment *segments, int segment_count) {
     const struct model_config *c = &model->options.config;
-    int status = model->has_embedding ? embedding_pass_forward(model, rows, false, model->slot->saved[0].x)
-                                      : receive_rows(model, rows, model->slot->saved[0].x);
+    int status = model->has_embedding ? embedding_pass_forward(model, rows, false, model->stash->saved[0].x)
+                                      : receive_rows(model, rows, model->stash->saved[0].x);
     for (int64_t layer = 0; layer < model->chunk->count && !status; layer++) {
         struct block_pass block = {
             .model = model,
             .layer = model->chunk->first + layer,
-            .saved = &model->slot->saved[layer],
-            .out = layer + 1 == model->chunk->count ? model->slot->x_last : model->slot->saved[layer + 1].x,
+            .saved = &model->stash->saved[layer],
+            .out = layer + 1 == model->chunk->count ? model->stash->x_last : model->stash->saved[layer + 1].x,
             .rows = rows,
             .segments = segments,
             .segment_count = segment_count,
@@ -98,12 +98,12 @@ static int run(struct model *model, const struct model_kv *kv, int64_t rows, int
         status = block_forward(&block);
     }
     if (!status && !model->has_head)
-        return send_rows(model, rows, model->slot->x_last);
+        return send_rows(model, rows, model->stash->x_last);
     if (status || wanted == 0)
         return status;
     struct device_step *step = &model->step;
     status = rank_run(model->rank, PHASE_REST, gather_rows, wanted, c->hidden_size, model->options.dtype,
-                      model->slot->x_last, step->logit_row, step->rows);
+                      model->stash->x_last, step->logit_row, step->rows);
     if (!status)
         status = norm_forward(model, &model->final_norm, wanted, step->rows, step->rows, NULL, NULL);
     struct linear_call head = {
@@ -169,7 +169,7 @@ static int upload_step(struct model *model, const struct model_step *step) {
         step->sequences > o->max_sequences || step->max_pages > o->max_pages)
         return status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for");
     struct device_step *device = &model->step;
-    struct device_batch *batch = &model->slots[0].batch;
+    struct device_batch *batch = &model->stashes[0].batch;
     struct upload *upload = &model->upload;
     size_t rows = (size_t)step->rows * sizeof(int32_t), wanted = (size_t)step->logit_rows * sizeof(int32_t);
     int status = upload_begin(upload, device->block);
@@ -203,7 +203,7 @@ static int find_label_losses(struct model *model, int64_t rows) {
         .stride = model->vocab_stride,
         .type = DTYPE_F32,
         .logits = model->step.logits,
-        .labels = model->slot->batch.head.labels,
+        .labels = model->stash->batch.head.labels,
         .loss = model->step.label_loss,
     };
     return model->rank->grid.tensor > 1 ? head_join_loss(model, &call, false)

@@ -54,7 +54,7 @@ static struct residual_dropout dropout_call(struct model *model, int64_t rows, d
         .dropout = {.p = (float)p,
                     .seed = model->rank->seed,
                     .site = site,
-                    .keys = {.sample = model->slot->batch.sample + first, .token = model->slot->batch.token + first}},
+                    .keys = {.sample = model->stash->batch.sample + first, .token = model->stash->batch.token + first}},
     };
 }
 

@@ -49,7 +49,7 @@ struct head_rows {
     const float *loss_weight; /* 0 of fill */
 };
 
-/* The batch on the device, in the block of its slot. */
+/* The batch on the device, in the block of its stash. */
 struct device_batch {
     void *block;
     int64_t rows, segments;
@@ -94,7 +94,7 @@ struct device_step {
 };
 
 /* Where a chunk's activations of one micro batch stand until their backward. */
-struct model_slot {
+struct model_stash {
     struct device_batch batch;
     struct block_saved *saved; /* [layers of a chunk]; without training all share one set */
     void *x_last;              /* [N, C] output of the last block; NULL where another stage goes on */
@@ -125,18 +125,18 @@ struct model {
     void *fetched;     /* host: a step's results */
     void *activations; /* the block that everything below stands in */
 
-    struct model_slot *slots;  /* [slots + 1] */
-    struct block_saved *saved; /* [slots][layers of a chunk] */
+    struct model_stash *stashes; /* [stashes + 1] */
+    struct block_saved *saved;   /* [stashes][layers of a chunk] */
     /* Layers whose backward is never run go by turns through two sets, which differ by x alone; chunks of nothing but
-     * such layers through a slot of their own where others are held. */
+     * such layers through a stash of their own where others are held. */
     struct block_saved passing[2];
-    struct model_slot *passing_slot;
+    struct model_stash *passing_stash;
     int64_t kept_from; /* the first layer of a chunk, counted from its first, that any chunk keeps something of */
     struct block_saved *again; /* [layers of a chunk] sets of layers that are computed again */
-    /* The chunk and the slot of the pass that runs; between passes chunk 0 and slot 0. */
+    /* The chunk and the stash of the pass that runs; between passes chunk 0 and stash 0. */
     const struct model_chunk *chunk;
-    const struct model_slot *slot;
-    const struct model_slot *fresh; /* of the last forward, while nothing has written over what slots share */
+    const struct model_stash *stash;
+    const struct model_stash *fresh; /* of the last forward, while nothing has written over what stashes share */
 
     void *final;                             /* [N, C] normalised */
     float *final_mean, *final_rstd, *losses; /* [N]; losses of the head's rows */
@@ -161,7 +161,7 @@ struct block_pass {
     bool has_dropout, overwrite_gradients;
     bool is_again;  /* for a backward, which needs no output */
     bool is_lowest; /* nobody wants the gradient of the block's input */
-    bool is_fresh;  /* what slots and layers share is still as this layer's forward left it */
+    bool is_fresh;  /* what stashes and layers share is still as this layer's forward left it */
     const struct hook_segment *segments;
     int segment_count;
     const struct model_kv *kv; /* inference: keys and values go to and come from here */
@@ -169,18 +169,18 @@ struct block_pass {
 };
 
 /* model.c */
-struct model_slot *model_slot(struct model *model, int number);
+struct model_stash *model_stash(struct model *model, int number);
 
 /* sizes.c */
 /* Layers of a chunk, counted from its first, that are computed again together from the input of the first: the group
- * of `layer`, of one layer or more; false when the slot keeps what its backward needs. */
-bool model_recompute_group(const struct model *model, int slot, int64_t layer, int64_t *first, int64_t *end);
+ * of `layer`, of one layer or more; false when the stash keeps what its backward needs. */
+bool model_recompute_group(const struct model *model, int stash, int64_t layer, int64_t *first, int64_t *end);
 /* Whether something before the chunk wants the gradient of its input. */
 static inline bool model_sends_gradient(const struct model *model, const struct model_chunk *chunk) {
     return chunk->first > 0 && chunk->first > model->lowest;
 }
-/* Whether the slot keeps something of the layer for its backward. */
-bool model_keeps(const struct model *model, const struct model_chunk *chunk, int slot, int64_t layer);
+/* Whether the stash keeps something of the layer for its backward. */
+bool model_keeps(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer);
 void model_place_activations(struct model *model, struct arena *arena);
 /* Of the blocks that a pass or a step uploads into. */
 size_t model_upload_bytes(const struct model *model);
@@ -231,7 +231,7 @@ void head_rows_put_back(const struct model *model, float *losses);
 int embedding_ids(const struct model *model, int64_t *ids);
 int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x);
 int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout, void *dx);
-/* Losses of the slot's x_last added to loss_sum; with `train` also model->d and the head's gradients, logits chunk by
+/* Losses of the stash's x_last added to loss_sum; with `train` also model->d and the head's gradients, logits chunk by
  * chunk. */
 int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients);
 /* The losses of a call whose columns are cut over the tensor ranks; with `train` also its gradient. */
@@ -239,7 +239,7 @@ int head_join_loss(struct model *model, const struct cross_entropy *call, bool t
 /* Logits of rows [first, first + count) of model->final into model->logits. */
 int head_logits(struct model *model, int64_t first, int64_t count);
 
-/* pass.c: the batch stands in the slot. */
+/* pass.c: the batch stands in the stash. */
 int pass_forward(struct model *model, const struct model_pass *pass, const void *x, void *y);
 int pass_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y);

@@ -103,8 +103,8 @@ bool model_has_backward(const struct model_options *options, int64_t end) {
     return end > model_lowest_layer(options) || end == options->config.num_layers;
 }
 
-struct model_slot *model_slot(struct model *model, int number) {
-    return number < 0 ? model->passing_slot : &model->slots[number];
+struct model_stash *model_stash(struct model *model, int number) {
+    return number < 0 ? model->passing_stash : &model->stashes[number];
 }
 
 /* Where chunks go that keep nothing, and which layers of others do. */
@@ -112,19 +112,19 @@ static void open_passing(struct model *model) {
     const struct model_options *o = &model->options;
     const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
     bool all_pass = !model_has_backward(o, last->first + last->count);
-    model->passing_slot = &model->slots[all_pass ? 0 : o->slots];
+    model->passing_stash = &model->stashes[all_pass ? 0 : o->stashes];
     model->kept_from = model->lowest < last->first                 ? 0
                        : model->lowest < last->first + last->count ? model->lowest - last->first
                                                                    : last->count;
 }
 
-/* The chunks of this rank, and the slots of their activations. */
+/* The chunks of this rank, and the stashes of their activations. */
 static int open_stage(struct model *model) {
     struct model_options *o = &model->options;
     int64_t layers = o->config.num_layers, end = 0;
     if (!o->chunk_count)
         o->chunks[o->chunk_count++] = (struct model_chunk){0, layers};
-    o->slots = o->use == MODEL_TRAIN && o->slots ? o->slots : 1;
+    o->stashes = o->use == MODEL_TRAIN && o->stashes ? o->stashes : 1;
     for (int c = 0; c < o->chunk_count; c++) {
         const struct model_chunk *chunk = &o->chunks[c];
         if (chunk->first < end || chunk->count < 1 || chunk->count != o->chunks[0].count)
@@ -139,14 +139,14 @@ static int open_stage(struct model *model) {
     model->lowest = o->use == MODEL_TRAIN ? model_lowest_layer(o) : -1;
     model->chunk = &o->chunks[0];
     size_t count = (size_t)o->chunks[0].count;
-    model->slots = calloc((size_t)o->slots + 1, sizeof *model->slots);
-    model->saved = calloc((size_t)o->slots * count, sizeof *model->saved);
+    model->stashes = calloc((size_t)o->stashes + 1, sizeof *model->stashes);
+    model->saved = calloc((size_t)o->stashes * count, sizeof *model->saved);
     model->again = calloc(count, sizeof *model->again);
-    if (!model->slots || !model->saved || !model->again)
+    if (!model->stashes || !model->saved || !model->again)
         return status_fail(STATUS_MEMORY, "out of memory");
-    for (int slot = 0; slot < o->slots; slot++)
-        model->slots[slot].saved = model->saved + (size_t)slot * count;
-    model->slot = &model->slots[0];
+    for (int stash = 0; stash < o->stashes; stash++)
+        model->stashes[stash].saved = model->saved + (size_t)stash * count;
+    model->stash = &model->stashes[0];
     open_passing(model);
     return STATUS_OK;
 }
@@ -187,7 +187,7 @@ static int choose_parameters(struct model *model) {
 static int plan_workspace(struct model *model) {
     const struct model_options *o = &model->options;
     int status = STATUS_OK;
-    struct device_batch *batch = &model->slots[0].batch;
+    struct device_batch *batch = &model->stashes[0].batch;
     batch->segments = 1;
     for (int64_t rows = 1; !status; rows = rows * 2 < o->max_rows ? rows * 2 : o->max_rows) {
         struct model_pass pass = {.has_dropout = true};
@@ -302,7 +302,7 @@ void model_close(struct model *model) {
     param_store_close(&model->store);
     param_table_free(&model->table);
     free(model->blocks);
-    free(model->slots);
+    free(model->stashes);
     free(model->saved);
     free(model->again);
     free(model->is_held);

@@ -51,9 +51,9 @@ struct model_options {
      * embedding, who has the last one the head. 0: one run of all layers. */
     int chunk_count;
     struct model_chunk chunks[MODEL_CHUNKS_MAX];
-    int slots; /* MODEL_TRAIN: micro batches of chunks that are held for their backward at once; 0: 1 */
-    /* With RECOMPUTE_BLOCK: slots from this one on recompute all layers; 0: all slots are as `recompute` says. */
-    int partial_slots;
+    int stashes; /* MODEL_TRAIN: micro batches of chunks that are held for their backward at once; 0: 1 */
+    /* With RECOMPUTE_BLOCK: stashes from this one on recompute all layers; 0: all stashes are as `recompute` says. */
+    int partial_stashes;
     int layer_shards;                 /* MODEL_TRAIN: as in struct param_store_options */
     int64_t max_logit_rows;           /* MODEL_INFER: rows whose logits one step may want */
     int64_t max_sequences, max_pages; /* MODEL_INFER: of a step's page table */
@@ -115,12 +115,14 @@ struct model_batch {
     int64_t segments;
     const int64_t *segment_start; /* [S+1] */
     const int32_t *labels;        /* [N] 0 .. V-1 also where the weight is 0 */
-    const float *loss_weight;     /* [N] what the row's loss counts in the sum, e.g. mask / label tokens of the global
-                                     batch; rows     of 0 need not go through the head */
+    /* [N] what the row's loss counts in the sum, e.g. mask / label tokens of the global batch; rows of 0 need not go
+     * through the head. */
+    const float *loss_weight;
 };
 
 struct model_pass {
-    int chunk, slot; /* what goes through, and where its activations are held; below 0 for a chunk without a backward */
+    int chunk;                 /* what goes through */
+    int stash;                 /* where its activations are held; below 0 for a chunk without a backward */
     bool is_first_micro_batch; /* of a chunk's backwards: gradients are written, not added to */
     bool is_last_micro_batch;  /* of them: what tensor ranks have parts of is summed over them, and is finished */
     bool has_dropout;
@@ -143,7 +145,7 @@ int model_forward(struct model *model, const struct model_batch *batch, const st
  * model_loss reads); dx: that of x (NULL in the chunk with the embedding, and left alone where nothing before the chunk
  * trains). */
 int model_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
-/* A forward without dropout in slot 0, and in the chunk with the head its losses, added to the same number. */
+/* A forward without dropout in stash 0, and in the chunk with the head its losses, added to the same number. */
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y);
 
 /* Behind the last backward of a global batch, on all stages: the gradient of a tied table is summed over the stages

@@ -66,9 +66,9 @@ static int clear_gradients(struct model *model) {
     return status;
 }
 
-static void enter(struct model *model, int chunk, int slot) {
+static void enter(struct model *model, int chunk, int stash) {
     model->chunk = &model->options.chunks[chunk];
-    model->slot = model_slot(model, slot);
+    model->stash = model_stash(model, stash);
 }
 
 static bool starts_here(const struct model *model) {
@@ -81,8 +81,8 @@ static bool ends_here(const struct model *model) {
 
 /* Where `layer` of the current chunk, counted from its first, puts what it makes. */
 static const struct block_saved *saved_of(const struct model *model, const struct model_pass *pass, int64_t layer) {
-    return model_keeps(model, model->chunk, pass->slot, layer) ? &model->slot->saved[layer]
-                                                               : &model->passing[layer % 2];
+    return model_keeps(model, model->chunk, pass->stash, layer) ? &model->stash->saved[layer]
+                                                                : &model->passing[layer % 2];
 }
 
 /* `layer` of the current chunk, counted from its first; `y`: where the chunk's output goes. */
@@ -94,7 +94,7 @@ static struct block_pass block_pass_of(struct model *model, int64_t layer, void 
         .layer = model->chunk->first + layer,
         .saved = saved_of(model, pass, layer),
         .out = is_last ? y : saved_of(model, pass, layer + 1)->x,
-        .rows = model->slot->batch.rows,
+        .rows = model->stash->batch.rows,
         .has_dropout = pass->has_dropout,
         .overwrite_gradients = pass->is_first_micro_batch,
         .segments = segment,
@@ -103,14 +103,14 @@ static struct block_pass block_pass_of(struct model *model, int64_t layer, void 
 }
 
 static size_t stream_bytes(const struct model *model) {
-    return (size_t)(rank_stream_rows(model->rank, model->slot->batch.rows) * model->options.config.hidden_size) *
+    return (size_t)(rank_stream_rows(model->rank, model->stash->batch.rows) * model->options.config.hidden_size) *
            dtype_bytes(model->options.dtype);
 }
 
 /* The embedding, or what came from the layer before; then the blocks. */
 int pass_forward(struct model *model, const struct model_pass *pass, const void *x, void *y) {
-    enter(model, pass->chunk, pass->slot);
-    int64_t rows = model->slot->batch.rows;
+    enter(model, pass->chunk, pass->stash);
+    int64_t rows = model->stash->batch.rows;
     struct hook_segment segment = {.rows = rows};
     int status = STATUS_OK;
     void *first = saved_of(model, pass, 0)->x;
@@ -120,22 +120,23 @@ int pass_forward(struct model *model, const struct model_pass *pass, const void 
         status = stream_copy(model->rank->exec.stream, first, x, stream_bytes(model));
     for (int64_t layer = 0; layer < model->chunk->count && !status; layer++) {
         struct block_pass block =
-            block_pass_of(model, layer, ends_here(model) ? model->slot->x_last : y, pass, &segment);
+            block_pass_of(model, layer, ends_here(model) ? model->stash->x_last : y, pass, &segment);
         status = block_forward(&block);
     }
-    model->fresh = model->slot;
+    model->fresh = model->stash;
     return status;
 }
 
 /* Before the backward of `layer`: the forward of its group, if the last layer of one that kept its input alone. Not of
  * the chunk's last group while it is still as the forward left it. */
 static int run_again(struct model *model, int64_t layer, bool is_fresh, const struct model_pass *pass) {
-    struct hook_segment segment = {.rows = model->slot->batch.rows};
+    struct hook_segment segment = {.rows = model->stash->batch.rows};
     int64_t first, end, next_first, next_end;
     int status = STATUS_OK;
-    if (!model_recompute_group(model, pass->slot, layer, &first, &end) || layer + 1 != end)
+    if (!model_recompute_group(model, pass->stash, layer, &first, &end) || layer + 1 != end)
         return STATUS_OK;
-    bool is_last = end == model->chunk->count || !model_recompute_group(model, pass->slot, end, &next_first, &next_end);
+    bool is_last =
+        end == model->chunk->count || !model_recompute_group(model, pass->stash, end, &next_first, &next_end);
     if (is_fresh && is_last)
         return STATUS_OK;
     for (int64_t again = first; again < end && !status; again++) {
@@ -154,7 +155,7 @@ static int layer_done(struct model *model, const struct model_pass *pass, int64_
 }
 
 static int run_blocks_backward(struct model *model, const struct model_pass *pass, bool is_fresh) {
-    struct hook_segment segment = {.rows = model->slot->batch.rows};
+    struct hook_segment segment = {.rows = model->stash->batch.rows};
     int status = STATUS_OK;
     for (int64_t layer = model->chunk->count - 1; layer >= 0 && !status; layer--) {
         struct block_pass block = block_pass_of(model, layer, NULL, pass, &segment);
@@ -173,9 +174,9 @@ static int run_blocks_backward(struct model *model, const struct model_pass *pas
 
 /* The head, or what came from the layer behind; then the blocks, and the embedding. */
 int pass_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx) {
-    enter(model, pass->chunk, pass->slot);
-    bool is_fresh = model->fresh == model->slot;
-    int64_t rows = model->slot->batch.rows;
+    enter(model, pass->chunk, pass->stash);
+    bool is_fresh = model->fresh == model->stash;
+    int64_t rows = model->stash->batch.rows;
     model->fresh = NULL;
     if (!model_has_backward(&model->options, model->chunk->first + model->chunk->count))
         return STATUS_OK;
@@ -199,7 +200,7 @@ int pass_backward(struct model *model, const struct model_pass *pass, const void
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
     int status = pass_forward(model, &(const struct model_pass){.chunk = chunk}, x, y);
     if (!status && ends_here(model))
-        status = head_pass(model, model->slot->batch.rows, false, false);
+        status = head_pass(model, model->stash->batch.rows, false, false);
     model->fresh = NULL;
     return status;
 }
@@ -208,7 +209,7 @@ int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
 
 int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
                   void *y) {
-    int status = upload_batch(model, batch, &model_slot(model, pass->slot)->batch);
+    int status = upload_batch(model, batch, &model_stash(model, pass->stash)->batch);
     return status ? status : pass_forward(model, pass, x, y);
 }
 
@@ -226,7 +227,7 @@ int model_sum_tied_gradients(struct model *model) {
 }
 
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y) {
-    int status = upload_batch(model, batch, &model->slots[0].batch);
+    int status = upload_batch(model, batch, &model->stashes[0].batch);
     return status ? status : pass_evaluate(model, chunk, x, y);
 }
 
@@ -252,7 +253,7 @@ int model_loss(struct model *model, double *loss) {
 
 int model_row_losses(struct model *model, float *losses) {
     struct stream *stream = model->rank->exec.stream;
-    size_t bytes = (size_t)model->slot->batch.head.count * sizeof *losses;
+    size_t bytes = (size_t)model->stash->batch.head.count * sizeof *losses;
     int status = stream_copy_to_host(stream, losses, model->losses, bytes);
     if (!status)
         status = stream_wait(stream);
@@ -280,11 +281,11 @@ static int fetch_logits(struct model *model, int64_t count, float *out) {
 }
 
 int model_logits(struct model *model, const struct model_batch *batch, float *logits) {
-    int status = upload_batch(model, batch, &model->slots[0].batch);
+    int status = upload_batch(model, batch, &model->stashes[0].batch);
     if (!status)
         status = pass_forward(model, &(const struct model_pass){0}, NULL, NULL);
     if (!status)
-        status = norm_forward(model, &model->final_norm, batch->rows, model->slot->x_last, model->final,
+        status = norm_forward(model, &model->final_norm, batch->rows, model->stash->x_last, model->final,
                               model->final_mean, model->final_rstd);
     for (int64_t first = 0; first < batch->rows && !status; first += HEAD_CHUNK_ROWS) {
         int64_t count = batch->rows - first < HEAD_CHUNK_ROWS ? batch->rows - first : HEAD_CHUNK_ROWS;

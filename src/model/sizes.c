@@ -50,7 +50,7 @@ static bool has_hooks(const struct model *model, int64_t layer, enum attach_plac
 }
 
 /* What the forward of a block keeps, but for its input. `layer` of each chunk, or what serves every layer. `shared`:
- * where what the backward computes again stands, or what it does not read, for all layers and slots; NULL where there
+ * where what the backward computes again stands, or what it does not read, for all layers and stashes; NULL where there
  * is no backward. The inputs of linears are read for weight gradients and by hooks. */
 static void place_saved(struct model *model, struct arena *arena, int64_t layer, struct block_saved *saved,
                         const struct block_saved *shared) {
@@ -90,10 +90,10 @@ static void place_hooks(struct model *model, struct arena *arena, int64_t layer,
     }
 }
 
-bool model_recompute_group(const struct model *model, int slot, int64_t layer, int64_t *first, int64_t *end) {
+bool model_recompute_group(const struct model *model, int stash, int64_t layer, int64_t *first, int64_t *end) {
     const struct model_recompute *r = &model->options.recompute;
     int64_t layers = model->options.chunks[0].count, from = model->kept_from;
-    bool is_partial = !model->options.partial_slots || slot < model->options.partial_slots;
+    bool is_partial = !model->options.partial_stashes || stash < model->options.partial_stashes;
     bool is_uniform = r->how == RECOMPUTE_UNIFORM && layer >= from;
     *first = is_uniform ? from + (layer - from) / r->num_layers * r->num_layers : layer;
     *end = is_uniform ? *first + r->num_layers : layer + 1;
@@ -102,21 +102,21 @@ bool model_recompute_group(const struct model *model, int slot, int64_t layer, i
     return r->how == RECOMPUTE_UNIFORM || (r->how == RECOMPUTE_BLOCK && (!is_partial || layer < r->num_layers));
 }
 
-bool model_keeps(const struct model *model, const struct model_chunk *chunk, int slot, int64_t layer) {
+bool model_keeps(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer) {
     int64_t first, end;
-    model_recompute_group(model, slot, layer, &first, &end);
+    model_recompute_group(model, stash, layer, &first, &end);
     return chunk->first + end > model->lowest;
 }
 
 /* What a micro batch keeps of a chunk until its backward. Layers that are computed again share sets, as many as a group
- * has layers, with all slots (*placed: how many there are so far); the first of a group keeps its input. `shared`:
+ * has layers, with all stashes (*placed: how many there are so far); the first of a group keeps its input. `shared`:
  * where what is computed again within a layer stands. */
-static void place_kept_blocks(struct model *model, struct arena *arena, int slot, int64_t *placed,
+static void place_kept_blocks(struct model *model, struct arena *arena, int stash, int64_t *placed,
                               const struct block_saved *shared) {
     for (int64_t layer = model->kept_from; layer < model->options.chunks[0].count; layer++) {
-        struct block_saved *saved = &model->slots[slot].saved[layer];
+        struct block_saved *saved = &model->stashes[stash].saved[layer];
         int64_t first, end;
-        if (model_recompute_group(model, slot, layer, &first, &end)) {
+        if (model_recompute_group(model, stash, layer, &first, &end)) {
             if (layer - first == *placed) {
                 place_saved(model, arena, EVERY_LAYER, &model->again[*placed], shared);
                 model->again[(*placed)++].x = layer > first ? arena_take(arena, stream_bytes(model)) : NULL;
@@ -150,12 +150,12 @@ static void place_passing_layers(struct model *model, struct arena *arena, const
         if (model->lowest - o->chunks[0].first > i && o->chunks[0].count > i)
             model->passing[i].x = arena_take(arena, stream_bytes(model));
     }
-    if (model->passing_slot == &model->slots[o->slots] &&
+    if (model->passing_stash == &model->stashes[o->stashes] &&
         !model_has_backward(o, o->chunks[0].first + o->chunks[0].count))
-        place_batch(model, arena, &model->passing_slot->batch);
+        place_batch(model, arena, &model->passing_stash->batch);
 }
 
-static void place_slots(struct model *model, struct arena *arena) {
+static void place_stashes(struct model *model, struct arena *arena) {
     const struct model_recompute *r = &model->options.recompute;
     struct block_saved shared = {0};
     int64_t placed = 0;
@@ -166,28 +166,28 @@ static void place_slots(struct model *model, struct arena *arena) {
     }
     if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->mlp_act))
         shared.gelu = arena_take(arena, ffn_bytes(model));
-    for (int slot = 0; slot < model->options.slots; slot++) {
-        place_batch(model, arena, &model->slots[slot].batch);
-        place_kept_blocks(model, arena, slot, &placed, &shared);
-        model->slots[slot].x_last = model->has_head ? arena_take(arena, stream_bytes(model)) : NULL;
+    for (int stash = 0; stash < model->options.stashes; stash++) {
+        place_batch(model, arena, &model->stashes[stash].batch);
+        place_kept_blocks(model, arena, stash, &placed, &shared);
+        model->stashes[stash].x_last = model->has_head ? arena_take(arena, stream_bytes(model)) : NULL;
     }
     place_passing_layers(model, arena, &shared, placed > 0 ? &model->again[0] : NULL);
 }
 
 /* Without a backward nothing is kept: all layers share one set, and the stream goes to and fro. */
 static void place_passing_blocks(struct model *model, struct arena *arena) {
-    struct model_slot *slot = &model->slots[0];
+    struct model_stash *stash = &model->stashes[0];
     int64_t layers = model->options.chunks[0].count;
     struct block_saved set = {0};
-    place_batch(model, arena, &slot->batch);
+    place_batch(model, arena, &stash->batch);
     place_saved(model, arena, 0, &set, NULL);
     void *x[] = {arena_take(arena, stream_bytes(model)), arena_take(arena, stream_bytes(model))};
     for (int64_t layer = 0; layer < layers; layer++) {
-        slot->saved[layer] = set;
-        slot->saved[layer].x = x[layer % 2];
-        place_hooks(model, arena, layer, &slot->saved[layer]);
+        stash->saved[layer] = set;
+        stash->saved[layer].x = x[layer % 2];
+        place_hooks(model, arena, layer, &stash->saved[layer]);
     }
-    slot->x_last = x[layers % 2];
+    stash->x_last = x[layers % 2];
 }
 
 /* What tensor ranks tell each other of the loss of so many rows. */
@@ -246,7 +246,7 @@ static void place_step(struct model *model, struct arena *arena) {
 void model_place_activations(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     if (o->use == MODEL_TRAIN)
-        place_slots(model, arena);
+        place_stashes(model, arena);
     else
         place_passing_blocks(model, arena);
     model->branch = arena_take(arena, stream_bytes(model));

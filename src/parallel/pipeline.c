@@ -34,11 +34,11 @@ static int list_steps(const struct pipeline_shape *shape, int stage, struct pipe
     return STATUS_OK;
 }
 
-int pipeline_slots(const struct pipeline_shape *shape, int stage, int *slots) {
+int pipeline_stashes(const struct pipeline_shape *shape, int stage, int *stashes) {
     struct pipeline_step *steps;
     int status = list_steps(shape, stage, &steps);
     if (!status)
-        *slots = pipeline_in_flight(steps, pipeline_step_count(shape), -1);
+        *stashes = pipeline_in_flight(steps, pipeline_step_count(shape), -1);
     free(steps);
     return status;
 }

@@ -42,7 +42,7 @@ struct pipeline {
 /* Bytes of buffers that pipeline_open allocates on a stage. */
 size_t pipeline_bytes(const struct pipeline_shape *shape, int stage, size_t message_bytes);
 /* The micro batches whose activations the stage holds at once. */
-int pipeline_slots(const struct pipeline_shape *shape, int stage, int *slots);
+int pipeline_stashes(const struct pipeline_shape *shape, int stage, int *stashes);
 
 /* The stage is the rank's place. `shape` has passed pipeline_shape_check. */
 int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pipeline_shape *shape, int64_t elements,

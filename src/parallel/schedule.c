@@ -117,17 +117,17 @@ static struct pipeline_message neighbour(const struct pipeline_shape *shape, enu
     return (struct pipeline_message){place % shape->stages, place / shape->stages, (*number)++};
 }
 
-/* Slots of a list as it grows: the first that are free again are the first to be taken. */
-struct slots {
-    int count, freed; /* in use so far; place in the list behind the last backward whose slot was taken again */
+/* Stashes of a list as it grows: the first that are free again are the first to be taken. */
+struct stashes {
+    int count, freed; /* in use so far; place in the list behind the last backward whose stash was taken again */
 };
 
 /* For a forward at place `at` of the list. */
-static int take_slot(struct slots *slots, const struct pipeline_step *steps, int at) {
-    for (; slots->freed < at; slots->freed++)
-        if (steps[slots->freed].kind == PIPELINE_BACKWARD && steps[slots->freed].slot != PIPELINE_NO_SLOT)
-            return steps[slots->freed++].slot;
-    return slots->count++;
+static int take_stash(struct stashes *stashes, const struct pipeline_step *steps, int at) {
+    for (; stashes->freed < at; stashes->freed++)
+        if (steps[stashes->freed].kind == PIPELINE_BACKWARD && steps[stashes->freed].stash != PIPELINE_NO_STASH)
+            return steps[stashes->freed++].stash;
+    return stashes->count++;
 }
 
 void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeline_step *steps) {
@@ -135,7 +135,7 @@ void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeli
     int all = shape->chunks * shape->micro_batches, warm_up = warm_up_of(shape, groups, stage);
     int count = pipeline_step_count(shape);
     int forward = 0, backward = 0, received[2] = {0}, sent[2] = {0}; /* so far; messages by kind */
-    struct slots slots = {0};
+    struct stashes stashes = {0};
     for (int i = 0; i < count; i++) {
         struct pipeline_step *step = &steps[i];
         bool is_forward = forward < all && (forward < warm_up || forward - warm_up == backward);
@@ -143,13 +143,13 @@ void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeli
         if (is_forward) {
             bool is_held = at.chunk * shape->stages + stage >= shape->first_backward;
             step->kind = PIPELINE_FORWARD;
-            step->slot = shape->is_forward_only ? 0 : is_held ? take_slot(&slots, steps, i) : PIPELINE_NO_SLOT;
+            step->stash = shape->is_forward_only ? 0 : is_held ? take_stash(&stashes, steps, i) : PIPELINE_NO_STASH;
             forward++;
         } else {
             at.chunk = shape->chunks - 1 - at.chunk;
             int made = table_index(shape, groups, at); /* which forward, and so where it stands in the list */
             step->kind = PIPELINE_BACKWARD;
-            step->slot = steps[made < warm_up ? made : 2 * made - warm_up].slot;
+            step->stash = steps[made < warm_up ? made : 2 * made - warm_up].stash;
             backward++;
         }
         step->chunk = at.chunk;
@@ -192,7 +192,7 @@ int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk) 
     bool is_held = count && steps[count - 1].kind == PIPELINE_BACKWARD; /* forward only: for its own step */
     int held = 0, most = 0;
     for (int i = 0; i < count; i++) {
-        if ((chunk != -1 && steps[i].chunk != chunk) || steps[i].slot == PIPELINE_NO_SLOT)
+        if ((chunk != -1 && steps[i].chunk != chunk) || steps[i].stash == PIPELINE_NO_STASH)
             continue;
         held += steps[i].kind == PIPELINE_FORWARD ? 1 : -1;
         most = held > most ? held : most;

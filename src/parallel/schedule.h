@@ -33,7 +33,7 @@ struct pipeline_shape {
 
 enum pipeline_step_kind { PIPELINE_FORWARD, PIPELINE_BACKWARD };
 
-enum { PIPELINE_NO_MESSAGE = -1, PIPELINE_NO_SLOT = -1 };
+enum { PIPELINE_NO_MESSAGE = -1, PIPELINE_NO_STASH = -1 };
 
 struct pipeline_message {
     int stage;  /* of the other end, or PIPELINE_NO_MESSAGE */
@@ -47,8 +47,8 @@ struct pipeline_step {
     int chunk;                    /* of this stage: 0 .. v-1 */
     int micro_batch;              /* 0 .. m-1 */
     /* Where the activations of (chunk, micro batch) are held: 0 .. pipeline_in_flight() - 1, none shared; or
-     * PIPELINE_NO_SLOT, for a backward that has nothing to do. */
-    int slot;
+     * PIPELINE_NO_STASH, for a backward that has nothing to do. */
+    int stash;
     struct pipeline_message receive, send;
 };
 
@@ -70,7 +70,7 @@ bool pipeline_has_sends(const struct pipeline_shape *shape, int stage, enum pipe
 int pipeline_receive_buffers(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind);
 
 /* The most micro batches whose activations are held at once, of one chunk, or of all chunks together with chunk -1
- * (which is then the number of slots; 0 where no place of the stage has a backward). Counted from the list. */
+ * (which is then the number of stashes; 0 where no place of the stage has a backward). Counted from the list. */
 int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk);
 
 #endif

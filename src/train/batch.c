@@ -71,7 +71,7 @@ static int train_micro_batch(void *context, const struct pipeline_step *step, co
     struct trainer *trainer = context;
     bool is_last = step->micro_batch + 1 == trainer->micro_count;
     struct model_pass pass = {.chunk = step->chunk,
-                              .slot = step->slot,
+                              .stash = step->stash,
                               .is_first_micro_batch = step->micro_batch == 0,
                               .is_last_micro_batch = is_last,
                               .has_dropout = true,

@@ -64,12 +64,12 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .recompute = recompute_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
         .chunk_count = shape->chunks,
-        .partial_slots = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
+        .partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
         .layer_shards = run->config.parallel.use_distributed_optimizer ? grid->data * grid->context : 0,
     };
     int status = find_first_backward(&split, options, shape);
     if (!status)
-        status = pipeline_slots(shape, rank->place.pipeline, &options->slots);
+        status = pipeline_stashes(shape, rank->place.pipeline, &options->stashes);
     for (int c = 0; c < shape->chunks && !status; c++)
         status = pipeline_layers(&split, rank->place.pipeline, c, &options->chunks[c].first, &options->chunks[c].count);
     return status;

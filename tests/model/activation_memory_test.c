@@ -187,19 +187,19 @@ static double planned(struct model_options options) {
     return (double)plan.activations / ((double)S * B * H);
 }
 
-/* Of the micro batches that a stage holds, `partial_slots` recompute as they are told and the others all layers. */
+/* Of the micro batches that a stage holds, `partial_stashes` recompute as they are told and the others all layers. */
 static void each_held_micro_batch_keeps_its_own(void **state) {
     (void)state;
     struct task task = {.layers = 8, .recompute = {.how = RECOMPUTE_BLOCK, .num_layers = 2}};
     struct model_options options = options_of(&task);
     options.chunk_count = 1;
     options.chunks[0] = (struct model_chunk){4, 4};
-    options.slots = 1;
-    options.partial_slots = 2;
+    options.stashes = 1;
+    options.partial_stashes = 2;
     double one = planned(options);
-    options.slots = 2;
+    options.stashes = 2;
     double two = planned(options);
-    options.slots = 5;
+    options.stashes = 5;
     double five = planned(options);
     double in_part = two - one, in_full = (five - two) / 3;
     /* Two layers of 34, two inputs and the last output; four inputs and the last output: each of 2, and the batch. */

@@ -6,11 +6,11 @@
 
 #include <stdlib.h>
 
-enum { T = 40, SAMPLES = 16, ROWS = T * SAMPLES, SLOTS = 2, V = TEST_VOCAB };
+enum { T = 40, SAMPLES = 16, ROWS = T * SAMPLES, STASHES = 2, V = TEST_VOCAB };
 
 static struct model_options make_options(bool is_untied) {
     struct model_options options = {
-        .config = test_config(1, T), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .slots = SLOTS, .max_rows = ROWS};
+        .config = test_config(1, T), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .stashes = STASHES, .max_rows = ROWS};
     options.config.hidden_dropout = 0.1;
     options.config.untie_embeddings_and_output_weights = is_untied;
     return options;
@@ -55,22 +55,23 @@ struct answer {
 
 /* Two micro batches are held at once, the second of the next pattern. */
 static int train(struct model *model, int first, float other, struct answer *answer) {
-    struct model_batch batch[SLOTS];
+    struct model_batch batch[STASHES];
     struct param_store *store = model_store(model);
     int status = model_initialise(model, 77);
     for (int64_t i = 0; i < store->flat_elements; i++)
         ((float *)store->gradients)[i] = 3; /* of a step before */
-    for (int m = 0; m < SLOTS && !status; m++) {
-        struct model_pass pass = {.slot = m, .has_dropout = true};
+    for (int m = 0; m < STASHES && !status; m++) {
+        struct model_pass pass = {.stash = m, .has_dropout = true};
         batch[m] = make_batch(&patterns[(first + m) % PATTERNS], other, (uint32_t)m);
         status = model_forward(model, &batch[m], &pass, NULL, NULL);
     }
-    for (int m = 0; m < SLOTS && !status; m++)
-        status = model_backward(
-            model,
-            &(const struct model_pass){
-                .slot = m, .is_first_micro_batch = m == 0, .is_last_micro_batch = m + 1 == SLOTS, .has_dropout = true},
-            NULL, NULL);
+    for (int m = 0; m < STASHES && !status; m++)
+        status = model_backward(model,
+                                &(const struct model_pass){.stash = m,
+                                                           .is_first_micro_batch = m == 0,
+                                                           .is_last_micro_batch = m + 1 == STASHES,
+                                                           .has_dropout = true},
+                                NULL, NULL);
     if (!status)
         status = model_loss(model, &answer->loss);
     if (!status)

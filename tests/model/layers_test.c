@@ -217,7 +217,7 @@ static int attention(struct scene *s, const struct scene *whole) {
     float *x = fill(1, first, rows, C, NULL), *d = fill(2, first, rows, C, NULL), *out = block_of(rows * C);
     struct hook_segment segment = {.rows = ROWS};
     struct block_pass pass = {.model = model,
-                              .saved = &model->slot->saved[0],
+                              .saved = &model->stash->saved[0],
                               .out = out,
                               .rows = ROWS,
                               .has_dropout = true,
@@ -255,9 +255,9 @@ static int loss(struct scene *s, const struct scene *whole) {
                                  .stride = stride,
                                  .type = DTYPE_F32,
                                  .logits = logits,
-                                 .labels = model->slot->batch.head.labels,
+                                 .labels = model->stash->batch.head.labels,
                                  .loss = model->losses,
-                                 .dloss = model->slot->batch.head.loss_weight};
+                                 .dloss = model->stash->batch.head.loss_weight};
     int status =
         whole ? head_join_loss(model, &call, true) : rank_run(&s->test.rank, PHASE_LOSS, cross_entropy_fused, &call);
     if (!status)

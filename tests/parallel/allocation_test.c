@@ -52,7 +52,7 @@ static int open_store(struct scene *s, const struct param_table *table, const st
 
 static int open_all(struct scene *s, struct comm *world) {
     struct rank_site site;
-    int slots, status = rank_site_find(world, 1, &site);
+    int stashes, status = rank_site_find(world, 1, &site);
     if (!status)
         status = device_open(test_device(), 0, 1, &s->device);
     if (!status)
@@ -60,7 +60,7 @@ static int open_all(struct scene *s, struct comm *world) {
     if (!status)
         status = hook_table_init(&s->hooks, LAYERS);
     if (!status)
-        status = pipeline_slots(&shape, s->rank.place.pipeline, &slots);
+        status = pipeline_stashes(&shape, s->rank.place.pipeline, &stashes);
     if (!status)
         status = pipeline_open(&s->pipeline, &s->rank, &shape, MESSAGE, DTYPE_F32);
     rank_need(&s->rank, ROWS);

@@ -266,16 +266,16 @@ static void every_step_is_there_once(const struct pipeline_shape *shape, const s
     free(next);
 }
 
-static void slots_are_not_shared(const struct pipeline_shape *shape, const struct pipeline_step *steps) {
-    int count = pipeline_step_count(shape), slots = pipeline_in_flight(steps, count, -1);
-    int *holder = calloc((size_t)slots, sizeof *holder);
+static void stashes_are_not_shared(const struct pipeline_shape *shape, const struct pipeline_step *steps) {
+    int count = pipeline_step_count(shape), stashes = pipeline_in_flight(steps, count, -1);
+    int *holder = calloc((size_t)stashes, sizeof *holder);
     for (int i = 0; i < count; i++) {
-        if (steps[i].slot == PIPELINE_NO_SLOT)
+        if (steps[i].stash == PIPELINE_NO_STASH)
             continue;
-        assert_in_range(steps[i].slot, 0, slots - 1);
+        assert_in_range(steps[i].stash, 0, stashes - 1);
         int what = 1 + steps[i].chunk * shape->micro_batches + steps[i].micro_batch;
-        assert_int_equal(holder[steps[i].slot], steps[i].kind == PIPELINE_FORWARD ? 0 : what);
-        holder[steps[i].slot] = steps[i].kind == PIPELINE_FORWARD ? what : 0;
+        assert_int_equal(holder[steps[i].stash], steps[i].kind == PIPELINE_FORWARD ? 0 : what);
+        holder[steps[i].stash] = steps[i].kind == PIPELINE_FORWARD ? what : 0;
     }
     free(holder);
 }
@@ -293,7 +293,7 @@ static void shape_holds(const struct pipeline_shape *shape, int largest_group) {
     for (int stage = 0; stage < p; stage++) {
         struct pipeline_step *steps = steps_of(shape, stage);
         every_step_is_there_once(shape, steps);
-        slots_are_not_shared(shape, steps);
+        stashes_are_not_shared(shape, steps);
         int held = held_by_formula(shape, stage, largest_group), of_chunks = 0;
         assert_int_equal(pipeline_in_flight(steps, count, -1), held);
         for (int chunk = 0; chunk < v; chunk++)
@@ -377,14 +377,14 @@ static void check_first_backward(const struct pipeline_shape *shape) {
             bool is_held = steps[i].chunk * p + stage >= shape->first_backward;
             assert_true(steps[i].kind == all[i].kind && steps[i].chunk == all[i].chunk &&
                         steps[i].micro_batch == all[i].micro_batch);
-            assert_int_equal(steps[i].slot == PIPELINE_NO_SLOT, !is_held);
+            assert_int_equal(steps[i].stash == PIPELINE_NO_STASH, !is_held);
             held += !is_held ? 0 : is_backward ? -1 : 1;
             most = held > most ? held : most;
             received += is_backward && steps[i].receive.stage != PIPELINE_NO_MESSAGE;
             sent += is_backward && steps[i].send.stage != PIPELINE_NO_MESSAGE;
         }
         assert_int_equal(pipeline_in_flight(steps, count, -1), most);
-        slots_are_not_shared(shape, steps);
+        stashes_are_not_shared(shape, steps);
         assert_int_equal(pipeline_receive_buffers(shape, stage, PIPELINE_BACKWARD) > 0, received > 0);
         assert_int_equal(pipeline_has_sends(shape, stage, PIPELINE_BACKWARD), sent > 0);
         gradients += received;

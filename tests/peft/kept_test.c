@@ -49,7 +49,7 @@ static void chunked_open(struct chunked *c, const struct prompt_stack *stack, in
                                       .use = MODEL_TRAIN,
                                       .is_frozen = true,
                                       .max_rows = ROWS_MOST,
-                                      .slots = MICROS * chunks,
+                                      .stashes = MICROS * chunks,
                                       .recompute = *recompute,
                                       .chunk_count = chunks}};
     for (int i = 0; i < chunks; i++)
@@ -91,7 +91,7 @@ static void pass_chunk(struct chunked *c, int chunk, int m, bool is_backward) {
     bool is_held = model_has_backward(&c->options, at->first + at->count);
     bool is_first = chunk == 0, is_last = chunk + 1 == c->options.chunk_count;
     struct model_pass pass = {.chunk = chunk,
-                              .slot = is_held ? chunk * MICROS + m : -1,
+                              .stash = is_held ? chunk * MICROS + m : -1,
                               .is_first_micro_batch = m == 0,
                               .is_last_micro_batch = m + 1 == MICROS,
                               .has_dropout = true};
@@ -183,7 +183,7 @@ static size_t planned(const struct peft_config *adapter, int lowest, int chunks,
     return bytes;
 }
 
-/* Each layer that falls below the lowest gives back what its slots kept of it. */
+/* Each layer that falls below the lowest gives back what its stashes kept of it. */
 static void layers_below_the_lowest_have_no_plan(void **state) {
     (void)state;
     const int64_t C = 16, F = 24;
@@ -232,7 +232,7 @@ struct staged {
 
 static int run_step(void *context, const struct pipeline_step *step, const void *in, void *out) {
     struct prompt_run *run = context;
-    struct model_pass pass = {.slot = step->slot,
+    struct model_pass pass = {.stash = step->stash,
                               .is_first_micro_batch = step->micro_batch == 0,
                               .is_last_micro_batch = step->micro_batch == 1};
     struct model_batch batch;
@@ -292,7 +292,7 @@ static void no_gradient_is_sent_where_nothing_trains(void **state) {
         for (int lowest = 0; lowest < LAYERS; lowest++) {
             struct prompt_run whole;
             struct staged staged = {.stack = stack_of(&methods[m], lowest), .whole = &whole};
-            staged.stack.slots = LAYERS;
+            staged.stack.stashes = LAYERS;
             test_ok(prompt_open(&whole, &staged.stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
             test_ok(prompt_train(&whole, false, &staged.loss));
             for (int stages = 2; stages <= LAYERS; stages++) {

@@ -196,13 +196,13 @@ static void what_is_computed_again_is_the_same(void **state) {
 
 /* ---- stages ---- */
 
-/* Layer by layer, each a chunk with a slot of its own, on one stage or on two. */
+/* Layer by layer, each a chunk with a stash of its own, on one stage or on two. */
 static void run_chunks(struct tuned *first, struct tuned *second, double *loss) {
     static float between[TUNED_ROWS * 24], back[TUNED_ROWS * 24];
     struct model_batch batch = tuned_batch();
     struct model_pass low = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = true};
     struct model_pass high = low;
-    high.chunk = high.slot = first == second;
+    high.chunk = high.stash = first == second;
     test_ok(peft_begin(first->peft));
     if (second != first)
         test_ok(peft_begin(second->peft));

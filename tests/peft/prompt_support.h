@@ -42,7 +42,7 @@ struct prompt_stack {
     struct peft_config adapters[PROMPT_STACK_MOST];
     enum dtype dtype;
     int64_t layers; /* of the base; 0: LAYERS */
-    int slots;      /* of the model; 0: 1 */
+    int stashes;    /* of the model; 0: 1 */
     float shaken;   /* added to the initial values: so much of tuned_shake */
 };
 
@@ -58,7 +58,7 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
                                     .use = MODEL_TRAIN,
                                     .is_frozen = true,
                                     .max_rows = ROWS_MOST,
-                                    .slots = stack->slots,
+                                    .stashes = stack->stashes,
                                     .chunk_count = 1};
     int64_t layers = options.config.num_layers = stack->layers ? stack->layers : LAYERS;
     int64_t first = param_share(layers, run->rank.place.pipeline, grid->pipeline);

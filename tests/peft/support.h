@@ -75,7 +75,7 @@ static inline int tuned_open(struct tuned *t, const struct tuned_options *o, str
                                     .recompute = o->recompute,
                                     .chunk_count = o->chunk_count,
                                     .chunks = {o->chunks[0], o->chunks[1]},
-                                    .slots = o->chunk_count,
+                                    .stashes = o->chunk_count,
                                     .max_rows = TUNED_ROWS};
     struct peft_options stack = {.adapters = o->adapters, .count = o->count, .model = &options, .trains = true};
     *t = (struct tuned){.rank = rank};
