@@ -322,7 +322,8 @@ struct adamw {
     float *master; /* fp32 values, updated */
     float *m, *v;  /* moments, updated */
     const float *gradient;
-    const float *gradient_scale; /* device, one number that multiplies the gradient (the clip factor); NULL: 1 */
+    const float *gradient_scale; /* one number that multiplies the gradient (the clip factor; not a number: nothing is
+                                  * updated); NULL: 1 */
     void *weights; /* the working copy that receives the rounded master; NULL when master is the working copy */
     enum dtype weights_type;
     float lr, beta1, beta2, epsilon, weight_decay;
@@ -331,7 +332,7 @@ struct adamw {
 };
 
 /* Clipping by global norm, all on the device: norm = sqrt(sum of squares); factor = min(1, max_norm / (norm + 1e-6)),
- * or 1 when max_norm is 0. */
+ * or 1 when max_norm is 0; not a number where the norm is not finite. */
 struct clip_factor {
     const double *sum_of_squares;
     float max_norm;
@@ -403,6 +404,8 @@ struct ops {
     size_t (*attention_backward_workspace)(struct device *device, const struct attention *a);
     int (*attention_backward)(const struct exec *exec, const struct attention *a);
 
+    /* What a page takes: the least page_stride. */
+    int64_t (*kv_page_elements)(struct device *device, int kv_heads, int head_size, enum dtype type);
     int (*kv_append)(const struct exec *exec, const struct kv_append *a);
     size_t (*paged_attention_workspace)(struct device *device, const struct paged_attention *a);
     int (*paged_attention)(const struct exec *exec, const struct paged_attention *a);

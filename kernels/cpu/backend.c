@@ -114,6 +114,12 @@ static void cpu_free(struct device *device, void *memory) {
     munmap(block.mapping, block.bytes);
 }
 
+int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type) {
+    (void)device;
+    (void)type;
+    return 2 * (int64_t)kv_heads * KV_PAGE_TOKENS * head_size;
+}
+
 static int cpu_stream_open(struct device *device, struct stream **stream) {
     *stream = malloc(sizeof **stream);
     if (!*stream)

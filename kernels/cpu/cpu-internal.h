@@ -24,6 +24,9 @@ int gemm_cache_open(struct gemm_cache **cache);
 void gemm_cache_close(struct gemm_cache *cache);
 bool cpu_gemm_supports(struct device *device, const struct gemm *gemm);
 
+/* backend.c. */
+int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type);
+
 /* measure.c. */
 int cpu_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops);
 int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s);

@@ -164,6 +164,10 @@ static size_t late_packed_bytes(struct device *device, const struct weight_view 
     return ops_for(late_cpu(device))->packed_bytes(late_cpu(device), plain);
 }
 
+static int64_t late_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type) {
+    return ops_for(late_cpu(device))->kv_page_elements(late_cpu(device), kv_heads, head_size, type);
+}
+
 /* ---- arguments that are no struct of ops.h become one of these ---- */
 
 struct pack {
@@ -338,6 +342,7 @@ const struct ops late_ops = {
     .attention_forward = late_attention_forward,
     .attention_backward_workspace = late_attention_backward_workspace,
     .attention_backward = late_attention_backward,
+    .kv_page_elements = late_kv_page_elements,
     .kv_append = late_kv_append,
     .paged_attention_workspace = late_paged_attention_workspace,
     .paged_attention = late_paged_attention,

@@ -8,7 +8,8 @@
 
 int64_t model_kv_page_elements(const struct model *model) {
     int64_t D = model->options.config.hidden_size / model->options.config.num_attention_heads;
-    return 2 * model->query_groups * KV_PAGE_TOKENS * D;
+    return model->rank->ops->kv_page_elements(model->rank->device, (int)model->query_groups, (int)D,
+                                              model->options.dtype);
 }
 
 static size_t kv_page_bytes(const struct model *model) {

@@ -38,6 +38,7 @@ struct optimizer {
     float *master; /* bf16: [local_elements]; fp32: the store's weights, [flat_elements] */
     float *m, *v;  /* [local_elements] */
     void *scalars; /* device: sum of squares, norm, factor */
+    void *norm;    /* host: the same norm, once the stream has run */
     int64_t step;  /* updates done; the bias correction's exponent */
 };
 
@@ -54,8 +55,9 @@ float *optimizer_master(const struct optimizer *optimizer, const struct sync_pie
 int optimizer_reset(struct optimizer *optimizer);
 /* After the master weights of this rank's pieces were loaded: weights = rounded master, those of all ranks. */
 int optimizer_round_weights(struct optimizer *optimizer);
-/* Waits for the gradients' sums, clips and updates with the rate `lr`. `norm` receives the gradient's norm before
- * clipping (waits for the stream). When it is not finite nothing is updated and STATUS_INVALID is returned. */
+/* Waits for the gradients' sums, clips, updates with the rate `lr`, and waits for the stream. `norm` receives the
+ * gradient's norm before clipping. Where it is not finite the device has updated nothing, and STATUS_INVALID is
+ * returned. */
 int optimizer_step(struct optimizer *optimizer, double lr, double *norm);
 
 #endif

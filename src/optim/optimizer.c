@@ -34,6 +34,8 @@ int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *
     }
     if (!status)
         status = device_alloc(device, sizeof(struct scalars), &optimizer->scalars);
+    if (!status)
+        status = device_host_alloc(device, sizeof(float), &optimizer->norm);
     optimizer->m = block[0];
     optimizer->v = block[1];
     optimizer->master = store->dtype == DTYPE_F32 ? store->weights : block[2];
@@ -53,6 +55,7 @@ void optimizer_close(struct optimizer *optimizer) {
     if (optimizer->store->dtype != DTYPE_F32)
         device_free(device, optimizer->master);
     device_free(device, optimizer->scalars);
+    device_host_free(device, optimizer->norm);
     *optimizer = (struct optimizer){0};
 }
 
@@ -124,8 +127,8 @@ static int sum_squares(struct optimizer *optimizer, bool of_copies, double *sum)
     return status;
 }
 
-/* Leaves the norm and the clip factor on the device, and the norm on the host. */
-static int measure_norm(struct optimizer *optimizer, double *norm) {
+/* Leaves the norm and the clip factor on the device, and has the norm brought to the host. */
+static int measure_norm(struct optimizer *optimizer) {
     struct rank *rank = optimizer->rank;
     struct scalars *scalars = optimizer->scalars;
     struct clip_factor clip = {
@@ -147,13 +150,7 @@ static int measure_norm(struct optimizer *optimizer, double *norm) {
         status = rank_sum(rank, rank->pipeline[PIPELINE_FORWARD], &scalars->sum_of_squares, 1, DTYPE_F64);
     if (!status)
         status = rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip);
-    float value = 0;
-    if (!status)
-        status = stream_copy_to_host(rank->exec.stream, &value, &scalars->norm, sizeof value);
-    if (!status)
-        status = stream_wait(rank->exec.stream);
-    *norm = value;
-    return status;
+    return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, sizeof(float));
 }
 
 /* Updates what this rank has of a parameter: a bucket holds it whole, so that at most one piece has some of it. */
@@ -190,13 +187,18 @@ int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
     struct param_store *store = optimizer->store;
     int status = gradient_sync_finish(optimizer->sync);
     if (!status)
-        status = measure_norm(optimizer, norm);
-    if (!status && !isfinite(*norm))
-        return status_fail(STATUS_INVALID, "the gradient norm is %g", *norm);
-    if (!status)
-        optimizer->step++;
+        status = measure_norm(optimizer);
+    optimizer->step++;
     for (int i = 0; i < store->table->count && !status; i++)
         if (param_trains(store, i))
             status = update(optimizer, i, lr);
-    return status ? status : gradient_sync_gather_weights(optimizer->sync);
+    if (!status)
+        status = gradient_sync_gather_weights(optimizer->sync);
+    if (!status)
+        status = stream_wait(optimizer->rank->exec.stream);
+    *norm = status ? 0 : (double)*(float *)optimizer->norm;
+    if (status || isfinite(*norm))
+        return status;
+    optimizer->step--; /* which changed nothing */
+    return status_fail(STATUS_INVALID, "the gradient norm is %g", *norm);
 }

@@ -279,8 +279,6 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     status = optimizer_step(&trainer->optimizer, lr, &norm);
     if (status && !isfinite(norm))
         return fail_not_finite(trainer, "gradient norm", norm);
-    if (!status)
-        status = stream_wait(trainer->rank.exec.stream);
     if (status)
         return status;
     trainer->iteration++;

@@ -52,6 +52,8 @@ int LEVEL(cpu_adamw)(const struct exec *exec, const struct adamw *a) {
         .rest2 = (float)(1.0 - (double)a->beta2),
     };
     (void)exec;
+    if (isnan(s.scale))
+        return STATUS_OK;
 #pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
     for (int64_t first = 0; first < a->count; first += CHUNK)
         update_chunk(a, &s, first, a->count - first < CHUNK ? a->count - first : CHUNK);

@@ -51,7 +51,7 @@ int LEVEL(cpu_clip_factor)(const struct exec *exec, const struct clip_factor *a)
     (void)exec;
     double norm = sqrt(*a->sum_of_squares), factor = (double)a->max_norm / (norm + 1e-6);
     *a->norm = (float)norm;
-    *a->factor = a->max_norm == 0 || factor > 1 ? 1.0f : (float)factor;
+    *a->factor = !isfinite(*a->norm) ? NAN : a->max_norm == 0 || factor > 1 ? 1.0f : (float)factor;
     return STATUS_OK;
 }
 

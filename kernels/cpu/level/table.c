@@ -31,6 +31,7 @@ const struct ops LEVEL(cpu_ops) = {
     .attention_forward = LEVEL(cpu_attention_forward),
     .attention_backward_workspace = LEVEL(cpu_attention_backward_workspace),
     .attention_backward = LEVEL(cpu_attention_backward),
+    .kv_page_elements = cpu_kv_page_elements,
     .kv_append = LEVEL(cpu_kv_append),
     .paged_attention_workspace = LEVEL(cpu_paged_attention_workspace),
     .paged_attention = LEVEL(cpu_paged_attention),
