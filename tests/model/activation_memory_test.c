@@ -1,6 +1,7 @@
 /* What a layer keeps for its backward, in bf16, counted by the run: the bytes of the activations' block that a forward
- * writes. Against the plan, and against the formulas of Korthikanti et al. (arXiv 2205.05198), from which masks and
- * attention weights are missing because they are never kept. */
+ * writes, on the CPU, whose device memory is found among what the process maps. Against the plan, and against the
+ * formulas of Korthikanti et al. (arXiv 2205.05198), from which masks and attention weights are missing because they
+ * are never kept. */
 #include "comm/comm.h"
 #include "model/support.h"
 
@@ -125,7 +126,7 @@ static int run_rank(struct comm *world, void *context) {
     struct device *device;
     struct rank rank;
     struct model *model = NULL;
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open("cpu", 0, 1, &device));
     test_ok(rank_open(&rank, &grid, world, device, 1));
     rank.is_sequence_parallel = task->is_sequence_parallel && task->tensors > 1;
     test_ok(model_open(&options, &rank, false, &plan, &model));
@@ -179,7 +180,7 @@ static double planned(struct model_options options) {
     struct rank rank;
     struct model_plan plan;
     struct model *none;
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open("cpu", 0, 1, &device));
     test_ok(rank_sketch(&rank, &(const struct rank_grid){1, 1, 1, 1, 1}, 0, device));
     test_ok(model_open(&options, &rank, true, &plan, &none));
     rank_close(&rank);

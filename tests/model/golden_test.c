@@ -95,13 +95,13 @@ static double *expected_values(const struct golden *g, const char *name, int64_t
 }
 
 /* A gradient's largest error over the tensor's largest entry; the file's orientation is that of its slices. */
-static double gradient_error(struct test_model *t, const struct golden *g, int id) {
-    const struct param *row = &model_table(t->model)->rows[id];
+static double gradient_error(const struct test_values *values, const struct golden *g, int id) {
+    const struct param *row = &values->store->table->rows[id];
     char name[128];
     snprintf(name, sizeof name, "grad.%s", row->slices[0].name);
     int64_t count;
-    double *expected = expected_values(g, name, &count), *ours = malloc((size_t)count * sizeof *ours);
-    const float *gradient = param_gradient(model_store(t->model), id);
+    double *expected = expected_values(g, name, &count);
+    const float *gradient = values->gradients + values->store->offset[id];
     bool is_transposed = row->slices[0].is_transposed;
     int64_t rows = row->shape[0], cols = row->shape[1];
     double error = 0, scale = 0;
@@ -111,7 +111,6 @@ static double gradient_error(struct test_model *t, const struct golden *g, int i
             error = fmax(error, fabs(gradient[r * cols + c] - e));
             scale = fmax(scale, fabs(e));
         }
-    free(ours);
     free(expected);
     return error / scale;
 }
@@ -143,12 +142,14 @@ static void compare(const char *name, enum dtype dtype, double loss_bound, doubl
         test_ok(model_loss(t.model, &loss));
         if (!(fabs(loss - expected[0]) <= loss_bound * expected[0]))
             fail_msg("%s: loss %.9g, expected %.9g", name, loss, expected[0]);
+        struct test_values values = test_model_values(&t);
         for (int id = 0; id < model_table(t.model)->count; id++) {
-            error = gradient_error(&t, &g, id);
+            error = gradient_error(&values, &g, id);
             if (!(error <= gradient_bound))
                 fail_msg("%s: gradient of %s is off by %g of its largest", name, model_table(t.model)->rows[id].name,
                          error);
         }
+        test_values_free(&values);
     }
     free(expected);
     test_model_close(&t);

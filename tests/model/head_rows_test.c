@@ -53,13 +53,21 @@ struct answer {
     double loss, validation;
 };
 
+/* Gradients as a step before may have left them. */
+static int spoil_gradients(struct test_model *t) {
+    struct test_values values = test_model_values(t);
+    for (int64_t i = 0; i < values.store->flat_elements; i++)
+        values.gradients[i] = 3;
+    return test_values_put(&values, t->rank.exec.stream);
+}
+
 /* Two micro batches are held at once, the second of the next pattern. */
-static int train(struct model *model, int first, float other, struct answer *answer) {
+static int train(struct test_model *t, int first, float other, struct answer *answer) {
     struct model_batch batch[STASHES];
-    struct param_store *store = model_store(model);
+    struct model *model = t->model;
     int status = model_initialise(model, 77);
-    for (int64_t i = 0; i < store->flat_elements; i++)
-        ((float *)store->gradients)[i] = 3; /* of a step before */
+    if (!status)
+        status = spoil_gradients(t);
     for (int m = 0; m < STASHES && !status; m++) {
         struct model_pass pass = {.stash = m, .has_dropout = true};
         batch[m] = make_batch(&patterns[(first + m) % PATTERNS], other, (uint32_t)m);
@@ -84,8 +92,8 @@ struct run {
     struct rank_grid grid;
     bool is_sequence_parallel;
     int first;
-    struct answer answer;         /* of all rows, */
-    const struct test_model *all; /* whose gradients these are */
+    struct answer answer;   /* of all rows, */
+    struct test_values all; /* whose gradients these are */
 };
 
 static bool is_near(double a, double b) {
@@ -98,12 +106,12 @@ static int run_rank(struct comm *world, void *context) {
     struct answer answer;
     int status = test_model_open_rank(&t, &run->options, &run->grid, world, run->is_sequence_parallel);
     if (!status)
-        status = train(t.model, run->first, 0, &answer);
+        status = train(&t, run->first, 0, &answer);
     if (!status && !(is_near(answer.loss, run->answer.loss) && is_near(answer.validation, run->answer.validation)))
         status = status_fail(STATUS_INVALID, "pattern %d: losses %.9g and %.9g, of all rows %.9g and %.9g", run->first,
                              answer.loss, answer.validation, run->answer.loss, run->answer.validation);
     if (!status) /* sums of at most 1280 fp32 products in another order, and with 0 rows of fill */
-        status = test_compare_gradients(model_store(t.model), model_store(run->all->model), 2e-6f, NULL);
+        status = test_compare_gradients(model_store(t.model), t.rank.exec.stream, &run->all, 2e-6f, NULL);
     test_model_close(&t);
     return status;
 }
@@ -113,15 +121,17 @@ static void rows_that_count_alone_give_what_all_rows_give(void **state) {
     for (int first = 0; first < PATTERNS; first++)
         for (int is_untied = 0; is_untied < 2; is_untied++) {
             struct test_model all;
-            struct run run = {.options = make_options(is_untied), .first = first, .all = &all};
+            struct run run = {.options = make_options(is_untied), .first = first};
             test_model_open(&all, run.options);
-            test_ok(train(all.model, first, 1e-30f, &run.answer));
+            test_ok(train(&all, first, 1e-30f, &run.answer));
+            run.all = test_model_values(&all);
             for (int layout = 0; layout < 5; layout++) {
                 int tensors = layout == 0 ? 1 : layout % 2 ? 2 : 4;
                 run.grid = (struct rank_grid){tensors, 1, 1, 1, 1};
                 run.is_sequence_parallel = layout > 2;
                 test_ok(comm_local_run(tensors, run_rank, &run));
             }
+            test_values_free(&run.all);
             test_model_close(&all);
         }
 }
@@ -133,17 +143,17 @@ static void a_batch_that_counts_nothing_gives_zeros(void **state) {
     double loss;
     test_model_open(&t, make_options(false));
     test_ok(model_initialise(t.model, 77));
-    struct param_store *store = model_store(t.model);
-    for (int64_t i = 0; i < store->flat_elements; i++)
-        ((float *)store->gradients)[i] = 3;
+    test_ok(spoil_gradients(&t));
     batch = make_batch(&patterns[0], 0, 0);
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
     test_ok(model_train_step(t.model, &batch, &pass));
     test_ok(model_loss(t.model, &loss));
     assert_true(loss == 0);
-    for (int i = 0; i < store->table->count; i++)
-        for (int64_t e = 0; e < param_local_elements(store, i); e++)
-            assert_true(param_gradient(store, i)[e] == 0);
+    struct test_values values = test_model_values(&t);
+    for (int i = 0; i < values.store->table->count; i++)
+        for (int64_t e = 0; e < param_local_elements(values.store, i); e++)
+            assert_true(values.gradients[values.store->offset[i] + e] == 0);
+    test_values_free(&values);
     test_model_close(&t);
 }
 
@@ -224,7 +234,7 @@ static void no_number_of_rows_is_prepared_inside_a_step(void **state) {
         struct model_batch batch;
         struct answer answer;
         test_model_open(&t, make_options(is_untied));
-        test_ok(train(t.model, PATTERNS - 1, 1, &answer)); /* of all rows */
+        test_ok(train(&t, PATTERNS - 1, 1, &answer)); /* of all rows */
         for (int rows = 0; rows < ROWS; rows += 20) {
             struct pattern pattern = {{0}};
             for (int s = 0; s < SAMPLES; s++)
@@ -235,6 +245,7 @@ static void no_number_of_rows_is_prepared_inside_a_step(void **state) {
                 test_ok(
                     model_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = is_first}));
             test_ok(model_evaluate(t.model, &batch));
+            test_ok(stream_wait(t.rank.exec.stream));
             assert_int_equal(allocations_stop(), 0);
         }
         test_model_close(&t);

@@ -14,16 +14,34 @@ struct test_hook {
     bool has_addition;
 };
 
+/* What stands at a place of the device. */
+static float *fetch(const struct hook_call *call, const void *from, int64_t count) {
+    return test_copy(call->rank->exec.stream, from, (size_t)count * sizeof(float));
+}
+
+/* Puts it back, and frees it. */
+static int put(const struct hook_call *call, void *to, float *values, int64_t count) {
+    int status = test_write(call->rank->exec.stream, to, values, (size_t)count * sizeof(float));
+    free(values);
+    return status;
+}
+
+static int64_t saved_count(const struct hook_call *call) {
+    return call->rows * (call->out + 1);
+}
+
 static size_t hook_saved_bytes(void *self, const struct hook_call *call) {
     (void)self;
-    return (size_t)(call->rows * (call->out + 1)) * sizeof(float);
+    return (size_t)saved_count(call) * sizeof(float);
 }
 
 static int hook_forward(void *self, const struct hook_call *call) {
     struct test_hook *h = self;
-    float *y = call->y, *saved = call->saved;
-    const float *x = call->x;
-    for (int64_t i = 0; i < call->rows && !call->rank->is_planning; i++) {
+    if (call->rank->is_planning)
+        return STATUS_OK;
+    float *y = fetch(call, call->y, call->rows * call->out), *saved = fetch(call, call->saved, saved_count(call));
+    float *x = h->has_addition ? fetch(call, call->x, call->rows * h->in) : NULL;
+    for (int64_t i = 0; i < call->rows; i++) {
         float dot = 0;
         for (int64_t j = 0; j < h->in && h->has_addition; j++)
             dot += x[i * h->in + j] * h->a[j];
@@ -33,14 +51,18 @@ static int hook_forward(void *self, const struct hook_call *call) {
             y[i * call->out + j] = y[i * call->out + j] * h->scale[j] + dot * h->b[j];
         }
     }
-    return STATUS_OK;
+    free(x);
+    int status = put(call, call->y, y, call->rows * call->out), kept = put(call, call->saved, saved, saved_count(call));
+    return status ? status : kept;
 }
 
 /* The rank-1 part needs dy before it is scaled: it keeps (dy . b) in place of the saved dot products. */
 static int hook_backward_output(void *self, const struct hook_call *call) {
     struct test_hook *h = self;
-    float *dy = call->dy, *saved = call->saved;
-    for (int64_t i = 0; i < call->rows && !call->rank->is_planning; i++) {
+    if (call->rank->is_planning)
+        return STATUS_OK;
+    float *dy = fetch(call, call->dy, call->rows * call->out), *saved = fetch(call, call->saved, saved_count(call));
+    for (int64_t i = 0; i < call->rows; i++) {
         float *dot = &saved[call->rows * call->out + i], back = 0;
         for (int64_t j = 0; j < call->out; j++) {
             float d = dy[i * call->out + j];
@@ -51,19 +73,25 @@ static int hook_backward_output(void *self, const struct hook_call *call) {
         }
         *dot = back;
     }
-    return STATUS_OK;
+    int status = put(call, call->dy, dy, call->rows * call->out),
+        kept = put(call, call->saved, saved, saved_count(call));
+    return status ? status : kept;
 }
 
 static int hook_backward_input(void *self, const struct hook_call *call) {
     struct test_hook *h = self;
-    const float *x = call->x, *back = (float *)call->saved + call->rows * call->out;
-    float *dx = call->dx;
-    for (int64_t i = 0; i < call->rows && h->has_addition && !call->rank->is_planning; i++)
+    if (call->rank->is_planning || !h->has_addition)
+        return STATUS_OK;
+    float *x = fetch(call, call->x, call->rows * h->in), *dx = fetch(call, call->dx, call->rows * h->in);
+    float *saved = fetch(call, call->saved, saved_count(call)), *back = saved + call->rows * call->out;
+    for (int64_t i = 0; i < call->rows; i++)
         for (int64_t j = 0; j < h->in; j++) {
             h->da[j] += back[i] * x[i * h->in + j];
             dx[i * h->in + j] += back[i] * h->a[j];
         }
-    return STATUS_OK;
+    free(x);
+    free(saved);
+    return put(call, call->dx, dx, call->rows * h->in);
 }
 
 static float draw(uint32_t i) {
@@ -148,7 +176,8 @@ static void check_close(const char *what, const float *a, const float *b, int64_
 
 /* Folds the hook into the plain model's weights: W' = diag(l) W + b a', or W' = W diag(l) behind an activation. */
 static void fold(struct test_model *plain, const struct place_case *p, const struct test_hook *h, float *kept) {
-    float *w = test_weight(plain, layer_name(p->weight));
+    struct test_values values = test_model_values(plain);
+    float *w = test_weight(&values, layer_name(p->weight));
     int64_t rows = p->scales_columns ? C : p->out, cols = p->scales_columns ? p->out : p->in;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++) {
@@ -157,11 +186,20 @@ static void fold(struct test_model *plain, const struct place_case *p, const str
                 w[r * cols + c] * h->scale[p->scales_columns ? c : r] + (h->has_addition ? h->b[r] * h->a[c] : 0);
         }
     for (int64_t r = 0; r < rows && p->bias; r++)
-        test_weight(plain, layer_name(p->bias))[r] *= h->scale[r];
+        test_weight(&values, layer_name(p->bias))[r] *= h->scale[r];
+    test_ok(test_values_put(&values, plain->rank.exec.stream));
 }
 
-static void check_hook_gradients(struct test_model *plain, struct test_model *hooked, const struct place_case *p,
-                                 const struct test_hook *h, const float *kept) {
+/* Biases begin as zeros. */
+static void draw_bias(struct test_model *t, const struct place_case *p) {
+    struct test_values values = test_model_values(t);
+    for (int64_t r = 0; r < p->out && p->bias; r++)
+        test_weight(&values, layer_name(p->bias))[r] = draw(3000 + (uint32_t)r);
+    test_ok(test_values_put(&values, t->rank.exec.stream));
+}
+
+static void check_hook_gradients(const struct test_values *plain, const struct test_values *hooked,
+                                 const struct place_case *p, const struct test_hook *h, const float *kept) {
     const float *g = test_gradient(plain, layer_name(p->weight));
     int64_t rows = p->scales_columns ? C : p->out, cols = p->scales_columns ? p->out : p->in;
     float dscale[3 * C + F] = {0}, da[C + F] = {0}, db[3 * C + F] = {0};
@@ -210,9 +248,8 @@ static void a_hook_equals_folded_weights(void **state) {
         test_model_open(&hooked, options);
         test_ok(model_initialise(plain.model, 3));
         test_ok(model_initialise(hooked.model, 3));
-        for (struct test_model *t = &plain; t; t = t == &plain ? &hooked : NULL)
-            for (int64_t r = 0; r < p->out && p->bias; r++)
-                test_weight(t, layer_name(p->bias))[r] = draw(3000 + (uint32_t)r);
+        draw_bias(&plain, p);
+        draw_bias(&hooked, p);
         float kept[3 * C * F];
         double loss, expected;
         fold(&plain, p, &h, kept);
@@ -220,12 +257,15 @@ static void a_hook_equals_folded_weights(void **state) {
         run(&hooked, &loss);
         if (!(fabs(loss - expected) <= 2e-6 * expected))
             fail_msg("%s: loss %.9g, folded %.9g", p->name, loss, expected);
-        check_hook_gradients(&plain, &hooked, p, &h, kept);
+        struct test_values folded = test_model_values(&plain), ours = test_model_values(&hooked);
+        check_hook_gradients(&folded, &ours, p, &h, kept);
         /* What lies below the hook sees it only through dx. */
-        check_close("token embedding", test_gradient(&hooked, "embedding.token.weight"),
-                    test_gradient(&plain, "embedding.token.weight"), V * C);
-        check_close("lower block", test_gradient(&hooked, "layers.0.attention.qkv.weight"),
-                    test_gradient(&plain, "layers.0.attention.qkv.weight"), 3 * C * C);
+        check_close("token embedding", test_gradient(&ours, "embedding.token.weight"),
+                    test_gradient(&folded, "embedding.token.weight"), V * C);
+        check_close("lower block", test_gradient(&ours, "layers.0.attention.qkv.weight"),
+                    test_gradient(&folded, "layers.0.attention.qkv.weight"), 3 * C * C);
+        test_values_free(&folded);
+        test_values_free(&ours);
         test_model_close(&plain);
         test_model_close(&hooked);
         hook_table_free(&table);
@@ -233,47 +273,55 @@ static void a_hook_equals_folded_weights(void **state) {
 }
 
 /* Prefix keys and values of the KV place, with their gradients by central differences. */
-struct test_prefix {
-    float k[3 * C], v[3 * C], dk[3 * C], dv[3 * C];
-};
+enum { PREFIX_TOKENS = 3, PREFIX = PREFIX_TOKENS * C };
 
 static int give_prefix(void *self, int layer, struct hook_prefix *prefix) {
-    struct test_prefix *p = self;
+    float *k = *(float **)self; /* then v, dk, dv; NULL while the model is planned */
     (void)layer;
-    *prefix = (struct hook_prefix){.tokens = 3, .k = p->k, .v = p->v, .dk = p->dk, .dv = p->dv};
+    *prefix = (struct hook_prefix){.tokens = PREFIX_TOKENS};
+    if (k)
+        *prefix = (struct hook_prefix){PREFIX_TOKENS, k, k + PREFIX, k + 2 * PREFIX, k + 3 * PREFIX};
     return STATUS_OK;
+}
+
+static double loss_with(struct test_model *t, float *device, float value) {
+    double loss;
+    test_ok(test_write(t->rank.exec.stream, device, &value, sizeof value));
+    run(t, &loss);
+    return loss;
 }
 
 static void prefix_gradients_equal_differences(void **state) {
     (void)state;
-    struct test_prefix prefix = {.k = {0}};
-    for (uint32_t i = 0; i < 3 * C; i++) {
-        prefix.k[i] = 2 * draw(i);
-        prefix.v[i] = 2 * draw(500 + i);
-    }
+    float values[2 * PREFIX], gradients[2 * PREFIX] = {0};
+    void *device = NULL;
+    for (uint32_t i = 0; i < 2 * PREFIX; i++)
+        values[i] = 2 * draw(i < PREFIX ? i : 500 + i - PREFIX);
     struct hook_table table;
     test_ok(hook_table_init(&table, LAYERS));
-    test_ok(hook_table_add(&table, LAYER, ATTACH_KV, &(struct hook){.self = &prefix, .prefix = give_prefix}));
+    test_ok(hook_table_add(&table, LAYER, ATTACH_KV, &(struct hook){.self = &device, .prefix = give_prefix}));
     struct test_model t;
     test_model_open(
         &t, (struct model_options){
                 .config = small_config(), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS, .hooks = &table});
     test_ok(model_initialise(t.model, 3));
-    double loss, plus, minus;
+    test_ok(device_alloc(t.device, sizeof values + sizeof gradients, &device));
+    float *at = device;
+    test_ok(test_write(t.rank.exec.stream, at, values, sizeof values));
+    test_ok(test_write(t.rank.exec.stream, at + 2 * PREFIX, gradients, sizeof gradients));
+    double loss;
     run(&t, &loss);
-    struct test_prefix gradients = prefix;
-    for (int i = 0; i < 6 * C; i += 5) {
-        float *value = i < 3 * C ? &prefix.k[i] : &prefix.v[i - 3 * C], kept = *value, h = 0.02f;
-        *value = kept + h;
-        run(&t, &plus);
-        *value = kept - h;
-        run(&t, &minus);
-        *value = kept;
-        double numeric = (plus - minus) / (2 * h), ours = i < 3 * C ? gradients.dk[i] : gradients.dv[i - 3 * C];
+    test_ok(test_read(t.rank.exec.stream, gradients, at + 2 * PREFIX, sizeof gradients));
+    for (int i = 0; i < 2 * PREFIX; i += 5) {
+        float h = 0.02f;
+        double plus = loss_with(&t, at + i, values[i] + h), minus = loss_with(&t, at + i, values[i] - h);
+        test_ok(test_write(t.rank.exec.stream, at + i, &values[i], sizeof *values));
+        double numeric = (plus - minus) / (2 * (double)h), ours = gradients[i];
         /* fp32 losses around 3 carry 2e-7: the difference quotient is good to about 2e-5. */
         if (!(fabs(numeric - ours) <= 5e-5 + 2e-3 * fabs(ours)))
             fail_msg("prefix value %d: %g, numeric %g", i, ours, numeric);
     }
+    device_free(t.device, device);
     test_model_close(&t);
     hook_table_free(&table);
 }

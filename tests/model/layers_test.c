@@ -16,7 +16,8 @@ enum {
     F = TEST_FFN,
     V = TEST_VOCAB,
     WIDEST = 3 * C,
-    RESULTS = 2
+    RESULTS = 2,
+    BLOCKS = 6
 };
 
 enum layer { EMBEDDING, NORM, QKV, PROJECTION, FC1, FC2, ATTENTION, CROSS_ENTROPY, LAYERS };
@@ -29,7 +30,10 @@ static const float BOUND = 2e-6f;
 struct scene {
     enum layer layer;
     struct test_model test;
-    float *results[RESULTS]; /* [ROWS, WIDEST] of the whole: the output, the gradient of the input */
+    void *blocks[BLOCKS]; /* on the device, until the scene ends */
+    int block_count;
+    struct test_values values; /* of the whole, behind its run */
+    float *results[RESULTS];   /* [ROWS, WIDEST] of the whole: the output, the gradient of the input */
 };
 
 struct task {
@@ -45,26 +49,38 @@ static float number(uint32_t site, int64_t row, int64_t column) {
     return (float)(rng_unit(philox(21, site, (uint32_t)row, (uint32_t)column, 0).word[0]) - 0.5);
 }
 
-static float *block_of(int64_t count) {
-    float *memory = aligned_alloc(64, ((size_t)count * sizeof *memory + 63) / 64 * 64);
-    assert_non_null(memory);
-    return memory;
+static float *block_of(struct scene *s, int64_t count) {
+    void **block = &s->blocks[s->block_count];
+    assert_true(s->block_count++ < BLOCKS);
+    test_ok(device_alloc(s->test.device, (size_t)count * sizeof(float), block));
+    return *block;
 }
 
-/* Rows of the whole from `first` on, and columns as the map says (NULL: all of them). */
-static float *fill(uint32_t site, int64_t first, int64_t rows, int64_t columns, const int64_t *map) {
-    float *values = block_of(rows * columns);
+/* Rows of the whole from `first` on, and columns as the map says (NULL: all of them); each row behind `stride`. */
+static int put_numbers(struct scene *s, float *device, uint32_t site, float scale, int64_t first, int64_t rows,
+                       int64_t columns, int64_t stride, const int64_t *map) {
+    float *values = calloc((size_t)(rows * stride), sizeof *values);
+    assert_non_null(values);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
-            values[i * columns + j] = number(site, first + i, map ? map[j] : j);
-    return values;
+            values[i * stride + j] = scale * number(site, first + i, map ? map[j] : j);
+    int status = test_write(s->test.rank.exec.stream, device, values, (size_t)(rows * stride) * sizeof *values);
+    free(values);
+    return status;
 }
 
-static void fill_weights(struct model *model, enum layer layer) {
-    const struct param_store *store = &model->store;
+static float *fill(struct scene *s, uint32_t site, int64_t first, int64_t rows, int64_t columns, const int64_t *map) {
+    float *block = block_of(s, rows * columns);
+    test_ok(put_numbers(s, block, site, 1, first, rows, columns, columns, map));
+    return block;
+}
+
+static int fill_weights(struct test_model *t, enum layer layer) {
+    struct test_values values = test_model_values(t);
+    const struct param_store *store = values.store;
     for (int id = 0; id < store->table->count; id++) {
         const struct param *row = &store->table->rows[id];
-        float *weight = (float *)store->weights + store->offset[id];
+        float *weight = values.weights + store->offset[id];
         struct param_rect rects[PARAM_MAX_SLICES];
         int count = param_part_rects(&store->part, store->table, id, rects);
         bool is_silent = layer == ATTENTION && strstr(row->name, "fc2"); /* a block without an MLP */
@@ -74,6 +90,7 @@ static void fill_weights(struct model *model, enum layer layer) {
                     weight[(rects[r].local_row + i) * rects[r].columns + j] =
                         is_silent ? 0 : number(100 + (uint32_t)id, rects[r].row + i, rects[r].column + j);
     }
+    return test_values_put(&values, t->rank.exec.stream);
 }
 
 /* ---- comparison ---- */
@@ -86,9 +103,9 @@ static int compare(const char *what, int64_t row, int64_t column, float ours, fl
 }
 
 /* What a layer gave: kept of the whole, and compared with that of a part. */
-static int result(struct scene *s, const struct scene *whole, int which, const float *values, int64_t stride,
+static int result(struct scene *s, const struct scene *whole, int which, const float *device, int64_t stride,
                   int64_t first, int64_t rows, int64_t columns, const int64_t *map) {
-    float largest = 0;
+    float largest = 0, *values = test_copy(s->test.rank.exec.stream, device, (size_t)(rows * stride) * sizeof *values);
     int status = STATUS_OK;
     char what[64];
     if (!whole)
@@ -107,13 +124,14 @@ static int result(struct scene *s, const struct scene *whole, int which, const f
             else
                 s->results[which][at] = value;
         }
+    free(values);
     return status;
 }
 
 /* Every parameter's: those of other layers are zero in both. */
 static int compare_gradients(const struct scene *s, const struct scene *whole) {
-    int moved = 0,
-        status = test_compare_gradients(model_store(s->test.model), model_store(whole->test.model), BOUND, &moved);
+    int moved = 0, status = test_compare_gradients(model_store(s->test.model), s->test.rank.exec.stream, &whole->values,
+                                                   BOUND, &moved);
     if (!status && moved == 0 && s->layer != CROSS_ENTROPY)
         status = status_fail(STATUS_INVALID, "%s: no parameter has a gradient", names[s->layer]);
     return status;
@@ -130,22 +148,20 @@ static int64_t own_rows(const struct scene *s) {
 }
 
 static int embedding(struct scene *s, const struct scene *whole) {
-    float *x = block_of(ROWS * C), *dx = fill(2, first_row(s), own_rows(s), C, NULL);
+    float *x = block_of(s, ROWS * C), *dx = fill(s, 2, first_row(s), own_rows(s), C, NULL);
     int status = embedding_pass_forward(s->test.model, ROWS, false, x);
     if (!status)
         status = result(s, whole, 0, x, C, first_row(s), own_rows(s), C, NULL);
     if (!status)
         status = embedding_pass_backward(s->test.model, ROWS, false, dx);
-    free(x);
-    free(dx);
     return status;
 }
 
 static int norm(struct scene *s, const struct scene *whole) {
     const struct norm_params *params = &s->test.model->blocks[0].norm1;
     int64_t first = first_row(s), rows = own_rows(s);
-    float *x = fill(1, first, rows, C, NULL), *dy = fill(2, first, rows, C, NULL), mean[ROWS], rstd[ROWS];
-    float *y = block_of(rows * C), *dx = block_of(rows * C);
+    float *x = fill(s, 1, first, rows, C, NULL), *dy = fill(s, 2, first, rows, C, NULL);
+    float *y = block_of(s, rows * C), *dx = block_of(s, rows * C), *mean = block_of(s, rows), *rstd = block_of(s, rows);
     int status = norm_forward(s->test.model, params, rows, x, y, mean, rstd);
     if (!status)
         status = result(s, whole, 0, y, C, first, rows, C, NULL);
@@ -153,10 +169,6 @@ static int norm(struct scene *s, const struct scene *whole) {
         status = norm_backward(s->test.model, params, rows, x, mean, rstd, dy, NULL, dx);
     if (!status)
         status = result(s, whole, 1, dx, C, first, rows, C, NULL);
-    free(x);
-    free(dy);
-    free(y);
-    free(dx);
     return status;
 }
 
@@ -180,8 +192,9 @@ static int linear(struct scene *s, const struct scene *whole, const struct linea
     int64_t map[WIDEST], first[2] = {0, first_row(s)}, rows[2] = {ROWS, own_rows(s)};
     const int64_t *in = is_column ? NULL : map, *out = is_column ? map : NULL; /* what is cut has all rows */
     map_columns(s, linear, map);
-    float *x = fill(1, first[is_column], rows[is_column], linear->in, in), *y = block_of(ROWS * linear->out);
-    float *dy = fill(2, first[!is_column], rows[!is_column], linear->out, out), *dx = block_of(ROWS * linear->in);
+    float *x = fill(s, 1, first[is_column], rows[is_column], linear->in, in), *y = block_of(s, ROWS * linear->out);
+    float *dy = fill(s, 2, first[!is_column], rows[!is_column], linear->out, out);
+    float *dx = block_of(s, ROWS * linear->in);
     struct linear_call call = {.rank = &s->test.rank,
                                .store = &s->test.model->store,
                                .hooks = &no_hooks,
@@ -201,10 +214,6 @@ static int linear(struct scene *s, const struct scene *whole, const struct linea
         status = linear_backward(linear, &call);
     if (!status)
         status = result(s, whole, 1, dx, linear->in, first[is_column], rows[is_column], linear->in, in);
-    free(x);
-    free(y);
-    free(dy);
-    free(dx);
     return status;
 }
 
@@ -214,7 +223,8 @@ static int attention(struct scene *s, const struct scene *whole) {
     struct model *model = s->test.model;
     int64_t first = first_row(s), rows = own_rows(s);
     size_t bytes = (size_t)(rows * C) * sizeof(float);
-    float *x = fill(1, first, rows, C, NULL), *d = fill(2, first, rows, C, NULL), *out = block_of(rows * C);
+    float *x = fill(s, 1, first, rows, C, NULL), *d = fill(s, 2, first, rows, C, NULL), *out = block_of(s, rows * C);
+    struct stream *stream = s->test.rank.exec.stream;
     struct hook_segment segment = {.rows = ROWS};
     struct block_pass pass = {.model = model,
                               .saved = &model->stash->saved[0],
@@ -225,18 +235,17 @@ static int attention(struct scene *s, const struct scene *whole) {
                               .segments = &segment,
                               .segment_count = 1};
     model->d = model->own_d;
-    memcpy(pass.saved->x, x, bytes);
-    int status = block_forward(&pass);
+    int status = stream_copy(stream, pass.saved->x, x, bytes);
+    if (!status)
+        status = block_forward(&pass);
     if (!status)
         status = result(s, whole, 0, out, C, first, rows, C, NULL);
-    memcpy(model->d, d, bytes);
+    if (!status)
+        status = stream_copy(stream, model->d, d, bytes);
     if (!status)
         status = block_backward(&pass);
     if (!status)
         status = result(s, whole, 1, model->d, C, first, rows, C, NULL);
-    free(x);
-    free(d);
-    free(out);
     return status;
 }
 
@@ -246,9 +255,6 @@ static int loss(struct scene *s, const struct scene *whole) {
     float *logits = model->logits;
     for (int64_t v = 0; v < model->vocab; v++)
         map[v] = model->first_token + v;
-    for (int64_t i = 0; i < ROWS; i++)
-        for (int64_t v = 0; v < model->vocab; v++)
-            logits[i * stride + v] = 8 * number(1, i, map[v]);
     struct cross_entropy call = {.rows = ROWS,
                                  .vocab = model->vocab,
                                  .first_label = model->first_token,
@@ -258,8 +264,10 @@ static int loss(struct scene *s, const struct scene *whole) {
                                  .labels = model->stash->batch.head.labels,
                                  .loss = model->losses,
                                  .dloss = model->stash->batch.head.loss_weight};
-    int status =
-        whole ? head_join_loss(model, &call, true) : rank_run(&s->test.rank, PHASE_LOSS, cross_entropy_fused, &call);
+    int status = put_numbers(s, logits, 1, 8, 0, ROWS, model->vocab, stride, map);
+    if (!status)
+        status = whole ? head_join_loss(model, &call, true)
+                       : rank_run(&s->test.rank, PHASE_LOSS, cross_entropy_fused, &call);
     if (!status)
         status = result(s, whole, 0, model->losses, 1, 0, ROWS, 1, NULL);
     return status ? status : result(s, whole, 1, logits, stride, 0, ROWS, model->vocab, map);
@@ -303,12 +311,21 @@ static int play(struct scene *s, const struct scene *whole) {
     struct model_batch batch = test_batch(SAMPLES, T, V, 0, &weight);
     for (int i = 0; i < ROWS; i++)
         weight[i] = 1.0f / (float)(16 + i);
-    fill_weights(s->test.model, s->layer);
-    int status = model_train_step(s->test.model, &batch, &(struct model_pass){.is_first_micro_batch = true});
-    memset(s->test.model->store.gradients, 0, (size_t)s->test.model->store.flat_elements * sizeof(float));
+    struct param_store *store = model_store(s->test.model);
+    int status = fill_weights(&s->test, s->layer);
+    if (!status)
+        status = model_train_step(s->test.model, &batch, &(struct model_pass){.is_first_micro_batch = true});
+    if (!status)
+        status = stream_zero(s->test.rank.exec.stream, store->gradients, param_gradient_bytes(store));
     if (!status)
         status = run_layer(s, whole);
-    return status ? status : gradient_sum_over_tensor(&s->test.rank, &s->test.model->store, 0);
+    return status ? status : gradient_sum_over_tensor(&s->test.rank, store, 0);
+}
+
+static void end(struct scene *s) {
+    for (int i = 0; i < s->block_count; i++)
+        device_free(s->test.device, s->blocks[i]);
+    test_model_close(&s->test);
 }
 
 static int run_rank(struct comm *world, void *context) {
@@ -323,7 +340,7 @@ static int run_rank(struct comm *world, void *context) {
         status = compare_gradients(&s, task->whole);
     if (status)
         comm_abort(world, status_text());
-    test_model_close(&s.test);
+    end(&s);
     return status;
 }
 
@@ -332,12 +349,14 @@ static void check(enum layer layer) {
     const struct model_options options = make_options();
     test_ok(test_model_open_rank(&whole.test, &options, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     test_ok(play(&whole, NULL));
+    whole.values = test_model_values(&whole.test);
     for (int tensors = 2; tensors <= 4; tensors *= 2)
         for (int is_cut = 0; is_cut < 2; is_cut++) {
             struct task task = {layer, tensors, is_cut, &whole};
             test_ok(comm_local_run(tensors, run_rank, &task));
         }
-    test_model_close(&whole.test);
+    test_values_free(&whole.values);
+    end(&whole);
     for (int i = 0; i < RESULTS; i++)
         free(whole.results[i]);
 }

@@ -52,8 +52,7 @@ static struct outcome train(struct model_recompute recompute) {
     const struct param_store *store = model_store(t.model);
     outcome.count = store->flat_elements;
     outcome.activations = plan.activations;
-    outcome.gradients = malloc((size_t)outcome.count * sizeof(float));
-    memcpy(outcome.gradients, store->gradients, (size_t)outcome.count * sizeof(float));
+    outcome.gradients = test_copy(t.rank.exec.stream, store->gradients, param_gradient_bytes(store));
     test_model_close(&t);
     return outcome;
 }

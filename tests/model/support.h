@@ -1,10 +1,11 @@
 /* A model opened for a test: device, rank and model, with weights from a directory or given initial values; a batch of
- * draws for it, and its gradients held against those of a whole model. */
+ * draws for it. */
 #ifndef CAMBIUM_TESTS_MODEL_SUPPORT_H
 #define CAMBIUM_TESTS_MODEL_SUPPORT_H
 
 #include "ckpt/ckpt.h"
 #include "model/model.h"
+#include "support/store.h"
 #include "support/test.h"
 
 #include <math.h>
@@ -79,16 +80,19 @@ static inline void test_model_load(struct test_model *t, const char *directory) 
     ckpt_close(tensors);
 }
 
-/* A weight or gradient of a parameter, by our name. */
-static inline float *test_weight(struct test_model *t, const char *name) {
-    struct param_store *store = model_store(t->model);
-    int id = param_table_find(store->table, name, 0);
-    assert_true(id >= 0);
-    return (float *)store->weights + store->offset[id];
+/* The model's weights and gradients, in host memory. */
+static inline struct test_values test_model_values(struct test_model *t) {
+    return test_values(model_store(t->model), t->rank.exec.stream);
 }
-static inline float *test_gradient(struct test_model *t, const char *name) {
-    struct param_store *store = model_store(t->model);
-    return param_gradient(store, param_table_find(store->table, name, 0));
+
+/* A weight or gradient of a parameter, by our name. */
+static inline float *test_weight(const struct test_values *values, const char *name) {
+    int id = param_table_find(values->store->table, name, 0);
+    assert_true(id >= 0);
+    return values->weights + values->store->offset[id];
+}
+static inline float *test_gradient(const struct test_values *values, const char *name) {
+    return values->gradients + (test_weight(values, name) - values->weights);
 }
 
 /* ---- a batch ---- */
@@ -130,36 +134,6 @@ static inline struct model_batch test_batch(uint32_t samples, uint32_t length, u
                                 .segment_start = b->start,
                                 .labels = b->labels,
                                 .loss_weight = b->weight};
-}
-
-/* ---- gradients ---- */
-
-/* Of every parameter the rank's rectangles, beside the same elements of the whole gradient: within `bound` of its
- * largest entry. *moved: how many parameters have a gradient that is not zero (NULL: nobody asks). */
-static inline int test_compare_gradients(const struct param_store *store, const struct param_store *whole, float bound,
-                                         int *moved) {
-    int count = 0;
-    for (int id = 0; id < store->table->count; id++) {
-        const struct param *row = &store->table->rows[id];
-        const float *ours = param_gradient(store, id), *expected = param_gradient(whole, id);
-        struct param_rect rects[PARAM_MAX_SLICES];
-        int rect_count = param_part_rects(&store->part, store->table, id, rects);
-        float largest = 0;
-        for (int64_t e = 0; e < param_elements(row); e++)
-            largest = fmaxf(largest, fabsf(expected[e]));
-        count += largest > 0;
-        for (int r = 0; r < rect_count; r++)
-            for (int64_t e = 0; e < rects[r].rows * rects[r].columns; e++) {
-                int64_t y = rects[r].row + e / rects[r].columns, x = rects[r].column + e % rects[r].columns;
-                float a = ours[rects[r].local_row * rects[r].columns + e], b = expected[y * row->shape[1] + x];
-                if (!(fabsf(a - b) <= bound * largest))
-                    return status_fail(STATUS_INVALID, "%s [%lld, %lld]: %.9g, whole %.9g, the largest %.9g", row->name,
-                                       (long long)y, (long long)x, (double)a, (double)b, (double)largest);
-            }
-    }
-    if (moved)
-        *moved = count;
-    return STATUS_OK;
 }
 
 #endif

@@ -15,7 +15,7 @@ static struct model_config make_config(bool is_untied) {
 }
 
 struct whole {
-    struct test_model test;
+    struct test_values values;
     double losses[MICRO_BATCHES];
 };
 
@@ -54,17 +54,19 @@ static int run_rank(struct comm *world, void *context) {
         if (!(fabs(losses[m] - run->whole->losses[m]) <= 1e-6 * run->whole->losses[m]))
             status = status_fail(STATUS_INVALID, "loss %d: %.9g, whole %.9g", m, losses[m], run->whole->losses[m]);
     if (!status) /* sums of 40 to 300 fp32 products in another order */
-        status = test_compare_gradients(model_store(t.model), model_store(run->whole->test.model), 2e-6f, NULL);
+        status = test_compare_gradients(model_store(t.model), t.rank.exec.stream, &run->whole->values, 2e-6f, NULL);
     test_model_close(&t);
     return status;
 }
 
 static void check(bool is_untied, bool is_sequence_parallel) {
     struct whole whole;
+    struct test_model test;
     struct model_options options = {
         .config = make_config(is_untied), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
-    test_model_open(&whole.test, options);
-    test_ok(train(whole.test.model, whole.losses));
+    test_model_open(&test, options);
+    test_ok(train(test.model, whole.losses));
+    whole.values = test_model_values(&test);
     for (int tensors = 2; tensors <= 4; tensors *= 2) {
         struct run run = {.options = options,
                           .grid = {tensors, 1, 1, 1, 1},
@@ -72,7 +74,8 @@ static void check(bool is_untied, bool is_sequence_parallel) {
                           .whole = &whole};
         test_ok(comm_local_run(tensors, run_rank, &run));
     }
-    test_model_close(&whole.test);
+    test_values_free(&whole.values);
+    test_model_close(&test);
 }
 
 static void tensor_ranks_equal_the_whole(void **state) {
@@ -94,7 +97,7 @@ static void so_with_the_sequence_cut_as_well(void **state) {
 /* ---- when gradients are final ---- */
 
 struct snapshot {
-    struct model *model;
+    struct test_model *test;
     int last; /* the layer of the last call */
     float *gradients;
 };
@@ -102,15 +105,16 @@ struct snapshot {
 /* Keeps the gradients of the parameters that this call says are final. */
 static int keep(void *context, int layer) {
     struct snapshot *snapshot = context;
-    const struct param_store *store = model_store(snapshot->model);
+    const struct param_store *store = model_store(snapshot->test->model);
+    int status = STATUS_OK;
     if (layer != snapshot->last - 1)
         return status_fail(STATUS_INVALID, "layer %d behind layer %d", layer, snapshot->last);
     snapshot->last = layer;
-    for (int i = 0; i < store->table->count; i++)
+    for (int i = 0; i < store->table->count && !status; i++)
         if (store->table->rows[i].layer == layer)
-            memcpy(snapshot->gradients + store->offset[i], param_gradient(store, i),
-                   (size_t)param_local_elements(store, i) * sizeof(float));
-    return STATUS_OK;
+            status = test_read(snapshot->test->rank.exec.stream, snapshot->gradients + store->offset[i],
+                               param_gradient(store, i), (size_t)param_local_elements(store, i) * sizeof(float));
+    return status;
 }
 
 static void a_layer_is_done_when_its_gradients_are_final(void **state) {
@@ -122,15 +126,16 @@ static void a_layer_is_done_when_its_gradients_are_final(void **state) {
         struct model_batch batch = make_batch(0);
         test_model_open(&test, options);
         test_ok(model_initialise(test.model, 77));
-        const struct param_store *store = model_store(test.model);
-        size_t bytes = (size_t)store->flat_elements * sizeof(float);
+        size_t bytes = param_gradient_bytes(model_store(test.model));
         struct snapshot snapshot = {
-            .model = test.model, .last = (int)options.config.num_layers + 1, .gradients = calloc(1, bytes)};
+            .test = &test, .last = (int)options.config.num_layers + 1, .gradients = calloc(1, bytes)};
         struct model_pass pass = {
             .is_first_micro_batch = true, .has_dropout = true, .layer_done = keep, .context = &snapshot};
         test_ok(model_train_step(test.model, &batch, &pass));
         assert_int_equal(snapshot.last, -1);
-        assert_memory_equal(snapshot.gradients, store->gradients, bytes);
+        struct test_values values = test_model_values(&test);
+        assert_memory_equal(snapshot.gradients, values.gradients, bytes);
+        test_values_free(&values);
         free(snapshot.gradients);
         test_model_close(&test);
     }

@@ -187,10 +187,7 @@ static struct noted backward_of(const struct prompt_stack *stack) {
     struct model_batch batch;
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = true};
     test_ok(prompt_open(&run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
-    size_t bytes = param_weight_bytes(model_store(run.model));
-    void *before = malloc(bytes);
-    assert_non_null(before);
-    memcpy(before, model_store(run.model)->weights, bytes);
+    struct test_values before = test_values(model_store(run.model), run.rank.exec.stream);
     test_ok(peft_begin(run.peft));
     prompt_batch(run.peft, 0, &batch);
     test_ok(model_forward(run.model, &batch, &pass, NULL, NULL));
@@ -199,8 +196,10 @@ static struct noted backward_of(const struct prompt_stack *stack) {
     struct noted backward = noted;
     test_ok(peft_end(run.peft));
     assert_int_equal(noted.foreign, 0);
-    assert_memory_equal(before, model_store(run.model)->weights, bytes);
-    free(before);
+    struct test_values after = test_values(model_store(run.model), run.rank.exec.stream);
+    assert_memory_equal(before.weights, after.weights, param_weight_bytes(before.store));
+    test_values_free(&before);
+    test_values_free(&after);
     prompt_close(&run);
     return backward;
 }
@@ -326,19 +325,23 @@ static void the_backward_ends_at_the_lowest_place(void **state) {
     }
 }
 
-/* Gradients of one micro batch. With `same` the first rows have its values, and the others are ones. */
-static void train_once(struct prompt_run *run, const struct prompt_stack *stack, const struct prompt_run *same) {
+/* Values and gradients of one micro batch. With `same` the first rows have its values, and the others are ones. */
+static struct test_values train_once(struct prompt_run *run, const struct prompt_stack *stack,
+                                     const struct test_values *same) {
     struct model_batch batch;
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
     test_ok(prompt_open(run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
-    const struct param_store *store = peft_store(run->peft), *from = same ? peft_store(same->peft) : store;
-    for (int id = 0; id < store->table->count; id++)
+    const struct param_store *store = peft_store(run->peft);
+    struct test_values values = test_values(store, run->rank.exec.stream);
+    for (int id = 0; id < store->table->count && same; id++)
         for (int64_t e = 0; e < param_local_elements(store, id); e++)
-            ((float *)store->weights)[store->offset[id] + e] =
-                id < from->table->count ? ((const float *)from->weights)[from->offset[id] + e] : 1;
+            values.weights[store->offset[id] + e] =
+                id < same->store->table->count ? same->weights[same->store->offset[id] + e] : 1;
+    test_ok(test_values_put(&values, run->rank.exec.stream));
     test_ok(peft_begin(run->peft));
     prompt_batch(run->peft, 0, &batch);
     test_ok(model_train_step(run->model, &batch, &pass));
+    return test_values(store, run->rank.exec.stream);
 }
 
 /* An adapter behind the end of the backward, which changes nothing, has it go the whole way. */
@@ -352,12 +355,12 @@ static void where_the_backward_ends_changes_no_gradient(void **state) {
         stack.adapters[0].lora_alpha = 2;
         both = stack;
         both.adapters[both.count++] = lowest_scale;
-        train_once(&run, &stack, NULL);
-        struct param_store *store = peft_store(run.peft);
-        train_once(&whole, &both, &run);
-        for (int id = 0; id < store->table->count; id++)
-            assert_memory_equal(param_gradient(store, id), param_gradient(peft_store(whole.peft), id),
-                                (size_t)param_local_elements(store, id) * sizeof(float));
+        struct test_values ours = train_once(&run, &stack, NULL), all = train_once(&whole, &both, &ours);
+        for (int id = 0; id < ours.store->table->count; id++)
+            assert_memory_equal(ours.gradients + ours.store->offset[id], all.gradients + all.store->offset[id],
+                                (size_t)param_local_elements(ours.store, id) * sizeof(float));
+        test_values_free(&ours);
+        test_values_free(&all);
         prompt_close(&run);
         prompt_close(&whole);
     }

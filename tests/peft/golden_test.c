@@ -2,6 +2,7 @@
 #include "golden.h"
 
 #include "optim/optim.h"
+#include "support/store.h"
 #include "support/test.h"
 
 #include <math.h>
@@ -58,14 +59,15 @@ static void load_base(struct tuned *t) {
 }
 
 static void load_adapter(struct tuned *t) {
+    struct test_values all = test_values(t->store, t->rank.exec.stream);
     for (int id = 0; id < t->store->table->count; id++) {
         const struct param *row = &t->store->table->rows[id];
         double *values = golden_param(&t->golden, row, GOLDEN_START);
-        float *weights = (float *)t->store->weights + t->store->offset[id];
         for (int64_t i = 0; i < param_elements(row); i++)
-            weights[i] = (float)values[i];
+            all.weights[t->store->offset[id] + i] = (float)values[i];
         free(values);
     }
+    test_ok(test_values_put(&all, t->rank.exec.stream));
 }
 
 static void tuned_open(struct tuned *t, const char *name) {
@@ -139,16 +141,17 @@ static double backward(struct tuned *t, bool is_split) {
 }
 
 static void check_params(struct tuned *t, enum golden_kind kind, double bound, const char *what) {
+    struct test_values all = test_values(t->store, t->rank.exec.stream);
     for (int id = 0; id < t->store->table->count; id++) {
         const struct param *row = &t->store->table->rows[id];
         double *expected = golden_param(&t->golden, row, kind);
-        const float *ours = kind == GOLDEN_GRADIENT ? param_gradient(t->store, id)
-                                                    : (const float *)t->store->weights + t->store->offset[id];
+        const float *ours = (kind == GOLDEN_GRADIENT ? all.gradients : all.weights) + t->store->offset[id];
         double error = test_max_error(ours, expected, (size_t)param_elements(row));
         if (!(error <= bound))
             fail_msg("%s: %s %s is off by %g of its largest", t->golden.name, what, row->name, error);
         free(expected);
     }
+    test_values_free(&all);
 }
 
 static void check_loss(const struct tuned *t, double loss, int64_t step, double bound) {

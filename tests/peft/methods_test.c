@@ -72,6 +72,14 @@ struct single {
     double loss;
 };
 
+static void shake_single(struct single *s) {
+    test_ok(tuned_shake(s->tuned.store, s->rank.exec.stream, 0.3f));
+}
+
+static struct test_values values_of(const struct single *s) {
+    return test_values(s->tuned.store, s->rank.exec.stream);
+}
+
 static void open_single(struct single *s, const struct tuned_options *options) {
     test_ok(device_open(test_device(), 0, 2, &s->device));
     test_ok(rank_open_single(&s->rank, s->device, 1));
@@ -91,15 +99,15 @@ static struct tuned_options options_of(const struct named *method) {
 
 static void run_single(struct single *s, const struct tuned_options *options) {
     open_single(s, options);
-    tuned_shake(s->tuned.store, 0.3f);
+    shake_single(s);
     test_ok(tuned_run(&s->tuned, true, &s->loss));
 }
 
 /* ---- layouts ---- */
 
 /* Sums of 24 to 300 fp32 products in another order, twice one behind the other. */
-static int compare(const struct tuned *tuned, const struct tuned *whole) {
-    int moved = 0, status = test_compare_gradients(tuned->store, whole->store, 5e-6f, &moved);
+static int compare(const struct tuned *tuned, const struct test_values *whole) {
+    int moved = 0, status = test_compare_gradients(tuned->store, tuned->rank->exec.stream, whole, 5e-6f, &moved);
     if (!status && moved < whole->store->table->count)
         status =
             status_fail(STATUS_INVALID, "%d parameters have no gradient at all", whole->store->table->count - moved);
@@ -111,7 +119,8 @@ struct layout {
     struct tuned_options options;
     struct rank_grid grid;
     bool is_sequence_parallel;
-    const struct single *whole;
+    double loss; /* of the whole, */
+    struct test_values whole;
 };
 
 static int run_rank(struct comm *world, void *context) {
@@ -127,14 +136,14 @@ static int run_rank(struct comm *world, void *context) {
     rank.is_sequence_parallel = layout->is_sequence_parallel;
     if (!status)
         status = tuned_open(&tuned, &layout->options, &rank);
-    if (!status) {
-        tuned_shake(tuned.store, 0.3f);
-        status = tuned_run(&tuned, true, &loss);
-    }
-    if (!status && !(fabs(loss - layout->whole->loss) <= 1e-6 * layout->whole->loss))
-        status = status_fail(STATUS_INVALID, "loss %.9g, whole %.9g", loss, layout->whole->loss);
     if (!status)
-        status = compare(&tuned, &layout->whole->tuned);
+        status = tuned_shake(tuned.store, rank.exec.stream, 0.3f);
+    if (!status)
+        status = tuned_run(&tuned, true, &loss);
+    if (!status && !(fabs(loss - layout->loss) <= 1e-6 * layout->loss))
+        status = status_fail(STATUS_INVALID, "loss %.9g, whole %.9g", loss, layout->loss);
+    if (!status)
+        status = compare(&tuned, &layout->whole);
     if (status)
         status_wrap(status, layout->method->name);
     tuned_close(&tuned);
@@ -148,14 +157,16 @@ static void check_layouts(bool is_sequence_parallel) {
         struct single whole;
         struct tuned_options options = options_of(&methods[i]);
         run_single(&whole, &options);
+        struct layout layout = {.method = &methods[i],
+                                .options = options,
+                                .is_sequence_parallel = is_sequence_parallel,
+                                .loss = whole.loss,
+                                .whole = values_of(&whole)};
         for (int tensors = 2; tensors <= 4; tensors *= 2) {
-            struct layout layout = {.method = &methods[i],
-                                    .options = options,
-                                    .grid = {tensors, 1, 1, 1, 1},
-                                    .is_sequence_parallel = is_sequence_parallel,
-                                    .whole = &whole};
+            layout.grid = (struct rank_grid){tensors, 1, 1, 1, 1};
             test_ok(comm_local_run(tensors, run_rank, &layout));
         }
+        test_values_free(&layout.whole);
         close_single(&whole);
     }
 }
@@ -186,9 +197,11 @@ static void what_is_computed_again_is_the_same(void **state) {
             options.recompute = ways[w];
             run_single(&again, &options);
             assert_true(again.loss == kept.loss);
-            if (memcmp(again.tuned.store->gradients, kept.tuned.store->gradients,
-                       param_gradient_bytes(kept.tuned.store)) != 0)
+            struct test_values ours = values_of(&again), expected = values_of(&kept);
+            if (memcmp(ours.gradients, expected.gradients, param_gradient_bytes(kept.tuned.store)) != 0)
                 fail_msg("%s: other gradients when computed again (%zu)", methods[i].name, w);
+            test_values_free(&ours);
+            test_values_free(&expected);
             close_single(&kept);
             close_single(&again);
         }
@@ -196,25 +209,42 @@ static void what_is_computed_again_is_the_same(void **state) {
 
 /* ---- stages ---- */
 
+enum { STREAM_BYTES = TUNED_ROWS * TEST_HIDDEN * sizeof(float) };
+
+/* What lies between two layers, from one stage's device to the other's, or to where it is. */
+static void carry(const struct single *from, const void *given, const struct single *to, void *taken) {
+    void *values = test_copy(from->rank.exec.stream, given, STREAM_BYTES);
+    test_ok(test_write(to->rank.exec.stream, taken, values, STREAM_BYTES));
+    free(values);
+}
+
 /* Layer by layer, each a chunk with a stash of its own, on one stage or on two. */
-static void run_chunks(struct tuned *first, struct tuned *second, double *loss) {
-    static float between[TUNED_ROWS * 24], back[TUNED_ROWS * 24];
+static void run_chunks(struct single *first, struct single *second, double *loss) {
     struct model_batch batch = tuned_batch();
     struct model_pass low = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = true};
     struct model_pass high = low;
+    void *below, *above;
     high.chunk = high.stash = first == second;
-    test_ok(peft_begin(first->peft));
+    test_ok(device_alloc(first->device, STREAM_BYTES, &below));
+    test_ok(device_alloc(second->device, STREAM_BYTES, &above));
+    test_ok(peft_begin(first->tuned.peft));
     if (second != first)
-        test_ok(peft_begin(second->peft));
-    test_ok(model_forward(first->model, &batch, &low, NULL, between));
-    test_ok(model_forward(second->model, &batch, &high, between, NULL));
-    test_ok(model_backward(second->model, &high, NULL, back));
-    test_ok(model_backward(first->model, &low, back, NULL));
-    test_ok(model_loss(second->model, loss));
+        test_ok(peft_begin(second->tuned.peft));
+    test_ok(model_forward(first->tuned.model, &batch, &low, NULL, below));
+    carry(first, below, second, above);
+    test_ok(model_forward(second->tuned.model, &batch, &high, above, NULL));
+    test_ok(model_backward(second->tuned.model, &high, NULL, above));
+    carry(second, above, first, below);
+    test_ok(model_backward(first->tuned.model, &low, below, NULL));
+    test_ok(model_loss(second->tuned.model, loss));
+    test_ok(stream_wait(first->rank.exec.stream));
+    device_free(first->device, below);
+    device_free(second->device, above);
 }
 
 /* What a stage has; what it does not have is empty. */
-static void check_stage(const struct named *method, const struct tuned *stage, const struct tuned *whole, int layer) {
+static void check_stage(const struct named *method, const struct tuned *stage, const struct test_values *whole,
+                        int layer) {
     assert_int_equal(stage->store->table->count, whole->store->table->count);
     for (int id = 0; id < stage->store->table->count; id++)
         if (layer >= 0 && stage->store->table->rows[id].layer != layer)
@@ -231,24 +261,26 @@ static void stages_equal_the_whole(void **state) {
         struct tuned_options options = options_of(&methods[i]);
         double loss;
         run_single(&whole, &options);
+        struct test_values values = values_of(&whole);
         options.chunk_count = 2;
         options.chunks[0] = (struct model_chunk){0, 1};
         options.chunks[1] = (struct model_chunk){1, 1};
         open_single(&both, &options);
-        tuned_shake(both.tuned.store, 0.3f);
-        run_chunks(&both.tuned, &both.tuned, &loss);
+        shake_single(&both);
+        run_chunks(&both, &both, &loss);
         assert_true(loss == whole.loss);
-        check_stage(&methods[i], &both.tuned, &whole.tuned, -1);
+        check_stage(&methods[i], &both.tuned, &values, -1);
         for (int s = 0; s < 2; s++) {
             options.chunk_count = 1;
             options.chunks[0] = (struct model_chunk){s, 1};
             open_single(&stages[s], &options);
-            tuned_shake(stages[s].tuned.store, 0.3f);
+            shake_single(&stages[s]);
         }
-        run_chunks(&stages[0].tuned, &stages[1].tuned, &loss);
+        run_chunks(&stages[0], &stages[1], &loss);
         assert_true(loss == whole.loss);
         for (int s = 0; s < 2; s++)
-            check_stage(&methods[i], &stages[s].tuned, &whole.tuned, s);
+            check_stage(&methods[i], &stages[s].tuned, &values, s);
+        test_values_free(&values);
         close_single(&stages[0]);
         close_single(&stages[1]);
         close_single(&both);
@@ -258,7 +290,35 @@ static void stages_equal_the_whole(void **state) {
 
 /* ---- gradients ---- */
 
+/* DoRA's norms count as constants, so they are not measured again, but for a magnitude. */
+static double loss_with(struct single *s, int id, int64_t element, float value) {
+    const struct param_store *store = s->tuned.store;
+    bool is_magnitude = strstr(store->table->rows[id].name, "magnitude") != NULL;
+    double loss;
+    test_ok(
+        test_write(s->rank.exec.stream, (float *)store->weights + store->offset[id] + element, &value, sizeof value));
+    test_ok(is_magnitude ? tuned_run(&s->tuned, true, &loss) : tuned_pass(&s->tuned, true, &loss));
+    return loss;
+}
+
 /* Central differences, dropout in force: masks are the same in every pass. */
+static void check_differences(const char *name, struct single *s, const struct test_values *values, int id) {
+    const struct param *row = &values->store->table->rows[id];
+    int64_t elements = param_elements(row);
+    for (int64_t e = 0; e < elements; e += 1 + elements / 2) {
+        int64_t at = values->store->offset[id] + e;
+        double h = 0.01, plus = loss_with(s, id, e, values->weights[at] + (float)h),
+               minus = loss_with(s, id, e, values->weights[at] - (float)h);
+        test_ok(
+            test_write(s->rank.exec.stream, (float *)values->store->weights + at, &values->weights[at], sizeof(float)));
+        test_ok(peft_begin(s->tuned.peft));
+        double ours = values->gradients[at], numeric = (plus - minus) / (2 * h);
+        /* fp32 losses near 3 carry 2e-7, so the quotient 2e-5; its third derivative gives more. */
+        if (!(fabs(numeric - ours) <= 1e-4 + 1e-2 * fabs(ours)))
+            fail_msg("%s: %s [%lld]: %g, numeric %g", name, row->name, (long long)e, ours, numeric);
+    }
+}
+
 static void gradients_equal_differences(void **state) {
     (void)state;
     for (int i = 0; i < METHODS; i++) {
@@ -267,32 +327,10 @@ static void gradients_equal_differences(void **state) {
         if (methods[i].adapters[0].adapter_activation == PEFT_RELU) /* its corners: the golden vectors have them */
             continue;
         run_single(&s, &options);
-        const struct param_store *store = s.tuned.store;
-        float *gradients = malloc(param_gradient_bytes(store));
-        assert_non_null(gradients);
-        memcpy(gradients, store->gradients, param_gradient_bytes(store));
-        for (int id = 0; id < store->table->count; id++) {
-            int64_t elements = param_elements(&store->table->rows[id]);
-            for (int64_t e = 0; e < elements; e += 1 + elements / 2) {
-                double plus, minus, h = 0.01;
-                float *value = (float *)store->weights + store->offset[id] + e, was = *value;
-                /* DoRA's norms count as constants, so they are not measured again, but for a magnitude. */
-                bool is_magnitude = strstr(store->table->rows[id].name, "magnitude") != NULL;
-                *value = was + (float)h;
-                test_ok(is_magnitude ? tuned_run(&s.tuned, true, &plus) : tuned_pass(&s.tuned, true, &plus));
-                *value = was - (float)h;
-                test_ok(is_magnitude ? tuned_run(&s.tuned, true, &minus) : tuned_pass(&s.tuned, true, &minus));
-                *value = was;
-                test_ok(peft_begin(s.tuned.peft));
-                double ours = gradients[store->offset[id] + e], numeric = (plus - minus) / (2 * h);
-                /* fp32 losses near 3 carry 2e-7, so the quotient 2e-5; its third derivative gives more.
-                 */
-                if (!(fabs(numeric - ours) <= 1e-4 + 1e-2 * fabs(ours)))
-                    fail_msg("%s: %s [%lld]: %g, numeric %g", methods[i].name, store->table->rows[id].name,
-                             (long long)e, ours, numeric);
-            }
-        }
-        free(gradients);
+        struct test_values values = values_of(&s);
+        for (int id = 0; id < values.store->table->count; id++)
+            check_differences(methods[i].name, &s, &values, id);
+        test_values_free(&values);
         close_single(&s);
     }
 }
@@ -312,7 +350,7 @@ static double plain_loss(enum dtype dtype, float *logits) {
     test_ok(model_open(&options, &rank, false, NULL, &model));
     test_ok(model_initialise(model, 77));
     if (dtype == DTYPE_F32)
-        tuned_shake(model_store(model), 0.1f);
+        test_ok(tuned_shake(model_store(model), rank.exec.stream, 0.1f));
     test_ok(model_evaluate(model, &batch));
     test_ok(model_loss(model, &loss));
     test_ok(model_logits(model, &batch, logits));
@@ -352,7 +390,7 @@ static void check_mask(const struct single *s, int64_t layer, int projection, co
     int id = param_table_find(store->table, row, 0), kept = 0;
     assert_true(id >= 0);
     int64_t in = store->table->rows[id].shape[1];
-    const float *gradient = param_gradient(store, id);
+    float *gradient = test_copy(s->rank.exec.stream, param_gradient(store, id), (size_t)in * sizeof *gradient);
     uint32_t site = (1u << 23) + (uint32_t)(layer * 4 + projection);
     for (int64_t j = 0; j < in; j++) {
         uint32_t word = rng_dropout_word(s->rank.seed, RNG_DROPOUT, site, 9, 5, (uint32_t)j);
@@ -362,6 +400,7 @@ static void check_mask(const struct single *s, int64_t layer, int projection, co
             fail_msg("%s, input %lld: expected %s", row, (long long)j, is_kept ? "kept" : "dropped");
     }
     assert_true(kept > 0 && kept < in);
+    free(gradient);
 }
 
 static void dropout_is_keyed_by_layer_projection_sample_and_token(void **state) {
@@ -386,7 +425,7 @@ static void dropout_is_keyed_by_layer_projection_sample_and_token(void **state) 
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = true};
     struct single s;
     open_single(&s, &options);
-    tuned_shake(s.tuned.store, 0.3f);
+    shake_single(&s);
     test_ok(peft_begin(s.tuned.peft));
     test_ok(model_train_step(s.tuned.model, &batch, &pass));
     for (int64_t layer = 0; layer < 2; layer++)
@@ -404,8 +443,8 @@ static void dropout_is_of_training_alone(void **state) {
     a.has_dropout = b.has_dropout = false;
     open_single(&without, &a);
     open_single(&with, &b);
-    tuned_shake(without.tuned.store, 0.3f);
-    tuned_shake(with.tuned.store, 0.3f);
+    shake_single(&without);
+    shake_single(&with);
     test_ok(tuned_run(&without.tuned, true, &loss[0]));
     test_ok(tuned_run(&with.tuned, false, &loss[1]));
     test_ok(tuned_run(&with.tuned, true, &trained));
@@ -429,20 +468,20 @@ static void lora_plus_gives_b_its_own_rate(void **state) {
     struct param_store *store = s.tuned.store;
     struct optimizer_options adamw = {.beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-12};
     double norm, lr = 1e-3;
-    float *before = malloc(param_weight_bytes(store));
-    assert_non_null(before);
-    memcpy(before, store->weights, param_weight_bytes(store));
+    struct test_values before = values_of(&s);
     test_ok(gradient_sync_open(&sync, &s.rank, store, false));
     test_ok(optimizer_open(&optimizer, &adamw, &sync));
     test_ok(optimizer_reset(&optimizer));
     test_ok(optimizer_step(&optimizer, lr, &norm));
+    struct test_values after = values_of(&s);
     for (int id = 0; id < store->table->count; id++) {
         double rate = strstr(store->table->rows[id].name, "lora_B") ? 16 * lr : lr;
-        float moved = fabsf(((float *)store->weights)[store->offset[id]] - before[store->offset[id]]);
+        float moved = fabsf(after.weights[store->offset[id]] - before.weights[store->offset[id]]);
         if (!(fabs((double)moved - rate) <= 1e-3 * rate))
             fail_msg("%s moved by %g, expected %g", store->table->rows[id].name, (double)moved, rate);
     }
-    free(before);
+    test_values_free(&before);
+    test_values_free(&after);
     optimizer_close(&optimizer);
     gradient_sync_close(&sync);
     close_single(&s);

@@ -49,8 +49,9 @@ static void keys_and_values_are_the_files_columns(void **state) {
     struct prompt_run run;
     test_ok(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     struct param_store *store = peft_store(run.peft);
-    const int64_t C = 16;
+    enum { C = 16 };
     test_ok(peft_begin(run.peft));
+    struct test_values values = test_values(store, run.rank.exec.stream);
     for (int l = 0; l < LAYERS; l++) {
         struct hook_prefix prefix;
         const struct hook *hook = &hook_table_list(peft_hooks(run.peft), l, ATTACH_KV)->hook[0];
@@ -61,12 +62,14 @@ static void keys_and_values_are_the_files_columns(void **state) {
             assert_string_equal(slice->name, "prompt_embeddings");
             assert_true(slice->is_transposed && slice->file_rows == 2 * LAYERS * C);
             assert_int_equal(slice->file_start, (2 * l + which) * C);
-            const float *features = (const float *)store->weights + store->offset[l] + slice->row * 3;
-            const float *given = which ? prefix.v : prefix.k;
+            const float *features = values.weights + store->offset[l] + slice->row * 3;
+            float given[3 * C];
+            test_ok(test_read(run.rank.exec.stream, given, which ? prefix.v : prefix.k, sizeof given));
             for (int64_t e = 0; e < 3 * C; e++)
                 assert_true(given[e] == features[e % C * 3 + e / C]);
         }
     }
+    test_values_free(&values);
     prompt_close(&run);
 }
 

@@ -81,7 +81,7 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
     if (!status)
         status = peft_initialise(run->peft, 5);
     if (!status && stack->shaken > 0)
-        tuned_shake(peft_store(run->peft), stack->shaken);
+        status = tuned_shake(peft_store(run->peft), run->rank.exec.stream, stack->shaken);
     size_t bytes = status ? 0 : (size_t)model_stream_elements(run->model) * dtype_bytes(stack->dtype);
     for (int i = 0; i < 4 && !status; i++)
         status = device_alloc(run->device, bytes, &run->stream[i]);
@@ -236,27 +236,32 @@ static inline void prompt_check_fold(const struct prompt_stack *stack) {
 
 /* ---- gradients against differences ---- */
 
+/* The loss with other values for some of a parameter's. */
+static inline double prompt_loss_with(struct prompt_run *run, float *device, const float *values, int64_t count) {
+    double loss;
+    test_ok(test_write(run->rank.exec.stream, device, values, (size_t)count * sizeof *values));
+    test_ok(prompt_train(run, true, &loss));
+    return loss;
+}
+
 /* The loss's slope at a weight by differences over +-h. */
-static inline double prompt_difference(struct prompt_run *run, float *value, float h) {
-    double plus, minus;
-    float kept = *value;
-    *value = kept + h;
-    test_ok(prompt_train(run, true, &plus));
-    *value = kept - h;
-    test_ok(prompt_train(run, true, &minus));
-    *value = kept;
+static inline double prompt_difference(struct prompt_run *run, float *device, float value, float h) {
+    double plus = prompt_loss_with(run, device, &(float){value + h}, 1),
+           minus = prompt_loss_with(run, device, &(float){value - h}, 1);
+    test_ok(test_write(run->rank.exec.stream, device, &value, sizeof value));
     return (plus - minus) / (2 * (double)h);
 }
 
 /* A step along a tensor's whole gradient changes the loss as its length says: what single elements are too small to
  * show. */
-static inline void prompt_check_direction(struct prompt_run *run, int id, const float *gradient) {
+static inline void prompt_check_direction(struct prompt_run *run, int id, const struct test_values *all) {
     struct param_store *store = peft_store(run->peft);
-    float *values = (float *)store->weights + store->offset[id];
+    float *device = (float *)store->weights + store->offset[id];
+    const float *gradient = all->gradients + store->offset[id], *kept = all->weights + store->offset[id];
     int64_t count = param_local_elements(store, id);
     double length = 0, loss[2];
-    float *kept = malloc((size_t)count * sizeof *kept);
-    memcpy(kept, values, (size_t)count * sizeof *kept);
+    float *values = malloc((size_t)count * sizeof *values);
+    assert_non_null(values);
     for (int64_t e = 0; e < count; e++)
         length += (double)gradient[e] * (double)gradient[e];
     length = sqrt(length);
@@ -264,10 +269,10 @@ static inline void prompt_check_direction(struct prompt_run *run, int id, const 
     for (int side = 0; side < 2 && length > 0; side++) {
         for (int64_t e = 0; e < count; e++)
             values[e] = kept[e] + (float)((side ? step : -step) * (double)gradient[e] / length);
-        test_ok(prompt_train(run, true, &loss[side]));
+        loss[side] = prompt_loss_with(run, device, values, count);
     }
-    memcpy(values, kept, (size_t)count * sizeof *kept);
-    free(kept);
+    test_ok(test_write(run->rank.exec.stream, device, kept, (size_t)count * sizeof *kept));
+    free(values);
     double numeric = length > 0 ? (loss[1] - loss[0]) / (2 * step) : 0;
     if (!(fabs(numeric - length) <= 1e-5 + 0.03 * length))
         fail_msg("%s: along its gradient of length %g the loss has a slope of %g", store->table->rows[id].name, length,
@@ -282,27 +287,25 @@ static inline void prompt_check_differences(const struct prompt_stack *stack) {
     test_ok(prompt_open(&run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     test_ok(prompt_train(&run, false, &loss));
     struct param_store *store = peft_store(run.peft);
-    size_t bytes = (size_t)store->flat_elements * sizeof(float);
-    float *gradients = malloc(bytes);
-    memcpy(gradients, store->gradients, bytes);
+    struct test_values all = test_values(store, run.rank.exec.stream);
     for (int i = 0; i < store->table->count; i++) {
         int64_t count = param_local_elements(store, i), step = count / 5 + 1;
         double largest = 0;
         for (int64_t e = 0; e < count; e++)
-            largest = fmax(largest, fabs((double)gradients[store->offset[i] + e]));
+            largest = fmax(largest, fabs((double)all.gradients[store->offset[i] + e]));
         bool is_state = strstr(store->table->rows[i].name, "weight_hh") != NULL; /* of one token: there is none */
         if (largest == 0 && !(is_state && peft_virtual_tokens(run.peft) == 1))
             fail_msg("%s has no gradient", store->table->rows[i].name);
-        prompt_check_direction(&run, i, gradients + store->offset[i]);
+        prompt_check_direction(&run, i, &all);
         for (int64_t e = 0; e < count; e += step) {
-            float *value = (float *)store->weights + store->offset[i] + e;
-            double ours = gradients[store->offset[i] + e], numeric = prompt_difference(&run, value, 0.01f);
+            float *device = (float *)store->weights + store->offset[i] + e, value = all.weights[store->offset[i] + e];
+            double ours = all.gradients[store->offset[i] + e], numeric = prompt_difference(&run, device, value, 0.01f);
             bool is_close = fabs(numeric - ours) <= 1e-4 + 5e-3 * fabs(ours);
-            if (!is_close && fabs((numeric = prompt_difference(&run, value, 0.001f)) - ours) > 1e-3)
+            if (!is_close && fabs((numeric = prompt_difference(&run, device, value, 0.001f)) - ours) > 1e-3)
                 fail_msg("%s, element %lld: %g, numeric %g", store->table->rows[i].name, (long long)e, ours, numeric);
         }
     }
-    free(gradients);
+    test_values_free(&all);
     prompt_close(&run);
 }
 
@@ -312,39 +315,46 @@ struct prompt_layout {
     struct rank_grid grid;
     bool is_sequence_parallel;
     const struct prompt_stack *stack;
-    const struct prompt_run *whole;
+    const struct test_values *whole; /* of the adapters */
     double loss;
 };
 
 /* Of every parameter the rank's rectangles, beside the same elements of the whole: values to the bit (but for
  * DoRA's norms), gradients within 2e-5 of the largest entry. */
-static inline int prompt_compare(struct peft *ours, struct peft *whole) {
-    const struct param_store *store = peft_store(ours), *all = peft_store(whole);
-    for (int i = 0; i < store->table->count; i++) {
-        const struct param *row = &store->table->rows[i];
-        const float *gradient = param_gradient(store, i), *expected = param_gradient(all, i);
-        const float *weight = (const float *)store->weights + store->offset[i];
-        const float *whole_weight = (const float *)all->weights + all->offset[i];
-        struct param_rect rects[PARAM_MAX_SLICES];
-        int count = param_part_rects(&store->part, store->table, i, rects);
-        float rounding = strstr(row->name, "magnitude") ? 1e-6f : 0; /* norms, whose sums ranks share */
-        float largest = 0;
-        for (int64_t e = 0; e < param_elements(row); e++)
-            largest = fmaxf(largest, fabsf(expected[e]));
-        for (int r = 0; r < count; r++)
-            for (int64_t e = 0; e < rects[r].rows * rects[r].columns; e++) {
-                int64_t y = e / rects[r].columns, x = e % rects[r].columns;
-                int64_t here = (rects[r].local_row + y) * rects[r].columns + x;
-                int64_t there = (rects[r].row + y) * row->shape[1] + rects[r].column + x;
-                if (!(fabsf(weight[here] - whole_weight[there]) <= rounding * fabsf(whole_weight[there])))
-                    return status_fail(STATUS_INVALID, "%s [%lld]: value %.9g, whole %.9g", row->name, (long long)there,
-                                       (double)weight[here], (double)whole_weight[there]);
-                if (!(fabsf(gradient[here] - expected[there]) <= 2e-5f * largest))
-                    return status_fail(STATUS_INVALID, "%s [%lld]: %.9g, whole %.9g", row->name, (long long)there,
-                                       (double)gradient[here], (double)expected[there]);
-            }
-    }
+static inline int prompt_compare_param(const struct test_values *ours, const struct test_values *whole, int id) {
+    const struct param_store *store = ours->store;
+    const struct param *row = &store->table->rows[id];
+    int64_t at = store->offset[id], whole_at = whole->store->offset[id];
+    const float *gradient = ours->gradients + at, *expected = whole->gradients + whole_at;
+    const float *weight = ours->weights + at, *whole_weight = whole->weights + whole_at;
+    struct param_rect rects[PARAM_MAX_SLICES];
+    int count = param_part_rects(&store->part, store->table, id, rects);
+    float rounding = strstr(row->name, "magnitude") ? 1e-6f : 0; /* norms, whose sums ranks share */
+    float largest = 0;
+    for (int64_t e = 0; e < param_elements(row); e++)
+        largest = fmaxf(largest, fabsf(expected[e]));
+    for (int r = 0; r < count; r++)
+        for (int64_t e = 0; e < rects[r].rows * rects[r].columns; e++) {
+            int64_t y = e / rects[r].columns, x = e % rects[r].columns;
+            int64_t here = (rects[r].local_row + y) * rects[r].columns + x;
+            int64_t there = (rects[r].row + y) * row->shape[1] + rects[r].column + x;
+            if (!(fabsf(weight[here] - whole_weight[there]) <= rounding * fabsf(whole_weight[there])))
+                return status_fail(STATUS_INVALID, "%s [%lld]: value %.9g, whole %.9g", row->name, (long long)there,
+                                   (double)weight[here], (double)whole_weight[there]);
+            if (!(fabsf(gradient[here] - expected[there]) <= 2e-5f * largest))
+                return status_fail(STATUS_INVALID, "%s [%lld]: %.9g, whole %.9g", row->name, (long long)there,
+                                   (double)gradient[here], (double)expected[there]);
+        }
     return STATUS_OK;
+}
+
+static inline int prompt_compare(struct prompt_run *run, const struct test_values *whole) {
+    struct test_values ours = test_values(peft_store(run->peft), run->rank.exec.stream);
+    int status = STATUS_OK;
+    for (int id = 0; id < ours.store->table->count && !status; id++)
+        status = prompt_compare_param(&ours, whole, id);
+    test_values_free(&ours);
+    return status;
 }
 
 static inline int prompt_run_rank(struct comm *world, void *context) {
@@ -358,7 +368,7 @@ static inline int prompt_run_rank(struct comm *world, void *context) {
     if (!status && is_last && !(fabs(loss - layout->loss) <= 1e-6 * layout->loss))
         status = status_fail(STATUS_INVALID, "loss %.9g, whole %.9g", loss, layout->loss);
     if (!status)
-        status = prompt_compare(run.peft, layout->whole->peft);
+        status = prompt_compare(&run, layout->whole);
     prompt_close(&run);
     return status;
 }
@@ -372,9 +382,10 @@ static inline void prompt_check_layouts(const struct prompt_stack *stack) {
     double loss;
     test_ok(prompt_open(&whole, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     test_ok(prompt_train(&whole, false, &loss));
+    struct test_values values = test_values(peft_store(whole.peft), whole.rank.exec.stream);
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         layouts[i].stack = stack;
-        layouts[i].whole = &whole;
+        layouts[i].whole = &values;
         layouts[i].loss = loss;
         int ranks = rank_grid_size(&layouts[i].grid);
         if (comm_local_run(ranks, prompt_run_rank, &layouts[i]))
@@ -382,6 +393,7 @@ static inline void prompt_check_layouts(const struct prompt_stack *stack) {
                      layouts[i].is_sequence_parallel ? " with the sequence cut" : "", layouts[i].grid.pipeline,
                      status_text());
     }
+    test_values_free(&values);
     prompt_close(&whole);
 }
 

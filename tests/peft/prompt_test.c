@@ -68,10 +68,25 @@ static void a_folded_encoder_serves_the_same_bits(void **state) {
     }
 }
 
-static const float *row_of_base(struct prompt_run *run, int64_t token) {
-    const struct param_store *store = model_store(run->model);
+/* The base and its adapters, in host memory. */
+struct both {
+    struct test_values base, adapters;
+};
+
+static struct both values_of(struct prompt_run *run) {
+    return (struct both){test_values(model_store(run->model), run->rank.exec.stream),
+                         test_values(peft_store(run->peft), run->rank.exec.stream)};
+}
+
+static void both_free(struct both *both) {
+    test_values_free(&both->base);
+    test_values_free(&both->adapters);
+}
+
+static const float *row_of_base(const struct both *both, int64_t token) {
+    const struct param_store *store = both->base.store;
     int id = param_table_find(store->table, "embedding.token.weight", 0);
-    return (const float *)store->weights + store->offset[id] + token * store->shape[id][1];
+    return both->base.weights + store->offset[id] + token * store->shape[id][1];
 }
 
 static void a_prompt_starts_as_the_rows_of_a_text(void **state) {
@@ -83,10 +98,12 @@ static void a_prompt_starts_as_the_rows_of_a_text(void **state) {
     struct prompt_run run;
     test_ok(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     struct param_store *store = peft_store(run.peft);
-    const float *rows = (const float *)store->weights + store->offset[0];
+    struct both both = values_of(&run);
+    const float *rows = both.adapters.weights + store->offset[0];
     int64_t C = store->shape[0][1];
     for (int i = 0; i < 5; i++)
-        assert_memory_equal(rows + i * C, row_of_base(&run, text[i % 3]), (size_t)C * sizeof *rows);
+        assert_memory_equal(rows + i * C, row_of_base(&both, text[i % 3]), (size_t)C * sizeof *rows);
+    both_free(&both);
     prompt_close(&run);
     prompt_check_layouts(&stack);
 }
@@ -97,17 +114,19 @@ static void a_prompt_starts_in_the_vocabulary_unless_told(void **state) {
     struct prompt_run run;
     test_ok(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     struct param_store *store = peft_store(run.peft);
+    struct both both = values_of(&run);
     int64_t C = store->shape[0][1], different = 0, last = -1;
     for (int i = 0; i < 6; i++) {
-        const float *row = (const float *)store->weights + store->offset[0] + i * C;
+        const float *row = both.adapters.weights + store->offset[0] + i * C;
         int64_t token = 0;
-        while (token < VOCAB && memcmp(row, row_of_base(&run, token), (size_t)C * sizeof *row) != 0)
+        while (token < VOCAB && memcmp(row, row_of_base(&both, token), (size_t)C * sizeof *row) != 0)
             token++;
         assert_true(token < VOCAB);
         different += token != last;
         last = token;
     }
     assert_true(different > 2);
+    both_free(&both);
     prompt_close(&run);
 }
 
@@ -179,12 +198,14 @@ static void bf16_is_near(void **state) {
     }
 }
 
+enum { ENCODED = 5, ENCODED_BYTES = ENCODED * 16 * sizeof(float) };
+
 /* The virtual rows, as the model gets them. */
-static const float *virtual_table(struct prompt_run *run) {
+static void read_virtual_table(struct prompt_run *run, float rows_read[]) {
     const struct hook *hook = &hook_table_list(peft_hooks(run->peft), 0, ATTACH_EMBEDDING)->hook[0];
     struct hook_virtual rows;
     test_ok(hook->virtual_rows(hook->self, &rows));
-    return rows.table;
+    test_ok(test_read(run->rank.exec.stream, rows_read, rows.table, ENCODED_BYTES));
 }
 
 static void open_alone(struct prompt_run *run, struct peft_config config) {
@@ -195,23 +216,24 @@ static void open_alone(struct prompt_run *run, struct peft_config config) {
 /* As torch's LSTM: none where nothing trains, and other masks in every batch, which the batch alone decides. */
 static void dropout_of_an_encoder_is_keyed_by_the_batch(void **state) {
     (void)state;
-    enum { TOKENS = 5, C = 16 };
-    const size_t bytes = TOKENS * C * sizeof(float);
     struct prompt_run run, plain;
-    float first[TOKENS * C], second[TOKENS * C];
-    open_alone(&run, dropped(TOKENS));
-    open_alone(&plain, encoded(TOKENS, PEFT_LSTM, 3));
+    float first[ENCODED_BYTES / 4], second[ENCODED_BYTES / 4], undropped[ENCODED_BYTES / 4];
+    open_alone(&run, dropped(ENCODED));
+    open_alone(&plain, encoded(ENCODED, PEFT_LSTM, 3));
     test_ok(peft_begin(plain.peft));
+    read_virtual_table(&plain, undropped);
     test_ok(peft_begin_batch(run.peft, 8));
-    memcpy(first, virtual_table(&run), bytes);
+    read_virtual_table(&run, first);
     test_ok(peft_begin_batch(run.peft, 16));
-    memcpy(second, virtual_table(&run), bytes);
-    assert_memory_not_equal(first, second, bytes);
-    assert_memory_not_equal(first, virtual_table(&plain), bytes);
+    read_virtual_table(&run, second);
+    assert_memory_not_equal(first, second, ENCODED_BYTES);
+    assert_memory_not_equal(first, undropped, ENCODED_BYTES);
     test_ok(peft_begin_batch(run.peft, 8));
-    assert_memory_equal(first, virtual_table(&run), bytes);
+    read_virtual_table(&run, second);
+    assert_memory_equal(first, second, ENCODED_BYTES);
     test_ok(peft_begin(run.peft));
-    assert_memory_equal(virtual_table(&plain), virtual_table(&run), bytes);
+    read_virtual_table(&run, second);
+    assert_memory_equal(undropped, second, ENCODED_BYTES);
     prompt_close(&plain);
     prompt_close(&run);
 }

@@ -43,9 +43,10 @@ static int fill(void *context, int id) {
     int status = param_initialise(store, o->rank.exec.stream, 77, id);
     const void *values = param_borrow(store, id).data;
     if (!status && id == param_table_find(store->table, place->weight, 0))
-        memcpy(o->weight, values, (size_t)(place->in * place->out) * sizeof *o->weight);
+        status =
+            test_read(o->rank.exec.stream, o->weight, values, (size_t)(place->in * place->out) * sizeof *o->weight);
     if (!status && id == param_table_find(store->table, place->bias, 0))
-        memcpy(o->bias, values, (size_t)place->out * sizeof *o->bias);
+        status = test_read(o->rank.exec.stream, o->bias, values, (size_t)place->out * sizeof *o->bias);
     return status;
 }
 
@@ -88,13 +89,20 @@ static void opened_close(struct opened *o) {
     device_close(o->device);
 }
 
-static uint16_t *weights_of(const struct param_store *store, const char *name) {
-    int id = param_table_find(store->table, name, 0);
+/* Their weights in host memory. */
+struct adapters {
+    const struct param_store *store;
+    uint16_t *weights;
+};
+
+static uint16_t *weights_of(const struct adapters *adapters, const char *name) {
+    int id = param_table_find(adapters->store->table, name, 0);
     assert_true(id >= 0);
-    return (uint16_t *)store->weights + store->offset[id];
+    return adapters->weights + adapters->store->offset[id];
 }
 
 static void run_place(struct opened *o, const struct place *place, const uint16_t *x, bool has_hooks, uint16_t *y) {
+    size_t in_bytes = (size_t)(ROWS * place->in) * sizeof *x, out_bytes = (size_t)(ROWS * place->out) * sizeof *y;
     static const struct hook_list none;
     struct param_store *store = model_store(o->model);
     struct linear linear = {.weight = param_table_find(store->table, place->weight, 0),
@@ -109,29 +117,33 @@ static void run_place(struct opened *o, const struct place *place, const uint16_
                                .hooks = has_hooks ? hooks : &none,
                                .hook = {.place = place->place, .segments = &segment, .segment_count = 1},
                                .dtype = DTYPE_BF16,
-                               .rows = ROWS,
-                               .x = x,
-                               .y = y};
+                               .rows = ROWS};
     struct hook_call shape = {.rank = &o->rank, .dtype = DTYPE_BF16, .rows = ROWS, .in = place->in, .out = place->out};
-    void *saved;
-    test_ok(device_alloc(o->device, hook_list_saved_bytes(hooks, &shape) + 64, &saved));
-    call.hook.saved = saved;
+    void *in;
+    test_ok(device_alloc(o->device, in_bytes, &in));
+    test_ok(device_alloc(o->device, out_bytes, &call.y));
+    test_ok(device_alloc(o->device, hook_list_saved_bytes(hooks, &shape) + 64, &call.hook.saved));
+    test_ok(test_write(o->rank.exec.stream, in, x, in_bytes));
+    call.x = in;
     test_ok(linear_forward(&linear, &call));
-    device_free(o->device, saved);
+    test_ok(test_read(o->rank.exec.stream, y, call.y, out_bytes));
+    device_free(o->device, call.hook.saved);
+    device_free(o->device, call.y);
+    device_free(o->device, in);
 }
 
 /* s B A x of one row and column, in fp64. */
-static double delta_of(struct opened *o, const struct place *place, int number, int count, const uint16_t *x, int64_t j,
-                       double *size) {
+static double delta_of(const struct adapters *adapters, const struct place *place, int number, int count,
+                       const uint16_t *x, int64_t j, double *size) {
     const struct peft_config *config = &pairs[number];
     char name[PARAM_NAME_BYTES], prefix[16] = "";
     double sum = 0;
     if (count > 1)
         snprintf(prefix, sizeof prefix, "%d.", number);
     snprintf(name, sizeof name, "%slayers.0.%s.lora_A", prefix, place->name);
-    const uint16_t *a = weights_of(peft_store(o->peft), name);
+    const uint16_t *a = weights_of(adapters, name);
     snprintf(name, sizeof name, "%slayers.0.%s.lora_B", prefix, place->name);
-    const uint16_t *b = weights_of(peft_store(o->peft), name);
+    const uint16_t *b = weights_of(adapters, name);
     for (int64_t r = 0; r < config->r; r++) {
         double inner = 0;
         for (int64_t k = 0; k < place->in; k++)
@@ -143,7 +155,8 @@ static double delta_of(struct opened *o, const struct place *place, int number, 
     return sum;
 }
 
-static void check_place(struct opened *o, const struct place *place, int count, const uint16_t *x, const uint16_t *y) {
+static void check_place(const struct opened *o, const struct adapters *adapters, const struct place *place, int count,
+                        const uint16_t *x, const uint16_t *y) {
     for (int64_t i = 0; i < ROWS; i++)
         for (int64_t j = 0; j < place->out; j++) {
             double sum = bf16_to_float(o->bias[j]), size = fabs(sum);
@@ -154,7 +167,7 @@ static void check_place(struct opened *o, const struct place *place, int count, 
                 size += fabs(term);
             }
             for (int n = 0; n < count; n++)
-                sum += delta_of(o, place, n, count, row, j, &size);
+                sum += delta_of(adapters, place, n, count, row, j, &size);
             double ours = bf16_to_float(y[i * place->out + j]);
             int exponent; /* half a unit in the last of 8 bits, and the sums' own error in fp32 */
             frexp(fmax(fabs(sum), fabs(ours)), &exponent);
@@ -176,11 +189,14 @@ static void check(int count, enum model_use use) {
         run_place(&o, place, x, true, y);
         assert_memory_equal(y, base, (size_t)(ROWS * place->out) * sizeof *y);
         struct param_store *store = peft_store(o.peft);
+        struct adapters adapters = {store, calloc((size_t)store->flat_elements, sizeof *adapters.weights)};
         for (int id = 0; id < store->table->count; id++)
             for (int64_t e = 0; e < param_local_elements(store, id); e++)
-                ((uint16_t *)store->weights)[store->offset[id] + e] = bf16_from_float(draw((uint32_t)id + 9, e) / 4);
+                adapters.weights[store->offset[id] + e] = bf16_from_float(draw((uint32_t)id + 9, e) / 4);
+        test_ok(test_write(o.rank.exec.stream, store->weights, adapters.weights, param_weight_bytes(store)));
         run_place(&o, place, x, true, y);
-        check_place(&o, place, count, x, y);
+        check_place(&o, &adapters, place, count, x, y);
+        free(adapters.weights);
         opened_close(&o);
     }
 }

@@ -52,11 +52,12 @@ static inline float tuned_draw(int id, int64_t element) {
 }
 
 /* Adds draws to every value of an fp32 store; keyed by the elements of the whole parameters. */
-static inline void tuned_shake(struct param_store *store, float size) {
+static inline int tuned_shake(struct param_store *store, struct stream *stream, float size) {
+    struct test_values all = test_values(store, stream);
     for (int id = 0; id < store->table->count; id++) {
         struct param_rect rects[PARAM_MAX_SLICES];
         int count = param_part_rects(&store->part, store->table, id, rects);
-        float *values = (float *)store->weights + store->offset[id];
+        float *values = all.weights + store->offset[id];
         for (int r = 0; r < count; r++)
             for (int64_t y = 0; y < rects[r].rows; y++)
                 for (int64_t x = 0; x < rects[r].columns; x++)
@@ -64,6 +65,7 @@ static inline void tuned_shake(struct param_store *store, float size) {
                         size *
                         tuned_draw(id, (rects[r].row + y) * store->table->rows[id].shape[1] + rects[r].column + x);
     }
+    return test_values_put(&all, stream);
 }
 
 /* On a fresh rank. */
@@ -90,7 +92,7 @@ static inline int tuned_open(struct tuned *t, const struct tuned_options *o, str
     if (!status)
         status = model_initialise(t->model, 77);
     if (!status && o->dtype == DTYPE_F32)
-        tuned_shake(model_store(t->model), 0.1f);
+        status = tuned_shake(model_store(t->model), rank->exec.stream, 0.1f);
     if (!status)
         peft_set_base(t->peft, model_store(t->model));
     return status ? status : peft_initialise(t->peft, 5);

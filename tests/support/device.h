@@ -1,0 +1,26 @@
+/* Device memory, which the host may neither read nor write: by copies that have arrived when these return. */
+#ifndef CAMBIUM_TESTS_SUPPORT_DEVICE_H
+#define CAMBIUM_TESTS_SUPPORT_DEVICE_H
+
+#include "kernels/device.h"
+#include "support/test.h"
+
+static inline int test_read(struct stream *stream, void *host, const void *device, size_t bytes) {
+    int status = stream_copy_to_host(stream, host, device, bytes), waited = stream_wait(stream);
+    return status ? status : waited;
+}
+
+static inline int test_write(struct stream *stream, void *device, const void *host, size_t bytes) {
+    int status = stream_copy_to_device(stream, device, host, bytes), waited = stream_wait(stream);
+    return status ? status : waited;
+}
+
+/* A copy in host memory, the caller's to free. */
+static inline void *test_copy(struct stream *stream, const void *device, size_t bytes) {
+    void *host = malloc(bytes);
+    assert_non_null(host);
+    test_ok(test_read(stream, host, device, bytes));
+    return host;
+}
+
+#endif
