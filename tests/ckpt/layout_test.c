@@ -1,6 +1,7 @@
 /* Checkpoints know no layout: ranks of any grid write the same bytes together and read what any other grid wrote; a
  * failure of one is a failure of all and leaves nothing. Ranks are threads. */
 #include "parallel/rank.h"
+#include "support/device.h"
 #include "tiny_gpt2.h"
 
 #include <signal.h>
@@ -105,6 +106,19 @@ static void hold(struct part *part) {
     part->leaves[0] = last > 0 && place->pipeline == last;
 }
 
+static size_t flat_bytes(const struct ckpt_flat *flat) {
+    return (size_t)flat->count * dtype_bytes(flat->dtype);
+}
+
+static int spoil(struct part *part, const struct ckpt_flat *flat) {
+    void *values = malloc(flat_bytes(flat));
+    assert_non_null(values);
+    memset(values, UNTOUCHED, flat_bytes(flat));
+    int status = test_write(part->stream, flat->memory, values, flat_bytes(flat));
+    free(values);
+    return status;
+}
+
 static int part_open(struct part *part, struct run *run, struct comm *world) {
     static const char *const prefixes[ARRAYS] = {"", "exp_avg.", "exp_avg_sq."};
     const struct rank_grid *grid = &run->grid;
@@ -127,10 +141,9 @@ static int part_open(struct part *part, struct run *run, struct comm *world) {
             flat->first = param_share(part->store.flat_elements, part->place.data, grid->data);
         flat->count = a ? param_share(part->store.flat_elements, part->place.data + 1, grid->data) - flat->first
                         : part->store.flat_elements;
-        size_t bytes = (size_t)flat->count * dtype_bytes(flat->dtype);
-        status = device_alloc(part->device, bytes, &flat->memory);
+        status = device_alloc(part->device, flat_bytes(flat), &flat->memory);
         if (!status)
-            memset(flat->memory, UNTOUCHED, bytes);
+            status = spoil(part, flat);
         part->arrays[a] = ckpt_flat_array(flat, prefixes[a], false);
     }
     return status;
@@ -146,27 +159,38 @@ static void part_close(struct part *part) {
         device_close(part->device);
 }
 
-/* Calls visit() for each element that an array of this rank has. */
-static int each_element(struct part *part, int a, int (*visit)(void *at, uint32_t word, size_t width)) {
+/* Calls visit() for each element of a parameter that an array of this rank has; `values` are the array's. */
+static int each_of_param(struct part *part, int a, int p, char *values,
+                         int (*visit)(void *at, uint32_t word, size_t width)) {
     const struct ckpt_flat *flat = &part->flats[a];
     size_t width = dtype_bytes(flat->dtype);
-    for (int p = 0; p < part->table.count; p++) {
-        struct param_rect rects[PARAM_MAX_SLICES];
-        int count = param_part_rects(&part->store.part, &part->table, p, rects);
-        for (int i = 0; i < count; i++)
-            for (int64_t r = 0; r < rects[i].rows; r++)
-                for (int64_t c = 0; c < rects[i].columns; c++) {
-                    int64_t at = part->store.offset[p] + (rects[i].local_row + r) * rects[i].columns + c - flat->first;
-                    if (at < 0 || at >= flat->count)
-                        continue;
-                    uint32_t word = word_of(a, p, rects[i].row + r, rects[i].column + c);
-                    if (visit((char *)flat->memory + (size_t)at * width, word, width))
-                        return status_fail(STATUS_INVALID, "rank %d array %d: row %lld column %lld of %s is wrong",
-                                           part->world->rank, a, (long long)(rects[i].row + r),
-                                           (long long)(rects[i].column + c), part->table.rows[p].name);
-                }
-    }
+    struct param_rect rects[PARAM_MAX_SLICES];
+    int count = param_part_rects(&part->store.part, &part->table, p, rects);
+    for (int i = 0; i < count; i++)
+        for (int64_t r = 0; r < rects[i].rows; r++)
+            for (int64_t c = 0; c < rects[i].columns; c++) {
+                int64_t at = part->store.offset[p] + (rects[i].local_row + r) * rects[i].columns + c - flat->first;
+                if (at < 0 || at >= flat->count)
+                    continue;
+                uint32_t word = word_of(a, p, rects[i].row + r, rects[i].column + c);
+                if (visit(values + (size_t)at * width, word, width))
+                    return status_fail(STATUS_INVALID, "rank %d array %d: row %lld column %lld of %s is wrong",
+                                       part->world->rank, a, (long long)(rects[i].row + r),
+                                       (long long)(rects[i].column + c), part->table.rows[p].name);
+            }
     return STATUS_OK;
+}
+
+/* The same for all parameters; what visit() changes is changed on the device. */
+static int each_element(struct part *part, int a, int (*visit)(void *at, uint32_t word, size_t width)) {
+    const struct ckpt_flat *flat = &part->flats[a];
+    char *values = test_copy(part->stream, flat->memory, flat_bytes(flat));
+    int status = STATUS_OK;
+    for (int p = 0; p < part->table.count && !status; p++)
+        status = each_of_param(part, a, p, values, visit);
+    int written = test_write(part->stream, flat->memory, values, flat_bytes(flat));
+    free(values);
+    return status ? status : written;
 }
 
 static int set(void *at, uint32_t word, size_t width) {
@@ -185,11 +209,12 @@ static int part_check(struct part *part) {
     int status = STATUS_OK;
     for (int a = 0; a < ARRAYS && !status; a++) {
         const struct ckpt_flat *flat = &part->flats[a];
-        const unsigned char *memory = flat->memory;
         status = each_element(part, a, compare_and_forget);
-        for (size_t i = 0; i < (size_t)flat->count * dtype_bytes(flat->dtype) && !status; i++)
+        unsigned char *memory = test_copy(part->stream, flat->memory, flat_bytes(flat));
+        for (size_t i = 0; i < flat_bytes(flat) && !status; i++)
             if (memory[i] != UNTOUCHED)
                 status = status_fail(STATUS_INVALID, "rank %d array %d: a gap was written", part->world->rank, a);
+        free(memory);
     }
     return status;
 }
@@ -221,8 +246,8 @@ static int save_beside(struct part *part, const struct ckpt_save *save) {
         if (!status && round == 0)
             status = ckpt_saver_wait(saver);
     }
-    for (int a = 0; a < ARRAYS; a++)
-        memset(part->flats[a].memory, UNTOUCHED, (size_t)part->flats[a].count * dtype_bytes(part->flats[a].dtype));
+    for (int a = 0; a < ARRAYS && !status; a++)
+        status = spoil(part, &part->flats[a]);
     if (!status)
         status = ckpt_saver_wait(saver);
     ckpt_saver_close(saver);

@@ -68,14 +68,12 @@ static int open_all(struct scene *s, struct comm *world) {
 }
 
 static int run_step(void *context, const struct pipeline_step *step, const void *in, void *out) {
-    (void)context, (void)step;
-    if (out)
-        memset(out, in ? 1 : 2, MESSAGE * sizeof(float));
-    return STATUS_OK;
+    (void)step, (void)in;
+    return out ? stream_zero(context, out, MESSAGE * sizeof(float)) : STATUS_OK;
 }
 
 static int run_all(struct scene *s) {
-    int status = pipeline_run(&s->pipeline, false, &(const struct pipeline_worker){.run = run_step});
+    int status = pipeline_run(&s->pipeline, false, &(const struct pipeline_worker){run_step, s->rank.exec.stream});
     if (!status)
         status = gradient_sync_finish(&s->sync);
     return status ? status : gradient_sync_gather_weights(&s->sync);

@@ -1,6 +1,7 @@
 /* Gradients summed in buckets and in pieces, on a made-up table with more layers than a group takes started calls. */
 #include "parallel/sync.h"
 
+#include "support/store.h"
 #include "support/test.h"
 
 enum { LAYERS = 40, ROWS = 131, COLUMNS = 257, TENSOR = 2, DATA = 3 };
@@ -40,6 +41,7 @@ static int expect(bool is_true, const char *what, int64_t at) {
 /* The sums of this rank's pieces, and that the pieces of all ranks are the whole array once. */
 static int check_sums(const struct gradient_sync *sync, const struct rank *rank) {
     const struct param_store *store = sync->store;
+    struct test_values values = test_values(store, rank->exec.stream);
     int64_t local = 0;
     int status = STATUS_OK;
     for (int i = 0; i < sync->piece_count && !status; i++) {
@@ -55,8 +57,9 @@ static int check_sums(const struct gradient_sync *sync, const struct rank *rank)
                        "the end of a bucket", piece->first);
         local += piece->count;
         for (int64_t e = piece->first; e < piece->first + piece->count && !status; e++)
-            status = expect(store->gradients[e] == 6 * value(rank->place.tensor, 0, e), "the sum", e);
+            status = expect(values.gradients[e] == 6 * value(rank->place.tensor, 0, e), "the sum", e);
     }
+    test_values_free(&values);
     return status ? status : expect(local == sync->local_elements, "the number of local elements", local);
 }
 
@@ -74,35 +77,54 @@ static int check_search(const struct gradient_sync *sync) {
 }
 
 static int check_weights(struct gradient_sync *sync) {
-    float *weights = sync->store->weights;
+    struct stream *stream = sync->rank->exec.stream;
+    struct test_values values = test_values(sync->store, stream);
     for (int i = 0; i < sync->piece_count; i++)
         for (int64_t e = sync->pieces[i].first; e < sync->pieces[i].first + sync->pieces[i].count; e++)
-            weights[e] = value(0, 0, e);
-    int status = gradient_sync_gather_weights(sync);
+            values.weights[e] = value(0, 0, e);
+    int status = test_values_put(&values, stream);
+    if (!status)
+        status = gradient_sync_gather_weights(sync);
+    values = test_values(sync->store, stream);
     for (int64_t e = 0; e < sync->store->flat_elements && !status; e++)
-        status = expect(weights[e] == value(0, 0, e), "the gathered weight", e);
+        status = expect(values.weights[e] == value(0, 0, e), "the gathered weight", e);
+    test_values_free(&values);
     return status;
 }
 
 /* What the backward of a layer does to its gradients; before it they are garbage. */
-static void set_layer(const struct gradient_sync *sync, const struct rank *rank, int layer, bool is_garbage) {
+static int set_layer(const struct gradient_sync *sync, int layer, bool is_garbage) {
     const struct param_store *store = sync->store;
-    for (int i = 0; i < store->table->count; i++)
-        for (int64_t e = 0; e < param_local_elements(store, i) && store->table->rows[i].layer == layer; e++)
-            store->gradients[store->offset[i] + e] =
-                is_garbage ? -1e6f : value(rank->place.tensor, rank->place.data, store->offset[i] + e);
+    const struct rank *rank = sync->rank;
+    float *values = malloc(param_gradient_bytes(store));
+    int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < store->table->count && !status; i++) {
+        int64_t count = store->table->rows[i].layer == layer ? param_local_elements(store, i) : 0;
+        for (int64_t e = 0; e < count; e++)
+            values[e] = is_garbage ? -1e6f : value(rank->place.tensor, rank->place.data, store->offset[i] + e);
+        if (count)
+            status = test_write(rank->exec.stream, param_gradient(store, i), values, (size_t)count * sizeof *values);
+    }
+    free(values);
+    return status;
+}
+
+static int set_all(const struct gradient_sync *sync) {
+    const struct rank *rank = sync->rank;
+    struct test_values values = test_values(sync->store, rank->exec.stream);
+    for (int64_t e = 0; e < sync->store->flat_elements; e++)
+        values.gradients[e] = value(rank->place.tensor, rank->place.data, e);
+    return test_values_put(&values, rank->exec.stream);
 }
 
 static int sum_once(struct gradient_sync *sync, const struct rank *rank, bool from_the_top) {
-    const struct param_store *store = sync->store;
-    for (int64_t e = 0; e < store->flat_elements; e++)
-        store->gradients[e] = value(rank->place.tensor, rank->place.data, e);
-    int status = STATUS_OK;
-    for (int layer = LAYERS; layer >= -1 && from_the_top; layer--)
-        set_layer(sync, rank, layer, true);
+    int status = set_all(sync);
+    for (int layer = LAYERS; layer >= -1 && from_the_top && !status; layer--)
+        status = set_layer(sync, layer, true);
     for (int layer = LAYERS; layer >= -1 && from_the_top && !status; layer--) {
-        set_layer(sync, rank, layer, false);
-        status = gradient_sync_layer(sync, layer);
+        status = set_layer(sync, layer, false);
+        if (!status)
+            status = gradient_sync_layer(sync, layer);
     }
     if (!status)
         status = gradient_sync_finish(sync);
