@@ -166,9 +166,14 @@ static int unstage(struct comm_request *request, int status) {
     if (!status)
         status = stream_copy_to_device(stream, request->receive, request->call.data.receive, request->receive_bytes);
     int waited = stream_wait(stream);
-    device_host_free(stream_device(stream), request->staged);
-    request->staged = NULL;
+    comm_forget(request);
     return status ? status : waited;
+}
+
+void comm_forget(struct comm_request *request) {
+    if (request->staged)
+        device_host_free(stream_device(request->call.stream), request->staged);
+    request->staged = NULL;
 }
 
 /* ---- calls ---- */

@@ -124,6 +124,8 @@ int comm_send_start(struct comm *comm, struct stream *stream, const struct comm_
 int comm_receive_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int from,
                        struct comm_request *request);
 int comm_wait(struct comm_request *request);
+/* After comm_abort: gives back what a started request holds that nobody will wait for. */
+void comm_forget(struct comm_request *request);
 
 /* ---- groups ---- */
 

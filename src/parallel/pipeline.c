@@ -72,11 +72,19 @@ int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pip
     return status;
 }
 
+static void forget_requests(struct pipeline_lane *lane) {
+    for (int i = 0; i < PIPELINE_SEND_BUFFERS; i++)
+        comm_forget(&lane->send_requests[i]);
+    for (int i = 0; i < lane->receive_buffers && lane->receive_requests; i++)
+        comm_forget(&lane->receive_requests[i]);
+    free(lane->receive_requests);
+}
+
 void pipeline_close(struct pipeline *pipeline) {
     if (!pipeline->rank)
         return;
     for (int kind = 0; kind < PIPELINE_KINDS; kind++)
-        free(pipeline->lanes[kind].receive_requests);
+        forget_requests(&pipeline->lanes[kind]);
     device_free(pipeline->rank->device, pipeline->memory);
     free(pipeline->steps);
     free(pipeline->forward_steps);

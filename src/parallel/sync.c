@@ -79,6 +79,8 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
 }
 
 void gradient_sync_close(struct gradient_sync *sync) {
+    for (int i = sync->waited; i < sync->started; i++)
+        comm_forget(&sync->requests[i]);
     free(sync->buckets);
     free(sync->pieces);
     free(sync->requests);
