@@ -81,7 +81,8 @@ static int serve_rank(struct comm *world, void *context) {
     struct engine *engine = NULL;
     struct generated text = {0};
     float ours[POSITIONS] = {0};
-    struct engine_options options = {.model = base_directory(),
+    struct engine_options options = {.device = test_device(),
+                                     .model = base_directory(),
                                      .world = world,
                                      .grid = served->grid,
                                      .first_layers = served->first_layers,
@@ -346,7 +347,7 @@ static void more_virtual_tokens_than_positions_are_refused(void **state) {
     (void)state;
     static const struct stack most = {{"prefix:26", "prompt"}, 2, 26, 5};
     static const struct stack over = {{"prefix:27", "prompt"}, 2, 27, 5};
-    struct engine_options options = {.threads = 1, .max_rows = 8, .max_sequences = 1};
+    struct engine_options options = {.device = test_device(), .threads = 1, .max_rows = 8, .max_sequences = 1};
     float logprobs[1];
     struct engine *engine = open_engine(&most, options);
     test_ok(score(engine, 0, 1, logprobs));

@@ -35,7 +35,8 @@ static void an_engine_opens_and_closes(void **state) {
     for (size_t s = 0; s < sizeof stacks / sizeof *stacks; s++) {
         struct directories directories;
         find_stack(&stacks[s], &directories);
-        struct engine_options options = {.model = base_directory(),
+        struct engine_options options = {.device = test_device(),
+                                         .model = base_directory(),
                                          .adapters = (const char *const *)directories.name,
                                          .adapter_count = stacks[s].count,
                                          .threads = 1,

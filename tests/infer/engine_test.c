@@ -14,7 +14,8 @@ static const char *model_directory(void) {
 }
 
 static struct engine *open_engine(int precision, int threads) {
-    struct engine_options options = {.model = model_directory(),
+    struct engine_options options = {.device = test_device(),
+                                     .model = model_directory(),
                                      .precision = precision,
                                      .threads = threads,
                                      .max_rows = 64,
@@ -215,7 +216,8 @@ static void nothing_is_allocated_in_a_step(void **state) {
 
 static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
     (void)state;
-    struct engine_options options = {.model = model_directory(),
+    struct engine_options options = {.device = test_device(),
+                                     .model = model_directory(),
                                      .precision = -1,
                                      .max_rows = 40,
                                      .max_logit_rows = 4,
@@ -258,8 +260,12 @@ static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
 
 static void scores_equal_the_uncached_path(void **state) {
     (void)state;
-    struct engine_options options = {
-        .model = model_directory(), .precision = -1, .max_rows = 7, .max_logit_rows = 5, .max_sequences = 1};
+    struct engine_options options = {.device = test_device(),
+                                     .model = model_directory(),
+                                     .precision = -1,
+                                     .max_rows = 7,
+                                     .max_logit_rows = 5,
+                                     .max_sequences = 1};
     struct engine *engine;
     test_ok(engine_open(&options, &engine));
     int32_t tokens[T + 1];
@@ -347,8 +353,12 @@ static void a_text_ends_at_the_last_position_or_at_its_end_token(void **state) {
 
 static void more_samples_than_a_step_has_rows_are_refused(void **state) {
     (void)state;
-    struct engine_options options = {
-        .model = model_directory(), .precision = -1, .max_rows = 2, .max_logit_rows = 4, .max_sequences = 4};
+    struct engine_options options = {.device = test_device(),
+                                     .model = model_directory(),
+                                     .precision = -1,
+                                     .max_rows = 2,
+                                     .max_logit_rows = 4,
+                                     .max_sequences = 4};
     struct engine *engine;
     struct generated out[3];
     struct generate_options texts = {.prompt = (int32_t[]){3, 1, 4},

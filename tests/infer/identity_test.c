@@ -133,7 +133,8 @@ static void ask_trained(struct trained *t, struct answers *answers) {
 
 static void ask_engine(const char *adapter, int precision, struct answers *answers) {
     struct engine *engine;
-    struct engine_options options = {.model = base_directory(),
+    struct engine_options options = {.device = test_device(),
+                                     .model = base_directory(),
                                      .adapters = &adapter,
                                      .adapter_count = adapter != NULL,
                                      .precision = precision,

@@ -102,7 +102,8 @@ struct run {
 static int run_rank(struct comm *world, void *context) {
     struct run *run = context;
     struct engine *engine = NULL;
-    struct engine_options options = {.world = world->size > 1 ? world : NULL,
+    struct engine_options options = {.device = test_device(),
+                                     .world = world->size > 1 ? world : NULL,
                                      .grid = run->grid,
                                      .first_layers = run->first_layers,
                                      .last_layers = run->last_layers,
@@ -233,17 +234,20 @@ static void layouts_that_cannot_be_are_refused_by_all(void **state) {
     *run = (struct run){.grid = {3, 1, 1, 1, 1}, .config = config_of(false), .precision = PRECISION_FP32};
     test_fails(comm_local_run(3, run_rank, run), STATUS_USAGE, "model.num_attention_heads 4 is not divisible");
     free(run);
-    struct engine_options options = {.model = TEST_DATA "/model/golden/d8_deep", .grid = {2, 1, 1, 2, 1}};
+    struct engine_options options = {
+        .device = test_device(), .model = TEST_DATA "/model/golden/d8_deep", .grid = {2, 1, 1, 2, 1}};
     test_fails(engine_check(&options, false), STATUS_USAGE, "4 ranks with parallel.tensor_model_parallel_size 2");
     options.model = "/nowhere";
     test_fails(engine_check(&options, true), STATUS_NOT_FOUND, "/nowhere");
-    options = (struct engine_options){.model = TEST_DATA "/model/golden/d8_deep", .grid = {1, 1, 1, 1, 4}};
+    options = (struct engine_options){
+        .device = test_device(), .model = TEST_DATA "/model/golden/d8_deep", .grid = {1, 1, 1, 1, 4}};
     test_fails(engine_check(&options, false), STATUS_USAGE, "layers");
 }
 
 /* A rank that fails ends the others' wait for it. */
 static int fail_one(struct comm *world, void *context) {
-    struct engine_options options = {.world = world,
+    struct engine_options options = {.device = test_device(),
+                                     .world = world,
                                      .grid = {2, 1, 1, 1, 1},
                                      .model = world->rank ? TEST_DATA "/model/golden/d8_deep" : context,
                                      .precision = -1,

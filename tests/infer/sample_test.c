@@ -40,7 +40,8 @@ static void draws_are_the_recorded_ones(void **state) {
     (void)state;
     struct engine *engine;
     json_t *vectors = json_load_file(TEST_DATA "/infer/golden/samples.json", 0, NULL);
-    test_ok(engine_open(&(struct engine_options){.model = TEST_DATA "/commands/golden/tiny/model",
+    test_ok(engine_open(&(struct engine_options){.device = test_device(),
+                                                 .model = TEST_DATA "/commands/golden/tiny/model",
                                                  .threads = 1,
                                                  .max_rows = 16,
                                                  .max_logit_rows = 16,

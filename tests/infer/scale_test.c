@@ -51,10 +51,13 @@ static void make_scaled(const struct scaled *c, const char *directory) {
 
 static void score_model(const char *model, float *logprobs) {
     struct engine *engine;
-    test_ok(engine_open(
-        &(struct engine_options){
-            .model = model, .threads = 1, .max_rows = 16, .max_logit_rows = 16, .max_sequences = 1},
-        &engine));
+    test_ok(engine_open(&(struct engine_options){.device = test_device(),
+                                                 .model = model,
+                                                 .threads = 1,
+                                                 .max_rows = 16,
+                                                 .max_logit_rows = 16,
+                                                 .max_sequences = 1},
+                        &engine));
     test_ok(score(engine, 1, COUNT, logprobs));
     engine_close(engine);
 }
@@ -62,7 +65,8 @@ static void score_model(const char *model, float *logprobs) {
 static void merge(const char *adapter, const char *output) {
     struct peft_files *files;
     test_ok(peft_files_open(&adapter, 1, false, &files));
-    test_ok(peft_merge(&(struct peft_merge){.model = base_directory(), .files = files, .output = output}));
+    test_ok(peft_merge(
+        &(struct peft_merge){.device = test_device(), .model = base_directory(), .files = files, .output = output}));
     peft_files_close(files);
 }
 

@@ -98,6 +98,7 @@ static inline struct engine *open_engine(const struct stack *stack, struct engin
     struct directories directories;
     struct engine *engine;
     find_stack(stack, &directories);
+    options.device = test_device();
     options.model = base_directory();
     options.adapters = (const char *const *)directories.name;
     options.adapter_count = stack->count;

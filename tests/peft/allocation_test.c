@@ -13,7 +13,8 @@ static int open_and_merge(void *context) {
     char path[512];
     int status = peft_files_open(directories, 2, false, &files);
     if (!status)
-        status = peft_merge(&(struct peft_merge){.model = GOLDEN "/base", .files = files, .output = context});
+        status = peft_merge(
+            &(struct peft_merge){.device = test_device(), .model = GOLDEN "/base", .files = files, .output = context});
     peft_files_close(files);
     snprintf(path, sizeof path, "%s/config.json", (const char *)context);
     bool is_there = file_exists(path);

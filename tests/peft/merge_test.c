@@ -9,7 +9,8 @@ static void merge(const char *name, const char *output) {
     struct peft_files *files;
     snprintf(directory, sizeof directory, TEST_DATA "/peft/golden/%s", name);
     test_ok(peft_files_open(directories, 1, false, &files));
-    test_ok(peft_merge(&(struct peft_merge){.model = TEST_DATA "/peft/golden/base", .files = files, .output = output}));
+    test_ok(peft_merge(&(struct peft_merge){
+        .device = test_device(), .model = TEST_DATA "/peft/golden/base", .files = files, .output = output}));
     peft_files_close(files);
 }
 
@@ -65,7 +66,8 @@ static void what_is_no_change_of_weights_is_refused(void **state) {
         struct peft_files *files;
         snprintf(directory, sizeof directory, TEST_DATA "/peft/golden/%s", names[i]);
         test_ok(peft_files_open(directories, 1, false, &files));
-        const struct peft_merge request = {.model = TEST_DATA "/peft/golden/base", .files = files, .output = output};
+        const struct peft_merge request = {
+            .device = test_device(), .model = TEST_DATA "/peft/golden/base", .files = files, .output = output};
         test_fails(peft_merge(&request), STATUS_USAGE, "cannot be merged");
         assert_false(file_exists(output));
         peft_files_close(files);
