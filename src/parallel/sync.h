@@ -1,4 +1,5 @@
-/* The gradients of ranks that share their weights, summed in buckets while the backward still runs.
+/* The gradients of ranks that share their weights, summed in buckets. A bucket's sum is started as soon as its layers
+ * are final, while the backward runs on; the groups of src/comm move its elements when it is waited for.
  *
  * Without sharding every rank of the data group ends with the whole sum and updates everything. With it (ZeRO-1) each
  * bucket is reduce-scattered: a rank ends with one equal piece of every bucket, keeps the optimizer's state of these
