@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ARGUMENT_BYTES = 448, POISON = 0xff /* no number, in every floating type */ };
+enum { FIRST_ENTRIES = 1024, ARGUMENT_BYTES = 448, POISON = 0xff /* no number, in every floating type */ };
 
 struct entry {
     int (*run)(const struct exec *exec, const void *arguments);
@@ -225,7 +225,10 @@ static int late_stream_open(struct device *device, struct stream **out) {
     stream->stream.device = device;
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
-    int status = stream_open(late_cpu(device), &stream->cpu);
+    stream->capacity = FIRST_ENTRIES;
+    stream->entries = malloc(stream->capacity * sizeof *stream->entries);
+    int status =
+        stream->entries ? stream_open(late_cpu(device), &stream->cpu) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status && pthread_create(&stream->thread, NULL, run_stream, stream))
         status = status_fail(STATUS_MEMORY, "cannot start the thread of a stream");
     if (status) {
@@ -266,7 +269,7 @@ int late_queue(const struct exec *exec, const struct late_work *work) {
     if (work->bytes > ARGUMENT_BYTES)
         return status_fail(STATUS_INVALID, "%s: more arguments than an entry holds", work->name);
     if (stream->count == stream->capacity) {
-        size_t capacity = stream->capacity ? 2 * stream->capacity : 1024;
+        size_t capacity = 2 * stream->capacity;
         struct entry *entries = realloc(stream->entries, capacity * sizeof *entries);
         if (!entries)
             return status_fail(STATUS_MEMORY, "out of memory");

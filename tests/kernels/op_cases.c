@@ -169,7 +169,7 @@ int op_run_reset(struct op_run *run, struct stream *stream) {
         if (status)
             return status;
     }
-    return STATUS_OK;
+    return stream_wait(stream);
 }
 
 int op_run_read(const struct op_run *run, int index, struct stream *stream, double **values) {

@@ -207,9 +207,12 @@ static int check_case_threads(struct op_scene *scene, struct op_run *run) {
         status = device_open(scene->backend, 0, threads, &other.device);
         if (!status)
             status = stream_open(other.device, &other.stream);
+        struct op_run own = {0};
         if (!status)
-            status = call_once(&other, run);
-        unsigned char *now = status ? NULL : snapshot(run, other.stream, &bytes);
+            status = op_run_open(&own, run->op_case, other.device, other.stream);
+        if (!status)
+            status = call_once(&other, &own);
+        unsigned char *now = status ? NULL : snapshot(&own, other.stream, &bytes);
         if (!status && !now)
             status = status_fail(STATUS_MEMORY, "out of memory");
         if (!status && first && memcmp(first, now, bytes))
@@ -218,6 +221,7 @@ static int check_case_threads(struct op_scene *scene, struct op_run *run) {
             free(now);
         else
             first = now;
+        op_run_close(&own, other.device);
         stream_close(other.stream);
         device_close(other.device);
     }

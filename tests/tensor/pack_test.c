@@ -1,4 +1,5 @@
 /* A store that packs gets its parameters one at a time: what each becomes, and what is plain meanwhile. */
+#include "support/device.h"
 #include "support/test.h"
 #include "tensor/tensor.h"
 
@@ -62,6 +63,13 @@ static int fill(void *context, int id) {
     return param_initialise(&t->packed, t->stream, 5, id);
 }
 
+static void compare(const struct task *t, const void *found, const void *expected, size_t bytes) {
+    void *a = test_copy(t->stream, found, bytes), *b = test_copy(t->stream, expected, bytes);
+    assert_memory_equal(a, b, bytes);
+    free(a);
+    free(b);
+}
+
 static void check_values(struct task *t) {
     struct exec exec = {.stream = t->stream};
     size_t width = dtype_bytes(t->plain.dtype);
@@ -69,16 +77,17 @@ static void check_values(struct task *t) {
         struct weight_view plain = param_borrow(&t->plain, i), kept = param_borrow(&t->packed, i), packed;
         assert_int_equal(kept.data != NULL, !rows[i].is_linear || rows[i].is_embedding);
         if (kept.data)
-            assert_memory_equal(kept.data, plain.data, (size_t)param_elements(&rows[i]) * width);
+            compare(t, kept.data, plain.data, (size_t)param_elements(&rows[i]) * width);
         if (!rows[i].is_linear)
             continue;
         size_t bytes = t->plain.ops->packed_bytes(t->device, &plain);
-        void *expected = malloc(bytes);
+        void *expected;
+        test_ok(device_alloc(t->device, bytes, &expected));
         test_ok(t->plain.ops->pack(&exec, &plain, expected, &packed));
         struct weight_view found = param_borrow_linear(&t->packed, i);
         assert_int_equal(found.layout, WEIGHT_PACKED);
-        assert_memory_equal(found.data, expected, bytes);
-        free(expected);
+        compare(t, found.data, expected, bytes);
+        device_free(t->device, expected);
     }
 }
 
