@@ -14,7 +14,7 @@ struct backend {
     void (*close)(struct device *device);
     const struct ops *(*ops_for_level)(const struct device *device, const char *level);
 
-    int (*alloc)(struct device *device, size_t bytes, void **memory);
+    int (*alloc)(struct device *device, size_t bytes, bool is_zeroed, void **memory);
     void (*free)(struct device *device, void *memory);
     int (*host_alloc)(struct device *device, size_t bytes, void **memory);
     void (*host_free)(struct device *device, void *memory);

@@ -1,18 +1,29 @@
 /* The backends by name, and the public functions that go through their tables. */
 #include "backend.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct backend *const backends[] = {&backend_cpu, &backend_late};
 enum { BACKENDS = sizeof backends / sizeof *backends };
-const char *const device_names[] = {"cpu", "late", NULL};
+
+const char *device_name_at(int number) {
+    return number < BACKENDS ? backends[number]->name : NULL;
+}
+
+static int fail_unknown(const char *name) {
+    char built[128] = "";
+    for (int i = 0, used = 0; i < BACKENDS && used < (int)sizeof built; i++)
+        used += snprintf(built + used, sizeof built - (size_t)used, "%s%s", i ? ", " : "", backends[i]->name);
+    return status_fail(STATUS_UNSUPPORTED, "device '%s' is not built in (built: %s)", name, built);
+}
 
 int device_open(const char *name, int index, int threads, struct device **device) {
     *device = NULL;
     for (int i = 0; i < BACKENDS; i++)
         if (!name || !strcmp(backends[i]->name, name))
             return backends[i]->open(index, threads, device);
-    return status_fail(STATUS_UNSUPPORTED, "device '%s' is not built in (built: cpu, late)", name);
+    return fail_unknown(name);
 }
 
 void device_close(struct device *device) {
@@ -41,7 +52,11 @@ const struct ops *ops_for_level(const struct device *device, const char *level) 
 }
 
 int device_alloc(struct device *device, size_t bytes, void **memory) {
-    return device->backend->alloc(device, bytes, memory);
+    return device->backend->alloc(device, bytes, false, memory);
+}
+
+int device_alloc_zeroed(struct device *device, size_t bytes, void **memory) {
+    return device->backend->alloc(device, bytes, true, memory);
 }
 
 void device_free(struct device *device, void *memory) {

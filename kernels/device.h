@@ -20,9 +20,9 @@ struct device;
 struct stream;
 struct event;
 
-/* The backends that are built, the preferred first: "cpu", "late" (the CPU's operations run as late as they may, on
- * memory that the host cannot read; for tests). Ends with NULL. */
-extern const char *const device_names[];
+/* The name of a backend that is built, the preferred first: "cpu", "late" (the CPU's operations run as late as they
+ * may, on memory that the host cannot read; for tests); NULL after the last. */
+const char *device_name_at(int number);
 
 /* Opens device `index` of the backend `name`; NULL: the first that this machine has. `threads` workers for the CPU, 0 =
  * all cores that this thread may use; fewer where so many are not sensible, or OpenMP does not give them.
@@ -39,6 +39,8 @@ bool device_host_reads(const struct device *device);
 /* Memory of the device, aligned to 64 bytes (large blocks on huge pages where the system has them); its contents are
  * undefined. STATUS_MEMORY with the size. */
 int device_alloc(struct device *device, size_t bytes, void **memory);
+/* The same, all zero; on the CPU the system's pages are, and untouched ones take no memory. */
+int device_alloc_zeroed(struct device *device, size_t bytes, void **memory);
 /* Nothing that will still run uses it. */
 void device_free(struct device *device, void *memory);
 /* Zeroed memory of the host that copies from and to the device are fastest with (pinned, where the backend has that).

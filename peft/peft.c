@@ -246,7 +246,7 @@ size_t peft_device_bytes(const struct peft *peft) {
 }
 
 int peft_allocate(struct peft *peft) {
-    int status = param_store_open(&peft->store, peft->rank->exec.stream);
+    int status = param_store_open(&peft->store);
     if (!status && peft->scratch_bytes)
         status = device_alloc(peft->rank->device, peft->scratch_bytes, &peft->scratch);
     for (int i = 0; i < peft->count && !status; i++)

@@ -89,8 +89,10 @@ static void cpu_close(struct device *device) {
     free(device);
 }
 
-static int cpu_alloc(struct device *device, size_t bytes, void **memory) {
+/* Fresh pages are zero, whether that is asked for or not. */
+static int cpu_alloc(struct device *device, size_t bytes, bool is_zeroed, void **memory) {
     (void)device;
+    (void)is_zeroed;
     *memory = NULL;
     /* Large blocks start at a huge page, less the header before them. */
     size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
@@ -112,6 +114,11 @@ static void cpu_free(struct device *device, void *memory) {
     (void)device;
     struct block block = *(struct block *)((char *)memory - BLOCK_HEADER);
     munmap(block.mapping, block.bytes);
+}
+
+/* The same: a block that malloc gave back would stay with the arena of a rank's thread. */
+static int cpu_host_alloc(struct device *device, size_t bytes, void **memory) {
+    return cpu_alloc(device, bytes, true, memory);
 }
 
 int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type) {
@@ -185,7 +192,7 @@ const struct backend backend_cpu = {
     .ops_for_level = cpu_ops_for_level,
     .alloc = cpu_alloc,
     .free = cpu_free,
-    .host_alloc = cpu_alloc, /* a block that malloc gave back would stay with the arena of a rank's thread */
+    .host_alloc = cpu_host_alloc,
     .host_free = cpu_free,
     .measure_gemm = cpu_measure_gemm,
     .measure_read = cpu_measure_read,

@@ -92,7 +92,7 @@ static void work_ends(struct late_device *device) {
     pthread_mutex_unlock(&device->lock);
 }
 
-static int late_alloc(struct device *device, size_t bytes, void **memory) {
+static int late_alloc(struct device *device, size_t bytes, bool is_zeroed, void **memory) {
     struct late_device *own = late(device);
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page) / page * page;
     struct block *block = malloc(sizeof *block);
@@ -103,7 +103,8 @@ static int late_alloc(struct device *device, size_t bytes, void **memory) {
         free(block);
         return status_fail(STATUS_MEMORY, "cannot allocate %.1f MB", (double)bytes / 1e6);
     }
-    memset(start, POISON, whole);
+    if (!is_zeroed)
+        memset(start, POISON, whole);
     pthread_mutex_lock(&own->lock);
     *block = (struct block){.start = start, .bytes = whole, .next = own->blocks};
     own->blocks = block;

@@ -70,26 +70,24 @@ int64_t json_keys_integer(struct json_keys *keys, const char *key, int64_t fallb
     return fallback;
 }
 
-double json_keys_number(struct json_keys *keys, const char *key, double fallback, double low, double high) {
+static double read_number(struct json_keys *keys, const char *key, double fallback, double low, double high,
+                          bool is_below) {
     const json_t *value = json_keys_find(keys, key);
     double number = json_number_value(value);
     if (keys->status || !value)
         return fallback;
-    if (json_is_number(value) && number >= low && number <= high)
+    if (json_is_number(value) && number >= low && (is_below ? number < high : number <= high))
         return number;
-    json_keys_refuse(keys, key, "a number from %g to %g", low, high);
+    json_keys_refuse(keys, key, "a number from %g to %s%g", low, is_below ? "below " : "", high);
     return fallback;
 }
 
+double json_keys_number(struct json_keys *keys, const char *key, double fallback, double low, double high) {
+    return read_number(keys, key, fallback, low, high, false);
+}
+
 double json_keys_number_below(struct json_keys *keys, const char *key, double fallback, double low, double end) {
-    const json_t *value = json_keys_find(keys, key);
-    double number = json_number_value(value);
-    if (keys->status || !value)
-        return fallback;
-    if (json_is_number(value) && number >= low && number < end)
-        return number;
-    json_keys_refuse(keys, key, "a number from %g to below %g", low, end);
-    return fallback;
+    return read_number(keys, key, fallback, low, end, true);
 }
 
 bool json_keys_bool(struct json_keys *keys, const char *key, bool fallback) {

@@ -48,7 +48,7 @@ static const struct config_row rows[] = {
      .maximum = 1e6,
      .help =
          "measured steps of train, finetune, prefill, decode and tokenizer, saves of checkpoint; the median counts"},
-    DEVICE_ROW(AT(device)),
+    CONFIG_DEVICE_ROW(AT(device)),
     {.path = "threads",
      .type = CONFIG_INT,
      .offset = AT(threads),

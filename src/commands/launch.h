@@ -44,12 +44,6 @@ void launch_abort(struct comm *world, int status);
 /* Leaves the launch; the exit status of the process. Of a failure that one process says, that one alone fails. */
 int launch_end(struct launch *launch, int status);
 
-/* The row of --device: a text of the command's struct, NULL when not given. */
-#define DEVICE_ROW(at)                                                                                                 \
-    {                                                                                                                  \
-        .path = "device", .type = CONFIG_STRING, .offset = (at), .metavar = "NAME",                                    \
-        .help = "backend to compute on: cpu, or for tests late; when not given, the first that this machine has"       \
-    }
 /* The row of --ranks: an int64_t of the command's struct, 0 when not given. */
 #define RANKS_ROW(at, help_)                                                                                           \
     {                                                                                                                  \

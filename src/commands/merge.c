@@ -33,7 +33,7 @@ static const struct config_row rows[] = {
      .is_path = true,
      .is_required = true,
      .help = "the model directory that is written"},
-    DEVICE_ROW(offsetof(struct options, device)),
+    CONFIG_DEVICE_ROW(offsetof(struct options, device)),
 };
 
 static const struct config_command command = {

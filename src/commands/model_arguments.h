@@ -46,7 +46,7 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         .path = "precision", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct model_arguments, precision),      \
         .default_text = "auto", .choices = model_precisions, .help = "to compute in; auto is the files' type"          \
     }
-#define MODEL_DEVICE_ROW(at) DEVICE_ROW((at) + offsetof(struct model_arguments, device))
+#define MODEL_DEVICE_ROW(at) CONFIG_DEVICE_ROW((at) + offsetof(struct model_arguments, device))
 #define MODEL_THREADS_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, threads),             \

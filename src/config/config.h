@@ -45,6 +45,13 @@ struct config_row {
     bool may_differ; /* between the ranks of a run: what a host or a rank has for itself */
 };
 
+/* The row of --device: a text of the values' struct, NULL when not given. */
+#define CONFIG_DEVICE_ROW(at)                                                                                          \
+    {                                                                                                                  \
+        .path = "device", .type = CONFIG_STRING, .offset = (at), .metavar = "NAME",                                    \
+        .help = "backend to compute on: cpu, or for tests late; when not given, the first that this machine has"       \
+    }
+
 /* The usage of a command: the texts of --help before and after the rows. */
 struct config_command {
     const char *name;        /* "pretrain" */

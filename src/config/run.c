@@ -65,11 +65,7 @@ const struct config_row run_rows[] = {
 
     PATH("tokenizer", tokenizer.path, "DIR", "directory of the tokenizer; without one model.vocab_size is needed"),
 
-    {.path = "device",
-     .type = CONFIG_STRING,
-     .offset = AT(device),
-     .metavar = "NAME",
-     .help = "backend to compute on: cpu, or for tests late; when not given, the first that this machine has"},
+    CONFIG_DEVICE_ROW(AT(device)),
 
     {.path = "data.data_path",
      .type = CONFIG_LIST,

@@ -253,8 +253,7 @@ static int build(struct model *model, struct model_plan *plan) {
 }
 
 static int allocate(struct model *model, const struct model_plan *plan) {
-    int status =
-        model->options.use == MODEL_INFER ? STATUS_OK : param_store_open(&model->store, model->rank->exec.stream);
+    int status = model->options.use == MODEL_INFER ? STATUS_OK : param_store_open(&model->store);
     if (!status)
         status = head_staging_open(model);
     if (!status && (status = device_alloc(model->rank->device, plan->activations, &model->activations)))

@@ -27,11 +27,8 @@ int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *
     size_t local = (size_t)sync->local_elements * sizeof(float);
     void *block[3] = {0};
     int status = STATUS_OK;
-    for (int i = 0; i < (store->dtype == DTYPE_F32 ? 2 : 3) && !status; i++) {
-        status = device_alloc(device, local, &block[i]);
-        if (!status)
-            status = stream_zero(sync->rank->exec.stream, block[i], local);
-    }
+    for (int i = 0; i < (store->dtype == DTYPE_F32 ? 2 : 3) && !status; i++)
+        status = device_alloc_zeroed(device, local, &block[i]);
     if (!status)
         status = device_alloc(device, sizeof(struct scalars), &optimizer->scalars);
     if (!status)
@@ -178,7 +175,7 @@ static int update(struct optimizer *optimizer, int id, double lr) {
         .beta2 = (float)optimizer->options.beta2,
         .epsilon = (float)optimizer->options.epsilon,
         .weight_decay = store->table->rows[id].decays ? (float)optimizer->options.weight_decay : 0,
-        .step = optimizer->step,
+        .step = optimizer->step + 1,
     };
     return rank_run(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
 }
@@ -188,7 +185,6 @@ int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
     int status = gradient_sync_finish(optimizer->sync);
     if (!status)
         status = measure_norm(optimizer);
-    optimizer->step++;
     for (int i = 0; i < store->table->count && !status; i++)
         if (param_trains(store, i))
             status = update(optimizer, i, lr);
@@ -197,8 +193,9 @@ int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
     if (!status)
         status = stream_wait(optimizer->rank->exec.stream);
     *norm = status ? 0 : (double)*(float *)optimizer->norm;
-    if (status || isfinite(*norm))
-        return status;
-    optimizer->step--; /* which changed nothing */
-    return status_fail(STATUS_INVALID, "the gradient norm is %g", *norm);
+    if (!status && !isfinite(*norm)) /* the device has updated nothing */
+        status = status_fail(STATUS_INVALID, "the gradient norm is %g", *norm);
+    if (!status)
+        optimizer->step++;
+    return status;
 }

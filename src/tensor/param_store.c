@@ -55,16 +55,13 @@ int param_store_sketch(struct param_store *store, const struct param_store_optio
     return STATUS_OK;
 }
 
-int param_store_open(struct param_store *store, struct stream *stream) {
-    int status = device_alloc(store->device, param_weight_bytes(store), &store->weights);
-    if (!status)
-        status = stream_zero(stream, store->weights, param_weight_bytes(store)); /* gaps are summed and sent, too */
+int param_store_open(struct param_store *store) {
+    /* Gaps are summed and sent, too. */
+    int status = device_alloc_zeroed(store->device, param_weight_bytes(store), &store->weights);
     if (!status && store->has_gradients) {
         void *gradients;
-        status = device_alloc(store->device, param_gradient_bytes(store), &gradients);
+        status = device_alloc_zeroed(store->device, param_gradient_bytes(store), &gradients);
         store->gradients = gradients;
-        if (!status)
-            status = stream_zero(stream, gradients, param_gradient_bytes(store));
     }
     return status ? status_wrap(status, "weights and gradients") : STATUS_OK;
 }

@@ -154,8 +154,8 @@ size_t param_packed_bytes(const struct param_store *store);
 static inline int64_t param_local_elements(const struct param_store *store, int id) {
     return store->shape[id][0] * store->shape[id][1];
 }
-/* Gives a sketched store its memory: weights and, when it has them, gradients, which the stream zeroes. */
-int param_store_open(struct param_store *store, struct stream *stream);
+/* Gives a sketched store its memory: weights (zero) and, when it has them, gradients (zero). */
+int param_store_open(struct param_store *store);
 void param_store_close(struct param_store *store);
 /* Initial values of fp32 elements [first, first + count) of a parameter, keyed by (seed, name, element): the same under
  * every layout. Host memory. */

@@ -70,8 +70,8 @@ static int open_and_use(void *context) {
 
 static void devices_open_and_close(void **state) {
     (void)state;
-    for (int i = 0; device_names[i]; i++)
-        assert_int_equal(failing_try_all(open_and_use, (void *)device_names[i], 100), 0);
+    for (int i = 0; device_name_at(i); i++)
+        assert_int_equal(failing_try_all(open_and_use, (void *)device_name_at(i), 100), 0);
 }
 
 int main(void) {

@@ -46,7 +46,7 @@ static int open_store(struct scene *s, const struct param_table *table, const st
         &(const struct param_store_options){
             .table = table, .part = part, .device = s->device, .has_gradients = true, .layer_shards = grid.data});
     if (!status)
-        status = param_store_open(&s->store, s->rank.exec.stream);
+        status = param_store_open(&s->store);
     return status ? status : gradient_sync_open(&s->sync, &s->rank, &s->store, true);
 }
 

@@ -150,7 +150,7 @@ static int run_rank(struct comm *world, void *context) {
     if (!status)
         status = param_store_sketch(&store, &options);
     if (!status)
-        status = param_store_open(&store, rank.exec.stream);
+        status = param_store_open(&store);
     if (!status)
         status = gradient_sync_open(&sync, &rank, &store, task->is_sharded);
     rank.is_planning = false;

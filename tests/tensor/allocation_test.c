@@ -45,7 +45,7 @@ static int use_store(struct scene *scene, const struct param_table *table, bool 
     if (!status && is_packed)
         status = param_store_pack(&scene->store, scene->stream, fill, scene);
     if (!status && !is_packed)
-        status = param_store_open(&scene->store, scene->stream);
+        status = param_store_open(&scene->store);
     if (!status && !is_packed)
         status = param_store_initialise(&scene->store, scene->stream, 5);
     param_store_close(&scene->store);

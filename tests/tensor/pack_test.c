@@ -35,7 +35,7 @@ static void open_task(struct task *t, enum dtype dtype) {
     test_ok(stream_open(t->device, &t->stream));
     struct param_store_options options = {.table = &t->table, .device = t->device, .dtype = dtype};
     test_ok(param_store_sketch(&t->plain, &options));
-    test_ok(param_store_open(&t->plain, t->stream));
+    test_ok(param_store_open(&t->plain));
     test_ok(param_store_initialise(&t->plain, t->stream, 5));
     options.will_pack = true;
     test_ok(param_store_sketch(&t->packed, &options));
