@@ -8,68 +8,75 @@
 
 /* ---- calls ---- */
 
-static int64_t stream_rows(const struct block_pass *pass) {
-    return rank_stream_rows(pass->model->rank, pass->rows);
+static int64_t stream_rows(const struct block_pass *block) {
+    return rank_stream_rows(block->pass->model->rank, block->pass->rows);
 }
 
 /* Whether the backward makes such outputs again: not where nobody wrote over them. */
-static bool is_recomputed(const struct block_pass *pass, bool is_chosen) {
-    return is_chosen && pass->model->options.recompute.how == RECOMPUTE_SELECTIVE && !pass->is_fresh;
+static bool is_recomputed(const struct block_pass *block, bool is_chosen) {
+    return is_chosen && block->pass->model->options.recompute.how == RECOMPUTE_SELECTIVE && !block->is_fresh;
 }
 
-static const struct hook_list *hooks_at(const struct block_pass *pass, enum attach_place place) {
-    return hook_table_list(pass->model->options.hooks, pass->layer, place);
+static const struct hook_list *hooks_at(const struct block_pass *block, enum attach_place place) {
+    return hook_table_list(block->pass->model->options.hooks, block->layer, place);
 }
 
 /* Keys of the rows from `first` on. */
-static struct row_keys keys_at(const struct block_pass *pass, int64_t first) {
-    const struct device_batch *batch = &pass->model->stash->batch;
-    if (!pass->has_dropout || !batch->sample)
+static struct row_keys keys_at(const struct block_pass *block, int64_t first) {
+    const struct device_batch *batch = block->pass->batch;
+    if (!block->pass->asked.has_dropout || !batch->sample)
         return (struct row_keys){0};
     return (struct row_keys){.sample = batch->sample + first, .token = batch->token + first};
 }
 
-static struct hook_call hook_call_at(const struct block_pass *pass, enum attach_place place) {
+static double hidden_dropout(const struct block_pass *block) {
+    return block->pass->asked.has_dropout ? block->pass->model->options.config.hidden_dropout : 0;
+}
+
+static struct hook_call hook_call_at(const struct block_pass *block, enum attach_place place) {
+    const struct pass *pass = block->pass;
     return (struct hook_call){
         .rank = pass->model->rank,
-        .layer = (int)pass->layer,
+        .layer = (int)block->layer,
         .place = place,
         .dtype = pass->model->options.dtype,
         .rows = pass->rows,
         .segments = pass->segments,
         .segment_count = pass->segment_count,
-        .keys = keys_at(pass, 0),
-        .saved = pass->saved->hooks[place],
+        .keys = keys_at(block, 0),
+        .saved = block->saved->hooks[place],
     };
 }
 
-static struct linear_call linear_call_at(const struct block_pass *pass, enum attach_place place) {
+static struct linear_call linear_call_at(const struct block_pass *block, enum attach_place place) {
+    const struct model *model = block->pass->model;
     return (struct linear_call){
-        .rank = pass->model->rank,
-        .store = &pass->model->store,
-        .hooks = hooks_at(pass, place),
-        .hook = hook_call_at(pass, place),
-        .dtype = pass->model->options.dtype,
-        .rows = pass->rows,
-        .whole = pass->model->whole,
-        .whole_gradient = pass->model->whole_gradient,
-        .overwrite_gradients = pass->overwrite_gradients,
+        .rank = model->rank,
+        .store = &model->store,
+        .hooks = hooks_at(block, place),
+        .hook = hook_call_at(block, place),
+        .dtype = model->options.dtype,
+        .rows = block->pass->rows,
+        .whole = model->scratch.whole,
+        .whole_gradient = model->gradients.whole,
+        .overwrite_gradients = block->pass->asked.is_first_micro_batch,
     };
 }
 
 /* The hook call of a place behind a whole half of the block: x is the half's normalised input, y its result. */
-static struct hook_call half_hook_call(const struct block_pass *pass, enum attach_place place, const void *x,
+static struct hook_call half_hook_call(const struct block_pass *block, enum attach_place place, const void *x,
                                        const void *residual) {
-    struct hook_call call = hook_call_at(pass, place);
-    call.rows = stream_rows(pass);
-    call.keys = keys_at(pass, rank_first_stream_row(pass->model->rank, pass->rows));
-    call.in = call.out = pass->model->options.config.hidden_size;
+    const struct model *model = block->pass->model;
+    struct hook_call call = hook_call_at(block, place);
+    call.rows = stream_rows(block);
+    call.keys = keys_at(block, rank_first_stream_row(model->rank, block->pass->rows));
+    call.in = call.out = model->options.config.hidden_size;
     call.x = x;
-    call.y = pass->model->branch;
-    call.dy = pass->model->branch;
-    call.dx = pass->model->d_norm;
+    call.y = model->scratch.branch;
+    call.dy = model->scratch.branch;
+    call.dx = model->gradients.norm;
     call.residual = residual;
-    call.dresidual = pass->model->d;
+    call.dresidual = block->pass->d;
     return call;
 }
 
@@ -80,9 +87,9 @@ size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum att
                              .place = place,
                              .dtype = model->options.dtype,
                              .rows = model->options.max_rows,
-                             .in = place == ATTACH_FC2 ? model->ffn : c->hidden_size,
-                             .out = place == ATTACH_QKV   ? model->qkv
-                                    : place == ATTACH_FC1 ? model->ffn
+                             .in = place == ATTACH_FC2 ? model->share.ffn : c->hidden_size,
+                             .out = place == ATTACH_QKV   ? model->share.qkv
+                                    : place == ATTACH_FC1 ? model->share.ffn
                                                           : c->hidden_size};
     return hook_list_saved_bytes(hook_table_list(model->options.hooks, layer, place), &call);
 }
@@ -90,13 +97,13 @@ size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum att
 /* ---- where the backward ends ---- */
 
 /* Whether nothing before the place trains, so that nobody wants a gradient of what comes into it. */
-static bool ends_at(const struct block_pass *pass, enum attach_place place) {
+static bool ends_at(const struct block_pass *block, enum attach_place place) {
     static const enum attach_place order[] = {ATTACH_QKV, ATTACH_KV,  ATTACH_PROJECTION, ATTACH_AFTER_ATTENTION,
                                               ATTACH_FC1, ATTACH_FC2, ATTACH_AFTER_MLP};
-    for (int i = 0; pass->is_lowest && order[i] != place; i++)
-        if (hooks_at(pass, order[i])->count)
+    for (int i = 0; block->is_lowest && order[i] != place; i++)
+        if (hooks_at(block, order[i])->count)
             return false;
-    return pass->is_lowest;
+    return block->is_lowest;
 }
 
 /* ---- attention ---- */
@@ -112,7 +119,7 @@ struct qkv_columns {
 
 static struct qkv_columns qkv_columns_of(const struct model *model) {
     int64_t D = model->options.config.hidden_size / model->options.config.num_attention_heads;
-    return (struct qkv_columns){D, model->heads * D, model->query_groups * D};
+    return (struct qkv_columns){D, model->share.heads * D, model->share.query_groups * D};
 }
 
 int block_prefix(const struct model *model, int64_t layer, struct hook_prefix *prefix) {
@@ -124,35 +131,35 @@ int block_prefix(const struct model *model, int64_t layer, struct hook_prefix *p
     return status;
 }
 
-static int attention_call(const struct block_pass *pass, struct attention *call) {
-    struct model *model = pass->model;
+static int attention_call(const struct block_pass *block, struct attention *call) {
+    const struct model *model = block->pass->model;
     const struct model_config *c = &model->options.config;
     struct qkv_columns columns = qkv_columns_of(model);
     *call = (struct attention){
-        .rows = pass->rows,
-        .segments = model->stash->batch.segments,
-        .segment_start = model->stash->batch.segment_start,
-        .heads = (int)model->heads,
-        .kv_heads = (int)model->query_groups,
+        .rows = block->pass->rows,
+        .segments = block->pass->batch->segments,
+        .segment_start = block->pass->batch->segment_start,
+        .heads = (int)model->share.heads,
+        .kv_heads = (int)model->share.query_groups,
         .head_size = (int)columns.head,
         .type = model->options.dtype,
-        .q = pass->saved->qkv,
-        .k = at_element(model, pass->saved->qkv, columns.q),
-        .v = at_element(model, pass->saved->qkv, columns.q + columns.kv),
-        .q_stride = model->qkv,
-        .k_stride = model->qkv,
-        .v_stride = model->qkv,
+        .q = block->saved->qkv,
+        .k = at_element(model, block->saved->qkv, columns.q),
+        .v = at_element(model, block->saved->qkv, columns.q + columns.kv),
+        .q_stride = model->share.qkv,
+        .k_stride = model->share.qkv,
+        .v_stride = model->share.qkv,
         .scale = 1 / sqrtf((float)columns.head),
-        .out = pass->saved->attention,
+        .out = block->saved->attention,
         .out_stride = columns.q,
-        .lse = pass->saved->lse,
-        .dropout = {.p = pass->has_dropout ? (float)c->attention_dropout : 0,
+        .lse = block->saved->lse,
+        .dropout = {.p = block->pass->asked.has_dropout ? (float)c->attention_dropout : 0,
                     .seed = model->rank->seed,
-                    .site = (uint32_t)(pass->layer * c->num_attention_heads + model->first_head),
-                    .keys = {.sample = model->stash->batch.sample, .token = model->stash->batch.token}},
+                    .site = (uint32_t)(block->layer * c->num_attention_heads + model->share.first_head),
+                    .keys = {.sample = block->pass->batch->sample, .token = block->pass->batch->token}},
     };
     struct hook_prefix prefix;
-    int status = block_prefix(model, pass->layer, &prefix);
+    int status = block_prefix(model, block->layer, &prefix);
     call->prefix = prefix.tokens;
     call->prefix_k = prefix.k;
     call->prefix_v = prefix.v;
@@ -161,37 +168,39 @@ static int attention_call(const struct block_pass *pass, struct attention *call)
     return status;
 }
 
-struct kv_append block_append_call(const struct model *model, const struct model_kv *kv, int64_t layer, int64_t rows) {
+struct kv_append block_append_call(const struct model *model, const struct model_kv *kv, const int32_t *place,
+                                   int64_t layer, int64_t rows) {
     int64_t page_elements = model_kv_page_elements(model);
     return (struct kv_append){
         .rows = rows,
-        .kv_heads = (int)model->query_groups,
+        .kv_heads = (int)model->share.query_groups,
         .head_size = (int)qkv_columns_of(model).head,
         .type = model->options.dtype,
-        .pages = at_element(model, kv->pages, (layer - model->chunk->first) * kv->page_count * page_elements),
+        .pages = at_element(model, kv->pages, (layer - model_first_layer(model)) * kv->page_count * page_elements),
         .page_stride = page_elements,
-        .place = model->step.place,
+        .place = place,
     };
 }
 
 /* Keys and values into the pages, then every row looks at its sequence's pages. */
-static int attention_core_paged(const struct block_pass *pass) {
-    struct model *model = pass->model;
-    const struct device_step *step = &model->step;
+static int attention_core_paged(const struct block_pass *block) {
+    const struct pass *pass = block->pass;
+    const struct model *model = pass->model;
+    const struct device_step *step = pass->step;
     struct qkv_columns columns = qkv_columns_of(model);
-    struct kv_append append = block_append_call(model, pass->kv, pass->layer, pass->rows);
-    append.k = at_element(model, pass->saved->qkv, columns.q);
-    append.v = at_element(model, pass->saved->qkv, columns.q + columns.kv);
-    append.k_stride = append.v_stride = model->qkv;
+    struct kv_append append = block_append_call(model, pass->kv, step->place, block->layer, pass->rows);
+    append.k = at_element(model, block->saved->qkv, columns.q);
+    append.v = at_element(model, block->saved->qkv, columns.q + columns.kv);
+    append.k_stride = append.v_stride = model->share.qkv;
     int status = rank_run(model->rank, PHASE_ATTENTION, kv_append, &append);
     struct paged_attention attention = {
         .rows = pass->rows,
-        .heads = (int)model->heads,
-        .kv_heads = (int)model->query_groups,
+        .heads = (int)model->share.heads,
+        .kv_heads = (int)model->share.query_groups,
         .head_size = (int)columns.head,
         .type = model->options.dtype,
-        .q = pass->saved->qkv,
-        .q_stride = model->qkv,
+        .q = block->saved->qkv,
+        .q_stride = model->share.qkv,
         .scale = 1 / sqrtf((float)columns.head),
         .pages = append.pages,
         .page_stride = append.page_stride,
@@ -199,100 +208,100 @@ static int attention_core_paged(const struct block_pass *pass) {
         .max_pages = pass->max_pages,
         .sequence = step->sequence,
         .position = step->cached,
-        .out = pass->saved->attention,
+        .out = block->saved->attention,
         .out_stride = columns.q,
     };
     return status ? status : rank_run_scratch(model->rank, PHASE_ATTENTION, paged_attention, &attention);
 }
 
-static int attention_core_forward(const struct block_pass *pass) {
-    if (pass->kv)
-        return attention_core_paged(pass);
+static int attention_core_forward(const struct block_pass *block) {
+    if (block->pass->kv)
+        return attention_core_paged(block);
     struct attention call;
-    int status = attention_call(pass, &call);
-    return status ? status : rank_run_scratch(pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
+    int status = attention_call(block, &call);
+    return status ? status : rank_run_scratch(block->pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
 }
 
-static int attention_half_forward(const struct block_pass *pass) {
-    struct model *model = pass->model;
-    const struct block_params *params = &model->blocks[pass->layer];
-    const struct block_saved *saved = pass->saved;
+static int attention_half_forward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    const struct block_params *params = &model->blocks[block->layer];
+    const struct block_saved *saved = block->saved;
     int status =
-        norm_forward(model, &params->norm1, stream_rows(pass), saved->x, saved->norm1, saved->mean1, saved->rstd1);
-    struct linear_call qkv = linear_call_at(pass, ATTACH_QKV);
+        norm_forward(model, &params->norm1, stream_rows(block), saved->x, saved->norm1, saved->mean1, saved->rstd1);
+    struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = saved->norm1;
     qkv.y = saved->qkv;
     if (!status)
         status = linear_forward(&params->qkv, &qkv);
     if (!status)
-        status = attention_core_forward(pass);
-    struct linear_call projection = linear_call_at(pass, ATTACH_PROJECTION);
+        status = attention_core_forward(block);
+    struct linear_call projection = linear_call_at(block, ATTACH_PROJECTION);
     projection.x = saved->attention;
-    projection.y = model->branch;
+    projection.y = model->scratch.branch;
     if (!status)
         status = linear_forward(&params->projection, &projection);
-    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
+    struct hook_call after = half_hook_call(block, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
     if (!status)
-        status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after);
+        status = hook_list_forward(hooks_at(block, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after);
     if (!status)
-        status = dropout_forward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
-                                 model_dropout_site(pass->layer, 0), saved->x, model->branch, saved->middle);
+        status = dropout_forward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0), saved->x,
+                                 model->scratch.branch, saved->middle);
     return status;
 }
 
-/* From the gradient of the attention's result in model->branch to that of norm1's output. */
-static int heads_backward(const struct block_pass *pass) {
-    struct model *model = pass->model;
-    const struct block_params *params = &model->blocks[pass->layer];
-    struct linear_call projection = linear_call_at(pass, ATTACH_PROJECTION);
-    bool is_end = ends_at(pass, ATTACH_PROJECTION);
-    projection.x = pass->saved->attention;
-    projection.dy = model->branch;
-    projection.dx = is_end ? NULL : model->d_norm; /* first the gradient of the heads' outputs stands there */
+/* From the gradient of the attention's result in scratch.branch to that of norm1's output. */
+static int heads_backward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    const struct block_params *params = &model->blocks[block->layer];
+    struct linear_call projection = linear_call_at(block, ATTACH_PROJECTION);
+    bool is_end = ends_at(block, ATTACH_PROJECTION);
+    projection.x = block->saved->attention;
+    projection.dy = model->scratch.branch;
+    projection.dx = is_end ? NULL : model->gradients.norm; /* first the gradient of the heads' outputs stands there */
     int status = linear_backward(&params->projection, &projection);
     if (status || is_end)
         return status;
     struct attention core;
-    status = attention_call(pass, &core);
+    status = attention_call(block, &core);
     struct qkv_columns columns = qkv_columns_of(model);
-    core.dout = model->d_norm;
-    core.dq = model->d_qkv;
-    core.dk = at_element(model, model->d_qkv, columns.q);
-    core.dv = at_element(model, model->d_qkv, columns.q + columns.kv);
+    core.dout = model->gradients.norm;
+    core.dq = model->gradients.qkv;
+    core.dk = at_element(model, model->gradients.qkv, columns.q);
+    core.dv = at_element(model, model->gradients.qkv, columns.q + columns.kv);
     if (!status)
         status = rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core);
-    struct linear_call qkv = linear_call_at(pass, ATTACH_QKV);
-    qkv.x = pass->saved->norm1;
-    qkv.dy = model->d_qkv;
-    qkv.dx = pass->is_lowest ? NULL : model->d_norm;
+    struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
+    qkv.x = block->saved->norm1;
+    qkv.dy = model->gradients.qkv;
+    qkv.dx = block->is_lowest ? NULL : model->gradients.norm;
     return status ? status : linear_backward(&params->qkv, &qkv);
 }
 
-/* model->d: in the gradient of `middle`, out that of `x`, unless the backward ends here. */
-static int attention_half_backward(const struct block_pass *pass) {
-    struct model *model = pass->model;
-    const struct block_params *params = &model->blocks[pass->layer];
-    const struct block_saved *saved = pass->saved;
-    const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_ATTENTION);
-    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
+/* pass->d: in the gradient of `middle`, out that of `x`, unless the backward ends here. */
+static int attention_half_backward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    const struct block_params *params = &model->blocks[block->layer];
+    const struct block_saved *saved = block->saved;
+    const struct hook_list *after_hooks = hooks_at(block, ATTACH_AFTER_ATTENTION);
+    struct hook_call after = half_hook_call(block, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
     int status = STATUS_OK;
-    if (pass->is_lowest)
+    if (block->is_lowest)
         after.dx = NULL;
-    if (is_recomputed(pass, model->options.recompute.layernorm))
+    if (is_recomputed(block, model->options.recompute.layernorm))
         status =
-            norm_forward(model, &params->norm1, stream_rows(pass), saved->x, saved->norm1, saved->mean1, saved->rstd1);
+            norm_forward(model, &params->norm1, stream_rows(block), saved->x, saved->norm1, saved->mean1, saved->rstd1);
     if (!status)
-        status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
-                                  model_dropout_site(pass->layer, 0), model->d, model->branch);
+        status = dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0),
+                                  block->pass->d, model->scratch.branch);
     if (!status)
         status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
-    if (!status && !ends_at(pass, ATTACH_AFTER_ATTENTION))
-        status = heads_backward(pass);
+    if (!status && !ends_at(block, ATTACH_AFTER_ATTENTION))
+        status = heads_backward(block);
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
-    if (!status && !pass->is_lowest)
-        status = norm_backward(model, &params->norm1, stream_rows(pass), saved->x, saved->mean1, saved->rstd1,
-                               model->d_norm, model->d, model->d);
+    if (!status && !block->is_lowest)
+        status = norm_backward(model, &params->norm1, stream_rows(block), saved->x, saved->mean1, saved->rstd1,
+                               model->gradients.norm, block->pass->d, block->pass->d);
     return status;
 }
 
@@ -302,150 +311,152 @@ static bool is_tanh(const struct model *model) {
     return model->options.config.activation == ACTIVATION_GELU_TANH;
 }
 
-static struct gelu gelu_call(const struct block_pass *pass) {
-    const struct model *model = pass->model;
-    return (struct gelu){.count = pass->rows * model->ffn,
+static struct gelu gelu_call(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    return (struct gelu){.count = block->pass->rows * model->share.ffn,
                          .type = model->options.dtype,
                          .is_tanh = is_tanh(model),
-                         .x = pass->saved->fc1,
-                         .y = pass->saved->gelu,
-                         .dy = model->d_fc,
-                         .dx = model->d_fc};
+                         .x = block->saved->fc1,
+                         .y = block->saved->gelu,
+                         .dy = model->gradients.ffn,
+                         .dx = model->gradients.ffn};
 }
 
 /* The hook call of FC1 behind its activation. */
-static struct hook_call activated_hook_call(const struct block_pass *pass) {
-    struct hook_call call = hook_call_at(pass, ATTACH_FC1);
-    call.in = pass->model->options.config.hidden_size;
-    call.out = pass->model->ffn;
-    call.x = pass->saved->norm2;
-    call.y = pass->saved->gelu;
-    call.dy = pass->model->d_fc;
-    call.dx = pass->model->d_norm;
+static struct hook_call activated_hook_call(const struct block_pass *block) {
+    struct hook_call call = hook_call_at(block, ATTACH_FC1);
+    call.in = block->pass->model->options.config.hidden_size;
+    call.out = block->pass->model->share.ffn;
+    call.x = block->saved->norm2;
+    call.y = block->saved->gelu;
+    call.dy = block->pass->model->gradients.ffn;
+    call.dx = block->pass->model->gradients.norm;
     return call;
 }
 
 /* The activation's output, from its input. */
-static int activation_again(const struct block_pass *pass) {
-    struct gelu gelu = gelu_call(pass);
-    struct hook_call activated = activated_hook_call(pass);
-    int status = rank_run(pass->model->rank, PHASE_NORM, gelu_forward, &gelu);
-    return status ? status : hook_list_forward(hooks_at(pass, ATTACH_FC1), HOOK_AFTER_ACTIVATION, &activated);
+static int activation_again(const struct block_pass *block) {
+    struct gelu gelu = gelu_call(block);
+    struct hook_call activated = activated_hook_call(block);
+    int status = rank_run(block->pass->model->rank, PHASE_NORM, gelu_forward, &gelu);
+    return status ? status : hook_list_forward(hooks_at(block, ATTACH_FC1), HOOK_AFTER_ACTIVATION, &activated);
 }
 
-static int mlp_half_forward(const struct block_pass *pass) {
-    struct model *model = pass->model;
-    const struct block_params *params = &model->blocks[pass->layer];
-    const struct block_saved *saved = pass->saved;
-    int status =
-        norm_forward(model, &params->norm2, stream_rows(pass), saved->middle, saved->norm2, saved->mean2, saved->rstd2);
-    struct linear_call fc1 = linear_call_at(pass, ATTACH_FC1);
+static int mlp_half_forward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    const struct block_params *params = &model->blocks[block->layer];
+    const struct block_saved *saved = block->saved;
+    int status = norm_forward(model, &params->norm2, stream_rows(block), saved->middle, saved->norm2, saved->mean2,
+                              saved->rstd2);
+    struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
     bool is_fused = linear_can_fuse(fc1.hooks);
     fc1.x = saved->norm2;
     fc1.y = is_fused ? saved->gelu : saved->fc1;
     fc1.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_GELU_TANH : EPILOGUE_GELU_EXACT;
-    fc1.aux = is_fused && !pass->kv ? saved->fc1 : NULL; /* inference keeps nothing, nor does what has no backward */
+    fc1.aux =
+        is_fused && !block->pass->kv ? saved->fc1 : NULL; /* inference keeps nothing, nor does what has no backward */
     if (!status)
         status = linear_forward(&params->fc1, &fc1);
-    struct gelu gelu = gelu_call(pass);
+    struct gelu gelu = gelu_call(block);
     if (!status && !is_fused)
         status = rank_run(model->rank, PHASE_NORM, gelu_forward, &gelu);
-    struct hook_call activated = activated_hook_call(pass);
+    struct hook_call activated = activated_hook_call(block);
     if (!status)
         status = hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
-    struct linear_call fc2 = linear_call_at(pass, ATTACH_FC2);
-    if (pass->is_again && !fc2.hooks->count && !hooks_at(pass, ATTACH_AFTER_MLP)->count)
+    struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
+    if (block->is_again && !fc2.hooks->count && !hooks_at(block, ATTACH_AFTER_MLP)->count)
         return status; /* what follows keeps nothing */
     fc2.x = saved->gelu;
-    fc2.y = model->branch;
+    fc2.y = model->scratch.branch;
     if (!status)
         status = linear_forward(&params->fc2, &fc2);
-    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
+    struct hook_call after = half_hook_call(block, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
     if (!status)
-        status = hook_list_forward(hooks_at(pass, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after);
+        status = hook_list_forward(hooks_at(block, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after);
     if (!status)
-        status = dropout_forward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
-                                 model_dropout_site(pass->layer, 1), saved->middle, model->branch, pass->out);
+        status = dropout_forward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1), saved->middle,
+                                 model->scratch.branch, block->out);
     return status;
 }
 
 /* Whether a gradient of the activation's input is wanted. */
-static bool wants_fc1(const struct block_pass *pass) {
-    return !ends_at(pass, ATTACH_FC1) || hook_list_has(hooks_at(pass, ATTACH_FC1), HOOK_BEFORE_ACTIVATION);
+static bool wants_fc1(const struct block_pass *block) {
+    return !ends_at(block, ATTACH_FC1) || hook_list_has(hooks_at(block, ATTACH_FC1), HOOK_BEFORE_ACTIVATION);
 }
 
-/* From the gradient of the MLP's result in model->branch to that of the activation's input in model->d_fc. */
-static int activation_backward(const struct block_pass *pass) {
-    struct model *model = pass->model;
-    const struct hook_list *fc1_hooks = hooks_at(pass, ATTACH_FC1);
-    struct linear_call fc2 = linear_call_at(pass, ATTACH_FC2);
+/* From the gradient of the MLP's result in scratch.branch to that of the activation's input in
+ * gradients.ffn. */
+static int activation_backward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    const struct hook_list *fc1_hooks = hooks_at(block, ATTACH_FC1);
+    struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
     bool is_fused = !hook_list_has(fc1_hooks, HOOK_AFTER_ACTIVATION) && fc2.hooks->count == 0;
-    bool is_end = ends_at(pass, ATTACH_FC2);
-    fc2.x = pass->saved->gelu;
-    fc2.dy = model->branch;
-    fc2.dx = is_end ? NULL : model->d_fc;
+    bool is_end = ends_at(block, ATTACH_FC2);
+    fc2.x = block->saved->gelu;
+    fc2.dy = model->scratch.branch;
+    fc2.dx = is_end ? NULL : model->gradients.ffn;
     fc2.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_DGELU_TANH : EPILOGUE_DGELU_EXACT;
-    fc2.aux = is_fused ? pass->saved->fc1 : NULL;
-    int status = linear_backward(&model->blocks[pass->layer].fc2, &fc2);
+    fc2.aux = is_fused ? block->saved->fc1 : NULL;
+    int status = linear_backward(&model->blocks[block->layer].fc2, &fc2);
     if (status || is_fused || is_end)
         return status;
-    struct hook_call activated = activated_hook_call(pass);
+    struct hook_call activated = activated_hook_call(block);
     status = hook_list_backward_output(fc1_hooks, HOOK_AFTER_ACTIVATION, &activated);
-    struct gelu gelu = gelu_call(pass);
-    return status || !wants_fc1(pass) ? status : rank_run(model->rank, PHASE_NORM, gelu_backward, &gelu);
+    struct gelu gelu = gelu_call(block);
+    return status || !wants_fc1(block) ? status : rank_run(model->rank, PHASE_NORM, gelu_backward, &gelu);
 }
 
-/* From the gradient of the MLP's result in model->branch to that of norm2's output. */
-static int mlp_backward(const struct block_pass *pass) {
-    struct model *model = pass->model;
-    struct linear_call fc1 = linear_call_at(pass, ATTACH_FC1);
-    struct hook_call activated = activated_hook_call(pass);
-    fc1.x = pass->saved->norm2;
-    fc1.dy = model->d_fc;
-    fc1.dx = activated.dx = ends_at(pass, ATTACH_FC1) ? NULL : model->d_norm;
-    int status = activation_backward(pass);
-    if (!status && wants_fc1(pass))
-        status = linear_backward(&model->blocks[pass->layer].fc1, &fc1);
+/* From the gradient of the MLP's result in scratch.branch to that of norm2's output. */
+static int mlp_backward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
+    struct hook_call activated = activated_hook_call(block);
+    fc1.x = block->saved->norm2;
+    fc1.dy = model->gradients.ffn;
+    fc1.dx = activated.dx = ends_at(block, ATTACH_FC1) ? NULL : model->gradients.norm;
+    int status = activation_backward(block);
+    if (!status && wants_fc1(block))
+        status = linear_backward(&model->blocks[block->layer].fc1, &fc1);
     return status ? status : hook_list_backward_input(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
 }
 
-/* model->d: in the gradient of the block's output, out that of `middle`, unless the backward ends here. */
-static int mlp_half_backward(const struct block_pass *pass) {
-    struct model *model = pass->model;
-    const struct block_params *params = &model->blocks[pass->layer];
-    const struct block_saved *saved = pass->saved;
-    const struct hook_list *after_hooks = hooks_at(pass, ATTACH_AFTER_MLP);
-    struct hook_call after = half_hook_call(pass, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
-    bool is_end = ends_at(pass, ATTACH_FC1);
+/* pass->d: in the gradient of the block's output, out that of `middle`, unless the backward ends here. */
+static int mlp_half_backward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    const struct block_params *params = &model->blocks[block->layer];
+    const struct block_saved *saved = block->saved;
+    const struct hook_list *after_hooks = hooks_at(block, ATTACH_AFTER_MLP);
+    struct hook_call after = half_hook_call(block, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
+    bool is_end = ends_at(block, ATTACH_FC1);
     int status = STATUS_OK;
     if (is_end)
         after.dx = NULL;
-    if (is_recomputed(pass, model->options.recompute.layernorm))
-        status = norm_forward(model, &params->norm2, stream_rows(pass), saved->middle, saved->norm2, saved->mean2,
+    if (is_recomputed(block, model->options.recompute.layernorm))
+        status = norm_forward(model, &params->norm2, stream_rows(block), saved->middle, saved->norm2, saved->mean2,
                               saved->rstd2);
-    if (!status && is_recomputed(pass, model->options.recompute.mlp_act))
-        status = activation_again(pass);
+    if (!status && is_recomputed(block, model->options.recompute.mlp_act))
+        status = activation_again(block);
     if (!status)
-        status = dropout_backward(model, pass->rows, pass->has_dropout ? model->options.config.hidden_dropout : 0,
-                                  model_dropout_site(pass->layer, 1), model->d, model->branch);
+        status = dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1),
+                                  block->pass->d, model->scratch.branch);
     if (!status)
         status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
-    if (!status && !ends_at(pass, ATTACH_AFTER_MLP))
-        status = mlp_backward(pass);
+    if (!status && !ends_at(block, ATTACH_AFTER_MLP))
+        status = mlp_backward(block);
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
     if (!status && !is_end)
-        status = norm_backward(model, &params->norm2, stream_rows(pass), saved->middle, saved->mean2, saved->rstd2,
-                               model->d_norm, model->d, model->d);
+        status = norm_backward(model, &params->norm2, stream_rows(block), saved->middle, saved->mean2, saved->rstd2,
+                               model->gradients.norm, block->pass->d, block->pass->d);
     return status;
 }
 
-int block_forward(const struct block_pass *pass) {
-    int status = attention_half_forward(pass);
-    return status ? status : mlp_half_forward(pass);
+int block_forward(const struct block_pass *block) {
+    int status = attention_half_forward(block);
+    return status ? status : mlp_half_forward(block);
 }
 
-int block_backward(const struct block_pass *pass) {
-    int status = mlp_half_backward(pass);
-    return status || ends_at(pass, ATTACH_FC1) ? status : attention_half_backward(pass);
+int block_backward(const struct block_pass *block) {
+    int status = mlp_half_backward(block);
+    return status || ends_at(block, ATTACH_FC1) ? status : attention_half_backward(block);
 }

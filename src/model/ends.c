@@ -5,45 +5,47 @@
 #include "model-internal.h"
 
 /* The sum over the tensor ranks of a partial [N, C]: in place, or its own rows of it to each. */
-static int sum_stream(struct model *model, int64_t rows, void *partial, void *own) {
-    struct rank *rank = model->rank;
-    int64_t C = model->options.config.hidden_size;
+static int sum_stream(const struct pass *pass, void *partial, void *own) {
+    const struct model_options *o = &pass->model->options;
+    struct rank *rank = pass->model->rank;
+    int64_t C = o->config.hidden_size;
     if (own == partial)
-        return rank_sum(rank, rank->tensor, partial, rows * C, model->options.dtype);
+        return rank_sum(rank, rank->tensor, partial, pass->rows * C, o->dtype);
     struct comm_request request;
-    int status = rank_scatter_start(rank, rank->tensor, partial, own, rank_stream_rows(rank, rows) * C,
-                                    model->options.dtype, &request);
+    int status = rank_scatter_start(rank, rank->tensor, partial, own, rank_stream_rows(rank, pass->rows) * C, o->dtype,
+                                    &request);
     return status ? status : rank_wait(rank, &request);
 }
 
-/* *whole [N, C] of the stream's rows: model->whole where they are cut, else `own` itself. */
-static int gather_stream(struct model *model, int64_t rows, const void *own, const void **whole) {
+/* *whole [N, C] of the stream's rows: scratch.whole where they are cut, else `own` itself. */
+static int gather_stream(const struct pass *pass, const void *own, const void **whole) {
+    const struct model *model = pass->model;
     struct rank *rank = model->rank;
-    *whole = rank->is_sequence_parallel ? model->whole : own;
+    *whole = rank->is_sequence_parallel ? model->scratch.whole : own;
     if (!rank->is_sequence_parallel)
         return STATUS_OK;
-    return rank_gather(rank, rank->tensor, own, model->whole,
-                       rank_stream_rows(rank, rows) * model->options.config.hidden_size, model->options.dtype);
+    return rank_gather(rank, rank->tensor, own, model->scratch.whole,
+                       rank_stream_rows(rank, pass->rows) * model->options.config.hidden_size, model->options.dtype);
 }
 
-static struct hook_call embedding_hook_call(struct model *model, int64_t rows, void *x) {
+static struct hook_call embedding_hook_call(const struct pass *pass, void *x) {
     return (struct hook_call){
-        .rank = model->rank,
+        .rank = pass->model->rank,
         .place = ATTACH_EMBEDDING,
-        .dtype = model->options.dtype,
-        .rows = rows,
-        .out = model->options.config.hidden_size,
-        .segments = &(const struct hook_segment){.rows = rows},
-        .segment_count = 1,
-        .saved = model->stash->saved[0].hooks[ATTACH_EMBEDDING],
+        .dtype = pass->model->options.dtype,
+        .rows = pass->rows,
+        .out = pass->model->options.config.hidden_size,
+        .segments = pass->segments,
+        .segment_count = pass->segment_count,
+        .saved = pass->stash->saved[0].hooks[ATTACH_EMBEDDING],
         .y = x,
         .dy = x,
     };
 }
 
-static double embedding_dropout(const struct model *model, bool has_dropout) {
-    const struct model_config *c = &model->options.config;
-    return !has_dropout ? 0 : c->embedding_dropout < 0 ? c->hidden_dropout : c->embedding_dropout;
+static double embedding_dropout(const struct pass *pass) {
+    const struct model_config *c = &pass->model->options.config;
+    return !pass->asked.has_dropout ? 0 : c->embedding_dropout < 0 ? c->hidden_dropout : c->embedding_dropout;
 }
 
 _Static_assert((int)HOOKS_PER_PLACE <= (int)EMBEDDING_VIRTUAL_TABLES, "the embedding takes a table of every hook");
@@ -73,20 +75,21 @@ int embedding_ids(const struct model *model, int64_t *ids) {
     return status;
 }
 
-int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x) {
+int embedding_pass_forward(const struct pass *pass, void *x) {
+    const struct model *model = pass->model;
     struct weight_view tokens = param_borrow(&model->store, model->token_table);
     struct weight_view positions = param_borrow(&model->store, model->position_table);
     struct embedding call = {
-        .rows = rows,
+        .rows = pass->rows,
         .cols = model->options.config.hidden_size,
         .type = model->options.dtype,
-        .first_token = model->first_token,
-        .token_count = model->vocab,
-        .tokens = model->stash->batch.tokens,
-        .positions = model->stash->batch.positions,
+        .first_token = model->share.first_token,
+        .token_count = model->share.vocab,
+        .tokens = pass->batch->tokens,
+        .positions = pass->batch->positions,
         .token_table = tokens.data,
         .position_table = positions.data,
-        .x = model->rank->is_sequence_parallel ? model->whole : x,
+        .x = model->rank->is_sequence_parallel ? model->scratch.whole : x,
     };
     int status = list_virtual_rows(model, &call);
     for (int i = 0; i < call.virtual_count && model->rank->place.tensor > 0; i++)
@@ -96,37 +99,38 @@ int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, 
     param_return(&model->store, model->token_table, tokens);
     param_return(&model->store, model->position_table, positions);
     if (!status)
-        status = sum_stream(model, rows, call.x, x);
+        status = sum_stream(pass, call.x, x);
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
     if (!status && hooks->count) {
-        struct hook_call hook = embedding_hook_call(model, rows, x);
+        struct hook_call hook = embedding_hook_call(pass, x);
         status = hook_list_forward(hooks, HOOK_BEFORE_ACTIVATION, &hook);
     }
-    double p = embedding_dropout(model, has_dropout);
+    double p = embedding_dropout(pass);
     if (!status && p > 0)
-        status = dropout_forward(model, rows, p, 0, NULL, x, x);
+        status = dropout_forward(pass, p, 0, NULL, x, x);
     return status;
 }
 
-int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout, void *dx) {
-    double p = embedding_dropout(model, has_dropout);
-    int status = p > 0 ? dropout_backward(model, rows, p, 0, dx, dx) : STATUS_OK;
+int embedding_pass_backward(const struct pass *pass) {
+    const struct model *model = pass->model;
+    double p = embedding_dropout(pass);
+    int status = p > 0 ? dropout_backward(pass, p, 0, pass->d, pass->d) : STATUS_OK;
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
     if (!status && hooks->count) {
-        struct hook_call hook = embedding_hook_call(model, rows, dx);
+        struct hook_call hook = embedding_hook_call(pass, pass->d);
         status = hook_list_backward_output(hooks, HOOK_BEFORE_ACTIVATION, &hook);
     }
-    const void *whole = dx;
+    const void *whole = pass->d;
     if (!status)
-        status = gather_stream(model, rows, dx, &whole);
+        status = gather_stream(pass, pass->d, &whole);
     struct embedding call = {
-        .rows = rows,
+        .rows = pass->rows,
         .cols = model->options.config.hidden_size,
         .type = model->options.dtype,
-        .first_token = model->first_token,
-        .token_count = model->vocab,
-        .tokens = model->stash->batch.tokens,
-        .positions = model->stash->batch.positions,
+        .first_token = model->share.first_token,
+        .token_count = model->share.vocab,
+        .tokens = pass->batch->tokens,
+        .positions = pass->batch->positions,
         .dx = whole,
         .dtoken_table = param_gradient(&model->store, model->token_table),
         .dposition_table = param_gradient(&model->store, model->position_table),
@@ -152,11 +156,11 @@ static struct linear_call head_call(struct model *model, int64_t first, int64_t 
         .hooks = &no_hooks,
         .dtype = model->options.dtype,
         .rows = count,
-        .x = row_at(model, is_cut ? model->whole : model->final, first),
-        .y = model->logits,
-        .y_stride = model->vocab_stride,
-        .dy = model->logits,
-        .dx = row_at(model, is_cut ? model->whole_gradient : model->d_norm, first),
+        .x = row_at(model, is_cut ? model->scratch.whole : model->scratch.final, first),
+        .y = model->scratch.logits,
+        .y_stride = model->share.vocab_stride,
+        .dy = model->scratch.logits,
+        .dx = row_at(model, is_cut ? model->gradients.whole : model->gradients.norm, first),
     };
 }
 
@@ -169,27 +173,28 @@ int head_logits(struct model *model, int64_t first, int64_t count) {
 int head_join_loss(struct model *model, const struct cross_entropy *call, bool train) {
     struct rank *rank = model->rank;
     struct cross_entropy own = *call, whole = *call;
-    own.part = model->parts + (int64_t)rank->place.tensor * call->rows;
-    whole.part = model->joined;
+    own.part = model->scratch.parts + (int64_t)rank->place.tensor * call->rows;
+    whole.part = model->scratch.joined;
     int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &own);
     if (!status)
-        status = rank_gather(rank, rank->tensor, own.part, model->parts, call->rows * 3, DTYPE_F64);
+        status = rank_gather(rank, rank->tensor, own.part, model->scratch.parts, call->rows * 3, DTYPE_F64);
     if (!status)
-        status = rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->parts);
+        status = rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->scratch.parts);
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
 }
 
-static int chunk_loss(struct model *model, int64_t first, int64_t count, bool train) {
+static int chunk_loss(const struct pass *pass, int64_t first, int64_t count, bool train) {
+    struct model *model = pass->model;
     struct cross_entropy call = {
         .rows = count,
-        .vocab = model->vocab,
-        .first_label = model->first_token,
-        .stride = model->vocab_stride,
+        .vocab = model->share.vocab,
+        .first_label = model->share.first_token,
+        .stride = model->share.vocab_stride,
         .type = model->options.dtype,
-        .logits = model->logits,
-        .labels = model->stash->batch.head.labels + first,
-        .loss = model->losses + first,
-        .dloss = model->stash->batch.head.loss_weight + first,
+        .logits = model->scratch.logits,
+        .labels = pass->batch->head.labels + first,
+        .loss = model->scratch.losses + first,
+        .dloss = pass->batch->head.loss_weight + first,
     };
     if (model->rank->grid.tensor > 1)
         return head_join_loss(model, &call, train);
@@ -198,31 +203,36 @@ static int chunk_loss(struct model *model, int64_t first, int64_t count, bool tr
 }
 
 /* The final norm of the head's rows, where the head reads it. */
-static int final_norm_forward(struct model *model, int64_t rows) {
+static int final_norm_forward(const struct pass *pass) {
+    const struct model *model = pass->model;
+    const struct model_scratch *scratch = &model->scratch;
     const void *whole;
-    if (!model->stash->batch.head.is_all)
-        return head_rows_forward(model);
-    int status = norm_forward(model, &model->final_norm, rank_stream_rows(model->rank, rows), model->stash->x_last,
-                              model->final, model->final_mean, model->final_rstd);
-    return status ? status : gather_stream(model, rows, model->final, &whole);
+    if (!pass->batch->head.is_all)
+        return head_rows_forward(pass);
+    int status = norm_forward(model, &model->final_norm, rank_stream_rows(model->rank, pass->rows), pass->stash->x_last,
+                              scratch->final, scratch->final_mean, scratch->final_rstd);
+    return status ? status : gather_stream(pass, scratch->final, &whole);
 }
 
-/* From the head's gradient to model->d. */
-static int final_norm_backward(struct model *model, int64_t rows) {
-    if (!model->stash->batch.head.is_all)
-        return head_rows_backward(model, rows);
-    int status = sum_stream(model, rows, model->rank->is_sequence_parallel ? model->whole_gradient : model->d_norm,
-                            model->d_norm);
+/* From the head's gradient to pass->d. */
+static int final_norm_backward(const struct pass *pass) {
+    const struct model *model = pass->model;
+    const struct model_scratch *scratch = &model->scratch;
+    void *norm = model->gradients.norm;
+    if (!pass->batch->head.is_all)
+        return head_rows_backward(pass);
+    int status = sum_stream(pass, model->rank->is_sequence_parallel ? model->gradients.whole : norm, norm);
     return status ? status
-                  : norm_backward(model, &model->final_norm, rank_stream_rows(model->rank, rows), model->stash->x_last,
-                                  model->final_mean, model->final_rstd, model->d_norm, NULL, model->d);
+                  : norm_backward(model, &model->final_norm, rank_stream_rows(model->rank, pass->rows),
+                                  pass->stash->x_last, scratch->final_mean, scratch->final_rstd, norm, NULL, pass->d);
 }
 
 /* Rows [first, first + count) of the head's through it and its loss, and with `train` back. */
-static int head_chunk(struct model *model, int64_t first, int64_t count, bool train, bool overwrite_gradients) {
+static int head_chunk(const struct pass *pass, int64_t first, int64_t count, bool train, bool overwrite_gradients) {
+    struct model *model = pass->model;
     int status = head_logits(model, first, count);
     if (!status)
-        status = chunk_loss(model, first, count, train);
+        status = chunk_loss(pass, first, count, train);
     struct linear_call call = head_call(model, first, count);
     call.overwrite_gradients = overwrite_gradients;
     return status || !train ? status : linear_backward(&model->head, &call);
@@ -230,28 +240,29 @@ static int head_chunk(struct model *model, int64_t first, int64_t count, bool tr
 
 /* Every number of rows that a chunk of less than all can have: which it will be is the data's to say, and nothing may
  * be prepared inside a step. */
-static int plan_few_rows(struct model *model, int64_t rows, bool train) {
+static int plan_few_rows(const struct pass *pass, bool train) {
     int status = STATUS_OK;
-    for (int64_t count = HEAD_ROWS_MULTIPLE; count <= HEAD_CHUNK_ROWS && count < rows && !status;
+    for (int64_t count = HEAD_ROWS_MULTIPLE; count <= HEAD_CHUNK_ROWS && count < pass->rows && !status;
          count += HEAD_ROWS_MULTIPLE) {
-        status = head_chunk(model, 0, count, train, true);
+        status = head_chunk(pass, 0, count, train, true);
         if (!status)
-            status = head_chunk(model, 0, count, train, false);
+            status = head_chunk(pass, 0, count, train, false);
     }
     return status;
 }
 
-int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients) {
-    const struct head_rows *head = &model->stash->batch.head;
-    int status = final_norm_forward(model, rows);
+int head_pass(const struct pass *pass, bool train) {
+    const struct head_rows *head = &pass->batch->head;
+    const struct model *model = pass->model;
+    int status = final_norm_forward(pass);
     for (int64_t first = 0; first < head->count && !status; first += HEAD_CHUNK_ROWS) {
         int64_t count = head->count - first < HEAD_CHUNK_ROWS ? head->count - first : HEAD_CHUNK_ROWS;
-        status = head_chunk(model, first, count, train, overwrite_gradients && first == 0);
+        status = head_chunk(pass, first, count, train, pass->asked.is_first_micro_batch && first == 0);
     }
-    if (!status && model->rank->is_planning && rows == model->options.max_rows)
-        status = plan_few_rows(model, rows, train);
+    if (!status && model->rank->is_planning && pass->rows == model->options.max_rows)
+        status = plan_few_rows(pass, train);
     if (!status)
-        status = rank_run(model->rank, PHASE_LOSS, weighted_sum, head->count, model->losses, head->loss_weight, true,
-                          model->loss_sum);
-    return status || !train ? status : final_norm_backward(model, rows);
+        status = rank_run(model->rank, PHASE_LOSS, weighted_sum, head->count, model->scratch.losses, head->loss_weight,
+                          true, model->scratch.loss_sum);
+    return status || !train ? status : final_norm_backward(pass);
 }

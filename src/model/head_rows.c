@@ -9,7 +9,7 @@
 
 int head_staging_open(struct model *model) {
     size_t rows = (size_t)model->options.max_rows;
-    if (!model->has_head || model->options.use == MODEL_INFER)
+    if (!model->share.has_head || model->options.use == MODEL_INFER)
         return STATUS_OK;
     int32_t *numbers = calloc(4 * rows, sizeof *numbers);
     if (!numbers)
@@ -24,8 +24,17 @@ void head_staging_close(struct model *model) {
     free(model->staging.loss_weight);
 }
 
-/* The batch's rows that count, with their labels and weights, then fill; returns how many with it. */
-static int64_t choose(const struct model_batch *batch, struct head_staging *staging, int64_t *counted) {
+int64_t head_rows_count(const struct model_batch *batch) {
+    int64_t counted = 0;
+    for (int64_t i = 0; i < batch->rows; i++)
+        counted += batch->loss_weight[i] != 0;
+    int64_t filled = (counted + HEAD_ROWS_MULTIPLE - 1) / HEAD_ROWS_MULTIPLE * HEAD_ROWS_MULTIPLE;
+    filled = filled ? filled : HEAD_ROWS_MULTIPLE; /* gradients are written even where nothing counts */
+    return filled < batch->rows ? filled : batch->rows;
+}
+
+/* The batch's rows that count, with their labels and weights, then fill up to `filled`; returns how many count. */
+static int64_t choose(const struct model_batch *batch, const struct head_staging *staging, int64_t filled) {
     int64_t count = 0;
     for (int64_t i = 0; i < batch->rows; i++)
         if (batch->loss_weight[i] != 0) {
@@ -33,15 +42,12 @@ static int64_t choose(const struct model_batch *batch, struct head_staging *stag
             staging->labels[count] = batch->labels[i];
             staging->loss_weight[count++] = batch->loss_weight[i];
         }
-    *counted = count;
-    int64_t filled = (count + HEAD_ROWS_MULTIPLE - 1) / HEAD_ROWS_MULTIPLE * HEAD_ROWS_MULTIPLE;
-    filled = filled ? filled : HEAD_ROWS_MULTIPLE; /* gradients are written even where nothing counts */
-    for (int64_t i = count; i < filled && i < batch->rows; i++) {
+    for (int64_t i = count; i < filled; i++) {
         staging->row[i] = -1;
         staging->labels[i] = 0;
         staging->loss_weight[i] = 0;
     }
-    return filled;
+    return count;
 }
 
 /* What this rank has of them. */
@@ -65,15 +71,12 @@ static void choose_own(const struct model *model, int64_t rows, int64_t counted,
 void head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head) {
     const struct head_staging *staging = &model->staging;
     struct upload *upload = &model->upload;
-    int64_t counted;
-    if (!model->has_head)
+    if (!model->share.has_head)
         return;
-    head->count = choose(batch, &model->staging, &counted);
-    head->is_all = head->count >= batch->rows;
-    if (head->is_all)
-        head->count = batch->rows;
-    else
-        choose_own(model, batch->rows, counted, head);
+    head->count = head_rows_count(batch);
+    head->is_all = head->count == batch->rows;
+    if (!head->is_all)
+        choose_own(model, batch->rows, choose(batch, staging, head->count), head);
     size_t bytes = (size_t)head->count * 4;
     head->labels = upload_add(upload, head->is_all ? batch->labels : staging->labels, bytes);
     head->loss_weight = upload_add(upload, head->is_all ? batch->loss_weight : staging->loss_weight, bytes);
@@ -87,51 +90,49 @@ static void *row_at(const struct model *model, void *base, int64_t row) {
     return (char *)base + (size_t)(row * model->options.config.hidden_size) * dtype_bytes(model->options.dtype);
 }
 
-int head_rows_forward(struct model *model) {
-    const struct head_rows *head = &model->stash->batch.head;
+int head_rows_forward(const struct pass *pass) {
+    const struct model *model = pass->model;
+    const struct head_rows *head = &pass->batch->head;
     struct rank *rank = model->rank;
     int64_t C = model->options.config.hidden_size, elements = head->count * C;
     bool is_cut = rank->is_sequence_parallel;
-    void *out = is_cut ? row_at(model, model->whole, head->first) : model->final;
-    int status =
-        is_cut ? stream_zero(rank->exec.stream, model->whole, (size_t)elements * dtype_bytes(model->options.dtype))
-               : STATUS_OK;
+    void *out = is_cut ? row_at(model, model->scratch.whole, head->first) : model->scratch.final;
+    int status = is_cut ? stream_zero(rank->exec.stream, model->scratch.whole,
+                                      (size_t)elements * dtype_bytes(model->options.dtype))
+                        : STATUS_OK;
     if (!status)
-        status = rank_run(rank, PHASE_REST, gather_rows, head->own, C, model->options.dtype, model->stash->x_last,
-                          head->source, model->branch);
+        status = rank_run(rank, PHASE_REST, gather_rows, head->own, C, model->options.dtype, pass->stash->x_last,
+                          head->source, model->scratch.branch);
     if (!status)
-        status = norm_forward(model, &model->final_norm, head->own, model->branch, out, model->final_mean,
-                              model->final_rstd);
+        status = norm_forward(model, &model->final_norm, head->own, model->scratch.branch, out,
+                              model->scratch.final_mean, model->scratch.final_rstd);
     /* Each row is one rank's, and zero elsewhere. */
-    return status || !is_cut ? status : rank_sum(rank, rank->tensor, model->whole, elements, model->options.dtype);
+    return status || !is_cut ? status
+                             : rank_sum(rank, rank->tensor, model->scratch.whole, elements, model->options.dtype);
 }
 
-int head_rows_backward(struct model *model, int64_t rows) {
-    const struct head_rows *head = &model->stash->batch.head;
+int head_rows_backward(const struct pass *pass) {
+    const struct model *model = pass->model;
+    const struct head_rows *head = &pass->batch->head;
     struct rank *rank = model->rank;
     int64_t C = model->options.config.hidden_size;
-    void *whole = rank->is_sequence_parallel ? model->whole_gradient : model->d_norm;
+    void *whole = rank->is_sequence_parallel ? model->gradients.whole : model->gradients.norm;
     int status = rank_sum(rank, rank->tensor, whole, head->count * C, model->options.dtype);
     if (!status)
-        status = norm_backward(model, &model->final_norm, head->own, model->branch, model->final_mean,
-                               model->final_rstd, row_at(model, whole, head->first), NULL, model->final);
+        status =
+            norm_backward(model, &model->final_norm, head->own, model->scratch.branch, model->scratch.final_mean,
+                          model->scratch.final_rstd, row_at(model, whole, head->first), NULL, model->scratch.final);
     return status ? status
-                  : rank_run(rank, PHASE_REST, gather_rows, rank_stream_rows(rank, rows), C, model->options.dtype,
-                             model->final, head->place, model->d);
+                  : rank_run(rank, PHASE_REST, gather_rows, rank_stream_rows(rank, pass->rows), C, model->options.dtype,
+                             model->scratch.final, head->place, pass->d);
 }
 
-void head_rows_put_back(const struct model *model, float *losses) {
-    const struct head_rows *head = &model->stash->batch.head;
-    int64_t rows = model->stash->batch.rows, next = rows;
-    for (int64_t i = head->is_all ? 0 : head->count; i-- > 0;) {
-        int64_t row = model->staging.row[i]; /* i or behind it */
-        if (row < 0)
-            continue;
-        float loss = losses[i];
-        while (next > row + 1)
-            losses[--next] = 0;
-        losses[--next] = loss;
-    }
-    while (!head->is_all && next > 0)
-        losses[--next] = 0;
+void head_rows_put_back(const struct model_batch *batch, float *losses) {
+    int64_t next = 0;
+    if (head_rows_count(batch) == batch->rows)
+        return;
+    for (int64_t i = 0; i < batch->rows; i++)
+        next += batch->loss_weight[i] != 0;
+    for (int64_t i = batch->rows; i-- > 0;) /* a row's loss stands at its place, or before it */
+        losses[i] = batch->loss_weight[i] != 0 ? losses[--next] : 0;
 }

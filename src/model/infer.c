@@ -8,7 +8,7 @@
 
 int64_t model_kv_page_elements(const struct model *model) {
     int64_t D = model->options.config.hidden_size / model->options.config.num_attention_heads;
-    return model->rank->ops->kv_page_elements(model->rank->device, (int)model->query_groups, (int)D,
+    return model->rank->ops->kv_page_elements(model->rank->device, (int)model->share.query_groups, (int)D,
                                               model->options.dtype);
 }
 
@@ -17,13 +17,13 @@ static size_t kv_page_bytes(const struct model *model) {
 }
 
 size_t model_kv_bytes(const struct model *model, int64_t page_count) {
-    return (size_t)model->chunk->count * (size_t)page_count * kv_page_bytes(model);
+    return (size_t)model_layers(model) * (size_t)page_count * kv_page_bytes(model);
 }
 
 int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to) {
     size_t page = kv_page_bytes(model);
     int status = STATUS_OK;
-    for (int64_t layer = 0; layer < model->chunk->count && !status; layer++) {
+    for (int64_t layer = 0; layer < model_layers(model) && !status; layer++) {
         char *pages = (char *)kv->pages + (size_t)(layer * kv->page_count) * page;
         status = stream_copy(model->rank->exec.stream, pages + (size_t)to * page, pages + (size_t)from * page, page);
     }
@@ -33,17 +33,18 @@ int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t f
 int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t first, int64_t count,
                         const int32_t *place) {
     struct stream *stream = model->rank->exec.stream;
-    int64_t end = model->chunk->first + model->chunk->count;
+    int64_t end = model_first_layer(model) + model_layers(model);
     if (count > model->options.max_rows)
         return status_fail(STATUS_INVALID, "more tokens of a prefix than the model was opened for");
+    const int32_t *there = NULL;
     int status = upload_begin(&model->upload, model->step.block);
     if (!status) {
-        model->step.place = upload_add(&model->upload, place, (size_t)count * sizeof *place);
+        there = upload_add(&model->upload, place, (size_t)count * sizeof *place);
         status = upload_end(&model->upload, stream);
     }
-    for (int64_t layer = model->chunk->first; layer < end && !status; layer++) {
+    for (int64_t layer = model_first_layer(model); layer < end && !status; layer++) {
         struct hook_prefix prefix;
-        struct kv_append append = block_append_call(model, kv, layer, count);
+        struct kv_append append = block_append_call(model, kv, there, layer, count);
         append.k_stride = append.v_stride = (int64_t)append.kv_heads * append.head_size;
         size_t skipped = (size_t)(first * append.k_stride) * dtype_bytes(append.type);
         status = block_prefix(model, layer, &prefix);
@@ -79,32 +80,28 @@ static int send_rows(struct model *model, int64_t rows, const void *x) {
 }
 
 /* The blocks, and the logits of the wanted rows in step.logits of the last stage. */
-static int run(struct model *model, const struct model_kv *kv, int64_t rows, int64_t wanted, int64_t max_pages,
-               const struct hook_segment *segments, int segment_count) {
-    const struct model_config *c = &model->options.config;
-    int status = model->has_embedding ? embedding_pass_forward(model, rows, false, model->stash->saved[0].x)
-                                      : receive_rows(model, rows, model->stash->saved[0].x);
-    for (int64_t layer = 0; layer < model->chunk->count && !status; layer++) {
+static int run(const struct pass *pass, int64_t wanted) {
+    struct model *model = pass->model;
+    const struct model_stash *stash = pass->stash;
+    const struct device_step *step = pass->step;
+    int64_t layers = pass->chunk->count;
+    int status = model->share.has_embedding ? embedding_pass_forward(pass, stash->saved[0].x)
+                                            : receive_rows(model, pass->rows, stash->saved[0].x);
+    for (int64_t layer = 0; layer < layers && !status; layer++) {
         struct block_pass block = {
-            .model = model,
-            .layer = model->chunk->first + layer,
-            .saved = &model->stash->saved[layer],
-            .out = layer + 1 == model->chunk->count ? model->stash->x_last : model->stash->saved[layer + 1].x,
-            .rows = rows,
-            .segments = segments,
-            .segment_count = segment_count,
-            .kv = kv,
-            .max_pages = max_pages,
+            .pass = pass,
+            .layer = pass->chunk->first + layer,
+            .saved = &stash->saved[layer],
+            .out = layer + 1 == layers ? stash->x_last : stash->saved[layer + 1].x,
         };
         status = block_forward(&block);
     }
-    if (!status && !model->has_head)
-        return send_rows(model, rows, model->stash->x_last);
+    if (!status && !model->share.has_head)
+        return send_rows(model, pass->rows, stash->x_last);
     if (status || wanted == 0)
         return status;
-    struct device_step *step = &model->step;
-    status = rank_run(model->rank, PHASE_REST, gather_rows, wanted, c->hidden_size, model->options.dtype,
-                      model->stash->x_last, step->logit_row, step->rows);
+    status = rank_run(model->rank, PHASE_REST, gather_rows, wanted, model->options.config.hidden_size,
+                      model->options.dtype, stash->x_last, step->logit_row, step->rows);
     if (!status)
         status = norm_forward(model, &model->final_norm, wanted, step->rows, step->rows, NULL, NULL);
     struct linear_call head = {
@@ -116,7 +113,7 @@ static int run(struct model *model, const struct model_kv *kv, int64_t rows, int
         .rows = wanted,
         .x = step->rows,
         .y = step->logits,
-        .y_stride = model->vocab_stride,
+        .y_stride = model->share.vocab_stride,
     };
     return status ? status : linear_forward(&model->head, &head);
 }
@@ -126,7 +123,7 @@ static struct sample sample_call(const struct model *model, int64_t first, int64
     return (struct sample){
         .rows = count,
         .vocab = model->options.config.vocab_size,
-        .stride = model->whole_vocab_stride,
+        .stride = model->share.whole_vocab_stride,
         .type = DTYPE_F32,
         .logits = logits,
         .row = model->step.sample + first,
@@ -140,10 +137,10 @@ static int collect_row(struct model *model, const float *own, float *whole) {
     struct rank *rank = model->rank;
     struct stream *stream = rank->exec.stream;
     int64_t V = model->options.config.vocab_size;
-    struct comm_data data = {.send = own, .count = model->vocab, .dtype = DTYPE_F32};
+    struct comm_data data = {.send = own, .count = model->share.vocab, .dtype = DTYPE_F32};
     if (rank->place.tensor > 0)
         return comm_send(rank->tensor, stream, &data, 0);
-    int status = stream_copy(stream, whole, own, (size_t)model->vocab * sizeof *whole);
+    int status = stream_copy(stream, whole, own, (size_t)model->share.vocab * sizeof *whole);
     for (int t = 1; t < rank->grid.tensor && !status; t++) {
         int64_t first = param_share(V, t, rank->grid.tensor), end = param_share(V, t + 1, rank->grid.tensor);
         data = (struct comm_data){.receive = whole + first, .count = end - first, .dtype = DTYPE_F32};
@@ -152,15 +149,33 @@ static int collect_row(struct model *model, const float *own, float *whole) {
     return status;
 }
 
+/* A pass of so many rows through the one chunk. */
+static struct pass pass_of(struct model *model, const struct model_kv *kv, int64_t rows) {
+    const struct model_stash *stash = model_stash(model, 0);
+    return (struct pass){
+        .model = model,
+        .chunk = &model->options.chunks[0],
+        .stash = stash,
+        .batch = &stash->batch,
+        .rows = rows,
+        .kv = kv,
+        .step = &model->step,
+    };
+}
+
 int model_plan_step(struct model *model, int64_t rows) {
     int64_t wanted = rows < model->options.max_logit_rows ? rows : model->options.max_logit_rows;
     struct hook_segment segment = {.slot = -1, .rows = rows};
     struct model_kv kv = {.page_count = 1};
-    int status = run(model, &kv, rows, wanted, model->options.max_pages, &segment, 1);
+    struct pass pass = pass_of(model, &kv, rows);
+    pass.max_pages = model->options.max_pages;
+    pass.segments = &segment;
+    pass.segment_count = 1;
+    int status = run(&pass, wanted);
     if (model->rank->grid.tensor > 1 && wanted > DRAW_CHUNK_ROWS)
         wanted = DRAW_CHUNK_ROWS;
     struct sample call = sample_call(model, 0, wanted, NULL);
-    bool draws = model->has_head && model->rank->place.tensor == 0;
+    bool draws = model->share.has_head && model->rank->place.tensor == 0;
     return status || !draws ? status : rank_run_scratch(model->rank, PHASE_REST, sample, &call);
 }
 
@@ -170,7 +185,7 @@ static int upload_step(struct model *model, const struct model_step *step) {
         step->sequences > o->max_sequences || step->max_pages > o->max_pages)
         return status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for");
     struct device_step *device = &model->step;
-    struct device_batch *batch = &model->stashes[0].batch;
+    struct device_batch *batch = &model_stash(model, 0)->batch;
     struct upload *upload = &model->upload;
     size_t rows = (size_t)step->rows * sizeof(int32_t), wanted = (size_t)step->logit_rows * sizeof(int32_t);
     int status = upload_begin(upload, device->block);
@@ -183,7 +198,7 @@ static int upload_step(struct model *model, const struct model_step *step) {
     device->place = upload_add(upload, step->place, rows);
     device->page_table =
         upload_add(upload, step->page_table, (size_t)(step->sequences * step->max_pages) * sizeof(int32_t));
-    if (model->has_head && wanted) {
+    if (model->share.has_head && wanted) {
         device->logit_row = upload_add(upload, step->logit_row, wanted);
         if (step->labels)
             batch->head.labels = upload_add(upload, step->labels, wanted);
@@ -196,15 +211,16 @@ static int upload_step(struct model *model, const struct model_step *step) {
     return upload_end(upload, model->rank->exec.stream);
 }
 
-static int find_label_losses(struct model *model, int64_t rows) {
+static int find_label_losses(const struct pass *pass, int64_t rows) {
+    struct model *model = pass->model;
     struct cross_entropy call = {
         .rows = rows,
-        .vocab = model->vocab,
-        .first_label = model->first_token,
-        .stride = model->vocab_stride,
+        .vocab = model->share.vocab,
+        .first_label = model->share.first_token,
+        .stride = model->share.vocab_stride,
         .type = DTYPE_F32,
         .logits = model->step.logits,
-        .labels = model->stash->batch.head.labels,
+        .labels = pass->batch->head.labels,
         .loss = model->step.label_loss,
     };
     return model->rank->grid.tensor > 1 ? head_join_loss(model, &call, false)
@@ -220,8 +236,8 @@ static int draw_from_parts(struct model *model, int64_t wanted) {
         int64_t count = wanted - first < DRAW_CHUNK_ROWS ? wanted - first : DRAW_CHUNK_ROWS;
         double start = rank_phase_begin(rank);
         for (int64_t i = 0; i < count && !status; i++)
-            status = collect_row(model, model->step.logits + (first + i) * model->vocab_stride,
-                                 rank->place.tensor ? NULL : model->step.whole + i * model->whole_vocab_stride);
+            status = collect_row(model, model->step.logits + (first + i) * model->share.vocab_stride,
+                                 rank->place.tensor ? NULL : model->step.whole + i * model->share.whole_vocab_stride);
         status = rank_phase_end(rank, PHASE_COMM, start, status);
         struct sample call = sample_call(model, first, count, model->step.whole);
         if (!status && rank->place.tensor == 0)
@@ -240,14 +256,14 @@ static int draw(struct model *model, int64_t rows) {
 static int fetch_results(struct model *model, const struct model_step *step, const struct model_step_result *result) {
     struct stream *stream = model->rank->exec.stream;
     int64_t rows = step->logit_rows;
-    int status = stream_copy_to_host(stream, model->fetched, model->step.results, model_results_bytes(rows));
+    int status = stream_copy_to_host(stream, model->step.fetched, model->step.results, model_results_bytes(rows));
     if (!status)
         status = stream_wait(stream);
     if (status)
         return status;
-    const float *logprob = (const float *)model->fetched + rows, *label_loss = logprob + rows;
+    const float *logprob = (const float *)model->step.fetched + rows, *label_loss = logprob + rows;
     if (step->sample) {
-        memcpy(result->token, model->fetched, (size_t)rows * sizeof *result->token);
+        memcpy(result->token, model->step.fetched, (size_t)rows * sizeof *result->token);
         if (result->logprob)
             memcpy(result->logprob, logprob, (size_t)rows * sizeof *logprob);
     }
@@ -259,13 +275,16 @@ static int fetch_results(struct model *model, const struct model_step *step, con
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step,
                 const struct model_step_result *result) {
     struct hook_segment bare = {.slot = -1, .rows = step->rows};
+    struct pass pass = pass_of(model, kv, step->rows);
+    pass.max_pages = step->max_pages;
+    pass.segments = step->segments ? step->segment : &bare;
+    pass.segment_count = step->segments ? (int)step->segments : 1;
     int status = upload_step(model, step);
     if (!status)
-        status = run(model, kv, step->rows, step->logit_rows, step->max_pages, step->segments ? step->segment : &bare,
-                     step->segments ? (int)step->segments : 1);
-    bool has_results = model->has_head && step->logit_rows && (step->labels || step->sample);
+        status = run(&pass, step->logit_rows);
+    bool has_results = model->share.has_head && step->logit_rows && (step->labels || step->sample);
     if (!status && has_results && step->labels)
-        status = find_label_losses(model, step->logit_rows);
+        status = find_label_losses(&pass, step->logit_rows);
     if (!status && has_results && step->sample)
         status = draw(model, step->logit_rows);
     if (status)

@@ -80,9 +80,10 @@ int upload_end(struct upload *upload, struct stream *stream);
 /* A vocabulary that is cut over ranks is put together for drawing: so many rows at a time. */
 enum { DRAW_CHUNK_ROWS = 16 };
 
-/* Device arrays of an inference step. */
+/* Where a step of inference has its arrays. Those without a size come from the host, and are of the step that was
+ * uploaded last. */
 struct device_step {
-    void *block; /* what comes from the host */
+    void *block;
     int32_t *sequence, *cached, *place, *page_table, *logit_row;
     struct sample_row *sample;
     void *results; /* [max_logit_rows] of each of these, one after the other as the step has rows */
@@ -91,6 +92,7 @@ struct device_step {
     float *logits; /* [max_logit_rows, vocab_stride] */
     void *rows;    /* [max_logit_rows, C] gathered */
     float *whole;  /* [DRAW_CHUNK_ROWS, whole_vocab_stride] of all tensor ranks, on the first of them */
+    void *fetched; /* host: the results */
 };
 
 /* Where a chunk's activations of one micro batch stand until their backward. */
@@ -100,76 +102,111 @@ struct model_stash {
     void *x_last;              /* [N, C] output of the last block; NULL where another stage goes on */
 };
 
-struct model {
-    struct model_options options;
+/* What this rank has of the model: its stage, and its part of what tensor ranks cut. */
+struct model_share {
     bool has_embedding, has_head;
     int64_t lowest; /* the layer where the backward ends, as nothing below it trains; -1: behind the embedding */
     bool *is_held, *is_copy; /* [table count] of the parameters */
-    struct param_table table;
-    struct param_store store;
-    struct rank *rank;
-    int token_table, position_table;
-    struct block_params *blocks; /* [L] */
-    struct norm_params final_norm;
-    struct linear head;
-    /* What this tensor rank has of the heads, the feed-forward width and the vocabulary. */
     int64_t first_head, heads, query_groups, ffn, first_token, vocab;
     int64_t qkv;          /* columns of q, k and v together */
     int64_t vocab_stride; /* `vocab` rounded up, the row stride of logits */
     int64_t whole_vocab_stride;
-    struct head_staging {
-        int32_t *row, *source, *place, *labels; /* `row`: in the batch, -1 of fill */
-        float *loss_weight;
-    } staging; /* host, [max_rows] each: of the head's rows of the batch that came last */
-    struct upload upload;
-    void *fetched;     /* host: a step's results */
-    void *activations; /* the block that everything below stands in */
+};
 
+/* What forwards keep for their backwards. */
+struct model_kept {
     struct model_stash *stashes; /* [stashes + 1] */
     struct block_saved *saved;   /* [stashes][layers of a chunk] */
     /* Layers whose backward is never run go by turns through two sets, which differ by x alone; chunks of nothing but
      * such layers through a stash of their own where others are held. */
     struct block_saved passing[2];
     struct model_stash *passing_stash;
-    int64_t kept_from; /* the first layer of a chunk, counted from its first, that any chunk keeps something of */
+    int64_t first_layer;       /* of a chunk, counted from its first, that any chunk keeps something of */
     struct block_saved *again; /* [layers of a chunk] sets of layers that are computed again */
-    /* The chunk and the stash of the pass that runs; between passes chunk 0 and stash 0. */
-    const struct model_chunk *chunk;
-    const struct model_stash *stash;
-    const struct model_stash *fresh; /* of the last forward, while nothing has written over what stashes share */
+    /* The stash whose forward was the last to write to what stashes and layers share; NULL where something else has
+     * written there since. */
+    const struct model_stash *fresh;
+};
 
+/* What one step of a pass leaves for the next. */
+struct model_scratch {
+    void *branch;                            /* [N, C] result of attention or MLP before its residual; gradients */
+    void *whole;                             /* [N, C] gathered, under sequence parallelism */
     void *final;                             /* [N, C] normalised */
     float *final_mean, *final_rstd, *losses; /* [N]; losses of the head's rows */
     double *loss_sum;
     void *logits;                              /* [HEAD_CHUNK_ROWS, vocab_stride] */
     struct cross_entropy_part *parts, *joined; /* [tensor ranks, HEAD_CHUNK_ROWS]; [HEAD_CHUNK_ROWS] */
-    void *whole, *whole_gradient; /* [N, C] under sequence parallelism: what is gathered, or still to be summed */
-    void *branch;                 /* [N, C] result of attention or MLP before its residual; gradients */
-    void *d, *d_norm;             /* [N, C] gradient of the residual stream; of a norm's output */
-    void *own_d;                  /* where d is when no neighbour gets it */
-    void *d_qkv, *d_fc;           /* [N, 3C], [N, F] */
+};
+
+/* Gradients of activations, of the layer that a backward has come to. */
+struct model_gradients {
+    void *stream; /* [N, C] of the residual stream, where no neighbour gets it */
+    void *norm;   /* [N, C] of a norm's output, and of the heads' */
+    void *whole;  /* [N, C] still to be summed, under sequence parallelism */
+    void *qkv;    /* [N, 3C] */
+    void *ffn;    /* [N, F] */
+};
+
+/* Which pass is on is nobody's to know here: `struct pass` is handed down. */
+struct model {
+    struct model_options options;
+    struct rank *rank;
+    struct model_share share;
+    struct param_table table;
+    struct param_store store;
+    int token_table, position_table;
+    struct block_params *blocks; /* [L] */
+    struct norm_params final_norm;
+    struct linear head;
+    struct head_staging {
+        int32_t *row, *source, *place, *labels; /* `row`: in the batch, -1 of fill */
+        float *loss_weight;
+    } staging; /* host, [max_rows] each: of the head's rows of a batch while it is uploaded */
+    struct upload upload;
+    void *activations; /* the block that everything below stands in */
+    struct model_kept kept;
+    struct model_scratch scratch;
+    struct model_gradients gradients;
     struct device_step step;
 };
 
-/* One pass over a block: what it works on. */
-struct block_pass {
+/* One pass of a micro batch, or of a step of inference, through a chunk: what embedding, blocks and head work on. */
+struct pass {
     struct model *model;
+    struct model_pass asked; /* as the caller said; zero of inference */
+    const struct model_chunk *chunk;
+    const struct model_stash *stash;
+    const struct device_batch *batch; /* in the stash */
+    int64_t rows;                     /* of the batch; of the residual stream a rank may have but its share of them */
+    const struct hook_segment *segments;
+    int segment_count;
+    void *d;       /* backward: [N, C] gradient of the residual stream, by turns of each layer's output and input */
+    bool is_fresh; /* backward: what stashes and layers share is still as this pass's forward left it */
+    const struct model_kv *kv; /* inference: keys and values go to and come from here */
+    const struct device_step *step;
+    int64_t max_pages;
+};
+
+/* A pass over one of its blocks. */
+struct block_pass {
+    const struct pass *pass;
     int64_t layer;
     const struct block_saved *saved;
-    void *out;    /* [N, C] */
-    int64_t rows; /* of the batch; of the residual stream a rank may have but its share of them */
-    bool has_dropout, overwrite_gradients;
+    void *out;      /* [N, C] */
     bool is_again;  /* for a backward, which needs no output */
     bool is_lowest; /* nobody wants the gradient of the block's input */
     bool is_fresh;  /* what stashes and layers share is still as this layer's forward left it */
-    const struct hook_segment *segments;
-    int segment_count;
-    const struct model_kv *kv; /* inference: keys and values go to and come from here */
-    int64_t max_pages;
 };
 
 /* model.c */
 struct model_stash *model_stash(struct model *model, int number);
+static inline bool chunk_has_embedding(const struct model_chunk *chunk) {
+    return chunk->first == 0;
+}
+static inline bool chunk_has_head(const struct model *model, const struct model_chunk *chunk) {
+    return chunk->first + chunk->count == model->options.config.num_layers;
+}
 
 /* sizes.c */
 /* Layers of a chunk, counted from its first, that are computed again together from the input of the first: the group
@@ -177,7 +214,7 @@ struct model_stash *model_stash(struct model *model, int number);
 bool model_recompute_group(const struct model *model, int stash, int64_t layer, int64_t *first, int64_t *end);
 /* Whether something before the chunk wants the gradient of its input. */
 static inline bool model_sends_gradient(const struct model *model, const struct model_chunk *chunk) {
-    return chunk->first > 0 && chunk->first > model->lowest;
+    return chunk->first > 0 && chunk->first > model->share.lowest;
 }
 /* Whether the stash keeps something of the layer for its backward. */
 bool model_keeps(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer);
@@ -194,22 +231,22 @@ int block_forward(const struct block_pass *pass);
 /* The layer's prefix, of its hooks; 0 tokens: none. */
 int block_prefix(const struct model *model, int64_t layer, struct hook_prefix *prefix);
 /* For `rows` rows of keys and values into the layer's pages; whoever calls it says where these are. */
-struct kv_append block_append_call(const struct model *model, const struct model_kv *kv, int64_t layer, int64_t rows);
-/* model->d holds the gradient of the block's output, then of its input. */
+struct kv_append block_append_call(const struct model *model, const struct model_kv *kv, const int32_t *place,
+                                   int64_t layer, int64_t rows);
+/* pass->d holds the gradient of the block's output, then of its input. */
 int block_backward(const struct block_pass *pass);
 size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum attach_place place);
 
 /* layers.c: the pieces that blocks, embedding and head share. */
 /* `rows` of the residual stream: those of this rank. */
-int norm_forward(struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y, float *mean,
-                 float *rstd);
+int norm_forward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y,
+                 float *mean, float *rstd);
 /* dx = gradient of x through the norm + dx_add. */
-int norm_backward(struct model *model, const struct norm_params *norm, int64_t rows, const void *x, const float *mean,
-                  const float *rstd, const void *dy, const void *dx_add, void *dx);
-/* y = residual + dropout(x), residual may be NULL; `site` as in model_dropout_site. `rows` of the whole batch. */
-int dropout_forward(struct model *model, int64_t rows, double p, uint32_t site, const void *residual, const void *x,
-                    void *y);
-int dropout_backward(struct model *model, int64_t rows, double p, uint32_t site, const void *dy, void *dx);
+int norm_backward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x,
+                  const float *mean, const float *rstd, const void *dy, const void *dx_add, void *dx);
+/* y = residual + dropout(x), residual may be NULL; `site` as in model_dropout_site. */
+int dropout_forward(const struct pass *pass, double p, uint32_t site, const void *residual, const void *x, void *y);
+int dropout_backward(const struct pass *pass, double p, uint32_t site, const void *dy, void *dx);
 static inline uint32_t model_dropout_site(int64_t layer, int is_mlp) {
     return (uint32_t)(1 + 2 * layer + is_mlp); /* 0 is the embedding */
 }
@@ -220,31 +257,41 @@ void head_staging_close(struct model *model);
 /* Chooses them, and puts their labels and weights on the device; `head` has its arrays. */
 void head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head);
 /* Where they are not all. Their final norm, whole on every tensor rank where the head reads it; and from the head's
- * gradient there, a part on every tensor rank, model->d of all rows. In between model->branch keeps their x_last. */
-int head_rows_forward(struct model *model);
-int head_rows_backward(struct model *model, int64_t rows);
+ * gradient there, a part on every tensor rank, pass->d of all rows. In between scratch.branch keeps their x_last. */
+int head_rows_forward(const struct pass *pass);
+int head_rows_backward(const struct pass *pass);
+/* How many rows of a batch go through the head, with the fill; its own number where all do. */
+int64_t head_rows_count(const struct model_batch *batch);
 /* losses [rows]: in, of the head's rows; out, of the batch's, 0 of those that are not among them. */
-void head_rows_put_back(const struct model *model, float *losses);
+void head_rows_put_back(const struct model_batch *batch, float *losses);
 
 /* ends.c: embedding and head. */
 /* The number of ids that rows may have: the vocabulary, and behind it the virtual tokens of all methods. */
 int embedding_ids(const struct model *model, int64_t *ids);
-int embedding_pass_forward(struct model *model, int64_t rows, bool has_dropout, void *x);
-int embedding_pass_backward(struct model *model, int64_t rows, bool has_dropout, void *dx);
-/* Losses of the stash's x_last added to loss_sum; with `train` also model->d and the head's gradients, logits chunk by
+int embedding_pass_forward(const struct pass *pass, void *x);
+/* From pass->d. */
+int embedding_pass_backward(const struct pass *pass);
+/* Losses of the stash's x_last added to loss_sum; with `train` also pass->d and the head's gradients, logits chunk by
  * chunk. */
-int head_pass(struct model *model, int64_t rows, bool train, bool overwrite_gradients);
+int head_pass(const struct pass *pass, bool train);
 /* The losses of a call whose columns are cut over the tensor ranks; with `train` also its gradient. */
 int head_join_loss(struct model *model, const struct cross_entropy *call, bool train);
-/* Logits of rows [first, first + count) of model->final into model->logits. */
+/* Logits of rows [first, first + count) of scratch.final into scratch.logits. */
 int head_logits(struct model *model, int64_t first, int64_t count);
 
 /* pass.c: the batch stands in the stash. */
-int pass_forward(struct model *model, const struct model_pass *pass, const void *x, void *y);
-int pass_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
+int pass_forward(struct model *model, const struct model_pass *asked, const void *x, void *y);
+int pass_backward(struct model *model, const struct model_pass *asked, const void *dy, void *dx);
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y);
 
 /* infer.c */
+/* Of the one chunk that inference has. */
+static inline int64_t model_first_layer(const struct model *model) {
+    return model->options.chunks[0].first;
+}
+static inline int64_t model_layers(const struct model *model) {
+    return model->options.chunks[0].count;
+}
 int64_t model_kv_page_elements(const struct model *model);
 /* An inference step of `rows` rows while planning. */
 int model_plan_step(struct model *model, int64_t rows);

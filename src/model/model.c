@@ -73,15 +73,16 @@ static int cut(struct model *model) {
                            "ranks",
                            (long long)c->num_attention_heads, (long long)c->num_query_groups,
                            (long long)c->ffn_hidden_size, tensors);
-    model->heads = c->num_attention_heads / tensors;
-    model->first_head = t * model->heads;
-    model->query_groups = c->num_query_groups / tensors;
-    model->ffn = c->ffn_hidden_size / tensors;
-    model->first_token = param_share(c->vocab_size, t, tensors);
-    model->vocab = param_share(c->vocab_size, t + 1, tensors) - model->first_token;
-    model->qkv = (model->heads + 2 * model->query_groups) * (c->hidden_size / c->num_attention_heads);
-    model->vocab_stride = (model->vocab + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
-    model->whole_vocab_stride =
+    model->share.heads = c->num_attention_heads / tensors;
+    model->share.first_head = t * model->share.heads;
+    model->share.query_groups = c->num_query_groups / tensors;
+    model->share.ffn = c->ffn_hidden_size / tensors;
+    model->share.first_token = param_share(c->vocab_size, t, tensors);
+    model->share.vocab = param_share(c->vocab_size, t + 1, tensors) - model->share.first_token;
+    model->share.qkv = (model->share.heads + 2 * model->share.query_groups) * (c->hidden_size / c->num_attention_heads);
+    model->share.vocab_stride =
+        (model->share.vocab + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
+    model->share.whole_vocab_stride =
         (c->vocab_size + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
     return STATUS_OK;
 }
@@ -104,7 +105,7 @@ bool model_has_backward(const struct model_options *options, int64_t end) {
 }
 
 struct model_stash *model_stash(struct model *model, int number) {
-    return number < 0 ? model->passing_stash : &model->stashes[number];
+    return number < 0 ? model->kept.passing_stash : &model->kept.stashes[number];
 }
 
 /* Where chunks go that keep nothing, and which layers of others do. */
@@ -112,10 +113,10 @@ static void open_passing(struct model *model) {
     const struct model_options *o = &model->options;
     const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
     bool all_pass = !model_has_backward(o, last->first + last->count);
-    model->passing_stash = &model->stashes[all_pass ? 0 : o->stashes];
-    model->kept_from = model->lowest < last->first                 ? 0
-                       : model->lowest < last->first + last->count ? model->lowest - last->first
-                                                                   : last->count;
+    model->kept.passing_stash = &model->kept.stashes[all_pass ? 0 : o->stashes];
+    model->kept.first_layer = model->share.lowest < last->first                 ? 0
+                              : model->share.lowest < last->first + last->count ? model->share.lowest - last->first
+                                                                                : last->count;
 }
 
 /* The chunks of this rank, and the stashes of their activations. */
@@ -134,19 +135,17 @@ static int open_stage(struct model *model) {
     if (end > layers)
         return status_fail(STATUS_INVALID, "a stage of layer %lld in a model of %lld", (long long)end,
                            (long long)layers);
-    model->has_embedding = o->chunks[0].first == 0;
-    model->has_head = end == layers;
-    model->lowest = o->use == MODEL_TRAIN ? model_lowest_layer(o) : -1;
-    model->chunk = &o->chunks[0];
+    model->share.has_embedding = o->chunks[0].first == 0;
+    model->share.has_head = end == layers;
+    model->share.lowest = o->use == MODEL_TRAIN ? model_lowest_layer(o) : -1;
     size_t count = (size_t)o->chunks[0].count;
-    model->stashes = calloc((size_t)o->stashes + 1, sizeof *model->stashes);
-    model->saved = calloc((size_t)o->stashes * count, sizeof *model->saved);
-    model->again = calloc(count, sizeof *model->again);
-    if (!model->stashes || !model->saved || !model->again)
+    model->kept.stashes = calloc((size_t)o->stashes + 1, sizeof *model->kept.stashes);
+    model->kept.saved = calloc((size_t)o->stashes * count, sizeof *model->kept.saved);
+    model->kept.again = calloc(count, sizeof *model->kept.again);
+    if (!model->kept.stashes || !model->kept.saved || !model->kept.again)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int stash = 0; stash < o->stashes; stash++)
-        model->stashes[stash].saved = model->saved + (size_t)stash * count;
-    model->stash = &model->stashes[0];
+        model->kept.stashes[stash].saved = model->kept.saved + (size_t)stash * count;
     open_passing(model);
     return STATUS_OK;
 }
@@ -163,22 +162,22 @@ bool model_has_layer(const struct model_options *options, int64_t layer) {
 static int choose_parameters(struct model *model) {
     const struct model_options *o = &model->options;
     size_t count = (size_t)model->table.count;
-    model->is_held = calloc(count, sizeof *model->is_held);
-    model->is_copy = calloc(count, sizeof *model->is_copy);
-    if (!model->is_held || !model->is_copy)
+    model->share.is_held = calloc(count, sizeof *model->share.is_held);
+    model->share.is_copy = calloc(count, sizeof *model->share.is_copy);
+    if (!model->share.is_held || !model->share.is_copy)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < count; i++) {
         int64_t layer = model->table.rows[i].layer;
-        model->is_held[i] = layer < 0                      ? model->has_embedding
-                            : layer < o->config.num_layers ? model_has_layer(o, layer)
-                                                           : model->has_head;
+        model->share.is_held[i] = layer < 0                      ? model->share.has_embedding
+                                  : layer < o->config.num_layers ? model_has_layer(o, layer)
+                                                                 : model->share.has_head;
     }
     int token_table = find(model, -1, "embedding.token.weight");
     bool is_tied = !o->config.untie_embeddings_and_output_weights;
-    if (is_tied && model->has_head && !model->has_embedding)
-        model->is_held[token_table] = model->is_copy[token_table] = true;
-    model->table.rows[token_table].is_linear = is_tied && model->has_head;
-    model->table.rows[token_table].is_embedding = model->has_embedding;
+    if (is_tied && model->share.has_head && !model->share.has_embedding)
+        model->share.is_held[token_table] = model->share.is_copy[token_table] = true;
+    model->table.rows[token_table].is_linear = is_tied && model->share.has_head;
+    model->table.rows[token_table].is_embedding = model->share.has_embedding;
     return STATUS_OK;
 }
 
@@ -187,7 +186,7 @@ static int choose_parameters(struct model *model) {
 static int plan_workspace(struct model *model) {
     const struct model_options *o = &model->options;
     int status = STATUS_OK;
-    struct device_batch *batch = &model->stashes[0].batch;
+    struct device_batch *batch = &model->kept.stashes[0].batch;
     batch->segments = 1;
     for (int64_t rows = 1; !status; rows = rows * 2 < o->max_rows ? rows * 2 : o->max_rows) {
         struct model_pass pass = {.has_dropout = true};
@@ -222,8 +221,8 @@ static int build(struct model *model, struct model_plan *plan) {
         model->table.rows[i].is_trainable = false;
     struct param_part part = {.tensor = model->rank->place.tensor,
                               .tensors = model->rank->grid.tensor,
-                              .is_held = model->is_held,
-                              .is_copy = model->is_copy};
+                              .is_held = model->share.is_held,
+                              .is_copy = model->share.is_copy};
     if (!status)
         status = param_store_sketch(
             &model->store, &(const struct param_store_options){.table = &model->table,
@@ -264,10 +263,10 @@ static int allocate(struct model *model, const struct model_plan *plan) {
     model_place_activations(model, &arena);
     status = upload_open(&model->upload, model->rank->device, model_upload_bytes(model));
     if (!status && model->options.use == MODEL_INFER)
-        status =
-            device_host_alloc(model->rank->device, model_results_bytes(model->options.max_logit_rows), &model->fetched);
-    if (!status && model->loss_sum)
-        status = stream_zero(model->rank->exec.stream, model->loss_sum, sizeof *model->loss_sum);
+        status = device_host_alloc(model->rank->device, model_results_bytes(model->options.max_logit_rows),
+                                   &model->step.fetched);
+    if (!status && model->scratch.loss_sum)
+        status = stream_zero(model->rank->exec.stream, model->scratch.loss_sum, sizeof *model->scratch.loss_sum);
     return status ? status : rank_allocate_workspace(model->rank);
 }
 
@@ -295,17 +294,17 @@ void model_close(struct model *model) {
     if (!model)
         return;
     device_free(model->rank->device, model->activations);
-    device_host_free(model->rank->device, model->fetched);
+    device_host_free(model->rank->device, model->step.fetched);
     upload_close(&model->upload);
     head_staging_close(model);
     param_store_close(&model->store);
     param_table_free(&model->table);
     free(model->blocks);
-    free(model->stashes);
-    free(model->saved);
-    free(model->again);
-    free(model->is_held);
-    free(model->is_copy);
+    free(model->kept.stashes);
+    free(model->kept.saved);
+    free(model->kept.again);
+    free(model->share.is_held);
+    free(model->share.is_copy);
     free(model);
 }
 

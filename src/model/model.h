@@ -158,8 +158,9 @@ int model_train_step(struct model *model, const struct model_batch *batch, const
 int model_evaluate(struct model *model, const struct model_batch *batch);
 /* Reads the loss sum and clears it; waits for the stream. */
 int model_loss(struct model *model, double *loss);
-/* -log p(label) of each row of the last model_evaluate or model_train_step whose loss counts, to host memory [N]. */
-int model_row_losses(struct model *model, float *losses);
+/* -log p(label) of each row of `batch` whose loss counts, to host memory [N]; that batch must be the last that went
+ * through model_evaluate or model_train_step. */
+int model_row_losses(struct model *model, const struct model_batch *batch, float *losses);
 /* The logits [N, V] fp32 of a batch without dropout, to host memory: for tests and the uncached path. */
 int model_logits(struct model *model, const struct model_batch *batch, float *logits);
 

@@ -45,102 +45,102 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
 /* ---- forward and backward ---- */
 
 /* What a chunk's layers and ends have of the parameters. */
-static bool is_of_chunk(const struct model *model, int id) {
-    const struct model_chunk *chunk = model->chunk;
+static bool is_of_chunk(const struct model *model, const struct model_chunk *chunk, int id) {
     int64_t layer = model->table.rows[id].layer, end = chunk->first + chunk->count;
-    bool is_before = layer < 0 && chunk->first == 0,
-         is_behind = layer == end && end == model->options.config.num_layers;
+    bool is_before = layer < 0 && chunk_has_embedding(chunk), is_behind = layer == end && chunk_has_head(model, chunk);
     return is_before || is_behind || (layer >= chunk->first && layer < end);
 }
 
 /* Weight gradients of linears are overwritten by the first micro batch; all others only ever add. */
-static int clear_gradients(struct model *model) {
+static int clear_gradients(const struct pass *pass) {
+    const struct model *model = pass->model;
     const struct param_store *store = &model->store;
     int status = STATUS_OK;
     for (int i = 0; i < model->table.count && !status && !model->rank->is_planning; i++) {
         float *gradient = param_gradient(store, i);
-        if (gradient && !model->table.rows[i].is_linear && is_of_chunk(model, i))
+        if (gradient && !model->table.rows[i].is_linear && is_of_chunk(model, pass->chunk, i))
             status =
                 stream_zero(model->rank->exec.stream, gradient, (size_t)param_local_elements(store, i) * sizeof(float));
     }
     return status;
 }
 
-static void enter(struct model *model, int chunk, int stash) {
-    model->chunk = &model->options.chunks[chunk];
-    model->stash = model_stash(model, stash);
-}
-
-static bool starts_here(const struct model *model) {
-    return model->chunk->first == 0;
-}
-
-static bool ends_here(const struct model *model) {
-    return model->chunk->first + model->chunk->count == model->options.config.num_layers;
-}
-
-/* Where `layer` of the current chunk, counted from its first, puts what it makes. */
-static const struct block_saved *saved_of(const struct model *model, const struct model_pass *pass, int64_t layer) {
-    return model_keeps(model, model->chunk, pass->stash, layer) ? &model->stash->saved[layer]
-                                                                : &model->passing[layer % 2];
-}
-
-/* `layer` of the current chunk, counted from its first; `y`: where the chunk's output goes. */
-static struct block_pass block_pass_of(struct model *model, int64_t layer, void *y, const struct model_pass *pass,
-                                       const struct hook_segment *segment) {
-    bool is_last = layer + 1 == model->chunk->count;
-    return (struct block_pass){
+/* `all`: the rows of the batch that stands in the stash, as one segment. */
+static struct pass pass_of(struct model *model, const struct model_pass *asked, const struct hook_segment *all) {
+    const struct model_stash *stash = model_stash(model, asked->stash);
+    return (struct pass){
         .model = model,
-        .layer = model->chunk->first + layer,
-        .saved = saved_of(model, pass, layer),
-        .out = is_last ? y : saved_of(model, pass, layer + 1)->x,
-        .rows = model->stash->batch.rows,
-        .has_dropout = pass->has_dropout,
-        .overwrite_gradients = pass->is_first_micro_batch,
-        .segments = segment,
+        .asked = *asked,
+        .chunk = &model->options.chunks[asked->chunk],
+        .stash = stash,
+        .batch = &stash->batch,
+        .rows = all->rows,
+        .segments = all,
         .segment_count = 1,
     };
 }
 
-static size_t stream_bytes(const struct model *model) {
-    return (size_t)(rank_stream_rows(model->rank, model->stash->batch.rows) * model->options.config.hidden_size) *
+static struct hook_segment all_rows(struct model *model, const struct model_pass *asked) {
+    return (struct hook_segment){.rows = model_stash(model, asked->stash)->batch.rows};
+}
+
+/* Where `layer` of the chunk, counted from its first, puts what it makes. */
+static const struct block_saved *saved_of(const struct pass *pass, int64_t layer) {
+    const struct model *model = pass->model;
+    return model_keeps(model, pass->chunk, pass->asked.stash, layer) ? &pass->stash->saved[layer]
+                                                                     : &model->kept.passing[layer % 2];
+}
+
+/* `layer` of the chunk, counted from its first; `y`: where the chunk's output goes. */
+static struct block_pass block_pass_of(const struct pass *pass, int64_t layer, void *y) {
+    bool is_last = layer + 1 == pass->chunk->count;
+    return (struct block_pass){
+        .pass = pass,
+        .layer = pass->chunk->first + layer,
+        .saved = saved_of(pass, layer),
+        .out = is_last ? y : saved_of(pass, layer + 1)->x,
+    };
+}
+
+static size_t stream_bytes(const struct pass *pass) {
+    const struct model *model = pass->model;
+    return (size_t)(rank_stream_rows(model->rank, pass->rows) * model->options.config.hidden_size) *
            dtype_bytes(model->options.dtype);
 }
 
 /* The embedding, or what came from the layer before; then the blocks. */
-int pass_forward(struct model *model, const struct model_pass *pass, const void *x, void *y) {
-    enter(model, pass->chunk, pass->stash);
-    int64_t rows = model->stash->batch.rows;
-    struct hook_segment segment = {.rows = rows};
+int pass_forward(struct model *model, const struct model_pass *asked, const void *x, void *y) {
+    struct hook_segment all = all_rows(model, asked);
+    struct pass pass = pass_of(model, asked, &all);
     int status = STATUS_OK;
-    void *first = saved_of(model, pass, 0)->x;
-    if (starts_here(model))
-        status = embedding_pass_forward(model, rows, pass->has_dropout, first);
+    void *first = saved_of(&pass, 0)->x;
+    if (chunk_has_embedding(pass.chunk))
+        status = embedding_pass_forward(&pass, first);
     else if (!model->rank->is_planning)
-        status = stream_copy(model->rank->exec.stream, first, x, stream_bytes(model));
-    for (int64_t layer = 0; layer < model->chunk->count && !status; layer++) {
+        status = stream_copy(model->rank->exec.stream, first, x, stream_bytes(&pass));
+    for (int64_t layer = 0; layer < pass.chunk->count && !status; layer++) {
         struct block_pass block =
-            block_pass_of(model, layer, ends_here(model) ? model->stash->x_last : y, pass, &segment);
+            block_pass_of(&pass, layer, chunk_has_head(model, pass.chunk) ? pass.stash->x_last : y);
         status = block_forward(&block);
     }
-    model->fresh = model->stash;
+    model->kept.fresh = pass.stash;
     return status;
 }
 
 /* Before the backward of `layer`: the forward of its group, if the last layer of one that kept its input alone. Not of
  * the chunk's last group while it is still as the forward left it. */
-static int run_again(struct model *model, int64_t layer, bool is_fresh, const struct model_pass *pass) {
-    struct hook_segment segment = {.rows = model->stash->batch.rows};
+static int run_again(const struct pass *pass, int64_t layer) {
+    const struct model *model = pass->model;
     int64_t first, end, next_first, next_end;
     int status = STATUS_OK;
-    if (!model_recompute_group(model, pass->stash, layer, &first, &end) || layer + 1 != end)
+    if (!model_recompute_group(model, pass->asked.stash, layer, &first, &end) || layer + 1 != end)
         return STATUS_OK;
     bool is_last =
-        end == model->chunk->count || !model_recompute_group(model, pass->stash, end, &next_first, &next_end);
-    if (is_fresh && is_last)
+        end == pass->chunk->count || !model_recompute_group(model, pass->asked.stash, end, &next_first, &next_end);
+    if (pass->is_fresh && is_last)
         return STATUS_OK;
     for (int64_t again = first; again < end && !status; again++) {
-        struct block_pass block = block_pass_of(model, again, model->branch, pass, &segment);
+        struct block_pass block = block_pass_of(pass, again, model->scratch.branch);
         block.is_again = again + 1 == end;
         status = block_forward(&block);
     }
@@ -148,60 +148,70 @@ static int run_again(struct model *model, int64_t layer, bool is_fresh, const st
 }
 
 /* The gradients of a layer are what they will be. */
-static int layer_done(struct model *model, const struct model_pass *pass, int64_t layer) {
-    int status =
-        pass->is_last_micro_batch ? gradient_sum_over_tensor(model->rank, &model->store, (int)layer) : STATUS_OK;
-    return !status && pass->layer_done ? pass->layer_done(pass->context, (int)layer) : status;
+static int layer_done(const struct pass *pass, int64_t layer) {
+    const struct model_pass *asked = &pass->asked;
+    int status = asked->is_last_micro_batch
+                     ? gradient_sum_over_tensor(pass->model->rank, &pass->model->store, (int)layer)
+                     : STATUS_OK;
+    return !status && asked->layer_done ? asked->layer_done(asked->context, (int)layer) : status;
 }
 
-static int run_blocks_backward(struct model *model, const struct model_pass *pass, bool is_fresh) {
-    struct hook_segment segment = {.rows = model->stash->batch.rows};
+static int run_blocks_backward(const struct pass *pass) {
+    int64_t lowest = pass->model->share.lowest;
     int status = STATUS_OK;
-    for (int64_t layer = model->chunk->count - 1; layer >= 0 && !status; layer--) {
-        struct block_pass block = block_pass_of(model, layer, NULL, pass, &segment);
-        if (block.layer < model->lowest)
+    for (int64_t layer = pass->chunk->count - 1; layer >= 0 && !status; layer--) {
+        struct block_pass block = block_pass_of(pass, layer, NULL);
+        if (block.layer < lowest)
             return STATUS_OK;
-        block.is_lowest = block.layer == model->lowest;
-        block.is_fresh = is_fresh && layer + 1 == model->chunk->count;
-        status = run_again(model, layer, is_fresh, pass);
+        block.is_lowest = block.layer == lowest;
+        block.is_fresh = pass->is_fresh && layer + 1 == pass->chunk->count;
+        status = run_again(pass, layer);
         if (!status)
             status = block_backward(&block);
         if (!status)
-            status = layer_done(model, pass, block.layer);
+            status = layer_done(pass, block.layer);
     }
     return status;
 }
 
 /* The head, or what came from the layer behind; then the blocks, and the embedding. */
-int pass_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx) {
-    enter(model, pass->chunk, pass->stash);
-    bool is_fresh = model->fresh == model->stash;
-    int64_t rows = model->stash->batch.rows;
-    model->fresh = NULL;
-    if (!model_has_backward(&model->options, model->chunk->first + model->chunk->count))
-        return STATUS_OK;
-    int status = pass->is_first_micro_batch ? clear_gradients(model) : STATUS_OK;
-    model->d = model_sends_gradient(model, model->chunk) ? dx : model->own_d;
-    if (!status && ends_here(model))
-        status = head_pass(model, rows, true, pass->is_first_micro_batch);
+static int run_backward(const struct pass *pass, const void *dy) {
+    struct model *model = pass->model;
+    bool has_head = chunk_has_head(model, pass->chunk);
+    int status = pass->asked.is_first_micro_batch ? clear_gradients(pass) : STATUS_OK;
+    if (!status && has_head)
+        status = head_pass(pass, true);
     else if (!status && !model->rank->is_planning)
-        status = stream_copy(model->rank->exec.stream, model->d, dy, stream_bytes(model));
-    if (!status && ends_here(model))
-        status = layer_done(model, pass, model->options.config.num_layers);
+        status = stream_copy(model->rank->exec.stream, pass->d, dy, stream_bytes(pass));
+    if (!status && has_head)
+        status = layer_done(pass, model->options.config.num_layers);
     if (!status)
-        status = run_blocks_backward(model, pass, is_fresh);
-    if (status || !starts_here(model))
+        status = run_blocks_backward(pass);
+    if (status || !chunk_has_embedding(pass->chunk))
         return status;
-    if (model->lowest < 0)
-        status = embedding_pass_backward(model, rows, pass->has_dropout, model->d);
-    return status ? status : layer_done(model, pass, -1);
+    if (model->share.lowest < 0)
+        status = embedding_pass_backward(pass);
+    return status ? status : layer_done(pass, -1);
+}
+
+int pass_backward(struct model *model, const struct model_pass *asked, const void *dy, void *dx) {
+    struct hook_segment all = all_rows(model, asked);
+    struct pass pass = pass_of(model, asked, &all);
+    pass.d = model_sends_gradient(model, pass.chunk) ? dx : model->gradients.stream;
+    pass.is_fresh = model->kept.fresh == pass.stash;
+    model->kept.fresh = NULL;
+    return model_has_backward(&model->options, pass.chunk->first + pass.chunk->count) ? run_backward(&pass, dy)
+                                                                                      : STATUS_OK;
 }
 
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
-    int status = pass_forward(model, &(const struct model_pass){.chunk = chunk}, x, y);
-    if (!status && ends_here(model))
-        status = head_pass(model, model->stash->batch.rows, false, false);
-    model->fresh = NULL;
+    struct model_pass asked = {.chunk = chunk};
+    struct hook_segment all = all_rows(model, &asked);
+    struct pass pass = pass_of(model, &asked, &all);
+    int status = pass_forward(model, &asked, x, y);
+    if (!status && chunk_has_head(model, pass.chunk))
+        status = head_pass(&pass, false);
+    model->kept.fresh = NULL;
     return status;
 }
 
@@ -227,7 +237,7 @@ int model_sum_tied_gradients(struct model *model) {
 }
 
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y) {
-    int status = upload_batch(model, batch, &model->stashes[0].batch);
+    int status = upload_batch(model, batch, &model_stash(model, 0)->batch);
     return status ? status : pass_evaluate(model, chunk, x, y);
 }
 
@@ -242,34 +252,37 @@ int model_evaluate(struct model *model, const struct model_batch *batch) {
 
 int model_loss(struct model *model, double *loss) {
     *loss = 0;
-    if (!model->has_head)
+    if (!model->share.has_head)
         return STATUS_OK;
     struct stream *stream = model->rank->exec.stream;
-    int status = stream_copy_to_host(stream, loss, model->loss_sum, sizeof *loss);
+    int status = stream_copy_to_host(stream, loss, model->scratch.loss_sum, sizeof *loss);
     if (!status)
         status = stream_wait(stream);
-    return status ? status : stream_zero(stream, model->loss_sum, sizeof *loss);
+    return status ? status : stream_zero(stream, model->scratch.loss_sum, sizeof *loss);
 }
 
-int model_row_losses(struct model *model, float *losses) {
+int model_row_losses(struct model *model, const struct model_batch *batch, float *losses) {
     struct stream *stream = model->rank->exec.stream;
-    size_t bytes = (size_t)model->stash->batch.head.count * sizeof *losses;
-    int status = stream_copy_to_host(stream, losses, model->losses, bytes);
+    if (!model->share.has_head)
+        return STATUS_OK;
+    size_t bytes = (size_t)head_rows_count(batch) * sizeof *losses;
+    int status = stream_copy_to_host(stream, losses, model->scratch.losses, bytes);
     if (!status)
         status = stream_wait(stream);
     if (!status)
-        head_rows_put_back(model, losses);
+        head_rows_put_back(batch, losses);
     return status;
 }
 
-/* One chunk of model->logits to host rows of V floats. */
+/* One chunk of scratch.logits to host rows of V floats. */
 static int fetch_logits(struct model *model, int64_t count, float *out) {
-    int64_t V = model->options.config.vocab_size, stride = model->vocab_stride;
+    int64_t V = model->options.config.vocab_size, stride = model->share.vocab_stride;
     size_t width = dtype_bytes(model->options.dtype);
     char *host = malloc((size_t)(count * stride) * width);
     if (!host)
         return status_fail(STATUS_MEMORY, "out of memory");
-    int status = stream_copy_to_host(model->rank->exec.stream, host, model->logits, (size_t)(count * stride) * width);
+    int status =
+        stream_copy_to_host(model->rank->exec.stream, host, model->scratch.logits, (size_t)(count * stride) * width);
     if (!status)
         status = stream_wait(model->rank->exec.stream);
     for (int64_t i = 0; i < count && !status; i++)
@@ -281,12 +294,12 @@ static int fetch_logits(struct model *model, int64_t count, float *out) {
 }
 
 int model_logits(struct model *model, const struct model_batch *batch, float *logits) {
-    int status = upload_batch(model, batch, &model->stashes[0].batch);
+    int status = upload_batch(model, batch, &model_stash(model, 0)->batch);
     if (!status)
         status = pass_forward(model, &(const struct model_pass){0}, NULL, NULL);
     if (!status)
-        status = norm_forward(model, &model->final_norm, batch->rows, model->stash->x_last, model->final,
-                              model->final_mean, model->final_rstd);
+        status = norm_forward(model, &model->final_norm, batch->rows, model_stash(model, 0)->x_last,
+                              model->scratch.final, model->scratch.final_mean, model->scratch.final_rstd);
     for (int64_t first = 0; first < batch->rows && !status; first += HEAD_CHUNK_ROWS) {
         int64_t count = batch->rows - first < HEAD_CHUNK_ROWS ? batch->rows - first : HEAD_CHUNK_ROWS;
         status = head_logits(model, first, count);

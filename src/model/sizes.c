@@ -25,7 +25,7 @@ static size_t stream_row_bytes(const struct model *model) {
 }
 
 static int64_t kv_columns(const struct model *model) {
-    return model->query_groups * model->options.config.hidden_size / model->options.config.num_attention_heads;
+    return model->share.query_groups * model->options.config.hidden_size / model->options.config.num_attention_heads;
 }
 
 static size_t stream_bytes(const struct model *model) {
@@ -33,7 +33,7 @@ static size_t stream_bytes(const struct model *model) {
 }
 
 static size_t ffn_bytes(const struct model *model) {
-    return (size_t)model->options.max_rows * (size_t)model->ffn * dtype_bytes(model->options.dtype);
+    return (size_t)model->options.max_rows * (size_t)model->share.ffn * dtype_bytes(model->options.dtype);
 }
 
 enum { EVERY_LAYER = -1 };
@@ -56,7 +56,7 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
                         const struct block_saved *shared) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
-    size_t width = dtype_bytes(o->dtype), heads_row = (size_t)(model->qkv - 2 * kv_columns(model)) * width;
+    size_t width = dtype_bytes(o->dtype), heads_row = (size_t)(model->share.qkv - 2 * kv_columns(model)) * width;
     bool is_within = shared && o->recompute.how == RECOMPUTE_SELECTIVE;
     bool is_unread = shared && o->is_frozen, no_norms = is_within && o->recompute.layernorm;
     bool no_norm1 = no_norms || (is_unread && !has_hooks(model, layer, ATTACH_QKV, ATTACH_AFTER_ATTENTION));
@@ -64,7 +64,7 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
     bool no_gelu =
         (is_within && o->recompute.mlp_act) || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_FC2));
     saved->norm1 = no_norm1 ? shared->norm1 : arena_take(arena, stream_bytes(model));
-    saved->qkv = arena_take(arena, N * (size_t)model->qkv * width);
+    saved->qkv = arena_take(arena, N * (size_t)model->share.qkv * width);
     saved->attention = arena_take(arena, N * heads_row);
     saved->middle = arena_take(arena, stream_bytes(model));
     saved->norm2 = no_norm2 ? shared->norm2 : arena_take(arena, stream_bytes(model));
@@ -74,7 +74,7 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
     saved->rstd1 = arena_take(arena, own * sizeof(float));
     saved->mean2 = arena_take(arena, own * sizeof(float));
     saved->rstd2 = arena_take(arena, own * sizeof(float));
-    saved->lse = arena_take(arena, N * (size_t)model->heads * sizeof(float));
+    saved->lse = arena_take(arena, N * (size_t)model->share.heads * sizeof(float));
 }
 
 /* `layer` of each chunk: what the one that keeps most keeps. */
@@ -92,7 +92,7 @@ static void place_hooks(struct model *model, struct arena *arena, int64_t layer,
 
 bool model_recompute_group(const struct model *model, int stash, int64_t layer, int64_t *first, int64_t *end) {
     const struct model_recompute *r = &model->options.recompute;
-    int64_t layers = model->options.chunks[0].count, from = model->kept_from;
+    int64_t layers = model->options.chunks[0].count, from = model->kept.first_layer;
     bool is_partial = !model->options.partial_stashes || stash < model->options.partial_stashes;
     bool is_uniform = r->how == RECOMPUTE_UNIFORM && layer >= from;
     *first = is_uniform ? from + (layer - from) / r->num_layers * r->num_layers : layer;
@@ -105,7 +105,7 @@ bool model_recompute_group(const struct model *model, int stash, int64_t layer, 
 bool model_keeps(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer) {
     int64_t first, end;
     model_recompute_group(model, stash, layer, &first, &end);
-    return chunk->first + end > model->lowest;
+    return chunk->first + end > model->share.lowest;
 }
 
 /* What a micro batch keeps of a chunk until its backward. Layers that are computed again share sets, as many as a group
@@ -113,15 +113,15 @@ bool model_keeps(const struct model *model, const struct model_chunk *chunk, int
  * where what is computed again within a layer stands. */
 static void place_kept_blocks(struct model *model, struct arena *arena, int stash, int64_t *placed,
                               const struct block_saved *shared) {
-    for (int64_t layer = model->kept_from; layer < model->options.chunks[0].count; layer++) {
-        struct block_saved *saved = &model->stashes[stash].saved[layer];
+    for (int64_t layer = model->kept.first_layer; layer < model->options.chunks[0].count; layer++) {
+        struct block_saved *saved = &model->kept.stashes[stash].saved[layer];
         int64_t first, end;
         if (model_recompute_group(model, stash, layer, &first, &end)) {
             if (layer - first == *placed) {
-                place_saved(model, arena, EVERY_LAYER, &model->again[*placed], shared);
-                model->again[(*placed)++].x = layer > first ? arena_take(arena, stream_bytes(model)) : NULL;
+                place_saved(model, arena, EVERY_LAYER, &model->kept.again[*placed], shared);
+                model->kept.again[(*placed)++].x = layer > first ? arena_take(arena, stream_bytes(model)) : NULL;
             }
-            *saved = model->again[layer - first];
+            *saved = model->kept.again[layer - first];
         } else {
             place_saved(model, arena, layer, saved, shared);
             first = layer;
@@ -139,20 +139,20 @@ static void place_passing_layers(struct model *model, struct arena *arena, const
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, width = dtype_bytes(o->dtype);
     struct block_saved set = {.norm1 = shared->norm1, .norm2 = shared->norm2, .gelu = shared->gelu};
-    if (model->lowest <= o->chunks[0].first)
+    if (model->share.lowest <= o->chunks[0].first)
         return;
-    set.qkv = again ? again->qkv : arena_take(arena, N * (size_t)model->qkv * width);
+    set.qkv = again ? again->qkv : arena_take(arena, N * (size_t)model->share.qkv * width);
     set.attention =
-        again ? again->attention : arena_take(arena, N * (size_t)(model->qkv - 2 * kv_columns(model)) * width);
+        again ? again->attention : arena_take(arena, N * (size_t)(model->share.qkv - 2 * kv_columns(model)) * width);
     set.middle = again ? again->middle : arena_take(arena, stream_bytes(model));
     for (int64_t i = 0; i < 2; i++) {
-        model->passing[i] = set;
-        if (model->lowest - o->chunks[0].first > i && o->chunks[0].count > i)
-            model->passing[i].x = arena_take(arena, stream_bytes(model));
+        model->kept.passing[i] = set;
+        if (model->share.lowest - o->chunks[0].first > i && o->chunks[0].count > i)
+            model->kept.passing[i].x = arena_take(arena, stream_bytes(model));
     }
-    if (model->passing_stash == &model->stashes[o->stashes] &&
+    if (model->kept.passing_stash == &model->kept.stashes[o->stashes] &&
         !model_has_backward(o, o->chunks[0].first + o->chunks[0].count))
-        place_batch(model, arena, &model->passing_stash->batch);
+        place_batch(model, arena, &model->kept.passing_stash->batch);
 }
 
 static void place_stashes(struct model *model, struct arena *arena) {
@@ -167,16 +167,16 @@ static void place_stashes(struct model *model, struct arena *arena) {
     if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->mlp_act))
         shared.gelu = arena_take(arena, ffn_bytes(model));
     for (int stash = 0; stash < model->options.stashes; stash++) {
-        place_batch(model, arena, &model->stashes[stash].batch);
+        place_batch(model, arena, &model->kept.stashes[stash].batch);
         place_kept_blocks(model, arena, stash, &placed, &shared);
-        model->stashes[stash].x_last = model->has_head ? arena_take(arena, stream_bytes(model)) : NULL;
+        model->kept.stashes[stash].x_last = model->share.has_head ? arena_take(arena, stream_bytes(model)) : NULL;
     }
-    place_passing_layers(model, arena, &shared, placed > 0 ? &model->again[0] : NULL);
+    place_passing_layers(model, arena, &shared, placed > 0 ? &model->kept.again[0] : NULL);
 }
 
 /* Without a backward nothing is kept: all layers share one set, and the stream goes to and fro. */
 static void place_passing_blocks(struct model *model, struct arena *arena) {
-    struct model_stash *stash = &model->stashes[0];
+    struct model_stash *stash = &model->kept.stashes[0];
     int64_t layers = model->options.chunks[0].count;
     struct block_saved set = {0};
     place_batch(model, arena, &stash->batch);
@@ -192,20 +192,20 @@ static void place_passing_blocks(struct model *model, struct arena *arena) {
 
 /* What tensor ranks tell each other of the loss of so many rows. */
 static void place_parts(struct model *model, struct arena *arena, size_t rows) {
-    model->parts = arena_take(arena, (size_t)model->rank->grid.tensor * rows * sizeof *model->parts);
-    model->joined = arena_take(arena, rows * sizeof *model->joined);
+    model->scratch.parts = arena_take(arena, (size_t)model->rank->grid.tensor * rows * sizeof *model->scratch.parts);
+    model->scratch.joined = arena_take(arena, rows * sizeof *model->scratch.joined);
 }
 
 static void place_head(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
     size_t chunk = o->max_rows < HEAD_CHUNK_ROWS ? N : HEAD_CHUNK_ROWS;
-    model->final = arena_take(arena, stream_bytes(model));
-    model->final_mean = arena_take(arena, own * sizeof(float));
-    model->final_rstd = arena_take(arena, own * sizeof(float));
-    model->losses = arena_take(arena, N * sizeof(float));
-    model->loss_sum = arena_take(arena, sizeof(double));
-    model->logits = arena_take(arena, chunk * (size_t)model->vocab_stride * dtype_bytes(o->dtype));
+    model->scratch.final = arena_take(arena, stream_bytes(model));
+    model->scratch.final_mean = arena_take(arena, own * sizeof(float));
+    model->scratch.final_rstd = arena_take(arena, own * sizeof(float));
+    model->scratch.losses = arena_take(arena, N * sizeof(float));
+    model->scratch.loss_sum = arena_take(arena, sizeof(double));
+    model->scratch.logits = arena_take(arena, chunk * (size_t)model->share.vocab_stride * dtype_bytes(o->dtype));
     if (model->rank->grid.tensor > 1)
         place_parts(model, arena, chunk);
 }
@@ -220,10 +220,10 @@ static void place_gradients(struct model *model, struct arena *arena) {
     for (int c = 0; c < o->chunk_count; c++)
         is_end |= model_has_backward(o, o->chunks[c].first + o->chunks[c].count) &&
                   !model_sends_gradient(model, &o->chunks[c]);
-    model->own_d = is_end ? arena_take(arena, stream_bytes(model)) : NULL;
-    model->d_norm = arena_take(arena, stream_bytes(model)); /* also [N, C / tensor ranks] */
-    model->d_qkv = arena_take(arena, N * (size_t)model->qkv * dtype_bytes(o->dtype));
-    model->d_fc = arena_take(arena, ffn_bytes(model));
+    model->gradients.stream = is_end ? arena_take(arena, stream_bytes(model)) : NULL;
+    model->gradients.norm = arena_take(arena, stream_bytes(model)); /* also [N, C / tensor ranks] */
+    model->gradients.qkv = arena_take(arena, N * (size_t)model->share.qkv * dtype_bytes(o->dtype));
+    model->gradients.ffn = arena_take(arena, ffn_bytes(model));
 }
 
 static void place_step(struct model *model, struct arena *arena) {
@@ -231,16 +231,16 @@ static void place_step(struct model *model, struct arena *arena) {
     struct device_step *step = &model->step;
     size_t wanted = (size_t)o->max_logit_rows;
     step->block = arena_take(arena, model_upload_bytes(model));
-    if (!model->has_head)
+    if (!model->share.has_head)
         return;
     step->results = arena_take(arena, model_results_bytes(o->max_logit_rows));
-    step->logits = arena_take(arena, wanted * (size_t)model->vocab_stride * sizeof(float));
+    step->logits = arena_take(arena, wanted * (size_t)model->share.vocab_stride * sizeof(float));
     step->rows = arena_take(arena, wanted * (size_t)o->config.hidden_size * dtype_bytes(o->dtype));
     if (model->rank->grid.tensor > 1)
         place_parts(model, arena, wanted);
     if (model->rank->grid.tensor > 1 && model->rank->place.tensor == 0)
         step->whole = arena_take(arena, (wanted < DRAW_CHUNK_ROWS ? wanted : DRAW_CHUNK_ROWS) *
-                                            (size_t)model->whole_vocab_stride * sizeof(float));
+                                            (size_t)model->share.whole_vocab_stride * sizeof(float));
 }
 
 void model_place_activations(struct model *model, struct arena *arena) {
@@ -249,14 +249,14 @@ void model_place_activations(struct model *model, struct arena *arena) {
         place_stashes(model, arena);
     else
         place_passing_blocks(model, arena);
-    model->branch = arena_take(arena, stream_bytes(model));
+    model->scratch.branch = arena_take(arena, stream_bytes(model));
     if (model->rank->is_sequence_parallel) {
-        model->whole = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
-        model->whole_gradient = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
+        model->scratch.whole = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
+        model->gradients.whole = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
     }
     if (o->use == MODEL_INFER)
         place_step(model, arena);
-    else if (model->has_head)
+    else if (model->share.has_head)
         place_head(model, arena);
     if (o->use == MODEL_TRAIN)
         place_gradients(model, arena);

@@ -64,7 +64,7 @@ static void uncached(int text, int64_t count, float *logprobs) {
                                 .labels = labels,
                                 .loss_weight = weight};
     test_ok(model_evaluate(model, &batch));
-    test_ok(model_row_losses(model, logprobs));
+    test_ok(model_row_losses(model, &batch, logprobs));
     for (int i = 0; i < count; i++)
         logprobs[i] = -logprobs[i];
     model_close(model);

@@ -181,7 +181,7 @@ static inline void trained_logprobs(struct trained *t, const struct stack *stack
                                 .loss_weight = weight};
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
     test_ok(model_train_step(t->model, &batch, &pass));
-    test_ok(model_row_losses(t->model, losses));
+    test_ok(model_row_losses(t->model, &batch, losses));
     for (int64_t i = ahead ? 0 : 1; i < count; i++)
         logprobs[i] = -losses[ahead + i - 1];
 }

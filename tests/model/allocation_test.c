@@ -55,7 +55,7 @@ static int train_rank(struct comm *world, void *context) {
     if (!status)
         status = model_loss(t.model, &loss);
     if (!status)
-        status = model_row_losses(t.model, losses);
+        status = model_row_losses(t.model, &batch, losses);
     if (status)
         comm_abort(world, status_text());
     test_model_close(&t);

@@ -167,10 +167,10 @@ static void row_losses_stand_at_their_rows(void **state) {
         test_ok(model_initialise(t.model, 77));
         batch = make_batch(&patterns[p], 1, 0);
         test_ok(model_evaluate(t.model, &batch));
-        test_ok(model_row_losses(t.model, all));
+        test_ok(model_row_losses(t.model, &batch, all));
         batch = make_batch(&patterns[p], 0, 0);
         test_ok(model_evaluate(t.model, &batch));
-        test_ok(model_row_losses(t.model, counted));
+        test_ok(model_row_losses(t.model, &batch, counted));
         for (int i = 0; i < ROWS; i++)
             if (batch.loss_weight[i] != 0)
                 assert_true(is_near((double)counted[i], (double)all[i]));

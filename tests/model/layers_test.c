@@ -147,13 +147,30 @@ static int64_t own_rows(const struct scene *s) {
     return rank_stream_rows(&s->test.rank, ROWS);
 }
 
+static const struct hook_segment all_rows = {.rows = ROWS};
+
+/* Over the batch of the first stash. */
+static struct pass pass_over(const struct scene *s) {
+    struct model *model = s->test.model;
+    return (struct pass){.model = model,
+                         .asked = {.is_first_micro_batch = true},
+                         .chunk = &model->options.chunks[0],
+                         .stash = model_stash(model, 0),
+                         .batch = &model_stash(model, 0)->batch,
+                         .rows = ROWS,
+                         .segments = &all_rows,
+                         .segment_count = 1};
+}
+
 static int embedding(struct scene *s, const struct scene *whole) {
-    float *x = block_of(s, ROWS * C), *dx = fill(s, 2, first_row(s), own_rows(s), C, NULL);
-    int status = embedding_pass_forward(s->test.model, ROWS, false, x);
+    struct pass pass = pass_over(s);
+    float *x = block_of(s, ROWS * C);
+    pass.d = fill(s, 2, first_row(s), own_rows(s), C, NULL);
+    int status = embedding_pass_forward(&pass, x);
     if (!status)
         status = result(s, whole, 0, x, C, first_row(s), own_rows(s), C, NULL);
     if (!status)
-        status = embedding_pass_backward(s->test.model, ROWS, false, dx);
+        status = embedding_pass_backward(&pass);
     return status;
 }
 
@@ -202,8 +219,8 @@ static int linear(struct scene *s, const struct scene *whole, const struct linea
                                .rows = ROWS,
                                .x = x,
                                .y = y,
-                               .whole = s->test.model->whole,
-                               .whole_gradient = s->test.model->whole_gradient,
+                               .whole = s->test.model->scratch.whole,
+                               .whole_gradient = s->test.model->gradients.whole,
                                .dy = dy,
                                .dx = dx,
                                .overwrite_gradients = true};
@@ -225,52 +242,46 @@ static int attention(struct scene *s, const struct scene *whole) {
     size_t bytes = (size_t)(rows * C) * sizeof(float);
     float *x = fill(s, 1, first, rows, C, NULL), *d = fill(s, 2, first, rows, C, NULL), *out = block_of(s, rows * C);
     struct stream *stream = s->test.rank.exec.stream;
-    struct hook_segment segment = {.rows = ROWS};
-    struct block_pass pass = {.model = model,
-                              .saved = &model->stash->saved[0],
-                              .out = out,
-                              .rows = ROWS,
-                              .has_dropout = true,
-                              .overwrite_gradients = true,
-                              .segments = &segment,
-                              .segment_count = 1};
-    model->d = model->own_d;
-    int status = stream_copy(stream, pass.saved->x, x, bytes);
+    struct pass pass = pass_over(s);
+    struct block_pass block = {.pass = &pass, .saved = &pass.stash->saved[0], .out = out};
+    pass.asked.has_dropout = true;
+    pass.d = model->gradients.stream;
+    int status = stream_copy(stream, block.saved->x, x, bytes);
     if (!status)
-        status = block_forward(&pass);
+        status = block_forward(&block);
     if (!status)
         status = result(s, whole, 0, out, C, first, rows, C, NULL);
     if (!status)
-        status = stream_copy(stream, model->d, d, bytes);
+        status = stream_copy(stream, pass.d, d, bytes);
     if (!status)
-        status = block_backward(&pass);
+        status = block_backward(&block);
     if (!status)
-        status = result(s, whole, 1, model->d, C, first, rows, C, NULL);
+        status = result(s, whole, 1, pass.d, C, first, rows, C, NULL);
     return status;
 }
 
 static int loss(struct scene *s, const struct scene *whole) {
     struct model *model = s->test.model;
-    int64_t map[WIDEST], stride = model->vocab_stride;
-    float *logits = model->logits;
-    for (int64_t v = 0; v < model->vocab; v++)
-        map[v] = model->first_token + v;
+    int64_t map[WIDEST], stride = model->share.vocab_stride;
+    float *logits = model->scratch.logits;
+    for (int64_t v = 0; v < model->share.vocab; v++)
+        map[v] = model->share.first_token + v;
     struct cross_entropy call = {.rows = ROWS,
-                                 .vocab = model->vocab,
-                                 .first_label = model->first_token,
+                                 .vocab = model->share.vocab,
+                                 .first_label = model->share.first_token,
                                  .stride = stride,
                                  .type = DTYPE_F32,
                                  .logits = logits,
-                                 .labels = model->stash->batch.head.labels,
-                                 .loss = model->losses,
-                                 .dloss = model->stash->batch.head.loss_weight};
-    int status = put_numbers(s, logits, 1, 8, 0, ROWS, model->vocab, stride, map);
+                                 .labels = model_stash(model, 0)->batch.head.labels,
+                                 .loss = model->scratch.losses,
+                                 .dloss = model_stash(model, 0)->batch.head.loss_weight};
+    int status = put_numbers(s, logits, 1, 8, 0, ROWS, model->share.vocab, stride, map);
     if (!status)
         status = whole ? head_join_loss(model, &call, true)
                        : rank_run(&s->test.rank, PHASE_LOSS, cross_entropy_fused, &call);
     if (!status)
-        status = result(s, whole, 0, model->losses, 1, 0, ROWS, 1, NULL);
-    return status ? status : result(s, whole, 1, logits, stride, 0, ROWS, model->vocab, map);
+        status = result(s, whole, 0, model->scratch.losses, 1, 0, ROWS, 1, NULL);
+    return status ? status : result(s, whole, 1, logits, stride, 0, ROWS, model->share.vocab, map);
 }
 
 static int run_layer(struct scene *s, const struct scene *whole) {
