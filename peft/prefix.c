@@ -34,7 +34,7 @@ struct prefix {
 /* ---- the parameters ---- */
 
 static int64_t whole_width(const struct peft *peft) {
-    return peft->base.hidden_size / peft->base.num_attention_heads * peft->base.num_query_groups;
+    return model_widths(&peft->base, 1).kv;
 }
 
 /* Rows of keys and of values, [2 C, columns]; columns 0: a bias. `file` has those of all layers. */

@@ -27,6 +27,7 @@ enum precision { PRECISION_FP32, PRECISION_BF16 };
 struct model_config {
     int64_t num_layers, hidden_size, num_attention_heads;
     int64_t num_query_groups;        /* key/value heads; equals the heads until grouped queries are built */
+    int64_t kv_channels;             /* columns of a head; 0: hidden_size / num_attention_heads */
     int64_t ffn_hidden_size;         /* 0: 4 * hidden_size */
     int64_t max_position_embeddings; /* 0: data.seq_length */
     int64_t vocab_size;              /* 0: the tokenizer's */

@@ -81,16 +81,21 @@ static struct hook_call half_hook_call(const struct block_pass *block, enum atta
 }
 
 size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum attach_place place) {
-    const struct model_config *c = &model->options.config;
-    struct hook_call call = {.rank = model->rank,
-                             .layer = (int)layer,
-                             .place = place,
-                             .dtype = model->options.dtype,
-                             .rows = model->options.max_rows,
-                             .in = place == ATTACH_FC2 ? model->share.ffn : c->hidden_size,
-                             .out = place == ATTACH_QKV   ? model->share.qkv
-                                    : place == ATTACH_FC1 ? model->share.ffn
-                                                          : c->hidden_size};
+    const struct model_widths *widths = &model->share.widths;
+    int64_t C = model->options.config.hidden_size;
+    struct hook_call call = {
+        .rank = model->rank,
+        .layer = (int)layer,
+        .place = place,
+        .dtype = model->options.dtype,
+        .rows = model->options.max_rows,
+        .in = place == ATTACH_FC2          ? widths->ffn
+              : place == ATTACH_PROJECTION ? widths->q
+                                           : C,
+        .out = place == ATTACH_QKV   ? widths->qkv
+               : place == ATTACH_FC1 ? widths->ffn
+                                     : C,
+    };
     return hook_list_saved_bytes(hook_table_list(model->options.hooks, layer, place), &call);
 }
 
@@ -112,16 +117,6 @@ static void *at_element(const struct model *model, void *base, int64_t element) 
     return base ? (char *)base + element * (int64_t)dtype_bytes(model->options.dtype) : NULL;
 }
 
-/* Where q, k and v stand in a row of qkv: the columns of q, and of k or v. */
-struct qkv_columns {
-    int64_t head, q, kv;
-};
-
-static struct qkv_columns qkv_columns_of(const struct model *model) {
-    int64_t D = model->options.config.hidden_size / model->options.config.num_attention_heads;
-    return (struct qkv_columns){D, model->share.heads * D, model->share.query_groups * D};
-}
-
 int block_prefix(const struct model *model, int64_t layer, struct hook_prefix *prefix) {
     const struct hook_list *hooks = hook_table_list(model->options.hooks, layer, ATTACH_KV);
     int status = STATUS_OK;
@@ -134,24 +129,24 @@ int block_prefix(const struct model *model, int64_t layer, struct hook_prefix *p
 static int attention_call(const struct block_pass *block, struct attention *call) {
     const struct model *model = block->pass->model;
     const struct model_config *c = &model->options.config;
-    struct qkv_columns columns = qkv_columns_of(model);
+    const struct model_widths *widths = &model->share.widths;
     *call = (struct attention){
         .rows = block->pass->rows,
         .segments = block->pass->batch->segments,
         .segment_start = block->pass->batch->segment_start,
-        .heads = (int)model->share.heads,
-        .kv_heads = (int)model->share.query_groups,
-        .head_size = (int)columns.head,
+        .heads = (int)widths->heads,
+        .kv_heads = (int)widths->query_groups,
+        .head_size = (int)widths->head,
         .type = model->options.dtype,
         .q = block->saved->qkv,
-        .k = at_element(model, block->saved->qkv, columns.q),
-        .v = at_element(model, block->saved->qkv, columns.q + columns.kv),
-        .q_stride = model->share.qkv,
-        .k_stride = model->share.qkv,
-        .v_stride = model->share.qkv,
-        .scale = 1 / sqrtf((float)columns.head),
+        .k = at_element(model, block->saved->qkv, widths->q),
+        .v = at_element(model, block->saved->qkv, widths->q + widths->kv),
+        .q_stride = widths->qkv,
+        .k_stride = widths->qkv,
+        .v_stride = widths->qkv,
+        .scale = 1 / sqrtf((float)widths->head),
         .out = block->saved->attention,
-        .out_stride = columns.q,
+        .out_stride = widths->q,
         .lse = block->saved->lse,
         .dropout = {.p = block->pass->asked.has_dropout ? (float)c->attention_dropout : 0,
                     .seed = model->rank->seed,
@@ -173,8 +168,8 @@ struct kv_append block_append_call(const struct model *model, const struct model
     int64_t page_elements = model_kv_page_elements(model);
     return (struct kv_append){
         .rows = rows,
-        .kv_heads = (int)model->share.query_groups,
-        .head_size = (int)qkv_columns_of(model).head,
+        .kv_heads = (int)model->share.widths.query_groups,
+        .head_size = (int)model->share.widths.head,
         .type = model->options.dtype,
         .pages = at_element(model, kv->pages, (layer - model_first_layer(model)) * kv->page_count * page_elements),
         .page_stride = page_elements,
@@ -187,21 +182,21 @@ static int attention_core_paged(const struct block_pass *block) {
     const struct pass *pass = block->pass;
     const struct model *model = pass->model;
     const struct device_step *step = pass->step;
-    struct qkv_columns columns = qkv_columns_of(model);
+    const struct model_widths *widths = &model->share.widths;
     struct kv_append append = block_append_call(model, pass->kv, step->place, block->layer, pass->rows);
-    append.k = at_element(model, block->saved->qkv, columns.q);
-    append.v = at_element(model, block->saved->qkv, columns.q + columns.kv);
-    append.k_stride = append.v_stride = model->share.qkv;
+    append.k = at_element(model, block->saved->qkv, widths->q);
+    append.v = at_element(model, block->saved->qkv, widths->q + widths->kv);
+    append.k_stride = append.v_stride = widths->qkv;
     int status = rank_run(model->rank, PHASE_ATTENTION, kv_append, &append);
     struct paged_attention attention = {
         .rows = pass->rows,
-        .heads = (int)model->share.heads,
-        .kv_heads = (int)model->share.query_groups,
-        .head_size = (int)columns.head,
+        .heads = (int)widths->heads,
+        .kv_heads = (int)widths->query_groups,
+        .head_size = (int)widths->head,
         .type = model->options.dtype,
         .q = block->saved->qkv,
-        .q_stride = model->share.qkv,
-        .scale = 1 / sqrtf((float)columns.head),
+        .q_stride = widths->qkv,
+        .scale = 1 / sqrtf((float)widths->head),
         .pages = append.pages,
         .page_stride = append.page_stride,
         .page_table = step->page_table,
@@ -209,7 +204,7 @@ static int attention_core_paged(const struct block_pass *block) {
         .sequence = step->sequence,
         .position = step->cached,
         .out = block->saved->attention,
-        .out_stride = columns.q,
+        .out_stride = widths->q,
     };
     return status ? status : rank_run_scratch(model->rank, PHASE_ATTENTION, paged_attention, &attention);
 }
@@ -263,11 +258,11 @@ static int heads_backward(const struct block_pass *block) {
         return status;
     struct attention core;
     status = attention_call(block, &core);
-    struct qkv_columns columns = qkv_columns_of(model);
+    const struct model_widths *widths = &model->share.widths;
     core.dout = model->gradients.norm;
     core.dq = model->gradients.qkv;
-    core.dk = at_element(model, model->gradients.qkv, columns.q);
-    core.dv = at_element(model, model->gradients.qkv, columns.q + columns.kv);
+    core.dk = at_element(model, model->gradients.qkv, widths->q);
+    core.dv = at_element(model, model->gradients.qkv, widths->q + widths->kv);
     if (!status)
         status = rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core);
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
@@ -313,7 +308,7 @@ static bool is_tanh(const struct model *model) {
 
 static struct gelu gelu_call(const struct block_pass *block) {
     const struct model *model = block->pass->model;
-    return (struct gelu){.count = block->pass->rows * model->share.ffn,
+    return (struct gelu){.count = block->pass->rows * model->share.widths.ffn,
                          .type = model->options.dtype,
                          .is_tanh = is_tanh(model),
                          .x = block->saved->fc1,
@@ -326,7 +321,7 @@ static struct gelu gelu_call(const struct block_pass *block) {
 static struct hook_call activated_hook_call(const struct block_pass *block) {
     struct hook_call call = hook_call_at(block, ATTACH_FC1);
     call.in = block->pass->model->options.config.hidden_size;
-    call.out = block->pass->model->share.ffn;
+    call.out = block->pass->model->share.widths.ffn;
     call.x = block->saved->norm2;
     call.y = block->saved->gelu;
     call.dy = block->pass->model->gradients.ffn;

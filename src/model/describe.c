@@ -15,6 +15,22 @@ struct describer {
     int status;
 };
 
+struct model_widths model_widths(const struct model_config *config, int tensors) {
+    int64_t heads = config->num_attention_heads;
+    struct model_widths widths = {
+        .head = config->kv_channels ? config->kv_channels
+                : heads             ? config->hidden_size / heads
+                                    : 0,
+        .heads = heads / tensors,
+        .query_groups = config->num_query_groups / tensors,
+        .ffn = config->ffn_hidden_size / tensors,
+    };
+    widths.q = widths.heads * widths.head;
+    widths.kv = widths.query_groups * widths.head;
+    widths.qkv = widths.q + 2 * widths.kv;
+    return widths;
+}
+
 struct model_linear model_linear(enum attach_place place) {
     static const struct model_linear linears[ATTACH_PLACE_COUNT] = {
         [ATTACH_QKV] = {"attention.qkv", LINEAR_COLUMN},

@@ -65,6 +65,18 @@ int model_write_config(const struct model_config *config, enum dtype dtype, int3
 int model_read_config(const char *text, const char *where, struct model_config *config, enum dtype *dtype,
                       int32_t *eos_id);
 
+/* ---- widths: describe.c ---- */
+
+/* Columns of what a block computes between two states of the residual stream, on each of so many tensor ranks. */
+struct model_widths {
+    int64_t head; /* of one head */
+    int64_t heads, query_groups;
+    int64_t q, kv, qkv; /* of the heads side by side; of the keys, or the values; of these three together */
+    int64_t ffn;
+};
+/* A config that says nothing has no columns. */
+struct model_widths model_widths(const struct model_config *config, int tensors);
+
 /* ---- the parameters: describe.c ---- */
 
 /* The model's own linear at a place: the name of its parameters, and how it is cut. */

@@ -7,8 +7,8 @@
 #include <string.h>
 
 int64_t model_kv_page_elements(const struct model *model) {
-    int64_t D = model->options.config.hidden_size / model->options.config.num_attention_heads;
-    return model->rank->ops->kv_page_elements(model->rank->device, (int)model->share.query_groups, (int)D,
+    const struct model_widths *widths = &model->share.widths;
+    return model->rank->ops->kv_page_elements(model->rank->device, (int)widths->query_groups, (int)widths->head,
                                               model->options.dtype);
 }
 

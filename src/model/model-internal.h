@@ -23,8 +23,8 @@ struct block_params {
 struct block_saved {
     void *x;                              /* [N, C] the block's input */
     void *norm1;                          /* [N, C] */
-    void *qkv;                            /* [N, 3C] */
-    void *attention;                      /* [N, C] heads side by side */
+    void *qkv;                            /* [N, q + 2 kv] */
+    void *attention;                      /* [N, q] heads side by side */
     void *middle;                         /* [N, C] behind the attention's residual */
     void *norm2;                          /* [N, C] */
     void *fc1;                            /* [N, F] the activation's input */
@@ -107,8 +107,8 @@ struct model_share {
     bool has_embedding, has_head;
     int64_t lowest; /* the layer where the backward ends, as nothing below it trains; -1: behind the embedding */
     bool *is_held, *is_copy; /* [table count] of the parameters */
-    int64_t first_head, heads, query_groups, ffn, first_token, vocab;
-    int64_t qkv;          /* columns of q, k and v together */
+    struct model_widths widths;
+    int64_t first_head, first_token, vocab;
     int64_t vocab_stride; /* `vocab` rounded up, the row stride of logits */
     int64_t whole_vocab_stride;
 };
@@ -142,9 +142,9 @@ struct model_scratch {
 /* Gradients of activations, of the layer that a backward has come to. */
 struct model_gradients {
     void *stream; /* [N, C] of the residual stream, where no neighbour gets it */
-    void *norm;   /* [N, C] of a norm's output, and of the heads' */
+    void *norm;   /* [N, C] of a norm's output, [N, q] of the heads' */
     void *whole;  /* [N, C] still to be summed, under sequence parallelism */
-    void *qkv;    /* [N, 3C] */
+    void *qkv;    /* [N, q + 2 kv] */
     void *ffn;    /* [N, F] */
 };
 

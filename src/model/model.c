@@ -73,13 +73,10 @@ static int cut(struct model *model) {
                            "ranks",
                            (long long)c->num_attention_heads, (long long)c->num_query_groups,
                            (long long)c->ffn_hidden_size, tensors);
-    model->share.heads = c->num_attention_heads / tensors;
-    model->share.first_head = t * model->share.heads;
-    model->share.query_groups = c->num_query_groups / tensors;
-    model->share.ffn = c->ffn_hidden_size / tensors;
+    model->share.widths = model_widths(c, tensors);
+    model->share.first_head = t * model->share.widths.heads;
     model->share.first_token = param_share(c->vocab_size, t, tensors);
     model->share.vocab = param_share(c->vocab_size, t + 1, tensors) - model->share.first_token;
-    model->share.qkv = (model->share.heads + 2 * model->share.query_groups) * (c->hidden_size / c->num_attention_heads);
     model->share.vocab_stride =
         (model->share.vocab + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
     model->share.whole_vocab_stride =
@@ -333,10 +330,12 @@ int model_initialise(struct model *model, uint64_t seed) {
 }
 
 double model_flops_per_token(const struct model_config *c, int64_t seq_length) {
+    struct model_widths widths = model_widths(c, 1);
     double C = (double)c->hidden_size, F = (double)c->ffn_hidden_size, V = (double)c->vocab_size;
-    double block = 4 * C * C + 3 * C + C + 2 * C * F + F + C + 4 * C; /* qkv, projection, fc1, fc2, norms */
+    double q = (double)widths.q, qkv = (double)widths.qkv;
+    double block = qkv * C + qkv + q * C + C + 2 * C * F + F + C + 4 * C; /* qkv, projection, fc1, fc2, norms */
     double weights = (double)c->num_layers * block + 2 * C + V * C;
-    return 6 * weights + 6 * (double)c->num_layers * C * (double)seq_length;
+    return 6 * weights + 6 * (double)c->num_layers * q * (double)seq_length;
 }
 
 double model_head_flops_per_token(const struct model_config *c) {

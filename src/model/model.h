@@ -97,7 +97,7 @@ int model_initialise(struct model *model, uint64_t seed);
 int model_pack(struct model *model, int (*fill)(void *context, int id), void *context);
 
 /* Model FLOPs of one token in training (3 times the forward): 6 per weight, tied head once, position table not, plus
- * causal attention counted half: 6 * L * C * T. Forward alone is a third. */
+ * causal attention counted half: 6 * L * q * T, q the columns of all heads. Forward alone is a third. */
 double model_flops_per_token(const struct model_config *config, int64_t seq_length);
 /* What of it is the head's, which a token has only where its loss counts. */
 double model_head_flops_per_token(const struct model_config *config);

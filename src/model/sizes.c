@@ -20,20 +20,13 @@ size_t model_upload_bytes(const struct model *model) {
            rounded((size_t)o->max_logit_rows * sizeof(struct sample_row));
 }
 
-static size_t stream_row_bytes(const struct model *model) {
-    return (size_t)model->options.config.hidden_size * dtype_bytes(model->options.dtype);
-}
-
-static int64_t kv_columns(const struct model *model) {
-    return model->share.query_groups * model->options.config.hidden_size / model->options.config.num_attention_heads;
-}
-
 static size_t stream_bytes(const struct model *model) {
-    return stream_row_bytes(model) * (size_t)rank_stream_rows(model->rank, model->options.max_rows);
+    return (size_t)model_stream_elements(model) * dtype_bytes(model->options.dtype);
 }
 
-static size_t ffn_bytes(const struct model *model) {
-    return (size_t)model->options.max_rows * (size_t)model->share.ffn * dtype_bytes(model->options.dtype);
+/* Of all rows, also where the stream's are cut. */
+static size_t whole_bytes(const struct model *model, int64_t columns) {
+    return (size_t)(model->options.max_rows * columns) * dtype_bytes(model->options.dtype);
 }
 
 enum { EVERY_LAYER = -1 };
@@ -56,7 +49,7 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
                         const struct block_saved *shared) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
-    size_t width = dtype_bytes(o->dtype), heads_row = (size_t)(model->share.qkv - 2 * kv_columns(model)) * width;
+    const struct model_widths *widths = &model->share.widths;
     bool is_within = shared && o->recompute.how == RECOMPUTE_SELECTIVE;
     bool is_unread = shared && o->is_frozen, no_norms = is_within && o->recompute.layernorm;
     bool no_norm1 = no_norms || (is_unread && !has_hooks(model, layer, ATTACH_QKV, ATTACH_AFTER_ATTENTION));
@@ -64,17 +57,17 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
     bool no_gelu =
         (is_within && o->recompute.mlp_act) || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_FC2));
     saved->norm1 = no_norm1 ? shared->norm1 : arena_take(arena, stream_bytes(model));
-    saved->qkv = arena_take(arena, N * (size_t)model->share.qkv * width);
-    saved->attention = arena_take(arena, N * heads_row);
+    saved->qkv = arena_take(arena, whole_bytes(model, widths->qkv));
+    saved->attention = arena_take(arena, whole_bytes(model, widths->q));
     saved->middle = arena_take(arena, stream_bytes(model));
     saved->norm2 = no_norm2 ? shared->norm2 : arena_take(arena, stream_bytes(model));
-    saved->fc1 = arena_take(arena, ffn_bytes(model));
-    saved->gelu = no_gelu ? shared->gelu : arena_take(arena, ffn_bytes(model));
+    saved->fc1 = arena_take(arena, whole_bytes(model, widths->ffn));
+    saved->gelu = no_gelu ? shared->gelu : arena_take(arena, whole_bytes(model, widths->ffn));
     saved->mean1 = arena_take(arena, own * sizeof(float));
     saved->rstd1 = arena_take(arena, own * sizeof(float));
     saved->mean2 = arena_take(arena, own * sizeof(float));
     saved->rstd2 = arena_take(arena, own * sizeof(float));
-    saved->lse = arena_take(arena, N * (size_t)model->share.heads * sizeof(float));
+    saved->lse = arena_take(arena, N * (size_t)widths->heads * sizeof(float));
 }
 
 /* `layer` of each chunk: what the one that keeps most keeps. */
@@ -137,13 +130,12 @@ static void place_kept_blocks(struct model *model, struct arena *arena, int stas
 static void place_passing_layers(struct model *model, struct arena *arena, const struct block_saved *shared,
                                  const struct block_saved *again) {
     const struct model_options *o = &model->options;
-    size_t N = (size_t)o->max_rows, width = dtype_bytes(o->dtype);
+    const struct model_widths *widths = &model->share.widths;
     struct block_saved set = {.norm1 = shared->norm1, .norm2 = shared->norm2, .gelu = shared->gelu};
     if (model->share.lowest <= o->chunks[0].first)
         return;
-    set.qkv = again ? again->qkv : arena_take(arena, N * (size_t)model->share.qkv * width);
-    set.attention =
-        again ? again->attention : arena_take(arena, N * (size_t)(model->share.qkv - 2 * kv_columns(model)) * width);
+    set.qkv = again ? again->qkv : arena_take(arena, whole_bytes(model, widths->qkv));
+    set.attention = again ? again->attention : arena_take(arena, whole_bytes(model, widths->q));
     set.middle = again ? again->middle : arena_take(arena, stream_bytes(model));
     for (int64_t i = 0; i < 2; i++) {
         model->kept.passing[i] = set;
@@ -165,7 +157,7 @@ static void place_stashes(struct model *model, struct arena *arena) {
         shared.norm2 = arena_take(arena, stream_bytes(model));
     }
     if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->mlp_act))
-        shared.gelu = arena_take(arena, ffn_bytes(model));
+        shared.gelu = arena_take(arena, whole_bytes(model, model->share.widths.ffn));
     for (int stash = 0; stash < model->options.stashes; stash++) {
         place_batch(model, arena, &model->kept.stashes[stash].batch);
         place_kept_blocks(model, arena, stash, &placed, &shared);
@@ -213,7 +205,6 @@ static void place_head(struct model *model, struct arena *arena) {
 static void place_gradients(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
-    size_t N = (size_t)o->max_rows;
     bool is_end = false; /* of the backward of a chunk: nobody gets its gradient */
     if (!model_has_backward(o, last->first + last->count))
         return;
@@ -221,9 +212,10 @@ static void place_gradients(struct model *model, struct arena *arena) {
         is_end |= model_has_backward(o, o->chunks[c].first + o->chunks[c].count) &&
                   !model_sends_gradient(model, &o->chunks[c]);
     model->gradients.stream = is_end ? arena_take(arena, stream_bytes(model)) : NULL;
-    model->gradients.norm = arena_take(arena, stream_bytes(model)); /* also [N, C / tensor ranks] */
-    model->gradients.qkv = arena_take(arena, N * (size_t)model->share.qkv * dtype_bytes(o->dtype));
-    model->gradients.ffn = arena_take(arena, ffn_bytes(model));
+    size_t norm = stream_bytes(model), heads = whole_bytes(model, model->share.widths.q);
+    model->gradients.norm = arena_take(arena, heads > norm ? heads : norm);
+    model->gradients.qkv = arena_take(arena, whole_bytes(model, model->share.widths.qkv));
+    model->gradients.ffn = arena_take(arena, whole_bytes(model, model->share.widths.ffn));
 }
 
 static void place_step(struct model *model, struct arena *arena) {
@@ -251,8 +243,8 @@ void model_place_activations(struct model *model, struct arena *arena) {
         place_passing_blocks(model, arena);
     model->scratch.branch = arena_take(arena, stream_bytes(model));
     if (model->rank->is_sequence_parallel) {
-        model->scratch.whole = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
-        model->gradients.whole = arena_take(arena, stream_row_bytes(model) * (size_t)o->max_rows);
+        model->scratch.whole = arena_take(arena, whole_bytes(model, o->config.hidden_size));
+        model->gradients.whole = arena_take(arena, whole_bytes(model, o->config.hidden_size));
     }
     if (o->use == MODEL_INFER)
         place_step(model, arena);

@@ -59,11 +59,10 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-static void check(bool is_untied, bool is_sequence_parallel) {
+static void check(struct model_config config, bool is_sequence_parallel) {
     struct whole whole;
     struct test_model test;
-    struct model_options options = {
-        .config = make_config(is_untied), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+    struct model_options options = {.config = config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
     test_model_open(&test, options);
     test_ok(train(test.model, whole.losses));
     whole.values = test_model_values(&test);
@@ -80,18 +79,28 @@ static void check(bool is_untied, bool is_sequence_parallel) {
 
 static void tensor_ranks_equal_the_whole(void **state) {
     (void)state;
-    check(false, false);
+    check(make_config(false), false);
 }
 
 static void so_with_a_head_of_its_own(void **state) {
     (void)state;
-    check(true, false);
+    check(make_config(true), false);
 }
 
 static void so_with_the_sequence_cut_as_well(void **state) {
     (void)state;
-    check(false, true);
-    check(true, true);
+    check(make_config(false), true);
+    check(make_config(true), true);
+}
+
+/* Where the gradient of the heads takes more than that of a norm: on one rank and on two, not on four. */
+static void so_with_heads_wider_than_the_stream(void **state) {
+    struct model_config config = make_config(false);
+    (void)state;
+    config.kv_channels = 16;
+    assert_true(model_widths(&config, 2).q > config.hidden_size && model_widths(&config, 4).q < config.hidden_size);
+    check(config, false);
+    check(config, true);
 }
 
 /* ---- when gradients are final ---- */
@@ -146,6 +155,7 @@ int main(void) {
         cmocka_unit_test(tensor_ranks_equal_the_whole),
         cmocka_unit_test(so_with_a_head_of_its_own),
         cmocka_unit_test(so_with_the_sequence_cut_as_well),
+        cmocka_unit_test(so_with_heads_wider_than_the_stream),
         cmocka_unit_test(a_layer_is_done_when_its_gradients_are_final),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
