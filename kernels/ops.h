@@ -317,8 +317,26 @@ struct cross_entropy_part {
     double max, sum, at_label;
 };
 
-struct adamw {
+/* A parameter in the flat arrays, or a rank's share of one, so that one call works on many. Tables of ranges lie in
+ * device memory; a call takes any of a table that stand in a row. A range may be empty; none overlap. */
+struct flat_range {
+    int64_t before; /* elements of the table's earlier ranges, by which a call shares out its work */
     int64_t count;
+    int64_t first; /* in gradients and working weights */
+    /* For adamw alone. */
+    int64_t master, state;         /* the first in `master`; in `m` and `v` */
+    float weight_decay, lr_factor; /* of the learning rate; 0: 1 */
+};
+
+struct zero_ranges {
+    const struct flat_range *ranges; /* [range_count] */
+    int64_t range_count;
+    float *x;
+};
+
+struct adamw {
+    const struct flat_range *ranges; /* [range_count] */
+    int64_t range_count;
     float *master; /* fp32 values, updated */
     float *m, *v;  /* moments, updated */
     const float *gradient;
@@ -326,7 +344,8 @@ struct adamw {
                                   * updated); NULL: 1 */
     void *weights; /* the working copy that receives the rounded master; NULL when master is the working copy */
     enum dtype weights_type;
-    float lr, beta1, beta2, epsilon, weight_decay;
+    double lr; /* a range's rate is its product with lr_factor, rounded to fp32 */
+    float beta1, beta2, epsilon;
     int64_t step;       /* 1 for the first update */
     bool zero_gradient; /* clears the gradient in the same pass */
 };
@@ -424,6 +443,7 @@ struct ops {
                               const struct cross_entropy_part *parts);
     int (*cross_entropy_part_backward)(const struct exec *exec, const struct cross_entropy *a);
 
+    int (*zero_ranges)(const struct exec *exec, const struct zero_ranges *a);
     int (*adamw)(const struct exec *exec, const struct adamw *a);
     /* *sum = (or += when accumulate) the sum of squares of x[count], in double, in a fixed order. */
     size_t (*sum_of_squares_workspace)(struct device *device, int64_t count);

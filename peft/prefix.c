@@ -28,7 +28,9 @@ struct prefix {
     struct fp32_weights fp32;
     void *memory;
     float *hidden, *hidden_gradient; /* [tokens, inner] */
-    struct prefix_layer *layers;     /* [L] */
+    void *gradients;                 /* the block of all layers' gradients, cleared in one call; NULL: none */
+    size_t gradient_bytes;
+    struct prefix_layer *layers; /* [L] */
 };
 
 /* ---- the parameters ---- */
@@ -225,13 +227,9 @@ static int return_half(struct peft_adapter *adapter, const struct prefix_layer *
 static int clear_gradients(struct peft_adapter *adapter) {
     const struct prefix *prefix = adapter->own;
     struct rank *rank = adapter->peft->rank;
-    size_t bytes = (size_t)(prefix->tokens * prefix->width) * sizeof(float);
-    int status = STATUS_OK;
     if (rank->is_planning || !adapter->peft->trains)
         return STATUS_OK;
-    for (int64_t l = 0; l < adapter->peft->base.num_layers && !status; l++)
-        for (int which = 0; which < 2 && prefix->layers[l].is_here && !status; which++)
-            status = stream_zero(rank->exec.stream, prefix->layers[l].gradient[which], bytes);
+    int status = stream_zero(rank->exec.stream, prefix->gradients, prefix->gradient_bytes);
     if (!status && prefix->is_projected)
         status = stream_zero(rank->exec.stream, prefix->hidden_gradient,
                              (size_t)(prefix->tokens * prefix->inner) * sizeof(float));
@@ -314,6 +312,17 @@ static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
 
 /* ---- memory ---- */
 
+static void place_gradients(struct peft_adapter *adapter, struct arena *arena) {
+    struct prefix *prefix = adapter->own;
+    size_t mark = arena_mark(arena), bytes = (size_t)(prefix->tokens * prefix->width) * sizeof(float);
+    for (int64_t l = 0; l < adapter->peft->base.num_layers && adapter->peft->trains; l++)
+        for (int which = 0; which < 2 && prefix->layers[l].is_here; which++) {
+            float *gradient = prefix->layers[l].gradient[which] = arena_take(arena, bytes);
+            prefix->gradients = prefix->gradients ? prefix->gradients : gradient;
+        }
+    prefix->gradient_bytes = arena_mark(arena) - mark;
+}
+
 static void place(struct peft_adapter *adapter, struct arena *arena) {
     struct prefix *prefix = adapter->own;
     enum dtype dtype = adapter->peft->store.dtype;
@@ -332,8 +341,8 @@ static void place(struct peft_adapter *adapter, struct arena *arena) {
             layer->values[which] = arena_take(arena, count * sizeof(float));
             layer->table[which] =
                 dtype == DTYPE_F32 ? layer->values[which] : arena_take(arena, count * dtype_bytes(dtype));
-            layer->gradient[which] = adapter->peft->trains ? arena_take(arena, count * sizeof(float)) : NULL;
         }
+    place_gradients(adapter, arena);
 }
 
 /* Without an encoder, hidden is the unit matrix. */

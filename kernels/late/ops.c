@@ -89,9 +89,10 @@ _Static_assert(EMBEDDING_VIRTUAL_TABLES == 4, "all tables are listed");
 static const size_t cross_entropy_pointers[] = {POINTER(cross_entropy, logits), POINTER(cross_entropy, labels),
                                                 POINTER(cross_entropy, loss),   POINTER(cross_entropy, lse),
                                                 POINTER(cross_entropy, dloss),  POINTER(cross_entropy, part)};
+static const size_t zero_ranges_pointers[] = {POINTER(zero_ranges, ranges), POINTER(zero_ranges, x)};
 static const size_t adamw_pointers[] = {
-    POINTER(adamw, master),         POINTER(adamw, m),      POINTER(adamw, v), POINTER(adamw, gradient),
-    POINTER(adamw, gradient_scale), POINTER(adamw, weights)};
+    POINTER(adamw, ranges),   POINTER(adamw, master),         POINTER(adamw, m),      POINTER(adamw, v),
+    POINTER(adamw, gradient), POINTER(adamw, gradient_scale), POINTER(adamw, weights)};
 static const size_t clip_factor_pointers[] = {POINTER(clip_factor, sum_of_squares), POINTER(clip_factor, norm),
                                               POINTER(clip_factor, factor)};
 static const size_t sample_pointers[] = {POINTER(sample, logits), POINTER(sample, row), POINTER(sample, token),
@@ -151,6 +152,7 @@ OPERATION(cross_entropy_backward, cross_entropy)
 OPERATION(cross_entropy_fused, cross_entropy)
 OPERATION(cross_entropy_part, cross_entropy)
 OPERATION(cross_entropy_part_backward, cross_entropy)
+OPERATION(zero_ranges, zero_ranges)
 OPERATION(adamw, adamw)
 OPERATION(clip_factor, clip_factor)
 OPERATION(sample, sample)
@@ -355,6 +357,7 @@ const struct ops late_ops = {
     .cross_entropy_part = late_cross_entropy_part,
     .cross_entropy_join = late_cross_entropy_join,
     .cross_entropy_part_backward = late_cross_entropy_part_backward,
+    .zero_ranges = late_zero_ranges,
     .adamw = late_adamw,
     .sum_of_squares_workspace = late_sum_of_squares_workspace,
     .sum_of_squares = late_sum_of_squares,

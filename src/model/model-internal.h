@@ -113,6 +113,12 @@ struct model_share {
     int64_t whole_vocab_stride;
 };
 
+/* Gradients of parameters that the first micro batch clears: ranges on the device, chunk by chunk. */
+struct model_cleared {
+    struct flat_range *ranges; /* NULL where nothing trains */
+    int end[MODEL_CHUNKS_MAX]; /* of a chunk's ranges */
+};
+
 /* What forwards keep for their backwards. */
 struct model_kept {
     struct model_stash *stashes; /* [stashes + 1] */
@@ -165,6 +171,7 @@ struct model {
     } staging; /* host, [max_rows] each: of the head's rows of a batch while it is uploaded */
     struct upload upload;
     void *activations; /* the block that everything below stands in */
+    struct model_cleared cleared;
     struct model_kept kept;
     struct model_scratch scratch;
     struct model_gradients gradients;
@@ -225,6 +232,12 @@ size_t model_upload_bytes(const struct model *model);
 static inline size_t model_results_bytes(int64_t rows) {
     return (size_t)rows * (sizeof(int32_t) + 2 * sizeof(float));
 }
+
+/* clear.c */
+size_t model_cleared_bytes(const struct model *model);
+/* Once the gradients and the ranges have their memory. */
+int model_upload_cleared(struct model *model);
+int chunk_clear_gradients(const struct model *model, const struct model_chunk *chunk);
 
 /* block.c */
 int block_forward(const struct block_pass *pass);

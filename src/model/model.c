@@ -244,6 +244,7 @@ static int build(struct model *model, struct model_plan *plan) {
     plan->parameters = param_table_elements(&model->table, true);
     plan->all_parameters = param_table_elements(&model->table, false);
     plan->flat_elements = model->store.flat_elements;
+    plan->table_rows = model->table.count;
     plan->stream_bytes = (size_t)model_stream_elements(model) * dtype_bytes(o->dtype);
     return status;
 }
@@ -262,6 +263,8 @@ static int allocate(struct model *model, const struct model_plan *plan) {
     if (!status && model->options.use == MODEL_INFER)
         status = device_host_alloc(model->rank->device, model_results_bytes(model->options.max_logit_rows),
                                    &model->step.fetched);
+    if (!status)
+        status = model_upload_cleared(model);
     if (!status && model->scratch.loss_sum)
         status = stream_zero(model->rank->exec.stream, model->scratch.loss_sum, sizeof *model->scratch.loss_sum);
     return status ? status : rank_allocate_workspace(model->rank);

@@ -44,27 +44,6 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
 
 /* ---- forward and backward ---- */
 
-/* What a chunk's layers and ends have of the parameters. */
-static bool is_of_chunk(const struct model *model, const struct model_chunk *chunk, int id) {
-    int64_t layer = model->table.rows[id].layer, end = chunk->first + chunk->count;
-    bool is_before = layer < 0 && chunk_has_embedding(chunk), is_behind = layer == end && chunk_has_head(model, chunk);
-    return is_before || is_behind || (layer >= chunk->first && layer < end);
-}
-
-/* Weight gradients of linears are overwritten by the first micro batch; all others only ever add. */
-static int clear_gradients(const struct pass *pass) {
-    const struct model *model = pass->model;
-    const struct param_store *store = &model->store;
-    int status = STATUS_OK;
-    for (int i = 0; i < model->table.count && !status && !model->rank->is_planning; i++) {
-        float *gradient = param_gradient(store, i);
-        if (gradient && !model->table.rows[i].is_linear && is_of_chunk(model, pass->chunk, i))
-            status =
-                stream_zero(model->rank->exec.stream, gradient, (size_t)param_local_elements(store, i) * sizeof(float));
-    }
-    return status;
-}
-
 /* `all`: the rows of the batch that stands in the stash, as one segment. */
 static struct pass pass_of(struct model *model, const struct model_pass *asked, const struct hook_segment *all) {
     const struct model_stash *stash = model_stash(model, asked->stash);
@@ -178,7 +157,7 @@ static int run_blocks_backward(const struct pass *pass) {
 static int run_backward(const struct pass *pass, const void *dy) {
     struct model *model = pass->model;
     bool has_head = chunk_has_head(model, pass->chunk);
-    int status = pass->asked.is_first_micro_batch ? clear_gradients(pass) : STATUS_OK;
+    int status = pass->asked.is_first_micro_batch ? chunk_clear_gradients(model, pass->chunk) : STATUS_OK;
     if (!status && has_head)
         status = head_pass(pass, true);
     else if (!status && !model->rank->is_planning)

@@ -208,6 +208,7 @@ static void place_gradients(struct model *model, struct arena *arena) {
     bool is_end = false; /* of the backward of a chunk: nobody gets its gradient */
     if (!model_has_backward(o, last->first + last->count))
         return;
+    model->cleared.ranges = model_cleared_bytes(model) ? arena_take(arena, model_cleared_bytes(model)) : NULL;
     for (int c = 0; c < o->chunk_count; c++)
         is_end |= model_has_backward(o, o->chunks[c].first + o->chunks[c].count) &&
                   !model_sends_gradient(model, &o->chunks[c]);

@@ -35,15 +35,17 @@ struct optimizer {
     struct rank *rank;
     struct param_store *store;
     struct gradient_sync *sync;
-    float *master; /* bf16: [local_elements]; fp32: the store's weights, [flat_elements] */
-    float *m, *v;  /* [local_elements] */
-    void *scalars; /* device: sum of squares, norm, factor */
-    void *norm;    /* host: the same norm, once the stream has run */
-    int64_t step;  /* updates done; the bias correction's exponent */
+    float *master;             /* bf16: [local_elements]; fp32: the store's weights, [flat_elements] */
+    float *m, *v;              /* [local_elements] */
+    void *scalars;             /* device: sum of squares, norm, factor */
+    void *norm;                /* host: the same norm, once the stream has run */
+    struct flat_range *ranges; /* device: [range_count] what this rank updates of each parameter */
+    int64_t range_count;
+    int64_t step; /* updates done; the bias correction's exponent */
 };
 
-/* Bytes that optimizer_open allocates for so many elements of a rank. */
-size_t optimizer_bytes(int64_t elements, enum dtype dtype);
+/* Bytes of the device that optimizer_open allocates for so many elements of a rank and rows of its parameter table. */
+size_t optimizer_bytes(int64_t elements, int parameters, enum dtype dtype);
 /* Notes the scratch it will need: call while the rank still plans. */
 void optimizer_plan(struct rank *rank, int64_t flat_elements);
 /* `sync`, open, says what this rank updates; it must outlive the optimizer. */

@@ -4,7 +4,7 @@
 #include "parallel/schedule.h"
 
 #include <math.h>
-#include <string.h>
+#include <stdlib.h>
 
 /* Numbers that stay on the device between the norm and the update. */
 struct scalars {
@@ -12,12 +12,61 @@ struct scalars {
     float norm, factor;
 };
 
-size_t optimizer_bytes(int64_t elements, enum dtype dtype) {
-    return (size_t)elements * sizeof(float) * (dtype == DTYPE_F32 ? 2 : 3) + sizeof(struct scalars);
+size_t optimizer_bytes(int64_t elements, int parameters, enum dtype dtype) {
+    return (size_t)elements * sizeof(float) * (dtype == DTYPE_F32 ? 2 : 3) + sizeof(struct scalars) +
+           (size_t)parameters * sizeof(struct flat_range);
 }
 
 void optimizer_plan(struct rank *rank, int64_t flat_elements) {
     rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, flat_elements));
+}
+
+/* What this rank has of a parameter: a bucket holds it whole, so that at most one piece has some of it. */
+static struct flat_range range_of(const struct optimizer *optimizer, int id) {
+    const struct param_store *store = optimizer->store;
+    const struct param *row = &store->table->rows[id];
+    const struct sync_piece *piece = gradient_sync_piece(optimizer->sync, store->offset[id]);
+    int64_t first = store->offset[id], end = first + param_local_elements(store, id);
+    first = first > piece->first ? first : piece->first;
+    end = end < piece->first + piece->count ? end : piece->first + piece->count;
+    int64_t local = piece->local + first - piece->first;
+    return (struct flat_range){
+        .count = end > first ? end - first : 0,
+        .first = first,
+        .master = store->dtype == DTYPE_F32 ? first : local,
+        .state = local,
+        .weight_decay = row->decays ? (float)optimizer->options.weight_decay : 0,
+        .lr_factor = row->lr_factor,
+    };
+}
+
+/* Everything that trains, as ranges on the device. */
+static int make_ranges(struct optimizer *optimizer) {
+    const struct param_store *store = optimizer->store;
+    struct stream *stream = optimizer->rank->exec.stream;
+    size_t most = (size_t)store->table->count;
+    int64_t before = 0, count = 0;
+    void *memory;
+    int status = device_alloc(optimizer->rank->device, most * sizeof(struct flat_range), &memory);
+    if (status)
+        return status;
+    optimizer->ranges = memory;
+    struct flat_range *ranges = calloc(most, sizeof *ranges);
+    if (!ranges)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < store->table->count; i++) {
+        struct flat_range range = param_trains(store, i) ? range_of(optimizer, i) : (struct flat_range){0};
+        range.before = before;
+        before += range.count;
+        if (range.count)
+            ranges[count++] = range;
+    }
+    status = stream_copy_to_device(stream, optimizer->ranges, ranges, (size_t)count * sizeof *ranges);
+    if (!status)
+        status = stream_wait(stream);
+    optimizer->range_count = count;
+    free(ranges);
+    return status;
 }
 
 int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct gradient_sync *sync) {
@@ -31,6 +80,8 @@ int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *
         status = device_alloc_zeroed(device, local, &block[i]);
     if (!status)
         status = device_alloc(device, sizeof(struct scalars), &optimizer->scalars);
+    if (!status)
+        status = make_ranges(optimizer);
     if (!status)
         status = device_host_alloc(device, sizeof(float), &optimizer->norm);
     optimizer->m = block[0];
@@ -52,6 +103,7 @@ void optimizer_close(struct optimizer *optimizer) {
     if (optimizer->store->dtype != DTYPE_F32)
         device_free(device, optimizer->master);
     device_free(device, optimizer->scalars);
+    device_free(device, optimizer->ranges);
     device_host_free(device, optimizer->norm);
     *optimizer = (struct optimizer){0};
 }
@@ -150,44 +202,33 @@ static int measure_norm(struct optimizer *optimizer) {
     return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, sizeof(float));
 }
 
-/* Updates what this rank has of a parameter: a bucket holds it whole, so that at most one piece has some of it. */
-static int update(struct optimizer *optimizer, int id, double lr) {
-    struct param_store *store = optimizer->store;
-    const struct sync_piece *piece = gradient_sync_piece(optimizer->sync, store->offset[id]);
-    int64_t first = store->offset[id], end = first + param_local_elements(store, id);
-    first = first > piece->first ? first : piece->first;
-    end = end < piece->first + piece->count ? end : piece->first + piece->count;
-    if (first >= end)
-        return STATUS_OK;
-    int64_t local = piece->local + first - piece->first;
-    float lr_factor = store->table->rows[id].lr_factor;
+static int update(struct optimizer *optimizer, double lr) {
+    const struct param_store *store = optimizer->store;
     struct adamw call = {
-        .count = end - first,
-        .master = optimizer_master(optimizer, piece) + (first - piece->first),
-        .m = optimizer->m + local,
-        .v = optimizer->v + local,
-        .gradient = store->gradients + first,
+        .ranges = optimizer->ranges,
+        .range_count = optimizer->range_count,
+        .master = optimizer->master,
+        .m = optimizer->m,
+        .v = optimizer->v,
+        .gradient = store->gradients,
         .gradient_scale = &((struct scalars *)optimizer->scalars)->factor,
-        .weights = store->dtype == DTYPE_F32 ? NULL : weights_at(store, first),
+        .weights = store->dtype == DTYPE_F32 ? NULL : store->weights,
         .weights_type = store->dtype,
-        .lr = (float)(lr_factor > 0 ? lr * (double)lr_factor : lr),
+        .lr = lr,
         .beta1 = (float)optimizer->options.beta1,
         .beta2 = (float)optimizer->options.beta2,
         .epsilon = (float)optimizer->options.epsilon,
-        .weight_decay = store->table->rows[id].decays ? (float)optimizer->options.weight_decay : 0,
         .step = optimizer->step + 1,
     };
     return rank_run(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
 }
 
 int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
-    struct param_store *store = optimizer->store;
     int status = gradient_sync_finish(optimizer->sync);
     if (!status)
         status = measure_norm(optimizer);
-    for (int i = 0; i < store->table->count && !status; i++)
-        if (param_trains(store, i))
-            status = update(optimizer, i, lr);
+    if (!status)
+        status = update(optimizer, lr);
     if (!status)
         status = gradient_sync_gather_weights(optimizer->sync);
     if (!status)

@@ -133,7 +133,8 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .place = rank->place,
         .weights = of_model.weights + (adapter ? param_weight_bytes(adapter) : 0),
         .gradients = of_model.gradients + (adapter ? param_gradient_bytes(adapter) : 0),
-        .optimizer = optimizer_bytes(trained / shards, options.dtype),
+        .optimizer =
+            optimizer_bytes(trained / shards, adapter ? adapter->table->count : of_model.table_rows, options.dtype),
         .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes) +
                        (adapter ? trainee->bytes : 0),
         .workspace = rank->workspace_needed,

@@ -364,7 +364,9 @@ static void check_many_steps(const struct scene *scene) {
     fill(master, COUNT, 1);
     for (int i = 0; i < COUNT; i++)
         p[i] = (double)master[i];
-    struct adamw a = {.count = COUNT,
+    const struct flat_range range = {.count = COUNT, .weight_decay = 0.1f};
+    struct adamw a = {.ranges = &range,
+                      .range_count = 1,
                       .master = master,
                       .m = m,
                       .v = v,
@@ -372,18 +374,17 @@ static void check_many_steps(const struct scene *scene) {
                       .gradient_scale = &scale,
                       .weights = weights,
                       .weights_type = DTYPE_BF16,
-                      .lr = 1e-2f,
+                      .lr = 1e-2,
                       .beta1 = 0.9f,
                       .beta2 = 0.999f,
                       .epsilon = 1e-8f,
-                      .weight_decay = 0.1f,
                       .zero_gradient = true};
-    double beta1 = a.beta1, beta2 = a.beta2, lr = a.lr;
+    double beta1 = a.beta1, beta2 = a.beta2, lr = (float)a.lr;
     for (a.step = 1; a.step <= 100; a.step++) {
         fill(gradient, COUNT, (uint32_t)a.step + 50);
         for (int i = 0; i < COUNT; i++) {
             double g = 0.5 * (double)gradient[i];
-            p[i] *= 1 - lr * (double)a.weight_decay;
+            p[i] *= 1 - lr * (double)range.weight_decay;
             dm[i] = beta1 * dm[i] + (1 - beta1) * g;
             dv[i] = beta2 * dv[i] + (1 - beta2) * g * g;
             p[i] -= lr / (1 - pow(beta1, (double)a.step)) * dm[i] /
@@ -404,7 +405,9 @@ static void check_many_steps(const struct scene *scene) {
 static void check_no_step(const struct scene *scene) {
     float master = 1, m = 2, v = 3, gradient = 4, scale = NAN;
     uint16_t weight = 5;
-    struct adamw a = {.count = 1,
+    const struct flat_range range = {.count = 1};
+    struct adamw a = {.ranges = &range,
+                      .range_count = 1,
                       .master = &master,
                       .m = &m,
                       .v = &v,

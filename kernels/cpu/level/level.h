@@ -53,6 +53,7 @@ LEVEL_OP(cross_entropy_part, cross_entropy);
 int LEVEL(cpu_cross_entropy_join)(const struct exec *exec, const struct cross_entropy *a, int ranks,
                                   const struct cross_entropy_part *parts);
 LEVEL_OP(cross_entropy_part_backward, cross_entropy);
+LEVEL_OP(zero_ranges, zero_ranges);
 LEVEL_OP(adamw, adamw);
 size_t LEVEL(cpu_sum_of_squares_workspace)(struct device *device, int64_t count);
 int LEVEL(cpu_sum_of_squares)(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);

@@ -44,6 +44,7 @@ const struct ops LEVEL(cpu_ops) = {
     .cross_entropy_part = LEVEL(cpu_cross_entropy_part),
     .cross_entropy_join = LEVEL(cpu_cross_entropy_join),
     .cross_entropy_part_backward = LEVEL(cpu_cross_entropy_part_backward),
+    .zero_ranges = LEVEL(cpu_zero_ranges),
     .adamw = LEVEL(cpu_adamw),
     .sum_of_squares_workspace = LEVEL(cpu_sum_of_squares_workspace),
     .sum_of_squares = LEVEL(cpu_sum_of_squares),

@@ -1,0 +1,56 @@
+/* Gradients that are zeroed before the first micro batch of a step. Linears write over the gradients of their weights
+ * then; all others only ever add. A table on the device lists them, so that a chunk's take one call. */
+#include "model-internal.h"
+
+#include <stdlib.h>
+
+/* What a chunk's layers and ends have of the parameters. */
+static bool is_of_chunk(const struct model *model, const struct model_chunk *chunk, int id) {
+    int64_t layer = model->table.rows[id].layer, end = chunk->first + chunk->count;
+    bool is_before = layer < 0 && chunk_has_embedding(chunk), is_behind = layer == end && chunk_has_head(model, chunk);
+    return is_before || is_behind || (layer >= chunk->first && layer < end);
+}
+
+/* Adds a chunk's ranges to the `count` that are there; returns their number. */
+static int add_ranges(const struct model *model, const struct model_chunk *chunk, struct flat_range *ranges,
+                      int count) {
+    const struct param_store *store = &model->store;
+    for (int i = 0; i < model->table.count; i++)
+        if (param_trains(store, i) && !model->table.rows[i].is_linear && is_of_chunk(model, chunk, i)) {
+            const struct flat_range *last = count ? &ranges[count - 1] : NULL;
+            ranges[count++] = (struct flat_range){.before = last ? last->before + last->count : 0,
+                                                  .count = param_local_elements(store, i),
+                                                  .first = store->offset[i]};
+        }
+    return count;
+}
+
+size_t model_cleared_bytes(const struct model *model) {
+    return model->store.has_gradients ? (size_t)model->table.count * sizeof *model->cleared.ranges : 0;
+}
+
+int model_upload_cleared(struct model *model) {
+    const struct model_options *o = &model->options;
+    struct stream *stream = model->rank->exec.stream;
+    int count = 0;
+    if (!model->cleared.ranges)
+        return STATUS_OK;
+    struct flat_range *ranges = calloc((size_t)model->table.count, sizeof *ranges);
+    if (!ranges)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int c = 0; c < o->chunk_count; c++)
+        model->cleared.end[c] = count = add_ranges(model, &o->chunks[c], ranges, count);
+    int status = stream_copy_to_device(stream, model->cleared.ranges, ranges, (size_t)count * sizeof *ranges);
+    if (!status)
+        status = stream_wait(stream);
+    free(ranges);
+    return status;
+}
+
+int chunk_clear_gradients(const struct model *model, const struct model_chunk *chunk) {
+    const struct model_cleared *cleared = &model->cleared;
+    int64_t c = chunk - model->options.chunks, first = c ? cleared->end[c - 1] : 0;
+    struct zero_ranges call = {
+        .ranges = cleared->ranges + first, .range_count = cleared->end[c] - first, .x = model->store.gradients};
+    return cleared->ranges ? rank_run(model->rank, PHASE_REST, zero_ranges, &call) : STATUS_OK;
+}
