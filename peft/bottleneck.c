@@ -182,8 +182,8 @@ static int norm(const struct bottleneck *bottleneck, const struct hook_call *cal
     norm_call->dbias = param_gradient(store, bottleneck->id[NORM_BIAS]);
     int status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, layernorm_backward, norm_call)
                              : rank_run(call->rank, PHASE_NORM, layernorm_forward, norm_call);
-    param_return(store, bottleneck->id[NORM_GAIN], gain);
-    param_return(store, bottleneck->id[NORM_BIAS], bias);
+    param_return(store, bottleneck->id[NORM_GAIN]);
+    param_return(store, bottleneck->id[NORM_BIAS]);
     return status;
 }
 
@@ -207,8 +207,8 @@ static int project(const struct bottleneck *bottleneck, const struct hook_call *
                         .c_type = call->dtype,
                         .bias = b.data};
     int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
-    param_return(store, bottleneck->id[weight], w);
-    param_return(store, bottleneck->id[weight + 1], b);
+    param_return(store, bottleneck->id[weight]);
+    param_return(store, bottleneck->id[weight + 1]);
     return status;
 }
 
@@ -247,7 +247,7 @@ static int project_backward(const struct bottleneck *bottleneck, const struct ho
     int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &dw);
     if (!status)
         status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &back);
-    param_return(store, bottleneck->id[weight], w);
+    param_return(store, bottleneck->id[weight]);
     return status;
 }
 

@@ -65,8 +65,6 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
     struct weight_view weight = param_borrow(peft->weights, id);
     struct weight_view a = param_borrow(&peft->store, pair->a), b = param_borrow(&peft->store, pair->b);
-    if (!weight.data)
-        return status_fail(STATUS_INVALID, "DoRA of a base whose weights are packed");
     struct row_squares call = {.rows = weight.rows,
                                .cols = weight.cols,
                                .rank = pair->r,
@@ -76,10 +74,11 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
                                .down = a.data,
                                .scale = pair->scale,
                                .squares = pair->dora.squares};
-    int status = rank_run(peft->rank, PHASE_NORM, row_squares, &call);
-    param_return(peft->weights, id, weight);
-    param_return(&peft->store, pair->a, a);
-    param_return(&peft->store, pair->b, b);
+    int status = weight.data ? rank_run(peft->rank, PHASE_NORM, row_squares, &call)
+                             : status_fail(STATUS_INVALID, "DoRA of a base whose weights are packed");
+    param_return(peft->weights, id);
+    param_return(&peft->store, pair->a);
+    param_return(&peft->store, pair->b);
     return status;
 }
 
@@ -105,13 +104,14 @@ int dora_measure(struct pair *pair, int id) {
 
 int dora_initialise(struct pair *pair) {
     struct peft *peft = pair->adapter->peft;
-    struct weight_view magnitude = param_borrow(&peft->store, pair->dora.magnitude);
-    struct magnitude_ratio call = {
-        .count = outputs(pair), .type = peft->dtype, .squares = pair->dora.squares, .norm = (void *)magnitude.data};
+    struct magnitude_ratio call = {.count = outputs(pair),
+                                   .type = peft->dtype,
+                                   .squares = pair->dora.squares,
+                                   .norm = param_borrow_to_write(&peft->store, pair->dora.magnitude)};
     int status = measure(pair, false);
     if (!status)
         status = rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call);
-    param_return(&peft->store, pair->dora.magnitude, magnitude);
+    param_return(&peft->store, pair->dora.magnitude);
     return status;
 }
 
@@ -127,7 +127,7 @@ int dora_begin(struct pair *pair) {
     int status = measure(pair, true);
     if (!status)
         status = rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call);
-    param_return(&peft->store, pair->dora.magnitude, magnitude);
+    param_return(&peft->store, pair->dora.magnitude);
     return status;
 }
 
@@ -159,7 +159,7 @@ static int scale(const struct pair *pair, const struct hook_call *call, void *ke
     status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &scale_call)
                          : rank_run(call->rank, PHASE_NORM, column_scale_forward, &scale_call);
     if (bias != PARAM_NONE)
-        param_return(peft->weights, bias, fixed);
+        param_return(peft->weights, bias);
     return status;
 }
 
@@ -196,7 +196,7 @@ int dora_base_product(const struct pair *pair, const struct hook_call *call, boo
                         .accumulate = !is_forward};
     status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
     if (id != PARAM_NONE)
-        param_return(peft->weights, id, weight);
+        param_return(peft->weights, id);
     return status;
 }
 

@@ -5,16 +5,18 @@
 
 #include "method-internal.h"
 
-/* The stack's weights as fp32: themselves, or a copy that a global batch begins with. */
+/* The weights of a stack's adapter as fp32: themselves, or a copy that a global batch begins with. */
 struct fp32_weights {
-    struct peft *peft;
-    void *memory; /* [flat_elements]; NULL where they are fp32 */
+    const struct peft_adapter *adapter;
+    void *memory; /* [flat_elements] of the stack; NULL where they are fp32 */
 };
 size_t fp32_bytes(const struct fp32_weights *fp32);
 int fp32_allocate(struct fp32_weights *fp32);
 void fp32_free(struct fp32_weights *fp32);
 int fp32_begin(struct fp32_weights *fp32);
-const float *fp32_weight(const struct fp32_weights *fp32, int id);
+/* As param_borrow and param_return; NULL while planning. */
+const float *fp32_borrow(const struct fp32_weights *fp32, int id);
+void fp32_return(const struct fp32_weights *fp32, int id);
 
 /* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
 int encoder_check(const struct peft_adapter *adapter);

@@ -5,34 +5,53 @@
 
 /* ---- weights ---- */
 
+static const struct param_store *store_of(const struct fp32_weights *fp32) {
+    return &fp32->adapter->peft->store;
+}
+
 size_t fp32_bytes(const struct fp32_weights *fp32) {
-    const struct param_store *store = &fp32->peft->store;
+    const struct param_store *store = store_of(fp32);
     return store->dtype == DTYPE_F32 ? 0 : (size_t)store->flat_elements * sizeof(float);
 }
 
 int fp32_allocate(struct fp32_weights *fp32) {
     size_t bytes = fp32_bytes(fp32);
-    return bytes ? device_alloc(fp32->peft->store.device, bytes, &fp32->memory) : STATUS_OK;
+    return bytes ? device_alloc(store_of(fp32)->device, bytes, &fp32->memory) : STATUS_OK;
 }
 
 void fp32_free(struct fp32_weights *fp32) {
     if (fp32->memory)
-        device_free(fp32->peft->store.device, fp32->memory);
+        device_free(store_of(fp32)->device, fp32->memory);
     fp32->memory = NULL;
 }
 
 int fp32_begin(struct fp32_weights *fp32) {
-    const struct param_store *store = &fp32->peft->store;
+    const struct param_store *store = store_of(fp32);
+    int status = STATUS_OK;
     if (store->dtype == DTYPE_F32)
         return STATUS_OK;
-    return rank_run(fp32->peft->rank, PHASE_REST, cast, store->flat_elements, store->dtype, store->weights, DTYPE_F32,
-                    fp32->memory);
+    for (int id = fp32->adapter->first_row; id < fp32->adapter->end_row && !status; id++) {
+        int64_t count = param_local_elements(store, id);
+        struct weight_view weight = param_borrow(store, id);
+        if (count) /* a row of this stage */
+            status = rank_run(fp32->adapter->peft->rank, PHASE_REST, cast, count, store->dtype, weight.data, DTYPE_F32,
+                              (float *)fp32->memory + store->offset[id]);
+        param_return(store, id);
+    }
+    return status;
 }
 
-const float *fp32_weight(const struct fp32_weights *fp32, int id) {
-    const struct param_store *store = &fp32->peft->store;
-    const float *weights = store->dtype == DTYPE_F32 ? store->weights : fp32->memory;
-    return weights ? weights + store->offset[id] : NULL;
+const float *fp32_borrow(const struct fp32_weights *fp32, int id) {
+    const struct param_store *store = store_of(fp32);
+    if (store->dtype != DTYPE_F32)
+        return fp32->memory ? (const float *)fp32->memory + store->offset[id] : NULL;
+    struct weight_view weight = param_borrow(store, id);
+    return store->weights ? weight.data : NULL;
+}
+
+void fp32_return(const struct fp32_weights *fp32, int id) {
+    if (store_of(fp32)->dtype == DTYPE_F32)
+        param_return(store_of(fp32), id);
 }
 
 /* ---- parameters ---- */
@@ -167,15 +186,18 @@ static int project(const struct encoder *encoder, const float *x, int64_t in, in
                         .k = in,
                         .a = x,
                         .lda = in,
-                        .b = fp32_weight(encoder->fp32, weight),
+                        .b = fp32_borrow(encoder->fp32, weight),
                         .ldb = in,
                         .b_transposed = true,
                         .c = y,
                         .ldc = out,
                         .type = DTYPE_F32,
                         .c_type = DTYPE_F32,
-                        .bias = fp32_weight(encoder->fp32, bias)};
-    return multiply(encoder, &gemm);
+                        .bias = fp32_borrow(encoder->fp32, bias)};
+    int status = multiply(encoder, &gemm);
+    fp32_return(encoder->fp32, weight);
+    fp32_return(encoder->fp32, bias);
+    return status;
 }
 
 /* gradient[out, in] += dy[rows, out]' x[rows, in]. */
@@ -215,14 +237,16 @@ static int project_back(const struct encoder *encoder, const float *dy, int64_t 
                         .k = out,
                         .a = dy,
                         .lda = out,
-                        .b = fp32_weight(encoder->fp32, weight),
+                        .b = fp32_borrow(encoder->fp32, weight),
                         .ldb = in,
                         .c = dx,
                         .ldc = in,
                         .type = DTYPE_F32,
                         .c_type = DTYPE_F32,
                         .accumulate = accumulate};
-    return multiply(encoder, &gemm);
+    int status = multiply(encoder, &gemm);
+    fp32_return(encoder->fp32, weight);
+    return status;
 }
 
 /* ---- steps ---- */
@@ -237,19 +261,25 @@ static struct unit_call unit_call_of(const struct encoder *encoder, const struct
                               .dx = step[-1].dy};
 }
 
+/* With the state's weights on loan. */
 static struct lstm lstm_call(const struct encoder *encoder, const struct encoder_step *step, int d) {
     const struct encoder_direction *direction = &step->direction[d];
     int64_t hidden = step->out / 2;
     return (struct lstm){.steps = encoder->rows,
                          .hidden = hidden,
                          .is_reverse = d,
-                         .weight = fp32_weight(encoder->fp32, direction->state),
-                         .bias = fp32_weight(encoder->fp32, direction->state_bias),
+                         .weight = fp32_borrow(encoder->fp32, direction->state),
+                         .bias = fp32_borrow(encoder->fp32, direction->state_bias),
                          .gates = direction->gates,
                          .cells = direction->cells,
                          .y = step->y ? step->y + d * hidden : NULL,
                          .y_stride = step->out,
                          .dy = step->dy ? step->dy + d * hidden : NULL};
+}
+
+static void lstm_return(const struct encoder *encoder, const struct encoder_direction *direction) {
+    fp32_return(encoder->fp32, direction->state);
+    fp32_return(encoder->fp32, direction->state_bias);
 }
 
 static int lstm_forward(struct encoder *encoder, const struct encoder_step *step, const float *x) {
@@ -261,6 +291,7 @@ static int lstm_forward(struct encoder *encoder, const struct encoder_step *step
             project(encoder, x, step->in, direction->input, direction->input_bias, direction->gates, 2 * step->out);
         if (!status)
             status = rank_run(rank_of(encoder), PHASE_REST, lstm_forward, &call);
+        lstm_return(encoder, direction);
     }
     return status;
 }
@@ -287,6 +318,7 @@ static int lstm_backward(struct encoder *encoder, const struct encoder_step *ste
         const struct encoder_direction *direction = &step->direction[d];
         struct lstm call = lstm_call(encoder, step, d);
         status = rank_run_scratch(rank_of(encoder), PHASE_REST, lstm_backward, &call);
+        lstm_return(encoder, direction);
         if (!status)
             status = add_state_gradient(encoder, step, d);
         if (!status)
@@ -341,7 +373,7 @@ static int set_keys(struct encoder *encoder) {
 }
 
 int encoder_forward(struct encoder *encoder) {
-    const float *x = fp32_weight(encoder->fp32, encoder->embedding);
+    const float *x = fp32_borrow(encoder->fp32, encoder->embedding);
     int status = set_keys(encoder);
     for (int i = 0; i < encoder->count && !status; i++) {
         struct encoder_step *step = &encoder->steps[i];
@@ -358,14 +390,16 @@ int encoder_forward(struct encoder *encoder) {
         }
         x = step->y;
     }
+    fp32_return(encoder->fp32, encoder->embedding);
     return status;
 }
 
 int encoder_backward(struct encoder *encoder) {
+    const float *embedding = fp32_borrow(encoder->fp32, encoder->embedding);
     int status = STATUS_OK;
     for (int i = encoder->count - 1; i >= 0 && !status; i--) {
         struct encoder_step *step = &encoder->steps[i];
-        const float *x = i ? step[-1].y : fp32_weight(encoder->fp32, encoder->embedding);
+        const float *x = i ? step[-1].y : embedding;
         float *dx = i ? step[-1].dy : param_gradient(&encoder->adapter->peft->store, encoder->embedding);
         if (step->kind == ENCODER_LINEAR) {
             status =
@@ -384,5 +418,6 @@ int encoder_backward(struct encoder *encoder) {
             status = rank_run(rank_of(encoder), PHASE_REST, unit_backward, &call);
         }
     }
+    fp32_return(encoder->fp32, encoder->embedding);
     return status;
 }

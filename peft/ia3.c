@@ -140,7 +140,7 @@ static int forward(void *self, const struct hook_call *call) {
     a.x = a.y = call->y;
     a.kept = scale->adapter->peft->trains ? call->saved : NULL;
     int status = rank_run(call->rank, PHASE_NORM, column_scale_forward, &a);
-    param_return(store, scale->id, view);
+    param_return(store, scale->id);
     return status;
 }
 
@@ -152,7 +152,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     a.x = call->saved;
     a.dy = a.dx = call->dy;
     int status = rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &a);
-    param_return(store, scale->id, view);
+    param_return(store, scale->id);
     return status;
 }
 
@@ -185,7 +185,7 @@ static int multiply(const struct scale *scale, const struct hook_call *call, boo
                         .c_type = call->dtype};
     int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
     if (!is_planning)
-        param_return(base, id, weight);
+        param_return(base, id);
     return status;
 }
 
@@ -202,7 +202,7 @@ static int add_difference(const struct scale *scale, const struct hook_call *cal
                              .adds = true,
                              .y = to};
     int status = rank_run(call->rank, PHASE_NORM, column_scale_forward, &a);
-    param_return(store, scale->id, view);
+    param_return(store, scale->id);
     return status;
 }
 
@@ -238,7 +238,7 @@ static int input_backward(void *self, const struct hook_call *call) {
         status = add_difference(scale, call, gradient, call->dx);
     if (!status)
         status = rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &a);
-    param_return(store, scale->id, view);
+    param_return(store, scale->id);
     return status;
 }
 

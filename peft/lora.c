@@ -235,7 +235,7 @@ static int multiply_down(const struct pair *pair, const struct hook_call *call, 
     int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
     if (!status)
         status = multiply(call, &down);
-    param_return(store, pair->a, a);
+    param_return(store, pair->a);
     return status;
 }
 
@@ -253,7 +253,7 @@ static int delta(void *self, const struct hook_call *call, struct gemm_delta *ou
         status =
             rank_run(call->rank, PHASE_NORM, cast, call->out * pair->r, call->dtype, b.data, DTYPE_F32, kept.right);
     *out = (struct gemm_delta){.rank = pair->r, .left = kept.left, .right = kept.right};
-    param_return(store, pair->b, b);
+    param_return(store, pair->b);
     return status;
 }
 
@@ -290,7 +290,7 @@ static int forward(void *self, const struct hook_call *call) {
         if (!status)
             status = dora_add(pair, call, kept.y);
     }
-    param_return(store, pair->b, b);
+    param_return(store, pair->b);
     return status;
 }
 
@@ -343,7 +343,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     if (!status && is_dropped_dora) /* what the base's second product gets: (m / n - 1) dy */
         status = rank_run(call->rank, PHASE_NORM, scale_add, call->rows * call->out, call->dtype, -1.0f, call->dy, true,
                           kept.y);
-    param_return(store, pair->b, b);
+    param_return(store, pair->b);
     return status;
 }
 
@@ -382,7 +382,7 @@ static int backward_input(void *self, const struct hook_call *call) {
         if (!status)
             status = drop(pair, call, call->dx, scratch, call->dx);
     }
-    param_return(store, pair->a, a);
+    param_return(store, pair->a);
     return status;
 }
 

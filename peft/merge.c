@@ -88,9 +88,11 @@ static int read_values(const struct merge *m, int id, float **out) {
     *out = malloc(bytes);
     if (!*out)
         return status_fail(STATUS_MEMORY, "out of memory");
-    int status =
-        stream_copy_to_host(m->rank.exec.stream, *out, (const float *)store->weights + store->offset[id], bytes);
-    return status ? status : stream_wait(m->rank.exec.stream);
+    int status = stream_copy_to_host(m->rank.exec.stream, *out, param_borrow(store, id).data, bytes);
+    if (!status)
+        status = stream_wait(m->rank.exec.stream);
+    param_return(store, id);
+    return status;
 }
 
 /* Takes the change's memory, also where it fails. */

@@ -285,6 +285,7 @@ static int begin(struct peft *peft, int64_t sample) {
     for (int i = 0; i < peft->count && !status; i++)
         if (peft->adapters[i].method->begin)
             status = peft->adapters[i].method->begin(&peft->adapters[i]);
+    param_check_returned(&peft->store, "the beginning of a global batch");
     return status;
 }
 
@@ -301,5 +302,6 @@ int peft_end(struct peft *peft) {
     for (int i = peft->count - 1; i >= 0 && !status; i--)
         if (peft->adapters[i].method->end)
             status = peft->adapters[i].method->end(&peft->adapters[i]);
+    param_check_returned(&peft->store, "the end of a global batch");
     return status;
 }

@@ -109,7 +109,7 @@ static int describe(struct peft_adapter *adapter) {
         param_share(whole_width(peft), tensor + 1, tensors) - param_share(whole_width(peft), tensor, tensors);
     prefix->is_first = peft_has_layer(peft, 0);
     prefix->is_projected = peft_is_encoded(adapter);
-    prefix->fp32.peft = peft;
+    prefix->fp32.adapter = adapter;
     prefix->encoder.fp32 = &prefix->fp32;
     if (!status && prefix->is_projected)
         status = add_encoder(adapter, prefix);
@@ -165,8 +165,8 @@ static int64_t half(const struct prefix *prefix, int which, int64_t columns) {
 static int make_half(struct peft_adapter *adapter, const struct prefix_layer *layer, int which) {
     const struct prefix *prefix = adapter->own;
     enum dtype dtype = adapter->peft->store.dtype;
-    const float *weight = fp32_weight(&prefix->fp32, layer->weight);
-    const float *bias = prefix->is_projected ? fp32_weight(&prefix->fp32, layer->bias) : NULL;
+    const float *weight = fp32_borrow(&prefix->fp32, layer->weight);
+    const float *bias = prefix->is_projected ? fp32_borrow(&prefix->fp32, layer->bias) : NULL;
     struct gemm gemm = {.m = prefix->tokens,
                         .n = prefix->width,
                         .k = prefix->inner,
@@ -181,6 +181,9 @@ static int make_half(struct peft_adapter *adapter, const struct prefix_layer *la
                         .c_type = DTYPE_F32,
                         .bias = bias ? bias + half(prefix, which, 1) : NULL};
     int status = multiply(adapter, &gemm);
+    fp32_return(&prefix->fp32, layer->weight);
+    if (prefix->is_projected)
+        fp32_return(&prefix->fp32, layer->bias);
     if (!status && dtype != DTYPE_F32)
         status = rank_run(adapter->peft->rank, PHASE_REST, cast, prefix->tokens * prefix->width, DTYPE_F32,
                           layer->values[which], dtype, layer->table[which]);
@@ -193,7 +196,7 @@ static int return_half(struct peft_adapter *adapter, const struct prefix_layer *
     const struct param_store *store = &adapter->peft->store;
     float *gradient = param_gradient(store, layer->weight);
     float *bias_gradient = prefix->is_projected ? param_gradient(store, layer->bias) : NULL;
-    const float *weight = fp32_weight(&prefix->fp32, layer->weight);
+    const float *weight = fp32_borrow(&prefix->fp32, layer->weight);
     struct gemm gemm = {.m = prefix->width,
                         .n = prefix->inner,
                         .k = prefix->tokens,
@@ -221,7 +224,10 @@ static int return_half(struct peft_adapter *adapter, const struct prefix_layer *
                         .c_type = DTYPE_F32,
                         .accumulate = true};
     int status = multiply(adapter, &gemm);
-    return status || !prefix->is_projected ? status : multiply(adapter, &back);
+    if (!status && prefix->is_projected)
+        status = multiply(adapter, &back);
+    fp32_return(&prefix->fp32, layer->weight);
+    return status;
 }
 
 static int clear_gradients(struct peft_adapter *adapter) {
@@ -292,11 +298,13 @@ static int fold_half(const struct prefix *source, struct peft_adapter *to, int64
     for (int64_t i = 0; i < tokens && !status; i++)
         for (int64_t j = 0; j < width; j++)
             turned[j * tokens + i] = values[i * width + j];
-    int64_t at = store->offset[folded->layers[layer].weight] + half(folded, which, tokens);
+    int id = folded->layers[layer].weight;
+    float *weight = param_borrow_to_write(store, id);
     if (!status)
-        status = stream_copy_to_device(stream, (float *)store->weights + at, turned, count * sizeof *turned);
+        status = stream_copy_to_device(stream, weight + half(folded, which, tokens), turned, count * sizeof *turned);
     if (!status)
         status = stream_wait(stream);
+    param_return(store, id);
     free(values);
     return status;
 }

@@ -13,8 +13,9 @@ struct prompt {
 /* Checks the number of tokens. */
 int prompt_open(struct peft_adapter *adapter, struct prompt *prompt);
 int prompt_add_table(struct peft_adapter *adapter, struct prompt *prompt);
-/* The rows of the table, and their gradients. */
-void prompt_rows(const struct peft_adapter *adapter, const struct prompt *prompt, struct hook_virtual *rows);
+/* The rows of the table, on loan, and their gradients. */
+void prompt_borrow(const struct peft_adapter *adapter, const struct prompt *prompt, struct hook_virtual *rows);
+void prompt_return(const struct peft_adapter *adapter, const struct prompt *prompt);
 /* Rows of the base's token table, unless they are as the table of parameters draws them. */
 int prompt_initialise(struct peft_adapter *adapter, const struct prompt *prompt, uint64_t seed);
 /* The adapter goes on as prompt tuning. */

@@ -64,7 +64,7 @@ void prompt_take(struct peft_config *config) {
 
 /* ---- the hook ---- */
 
-void prompt_rows(const struct peft_adapter *adapter, const struct prompt *prompt, struct hook_virtual *rows) {
+void prompt_borrow(const struct peft_adapter *adapter, const struct prompt *prompt, struct hook_virtual *rows) {
     const struct param_store *store = &adapter->peft->store;
     *rows = (struct hook_virtual){.tokens = prompt->tokens};
     if (!prompt->is_here)
@@ -73,14 +73,23 @@ void prompt_rows(const struct peft_adapter *adapter, const struct prompt *prompt
     rows->gradient = param_gradient(store, prompt->table_id);
 }
 
-static int virtual_rows(void *self, struct hook_virtual *rows) {
+void prompt_return(const struct peft_adapter *adapter, const struct prompt *prompt) {
+    if (prompt->is_here)
+        param_return(&adapter->peft->store, prompt->table_id);
+}
+
+static void borrow_rows(void *self, struct hook_virtual *rows) {
     const struct peft_adapter *adapter = self;
-    prompt_rows(adapter, adapter->own, rows);
-    return STATUS_OK;
+    prompt_borrow(adapter, adapter->own, rows);
+}
+
+static void return_rows(void *self) {
+    const struct peft_adapter *adapter = self;
+    prompt_return(adapter, adapter->own);
 }
 
 static int attach(struct peft_adapter *adapter) {
-    struct hook hook = {.self = adapter, .virtual_rows = virtual_rows};
+    struct hook hook = {.self = adapter, .borrow_rows = borrow_rows, .return_rows = return_rows};
     return hook_table_add(&adapter->peft->hooks, 0, ATTACH_EMBEDDING, &hook);
 }
 
@@ -113,10 +122,13 @@ static int gather_rows(struct peft_adapter *adapter, const struct prompt *prompt
                              .token_count = rects[0].rows,
                              .tokens = ids,
                              .token_table = tokens.data,
-                             .x = (void *)(uintptr_t)param_borrow(&adapter->peft->store, prompt->table_id).data};
+                             .x = param_borrow_to_write(&adapter->peft->store, prompt->table_id)};
     int status = rank_run(rank, PHASE_REST, embedding_forward, &call);
-    param_return(base, token_table, tokens);
-    return status ? status : rank_sum(rank, rank->tensor, call.x, call.rows * call.cols, call.type);
+    param_return(base, token_table);
+    if (!status)
+        status = rank_sum(rank, rank->tensor, call.x, call.rows * call.cols, call.type);
+    param_return(&adapter->peft->store, prompt->table_id);
+    return status;
 }
 
 int prompt_initialise(struct peft_adapter *adapter, const struct prompt *prompt, uint64_t seed) {

@@ -66,7 +66,7 @@ static int describe(struct peft_adapter *adapter) {
     if (status)
         return status;
     own->is_encoded = peft_is_encoded(adapter);
-    own->fp32.peft = adapter->peft;
+    own->fp32.adapter = adapter;
     own->encoder.fp32 = &own->fp32;
     return own->is_encoded ? add_encoder(adapter, own) : prompt_add_table(adapter, &own->prompt);
 }
@@ -94,20 +94,26 @@ static void take_encoder(struct peft_config *config, const char *directory, bool
 
 /* ---- the hook ---- */
 
-static int virtual_rows(void *self, struct hook_virtual *rows) {
+static void borrow_rows(void *self, struct hook_virtual *rows) {
     struct peft_adapter *adapter = self;
     struct ptuning *own = adapter->own;
     if (!own->is_encoded) {
-        prompt_rows(adapter, &own->prompt, rows);
-        return STATUS_OK;
+        prompt_borrow(adapter, &own->prompt, rows);
+        return;
     }
     *rows = (struct hook_virtual){.tokens = own->prompt.tokens};
     if (!own->prompt.is_here)
-        return STATUS_OK;
+        return;
     const struct encoder_step *last = encoder_last(&own->encoder);
     rows->table = adapter->peft->store.dtype == DTYPE_F32 ? last->y : own->table;
     rows->gradient = last->dy;
-    return STATUS_OK;
+}
+
+static void return_rows(void *self) {
+    const struct peft_adapter *adapter = self;
+    const struct ptuning *own = adapter->own;
+    if (!own->is_encoded)
+        prompt_return(adapter, &own->prompt);
 }
 
 /* ---- the encoder's turn ---- */
@@ -141,10 +147,11 @@ static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
     if (!source->is_encoded || !source->prompt.is_here)
         return STATUS_OK;
     int id = folded->prompt.table_id;
-    int64_t offset = store->offset[id], count = param_local_elements(store, id);
     const float *made = source->encoder.steps[source->encoder.count - 1].y;
-    return stream_copy(to->peft->rank->exec.stream, (float *)store->weights + offset, made,
-                       (size_t)count * sizeof *made);
+    int status = stream_copy(to->peft->rank->exec.stream, param_borrow_to_write(store, id), made,
+                             (size_t)param_local_elements(store, id) * sizeof *made);
+    param_return(store, id);
+    return status;
 }
 
 static void place(struct peft_adapter *adapter, struct arena *arena) {
@@ -170,7 +177,7 @@ static int allocate(struct peft_adapter *adapter) {
 
 static int attach(struct peft_adapter *adapter) {
     const struct ptuning *own = adapter->own;
-    struct hook hook = {.self = adapter, .virtual_rows = virtual_rows};
+    struct hook hook = {.self = adapter, .borrow_rows = borrow_rows, .return_rows = return_rows};
     struct arena arena = ARENA_PLAN;
     if (own->is_encoded && own->prompt.is_here) {
         place(adapter, &arena);

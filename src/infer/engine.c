@@ -73,20 +73,28 @@ struct filling {
     const struct ckpt_tensors *tensors; /* NULL: random values */
 };
 
+static int read_parameter(struct param_store *store, struct stream *stream, const struct ckpt_tensors *tensors,
+                          int id) {
+    struct ckpt_flat flat = {.store = store,
+                             .stream = stream,
+                             .memory = param_borrow_to_write(store, id),
+                             .dtype = store->dtype,
+                             .first = store->offset[id],
+                             .count = param_local_elements(store, id)};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    int status = ckpt_read_param(tensors, store->table, &array, id);
+    param_return(store, id);
+    return status;
+}
+
 /* Fills in the plain values of one parameter. Methods measure them now: they are gone once it is packed. */
 static int fill_parameter(void *context, int id) {
     const struct filling *filling = context;
     struct engine *engine = filling->engine;
     struct param_store *store = model_store(engine->model);
-    struct ckpt_flat flat = {.store = store,
-                             .stream = engine->rank.exec.stream,
-                             .memory = (void *)(uintptr_t)param_borrow(store, id).data,
-                             .dtype = store->dtype,
-                             .first = store->offset[id],
-                             .count = param_local_elements(store, id)};
-    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    int status = filling->tensors ? ckpt_read_param(filling->tensors, store->table, &array, id)
-                                  : param_initialise(store, engine->rank.exec.stream, 1, id);
+    struct stream *stream = engine->rank.exec.stream;
+    int status =
+        filling->tensors ? read_parameter(store, stream, filling->tensors, id) : param_initialise(store, stream, 1, id);
     return status || !engine->peft ? status : peft_measure(engine->peft, id);
 }
 

@@ -186,6 +186,8 @@ int engine_run_rows(struct engine *engine, const struct engine_row *rows, int64_
         .token = engine->drawn, .logprob = engine->logprob, .label_logprob = engine->label_logprob};
     if (!status)
         status = model_infer(engine->model, &engine->kv, &step, &result);
+    if (engine->peft)
+        param_check_returned(peft_store(engine->peft), "a step of the engine");
     return status ? status : give_results(engine, rows, wanted, results);
 }
 

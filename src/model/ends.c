@@ -51,28 +51,34 @@ static double embedding_dropout(const struct pass *pass) {
 _Static_assert((int)HOOKS_PER_PLACE <= (int)EMBEDDING_VIRTUAL_TABLES, "the embedding takes a table of every hook");
 
 /* The virtual tokens of all methods, one table behind the other. */
-static int list_virtual_rows(const struct model *model, struct embedding *call) {
+static void borrow_virtual_rows(const struct model *model, struct embedding *call) {
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
-    int status = STATUS_OK;
     call->first_virtual = model->options.config.vocab_size;
-    for (int i = 0; i < hooks->count && !status; i++) {
+    for (int i = 0; i < hooks->count; i++) {
         struct hook_virtual rows = {0};
-        if (!hooks->hook[i].virtual_rows)
+        if (!hooks->hook[i].borrow_rows)
             continue;
-        status = hooks->hook[i].virtual_rows(hooks->hook[i].self, &rows);
+        hooks->hook[i].borrow_rows(hooks->hook[i].self, &rows);
         call->virtuals[call->virtual_count++] =
             (struct embedding_virtual){.tokens = rows.tokens, .table = rows.table, .gradient = rows.gradient};
     }
-    return status;
 }
 
-int embedding_ids(const struct model *model, int64_t *ids) {
+static void return_virtual_rows(const struct model *model) {
+    const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
+    for (int i = 0; i < hooks->count; i++)
+        if (hooks->hook[i].borrow_rows)
+            hooks->hook[i].return_rows(hooks->hook[i].self);
+}
+
+int64_t embedding_ids(const struct model *model) {
     struct embedding call = {0};
-    int status = list_virtual_rows(model, &call);
-    *ids = call.first_virtual;
+    borrow_virtual_rows(model, &call);
+    return_virtual_rows(model);
+    int64_t ids = call.first_virtual;
     for (int i = 0; i < call.virtual_count; i++)
-        *ids += call.virtuals[i].tokens;
-    return status;
+        ids += call.virtuals[i].tokens;
+    return ids;
 }
 
 int embedding_pass_forward(const struct pass *pass, void *x) {
@@ -91,13 +97,13 @@ int embedding_pass_forward(const struct pass *pass, void *x) {
         .position_table = positions.data,
         .x = model->rank->is_sequence_parallel ? model->scratch.whole : x,
     };
-    int status = list_virtual_rows(model, &call);
+    borrow_virtual_rows(model, &call);
     for (int i = 0; i < call.virtual_count && model->rank->place.tensor > 0; i++)
         call.virtuals[i].table = NULL; /* each has them all, and one must add them */
-    if (!status)
-        status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
-    param_return(&model->store, model->token_table, tokens);
-    param_return(&model->store, model->position_table, positions);
+    int status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
+    return_virtual_rows(model);
+    param_return(&model->store, model->token_table);
+    param_return(&model->store, model->position_table);
     if (!status)
         status = sum_stream(pass, call.x, x);
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
@@ -137,9 +143,12 @@ int embedding_pass_backward(const struct pass *pass) {
     };
     bool is_frozen = !hooks->count && !param_trains(&model->store, model->token_table) &&
                      !param_trains(&model->store, model->position_table);
-    if (!status)
-        status = list_virtual_rows(model, &call);
-    return status || is_frozen ? status : rank_run_scratch(model->rank, PHASE_REST, embedding_backward, &call);
+    if (status || is_frozen)
+        return status;
+    borrow_virtual_rows(model, &call);
+    status = rank_run_scratch(model->rank, PHASE_REST, embedding_backward, &call);
+    return_virtual_rows(model);
+    return status;
 }
 
 static void *row_at(const struct model *model, void *base, int64_t row) {

@@ -282,6 +282,7 @@ int model_infer(struct model *model, const struct model_kv *kv, const struct mod
     int status = upload_step(model, step);
     if (!status)
         status = run(&pass, step->logit_rows);
+    param_check_returned(&model->store, "a step of inference");
     bool has_results = model->share.has_head && step->logit_rows && (step->labels || step->sample);
     if (!status && has_results && step->labels)
         status = find_label_losses(&pass, step->logit_rows);

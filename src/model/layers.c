@@ -17,8 +17,8 @@ int norm_forward(const struct model *model, const struct norm_params *norm, int6
         .rstd = rstd,
     };
     int status = rank_run(model->rank, PHASE_NORM, layernorm_forward, &call);
-    param_return(&model->store, norm->gain, gain);
-    param_return(&model->store, norm->bias, bias);
+    param_return(&model->store, norm->gain);
+    param_return(&model->store, norm->bias);
     return status;
 }
 
@@ -41,7 +41,7 @@ int norm_backward(const struct model *model, const struct norm_params *norm, int
         .dbias = param_gradient(&model->store, norm->bias),
     };
     int status = rank_run_scratch(model->rank, PHASE_NORM, layernorm_backward, &call);
-    param_return(&model->store, norm->gain, gain);
+    param_return(&model->store, norm->gain);
     return status;
 }
 

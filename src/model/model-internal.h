@@ -280,7 +280,7 @@ void head_rows_put_back(const struct model_batch *batch, float *losses);
 
 /* ends.c: embedding and head. */
 /* The number of ids that rows may have: the vocabulary, and behind it the virtual tokens of all methods. */
-int embedding_ids(const struct model *model, int64_t *ids);
+int64_t embedding_ids(const struct model *model);
 int embedding_pass_forward(const struct pass *pass, void *x);
 /* From pass->d. */
 int embedding_pass_backward(const struct pass *pass);

@@ -12,10 +12,7 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
     if (batch->rows < 1 || batch->rows > o->max_rows)
         return status_fail(STATUS_INVALID, "a batch of %lld rows in a model opened for %lld", (long long)batch->rows,
                            (long long)o->max_rows);
-    int64_t ids;
-    int status = embedding_ids(model, &ids);
-    if (status)
-        return status;
+    int64_t ids = embedding_ids(model);
     for (int64_t i = 0; i < batch->rows; i++) {
         if (batch->tokens[i] < 0 || batch->tokens[i] >= ids || batch->labels[i] < 0 ||
             batch->labels[i] >= o->config.vocab_size)
@@ -27,7 +24,7 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
     }
     struct upload *upload = &model->upload;
     size_t bytes = (size_t)batch->rows * 4;
-    status = upload_begin(upload, device->block);
+    int status = upload_begin(upload, device->block);
     if (status)
         return status;
     device->rows = batch->rows;
@@ -103,6 +100,7 @@ int pass_forward(struct model *model, const struct model_pass *asked, const void
         status = block_forward(&block);
     }
     model->kept.fresh = pass.stash;
+    param_check_returned(&model->store, "a forward");
     return status;
 }
 
@@ -179,8 +177,11 @@ int pass_backward(struct model *model, const struct model_pass *asked, const voi
     pass.d = model_sends_gradient(model, pass.chunk) ? dx : model->gradients.stream;
     pass.is_fresh = model->kept.fresh == pass.stash;
     model->kept.fresh = NULL;
-    return model_has_backward(&model->options, pass.chunk->first + pass.chunk->count) ? run_backward(&pass, dy)
-                                                                                      : STATUS_OK;
+    if (!model_has_backward(&model->options, pass.chunk->first + pass.chunk->count))
+        return STATUS_OK;
+    int status = run_backward(&pass, dy);
+    param_check_returned(&model->store, "a backward");
+    return status;
 }
 
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
@@ -191,6 +192,7 @@ int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
     if (!status && chunk_has_head(model, pass.chunk))
         status = head_pass(&pass, false);
     model->kept.fresh = NULL;
+    param_check_returned(&model->store, "an evaluation");
     return status;
 }
 

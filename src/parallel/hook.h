@@ -55,7 +55,7 @@ struct hook_prefix {
 };
 
 /* Virtual tokens of the embedding: rows behind the vocabulary; the first method's have the ids from vocab_size on. The
- * table is whole on every tensor rank; so is its gradient: fp32, accumulated, or NULL. */
+ * table, which is on loan, is whole on every tensor rank; so is its gradient: fp32, accumulated, or NULL. */
 struct hook_virtual {
     int64_t tokens;
     const void *table; /* [tokens, C] */
@@ -82,8 +82,10 @@ struct hook {
     int (*delta)(void *self, const struct hook_call *call, struct gemm_delta *delta);
     /* ATTACH_KV only. */
     int (*prefix)(void *self, int layer, struct hook_prefix *prefix);
-    /* ATTACH_EMBEDDING only. A stage without an embedding asks for the number alone. */
-    int (*virtual_rows)(void *self, struct hook_virtual *rows);
+    /* ATTACH_EMBEDDING only, before and after a use of the rows. A stage without an embedding asks for the number
+     * alone. */
+    void (*borrow_rows)(void *self, struct hook_virtual *rows);
+    void (*return_rows)(void *self);
 };
 
 enum { HOOKS_PER_PLACE = 4 };

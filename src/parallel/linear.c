@@ -81,9 +81,9 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     int status = hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     if (!status)
         status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
-    param_return(call->store, linear->weight, weight);
+    param_return(call->store, linear->weight);
     if (linear->bias != PARAM_NONE)
-        param_return(call->store, linear->bias, bias);
+        param_return(call->store, linear->bias);
     return status;
 }
 
@@ -167,7 +167,7 @@ static int input_gradient(const struct linear *linear, const struct linear_call 
         .aux = call->aux,
     };
     int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
-    param_return(call->store, linear->weight, weight);
+    param_return(call->store, linear->weight);
     return status;
 }
 

@@ -1,5 +1,5 @@
 /* The values of a table on one device: flat arrays in the table's order, packed copies for inference. */
-#include "tensor/tensor.h"
+#include "loans-internal.h"
 
 #include <stdlib.h>
 
@@ -46,6 +46,9 @@ int param_store_sketch(struct param_store *store, const struct param_store_optio
     store->shape = malloc((size_t)table->count * sizeof *store->shape);
     if (!store->offset || !store->shape)
         return status_fail(STATUS_MEMORY, "out of memory");
+    int status = loans_open(&store->loans, table);
+    if (status)
+        return status;
     for (int i = 0; i < table->count; i++)
         param_part_shape(&store->part, table, i, store->shape[i]);
     int64_t layer_multiple = ALIGN_ELEMENTS * (options->layer_shards ? options->layer_shards : 1);
@@ -67,6 +70,7 @@ int param_store_open(struct param_store *store) {
 }
 
 void param_store_close(struct param_store *store) {
+    loans_close(store->loans);
     if (store->device) {
         device_free(store->device, store->weights);
         device_free(store->device, store->gradients);
@@ -157,6 +161,7 @@ static int pack_one(struct param_store *store, struct stream *stream, const stru
     if (!plain->data) /* of another rank */
         return status ? status_wrap(status, "plain weights") : STATUS_OK;
     status = fill(context, packing->id);
+    loans_check(store->loans, "it was filled in");
     if (!status && packed->data)
         status = store->ops->pack(&exec, plain, (void *)(uintptr_t)packed->data, packed);
     int waited = stream_wait(stream);
@@ -183,23 +188,36 @@ int param_store_pack(struct param_store *store, struct stream *stream, int (*fil
     return status;
 }
 
-struct weight_view param_borrow(const struct param_store *store, int id) {
+static struct weight_view find_plain(const struct param_store *store, int id) {
     return store->views ? store->views[id] : plain_view(store, id);
 }
 
+struct weight_view param_borrow(const struct param_store *store, int id) {
+    loans_lend(store->loans, id, false);
+    return find_plain(store, id);
+}
+
 struct weight_view param_borrow_linear(const struct param_store *store, int id) {
+    loans_lend(store->loans, id, false);
     if (store->views && store->views[store->table->count + id].data)
         return store->views[store->table->count + id];
-    struct weight_view view = param_borrow(store, id);
+    struct weight_view view = find_plain(store, id);
     if (store->will_pack && !store->weights && store->ops->packed_bytes(store->device, &view))
         view.layout = WEIGHT_PACKED;
     return view;
 }
 
-void param_return(const struct param_store *store, int id, struct weight_view view) {
-    (void)store; /* weights stay where they are until they are gathered just in time */
-    (void)id;
-    (void)view;
+void *param_borrow_to_write(struct param_store *store, int id) {
+    loans_lend(store->loans, id, true);
+    return (void *)(uintptr_t)find_plain(store, id).data;
+}
+
+void param_return(const struct param_store *store, int id) {
+    loans_return(store->loans, id);
+}
+
+void param_check_returned(const struct param_store *store, const char *after) {
+    loans_check(store->loans, after);
 }
 
 bool param_trains(const struct param_store *store, int id) {
@@ -237,7 +255,7 @@ static int initialise_run(const struct param_store *store, struct stream *stream
 int param_initialise(struct param_store *store, struct stream *stream, uint64_t seed, int id) {
     const struct param *row = &store->table->rows[id];
     int64_t width = (int64_t)dtype_bytes(store->dtype);
-    char *to = (char *)(uintptr_t)param_borrow(store, id).data;
+    char *to = param_borrow_to_write(store, id);
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->part, store->table, id, rects);
     void *values;
@@ -251,6 +269,7 @@ int param_initialise(struct param_store *store, struct stream *stream, uint64_t 
                                     to + (at + j * run) * width, values);
     }
     device_host_free(store->device, values);
+    param_return(store, id);
     return status;
 }
 

@@ -5,7 +5,8 @@
  * the optimizer, gradient sync and checkpoints are driven by that table. Adapters are more rows of the same kind.
  *
  * A param_store holds the values of one table on one device: working weights (fp32 or bf16, plain or packed) and fp32
- * gradients. A layer borrows a view for one call and gives it back; nobody keeps a pointer to a weight. */
+ * gradients. A layer borrows a weight for one call and gives it back; nobody keeps a pointer to one. The flat arrays
+ * are for those alone who go through the whole store: the optimizer, sums over ranks, files. */
 #ifndef CAMBIUM_TENSOR_TENSOR_H
 #define CAMBIUM_TENSOR_TENSOR_H
 
@@ -132,6 +133,7 @@ struct param_store {
         *views;   /* where packed: [count] plain views, then [count] packed ones; data NULL where there is none */
     void *packed; /* their memory */
     size_t packed_bytes;
+    struct param_loans *loans; /* that are open, where the build counts them */
 };
 
 /* How a store is opened. */
@@ -162,19 +164,33 @@ void param_store_close(struct param_store *store);
 void param_initial_values(const struct param *row, uint64_t seed, int64_t first, int64_t count, float *out);
 /* Sets every weight of an opened store to its initial value. */
 int param_store_initialise(struct param_store *store, struct stream *stream, uint64_t seed);
-/* The same for one parameter, where param_borrow says. */
+/* The same for one parameter. */
 int param_initialise(struct param_store *store, struct stream *stream, uint64_t seed, int id);
 /* Gives a sketched store packed weights for inference, in the place of param_store_open. `fill` puts the values of one
- * parameter of the part where param_borrow says: then alone it is plain, but for those that are kept so. The largest
- * come first, so that there are never many bytes more than those of the packed store. */
+ * parameter of the part where param_borrow_to_write says: then alone it is plain, but for those that are kept so. The
+ * largest come first, so that there are never many bytes more than those of the packed store. */
 int param_store_pack(struct param_store *store, struct stream *stream, int (*fill)(void *context, int id),
                      void *context);
 
-/* Borrows the weight for one call / gives it back. 1-D parameters come as [n, 1] views. */
+/* ---- loans ---- */
+
+/* Whoever borrows a weight for a call gives it back before that call ends, whether it failed or not; what the call put
+ * into a stream may still read it. Where loans are counted (CAMBIUM_COUNT_LOANS: the presets debug, asan, ubsan and
+ * tsan), one that stays out, or is given back twice, ends the program. */
+
+/* The weight, to be read. 1-D parameters come as [n, 1] views. */
 struct weight_view param_borrow(const struct param_store *store, int id);
 /* The same for the weight of a linear: packed where the store is packed. */
 struct weight_view param_borrow_linear(const struct param_store *store, int id);
-void param_return(const struct param_store *store, int id, struct weight_view view);
+/* Its plain values [store->shape], to be written, for those who give it values; no other loan of it is open meanwhile.
+ */
+void *param_borrow_to_write(struct param_store *store, int id);
+void param_return(const struct param_store *store, int id);
+/* Where no loan may be open: `after` a pass, say. */
+void param_check_returned(const struct param_store *store, const char *after);
+
+/* ---- gradients ---- */
+
 /* Whether the parameter has a gradient. */
 bool param_trains(const struct param_store *store, int id);
 /* The fp32 gradient [store->shape], to be accumulated into; NULL when the parameter does not train, or while planning.

@@ -204,8 +204,9 @@ enum { ENCODED = 5, ENCODED_BYTES = ENCODED * 16 * sizeof(float) };
 static void read_virtual_table(struct prompt_run *run, float rows_read[]) {
     const struct hook *hook = &hook_table_list(peft_hooks(run->peft), 0, ATTACH_EMBEDDING)->hook[0];
     struct hook_virtual rows;
-    test_ok(hook->virtual_rows(hook->self, &rows));
+    hook->borrow_rows(hook->self, &rows);
     test_ok(test_read(run->rank.exec.stream, rows_read, rows.table, ENCODED_BYTES));
+    hook->return_rows(hook->self);
 }
 
 static void open_alone(struct prompt_run *run, struct peft_config config) {

@@ -47,6 +47,7 @@ static int fill(void *context, int id) {
             test_read(o->rank.exec.stream, o->weight, values, (size_t)(place->in * place->out) * sizeof *o->weight);
     if (!status && id == param_table_find(store->table, place->bias, 0))
         status = test_read(o->rank.exec.stream, o->bias, values, (size_t)place->out * sizeof *o->bias);
+    param_return(store, id);
     return status;
 }
 

@@ -50,10 +50,14 @@ static void close_task(struct task *t) {
 
 static int fill(void *context, int id) {
     struct task *t = context;
-    for (int i = 0; i < ROWS; i++) /* of those that are packed, this one alone is plain */
+    for (int i = 0; i < ROWS; i++) { /* of those that are packed, this one alone is plain */
+        const void *plain = param_borrow(&t->packed, i).data;
+        param_return(&t->packed, i);
         if (rows[i].is_linear && !rows[i].is_embedding)
-            assert_int_equal(param_borrow(&t->packed, i).data != NULL, i == id);
+            assert_int_equal(plain != NULL, i == id);
+    }
     struct weight_view view = param_borrow(&t->packed, id);
+    param_return(&t->packed, id);
     assert_non_null(view.data);
     assert_int_equal(view.layout, WEIGHT_PLAIN);
     assert_int_equal(view.rows * view.cols, param_elements(&rows[id]));
@@ -70,24 +74,31 @@ static void compare(const struct task *t, const void *found, const void *expecte
     free(b);
 }
 
+static void check_packed(struct task *t, struct exec *exec, int i, const struct weight_view *plain) {
+    size_t bytes = t->plain.ops->packed_bytes(t->device, plain);
+    struct weight_view packed;
+    void *expected;
+    test_ok(device_alloc(t->device, bytes, &expected));
+    test_ok(t->plain.ops->pack(exec, plain, expected, &packed));
+    struct weight_view found = param_borrow_linear(&t->packed, i);
+    assert_int_equal(found.layout, WEIGHT_PACKED);
+    compare(t, found.data, expected, bytes);
+    device_free(t->device, expected);
+    param_return(&t->packed, i);
+}
+
 static void check_values(struct task *t) {
     struct exec exec = {.stream = t->stream};
     size_t width = dtype_bytes(t->plain.dtype);
     for (int i = 0; i < ROWS; i++) {
-        struct weight_view plain = param_borrow(&t->plain, i), kept = param_borrow(&t->packed, i), packed;
+        struct weight_view plain = param_borrow(&t->plain, i), kept = param_borrow(&t->packed, i);
         assert_int_equal(kept.data != NULL, !rows[i].is_linear || rows[i].is_embedding);
         if (kept.data)
             compare(t, kept.data, plain.data, (size_t)param_elements(&rows[i]) * width);
-        if (!rows[i].is_linear)
-            continue;
-        size_t bytes = t->plain.ops->packed_bytes(t->device, &plain);
-        void *expected;
-        test_ok(device_alloc(t->device, bytes, &expected));
-        test_ok(t->plain.ops->pack(&exec, &plain, expected, &packed));
-        struct weight_view found = param_borrow_linear(&t->packed, i);
-        assert_int_equal(found.layout, WEIGHT_PACKED);
-        compare(t, found.data, expected, bytes);
-        device_free(t->device, expected);
+        if (rows[i].is_linear)
+            check_packed(t, &exec, i, &plain);
+        param_return(&t->plain, i);
+        param_return(&t->packed, i);
     }
 }
 
