@@ -61,7 +61,7 @@ struct bench_ceiling {
 };
 int bench_measure_ceiling(struct device *device, enum dtype dtype, struct bench_ceiling *ceiling);
 struct bench_ceiling bench_mean(struct bench_ceiling before, struct bench_ceiling after);
-/* Mean seconds of a step in each phase of the rank; `total` seconds of all `steps` make up the rest. */
-json_t *bench_phases(const struct rank *rank, double total, int64_t steps);
+/* Mean seconds of a step in each phase; `total` seconds of all `steps` make up the rest. */
+json_t *bench_phases(const double seconds[PHASE_COUNT], double total, int64_t steps);
 
 #endif

@@ -272,14 +272,14 @@ static int print_summary(struct measurement *m, const struct figures *figures) {
     json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)figures->peak));
     json_object_set_new(object, "planned_bytes", json_integer((json_int_t)train_plan_total(plan)));
     json_object_set_new(object, "load_seconds", json_real(figures->load_seconds));
-    json_object_set_new(object, "phases", bench_phases(&f->phases, f->total, f->steps));
+    json_object_set_new(object, "phases", bench_phases(f->phases, f->total, f->steps));
     if (m->contest.baseline) {
         struct bench_findings *b = bench_runner_findings(m->contest.baseline);
         double whole = bench_median(b->seconds, b->steps);
         json_object_set_new(object, "baseline",
                             json_pack("{s:f, s:I, s:o}", "seconds", whole, "peak_rss_bytes",
                                       (json_int_t)figures->whole_peak, "phases",
-                                      bench_phases(&b->phases, b->total, b->steps)));
+                                      bench_phases(b->phases, b->total, b->steps)));
         json_object_set_new(object, "step_time_over_baseline", json_real(seconds / whole));
         json_object_set_new(object, "peak_rss_over_baseline",
                             json_real((double)figures->peak / (double)figures->whole_peak));

@@ -24,7 +24,7 @@ struct inference {
     double *seconds;
     struct bench_ceiling before, after;
     double total;      /* seconds of all measured steps */
-    json_t *phases;    /* of decoding: those of the first context; else NULL */
+    json_t *phases;    /* of what was measured first */
     int64_t row_count; /* of `rows` */
     struct decoded decoded[CONTEXT_COUNT];
 };
@@ -57,6 +57,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
 
 static void close_inference(struct inference *t) {
     engine_close(t->engine);
+    json_decref(t->phases);
     free(t->rows);
     free(t->results);
     free(t->seconds);
@@ -84,16 +85,22 @@ static json_t *summary(const struct inference *t, const char *bench, double step
                      dtype_name(engine_dtype(t->engine)), "micro_batch_size", (json_int_t)t->options->micro_batch_size,
                      "seq_length", (json_int_t)t->options->seq_length, "seconds", step, "tokens_per_s", tokens / step,
                      "peak_rss_bytes", (json_int_t)memory_peak(), "planned_bytes",
-                     (json_int_t)engine_planned_bytes(t->engine), "phases",
-                     t->phases ? t->phases : bench_phases(engine_rank(t->engine), t->total, t->options->steps));
+                     (json_int_t)engine_planned_bytes(t->engine), "phases", json_incref(t->phases));
 }
 
-/* From here on each step adds its phases. */
-static void begin_measuring(struct inference *t) {
-    struct rank *rank = engine_rank(t->engine);
-    for (int i = 0; i < PHASE_COUNT; i++)
-        rank->phase_seconds[i] = 0;
-    rank->is_timed = true;
+static int begin_measuring(struct inference *t) {
+    double unused[PHASE_COUNT];
+    int status = rank_take_phases(engine_rank(t->engine), unused);
+    t->total = 0;
+    return status ? status : rank_time_phases(engine_rank(t->engine), true);
+}
+
+static int end_measuring(struct inference *t, int64_t steps) {
+    double seconds[PHASE_COUNT];
+    int status = rank_take_phases(engine_rank(t->engine), seconds);
+    if (!status && !t->phases)
+        t->phases = bench_phases(seconds, t->total, steps);
+    return status;
 }
 
 static int prefill_once(struct inference *t, double *seconds) {
@@ -140,13 +147,15 @@ int bench_prefill(const struct bench_options *options) {
     for (int i = 0; i < 2 && !status; i++)
         status = prefill_once(&t, &unused);
     if (!status)
-        begin_measuring(&t);
+        status = begin_measuring(&t);
     for (int64_t i = 0; i < options->steps && !status; i++) {
         status = prefill_once(&t, &t.seconds[i]);
         t.total += t.seconds[i];
         if (!status)
             status = bench_print(json_pack("{s:I, s:f}", "step", (json_int_t)i + 1, "seconds", t.seconds[i]));
     }
+    if (!status)
+        status = end_measuring(&t, options->steps);
     if (!status)
         status = bench_measure_ceiling(engine_rank(t.engine)->device, engine_dtype(t.engine), &t.after);
     if (!status)
@@ -230,20 +239,19 @@ static int decode_from(struct inference *t, int c) {
         first = opened ? first : sequence;
         status = fill_sequence(t, sequence, context);
     }
-    begin_measuring(t);
-    t->total = 0;
+    if (!status)
+        status = begin_measuring(t);
     for (int64_t i = 0; i < steps && !status; i++) {
         status = decode_once(t, first, context + i, &t->seconds[i]);
         t->total += t->seconds[i];
     }
     for (int i = 0; i < opened; i++)
         engine_sequence_free(t->engine, first + i);
-    if (status)
-        return status;
-    t->decoded[c] = (struct decoded){.steps = steps, .seconds = bench_median(t->seconds, steps)};
-    if (!t->phases)
-        t->phases = bench_phases(engine_rank(t->engine), t->total, steps);
-    return STATUS_OK;
+    if (!status)
+        status = end_measuring(t, steps);
+    if (!status)
+        t->decoded[c] = (struct decoded){.steps = steps, .seconds = bench_median(t->seconds, steps)};
+    return status;
 }
 
 int bench_decode(const struct bench_options *options) {
@@ -261,8 +269,6 @@ int bench_decode(const struct bench_options *options) {
         status = bench_measure_ceiling(engine_rank(t.engine)->device, engine_dtype(t.engine), &t.after);
     if (!status)
         status = finish_decode(&t);
-    else
-        json_decref(t.phases);
     close_inference(&t);
     return status;
 }

@@ -42,8 +42,9 @@ static int measure_ceiling(struct side *side, bool is_before) {
 static int take_step(struct side *side, bool is_measured) {
     struct bench_findings *f = side->findings;
     struct train_record record;
-    int status = meet(side);
-    trainer_rank(side->trainer)->is_timed = is_measured;
+    int status = rank_time_phases(trainer_rank(side->trainer), is_measured);
+    if (!status)
+        status = meet(side);
     double start = clock_seconds();
     if (!status)
         status = trainer_step(side->trainer, &record);
@@ -75,19 +76,21 @@ static int gather_cores(struct side *side) {
 }
 
 static int finish(struct side *side) {
-    const struct rank *rank = trainer_rank(side->trainer);
+    struct rank *rank = trainer_rank(side->trainer);
     const struct rank_site *site = trainer_site(side->trainer);
     int ranks = side->world ? side->world->size : 1;
     double phases[PHASE_COUNT];
-    for (int i = 0; i < PHASE_COUNT; i++)
-        phases[i] = rank->phase_seconds[i] / ranks;
     int64_t own = (int64_t)train_plan_total(trainer_plan(side->trainer)), planned = own;
-    int status = sum_over_ranks(side, phases, PHASE_COUNT, DTYPE_F64);
+    int status = rank_take_phases(rank, phases);
+    for (int i = 0; i < PHASE_COUNT; i++)
+        phases[i] /= ranks;
+    if (!status)
+        status = sum_over_ranks(side, phases, PHASE_COUNT, DTYPE_F64);
     if (!status)
         status = sum_over_ranks(side, &planned, 1, DTYPE_I64);
     struct bench_findings *f = side->findings;
     if (f) {
-        memcpy(f->phases.phase_seconds, phases, sizeof phases);
+        memcpy(f->phases, phases, sizeof phases);
         f->planned_bytes = site->in_process == ranks ? planned : own;
         f->grid = rank->grid;
         snprintf(f->device, sizeof f->device, "%s", device_description(rank->device));

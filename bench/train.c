@@ -82,7 +82,7 @@ static void add_baseline(json_t *object, const struct measurement *m, double sec
     double own = bench_median(b->seconds, b->steps), share = pipeline_share(m, grid);
     json_object_set_new(object, "baseline",
                         json_pack("{s:i, s:f, s:f, s:o}", "threads", b->threads, "seconds", own, "tokens_per_s",
-                                  tokens / own, "phases", bench_phases(&b->phases, b->total, b->steps)));
+                                  tokens / own, "phases", bench_phases(b->phases, b->total, b->steps)));
     json_object_set_new(object, "step_time_over_baseline", json_real(seconds / own));
     json_object_set_new(object, "tokens_per_s_over_baseline", json_real(own / seconds));
     if (grid->pipeline > 1) {
@@ -105,7 +105,7 @@ static int print_summary(struct measurement *m, size_t peak) {
         (json_int_t)o->micro_batch_size, "seq_length", (json_int_t)o->seq_length, "dropout", o->has_dropout, "seconds",
         seconds, "tokens_per_s", tokens / seconds, "model_tflops", flops / 1e12, "ceiling", ceiling / 1e12, "ratio",
         flops / ceiling, "peak_rss_bytes", (json_int_t)peak, "planned_bytes", (json_int_t)planned, "peak_over_plan",
-        (double)peak / (double)planned, "phases", bench_phases(&f->phases, f->total, f->steps));
+        (double)peak / (double)planned, "phases", bench_phases(f->phases, f->total, f->steps));
     if (!object)
         return status_fail(STATUS_MEMORY, "out of memory");
     add_layout(object, m, f);

@@ -31,7 +31,7 @@ struct bench_findings {
     int64_t steps;
     double total, loss;
     struct bench_ceiling before, after; /* of all ranks at once, summed */
-    struct rank phases;                 /* of which only phase_seconds is used: the mean of the ranks */
+    double phases[PHASE_COUNT];         /* seconds: the mean of the ranks */
     int64_t planned_bytes;              /* of the ranks of this process */
     struct rank_grid grid;
     char device[96];                 /* of the first rank */

@@ -32,6 +32,7 @@ struct backend {
     void (*event_close)(struct event *event);
     int (*event_record)(struct event *event, struct stream *stream);
     int (*event_wait)(struct event *event);
+    int (*event_seconds)(const struct event *from, const struct event *to, double *seconds);
 };
 
 extern const struct backend backend_cpu, backend_late;

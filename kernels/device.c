@@ -139,3 +139,7 @@ int event_record(struct event *event, struct stream *stream) {
 int event_wait(struct event *event) {
     return event->device->backend->event_wait(event);
 }
+
+int event_seconds(const struct event *from, const struct event *to, double *seconds) {
+    return from->device->backend->event_seconds(from, to, seconds);
+}

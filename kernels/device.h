@@ -82,5 +82,8 @@ int event_open(struct device *device, struct event **event);
 void event_close(struct event *event);
 int event_record(struct event *event, struct stream *stream);
 int event_wait(struct event *event);
+/* Seconds from when the streams ran past one mark to when they ran past the other; both were recorded, and waited for.
+ */
+int event_seconds(const struct event *from, const struct event *to, double *seconds);
 
 #endif

@@ -161,11 +161,17 @@ static int cpu_zero(struct stream *stream, void *memory, size_t bytes) {
 }
 
 /* What is queued has run: an event has nothing to wait for. */
+struct cpu_event {
+    struct event event;
+    double recorded; /* by the clock */
+};
+
 static int cpu_event_open(struct device *device, struct event **event) {
-    *event = malloc(sizeof **event);
-    if (!*event)
+    struct cpu_event *own = calloc(1, sizeof *own);
+    *event = &own->event;
+    if (!own)
         return status_fail(STATUS_MEMORY, "out of memory");
-    **event = (struct event){.device = device};
+    own->event.device = device;
     return STATUS_OK;
 }
 
@@ -174,13 +180,18 @@ static void cpu_event_close(struct event *event) {
 }
 
 static int cpu_event_record(struct event *event, struct stream *stream) {
-    (void)event;
     (void)stream;
+    ((struct cpu_event *)event)->recorded = clock_seconds();
     return STATUS_OK;
 }
 
 static int cpu_event_wait(struct event *event) {
     (void)event;
+    return STATUS_OK;
+}
+
+static int cpu_event_seconds(const struct event *from, const struct event *to, double *seconds) {
+    *seconds = ((const struct cpu_event *)to)->recorded - ((const struct cpu_event *)from)->recorded;
     return STATUS_OK;
 }
 
@@ -205,4 +216,5 @@ const struct backend backend_cpu = {
     .event_close = cpu_event_close,
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
+    .event_seconds = cpu_event_seconds,
 };

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -49,10 +50,17 @@ struct late_stream {
     char text[256];
 };
 
+/* When a stream last ran past an event. The event holds it, and so does each entry that will: either may go first. */
+struct late_mark {
+    atomic_int holders;
+    double seconds; /* by the clock */
+};
+
 struct late_event {
     struct event event;
     struct late_stream *stream; /* NULL: not recorded yet */
     uint64_t number;
+    struct late_mark *mark;
 };
 
 static struct late_device *late(const struct device *device) {
@@ -154,11 +162,32 @@ static struct late_stream *late_stream(struct stream *stream) {
     return (struct late_stream *)stream;
 }
 
+static void release_mark(struct late_mark *mark) {
+    if (atomic_fetch_sub(&mark->holders, 1) == 1)
+        free(mark);
+}
+
+static int run_mark(const struct exec *exec, const void *arguments) {
+    struct late_mark *mark = *(struct late_mark *const *)arguments;
+    (void)exec;
+    mark->seconds = clock_seconds();
+    release_mark(mark);
+    return STATUS_OK;
+}
+
+/* For an entry that will not run. */
+static void drop_entry(const struct entry *entry) {
+    if (entry->run == run_mark)
+        release_mark(*(struct late_mark *const *)entry->arguments);
+}
+
 /* Runs the next entry, unless one before it has failed. The lock is held, but not while it runs. */
 static void run_next(struct late_stream *stream) {
     struct entry *entry = &stream->entries[stream->run++];
-    if (stream->status)
+    if (stream->status) {
+        drop_entry(entry);
         return;
+    }
     pthread_mutex_unlock(&stream->lock);
     int status = entry->run(&entry->exec, entry->arguments);
     pthread_mutex_lock(&stream->lock);
@@ -211,6 +240,8 @@ static int wait_for(struct late_stream *stream, uint64_t number) {
 }
 
 static void free_stream(struct late_stream *stream) {
+    for (size_t i = stream->run; i < stream->count; i++)
+        drop_entry(&stream->entries[i]);
     stream_close(stream->cpu);
     pthread_cond_destroy(&stream->changed);
     pthread_mutex_destroy(&stream->lock);
@@ -333,28 +364,47 @@ static struct late_event *late_event(struct event *event) {
 
 static int late_event_open(struct device *device, struct event **out) {
     struct late_event *event = calloc(1, sizeof *event);
+    struct late_mark *mark = calloc(1, sizeof *mark);
     *out = NULL;
-    if (!event)
+    if (!event || !mark) {
+        free(event);
+        free(mark);
         return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    atomic_init(&mark->holders, 1);
     event->event.device = device;
+    event->mark = mark;
     *out = &event->event;
     return STATUS_OK;
 }
 
 static void late_event_close(struct event *event) {
+    release_mark(late_event(event)->mark);
     free(event);
 }
 
 static int late_event_record(struct event *event, struct stream *stream) {
-    struct late_stream *of = late_stream(stream);
-    late_event(event)->stream = of;
-    late_event(event)->number = of->before + of->count;
+    struct late_event *own = late_event(event);
+    int status =
+        late_queue(&(const struct exec){.stream = stream},
+                   &(const struct late_work){
+                       .name = "event_record", .run = run_mark, .arguments = &own->mark, .bytes = sizeof own->mark});
+    if (status)
+        return status;
+    atomic_fetch_add(&own->mark->holders, 1);
+    own->stream = late_stream(stream);
+    own->number = own->stream->before + own->stream->count;
     return STATUS_OK;
 }
 
 static int late_event_wait(struct event *event) {
     const struct late_event *own = late_event(event);
     return own->stream ? wait_for(own->stream, own->number) : STATUS_OK;
+}
+
+static int late_event_seconds(const struct event *from, const struct event *to, double *seconds) {
+    *seconds = ((const struct late_event *)to)->mark->seconds - ((const struct late_event *)from)->mark->seconds;
+    return STATUS_OK;
 }
 
 /* ---- the device ---- */
@@ -417,4 +467,5 @@ const struct backend backend_late = {
     .event_close = late_event_close,
     .event_record = late_event_record,
     .event_wait = late_event_wait,
+    .event_seconds = late_event_seconds,
 };

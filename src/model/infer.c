@@ -59,24 +59,24 @@ int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t 
 /* The rows of the residual stream between two stages. */
 static int receive_rows(struct model *model, int64_t rows, void *x) {
     struct rank *rank = model->rank;
-    double start = rank_phase_begin(rank);
+    int begun = rank_phase_begin(rank);
     struct comm_data data = {
         .receive = x, .count = rows * model->options.config.hidden_size, .dtype = model->options.dtype};
     int status = rank->is_planning ? STATUS_OK
                                    : comm_receive(rank->pipeline[PIPELINE_FORWARD], rank->exec.stream, &data,
                                                   rank->place.pipeline - 1);
-    return rank_phase_end(rank, PHASE_COMM, start, status);
+    return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
 static int send_rows(struct model *model, int64_t rows, const void *x) {
     struct rank *rank = model->rank;
-    double start = rank_phase_begin(rank);
+    int begun = rank_phase_begin(rank);
     struct comm_data data = {
         .send = x, .count = rows * model->options.config.hidden_size, .dtype = model->options.dtype};
     int status = rank->is_planning
                      ? STATUS_OK
                      : comm_send(rank->pipeline[PIPELINE_FORWARD], rank->exec.stream, &data, rank->place.pipeline + 1);
-    return rank_phase_end(rank, PHASE_COMM, start, status);
+    return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
 /* The blocks, and the logits of the wanted rows in step.logits of the last stage. */
@@ -234,11 +234,11 @@ static int draw_from_parts(struct model *model, int64_t wanted) {
     int status = STATUS_OK;
     for (int64_t first = 0; first < wanted && !status; first += DRAW_CHUNK_ROWS) {
         int64_t count = wanted - first < DRAW_CHUNK_ROWS ? wanted - first : DRAW_CHUNK_ROWS;
-        double start = rank_phase_begin(rank);
+        int begun = rank_phase_begin(rank);
         for (int64_t i = 0; i < count && !status; i++)
             status = collect_row(model, model->step.logits + (first + i) * model->share.vocab_stride,
                                  rank->place.tensor ? NULL : model->step.whole + i * model->share.whole_vocab_stride);
-        status = rank_phase_end(rank, PHASE_COMM, start, status);
+        status = rank_phase_end(rank, PHASE_COMM, begun, status);
         struct sample call = sample_call(model, first, count, model->step.whole);
         if (!status && rank->place.tensor == 0)
             status = rank_run(rank, PHASE_REST, sample, &call);

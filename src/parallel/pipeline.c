@@ -142,10 +142,10 @@ static int run_step(struct pipeline *pipeline, const struct pipeline_step *step,
     if (status || !sends)
         return status;
     struct comm_data data = {.send = out, .count = pipeline->elements, .dtype = pipeline->dtype};
-    double start = rank_phase_begin(rank);
+    int begun = rank_phase_begin(rank);
     status = comm_send_start(rank->pipeline[step->kind], rank->exec.stream, &data, step->send.stage,
                              &lane->send_requests[place]);
-    return rank_phase_end(rank, PHASE_COMM, start, status);
+    return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
 int pipeline_run(struct pipeline *pipeline, bool is_forward_only, const struct pipeline_worker *worker) {

@@ -1,4 +1,4 @@
-/* A rank: its groups, its scratch, its sums and the time of its operations. */
+/* A rank: its groups, its scratch and its sums. */
 #include "parallel/rank.h"
 
 #include <stdlib.h>
@@ -69,6 +69,7 @@ void rank_close(struct rank *rank) {
     if (!rank->device)
         return;
     device_free(rank->device, rank->exec.workspace);
+    phase_timer_close(&rank->timer);
     if (rank->exec.stream)
         stream_close(rank->exec.stream);
     comm_close(rank->tensor);
@@ -84,29 +85,21 @@ void rank_need(struct rank *rank, size_t workspace_bytes) {
         rank->workspace_needed = workspace_bytes;
 }
 
-int rank_phase_end(struct rank *rank, enum phase phase, double start, int status) {
-    if (!rank->is_timed || status)
-        return status;
-    status = stream_wait(rank->exec.stream);
-    rank->phase_seconds[phase] += clock_seconds() - start;
-    return status;
-}
-
 int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
                    struct comm_request *request) {
     *request = (struct comm_request){0};
     if (rank->is_planning || group->size == 1)
         return STATUS_OK;
-    double start = rank_phase_begin(rank);
+    int begun = rank_phase_begin(rank);
     struct comm_data call = {.send = data, .receive = data, .count = count, .dtype = dtype};
     int status = comm_all_reduce_start(group, rank->exec.stream, &call, COMM_SUM, request);
-    return rank_phase_end(rank, PHASE_COMM, start, status);
+    return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
 int rank_wait(struct rank *rank, struct comm_request *request) {
-    double start = rank_phase_begin(rank);
+    int begun = rank_phase_begin(rank);
     int status = request->comm ? comm_wait(request) : STATUS_OK;
-    return rank_phase_end(rank, PHASE_COMM, start, status);
+    return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
 int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype) {
@@ -118,9 +111,9 @@ int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, e
 int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype) {
     if (rank->is_planning || group->size == 1)
         return STATUS_OK;
-    double start = rank_phase_begin(rank);
+    int begun = rank_phase_begin(rank);
     struct comm_data call = {.send = own, .receive = all, .count = count, .dtype = dtype};
-    return rank_phase_end(rank, PHASE_COMM, start, comm_all_gather(group, rank->exec.stream, &call));
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather(group, rank->exec.stream, &call));
 }
 
 int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
@@ -128,8 +121,8 @@ int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, v
     *request = (struct comm_request){0};
     if (rank->is_planning || group->size == 1)
         return STATUS_OK;
-    double start = rank_phase_begin(rank);
+    int begun = rank_phase_begin(rank);
     struct comm_data call = {.send = all, .receive = own, .count = count, .dtype = dtype};
     int status = comm_reduce_scatter_start(group, rank->exec.stream, &call, request);
-    return rank_phase_end(rank, PHASE_COMM, start, status);
+    return rank_phase_end(rank, PHASE_COMM, begun, status);
 }

@@ -20,6 +20,14 @@ enum phase {
     PHASE_COUNT
 };
 
+/* Books the time of operations by events, which are read when all are in use: phases.c. */
+struct phase_timer {
+    bool is_on;
+    struct phase_span *spans; /* NULL until it was first on */
+    int count;                /* of spans that were not read yet */
+    double seconds[PHASE_COUNT];
+};
+
 struct rank {
     struct rank_grid grid, place;
     bool is_sequence_parallel;  /* rows of the residual stream are cut over the tensor ranks; set before planning */
@@ -34,8 +42,7 @@ struct rank {
     uint64_t seed;    /* of dropout */
     bool is_planning;
     size_t workspace_needed; /* the most that a planned operation asked for */
-    bool is_timed;           /* wait for each operation and add its time to phase_seconds */
-    double phase_seconds[PHASE_COUNT];
+    struct phase_timer timer;
 };
 
 /* The rank `world->rank` of a grid, on an open device. Its stream and groups are opened here, so all ranks of the world
@@ -50,11 +57,17 @@ int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
 int rank_allocate_workspace(struct rank *rank);
 void rank_close(struct rank *rank);
 
-/* Before and after one operation of a run. */
-static inline double rank_phase_begin(const struct rank *rank) {
-    return rank->is_timed ? clock_seconds() : 0;
+/* Whether operations are timed from here on. The first call for that opens the events. */
+int rank_time_phases(struct rank *rank, bool is_timed);
+/* Waits for what was timed, and gives the seconds of each kind of work since the last call. */
+int rank_take_phases(struct rank *rank, double seconds[PHASE_COUNT]);
+int rank_span_begin_(struct rank *rank);
+/* Before and after one operation of a run, with no other between; `begun` is what the first returned. */
+static inline int rank_phase_begin(struct rank *rank) {
+    return rank->timer.is_on ? rank_span_begin_(rank) : STATUS_OK;
 }
-int rank_phase_end(struct rank *rank, enum phase phase, double start, int status);
+int rank_phase_end(struct rank *rank, enum phase phase, int begun, int status);
+void phase_timer_close(struct phase_timer *timer);
 void rank_need(struct rank *rank, size_t workspace_bytes);
 
 /* Runs ops->OP(exec, ARGS) and books its time; while planning does nothing. */
@@ -62,8 +75,8 @@ void rank_need(struct rank *rank, size_t workspace_bytes);
     ((rank)->is_planning ? STATUS_OK : rank_run_timed_(rank, phase, (rank)->ops->op(&(rank)->exec, __VA_ARGS__)))
 #define rank_run_timed_(rank, phase, call)                                                                             \
     ({                                                                                                                 \
-        double start_ = rank_phase_begin(rank);                                                                        \
-        rank_phase_end(rank, phase, start_, call);                                                                     \
+        int begun_ = rank_phase_begin(rank);                                                                           \
+        rank_phase_end(rank, phase, begun_, call);                                                                     \
     })
 /* The same for an operation with a workspace function; while planning notes its scratch. */
 #define rank_run_scratch(rank, phase, op, ...)                                                                         \
