@@ -75,7 +75,7 @@ struct model_plan {
     int64_t parameters; /* elements that train */
     int64_t all_parameters;
     int64_t flat_elements; /* length of the store's flat arrays: what an optimizer plans by */
-    int table_rows;        /* parameters of all stages, whether they train or not */
+    int64_t table_rows;    /* parameters of all stages, whether they train or not */
     size_t stream_bytes;   /* of the largest batch between two layers: what stages send each other */
 };
 

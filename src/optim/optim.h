@@ -45,7 +45,7 @@ struct optimizer {
 };
 
 /* Bytes of the device that optimizer_open allocates for so many elements of a rank and rows of its parameter table. */
-size_t optimizer_bytes(int64_t elements, int parameters, enum dtype dtype);
+size_t optimizer_bytes(int64_t elements, int64_t parameters, enum dtype dtype);
 /* Notes the scratch it will need: call while the rank still plans. */
 void optimizer_plan(struct rank *rank, int64_t flat_elements);
 /* `sync`, open, says what this rank updates; it must outlive the optimizer. */

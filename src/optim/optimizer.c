@@ -12,7 +12,7 @@ struct scalars {
     float norm, factor;
 };
 
-size_t optimizer_bytes(int64_t elements, int parameters, enum dtype dtype) {
+size_t optimizer_bytes(int64_t elements, int64_t parameters, enum dtype dtype) {
     return (size_t)elements * sizeof(float) * (dtype == DTYPE_F32 ? 2 : 3) + sizeof(struct scalars) +
            (size_t)parameters * sizeof(struct flat_range);
 }
