@@ -93,8 +93,8 @@ static int write_file(struct save_writer *writer, const struct save_file *file, 
         }
         int64_t at = chunk * files->chunk_bytes;
         int64_t length = file->bytes - at < files->chunk_bytes ? file->bytes - at : files->chunk_bytes;
-        const char *slot = writer->slots + *next % writer->slot_count * files->chunk_bytes;
-        status = write_chunk(&open, slot, length, at);
+        const char *buffer = writer->buffers + *next % writer->buffer_count * files->chunk_bytes;
+        status = write_chunk(&open, buffer, length, at);
         note_written(writer, *next);
     }
     return close_both(&open, status);
@@ -168,13 +168,13 @@ void save_writer_destroy(struct save_writer *writer) {
     pthread_mutex_destroy(&writer->lock);
 }
 
-char *save_writer_slot(struct save_writer *writer, int64_t n) {
+char *save_writer_buffer(struct save_writer *writer, int64_t n) {
     pthread_mutex_lock(&writer->lock);
-    while (writer->written + writer->slot_count <= n && !writer->is_done)
+    while (writer->written + writer->buffer_count <= n && !writer->is_done)
         pthread_cond_wait(&writer->changed, &writer->lock);
-    bool is_free = writer->written + writer->slot_count > n;
+    bool is_free = writer->written + writer->buffer_count > n;
     pthread_mutex_unlock(&writer->lock);
-    return is_free ? writer->slots + n % writer->slot_count * writer->files->chunk_bytes : NULL;
+    return is_free ? writer->buffers + n % writer->buffer_count * writer->files->chunk_bytes : NULL;
 }
 
 void save_writer_filled(struct save_writer *writer, int64_t n) {

@@ -210,7 +210,7 @@ static int add_cell(struct save_cells *cells, const struct save_cell *cell, int6
     return STATUS_OK;
 }
 
-/* Of a rectangle the elements that stand in a chunk: the end of a row, whole rows, the start of a row. */
+/* Adds the elements of a rectangle that stand in a chunk: the end of a row, whole rows, the start of a row. */
 static int add_chunk(struct save_cells *cells, const struct save_files *files, const struct file_tensor *tensor,
                      struct save_cell cell, int64_t chunk) {
     const struct save_file *file = &files->items[tensor->file];

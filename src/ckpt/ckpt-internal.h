@@ -155,7 +155,7 @@ bool directory_has_file(const char *directory, const char *name);
 
 /* "iter_0000100" -> 100; -1 when the name is none. */
 int64_t checkpoint_iteration(const char *name);
-/* Of numbers in order. */
+/* The numbers are in order. */
 bool checkpoint_is_among(int64_t iteration, const int64_t *iterations, size_t count);
 
 #endif

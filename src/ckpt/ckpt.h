@@ -4,7 +4,7 @@
  * SAVE/iter_0000100/ is a model directory with optimizer.safetensors and trainer_state.json beside. Nothing in either
  * knows a layout of ranks: files hold global tensors under their Hugging Face names, in Hugging Face's orientation, and
  * the slices of the parameter table say which rectangle of a parameter stands where. The optimizer's tensors have the
- * same names and shapes behind a prefix ("exp_avg.").
+ * same names and shapes after a prefix ("exp_avg.").
  *
  * In place of a model a directory may hold an adapter (adapter_config.json, adapter_model.safetensors), or several,
  * each in a directory of its own.
@@ -97,7 +97,7 @@ int ckpt_read_adapter_config(const char *directory, struct strbuf *text);
 int ckpt_read_state(const char *directory, struct strbuf *text);
 
 /* Whether the files of a checkpoint, and the values of its trainer_state.json, are those that were saved together.
- * Checkpoints without digests (of before) pass. STATUS_INVALID, with the file. */
+ * Checkpoints without digests, which older versions wrote, pass. STATUS_INVALID, with the file. */
 int ckpt_check_state(const char *directory);
 /* Whether the directory's name, where it is that of a checkpoint, has this number. */
 int ckpt_check_iteration(const char *directory, int64_t iteration);
@@ -105,8 +105,8 @@ int ckpt_check_iteration(const char *directory, int64_t iteration);
 /* model.safetensors, or the shards of model.safetensors.index.json; headers are checked, no data is read. Names count
  * with or without the model's prefix. Pickles are refused by name. */
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors);
-/* adapter_model.safetensors, or AdapterHub's adapter.safetensors. Of an adapter, tensors that nobody asked for are an
- * error. */
+/* adapter_model.safetensors, or AdapterHub's adapter.safetensors. Tensors that nobody asked for are an error in an
+ * adapter. */
 int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors);
 /* prompt_encoder.safetensors: what training has in the place of an adapter's table, and goes on from. */
 int ckpt_open_encoder(const char *directory, struct ckpt_tensors **tensors);
@@ -119,7 +119,8 @@ bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name);
 /* Tensors, and the elements of all of them. */
 size_t ckpt_count(const struct ckpt_tensors *tensors);
 int64_t ckpt_elements(const struct ckpt_tensors *tensors);
-/* Of names, types, shapes, and values at 16 places of each tensor: what training changes, and cheap to read. */
+/* A digest of names, types, shapes, and values at 16 places of each tensor: training changes them, and they are cheap
+ * to read. */
 int ckpt_digest(const struct ckpt_tensors *tensors, uint64_t *digest);
 /* What ranks that read the same model, adapter or checkpoint have in common. */
 int ckpt_model_facts(const char *directory, struct facts *facts);
@@ -156,7 +157,7 @@ struct ckpt_part {
     const struct param_table *table;
     const struct ckpt_array *weights;
 };
-/* Of an adapter: PEFT's, AdapterHub's, and the encoder that ckpt_open_encoder opens. */
+/* The files of an adapter: PEFT's, AdapterHub's, and the encoder that ckpt_open_encoder opens. */
 #define CKPT_ADAPTER_PART "adapter_model"
 #define CKPT_HUB_PART     "adapter"
 #define CKPT_ENCODER_PART "prompt_encoder"
@@ -242,7 +243,7 @@ enum ckpt_progress ckpt_saver_progress(const struct ckpt_saver *saver);
 int ckpt_saver_advance(struct ckpt_saver *saver, enum ckpt_progress least, bool *is_saved);
 /* Until the save is through. */
 int ckpt_saver_wait(struct ckpt_saver *saver);
-/* Of the last save: seconds from its beginning until this rank's part was on the disk. */
+/* Seconds from the beginning of the last save until this rank's part was on the disk. */
 double ckpt_saver_seconds(const struct ckpt_saver *saver);
 
 #endif

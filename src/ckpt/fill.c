@@ -105,7 +105,7 @@ static int copy_cell(const struct share *share, const struct save_cell *cell, st
     return STATUS_OK;
 }
 
-/* Cells [first, end) of those that are given, into a chunk or, with `is_dense`, one behind the other. */
+/* Cells [first, end) of those that are given, into a chunk or, with `is_dense`, one after the other. */
 struct copying {
     const struct save_exchange *exchange;
     int64_t first, end;

@@ -15,7 +15,8 @@ static int add(struct ckpt_block *out, int count, int param, const struct param_
     return count + 1;
 }
 
-/* Of each rectangle of the part the elements that the array has: the end of a row, whole rows, the start of a row. */
+/* The elements of each of the part's rectangles that the array has: the end of a row, whole rows, the start of a row.
+ */
 static int flat_rects(void *context, int param, struct ckpt_block *out) {
     struct ckpt_flat *flat = context;
     const struct param_store *store = flat->store;

@@ -2,7 +2,7 @@
  *
  * A reader trusts nothing: opening checks the whole header (size, JSON without duplicate keys, types, shapes, every
  * byte of the data in exactly one tensor), so that later reads cannot leave the file's bounds. An open reader does not
- * change: any number of threads may read from it. A file is written by whoever has its bytes, behind a header that is
+ * change: any number of threads may read from it. A file is written by whoever has its bytes, after a header that is
  * made here. Everything is little-endian, as the format and the machines that this runs on. */
 #ifndef CAMBIUM_CKPT_SAFETENSORS_H
 #define CAMBIUM_CKPT_SAFETENSORS_H

@@ -111,7 +111,7 @@ static int build_text(struct safetensors_header *header, struct planned **order,
     return status ? status_wrap(status, "%s", header->path) : STATUS_OK;
 }
 
-/* The text of the header behind its length, padded with spaces. */
+/* The text of the header, after its length, padded with spaces. */
 static int keep_bytes(struct safetensors_header *header, const char *text, int64_t data_bytes) {
     size_t length = strlen(text), padded = (length + 7) / 8 * 8;
     uint64_t number = padded;

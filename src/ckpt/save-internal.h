@@ -36,7 +36,7 @@ void save_file_chunks(const struct save_files *files, const struct save_file *fi
                       int64_t *end);
 /* Who writes a chunk, and in which step. */
 int save_file_owner(const struct save_files *files, const struct save_file *file, int64_t chunk, int64_t *step);
-/* Of all files. */
+/* The number of a rank's chunks of all files. */
 int64_t save_files_chunks_of(const struct save_files *files, int rank);
 /* A number that differs where the files do. */
 int64_t save_files_hash(const struct save_files *files);
@@ -112,8 +112,8 @@ void save_exchange_alone(struct save_exchange *exchange, int64_t step, int64_t c
 struct save_writer {
     const struct save_files *files;
     int rank;
-    char *slots; /* [slot_count][chunk_bytes]: chunk n of this rank stands in slot n % slot_count */
-    int64_t slot_count, chunk_count;
+    char *buffers; /* [buffer_count][chunk_bytes]: chunk n of this rank stands in buffer n % buffer_count */
+    int64_t buffer_count, chunk_count;
     const char *directory;
     pthread_t thread;
     bool has_thread;
@@ -132,8 +132,8 @@ void save_writer_destroy(struct save_writer *writer);
 int save_writer_start(struct save_writer *writer);
 /* Starts a thread that calls `function` instead. */
 int save_writer_run(struct save_writer *writer, int (*function)(void *context), void *context);
-/* The slot for chunk `n`, once it is free; NULL when the writer has failed. */
-char *save_writer_slot(struct save_writer *writer, int64_t n);
+/* The buffer for chunk `n`, once it is free; NULL when the writer has failed. */
+char *save_writer_buffer(struct save_writer *writer, int64_t n);
 void save_writer_filled(struct save_writer *writer, int64_t n);
 /* Whether the thread has ended its work, and how. */
 bool save_writer_is_done(struct save_writer *writer, int *status);

@@ -22,7 +22,7 @@ struct ckpt_saver {
     struct save_exchange exchange;
     struct save_writer writer;
     bool has_writer;
-    char *memory; /* slots, then what the exchange needs */
+    char *memory; /* buffers, then what the exchange needs */
     size_t memory_bytes;
     char *state_text;
     char target[PATH_MAX], directory[PATH_MAX];
@@ -61,12 +61,13 @@ static int thread_count(const struct ckpt_saver *saver) {
     return saver->save.model.threads > 0 ? saver->save.model.threads : 1;
 }
 
-/* Bytes of a rank: slots, two messages, scratch. */
-static size_t sizes(const struct ckpt_saver *saver, int rank, int64_t *slots) {
+/* Bytes of a rank: buffers, two messages, scratch. */
+static size_t sizes(const struct ckpt_saver *saver, int rank, int64_t *buffers) {
     int64_t chunks = save_files_chunks_of(&saver->files, rank), most = saver->is_mpi ? 1 : SLOTS;
-    *slots = saver->is_background || chunks < most ? chunks : most;
+    *buffers = saver->is_background || chunks < most ? chunks : most;
     int64_t messages = saver->files.ranks > 1 ? 2 : 0;
-    return (size_t)((*slots + messages) * saver->files.chunk_bytes) + (size_t)thread_count(saver) * SAVE_SCRATCH_BYTES;
+    return (size_t)((*buffers + messages) * saver->files.chunk_bytes) +
+           (size_t)thread_count(saver) * SAVE_SCRATCH_BYTES;
 }
 
 /* The system gives new memory page by page as it is touched, which takes longer than the copy that it is for: a
@@ -76,7 +77,7 @@ static int allocate(struct ckpt_saver *saver, int rank) {
     struct save_exchange *x = &saver->exchange;
     int threads = thread_count(saver);
     int64_t chunk = saver->files.chunk_bytes;
-    size_t bytes = saver->memory_bytes = sizes(saver, rank, &saver->writer.slot_count);
+    size_t bytes = saver->memory_bytes = sizes(saver, rank, &saver->writer.buffer_count);
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return status_fail(STATUS_MEMORY, "cannot allocate %.1f MB to save with", (double)bytes / 1e6);
@@ -87,8 +88,8 @@ static int allocate(struct ckpt_saver *saver, int rank) {
         for (size_t at = 0; at < bytes; at += PIECE)
             memset(memory + at, 0, bytes - at < PIECE ? bytes - at : PIECE);
     }
-    saver->writer.slots = memory;
-    x->giving = memory + saver->writer.slot_count * chunk;
+    saver->writer.buffers = memory;
+    x->giving = memory + saver->writer.buffer_count * chunk;
     x->taking = x->giving + (saver->files.ranks > 1 ? chunk : 0);
     x->scratch = x->taking + (saver->files.ranks > 1 ? chunk : 0);
     x->threads = threads;
@@ -159,11 +160,11 @@ int ckpt_saver_open(const struct ckpt_save *save, bool is_background, struct ckp
 }
 
 static int count_bytes(struct ckpt_saver *saver, int ranks, int rank, size_t *bytes) {
-    int64_t slots;
+    int64_t buffers;
     int status = make_plans(saver);
     if (!status)
         status = save_files_make(saver->plans, saver->plan_count, ranks, &saver->files);
-    *bytes = status ? 0 : sizes(saver, rank, &slots);
+    *bytes = status ? 0 : sizes(saver, rank, &buffers);
     save_files_free(&saver->files);
     for (int i = 0; i < saver->plan_count; i++)
         write_plan_free(&saver->plans[i]);
@@ -254,10 +255,10 @@ static int64_t steps_of(const struct save_file *file) {
     return (file->chunks + file->owners - 1) / file->owners;
 }
 
-static void put_header(const struct save_file *file, int64_t at, int64_t bytes, char *slot) {
+static void put_header(const struct save_file *file, int64_t at, int64_t bytes, char *buffer) {
     int64_t length = (int64_t)file->header_bytes - at;
     if (length > 0)
-        memcpy(slot, file->header + at, (size_t)(length < bytes ? length : bytes));
+        memcpy(buffer, file->header + at, (size_t)(length < bytes ? length : bytes));
 }
 
 /* A chunk that stands in memory to where it belongs. */
@@ -273,20 +274,20 @@ static int fill_file(struct ckpt_saver *saver, const struct save_file *file, str
     for (int64_t k = 0; k < steps_of(file); k++) {
         int64_t chunk = chunk_of(saver, file, k), at = chunk * chunk_bytes;
         int64_t bytes = file->bytes - at < chunk_bytes ? file->bytes - at : chunk_bytes;
-        char *slot = NULL;
+        char *buffer = NULL;
         if (chunk >= 0 && !failure->status) {
-            slot = sink->file ? saver->writer.slots : save_writer_slot(&saver->writer, sink->next);
-            if (slot)
-                put_header(file, at, bytes, slot);
+            buffer = sink->file ? saver->writer.buffers : save_writer_buffer(&saver->writer, sink->next);
+            if (buffer)
+                put_header(file, at, bytes, buffer);
             else /* the writer has failed */
                 save_failure_note(failure, save_writer_join(&saver->writer, true));
         }
-        int result = save_exchange_step(&saver->exchange, file->first_step + k, slot, failure);
+        int result = save_exchange_step(&saver->exchange, file->first_step + k, buffer, failure);
         if (result)
             return result;
-        bool is_full = slot && !failure->status;
+        bool is_full = buffer && !failure->status;
         if (sink->file)
-            save_failure_note(failure, comm_file_write(sink->file, is_full ? at : 0, slot, is_full ? bytes : 0));
+            save_failure_note(failure, comm_file_write(sink->file, is_full ? at : 0, buffer, is_full ? bytes : 0));
         else if (is_full)
             save_writer_filled(&saver->writer, sink->next);
         sink->next += chunk >= 0;
@@ -301,10 +302,10 @@ static void fill_file_alone(struct ckpt_saver *saver, const struct save_file *fi
     int64_t chunk_bytes = saver->files.chunk_bytes;
     for (int64_t k = 0; k < file->chunks && !failure->status; k += AT_ONCE) {
         int64_t count = file->chunks - k < AT_ONCE ? file->chunks - k : AT_ONCE;
-        char *slots = saver->writer.slots + sink->next * chunk_bytes;
+        char *buffers = saver->writer.buffers + sink->next * chunk_bytes;
         for (int64_t i = 0; i < count; i++)
-            put_header(file, (k + i) * chunk_bytes, chunk_bytes, slots + i * chunk_bytes);
-        save_exchange_alone(&saver->exchange, file->first_step + k, count, slots, failure);
+            put_header(file, (k + i) * chunk_bytes, chunk_bytes, buffers + i * chunk_bytes);
+        save_exchange_alone(&saver->exchange, file->first_step + k, count, buffers, failure);
         sink->next += count;
         if (!failure->status)
             save_writer_filled(&saver->writer, sink->next - 1);

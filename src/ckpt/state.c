@@ -8,14 +8,14 @@
 
 static const char files_key[] = "files", digest_key[] = "digest";
 
-/* Of a file, this many places of 64 KiB: training changes values everywhere. */
+/* So many places of a file are read, 64 KiB each: training changes values everywhere. */
 enum { PLACES = 64, DIGEST_TEXT = 17 };
 
 static void write_digest(uint64_t digest, char out[DIGEST_TEXT]) {
     snprintf(out, DIGEST_TEXT, "%016llx", (unsigned long long)digest);
 }
 
-/* Of a state without its digest: its values, however they are spaced. Behind a json_begin(). */
+/* The digest of a state without its own: of its values, however they are spaced. After a json_begin(). */
 static int digest_state(json_t *state, char out[DIGEST_TEXT]) {
     char *text;
     int status = json_end(json_incref(state), JSON_COMPACT | JSON_SORT_KEYS, &text);

@@ -157,8 +157,8 @@ static int sum_squares_between(struct optimizer *optimizer, int64_t first, int64
         if (first < stop)
             status = rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, stop - first, store->gradients + first,
                               true, sum);
-        int64_t behind = is_end ? end : store->offset[i] + param_local_elements(store, i);
-        first = behind > first ? behind : first;
+        int64_t next = is_end ? end : store->offset[i] + param_local_elements(store, i);
+        first = next > first ? next : first;
     }
     return status;
 }

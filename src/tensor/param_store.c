@@ -232,7 +232,7 @@ float *param_gradient(const struct param_store *store, int id) {
 
 enum { INITIAL_CHUNK = 1 << 20 };
 
-/* Elements [first, first + count) of the whole parameter to `to`. `values` has a chunk's floats, and behind them room
+/* Elements [first, first + count) of the whole parameter to `to`. `values` has a chunk's floats, and after them room
  * for their bf16. */
 static int initialise_run(const struct param_store *store, struct stream *stream, const struct param *row,
                           uint64_t seed, int64_t first, int64_t count, char *to, float *values) {

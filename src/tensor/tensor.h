@@ -49,7 +49,7 @@ struct param {
     bool sums_over_tensor; /* each tensor rank makes a part of its gradient, as each has a copy of it */
     bool is_embedding;     /* rows are gathered by id: also kept plain when packed (a tied head is both) */
     float lr_factor;       /* of the learning rate; 0: 1 */
-    int layer;             /* -1: before the layers, num_layers: behind them */
+    int layer;             /* -1: before the layers, num_layers: after them */
     int place;             /* of a linear of a layer, weight and bias: which one (enum attach_place); 0: of none */
     int slice_count;
     struct param_slice slices[PARAM_MAX_SLICES];

@@ -130,7 +130,7 @@ static int reader_open_file(struct corpus_reader *reader) {
     return STATUS_OK;
 }
 
-/* Reads up to PIECE_BYTES of the open file behind `carry`; *count is 0 at the end of the file. */
+/* Reads up to PIECE_BYTES of the open file after `carry`; *count is 0 at the end of the file. */
 static int reader_read(struct corpus_reader *reader, size_t *count) {
     const char *path = reader->paths[reader->path];
     struct strbuf *carry = &reader->carry;
@@ -159,7 +159,7 @@ static int reader_read(struct corpus_reader *reader, size_t *count) {
     return STATUS_OK;
 }
 
-/* The last place behind the first `scanned` bytes where a text may be cut without changing its words; 0 when there is
+/* The last place after the first `scanned` bytes where a text may be cut without changing its words; 0 when there is
  * none. */
 static size_t find_cut(const unsigned char *bytes, size_t length, size_t scanned) {
     for (size_t cut = length; cut-- > 1 && cut >= scanned;)

@@ -154,7 +154,7 @@ static bool is_all_space(const struct tokenizer *tokenizer, int32_t id) {
 
 /* What `tiktoken` does where a text ends to be UTF-8 (`_encode_bytes` of its core): the ids of the last word are taken
  * back, and those of the white space before it where its own first token is white space (a space that was merged with
- * nothing behind it); the bytes that they stood for are one word together with the whole rest. `first` and `last_word`
+ * nothing after it); the bytes that they stood for are one word together with the whole rest. `first` and `last_word`
  * are positions in `out`, of the ids of the section and of its last word; `valid` of the `length` bytes are UTF-8. */
 static int encode_invalid_tail(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
                                size_t valid, size_t first, size_t last_word, struct token_buffer *out) {

@@ -48,7 +48,7 @@ static int draft_reserve(struct draft *draft, size_t more) {
     return STATUS_OK;
 }
 
-static int draft_slot(struct draft *draft, const char *name, const json_t *id, struct draft_token **slot) {
+static int draft_find(struct draft *draft, const char *name, const json_t *id, struct draft_token **token) {
     if (!json_is_integer(id))
         return status_fail(STATUS_INVALID, "the id of token '%s' is not an integer", name);
     if (!*name)
@@ -57,14 +57,14 @@ static int draft_slot(struct draft *draft, const char *name, const json_t *id, s
     if (value < 0 || (uint64_t)value >= draft->capacity)
         return status_fail(STATUS_INVALID, "token '%s' has the id %lld: the ids of %zu tokens must be 0 to %zu", name,
                            (long long)value, draft->capacity, draft->capacity - 1);
-    *slot = &draft->tokens[value];
+    *token = &draft->tokens[value];
     if ((size_t)value >= draft->size)
         draft->size = (size_t)value + 1;
     return STATUS_OK;
 }
 
-static int draft_store(struct draft *draft, struct draft_token *slot, const void *bytes, size_t length, uint8_t kind) {
-    *slot = (struct draft_token){.start = draft->bytes.length, .length = length, .kind = kind, .is_set = true};
+static int draft_store(struct draft *draft, struct draft_token *token, const void *bytes, size_t length, uint8_t kind) {
+    *token = (struct draft_token){.start = draft->bytes.length, .length = length, .kind = kind, .is_set = true};
     strbuf_add(&draft->bytes, bytes, length);
     return draft->name.failed ? strbuf_status(&draft->name) : strbuf_status(&draft->bytes);
 }
@@ -87,15 +87,15 @@ static int draft_add_vocab(struct draft *draft, json_t *vocab) {
     if (status)
         return status;
     json_object_foreach(vocab, name, id) {
-        struct draft_token *slot = NULL;
-        status = draft_slot(draft, name, id, &slot);
+        struct draft_token *token = NULL;
+        status = draft_find(draft, name, id, &token);
         if (status)
             return status;
-        if (slot->is_set)
+        if (token->is_set)
             return status_fail(STATUS_INVALID, "token '%s' has the id %lld of another token", name,
                                (long long)json_integer_value(id));
         uint8_t kind = draft_decode(draft, name);
-        status = draft_store(draft, slot, strbuf_text(&draft->name), draft->name.length, kind);
+        status = draft_store(draft, token, strbuf_text(&draft->name), draft->name.length, kind);
         if (status)
             return status;
     }
@@ -105,8 +105,8 @@ static int draft_add_vocab(struct draft *draft, json_t *vocab) {
 /* An added token: new, or a token of the vocabulary that is also an added one. */
 static int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id,
                            bool is_special) {
-    struct draft_token *slot = NULL;
-    int status = draft_slot(draft, content, id, &slot);
+    struct draft_token *token = NULL;
+    int status = draft_find(draft, content, id, &token);
     if (status)
         return status;
     json_int_t value = json_integer_value(id);
@@ -115,8 +115,9 @@ static int draft_add_added(struct draft *draft, const json_t *vocab, const char 
         return status_fail(STATUS_INVALID, "added token '%s' has the id %lld, and %lld in the vocabulary", content,
                            (long long)value, (long long)json_integer_value(known));
     size_t length = strlen(content);
-    bool is_same = slot->is_set && slot->length == length && !memcmp(draft->bytes.data + slot->start, content, length);
-    if (slot->is_set && !known && !is_same)
+    bool is_same =
+        token->is_set && token->length == length && !memcmp(draft->bytes.data + token->start, content, length);
+    if (token->is_set && !known && !is_same)
         return status_fail(STATUS_INVALID, "added token '%s' has the id %lld of another token", content,
                            (long long)value);
     /* It stands for its content; where that is also what its name says in the alphabet, it stays in both tables. */
@@ -124,8 +125,8 @@ static int draft_add_added(struct draft *draft, const json_t *vocab, const char 
                     !memcmp(strbuf_text(&draft->name), content, length);
     uint8_t kind = (uint8_t)(TOKEN_ADDED | (is_special ? TOKEN_SPECIAL : 0) | (is_plain ? 0 : TOKEN_RAW));
     if (!is_same)
-        return draft_store(draft, slot, content, length, kind);
-    slot->kind = kind;
+        return draft_store(draft, token, content, length, kind);
+    token->kind = kind;
     return STATUS_OK;
 }
 

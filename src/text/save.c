@@ -35,7 +35,7 @@ static void add_json_name(const struct tokenizer *tokenizer, int32_t id, struct 
     add_json_string(out, strbuf_text(scratch), scratch->length);
 }
 
-/* {"name": id, ...}, each entry behind `separator`. */
+/* {"name": id, ...}, each entry after `separator`. */
 static void add_vocab(const struct tokenizer *tokenizer, const char *separator, struct strbuf *scratch,
                       struct strbuf *out) {
     strbuf_add_char(out, '{');

@@ -30,7 +30,7 @@ static inline enum unicode_kind scan_character(const unsigned char *at, const un
     return unicode_kind_of(point);
 }
 
-/* Whether a word ends before `at`, a character's place behind `begin`, whatever follows: where the kind changes from
+/* Whether a word ends before `at`, a character's place after `begin`, whatever follows: where the kind changes from
  * anything but white space, which could lend its last character to the next word, and but for an apostrophe before
  * letters. */
 static inline bool scan_is_border(const unsigned char *begin, const unsigned char *at, const unsigned char *end) {

@@ -36,7 +36,7 @@ struct merge {
 };
 
 /* A pair of ids and what it merges to. `value` is rank << 32 | id: the smaller value is the earlier merge. */
-struct merge_slot {
+struct merge_entry {
     uint64_t pair; /* left << 32 | right */
     uint64_t value;
 };
@@ -44,15 +44,15 @@ struct merge_slot {
 
 struct tokenizer {
     int32_t size;
-    unsigned char *bytes; /* of all tokens, one behind the other */
+    unsigned char *bytes; /* of all tokens, one after the other */
     uint32_t *starts;     /* size + 1 offsets into bytes */
     uint8_t *kinds;       /* enum token_kind */
     int32_t byte_ids[256];
 
     struct merge *merges; /* in the order of their ranks */
     size_t merge_count;
-    struct merge_slot *slots; /* open addressing; pair MERGE_NONE is empty */
-    unsigned slot_bits;
+    struct merge_entry *entries; /* open addressing; pair MERGE_NONE is empty */
+    unsigned entry_bits;
 
     int32_t *by_bytes; /* open addressing by the bytes of the tokens that are not raw; -1 is empty */
     unsigned by_bytes_bits;
@@ -83,14 +83,14 @@ static inline uint64_t text_hash_pair(uint64_t pair, unsigned bits) {
     return (h ^ h >> 32) * 0xd6e8feb86659fd93u >> (64 - bits);
 }
 
-/* The value of a merge slot, MERGE_NONE where the pair does not merge. */
+/* The value of a merge's entry, MERGE_NONE where the pair does not merge. */
 static inline uint64_t tokenizer_merge_of(const struct tokenizer *tokenizer, uint32_t left, uint32_t right) {
     uint64_t pair = (uint64_t)left << 32 | right;
-    size_t mask = ((size_t)1 << tokenizer->slot_bits) - 1;
-    for (size_t i = text_hash_pair(pair, tokenizer->slot_bits);; i = (i + 1) & mask) {
-        if (tokenizer->slots[i].pair == pair)
-            return tokenizer->slots[i].value;
-        if (tokenizer->slots[i].pair == MERGE_NONE)
+    size_t mask = ((size_t)1 << tokenizer->entry_bits) - 1;
+    for (size_t i = text_hash_pair(pair, tokenizer->entry_bits);; i = (i + 1) & mask) {
+        if (tokenizer->entries[i].pair == pair)
+            return tokenizer->entries[i].value;
+        if (tokenizer->entries[i].pair == MERGE_NONE)
             return MERGE_NONE;
     }
 }
@@ -128,7 +128,7 @@ void byte_alphabet_encode(const unsigned char *bytes, size_t length, struct strb
 
 /* The distinct words of a corpus and how often each occurs. */
 struct word_counts {
-    unsigned char *bytes; /* of all words, one behind the other */
+    unsigned char *bytes; /* of all words, one after the other */
     size_t byte_count, byte_capacity;
     struct word_count *words;
     size_t word_count, word_capacity;

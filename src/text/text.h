@@ -9,7 +9,7 @@
  * of Hugging Face `tokenizers` (called with add_special_tokens=False; encode_special_tokens=True unless special tokens
  * are allowed) and of `tiktoken`. Where the bytes are not UTF-8, which only `tiktoken` defines, they equal its
  * `_encode_bytes`: what stands before the first invalid byte is encoded as a text of its own, and its last word (with
- * the white space before it, where the word begins with a token of white space) and everything behind it are one word
+ * the white space before it, where the word begins with a token of white space) and everything after it are one word
  * without splits. */
 #ifndef CAMBIUM_TEXT_TEXT_H
 #define CAMBIUM_TEXT_TEXT_H

@@ -197,24 +197,24 @@ int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokeni
 
 int tokenizer_set_merges(struct tokenizer *t, struct merge *merges, size_t count) {
     free(t->merges);
-    free(t->slots);
+    free(t->entries);
     t->merges = merges;
     t->merge_count = count;
-    t->slot_bits = table_bits(count);
-    size_t places = (size_t)1 << t->slot_bits;
-    t->slots = malloc(places * sizeof *t->slots);
-    if (!t->slots)
+    t->entry_bits = table_bits(count);
+    size_t places = (size_t)1 << t->entry_bits;
+    t->entries = malloc(places * sizeof *t->entries);
+    if (!t->entries)
         return status_fail(STATUS_MEMORY, "out of memory for %zu merges", count);
     for (size_t i = 0; i < places; i++)
-        t->slots[i] = (struct merge_slot){MERGE_NONE, MERGE_NONE};
+        t->entries[i] = (struct merge_entry){MERGE_NONE, MERGE_NONE};
     for (size_t rank = 0; rank < count; rank++) {
         uint64_t pair = (uint64_t)(uint32_t)merges[rank].left << 32 | (uint32_t)merges[rank].right;
-        size_t i = text_hash_pair(pair, t->slot_bits);
-        for (; t->slots[i].pair != MERGE_NONE; i = (i + 1) & (places - 1))
-            if (t->slots[i].pair == pair)
+        size_t i = text_hash_pair(pair, t->entry_bits);
+        for (; t->entries[i].pair != MERGE_NONE; i = (i + 1) & (places - 1))
+            if (t->entries[i].pair == pair)
                 return status_fail(STATUS_INVALID, "merge %zu repeats merge %zu", rank + 1,
-                                   (size_t)(t->slots[i].value >> 32) + 1);
-        t->slots[i] = (struct merge_slot){pair, (uint64_t)rank << 32 | (uint32_t)merges[rank].result};
+                                   (size_t)(t->entries[i].value >> 32) + 1);
+        t->entries[i] = (struct merge_entry){pair, (uint64_t)rank << 32 | (uint32_t)merges[rank].result};
     }
     return STATUS_OK;
 }
@@ -226,7 +226,7 @@ void tokenizer_close(struct tokenizer *tokenizer) {
     free(tokenizer->starts);
     free(tokenizer->kinds);
     free(tokenizer->merges);
-    free(tokenizer->slots);
+    free(tokenizer->entries);
     free(tokenizer->by_bytes);
     free(tokenizer->added);
     free(tokenizer);

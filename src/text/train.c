@@ -1,7 +1,7 @@
 /* Learning the merges: Sennrich et al., "Neural machine translation of rare words with subword units", 2016, as the
  * BpeTrainer of Hugging Face `tokenizers` does it, without a recount.
  *
- * All distinct words lie one behind the other in one array of symbols, with NO_SYMBOL before, between and behind them.
+ * All distinct words lie one after the other in one array of symbols, with NO_SYMBOL before, between and after them.
  * A symbol's token stands in its first place and in its last (a boundary tag: the neighbour to the left is found from
  * the place before); places between are NO_PLACE. Each pair of tokens has its count and the places where it begins. A
  * merge visits those places alone, passing over the ones that an earlier merge has changed. Its token is new, so the
@@ -275,7 +275,7 @@ static int merge_place(struct trainer *t, uint32_t at, uint32_t a, uint32_t b, u
     return status;
 }
 
-/* Room for more places of the pair behind t->places. A pair that has some already, which is only so when two pairs
+/* Room for more places of the pair, after t->places. A pair that has some already, which is only so when two pairs
  * spell the same token, takes them along. */
 static int open_places(struct trainer *t, struct pair *pair, size_t more) {
     uint32_t *places =
@@ -439,7 +439,7 @@ static int trainer_init(struct trainer *t, const struct word_counts *counts, uin
     return strbuf_status(&t->bytes);
 }
 
-/* A tokenizer of what was learned, with <|endoftext|> behind it. */
+/* A tokenizer of what was learned, with <|endoftext|> after it. */
 static int trainer_finish(struct trainer *t, struct tokenizer **tokenizer) {
     struct token_source *tokens = calloc((size_t)t->vocab + 1, sizeof *tokens);
     if (!tokens)

@@ -23,7 +23,7 @@ struct metrics_line {
     double loss;
 };
 
-/* Of a record without its line end. */
+/* Reads a record, without its line end. */
 static int read_line(const char *text, size_t length, struct metrics_line *line) {
     json_t *record;
     json_error_t error;
@@ -72,7 +72,7 @@ static int keep_line(const struct metrics_file *metrics, struct survey *survey, 
     return STATUS_OK;
 }
 
-/* The end of what stays; `next` is the iteration of the record behind it, -1 where there is none. Records of this run
+/* The end of what stays; `next` is the iteration of the record after it, -1 where there is none. Records of this run
  * have no gap there. */
 static int check_end(const struct metrics_file *metrics, const struct survey *survey, int64_t next) {
     int64_t iteration = survey->start->iteration;
@@ -125,7 +125,7 @@ static int find_end(struct metrics_file *metrics, const struct metrics_start *st
     }
 }
 
-/* What is no regular file must not be waited for: a pipe without a reader would never open. */
+/* Only a regular file may be waited for: a pipe without a reader would never open. */
 static int open_descriptor(const char *path) {
     struct stat info;
     bool is_other = !stat(path, &info) && !S_ISREG(info.st_mode);
@@ -221,7 +221,7 @@ static int write_record(struct metrics_file *metrics, const char *text, int leng
     return status;
 }
 
-/* ,"NAME":VALUE behind what `text` has; JSON knows no number that is not finite. */
+/* ,"NAME":VALUE after what `text` has; JSON knows no number that is not finite. */
 static void add_number(char *text, const char *name, double value) {
     size_t used = strlen(text);
     int n = snprintf(text + used, RECORD_BYTES - used, ",\"%s\":", name);

@@ -3,7 +3,7 @@
  *
  * An iteration is {"iteration","lm_loss","lr","grad_norm","tokens_per_s","model_tflops","seconds"}; a validation is a
  * record of its own, {"iteration","valid_loss","seconds"}. A number that is not finite is null. A resumed run goes on
- * in the same file: what the earlier one wrote behind the checkpoint is cut first, so that each iteration stands there
+ * in the same file: what the earlier one wrote after the checkpoint is cut first, so that each iteration stands there
  * once. A file that cannot be that run's is refused, and so is one that another process writes to. */
 #ifndef CAMBIUM_TRAIN_METRICS_H
 #define CAMBIUM_TRAIN_METRICS_H
@@ -43,7 +43,7 @@ struct metrics_start {
     double loss;
 };
 
-/* Opens or creates the file, locks it, and cuts everything behind the records of start->iteration (0: all of them) and
+/* Opens or creates the file, locks it, and cuts everything after the records of start->iteration (0: all of them) and
  * a torn last line. The caller's `path` must outlive it. STATUS_INVALID when the file holds anything but records (with
  * the line), or those of a run that this one does not go on from: it is somebody else's, and stays untouched. A pipe
  * that nobody reads is refused. */

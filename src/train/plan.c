@@ -79,8 +79,7 @@ struct gpt_data_options train_data_options(const struct train_run *run) {
     struct gpt_data_options options = gpt_data_options_of_run(&run->config);
     options.rules.eod_id = run->eos_id;
     options.rules.vocab_size = run->config.model.vocab_size;
-    /* What the iterations so far took is known; with an unchanged batch size this is train_iters * global_batch_size.
-     */
+    /* Earlier iterations may have had another batch size; with the same one this is train_iters * global_batch_size. */
     int64_t left = run->config.train.train_iters - run->iteration;
     options.samples[SPLIT_TRAIN] = run->consumed_samples + (left > 0 ? left : 1) * run->config.train.global_batch_size;
     if (!run->config.train.eval_iters)

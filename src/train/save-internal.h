@@ -9,10 +9,10 @@
 enum { OPTIMIZER_ARRAYS = 3 };
 struct optimizer_arrays;
 
-/* What this rank writes of the optimizer: the moments and, behind them, the master weights that a bf16 run has. The
+/* What this rank writes of the optimizer: the moments and, after them, the master weights that a bf16 run has. The
  * arrays live until the close, also where the opening failed. */
 int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out, const struct ckpt_array **arrays);
-/* Of these, the master weights (in fp32: the weights) under names of their own. */
+/* The master weights among these (in fp32: the weights) under names of their own. */
 struct ckpt_array optimizer_master_array(const struct ckpt_array *arrays);
 void optimizer_arrays_close(struct optimizer_arrays *arrays);
 /* The store's table with the names that these tensors have in files. */

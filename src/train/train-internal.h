@@ -74,7 +74,7 @@ int train_sum_loss(struct trainer *trainer, double *loss);
 /* plan.c */
 struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid);
 struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid);
-/* Of the rank's stage, and the schedule that goes with them: places below what trains have no backward. */
+/* The options of the rank's stage, and the schedule that goes with them: places below what trains have no backward. */
 int train_model_options(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
                         struct model_options *options, struct pipeline_shape *shape);
 struct gpt_data_options train_data_options(const struct train_run *run);
@@ -89,7 +89,8 @@ int train_state_write(const struct trainer *trainer, char **text);
 int train_state_read(struct train_run *run, const char *text, const char *where);
 
 /* trainer.c */
-/* Of a failure that every rank finds: the save under way is finished, and all but the first rank wait for its line. */
+/* Ends a run in which every rank finds the same failure: the save under way is finished, and all but the first rank
+ * wait for its line. */
 int train_end_together(struct trainer *trainer);
 /* nan, inf or -inf. */
 const char *train_not_finite_name(double value);
@@ -128,7 +129,7 @@ struct report {
     struct progress progress;
     const struct trainer *trainer;
     int64_t first_iteration;
-    double start, first_end; /* clock_seconds() at the beginning, and behind the first iteration */
+    double start, first_end; /* clock_seconds() at the beginning, and after the first iteration */
     double ceiling_tflops;   /* 0: not measured */
 };
 void report_begin(struct report *report, const struct trainer *trainer, double ceiling_tflops);

@@ -119,7 +119,7 @@ struct train_plan {
     double head_flops_per_token; /* of these; only of tokens whose loss counts */
 };
 size_t train_plan_total(const struct train_plan *plan);
-/* A line each, behind `prefix`. */
+/* A line each, after `prefix`. */
 void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out);
 /* Refuses (STATUS_MEMORY) a plan of this host that is more than the limit, and says what of the run would make it less.
  */
@@ -163,10 +163,10 @@ int trainer_save_begin(struct trainer *trainer);
 /* Between iterations of a caller's own: takes it on. *is_saved: nothing is under way any more. */
 int trainer_save_poll(struct trainer *trainer, bool *is_saved);
 int trainer_save_wait(struct trainer *trainer);
-/* Of the last save: seconds for which the training stood still, and until this rank's part was on the disk. */
+/* Seconds for which the training stood still at the last save, and until this rank's part was on the disk. */
 void trainer_save_times(const struct trainer *trainer, double *stall, double *write);
 
-/* Of a run with a trainee: writes its files as others read them; see trainee.export. */
+/* Writes the files of the run's trainee as others read them; see trainee.export. */
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared);
 
 /* Tells the most memory that the first rank's host has held for this run, beside what was planned: the last thing

@@ -308,8 +308,8 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     *is_done = false;
     if ((!run->train.eval_interval && !run->train.skip_train) || length == 0)
         return STATUS_OK;
-    /* Of text as Megatron counts: each validation goes on where the one before it ended. Rows are all taken, at most
-     * eval_iters batches of them, or without a training all. */
+    /* Text is counted as Megatron does: each validation goes on where the one before it ended. Rows are all taken, at
+     * most eval_iters batches of them, or without a training all. */
     int64_t number = run->train.eval_interval ? trainer->iteration / run->train.eval_interval : 1;
     int64_t first = (number - 1) * run->train.eval_iters * batch_size;
     int64_t all = (length + batch_size - 1) / batch_size, count = run->train.eval_iters;
