@@ -178,8 +178,9 @@ void comm_forget(struct comm_request *request) {
 
 /* ---- calls ---- */
 
-static int start(struct comm *comm, const struct comm_call *call, struct comm_request *request) {
-    *request = (struct comm_request){0};
+static int start_call(struct comm *comm, const struct comm_call *call, bool is_waited_for,
+                      struct comm_request *request) {
+    *request = (struct comm_request){.is_waited_for = is_waited_for};
     int status = check(comm, call);
     bool is_message = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
     if (!status && is_message && call->peer == comm->rank)
@@ -201,6 +202,10 @@ static int start(struct comm *comm, const struct comm_call *call, struct comm_re
     return status;
 }
 
+static int start(struct comm *comm, const struct comm_call *call, struct comm_request *request) {
+    return start_call(comm, call, false, request);
+}
+
 int comm_wait(struct comm_request *request) {
     struct comm *comm = request->comm;
     if (!comm)
@@ -212,7 +217,7 @@ int comm_wait(struct comm_request *request) {
 
 static int run(struct comm *comm, const struct comm_call *call) {
     struct comm_request request;
-    int status = start(comm, call, &request);
+    int status = start_call(comm, call, true, &request);
     return status ? status : comm_wait(&request);
 }
 

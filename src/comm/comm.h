@@ -99,10 +99,12 @@ struct comm_call {
 struct comm_request {
     struct comm *comm;
     struct comm_call call;
+    bool is_waited_for; /* the caller does nothing else meanwhile */
     struct comm_request *next;
     uint64_t sequence;
     uint64_t handle;
-    int64_t agreement[4];
+    int64_t words[4];
+    int64_t begun, finished; /* elements */
     _Atomic uint32_t is_done;
     /* Where the host cannot read the buffers: its copy of both, and where the result goes from there. */
     void *staged, *receive;

@@ -6,37 +6,84 @@
 
 #include <mpi.h>
 
-/* Collectives are started in one order everywhere, but a rank does the work of some of them only when it waits. MPI
- * wants one order per communicator, so there are two: `calls` has what happens when a call is started (and messages),
- * `work` what happens when started calls are finished, oldest first. */
+/* Windows of a group under way at once: while one is summed the next one travels. */
+enum { MPI_WINDOWS = 2 };
+
+/* Elements [first, first + count) of a collective on their way; of a reduce-scatter, these of every rank's part. */
+struct mpi_window {
+    struct comm_request *request;
+    int64_t first, count;
+    bool is_spreading;  /* of an all-reduce: this rank's sum goes to the others, and theirs come */
+    char *scratch;      /* [size - 1][piece_bytes]: what the others send to be summed */
+    MPI_Request *moves; /* [2 * size]; all have arrived when the first move_count have */
+    int move_count;
+};
+
+/* Collectives are started in one order everywhere, and their windows begin in this order, but when they begin each rank
+ * decides for itself. MPI wants one order per communicator, so there are two: `calls` has what happens when a call is
+ * started (and messages, and files), `work` what happens when a window begins. */
 struct mpi_comm {
     struct comm base;
+    struct mpi_comm *next; /* of the groups of this process */
     MPI_Comm calls, work;
     bool is_world;
     int *world_rank;                      /* [size] */
-    struct comm_request *oldest, *newest; /* started collectives whose work is not done */
-    int started;
+    struct comm_request *oldest, *newest; /* started collectives that are not done */
+    struct comm_request *unbegun;         /* the first of them that still has windows to begin */
+    struct comm_request *messages;        /* started messages that have not arrived */
+    int started;                          /* collectives that are not done */
+    int failure;                          /* the status of the first call that failed while it moved; 0: none */
+    char failure_text[COMM_TEXT_BYTES * 4];
+    bool is_mismatch; /* the ranks' next collectives differ */
 
-    /* Of reductions: one piece a rank, in memory that is bounded whatever is reduced. */
-    char *scratch;          /* [size][piece_bytes] */
-    size_t piece_bytes;     /* a multiple of 64 */
-    const void **source;    /* [size] */
-    MPI_Request *transfers; /* [2 * size] */
-    int transfer_count;
+    struct mpi_window windows[MPI_WINDOWS]; /* a ring */
+    int window_first, window_count;
+    size_t piece_bytes;  /* what one rank sends at once of a sum; a multiple of 64 */
+    const void **source; /* [size] */
 };
+
+/* ---- mpi_progress.c: who calls MPI ---- */
+
+/* MPI is called under one lock, by the ranks' threads and by a thread of this backend, which keeps started calls moving
+ * while nobody waits for them. */
+int mpi_process_open(void);
+void mpi_process_close(void);
+void mpi_enter(void);
+void mpi_leave(void);
+/* The same, but gives up where another thread does not leave within a second. */
+bool mpi_enter_soon(void);
+/* A group of this process, whose calls move from now on until it is removed. Inside the lock. */
+void mpi_process_add(struct mpi_comm *comm);
+void mpi_process_remove(struct mpi_comm *comm);
+/* Moves what can move in all groups. Inside the lock. */
+void mpi_process_advance(void);
+/* Something was started that nobody waits for yet: the thread wakes up. Inside the lock. */
+void mpi_process_wake(void);
+
+/* ---- mpi_calls.c ---- */
 
 /* The status of an MPI call's return code: 0, or STATUS_IO with MPI's text behind `what`. */
 int mpi_status(const struct mpi_comm *comm, int code, const char *what);
 /* Elements travel as unsigned integers of their size. */
 MPI_Datatype mpi_type(enum dtype dtype);
-
-int mpi_all_reduce(struct mpi_comm *comm, const struct comm_call *call);
-int mpi_reduce_scatter(struct mpi_comm *comm, const struct comm_call *call);
-
-/* Whether the group is one of this backend. */
-bool comm_is_mpi(const struct comm *comm);
+/* Moves what can move of the group's messages and collectives. A failure stays in the group, for who waits. */
+void mpi_advance(struct mpi_comm *comm);
+static inline bool mpi_is_busy(const struct mpi_comm *comm) {
+    return comm->oldest || comm->messages;
+}
 
 int mpi_start(struct comm *comm, struct comm_request *request);
 int mpi_finish(struct comm *comm, struct comm_request *request);
+
+/* ---- mpi_windows.c ---- */
+
+/* Begins the next window of comm->unbegun, which all ranks have agreed on; a window of the ring is free. */
+int mpi_window_begin(struct mpi_comm *comm);
+/* Moves the oldest window, if there is one; *has_moved: whether anything came of it. When a request's last window is
+ * done, request->finished is its count. */
+int mpi_window_advance(struct mpi_comm *comm, bool *has_moved);
+
+/* Whether the group is one of this backend. */
+bool comm_is_mpi(const struct comm *comm);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+/* What all windows of a group hold of the others, as long as a piece is not too small for a message. */
 enum { SCRATCH_BYTES = 1 << 20, PIECE_BYTES_MIN = 64 * 1024 };
 
 static void comm_free(struct mpi_comm *comm) {
@@ -11,22 +12,31 @@ static void comm_free(struct mpi_comm *comm) {
     if (comm->calls != MPI_COMM_NULL)
         MPI_Comm_free(&comm->calls);
     free(comm->world_rank);
-    free(comm->scratch);
+    for (int i = 0; i < MPI_WINDOWS; i++) {
+        free(comm->windows[i].scratch);
+        free(comm->windows[i].moves);
+    }
     free(comm->source);
-    free(comm->transfers);
     free(comm);
 }
 
 static void mpi_close(struct comm *base) {
     struct mpi_comm *comm = (struct mpi_comm *)base;
     bool is_world = comm->is_world;
+    if (is_world)
+        mpi_process_close();
+    mpi_enter();
+    mpi_process_remove(comm);
     comm_free(comm);
+    mpi_leave();
     if (is_world)
         MPI_Finalize();
 }
 
+/* A thread that hangs inside MPI does not keep the run from its end. */
 static void mpi_abort(struct comm *comm, const char *reason) {
     log_error("rank %d failed: %s", comm->world_rank, reason);
+    mpi_enter_soon();
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -50,14 +60,20 @@ static struct mpi_comm *comm_new(int rank, int size) {
         return NULL;
     comm->base = (struct comm){.backend = &comm_backend_mpi, .rank = rank, .size = size};
     comm->calls = comm->work = MPI_COMM_NULL;
-    comm->piece_bytes = SCRATCH_BYTES / (size_t)size / 64 * 64;
+    size_t others = (size_t)size - 1;
+    comm->piece_bytes = SCRATCH_BYTES / MPI_WINDOWS / others / 64 * 64;
     if (comm->piece_bytes < PIECE_BYTES_MIN)
         comm->piece_bytes = PIECE_BYTES_MIN;
     comm->world_rank = calloc((size_t)size, sizeof *comm->world_rank);
-    comm->scratch = aligned_alloc(64, comm->piece_bytes * (size_t)size);
     comm->source = calloc((size_t)size, sizeof *comm->source);
-    comm->transfers = calloc(2 * (size_t)size, sizeof(MPI_Request));
-    if (comm->world_rank && comm->scratch && comm->source && comm->transfers)
+    bool is_whole = comm->world_rank && comm->source;
+    for (int i = 0; i < MPI_WINDOWS; i++) {
+        struct mpi_window *window = &comm->windows[i];
+        window->scratch = aligned_alloc(64, comm->piece_bytes * others);
+        window->moves = calloc(2 * (size_t)size, sizeof(MPI_Request));
+        is_whole = is_whole && window->scratch && window->moves;
+    }
+    if (is_whole)
         return comm;
     comm_free(comm);
     return NULL;
@@ -84,6 +100,7 @@ static int mpi_subgroup(struct comm *base, const int *ranks, int count, struct c
     for (int i = 0; i < count; i++)
         comm->world_rank[i] = parent->world_rank[ranks[i]];
     MPI_Group all, some;
+    mpi_enter();
     int status = mpi_status(parent, MPI_Comm_group(parent->calls, &all), "group");
     if (!status) {
         status = mpi_status(parent, MPI_Group_incl(all, count, ranks, &some), "group");
@@ -95,10 +112,12 @@ static int mpi_subgroup(struct comm *base, const int *ranks, int count, struct c
     }
     status = status ? status : complete(comm);
     if (!status) {
+        mpi_process_add(comm);
         *out = &comm->base;
-        return STATUS_OK;
+    } else {
+        comm_free(comm);
     }
-    comm_free(comm);
+    mpi_leave();
     return status;
 }
 
@@ -119,11 +138,14 @@ static int open_world(struct comm **out) {
         comm->world_rank[r] = r;
     int status = mpi_status(comm, MPI_Comm_dup(MPI_COMM_WORLD, &comm->calls), "communicator");
     status = status ? status : complete(comm);
-    if (!status)
-        *out = &comm->base;
-    else
+    status = status ? status : mpi_process_open();
+    if (status) {
         comm_free(comm);
-    return status;
+        return status;
+    }
+    mpi_process_add(comm);
+    *out = &comm->base;
+    return STATUS_OK;
 }
 
 int comm_mpi_open(struct comm **out) {
@@ -132,7 +154,7 @@ int comm_mpi_open(struct comm **out) {
     MPI_Initialized(&is_initialized);
     if (is_initialized)
         return status_fail(STATUS_INVALID, "MPI is initialised once in a process");
-    /* One thread at a time calls MPI, but not always the same one. */
+    /* One thread at a time calls MPI, but not always the same one: mpi_progress.c. */
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
         return status_fail(STATUS_IO, "MPI cannot be initialised");
     int status = provided < MPI_THREAD_SERIALIZED

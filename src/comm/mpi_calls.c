@@ -1,10 +1,11 @@
 /* Calls over MPI. When a collective is started, a hash of it begins to travel, so that ranks that call different things
- * are told so before data moves. The rest is done when the rank waits, oldest first. Messages carry their type as the
- * tag. */
+ * are told so before data moves. Then its windows begin, after those of the collectives that were started before it.
+ * Messages carry their type as the tag. */
 #include "mpi-internal.h"
 
 #include <inttypes.h>
 #include <limits.h>
+#include <stdlib.h>
 
 static void keep(struct comm_request *request, MPI_Request travelling) {
     _Static_assert(sizeof travelling <= sizeof request->handle, "a request holds MPI's handle");
@@ -51,7 +52,9 @@ static int64_t call_hash(const struct comm_call *call) {
 static int fail_mismatch(struct mpi_comm *comm, const struct comm_call *call) {
     int size = comm->base.size;
     int64_t mine[5] = {call->kind, call->op, call->peer, call->data.count, call->data.dtype};
-    int64_t *all = (int64_t *)(void *)comm->scratch; /* a piece is larger than a call */
+    int64_t *all = malloc((size_t)size * sizeof mine);
+    if (!all)
+        return status_fail(STATUS_MEMORY, "out of memory");
     int code = MPI_Allgather(mine, 5, MPI_INT64_T, all, 5, MPI_INT64_T, comm->work);
     int status = mpi_status(comm, code, "comparison of calls");
     for (int m = 1; m < size && !status; m++) {
@@ -69,11 +72,12 @@ static int fail_mismatch(struct mpi_comm *comm, const struct comm_call *call) {
         status = status_fail(STATUS_INVALID, "ranks of one group call different collectives: rank %d %s, rank %d %s",
                              comm->world_rank[0], text[0], comm->world_rank[m], text[1]);
     }
+    free(all);
     return status;
 }
 
 static int begin_agreement(struct mpi_comm *comm, struct comm_request *request) {
-    int64_t *words = request->agreement;
+    int64_t *words = request->words;
     words[0] = call_hash(&request->call);
     words[1] = -words[0];
     MPI_Request travelling;
@@ -82,15 +86,10 @@ static int begin_agreement(struct mpi_comm *comm, struct comm_request *request) 
     return mpi_status(comm, code, "agreement");
 }
 
-static int finish_agreement(struct mpi_comm *comm, struct comm_request *request) {
-    MPI_Request travelling = kept(request);
-    int status = mpi_status(comm, MPI_Wait(&travelling, MPI_STATUS_IGNORE), "agreement");
-    if (!status && request->agreement[2] != -request->agreement[3])
-        status = fail_mismatch(comm, &request->call);
-    return status;
-}
-
 /* ---- messages ---- */
+
+/* What `words` of a message hold once it has arrived. */
+enum { MESSAGE_CODE, MESSAGE_TAG, MESSAGE_COUNT };
 
 static int start_message(struct mpi_comm *comm, struct comm_request *request) {
     const struct comm_call *call = &request->call;
@@ -102,16 +101,43 @@ static int start_message(struct mpi_comm *comm, struct comm_request *request) {
             ? MPI_Isend(data->send, (int)data->count, type, call->peer, (int)data->dtype, comm->calls, &travelling)
             : MPI_Irecv(data->receive, (int)data->count, type, call->peer, MPI_ANY_TAG, comm->calls, &travelling);
     keep(request, travelling);
+    if (code == MPI_SUCCESS) {
+        request->next = comm->messages;
+        comm->messages = request;
+    }
     return mpi_status(comm, code, call->kind == COMM_SEND ? "send" : "receive");
 }
 
-static int finish_message(struct mpi_comm *comm, struct comm_request *request) {
+/* Whether it has arrived, or failed: what is known of it is kept for who waits. */
+static bool message_has_arrived(struct comm_request *request) {
+    MPI_Request travelling = kept(request);
+    MPI_Status message = {0};
+    int has_arrived = 0, count = 0, code = MPI_Test(&travelling, &has_arrived, &message);
+    if (code == MPI_SUCCESS && !has_arrived)
+        return false;
+    if (code == MPI_SUCCESS && request->call.kind == COMM_RECEIVE)
+        MPI_Get_count(&message, mpi_type((enum dtype)message.MPI_TAG), &count);
+    request->words[MESSAGE_CODE] = code;
+    request->words[MESSAGE_TAG] = message.MPI_TAG;
+    request->words[MESSAGE_COUNT] = count;
+    request->is_done = true;
+    return true;
+}
+
+static void advance_messages(struct mpi_comm *comm) {
+    for (struct comm_request **at = &comm->messages; *at;) {
+        if (message_has_arrived(*at))
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+    }
+}
+
+static int check_message(const struct mpi_comm *comm, const struct comm_request *request) {
     const struct comm_call *call = &request->call;
     const struct comm_data *data = &call->data;
     int peer = comm->world_rank[call->peer], self = comm->base.world_rank;
-    MPI_Request travelling = kept(request);
-    MPI_Status message;
-    int code = MPI_Wait(&travelling, &message), class = MPI_SUCCESS;
+    int code = (int)request->words[MESSAGE_CODE], class = MPI_SUCCESS;
     if (code != MPI_SUCCESS)
         MPI_Error_class(code, &class);
     if (class == MPI_ERR_TRUNCATE)
@@ -120,64 +146,20 @@ static int finish_message(struct mpi_comm *comm, struct comm_request *request) {
     int status = mpi_status(comm, code, call->kind == COMM_SEND ? "send" : "receive");
     if (status || call->kind == COMM_SEND)
         return status;
-    enum dtype sent = (enum dtype)message.MPI_TAG;
-    int count = 0;
-    MPI_Get_count(&message, mpi_type(sent), &count);
+    enum dtype sent = (enum dtype)request->words[MESSAGE_TAG];
+    int64_t count = request->words[MESSAGE_COUNT];
     if (sent == data->dtype && count == data->count)
         return STATUS_OK;
-    return status_fail(STATUS_INVALID, "rank %d sends %d %s to rank %d, which receives %" PRId64 " %s", peer, count,
-                       dtype_name(sent), self, data->count, dtype_name(data->dtype));
+    return status_fail(STATUS_INVALID, "rank %d sends %" PRId64 " %s to rank %d, which receives %" PRId64 " %s", peer,
+                       count, dtype_name(sent), self, data->count, dtype_name(data->dtype));
 }
 
 /* ---- collectives ---- */
 
-static int all_gather(struct mpi_comm *comm, const struct comm_call *call) {
-    const struct comm_data *data = &call->data;
-    MPI_Datatype type = mpi_type(data->dtype);
-    const char *own = (char *)data->receive + comm_call_bytes(call) * (size_t)comm->base.rank;
-    int code = MPI_Allgather(data->send == own ? MPI_IN_PLACE : data->send, (int)data->count, type, data->receive,
-                             (int)data->count, type, comm->work);
-    return mpi_status(comm, code, "all-gather");
-}
-
-static int broadcast(struct mpi_comm *comm, const struct comm_call *call) {
-    const struct comm_data *data = &call->data;
-    if (comm->base.rank == call->peer && data->send != data->receive && data->count > 0)
-        memcpy(data->receive, data->send, comm_call_bytes(call));
-    int code = MPI_Bcast(data->receive, (int)data->count, mpi_type(data->dtype), call->peer, comm->work);
-    return mpi_status(comm, code, "broadcast");
-}
-
-static int run_collective(struct mpi_comm *comm, struct comm_request *request) {
-    const struct comm_call *call = &request->call;
-    int status = finish_agreement(comm, request);
-    if (status)
-        return status;
-    switch (call->kind) {
-    case COMM_ALL_REDUCE:
-        return mpi_all_reduce(comm, call);
-    case COMM_REDUCE_SCATTER:
-        return mpi_reduce_scatter(comm, call);
-    case COMM_ALL_GATHER:
-        return all_gather(comm, call);
-    case COMM_BROADCAST:
-        return broadcast(comm, call);
-    default: /* a barrier: that all agree means that all have come */
-        return STATUS_OK;
-    }
-}
-
-int mpi_start(struct comm *base, struct comm_request *request) {
-    struct mpi_comm *comm = (struct mpi_comm *)base;
-    const struct comm_call *call = &request->call;
-    if (call->data.count > INT_MAX && call->kind != COMM_ALL_REDUCE && call->kind != COMM_REDUCE_SCATTER)
-        return status_fail(STATUS_UNSUPPORTED, "%" PRId64 " elements in one call; MPI moves up to %d", call->data.count,
-                           INT_MAX);
-    if (call->kind == COMM_SEND || call->kind == COMM_RECEIVE)
-        return start_message(comm, request);
+static int start_collective(struct mpi_comm *comm, struct comm_request *request) {
     if (comm->started == COMM_STARTED_MAX)
         return status_fail(STATUS_INVALID, "rank %d has started %d collectives without waiting for them",
-                           base->world_rank, COMM_STARTED_MAX);
+                           comm->base.world_rank, COMM_STARTED_MAX);
     int status = begin_agreement(comm, request);
     if (status)
         return status;
@@ -186,24 +168,103 @@ int mpi_start(struct comm *base, struct comm_request *request) {
     else
         comm->oldest = request;
     comm->newest = request;
+    comm->unbegun = comm->unbegun ? comm->unbegun : request;
     comm->started++;
+    return STATUS_OK;
+}
+
+/* Whether all ranks have come to comm->unbegun, with the same call. */
+static int have_agreed(struct mpi_comm *comm, bool *have_agreed) {
+    struct comm_request *request = comm->unbegun;
+    MPI_Request travelling = kept(request);
+    int has_arrived = 1, status = STATUS_OK;
+    if (travelling != MPI_REQUEST_NULL)
+        status = mpi_status(comm, MPI_Test(&travelling, &has_arrived, MPI_STATUS_IGNORE), "agreement");
+    keep(request, travelling);
+    comm->is_mismatch = !status && has_arrived && request->words[2] != -request->words[3];
+    *have_agreed = !status && has_arrived && !comm->is_mismatch;
+    return status;
+}
+
+/* Begins what all ranks have come to, as long as there are windows. */
+static int begin_windows(struct mpi_comm *comm) {
+    while (comm->unbegun && comm->window_count < MPI_WINDOWS) {
+        struct comm_request *request = comm->unbegun;
+        bool is_ready;
+        int status = have_agreed(comm, &is_ready);
+        if (!is_ready)
+            return status;
+        if (request->call.data.count) /* a barrier has none: that all agree means that all have come */
+            status = mpi_window_begin(comm);
+        if (status)
+            return status;
+        if (request->begun == request->call.data.count)
+            comm->unbegun = request->next;
+    }
+    return STATUS_OK;
+}
+
+/* Takes what is done off the list. */
+static void retire(struct mpi_comm *comm) {
+    while (comm->oldest && comm->oldest != comm->unbegun && comm->oldest->finished == comm->oldest->call.data.count) {
+        struct comm_request *request = comm->oldest;
+        comm->oldest = request->next;
+        request->is_done = true;
+        comm->started--;
+    }
+}
+
+void mpi_advance(struct mpi_comm *comm) {
+    bool has_moved = true;
+    int status = STATUS_OK;
+    advance_messages(comm);
+    while (has_moved && comm->oldest && !comm->failure && !comm->is_mismatch && !status) {
+        status = begin_windows(comm);
+        if (!status)
+            status = mpi_window_advance(comm, &has_moved);
+        retire(comm);
+    }
+    if (status) {
+        comm->failure = status;
+        snprintf(comm->failure_text, sizeof comm->failure_text, "%s", status_text());
+    }
+}
+
+int mpi_start(struct comm *base, struct comm_request *request) {
+    struct mpi_comm *comm = (struct mpi_comm *)base;
+    const struct comm_call *call = &request->call;
+    bool is_message = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
+    if (call->data.count > INT_MAX && call->kind != COMM_ALL_REDUCE && call->kind != COMM_REDUCE_SCATTER)
+        return status_fail(STATUS_UNSUPPORTED, "%" PRId64 " elements in one call; MPI moves up to %d", call->data.count,
+                           INT_MAX);
+    mpi_enter();
+    int status = is_message ? start_message(comm, request) : start_collective(comm, request);
+    if (!status && !request->is_waited_for)
+        mpi_process_wake();
+    mpi_leave();
+    return status;
+}
+
+/* Moves everything, also what others wait for, until the request is done. */
+static int wait_until_done(struct mpi_comm *comm, const struct comm_request *request) {
+    bool is_message = request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE;
+    while (!request->is_done) {
+        mpi_process_advance();
+        if (is_message || request->is_done)
+            continue;
+        if (comm->failure)
+            return status_fail(comm->failure, "%s", comm->failure_text);
+        if (comm->is_mismatch)
+            return fail_mismatch(comm, &comm->unbegun->call);
+    }
     return STATUS_OK;
 }
 
 int mpi_finish(struct comm *base, struct comm_request *request) {
     struct mpi_comm *comm = (struct mpi_comm *)base;
-    if (request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE)
-        return finish_message(comm, request);
-    int status = STATUS_OK;
-    while (!request->is_done && !status) {
-        struct comm_request *oldest = comm->oldest;
-        if (!oldest)
-            return status_fail(STATUS_INVALID, "rank %d waits for a collective after one that failed",
-                               base->world_rank);
-        comm->oldest = oldest->next;
-        comm->started--;
-        status = run_collective(comm, oldest);
-        oldest->is_done = !status;
-    }
-    return status;
+    bool is_message = request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE;
+    mpi_enter();
+    int status = wait_until_done(comm, request);
+    mpi_leave();
+    return !status && is_message ? check_message(comm, request) : status;
 }
