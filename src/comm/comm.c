@@ -261,6 +261,11 @@ int comm_reduce_scatter_start(struct comm *comm, struct stream *stream, const st
     return start(comm, &(struct comm_call){.kind = COMM_REDUCE_SCATTER, .stream = stream, .data = *data}, request);
 }
 
+int comm_all_gather_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
+                          struct comm_request *request) {
+    return start(comm, &(struct comm_call){.kind = COMM_ALL_GATHER, .stream = stream, .data = *data}, request);
+}
+
 int comm_send_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int to,
                     struct comm_request *request) {
     return start(comm, &(struct comm_call){.kind = COMM_SEND, .peer = to, .stream = stream, .data = *data}, request);

@@ -121,6 +121,9 @@ int comm_all_reduce_start(struct comm *comm, struct stream *stream, const struct
  * receive == send + rank * count. */
 int comm_reduce_scatter_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
                               struct comm_request *request);
+/* receive as comm_all_gather. */
+int comm_all_gather_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
+                          struct comm_request *request);
 int comm_send_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int to,
                     struct comm_request *request);
 int comm_receive_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int from,

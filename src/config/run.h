@@ -70,7 +70,7 @@ struct run_config {
             expert_model_parallel_size;
         int64_t virtual_pipeline_model_parallel_size, microbatch_group_size_per_vp_stage,
             decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers; /* 0: not given */
-        bool sequence_parallel, use_distributed_optimizer;
+        bool sequence_parallel, use_distributed_optimizer, overlap_grad_reduce, overlap_param_gather;
         int recompute_granularity, recompute_method; /* enum recompute_granularity, enum recompute_method */
         int64_t recompute_num_layers, num_microbatches_with_partial_activation_checkpoints;
         struct config_list recompute_modules; /* of core_attn, layernorm, mlp_act */

@@ -84,20 +84,30 @@ static size_t stream_bytes(const struct pass *pass) {
            dtype_bytes(model->options.dtype);
 }
 
+static int layer_needed(const struct pass *pass, int64_t layer) {
+    const struct model_pass *asked = &pass->asked;
+    return asked->layer_needed ? asked->layer_needed(asked->context, (int)layer) : STATUS_OK;
+}
+
 /* The embedding, or what came from the layer before; then the blocks. */
 int pass_forward(struct model *model, const struct model_pass *asked, const void *x, void *y) {
     struct hook_segment all = all_rows(model, asked);
     struct pass pass = pass_of(model, asked, &all);
     int status = STATUS_OK;
     void *first = saved_of(&pass, 0)->x;
-    if (chunk_has_embedding(pass.chunk))
+    bool has_embedding = chunk_has_embedding(pass.chunk);
+    if (has_embedding)
+        status = layer_needed(&pass, -1);
+    if (!status && has_embedding)
         status = embedding_pass_forward(&pass, first);
-    else if (!model->rank->is_planning)
+    else if (!status && !model->rank->is_planning)
         status = stream_copy(model->rank->exec.stream, first, x, stream_bytes(&pass));
     for (int64_t layer = 0; layer < pass.chunk->count && !status; layer++) {
         struct block_pass block =
             block_pass_of(&pass, layer, chunk_has_head(model, pass.chunk) ? pass.stash->x_last : y);
-        status = block_forward(&block);
+        status = layer_needed(&pass, block.layer);
+        if (!status)
+            status = block_forward(&block);
     }
     model->kept.fresh = pass.stash;
     param_check_returned(&model->store, "a forward");
@@ -156,6 +166,8 @@ static int run_backward(const struct pass *pass, const void *dy) {
     struct model *model = pass->model;
     bool has_head = chunk_has_head(model, pass->chunk);
     int status = pass->asked.is_first_micro_batch ? chunk_clear_gradients(model, pass->chunk) : STATUS_OK;
+    if (!status && has_head)
+        status = layer_needed(pass, model->options.config.num_layers);
     if (!status && has_head)
         status = head_pass(pass, true);
     else if (!status && !model->rank->is_planning)

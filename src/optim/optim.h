@@ -39,8 +39,8 @@ struct optimizer {
     float *m, *v;              /* [local_elements] */
     void *scalars;             /* device: sum of squares, norm, factor */
     void *norm;                /* host: the same norm, once the stream has run */
-    struct flat_range *ranges; /* device: [range_count] what this rank updates of each parameter */
-    int64_t range_count;
+    struct flat_range *ranges; /* device: what this rank updates of each parameter, turn after turn of the pieces */
+    int64_t *turn_end;         /* [pieces] the ranges of all turns up to one */
     int64_t step; /* updates done; the bias correction's exponent */
 };
 

@@ -21,11 +21,10 @@ void optimizer_plan(struct rank *rank, int64_t flat_elements) {
     rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, flat_elements));
 }
 
-/* What this rank has of a parameter: a bucket holds it whole, so that at most one piece has some of it. */
-static struct flat_range range_of(const struct optimizer *optimizer, int id) {
+/* What a piece has of a parameter. */
+static struct flat_range range_of(const struct optimizer *optimizer, const struct sync_piece *piece, int id) {
     const struct param_store *store = optimizer->store;
     const struct param *row = &store->table->rows[id];
-    const struct sync_piece *piece = gradient_sync_piece(optimizer->sync, store->offset[id]);
     int64_t first = store->offset[id], end = first + param_local_elements(store, id);
     first = first > piece->first ? first : piece->first;
     end = end < piece->first + piece->count ? end : piece->first + piece->count;
@@ -40,11 +39,12 @@ static struct flat_range range_of(const struct optimizer *optimizer, int id) {
     };
 }
 
-/* Everything that trains, as ranges on the device. */
+/* Everything that trains, as ranges on the device: piece after piece, as a forward needs them. */
 static int make_ranges(struct optimizer *optimizer) {
     const struct param_store *store = optimizer->store;
     struct stream *stream = optimizer->rank->exec.stream;
-    size_t most = (size_t)store->table->count;
+    const struct gradient_sync *sync = optimizer->sync;
+    size_t most = (size_t)store->table->count; /* a bucket holds a parameter whole: at most one piece has some of it */
     int64_t before = 0, count = 0;
     void *memory;
     int status = device_alloc(optimizer->rank->device, most * sizeof(struct flat_range), &memory);
@@ -52,19 +52,26 @@ static int make_ranges(struct optimizer *optimizer) {
         return status;
     optimizer->ranges = memory;
     struct flat_range *ranges = calloc(most, sizeof *ranges);
-    if (!ranges)
+    optimizer->turn_end = calloc((size_t)sync->piece_count + 1, sizeof *optimizer->turn_end);
+    if (!ranges || !optimizer->turn_end) {
+        free(ranges);
         return status_fail(STATUS_MEMORY, "out of memory");
-    for (int i = 0; i < store->table->count; i++) {
-        struct flat_range range = param_trains(store, i) ? range_of(optimizer, i) : (struct flat_range){0};
-        range.before = before;
-        before += range.count;
-        if (range.count)
-            ranges[count++] = range;
+    }
+    for (int turn = 0; turn < sync->piece_count; turn++) {
+        for (int i = 0; i < store->table->count; i++) {
+            struct flat_range range = {0};
+            if (param_trains(store, i))
+                range = range_of(optimizer, &sync->pieces[sync->turns[turn]], i);
+            range.before = before;
+            before += range.count;
+            if (range.count)
+                ranges[count++] = range;
+        }
+        optimizer->turn_end[turn] = count;
     }
     status = stream_copy_to_device(stream, optimizer->ranges, ranges, (size_t)count * sizeof *ranges);
     if (!status)
         status = stream_wait(stream);
-    optimizer->range_count = count;
     free(ranges);
     return status;
 }
@@ -104,6 +111,7 @@ void optimizer_close(struct optimizer *optimizer) {
         device_free(device, optimizer->master);
     device_free(device, optimizer->scalars);
     device_free(device, optimizer->ranges);
+    free(optimizer->turn_end);
     device_host_free(device, optimizer->norm);
     *optimizer = (struct optimizer){0};
 }
@@ -202,11 +210,16 @@ static int measure_norm(struct optimizer *optimizer) {
     return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, sizeof(float));
 }
 
-static int update(struct optimizer *optimizer, double lr) {
+/* Updates the pieces of turns [first, end). */
+static int update(struct optimizer *optimizer, int first, int end, double lr) {
     const struct param_store *store = optimizer->store;
+    int64_t first_range = first ? optimizer->turn_end[first - 1] : 0;
+    int64_t ranges = end ? optimizer->turn_end[end - 1] - first_range : 0;
+    if (!ranges)
+        return STATUS_OK;
     struct adamw call = {
-        .ranges = optimizer->ranges,
-        .range_count = optimizer->range_count,
+        .ranges = optimizer->ranges + first_range,
+        .range_count = ranges,
         .master = optimizer->master,
         .m = optimizer->m,
         .v = optimizer->v,
@@ -223,14 +236,26 @@ static int update(struct optimizer *optimizer, double lr) {
     return rank_run(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
 }
 
+/* In the order in which the next forward needs the pieces: the first travel while others are updated. */
+static int update_pieces(struct optimizer *optimizer, double lr) {
+    struct gradient_sync *sync = optimizer->sync;
+    int status = STATUS_OK;
+    if (!sync->is_sharded)
+        return update(optimizer, 0, sync->piece_count, lr);
+    for (int turn = 0; turn < sync->piece_count && !status; turn++) {
+        status = update(optimizer, turn, turn + 1, lr);
+        if (!status)
+            status = gradient_sync_gather_start(sync, turn);
+    }
+    return status;
+}
+
 int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
     int status = gradient_sync_finish(optimizer->sync);
     if (!status)
         status = measure_norm(optimizer);
     if (!status)
-        status = update(optimizer, lr);
-    if (!status)
-        status = gradient_sync_gather_weights(optimizer->sync);
+        status = update_pieces(optimizer, lr);
     if (!status)
         status = stream_wait(optimizer->rank->exec.stream);
     *norm = status ? 0 : (double)*(float *)optimizer->norm;

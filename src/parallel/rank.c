@@ -44,6 +44,8 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
     if (!status)
         status = open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->data);
     if (!status)
+        status = open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->buckets);
+    if (!status)
         status = open_pipeline_groups(rank);
     if (status)
         rank_close(rank);
@@ -74,6 +76,7 @@ void rank_close(struct rank *rank) {
         stream_close(rank->exec.stream);
     comm_close(rank->tensor);
     comm_close(rank->data);
+    comm_close(rank->buckets);
     comm_close(rank->pipeline[0]);
     comm_close(rank->pipeline[1]);
     comm_close(rank->embedding);
@@ -106,6 +109,17 @@ int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, e
     struct comm_request request;
     int status = rank_sum_start(rank, group, data, count, dtype, &request);
     return status ? status : rank_wait(rank, &request);
+}
+
+int rank_gather_start(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count,
+                      enum dtype dtype, struct comm_request *request) {
+    *request = (struct comm_request){0};
+    if (rank->is_planning || group->size == 1)
+        return STATUS_OK;
+    double start = rank_phase_begin(rank);
+    struct comm_data call = {.send = own, .receive = all, .count = count, .dtype = dtype};
+    int status = comm_all_gather_start(group, rank->exec.stream, &call, request);
+    return rank_phase_end(rank, PHASE_COMM, start, status);
 }
 
 int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype) {

@@ -33,6 +33,7 @@ struct rank {
     bool is_sequence_parallel;  /* rows of the residual stream are cut over the tensor ranks; set before planning */
     struct comm *world;         /* all ranks of the run; the caller's */
     struct comm *tensor, *data; /* the ranks that share this one's layers; those that share its weights */
+    struct comm *buckets;       /* those of `data` again: for what travels beside everything else */
     struct comm
         *pipeline[2];       /* the stages that make up one model, in order: a group for each enum pipeline_step_kind */
     struct comm *embedding; /* first and last stage, which share tied embeddings; NULL elsewhere, and without stages */
@@ -91,6 +92,9 @@ int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t co
 int rank_wait(struct rank *rank, struct comm_request *request);
 /* all[ranks * count] = every rank's own[count], in the order of the group's ranks; `own` may be its place in `all`. */
 int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype);
+/* The same, started and finished by rank_wait. */
+int rank_gather_start(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count,
+                      enum dtype dtype, struct comm_request *request);
 /* own[count] = the sum over the ranks of their all[rank * count ...]; started, and finished by rank_wait. */
 int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
                        enum dtype dtype, struct comm_request *request);

@@ -1,6 +1,7 @@
 /* Buckets of whole layers, and the collectives over them. */
 #include "parallel/sync.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 /* A bucket is worth a message of its own from this size on; a group takes only so many started calls. */
@@ -42,8 +43,13 @@ static int by_layer(const void *a, const void *b) {
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count) {
-    const struct comm *group = sync->rank->data;
+/* A stage that starts with layers has a copy of the embedding for its head alone. */
+static int first_need(const struct gradient_sync *sync, int layer) {
+    return layer < 0 && sync->rank->place.pipeline > 0 ? INT_MAX : layer;
+}
+
+static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count, int layer) {
+    const struct comm *group = sync->rank->buckets;
     int ranks = sync->is_sharded ? group->size : 1, rank = sync->is_sharded ? group->rank : 0;
     if (count == 0)
         return;
@@ -51,39 +57,61 @@ static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count) 
                                                             .count = count / ranks,
                                                             .local = first / ranks,
                                                             .bucket_first = first,
-                                                            .bucket_count = count};
+                                                            .bucket_count = count,
+                                                            .layer = first_need(sync, layer)};
     sync->local_elements += count / ranks;
 }
 
-int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct param_store *store, bool is_sharded) {
-    *sync = (struct gradient_sync){.rank = rank, .store = store, .is_sharded = is_sharded && rank->data->size > 1};
+/* Each piece has its turn when a forward needs it; those of one layer in their order. */
+static void order_pieces(struct gradient_sync *sync) {
+    for (int i = 0; i < sync->piece_count; i++) {
+        int turn = i;
+        for (; turn > 0 && sync->pieces[sync->turns[turn - 1]].layer > sync->pieces[i].layer; turn--)
+            sync->turns[turn] = sync->turns[turn - 1];
+        sync->turns[turn] = i;
+    }
+}
+
+int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct param_store *store,
+                       const struct gradient_sync_options *options) {
+    *sync = (struct gradient_sync){.rank = rank,
+                                   .store = store,
+                                   .options = *options,
+                                   .is_sharded = options->is_sharded && rank->buckets->size > 1};
     size_t most = (size_t)store->table->count + 2;
     sync->buckets = calloc(most, sizeof *sync->buckets);
     sync->pieces = calloc(most, sizeof *sync->pieces);
+    sync->turns = calloc(most, sizeof *sync->turns);
     sync->requests = calloc(most, sizeof *sync->requests);
-    if (!sync->buckets || !sync->pieces || !sync->requests)
+    sync->gathers = calloc(most, sizeof *sync->gathers);
+    if (!sync->buckets || !sync->pieces || !sync->turns || !sync->requests || !sync->gathers)
         return status_fail(STATUS_MEMORY, "out of memory");
-    if (rank->data->size > 1) {
+    if (rank->buckets->size > 1) {
         add_buckets(sync, false, 0, store->sharded_elements);
         add_buckets(sync, true, store->sharded_elements, store->flat_elements);
     }
     if (sync->is_sharded) {
         for (int i = 0; i < sync->bucket_count; i++)
-            add_piece(sync, sync->buckets[i].first, sync->buckets[i].count);
+            add_piece(sync, sync->buckets[i].first, sync->buckets[i].count, sync->buckets[i].layer);
     } else {
-        add_piece(sync, 0, store->sharded_elements);
-        add_piece(sync, store->sharded_elements, store->flat_elements - store->sharded_elements);
+        add_piece(sync, 0, store->sharded_elements, 0);
+        add_piece(sync, store->sharded_elements, store->flat_elements - store->sharded_elements, 0);
     }
+    order_pieces(sync);
     qsort(sync->buckets, (size_t)sync->bucket_count, sizeof *sync->buckets, by_layer);
     return STATUS_OK;
 }
 
 void gradient_sync_close(struct gradient_sync *sync) {
     for (int i = sync->waited; i < sync->started; i++)
-        comm_forget(&sync->requests[i]);
+        comm_wait(&sync->requests[i]);
+    for (int i = sync->gathered; i < sync->gathering; i++)
+        comm_wait(&sync->gathers[i]);
     free(sync->buckets);
     free(sync->pieces);
+    free(sync->turns);
     free(sync->requests);
+    free(sync->gathers);
     *sync = (struct gradient_sync){0};
 }
 
@@ -115,13 +143,13 @@ static int start_bucket(struct gradient_sync *sync, int index) {
     struct comm_request *request = &sync->requests[index];
     float *gradients = sync->store->gradients + bucket->first;
     if (!sync->is_sharded)
-        return rank_sum_start(rank, rank->data, gradients, bucket->count, DTYPE_F32, request);
-    int64_t share = bucket->count / rank->data->size;
-    return rank_scatter_start(rank, rank->data, gradients, gradients + share * rank->data->rank, share, DTYPE_F32,
+        return rank_sum_start(rank, rank->buckets, gradients, bucket->count, DTYPE_F32, request);
+    int64_t share = bucket->count / rank->buckets->size;
+    return rank_scatter_start(rank, rank->buckets, gradients, gradients + share * rank->buckets->rank, share, DTYPE_F32,
                               request);
 }
 
-int gradient_sync_layer(struct gradient_sync *sync, int layer) {
+static int start_buckets(struct gradient_sync *sync, int layer) {
     int status = STATUS_OK;
     while (!status && sync->started < sync->bucket_count && sync->buckets[sync->started].layer >= layer) {
         if (sync->started - sync->waited == STARTED_MOST)
@@ -132,23 +160,61 @@ int gradient_sync_layer(struct gradient_sync *sync, int layer) {
     return status;
 }
 
+int gradient_sync_layer(struct gradient_sync *sync, int layer) {
+    return sync->options.overlaps_gradients ? start_buckets(sync, layer) : STATUS_OK;
+}
+
 int gradient_sync_finish(struct gradient_sync *sync) {
-    int status = gradient_sync_layer(sync, INT32_MIN);
+    int status = start_buckets(sync, INT_MIN);
     while (!status && sync->waited < sync->started)
         status = rank_wait(sync->rank, &sync->requests[sync->waited++]);
     sync->started = sync->waited = 0;
     return status;
 }
 
-int gradient_sync_gather_weights(struct gradient_sync *sync) {
+/* ---- weights ---- */
+
+/* A group takes only so many started calls: the rest follows as they arrive. */
+static int start_gathers(struct gradient_sync *sync) {
     const struct param_store *store = sync->store;
     size_t width = dtype_bytes(store->dtype);
     int status = STATUS_OK;
-    for (int i = 0; sync->is_sharded && i < sync->piece_count && !status; i++) {
-        const struct sync_piece *piece = &sync->pieces[i];
+    while (!status && sync->gathering < sync->updated && sync->gathering - sync->gathered < STARTED_MOST) {
+        const struct sync_piece *piece = &sync->pieces[sync->turns[sync->gathering]];
         char *weights = store->weights;
-        status = rank_gather(sync->rank, sync->rank->data, weights + (size_t)piece->first * width,
-                             weights + (size_t)piece->bucket_first * width, piece->count, store->dtype);
+        status = rank_gather_start(sync->rank, sync->rank->buckets, weights + (size_t)piece->first * width,
+                                   weights + (size_t)piece->bucket_first * width, piece->count, store->dtype,
+                                   &sync->gathers[sync->gathering]);
+        sync->gathering += !status;
     }
     return status;
+}
+
+int gradient_sync_gather_start(struct gradient_sync *sync, int turn) {
+    if (!sync->is_sharded)
+        return STATUS_OK;
+    sync->updated = turn + 1;
+    bool is_last = sync->updated == sync->piece_count;
+    int status = sync->options.overlaps_weights || is_last ? start_gathers(sync) : STATUS_OK;
+    return !status && is_last && !sync->options.overlaps_weights ? gradient_sync_gather_wait(sync, INT_MAX) : status;
+}
+
+int gradient_sync_gather_wait(struct gradient_sync *sync, int layer) {
+    int status = STATUS_OK;
+    while (!status && sync->gathered < sync->updated && sync->pieces[sync->turns[sync->gathered]].layer <= layer) {
+        status = rank_wait(sync->rank, &sync->gathers[sync->gathered]);
+        sync->gathered += !status;
+        if (!status)
+            status = start_gathers(sync);
+    }
+    if (!status && sync->gathered == sync->piece_count)
+        sync->updated = sync->gathering = sync->gathered = 0;
+    return status;
+}
+
+int gradient_sync_gather_weights(struct gradient_sync *sync) {
+    int status = STATUS_OK;
+    for (int turn = 0; turn < sync->piece_count && !status; turn++)
+        status = gradient_sync_gather_start(sync, turn);
+    return status ? status : gradient_sync_gather_wait(sync, INT_MAX);
 }

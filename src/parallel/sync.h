@@ -1,12 +1,13 @@
 /* The gradients of ranks that share their weights, summed in buckets. A bucket's sum is started as soon as its layers
- * are final, while the backward runs on; the groups of src/comm move its elements when it is waited for.
+ * are final and, between processes, travels while the backward runs on; ranks that are threads of one process move it
+ * when they wait for it.
  *
  * Without sharding every rank of the data group ends with the whole sum and updates everything. With it (ZeRO-1) each
  * bucket is reduce-scattered: a rank ends with one equal piece of every bucket, keeps the optimizer's state of these
- * pieces alone, updates their weights, and the pieces are gathered again. Pieces cut through parameters; no bucket
- * does.
+ * pieces alone, updates their weights, and the pieces are gathered again: in the order in which a forward needs them,
+ * while it runs. Pieces cut through parameters; no bucket does.
  *
- * The order of the calls on the data group is the same on all of its ranks. A rank without others in its data group has
+ * The order of the calls on the group is the same on all of its ranks. A rank without others in its data group has
  * nothing to sum, and pieces that hold everything. */
 #ifndef CAMBIUM_PARALLEL_SYNC_H
 #define CAMBIUM_PARALLEL_SYNC_H
@@ -25,23 +26,36 @@ struct sync_bucket {
 struct sync_piece {
     int64_t first, count, local;
     int64_t bucket_first, bucket_count;
+    int layer; /* the first that needs its weights in a forward */
+};
+
+struct gradient_sync_options {
+    bool is_sharded;          /* ZeRO-1; alone in the data group it changes nothing */
+    bool overlaps_gradients; /* sums are started during the backward; else behind it */
+    bool overlaps_weights;   /* gathers are waited for by the forward; else by who starts the last one */
 };
 
 struct gradient_sync {
     struct rank *rank;
     struct param_store *store;
+    struct gradient_sync_options options;
     bool is_sharded;
     int64_t local_elements; /* of all pieces */
     int piece_count;
     struct sync_piece *pieces; /* ascending */
+    int *turns;                /* [piece_count] the pieces in the order in which a forward needs them */
+    int updated, gathering, gathered; /* turns whose weights are set; are on their way; have arrived */
+    struct comm_request *gathers;     /* [piece_count] */
     int bucket_count, started, waited;
     struct sync_bucket *buckets; /* in the order in which they become final; none where nothing is summed */
     struct comm_request *requests;
 };
 
-/* `is_sharded` wants a store whose layers are cut into as many shards as the data group has ranks
- * (param_store_options.layer_shards); alone in the group it changes nothing. */
-int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct param_store *store, bool is_sharded);
+/* Sharding wants a store whose layers are cut into as many shards as the data group has ranks
+ * (param_store_options.layer_shards). */
+int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct param_store *store,
+                       const struct gradient_sync_options *options);
+/* Waits for what is on its way; after a failure comm_abort was called before. */
 void gradient_sync_close(struct gradient_sync *sync);
 /* The piece that was cut from the bucket with element `at`. */
 const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, int64_t at);
@@ -55,7 +69,13 @@ int gradient_sync_layer(struct gradient_sync *sync, int layer);
 /* Starts what is left and waits for all: the sums stand in the store's gradients; with sharding, in this rank's
  * pieces of them. */
 int gradient_sync_finish(struct gradient_sync *sync);
-/* Gives every rank's pieces of the weights to every rank, after they were set. Without sharding it does nothing. */
+/* ---- the weights, with sharding; without it these do nothing ---- */
+
+/* This rank has set the weights of pieces[turns[turn]], turn after turn: they start for the other ranks. */
+int gradient_sync_gather_start(struct gradient_sync *sync, int turn);
+/* Waits for the weights that a forward needs up to `layer`; for all with INT_MAX. */
+int gradient_sync_gather_wait(struct gradient_sync *sync, int layer);
+/* Both, for all pieces. */
 int gradient_sync_gather_weights(struct gradient_sync *sync);
 
 #endif

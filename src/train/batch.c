@@ -67,6 +67,11 @@ static int finish_gradients(struct trainer *trainer) {
     return status ? status : gradient_sum_over_tensor(&trainer->rank, trainer->store, -1);
 }
 
+static int await_weights(void *context, int layer) {
+    struct trainer *trainer = context;
+    return gradient_sync_gather_wait(&trainer->sync, layer);
+}
+
 static int train_micro_batch(void *context, const struct pipeline_step *step, const void *in, void *out) {
     struct trainer *trainer = context;
     bool is_last = step->micro_batch + 1 == trainer->micro_count;
@@ -75,6 +80,7 @@ static int train_micro_batch(void *context, const struct pipeline_step *step, co
                               .is_first_micro_batch = step->micro_batch == 0,
                               .is_last_micro_batch = is_last,
                               .has_dropout = true,
+                              .layer_needed = await_weights,
                               .layer_done = is_last ? start_sums : NULL,
                               .context = trainer};
     if (step->kind == PIPELINE_BACKWARD)

@@ -1,6 +1,7 @@
 /* One iteration: a global batch in micro batches, the update, and the loss on validation batches. */
 #include "train-internal.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,12 @@ static int open_model(struct trainer *trainer) {
         .weight_decay = run->optim.weight_decay,
         .clip_grad = run->optim.clip_grad,
     };
+    const struct gradient_sync_options sync = {
+        .is_sharded = run->parallel.use_distributed_optimizer,
+        .overlaps_gradients = run->parallel.overlap_grad_reduce,
+        /* a trainee's weights are few, and used before the layers */
+        .overlaps_weights = run->parallel.overlap_param_gather && !trainer->run.trainee,
+    };
     int status = train_model_options(&trainer->run, &trainer->rank, &trainer->trainee, &options, &shape);
     if (!status)
         status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
@@ -68,8 +75,7 @@ static int open_model(struct trainer *trainer) {
                      : trainer->model     ? model_store(trainer->model)
                                           : NULL;
     if (!status)
-        status =
-            gradient_sync_open(&trainer->sync, &trainer->rank, trainer->store, run->parallel.use_distributed_optimizer);
+        status = gradient_sync_open(&trainer->sync, &trainer->rank, trainer->store, &sync);
     if (!status && trainer->run.trainee)
         status = train_load_base(trainer);
     if (!status)
@@ -249,6 +255,8 @@ const char *train_not_finite_name(double value) {
 static int fail_not_finite(struct trainer *trainer, const char *what, double value) {
     int status = gradient_sync_finish(&trainer->sync);
     if (!status)
+        status = gradient_sync_gather_wait(&trainer->sync, INT_MAX);
+    if (!status)
         status = train_end_together(trainer);
     if (status)
         return status;
@@ -318,6 +326,8 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     if (trainer->rows)
         count = all < count || run->train.skip_train ? all : count;
     int status = train_agree(trainer);
+    if (!status)
+        status = gradient_sync_gather_wait(&trainer->sync, INT_MAX);
     if (!status && trainer->run.trainee) /* its weights have changed */
         status = trainer->run.trainee->begin(trainer->trainee.self, TRAINEE_NO_DROPOUT);
     for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {

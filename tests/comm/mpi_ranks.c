@@ -3,6 +3,8 @@
 #include "cases.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
 
 static int mismatch(struct comm *world) {
     float in[8] = {0}, out[32];
@@ -16,6 +18,45 @@ static int message(struct comm *world) {
         expect_ok(comm_send(world, NULL, &(struct comm_data){numbers, NULL, 8, DTYPE_F32}, 1));
     else
         return comm_receive(world, NULL, &(struct comm_data){NULL, numbers, 9, DTYPE_I32}, 0);
+    return comm_barrier(world, NULL);
+}
+
+/* Looks at memory that another thread writes, for a minute. */
+static bool becomes(const volatile float *at, float value) {
+    for (int i = 0; i < 60000 && *at != value; i++)
+        nanosleep(&(const struct timespec){.tv_nsec = 1000000}, NULL);
+    return *at == value;
+}
+
+/* What was started arrives while no rank waits for it, or calls anything: sums and gathers of several windows, and long
+ * messages. Nobody goes on before all have seen it. */
+static int travels(struct comm *world) {
+    enum { N = 1 << 20 };
+    int next = (world->rank + 1) % world->size, before = (world->rank + world->size - 1) % world->size;
+    size_t size = (size_t)world->size;
+    float *memory = calloc((6 + 2 * size) * N, sizeof *memory);
+    expect(memory);
+    float *sum = memory, *part = sum + N, *own = part + N, *out = own + N, *in = out + N, *whole = in + N;
+    float *all = whole + size * N;
+    for (int64_t i = 0; i < N; i++)
+        sum[i] = own[i] = out[i] = 1 + (float)world->rank;
+    for (int64_t i = 0; i < N * (int64_t)size; i++)
+        whole[i] = 1;
+    struct comm_request requests[5];
+    expect_ok(comm_barrier(world, NULL));
+    expect_ok(comm_all_reduce_start(world, NULL, &(struct comm_data){sum, sum, N, DTYPE_F32}, COMM_MAX, &requests[0]));
+    expect_ok(comm_reduce_scatter_start(world, NULL, &(struct comm_data){whole, part, N, DTYPE_F32}, &requests[1]));
+    expect_ok(comm_all_gather_start(world, NULL, &(struct comm_data){own, all, N, DTYPE_F32}, &requests[2]));
+    expect_ok(comm_receive_start(world, NULL, &(struct comm_data){NULL, in, N, DTYPE_F32}, before, &requests[3]));
+    expect_ok(comm_send_start(world, NULL, &(struct comm_data){out, NULL, N, DTYPE_F32}, next, &requests[4]));
+    expect(becomes(&sum[N - 1], (float)size) && becomes(&sum[0], (float)size));
+    expect(becomes(&part[N - 1], (float)size));
+    for (size_t r = 0; r < size; r++)
+        expect(becomes(&all[r * N + N - 1], 1 + (float)r));
+    expect(becomes(&in[N - 1], 1 + (float)before));
+    for (int i = 0; i < 5; i++)
+        expect_ok(comm_wait(&requests[i]));
+    free(memory);
     return comm_barrier(world, NULL);
 }
 
@@ -37,6 +78,8 @@ int main(int count, char **words) {
     }
     if (!strcmp(name, "cases"))
         status = cases_run(world, NULL);
+    else if (!strcmp(name, "travels"))
+        status = travels(world);
     else if (!strcmp(name, "mismatch"))
         status = mismatch(world);
     else if (!strcmp(name, "message"))

@@ -40,6 +40,9 @@ static int describe(struct param_table *table) {
     return added < 0 ? added : STATUS_OK;
 }
 
+static const struct gradient_sync_options sharded = {
+    .is_sharded = true, .overlaps_gradients = true, .overlaps_weights = true};
+
 static int open_store(struct scene *s, const struct param_table *table, const struct param_part *part) {
     int status = param_store_sketch(
         &s->store,
@@ -47,7 +50,7 @@ static int open_store(struct scene *s, const struct param_table *table, const st
             .table = table, .part = part, .device = s->device, .has_gradients = true, .layer_shards = grid.data});
     if (!status)
         status = param_store_open(&s->store);
-    return status ? status : gradient_sync_open(&s->sync, &s->rank, &s->store, true);
+    return status ? status : gradient_sync_open(&s->sync, &s->rank, &s->store, &sharded);
 }
 
 static int open_all(struct scene *s, struct comm *world) {

@@ -1,6 +1,8 @@
 /* Gradients summed in buckets and in pieces, on a made-up table with more layers than a group takes started calls. */
 #include "parallel/sync.h"
 
+#include <limits.h>
+
 #include "support/store.h"
 #include "support/test.h"
 
@@ -27,7 +29,7 @@ static void describe(struct param_table *table) {
 
 struct task {
     const struct param_table *table;
-    bool is_sharded;
+    struct gradient_sync_options options;
 };
 
 static float value(int tensor, int data, int64_t element) {
@@ -76,16 +78,44 @@ static int check_search(const struct gradient_sync *sync) {
     return status;
 }
 
-static int check_weights(struct gradient_sync *sync) {
+/* After this rank has set its pieces, one after the other, the weights that a layer needs are there when it asks. */
+static int gather_layer_by_layer(struct gradient_sync *sync) {
+    const struct param_store *store = sync->store;
+    int status = STATUS_OK;
+    for (int turn = 0; turn < sync->piece_count && !status; turn++)
+        status = gradient_sync_gather_start(sync, turn);
+    for (int layer = -1; layer <= LAYERS && !status; layer++) {
+        status = gradient_sync_gather_wait(sync, layer);
+        struct test_values values = test_values(store, sync->rank->exec.stream);
+        for (int i = 0; i < store->table->count; i++)
+            for (int64_t e = 0; e < param_local_elements(store, i) && store->table->rows[i].layer <= layer; e++)
+                if (!status)
+                    status = expect(values.weights[store->offset[i] + e] == value(0, 1, store->offset[i] + e),
+                                    "the weight that a layer needs", store->offset[i] + e);
+        test_values_free(&values);
+    }
+    return status ? status : gradient_sync_gather_wait(sync, INT_MAX);
+}
+
+static int set_pieces(const struct gradient_sync *sync, int number) {
     struct stream *stream = sync->rank->exec.stream;
     struct test_values values = test_values(sync->store, stream);
     for (int i = 0; i < sync->piece_count; i++)
         for (int64_t e = sync->pieces[i].first; e < sync->pieces[i].first + sync->pieces[i].count; e++)
-            values.weights[e] = value(0, 0, e);
-    int status = test_values_put(&values, stream);
+            values.weights[e] = value(0, number, e);
+    return test_values_put(&values, stream);
+}
+
+static int check_weights(struct gradient_sync *sync) {
+    struct stream *stream = sync->rank->exec.stream;
+    int status = set_pieces(sync, 1);
+    if (!status)
+        status = gather_layer_by_layer(sync);
+    if (!status)
+        status = set_pieces(sync, 0);
     if (!status)
         status = gradient_sync_gather_weights(sync);
-    values = test_values(sync->store, stream);
+    struct test_values values = test_values(sync->store, stream);
     for (int64_t e = 0; e < sync->store->flat_elements && !status; e++)
         status = expect(values.weights[e] == value(0, 0, e), "the gathered weight", e);
     test_values_free(&values);
@@ -146,13 +176,13 @@ static int run_rank(struct comm *world, void *context) {
                                           .part = &part,
                                           .device = device,
                                           .has_gradients = true,
-                                          .layer_shards = task->is_sharded ? DATA : 0};
+                                          .layer_shards = task->options.is_sharded ? DATA : 0};
     if (!status)
         status = param_store_sketch(&store, &options);
     if (!status)
         status = param_store_open(&store);
     if (!status)
-        status = gradient_sync_open(&sync, &rank, &store, task->is_sharded);
+        status = gradient_sync_open(&sync, &rank, &store, &task->options);
     rank.is_planning = false;
     if (!status)
         status = expect(sync.bucket_count > COMM_STARTED_MAX, "too few buckets", sync.bucket_count);
@@ -160,7 +190,7 @@ static int run_rank(struct comm *world, void *context) {
         status = sum_once(&sync, &rank, round != 1);
     if (!status)
         status = check_search(&sync);
-    if (!status && task->is_sharded)
+    if (!status && task->options.is_sharded)
         status = check_weights(&sync);
     if (status)
         comm_abort(world, status_text());
@@ -171,11 +201,17 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
+/* With and without the overlap, which changes when things move and not what comes of it. */
 static void check(bool is_sharded) {
     struct param_table table;
     describe(&table);
-    struct task task = {.table = &table, .is_sharded = is_sharded};
-    test_ok(comm_local_run(TENSOR * DATA, run_rank, &task));
+    for (int overlaps = 0; overlaps < 2; overlaps++) {
+        struct task task = {.table = &table,
+                            .options = {.is_sharded = is_sharded,
+                                        .overlaps_gradients = overlaps,
+                                        .overlaps_weights = overlaps}};
+        test_ok(comm_local_run(TENSOR * DATA, run_rank, &task));
+    }
     param_table_free(&table);
 }
 

@@ -94,7 +94,7 @@ static void tuned_open(struct tuned *t, const char *name) {
     load_base(t);
     peft_set_base(t->peft, model_store(t->model));
     load_adapter(t);
-    test_ok(gradient_sync_open(&t->sync, &t->rank, t->store, false));
+    test_ok(gradient_sync_open(&t->sync, &t->rank, t->store, &(const struct gradient_sync_options){0}));
     test_ok(optimizer_open(&t->optimizer, &adamw, &t->sync));
     test_ok(optimizer_reset(&t->optimizer));
 }

@@ -469,7 +469,7 @@ static void lora_plus_gives_b_its_own_rate(void **state) {
     struct optimizer_options adamw = {.beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-12};
     double norm, lr = 1e-3;
     struct test_values before = values_of(&s);
-    test_ok(gradient_sync_open(&sync, &s.rank, store, false));
+    test_ok(gradient_sync_open(&sync, &s.rank, store, &(const struct gradient_sync_options){0}));
     test_ok(optimizer_open(&optimizer, &adamw, &sync));
     test_ok(optimizer_reset(&optimizer));
     test_ok(optimizer_step(&optimizer, lr, &norm));
