@@ -1,77 +1,20 @@
 """pretrain on two hosts: network namespaces joined by a veth pair, Open MPI over TCP between them.
 
 Each has a network, a host name and a directory for index caches of its own; the checkpoints' directory is shared."""
-import os, pathlib, signal, subprocess, tempfile, unittest
+import os, signal, unittest
 
 from cluster_support import need_programs, need_root, skip
+from hosts_support import Network
 from mpi_support import MPIRUN, rank_processes, start, wait_for_end
 from pretrain_support import Run, assert_same_run, timeless, wait_for
 
 TP2 = dict(parallel__tensor_model_parallel_size=2)
-SUBNET = "10.77.0"
-HOSTS = [f"{SUBNET}.1", f"{SUBNET}.2"]
 LAYOUTS = {  # tensor ranks are neighbours on a host, data ranks and stages of a pipeline are not
     "pipeline": dict(TP2, parallel__pipeline_model_parallel_size=2),
     "data": dict(TP2),
     "zero": dict(TP2, parallel__use_distributed_optimizer="true", parallel__sequence_parallel="true"),
 }
 KEYS = dict(model__num_layers=4, train__micro_batch_size=1)
-
-
-def sh(*words, check=True):
-    done = subprocess.run(words, capture_output=True, text=True)
-    if check and done.returncode:
-        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
-    return done.stdout
-
-
-class Network:
-    """Two namespaces of this process's name, and the script that runs a command in one of them."""
-
-    def __init__(self):
-        self.names = [f"cambium{os.getpid()}-{i}" for i in range(2)]
-        self.temporary = tempfile.TemporaryDirectory(prefix="cambium-hosts-")
-        self.cache = pathlib.Path(self.temporary.name) / "cache"
-        self.cache.mkdir()
-        self.enter = pathlib.Path(self.temporary.name) / "enter"
-        spaces = "\n".join(f"    {address}) space={name} ;;" for address, name in zip(HOSTS, self.names))
-        # Called by Open MPI as `enter HOST COMMAND...`, as it would call ssh.
-        self.enter.write_text(f"""#!/bin/bash
-case $1 in
-{spaces}
-    *) echo "no host $1" >&2; exit 1 ;;
-esac
-shift
-exec ip netns exec $space unshare --uts --mount sh -c 'hostname {SUBNET.replace(".", "-")}-${{0##*-}} && mount -t tmpfs cache {self.cache} && eval "$*"' $space "$@"
-""")
-        self.enter.chmod(0o755)
-
-    def open(self):
-        a, b = self.names
-        for name in self.names:
-            sh("ip", "netns", "add", name)
-        sh("ip", "link", "add", "veth0", "netns", a, "type", "veth", "peer", "name", "veth0", "netns", b)
-        for name, address in zip(self.names, HOSTS):
-            sh("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
-            sh("ip", "-n", name, "link", "set", "lo", "up")
-            sh("ip", "-n", name, "link", "set", "veth0", "up")
-        said = sh(str(self.enter), HOSTS[1], "hostname")
-        if not said.strip().endswith("-1"):
-            raise RuntimeError(f"a host name of its own cannot be given: {said}")
-
-    def close(self):
-        for name in self.names:
-            sh("ip", "netns", "del", name, check=False)
-
-    def sent(self):
-        """Bytes that have left the first host."""
-        return int(sh(str(self.enter), HOSTS[0], "cat", "/sys/class/net/veth0/statistics/tx_bytes"))
-
-    def launcher(self, ranks_a_host):
-        subnet = f"{SUBNET}.0/24"
-        mca = {"plm_rsh_agent": str(self.enter), "btl": "tcp,vader,self", "btl_tcp_if_include": subnet, "oob_tcp_if_include": subnet}
-        return [str(self.enter), HOSTS[0], *MPIRUN, *(w for k, v in mca.items() for w in ("--mca", k, v)),
-                "-H", ",".join(f"{host}:{ranks_a_host}" for host in HOSTS), "-x", "OMP_WAIT_POLICY"]
 
 
 network = None
@@ -98,7 +41,7 @@ class Hosts(unittest.TestCase):
     LEAST = {"pipeline": 4 * 2048, "data": 2 * 52_000, "zero": 2 * 52_000}
 
     def start(self, run, name, **keys):
-        return start(run, 4, name, launcher=network.launcher(2), data__data_cache_path=network.cache, **dict(KEYS, **keys))
+        return start(run, 4, name, launcher=network.launcher(2, MPIRUN), data__data_cache_path=network.cache, **dict(KEYS, **keys))
 
     def test_both_hosts_together_give_the_run_of_one_rank(self):
         run = Run()
