@@ -106,7 +106,7 @@ static void close_files(struct measurement *m) {
 static int train_a_little(const void *context) {
     const struct train_run *run = context;
     struct bench_runner *runner;
-    int status = bench_runner_open(run, 1, NULL, PEAK_STEPS, &runner);
+    int status = bench_runner_open(run, 1, NULL, PEAK_STEPS, 1, &runner);
     for (int i = 0; i < PEAK_STEPS && !status; i++)
         status = bench_runner_obey(runner, ORDER_WARM_UP);
     bench_runner_close(runner);
@@ -302,9 +302,9 @@ static int measure_memory(struct measurement *m, struct figures *figures) {
 static int measure_time(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct bench_contest *contest = &m->contest;
-    int status = bench_runner_open(&m->run, 1, NULL, o->steps, &contest->runner);
+    int status = bench_runner_open(&m->run, 1, NULL, o->steps, 1, &contest->runner);
     if (!status && o->has_baseline)
-        status = bench_runner_open(&m->whole, 1, NULL, o->steps, &contest->baseline);
+        status = bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline);
     if (!status)
         status = open_peer(m);
     if (!status)

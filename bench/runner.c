@@ -11,6 +11,9 @@ struct side {
     struct comm *world; /* NULL: alone */
     struct trainer *trainer;
     enum dtype dtype;
+    int block;                       /* steps in a row that are measured together */
+    int64_t steps;                   /* measured so far */
+    struct trainer_times times;      /* of these */
     struct bench_findings *findings; /* of the first rank; others have NULL */
 };
 
@@ -38,7 +41,15 @@ static int measure_ceiling(struct side *side, bool is_before) {
     return status;
 }
 
-/* A step, from when all ranks are ready to when all are done. */
+/* Steps in a row. A rank that does something else behind them has their weights before. */
+static int take_block(struct side *side, int count, struct train_record *record) {
+    int status = STATUS_OK;
+    for (int i = 0; i < count && !status; i++)
+        status = trainer_step(side->trainer, record);
+    return !status && count > 1 ? trainer_await_weights(side->trainer) : status;
+}
+
+/* A step or a block of them, from when all ranks are ready to when all are done. */
 static int take_step(struct side *side, bool is_measured) {
     struct bench_findings *f = side->findings;
     struct train_record record;
@@ -46,13 +57,20 @@ static int take_step(struct side *side, bool is_measured) {
     if (!status)
         status = meet(side);
     double start = clock_seconds();
+    struct trainer_times before = trainer_times(side->trainer);
     if (!status)
-        status = trainer_step(side->trainer, &record);
+        status = take_block(side, side->block, &record);
+    struct trainer_times after = trainer_times(side->trainer);
     if (!status)
         status = meet(side);
-    if (status || !f || !is_measured)
+    if (status || !is_measured)
         return status;
-    f->seconds[f->steps] = clock_seconds() - start;
+    side->steps += side->block;
+    side->times.waited += after.waited - before.waited;
+    side->times.last_backward += after.last_backward - before.last_backward;
+    if (!f)
+        return STATUS_OK;
+    f->seconds[f->steps] = (clock_seconds() - start) / side->block;
     f->total += f->seconds[f->steps++];
     f->loss = record.lm_loss;
     return STATUS_OK;
@@ -81,17 +99,22 @@ static int finish(struct side *side) {
     int ranks = side->world ? side->world->size : 1;
     double phases[PHASE_COUNT];
     int64_t own = (int64_t)train_plan_total(trainer_plan(side->trainer)), planned = own;
+    double times[] = {-side->times.waited / (double)side->steps, -side->times.last_backward / (double)side->steps};
+    struct comm_data data = {.send = times, .receive = times, .count = 2, .dtype = DTYPE_F64};
     int status = rank_take_phases(rank, phases);
     for (int i = 0; i < PHASE_COUNT; i++)
-        phases[i] /= ranks;
+        phases[i] /= ranks * side->block;
     if (!status)
         status = sum_over_ranks(side, phases, PHASE_COUNT, DTYPE_F64);
+    if (!status && side->world)
+        status = comm_all_reduce(side->world, NULL, &data, COMM_MAX);
     if (!status)
         status = sum_over_ranks(side, &planned, 1, DTYPE_I64);
     struct bench_findings *f = side->findings;
     if (f) {
         memcpy(f->phases, phases, sizeof phases);
         f->planned_bytes = site->in_process == ranks ? planned : own;
+        f->times = (struct trainer_times){.waited = -times[0], .last_backward = -times[1]};
         f->grid = rank->grid;
         snprintf(f->device, sizeof f->device, "%s", device_description(rank->device));
         f->ranks = ranks;
@@ -120,7 +143,7 @@ static int obey(struct side *side, enum bench_order order) {
 
 struct bench_runner {
     const struct train_run *run;
-    int ranks;
+    int ranks, block;
     struct bench_findings findings;
     struct side own; /* where this thread is the rank; else without a trainer */
 
@@ -156,6 +179,7 @@ static int open_side(struct bench_runner *runner, struct comm *world, struct sid
     bool is_first = !world || world->rank == 0;
     *side = (struct side){.world = world,
                           .dtype = runner->run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+                          .block = runner->block,
                           .findings = is_first ? &runner->findings : NULL};
     return trainer_open(runner->run, world, &side->trainer);
 }
@@ -207,13 +231,14 @@ static int await_done(struct bench_runner *runner, int64_t number) {
     return runner->status ? status_fail(runner->status, "%s", runner->text) : STATUS_OK;
 }
 
-int bench_runner_open(const struct train_run *run, int ranks, struct comm *world, int64_t steps,
+int bench_runner_open(const struct train_run *run, int ranks, struct comm *world, int64_t steps, int block,
                       struct bench_runner **out) {
     struct bench_runner *runner = *out = calloc(1, sizeof *runner);
     if (!runner)
         return status_fail(STATUS_MEMORY, "out of memory");
     runner->run = run;
     runner->ranks = ranks;
+    runner->block = block;
     pthread_mutex_init(&runner->lock, NULL);
     pthread_cond_init(&runner->change, NULL);
     runner->findings.seconds = calloc((size_t)steps, sizeof(double));

@@ -1,16 +1,24 @@
-/* Training steps on any layout. In turn with each of them, one rank with as many threads takes one of its own, so that
- * what the machine does to one it does to the other: the ratio of their medians says what the layout costs. */
+/* Training steps on any layout, and in turn with them steps of a baseline, so that what the machine does to one it does
+ * to the other. For ranks of this process that is one rank with as many threads: the ratio of their medians says what
+ * the layout costs. For a launch of processes with several data ranks it is the same layout without the overlap of
+ * communication and computation: the difference says what the overlap saves. */
 #include "training.h"
 
 #include "model/model.h"
 
-enum { DATASET_SAMPLES = 8 };
+enum {
+    DATASET_SAMPLES = 8,
+    /* Steps in a row where the overlap is measured: the weights of a step travel during the next. Those of the last one
+     * are waited for, so that a fourth of what their overlap saves is left out. */
+    OVERLAP_BLOCK = 4,
+};
 
 struct measurement {
     const struct bench_options *options;
     struct train_run run, plain; /* `plain`: of the baseline */
     struct bench_dataset dataset;
     struct bench_contest contest;
+    bool measures_overlap;
 };
 
 /* ---- opening ---- */
@@ -20,6 +28,25 @@ static bool is_layout(const struct bench_options *options) {
     return options->ranks > 1 || options->run.parallel.recompute_granularity != GRANULARITY_NONE;
 }
 
+/* Whether data ranks in several processes overlap anything. */
+static bool overlaps(const struct measurement *m) {
+    const struct run_config *run = &m->run.config;
+    return m->options->world && m->options->has_baseline && bench_data_ranks(run, m->options->world->size) > 1 &&
+           (run->parallel.overlap_grad_reduce || run->parallel.overlap_param_gather);
+}
+
+static int block_of(const struct measurement *m) {
+    return m->measures_overlap ? OVERLAP_BLOCK : 1;
+}
+
+/* The same ranks, which do one thing after the other. */
+static int open_without_overlap(struct measurement *m) {
+    m->plain = m->run;
+    m->plain.config.parallel.overlap_grad_reduce = m->plain.config.parallel.overlap_param_gather = false;
+    return bench_runner_open(&m->plain, (int)m->options->ranks, m->options->world, m->options->steps, block_of(m),
+                             &m->contest.baseline);
+}
+
 /* The same iterations on one rank, with all threads that the ranks have. */
 static int open_baseline(struct measurement *m) {
     const struct bench_options *o = m->options;
@@ -27,7 +54,7 @@ static int open_baseline(struct measurement *m) {
     plain.threads = bench_baseline_threads(o);
     plain.global_batch_size = m->run.config.train.global_batch_size;
     int status = bench_training_run(&plain, true, bench_contest_iterations(o->steps), &m->dataset, &m->plain);
-    return status ? status : bench_runner_open(&m->plain, 1, NULL, o->steps, &m->contest.baseline);
+    return status ? status : bench_runner_open(&m->plain, 1, NULL, o->steps, 1, &m->contest.baseline);
 }
 
 static int open_contest(struct measurement *m) {
@@ -35,13 +62,18 @@ static int open_contest(struct measurement *m) {
     struct model_config model;
     int status = bench_model_config(o->model, &model);
     if (!status)
-        status = bench_training_run(o, false, bench_contest_iterations(o->steps), &m->dataset, &m->run);
+        status =
+            bench_training_run(o, false, bench_contest_iterations(o->steps) * OVERLAP_BLOCK, &m->dataset, &m->run);
+    m->measures_overlap = !status && overlaps(m);
     if (!status)
         status = bench_dataset_open(&m->dataset, DATASET_SAMPLES * o->seq_length + 1, model.vocab_size);
     if (!status)
-        status = bench_runner_open(&m->run, (int)o->ranks, o->world, o->steps, &m->contest.runner);
+        status = bench_runner_open(&m->run, (int)o->ranks, o->world, o->steps, block_of(m),
+                                   &m->contest.runner);
     if (!status && o->has_baseline && !o->world && is_layout(o))
         status = open_baseline(m);
+    if (!status && m->measures_overlap)
+        status = open_without_overlap(m);
     bench_dataset_close(&m->dataset); /* who has it open keeps it */
     return status;
 }
@@ -91,6 +123,20 @@ static void add_baseline(json_t *object, const struct measurement *m, double sec
     }
 }
 
+/* What was saved of the seconds that could be: those in which a rank waits for what travels when nothing else is done,
+ * or those of the last backward, whichever is less. */
+static void add_overlap(json_t *object, const struct measurement *m, double seconds) {
+    struct bench_findings *f = bench_runner_findings(m->contest.runner);
+    struct bench_findings *b = bench_runner_findings(m->contest.baseline);
+    double without = bench_median(b->seconds, b->steps), transfer = b->times.waited;
+    double backward = b->times.last_backward, saveable = transfer < backward ? transfer : backward;
+    json_object_set_new(object, "overlap",
+                        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "seconds_without", without, "transfer_seconds",
+                                  transfer, "last_backward_seconds", backward, "waited_seconds", f->times.waited,
+                                  "saved_seconds", without - seconds, "saved_over_saveable",
+                                  (without - seconds) / saveable));
+}
+
 static int print_summary(struct measurement *m, size_t peak) {
     const struct bench_options *o = m->options;
     struct bench_findings *f = bench_runner_findings(m->contest.runner);
@@ -109,7 +155,9 @@ static int print_summary(struct measurement *m, size_t peak) {
     if (!object)
         return status_fail(STATUS_MEMORY, "out of memory");
     add_layout(object, m, f);
-    if (m->contest.baseline)
+    if (m->measures_overlap)
+        add_overlap(object, m, seconds);
+    else if (m->contest.baseline)
         add_baseline(object, m, seconds, tokens);
     return bench_print(object);
 }

@@ -65,8 +65,7 @@ static int take_defaults(struct run_config *run) {
     return status;
 }
 
-/* The ranks that have data of their own: what a global batch is a multiple of. */
-static int64_t data_ranks(const struct run_config *run, int ranks) {
+int64_t bench_data_ranks(const struct run_config *run, int ranks) {
     struct rank_grid grid = {.tensor = (int)run->parallel.tensor_model_parallel_size,
                              .context = (int)run->parallel.context_parallel_size,
                              .expert = (int)run->parallel.expert_model_parallel_size,
@@ -102,7 +101,7 @@ int bench_training_run(const struct bench_options *options, bool is_one_rank, in
     config.train.global_batch_size =
         options->global_batch_size
             ? options->global_batch_size
-            : options->micro_batch_size * data_ranks(&config, is_one_rank ? 1 : (int)options->ranks);
+            : options->micro_batch_size * bench_data_ranks(&config, is_one_rank ? 1 : (int)options->ranks);
     config.train.precision = options->precision;
     config.optim.lr = 1e-4;
     return train_prepare(run, &config, NULL, NULL);

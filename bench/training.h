@@ -23,6 +23,9 @@ void bench_dataset_close(struct bench_dataset *dataset);
 int bench_training_run(const struct bench_options *options, bool is_one_rank, int64_t iterations,
                        struct bench_dataset *dataset, struct train_run *run);
 
+/* The ranks that have data of their own: what a global batch is a multiple of. */
+int64_t bench_data_ranks(const struct run_config *run, int ranks);
+
 /* ---- runners: runner.c ---- */
 
 /* What the ranks of a run found together. */
@@ -30,6 +33,7 @@ struct bench_findings {
     double *seconds; /* [steps] of each measured step */
     int64_t steps;
     double total, loss;
+    struct trainer_times times; /* a step, of the rank for which each was least */
     struct bench_ceiling before, after; /* of all ranks at once, summed */
     double phases[PHASE_COUNT];         /* seconds: the mean of the ranks */
     int64_t planned_bytes;              /* of the ranks of this process */
@@ -44,8 +48,8 @@ enum bench_order { ORDER_CEILING_BEFORE, ORDER_WARM_UP, ORDER_STEP, ORDER_CEILIN
 struct bench_runner;
 
 /* Opens trainers for `run`: of `ranks` threads, or where `world` is given of this process as one of its ranks. At most
- * `steps` steps are measured. */
-int bench_runner_open(const struct train_run *run, int ranks, struct comm *world, int64_t steps,
+ * `steps` steps are measured, as the means of `block` steps in a row; of several they end when nothing travels. */
+int bench_runner_open(const struct train_run *run, int ranks, struct comm *world, int64_t steps, int block,
                       struct bench_runner **runner);
 /* Does it on all ranks and waits; a rank of a launch that fails ends the launch. */
 int bench_runner_obey(struct bench_runner *runner, enum bench_order order);

@@ -165,10 +165,12 @@ int gradient_sync_layer(struct gradient_sync *sync, int layer) {
 }
 
 int gradient_sync_finish(struct gradient_sync *sync) {
+    double start = clock_seconds();
     int status = start_buckets(sync, INT_MIN);
     while (!status && sync->waited < sync->started)
         status = rank_wait(sync->rank, &sync->requests[sync->waited++]);
     sync->started = sync->waited = 0;
+    sync->waited_seconds += clock_seconds() - start;
     return status;
 }
 
@@ -200,6 +202,7 @@ int gradient_sync_gather_start(struct gradient_sync *sync, int turn) {
 }
 
 int gradient_sync_gather_wait(struct gradient_sync *sync, int layer) {
+    double start = clock_seconds();
     int status = STATUS_OK;
     while (!status && sync->gathered < sync->updated && sync->pieces[sync->turns[sync->gathered]].layer <= layer) {
         status = rank_wait(sync->rank, &sync->gathers[sync->gathered]);
@@ -209,6 +212,7 @@ int gradient_sync_gather_wait(struct gradient_sync *sync, int layer) {
     }
     if (!status && sync->gathered == sync->piece_count)
         sync->updated = sync->gathering = sync->gathered = 0;
+    sync->waited_seconds += clock_seconds() - start;
     return status;
 }
 

@@ -49,6 +49,7 @@ struct gradient_sync {
     int bucket_count, started, waited;
     struct sync_bucket *buckets; /* in the order in which they become final; none where nothing is summed */
     struct comm_request *requests;
+    double waited_seconds; /* this rank has waited so long for sums and weights, in all */
 };
 
 /* Sharding wants a store whose layers are cut into as many shards as the data group has ranks

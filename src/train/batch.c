@@ -83,8 +83,12 @@ static int train_micro_batch(void *context, const struct pipeline_step *step, co
                               .layer_needed = await_weights,
                               .layer_done = is_last ? start_sums : NULL,
                               .context = trainer};
-    if (step->kind == PIPELINE_BACKWARD)
-        return model_backward(trainer->model, &pass, in, out);
+    if (step->kind == PIPELINE_BACKWARD) {
+        double start = clock_seconds();
+        int status = model_backward(trainer->model, &pass, in, out);
+        trainer->last_backward += is_last ? clock_seconds() - start : 0;
+        return status;
+    }
     struct model_batch batch = view_batch(&trainer->micros[step->micro_batch]);
     return model_forward(trainer->model, &batch, &pass, in, out);
 }

@@ -1,7 +1,6 @@
 /* Checkpoints of a run, in the foreground or beside it. */
 #include "save-internal.h"
 
-#include <limits.h>
 #include <stdlib.h>
 
 struct run_saver {
@@ -154,7 +153,7 @@ int trainer_save_begin(struct trainer *trainer) {
     int status = saver ? trainer_save_wait(trainer)
                        : status_fail(STATUS_USAGE, "checkpoint.save is not given: there is no place to save in");
     if (!status)
-        status = gradient_sync_gather_wait(&trainer->sync, INT_MAX);
+        status = trainer_await_weights(trainer);
     if (!status)
         status = train_state_write(trainer, &state_text);
     if (!status && trainer->run.trainee)

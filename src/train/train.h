@@ -151,6 +151,14 @@ const struct rank_site *trainer_site(const struct trainer *trainer);
  * gradient norm that is not finite is STATUS_INVALID, with the iteration and the sample numbers; the weights are then
  * those before it. */
 int trainer_step(struct trainer *trainer, struct train_record *record);
+/* Waits for the weights that a step left travelling, and which else the next one waits for. */
+int trainer_await_weights(struct trainer *trainer);
+/* Seconds in which this rank, in all its steps, waited for gradients' sums and for weights, and ran the backwards of its
+ * last micro batches. */
+struct trainer_times {
+    double waited, last_backward;
+};
+struct trainer_times trainer_times(const struct trainer *trainer);
 /* The loss on eval_iters global batches of the validation split; which ones follows from the iteration. It is the first
  * rank's on all of them, and may be none (NaN). Where there are no such samples, or somebody asked to stop, *is_done is
  * false. */

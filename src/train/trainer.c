@@ -239,7 +239,15 @@ const struct rank_site *trainer_site(const struct trainer *trainer) {
     return &trainer->site;
 }
 
+struct trainer_times trainer_times(const struct trainer *trainer) {
+    return (struct trainer_times){.waited = trainer->sync.waited_seconds, .last_backward = trainer->last_backward};
+}
+
 /* ---- an iteration ---- */
+
+int trainer_await_weights(struct trainer *trainer) {
+    return gradient_sync_gather_wait(&trainer->sync, INT_MAX);
+}
 
 /* The first rank's failure ends the others' wait. What is being saved is from before, and good. */
 int train_end_together(struct trainer *trainer) {
@@ -255,7 +263,7 @@ const char *train_not_finite_name(double value) {
 static int fail_not_finite(struct trainer *trainer, const char *what, double value) {
     int status = gradient_sync_finish(&trainer->sync);
     if (!status)
-        status = gradient_sync_gather_wait(&trainer->sync, INT_MAX);
+        status = trainer_await_weights(trainer);
     if (!status)
         status = train_end_together(trainer);
     if (status)
@@ -327,7 +335,7 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
         count = all < count || run->train.skip_train ? all : count;
     int status = train_agree(trainer);
     if (!status)
-        status = gradient_sync_gather_wait(&trainer->sync, INT_MAX);
+        status = trainer_await_weights(trainer);
     if (!status && trainer->run.trainee) /* its weights have changed */
         status = trainer->run.trainee->begin(trainer->trainee.self, TRAINEE_NO_DROPOUT);
     for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {
