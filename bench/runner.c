@@ -101,8 +101,10 @@ static int finish(struct side *side) {
     int64_t own = (int64_t)train_plan_total(trainer_plan(side->trainer)), planned = own;
     double times[] = {-side->times.waited / (double)side->steps, -side->times.last_backward / (double)side->steps};
     struct comm_data data = {.send = times, .receive = times, .count = 2, .dtype = DTYPE_F64};
-    int status = rank_take_phases(rank, phases);
-    for (int i = 0; i < PHASE_COUNT; i++)
+    int status = trainer_await_weights(side->trainer);
+    if (!status)
+        status = rank_take_phases(rank, phases);
+    for (int i = 0; i < PHASE_COUNT && !status; i++)
         phases[i] /= ranks * side->block;
     if (!status)
         status = sum_over_ranks(side, phases, PHASE_COUNT, DTYPE_F64);

@@ -62,14 +62,12 @@ static int open_contest(struct measurement *m) {
     struct model_config model;
     int status = bench_model_config(o->model, &model);
     if (!status)
-        status =
-            bench_training_run(o, false, bench_contest_iterations(o->steps) * OVERLAP_BLOCK, &m->dataset, &m->run);
+        status = bench_training_run(o, false, bench_contest_iterations(o->steps) * OVERLAP_BLOCK, &m->dataset, &m->run);
     m->measures_overlap = !status && overlaps(m);
     if (!status)
         status = bench_dataset_open(&m->dataset, DATASET_SAMPLES * o->seq_length + 1, model.vocab_size);
     if (!status)
-        status = bench_runner_open(&m->run, (int)o->ranks, o->world, o->steps, block_of(m),
-                                   &m->contest.runner);
+        status = bench_runner_open(&m->run, (int)o->ranks, o->world, o->steps, block_of(m), &m->contest.runner);
     if (!status && o->has_baseline && !o->world && is_layout(o))
         status = open_baseline(m);
     if (!status && m->measures_overlap)

@@ -33,7 +33,7 @@ struct bench_findings {
     double *seconds; /* [steps] of each measured step */
     int64_t steps;
     double total, loss;
-    struct trainer_times times; /* a step, of the rank for which each was least */
+    struct trainer_times times;         /* a step, of the rank for which each was least */
     struct bench_ceiling before, after; /* of all ranks at once, summed */
     double phases[PHASE_COUNT];         /* seconds: the mean of the ranks */
     int64_t planned_bytes;              /* of the ranks of this process */

@@ -24,7 +24,8 @@ struct mpi_window {
  * started (and messages, and files), `work` what happens when a window begins. */
 struct mpi_comm {
     struct comm base;
-    struct mpi_comm *next; /* of the groups of this process */
+    struct mpi_process *process;
+    struct mpi_comm *next; /* of its groups */
     MPI_Comm calls, work;
     bool is_world;
     int *world_rank;                      /* [size] */
@@ -45,20 +46,22 @@ struct mpi_comm {
 /* ---- mpi_progress.c: who calls MPI ---- */
 
 /* MPI is called under one lock, by the ranks' threads and by a thread of this backend, which keeps started calls moving
- * while nobody waits for them. */
-int mpi_process_open(void);
-void mpi_process_close(void);
-void mpi_enter(void);
-void mpi_leave(void);
+ * while nobody waits for them. MPI is initialised once in a process: there is one of these, which the world owns. */
+struct mpi_process;
+int mpi_process_open(struct mpi_process **process);
+/* All groups but the world are closed. */
+void mpi_process_close(struct mpi_process *process);
+void mpi_enter(struct mpi_process *process);
+void mpi_leave(struct mpi_process *process);
 /* The same, but gives up where another thread does not leave within a second. */
-bool mpi_enter_soon(void);
+bool mpi_enter_soon(struct mpi_process *process);
 /* A group of this process, whose calls move from now on until it is removed. Inside the lock. */
-void mpi_process_add(struct mpi_comm *comm);
+void mpi_process_add(struct mpi_process *process, struct mpi_comm *comm);
 void mpi_process_remove(struct mpi_comm *comm);
 /* Moves what can move in all groups. Inside the lock. */
-void mpi_process_advance(void);
+void mpi_process_advance(struct mpi_process *process);
 /* Something was started that nobody waits for yet: the thread wakes up. Inside the lock. */
-void mpi_process_wake(void);
+void mpi_process_wake(struct mpi_process *process);
 
 /* ---- mpi_calls.c ---- */
 

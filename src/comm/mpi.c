@@ -22,21 +22,23 @@ static void comm_free(struct mpi_comm *comm) {
 
 static void mpi_close(struct comm *base) {
     struct mpi_comm *comm = (struct mpi_comm *)base;
-    bool is_world = comm->is_world;
-    if (is_world)
-        mpi_process_close();
-    mpi_enter();
+    if (comm->is_world) {
+        mpi_process_close(comm->process);
+        comm_free(comm);
+        MPI_Finalize();
+        return;
+    }
+    struct mpi_process *process = comm->process;
+    mpi_enter(comm->process);
     mpi_process_remove(comm);
     comm_free(comm);
-    mpi_leave();
-    if (is_world)
-        MPI_Finalize();
+    mpi_leave(process);
 }
 
 /* A thread that hangs inside MPI does not keep the run from its end. */
 static void mpi_abort(struct comm *comm, const char *reason) {
     log_error("rank %d failed: %s", comm->world_rank, reason);
-    mpi_enter_soon();
+    mpi_enter_soon(((struct mpi_comm *)comm)->process);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -100,7 +102,7 @@ static int mpi_subgroup(struct comm *base, const int *ranks, int count, struct c
     for (int i = 0; i < count; i++)
         comm->world_rank[i] = parent->world_rank[ranks[i]];
     MPI_Group all, some;
-    mpi_enter();
+    mpi_enter(parent->process);
     int status = mpi_status(parent, MPI_Comm_group(parent->calls, &all), "group");
     if (!status) {
         status = mpi_status(parent, MPI_Group_incl(all, count, ranks, &some), "group");
@@ -112,12 +114,12 @@ static int mpi_subgroup(struct comm *base, const int *ranks, int count, struct c
     }
     status = status ? status : complete(comm);
     if (!status) {
-        mpi_process_add(comm);
+        mpi_process_add(parent->process, comm);
         *out = &comm->base;
     } else {
         comm_free(comm);
     }
-    mpi_leave();
+    mpi_leave(parent->process);
     return status;
 }
 
@@ -138,12 +140,13 @@ static int open_world(struct comm **out) {
         comm->world_rank[r] = r;
     int status = mpi_status(comm, MPI_Comm_dup(MPI_COMM_WORLD, &comm->calls), "communicator");
     status = status ? status : complete(comm);
-    status = status ? status : mpi_process_open();
+    struct mpi_process *process;
+    status = status ? status : mpi_process_open(&process);
     if (status) {
         comm_free(comm);
         return status;
     }
-    mpi_process_add(comm);
+    mpi_process_add(process, comm);
     *out = &comm->base;
     return STATUS_OK;
 }

@@ -237,11 +237,11 @@ int mpi_start(struct comm *base, struct comm_request *request) {
     if (call->data.count > INT_MAX && call->kind != COMM_ALL_REDUCE && call->kind != COMM_REDUCE_SCATTER)
         return status_fail(STATUS_UNSUPPORTED, "%" PRId64 " elements in one call; MPI moves up to %d", call->data.count,
                            INT_MAX);
-    mpi_enter();
+    mpi_enter(comm->process);
     int status = is_message ? start_message(comm, request) : start_collective(comm, request);
     if (!status && !request->is_waited_for)
-        mpi_process_wake();
-    mpi_leave();
+        mpi_process_wake(comm->process);
+    mpi_leave(comm->process);
     return status;
 }
 
@@ -249,7 +249,7 @@ int mpi_start(struct comm *base, struct comm_request *request) {
 static int wait_until_done(struct mpi_comm *comm, const struct comm_request *request) {
     bool is_message = request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE;
     while (!request->is_done) {
-        mpi_process_advance();
+        mpi_process_advance(comm->process);
         if (is_message || request->is_done)
             continue;
         if (comm->failure)
@@ -263,8 +263,8 @@ static int wait_until_done(struct mpi_comm *comm, const struct comm_request *req
 int mpi_finish(struct comm *base, struct comm_request *request) {
     struct mpi_comm *comm = (struct mpi_comm *)base;
     bool is_message = request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE;
-    mpi_enter();
+    mpi_enter(comm->process);
     int status = wait_until_done(comm, request);
-    mpi_leave();
+    mpi_leave(comm->process);
     return !status && is_message ? check_message(comm, request) : status;
 }

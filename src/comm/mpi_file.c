@@ -34,10 +34,10 @@ int comm_file_open(struct comm *base, const char *path, struct comm_file **out) 
         return status_fail(STATUS_MEMORY, "out of memory");
     file->comm = comm;
     snprintf(file->path, sizeof file->path, "%s", path);
-    mpi_enter();
+    mpi_enter(file->comm->process);
     int code = MPI_File_open(comm->calls, path, MPI_MODE_WRONLY, MPI_INFO_NULL, &file->file);
     int status = file_status(file, code, "open");
-    mpi_leave();
+    mpi_leave(file->comm->process);
     if (status) {
         free(file);
         *out = NULL;
@@ -50,21 +50,21 @@ int comm_file_write(struct comm_file *file, int64_t at, const void *bytes, int64
     int length = 0;
     if (count > INT_MAX)
         return status_fail(STATUS_UNSUPPORTED, "%s: %lld bytes in one write", file->path, (long long)count);
-    mpi_enter();
+    mpi_enter(file->comm->process);
     int code = MPI_File_write_at_all(file->file, at, bytes, (int)count, MPI_BYTE, &written);
     int status = file_status(file, code, "write");
     if (!status && MPI_Get_count(&written, MPI_BYTE, &length) == MPI_SUCCESS && length != count)
         status = status_fail(STATUS_IO, "cannot write %s: %d of %lld bytes were written (is the disk full?)",
                              file->path, length, (long long)count);
-    mpi_leave();
+    mpi_leave(file->comm->process);
     return status;
 }
 
 int comm_file_close(struct comm_file *file) {
-    mpi_enter();
+    mpi_enter(file->comm->process);
     int status = file_status(file, MPI_File_sync(file->file), "sync");
     int closed = file_status(file, MPI_File_close(&file->file), "close");
-    mpi_leave();
+    mpi_leave(file->comm->process);
     free(file);
     return status ? status : closed;
 }

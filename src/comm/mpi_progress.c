@@ -6,61 +6,62 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <time.h>
 
 /* In a nap at most 25 kB leave at 1 Gbit/s: the system's buffers hold many times that. */
 enum { NAP_NANOSECONDS = 200 * 1000, STACK_BYTES = 1 << 20 };
 
-/* MPI is initialised once in a process, and this belongs to it. */
-static struct {
+struct mpi_process {
     pthread_mutex_t lock;
     pthread_cond_t started;
     pthread_t thread;
     struct mpi_comm *groups;
     bool is_asleep, is_ending;
-} process = {.lock = PTHREAD_MUTEX_INITIALIZER, .started = PTHREAD_COND_INITIALIZER};
+};
 
-void mpi_enter(void) {
-    pthread_mutex_lock(&process.lock);
+void mpi_enter(struct mpi_process *process) {
+    pthread_mutex_lock(&process->lock);
 }
 
-void mpi_leave(void) {
-    pthread_mutex_unlock(&process.lock);
+void mpi_leave(struct mpi_process *process) {
+    pthread_mutex_unlock(&process->lock);
 }
 
-bool mpi_enter_soon(void) {
+bool mpi_enter_soon(struct mpi_process *process) {
     struct timespec limit;
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec++;
-    return pthread_mutex_timedlock(&process.lock, &limit) == 0;
+    return pthread_mutex_timedlock(&process->lock, &limit) == 0;
 }
 
-void mpi_process_add(struct mpi_comm *comm) {
-    comm->next = process.groups;
-    process.groups = comm;
+void mpi_process_add(struct mpi_process *process, struct mpi_comm *comm) {
+    comm->process = process;
+    comm->next = process->groups;
+    process->groups = comm;
 }
 
 void mpi_process_remove(struct mpi_comm *comm) {
-    struct mpi_comm **at = &process.groups;
+    struct mpi_comm **at = &comm->process->groups;
     while (*at && *at != comm)
         at = &(*at)->next;
     if (*at)
         *at = comm->next;
 }
 
-void mpi_process_advance(void) {
-    for (struct mpi_comm *comm = process.groups; comm; comm = comm->next)
+void mpi_process_advance(struct mpi_process *process) {
+    for (struct mpi_comm *comm = process->groups; comm; comm = comm->next)
         if (mpi_is_busy(comm))
             mpi_advance(comm);
 }
 
-void mpi_process_wake(void) {
-    if (process.is_asleep)
-        pthread_cond_signal(&process.started);
+void mpi_process_wake(struct mpi_process *process) {
+    if (process->is_asleep)
+        pthread_cond_signal(&process->started);
 }
 
-static bool is_busy(void) {
-    for (const struct mpi_comm *comm = process.groups; comm; comm = comm->next)
+static bool is_busy(const struct mpi_process *process) {
+    for (const struct mpi_comm *comm = process->groups; comm; comm = comm->next)
         if (mpi_is_busy(comm))
             return true;
     return false;
@@ -71,48 +72,55 @@ static void nap(void) {
     clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
 }
 
-static void *look_after(void *unused) {
-    (void)unused;
-    mpi_enter();
+static void *look_after(void *context) {
+    struct mpi_process *process = context;
+    pthread_mutex_lock(&process->lock);
     for (;;) {
-        process.is_asleep = true;
-        while (!is_busy() && !process.is_ending)
-            pthread_cond_wait(&process.started, &process.lock);
-        process.is_asleep = false;
-        if (process.is_ending)
+        process->is_asleep = true;
+        while (!is_busy(process) && !process->is_ending)
+            pthread_cond_wait(&process->started, &process->lock);
+        process->is_asleep = false;
+        if (process->is_ending)
             break;
-        mpi_process_advance();
-        mpi_leave();
+        mpi_process_advance(process);
+        pthread_mutex_unlock(&process->lock);
         do /* a rank that waits moves everything by itself, and holds the lock */
             nap();
-        while (pthread_mutex_trylock(&process.lock) == EBUSY);
+        while (pthread_mutex_trylock(&process->lock) == EBUSY);
     }
-    mpi_leave();
+    pthread_mutex_unlock(&process->lock);
     return NULL;
 }
 
-int mpi_process_open(void) {
-    process.is_ending = false;
+int mpi_process_open(struct mpi_process **out) {
+    struct mpi_process *process = *out = calloc(1, sizeof *process);
     sigset_t all, before;
     pthread_attr_t attributes;
-    int error = pthread_attr_init(&attributes);
-    if (error)
+    if (!process || pthread_attr_init(&attributes)) {
+        free(process);
         return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    pthread_mutex_init(&process->lock, NULL);
+    pthread_cond_init(&process->started, NULL);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the other threads' */
-    error = pthread_create(&process.thread, &attributes, look_after, NULL);
+    int error = pthread_create(&process->thread, &attributes, look_after, process);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
-    if (error)
-        return status_fail(STATUS_IO, "cannot start a thread for MPI: %s", strerror(error));
-    return STATUS_OK;
+    if (!error)
+        return STATUS_OK;
+    free(process);
+    return status_fail(STATUS_IO, "cannot start a thread for MPI: %s", strerror(error));
 }
 
-void mpi_process_close(void) {
-    mpi_enter();
-    process.is_ending = true;
-    pthread_cond_signal(&process.started);
-    mpi_leave();
-    pthread_join(process.thread, NULL);
+void mpi_process_close(struct mpi_process *process) {
+    pthread_mutex_lock(&process->lock);
+    process->is_ending = true;
+    pthread_cond_signal(&process->started);
+    pthread_mutex_unlock(&process->lock);
+    pthread_join(process->thread, NULL);
+    pthread_cond_destroy(&process->started);
+    pthread_mutex_destroy(&process->lock);
+    free(process);
 }

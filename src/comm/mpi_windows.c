@@ -1,6 +1,7 @@
-/* Collectives over MPI, window by window, in memory that is bounded whatever is summed. The sums are ours: MPI_Allreduce
- * may add in any order. Each rank gets everybody's contributions to its part, adds them in the order of ranks, and for
- * an all-reduce sends the result to everybody. A short all-reduce is one all-gather, added by every rank for itself. */
+/* Collectives over MPI, window by window, in memory that is bounded whatever is summed. The sums are ours:
+ * MPI_Allreduce may add in any order. Each rank gets everybody's contributions to its part, adds them in the order of
+ * ranks, and for an all-reduce sends the result to everybody. A short all-reduce is one all-gather, added by every rank
+ * for itself. */
 #include "mpi-internal.h"
 
 enum { SHORT_BYTES = 16 * 1024, TAG_EXCHANGE = 0, TAG_SPREAD = 1 };
@@ -66,8 +67,8 @@ static int begin_exchange(struct mpi_comm *comm, struct mpi_window *window) {
         struct part theirs = part_of(comm, window, to);
         status = add_receive(comm, window, TAG_EXCHANGE, scratch_of(comm, window, from), mine.count, from);
         if (!status)
-            status = add_send(comm, window, TAG_EXCHANGE, element(call, call->data.send, theirs.first), theirs.count,
-                              to);
+            status =
+                add_send(comm, window, TAG_EXCHANGE, element(call, call->data.send, theirs.first), theirs.count, to);
     }
     return status;
 }
@@ -81,8 +82,8 @@ static int begin_spread(struct mpi_comm *comm, struct mpi_window *window) {
     for (int step = 1; step < size && !status; step++) {
         int to = (rank + step) % size, from = (rank + size - step) % size;
         struct part theirs = part_of(comm, window, from);
-        status = add_receive(comm, window, TAG_SPREAD, element(call, call->data.receive, theirs.first), theirs.count,
-                             from);
+        status =
+            add_receive(comm, window, TAG_SPREAD, element(call, call->data.receive, theirs.first), theirs.count, from);
         if (!status)
             status = add_send(comm, window, TAG_SPREAD, element(call, call->data.receive, mine.first), mine.count, to);
     }
@@ -114,7 +115,8 @@ static void combine_part(struct mpi_comm *comm, const struct mpi_window *window)
     struct part mine = part_of(comm, window, comm->base.rank);
     bool is_all = call->kind == COMM_ALL_REDUCE;
     for (int p = 0; p < comm->base.size; p++)
-        comm->source[p] = p == comm->base.rank ? element(call, call->data.send, mine.first) : scratch_of(comm, window, p);
+        comm->source[p] =
+            p == comm->base.rank ? element(call, call->data.send, mine.first) : scratch_of(comm, window, p);
     combine(comm, call, element(call, call->data.receive, is_all ? mine.first : window->first), mine.count);
 }
 

@@ -127,8 +127,8 @@ struct model_pass {
     bool is_first_micro_batch; /* of a chunk's backwards: gradients are written, not added to */
     bool is_last_micro_batch;  /* of them: what tensor ranks have parts of is summed over them, and is finished */
     bool has_dropout;
-    /* Called before the first use of a layer's weights in this pass: those before the layers (-1), each layer, and those
-     * behind them (num_layers), of which the backward is the first use. NULL: all weights are there. */
+    /* Called before the first use of a layer's weights in this pass: those before the layers (-1), each layer, and
+     * those behind them (num_layers), of which the backward is the first use. NULL: all weights are there. */
     int (*layer_needed)(void *context, int layer);
     /* Called in the backward as soon as this pass has added all it adds to the gradients of a layer's parameters:
      * first those behind the layers (num_layers), then each layer from the last one down, then those before them (-1);

@@ -9,6 +9,16 @@ enum { BUCKET_ELEMENTS = 1 << 14, STARTED_MOST = COMM_STARTED_MAX / 2 };
 
 /* ---- buckets ---- */
 
+/* The layer in whose forward a stage first uses the weights of `layer`: one without the model's first layers has a copy
+ * of the embedding for its head alone. */
+static int first_need(const struct gradient_sync *sync, int layer) {
+    const struct param_table *table = sync->store->table;
+    int last = layer;
+    for (int i = 0; i < table->count && sync->rank->place.pipeline > 0 && layer < 0; i++)
+        last = table->rows[i].layer > last ? table->rows[i].layer : last;
+    return last;
+}
+
 /* Adds the buckets of the parameters that are cut over the tensor ranks, or of the copies: [first, end) of the store.
  */
 static void add_buckets(struct gradient_sync *sync, bool of_copies, int64_t first, int64_t end) {
@@ -27,10 +37,12 @@ static void add_buckets(struct gradient_sync *sync, bool of_copies, int64_t firs
         }
         if (!bucket) {
             bucket = &sync->buckets[sync->bucket_count++];
-            *bucket = (struct sync_bucket){.first = first, .layer = row->layer};
+            *bucket = (struct sync_bucket){.first = first, .layer = row->layer, .needed = INT_MAX};
         }
         layer = row->layer;
+        int needed = first_need(sync, layer);
         bucket->layer = layer < bucket->layer ? layer : bucket->layer;
+        bucket->needed = needed < bucket->needed ? needed : bucket->needed;
     }
     if (bucket)
         bucket->count = end - bucket->first;
@@ -43,12 +55,7 @@ static int by_layer(const void *a, const void *b) {
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* A stage that starts with layers has a copy of the embedding for its head alone. */
-static int first_need(const struct gradient_sync *sync, int layer) {
-    return layer < 0 && sync->rank->place.pipeline > 0 ? INT_MAX : layer;
-}
-
-static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count, int layer) {
+static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count, int needed) {
     const struct comm *group = sync->rank->buckets;
     int ranks = sync->is_sharded ? group->size : 1, rank = sync->is_sharded ? group->rank : 0;
     if (count == 0)
@@ -58,7 +65,7 @@ static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count, 
                                                             .local = first / ranks,
                                                             .bucket_first = first,
                                                             .bucket_count = count,
-                                                            .layer = first_need(sync, layer)};
+                                                            .needed = needed};
     sync->local_elements += count / ranks;
 }
 
@@ -66,7 +73,7 @@ static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count, 
 static void order_pieces(struct gradient_sync *sync) {
     for (int i = 0; i < sync->piece_count; i++) {
         int turn = i;
-        for (; turn > 0 && sync->pieces[sync->turns[turn - 1]].layer > sync->pieces[i].layer; turn--)
+        for (; turn > 0 && sync->pieces[sync->turns[turn - 1]].needed > sync->pieces[i].needed; turn--)
             sync->turns[turn] = sync->turns[turn - 1];
         sync->turns[turn] = i;
     }
@@ -92,7 +99,7 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
     }
     if (sync->is_sharded) {
         for (int i = 0; i < sync->bucket_count; i++)
-            add_piece(sync, sync->buckets[i].first, sync->buckets[i].count, sync->buckets[i].layer);
+            add_piece(sync, sync->buckets[i].first, sync->buckets[i].count, sync->buckets[i].needed);
     } else {
         add_piece(sync, 0, store->sharded_elements, 0);
         add_piece(sync, store->sharded_elements, store->flat_elements - store->sharded_elements, 0);
@@ -104,9 +111,9 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
 
 void gradient_sync_close(struct gradient_sync *sync) {
     for (int i = sync->waited; i < sync->started; i++)
-        comm_wait(&sync->requests[i]);
+        comm_forget(&sync->requests[i]);
     for (int i = sync->gathered; i < sync->gathering; i++)
-        comm_wait(&sync->gathers[i]);
+        comm_forget(&sync->gathers[i]);
     free(sync->buckets);
     free(sync->pieces);
     free(sync->turns);
@@ -204,7 +211,7 @@ int gradient_sync_gather_start(struct gradient_sync *sync, int turn) {
 int gradient_sync_gather_wait(struct gradient_sync *sync, int layer) {
     double start = clock_seconds();
     int status = STATUS_OK;
-    while (!status && sync->gathered < sync->updated && sync->pieces[sync->turns[sync->gathered]].layer <= layer) {
+    while (!status && sync->gathered < sync->updated && sync->pieces[sync->turns[sync->gathered]].needed <= layer) {
         status = rank_wait(sync->rank, &sync->gathers[sync->gathered]);
         sync->gathered += !status;
         if (!status)

@@ -15,10 +15,11 @@
 #include "parallel/rank.h"
 #include "tensor/tensor.h"
 
-/* Elements [first, first + count) of a store's flat arrays: whole layers, the last of which to be final is `layer`. */
+/* Elements [first, first + count) of a store's flat arrays: whole layers, the last of which to be final is `layer`, and
+ * the first that a forward needs is `needed`. */
 struct sync_bucket {
     int64_t first, count;
-    int layer;
+    int layer, needed;
 };
 
 /* A part of the store that this rank updates: elements [first, first + count) of the flat arrays, which stand at
@@ -26,11 +27,11 @@ struct sync_bucket {
 struct sync_piece {
     int64_t first, count, local;
     int64_t bucket_first, bucket_count;
-    int layer; /* the first that needs its weights in a forward */
+    int needed;
 };
 
 struct gradient_sync_options {
-    bool is_sharded;          /* ZeRO-1; alone in the data group it changes nothing */
+    bool is_sharded;         /* ZeRO-1; alone in the data group it changes nothing */
     bool overlaps_gradients; /* sums are started during the backward; else behind it */
     bool overlaps_weights;   /* gathers are waited for by the forward; else by who starts the last one */
 };
@@ -42,8 +43,8 @@ struct gradient_sync {
     bool is_sharded;
     int64_t local_elements; /* of all pieces */
     int piece_count;
-    struct sync_piece *pieces; /* ascending */
-    int *turns;                /* [piece_count] the pieces in the order in which a forward needs them */
+    struct sync_piece *pieces;        /* ascending */
+    int *turns;                       /* [piece_count] the pieces in the order in which a forward needs them */
     int updated, gathering, gathered; /* turns whose weights are set; are on their way; have arrived */
     struct comm_request *gathers;     /* [piece_count] */
     int bucket_count, started, waited;
@@ -56,7 +57,7 @@ struct gradient_sync {
  * (param_store_options.layer_shards). */
 int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct param_store *store,
                        const struct gradient_sync_options *options);
-/* Waits for what is on its way; after a failure comm_abort was called before. */
+/* Nothing is on its way, or comm_abort was called. */
 void gradient_sync_close(struct gradient_sync *sync);
 /* The piece that was cut from the bucket with element `at`. */
 const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, int64_t at);

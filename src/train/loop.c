@@ -205,6 +205,8 @@ int trainer_run(struct trainer *trainer) {
         if (outputs.is_told)
             report_begin(&outputs.report, trainer, ceiling);
         status = is_skipped ? evaluate_alone(trainer, &outputs) : run_iterations(trainer, &outputs);
+        if (!status)
+            status = trainer_await_weights(trainer);
         if (outputs.is_told)
             report_end(&outputs.report);
         if (trainer->site.is_first_in_process)

@@ -22,7 +22,7 @@ struct trainer {
     struct rank rank;
     struct gpt_data data;
     double last_backward; /* seconds of all backwards of last micro batches */
-    int64_t micro_count; /* micro batches of this rank in a global batch */
+    int64_t micro_count;  /* micro batches of this rank in a global batch */
     struct gpt_batch
         *micros; /* [micro_count]: all of them at once, since a row's loss weight needs the labels of all */
     struct tuning_data *rows; /* NULL: of pretraining */

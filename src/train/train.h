@@ -151,10 +151,11 @@ const struct rank_site *trainer_site(const struct trainer *trainer);
  * gradient norm that is not finite is STATUS_INVALID, with the iteration and the sample numbers; the weights are then
  * those before it. */
 int trainer_step(struct trainer *trainer, struct train_record *record);
-/* Waits for the weights that a step left travelling, and which else the next one waits for. */
+/* Waits for the weights that a step left travelling, and which else the next one waits for: before the trainer is
+ * closed in good order. trainer_run does it. */
 int trainer_await_weights(struct trainer *trainer);
-/* Seconds in which this rank, in all its steps, waited for gradients' sums and for weights, and ran the backwards of its
- * last micro batches. */
+/* Seconds in which this rank, in all its steps, waited for gradients' sums and for weights, and ran the backwards of
+ * its last micro batches. */
 struct trainer_times {
     double waited, last_backward;
 };

@@ -206,10 +206,9 @@ static void check(bool is_sharded) {
     struct param_table table;
     describe(&table);
     for (int overlaps = 0; overlaps < 2; overlaps++) {
-        struct task task = {.table = &table,
-                            .options = {.is_sharded = is_sharded,
-                                        .overlaps_gradients = overlaps,
-                                        .overlaps_weights = overlaps}};
+        struct task task = {
+            .table = &table,
+            .options = {.is_sharded = is_sharded, .overlaps_gradients = overlaps, .overlaps_weights = overlaps}};
         test_ok(comm_local_run(TENSOR * DATA, run_rank, &task));
     }
     param_table_free(&table);
