@@ -20,8 +20,8 @@ struct layout {
     int first, last; /* layers of the first and the last stage; 0: an equal share */
     int group;       /* micro batches of a chunk in turn; 0: as many as stages */
     int partial;     /* micro batches that recompute in part */
-    bool is_sharded, is_untied, is_bf16, is_sequence_parallel;
-    int granularity, method; /* of recomputation */
+    bool is_sharded, is_untied, is_bf16, is_sequence_parallel, waits; /* waits: nothing travels beside computations */
+    int granularity, method;                                          /* of recomputation */
 };
 
 /* What a run of a layout left. */
@@ -68,6 +68,7 @@ static struct train_run make_layout_run(const char **prefix, const struct layout
     config->parallel.decoder_last_pipeline_num_layers = layout->last;
     config->parallel.num_microbatches_with_partial_activation_checkpoints = layout->partial;
     config->parallel.use_distributed_optimizer = layout->is_sharded;
+    config->parallel.overlap_grad_reduce = config->parallel.overlap_param_gather = !layout->waits;
     config->parallel.sequence_parallel = layout->is_sequence_parallel;
     config->parallel.recompute_granularity = layout->granularity;
     config->parallel.recompute_method = layout->method;
@@ -374,6 +375,35 @@ static void cutting_the_optimizer_changes_nothing_in_bf16(void **state) {
     free(prefix);
 }
 
+static void when_sums_and_weights_travel_changes_no_bit(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    for (int which = 0; which < 4; which++) {
+        struct outcome waits, overlaps;
+        struct layout layout = one_rank;
+        size_t bytes, other_bytes;
+        layout.data = 2;
+        layout.pipeline = 1 + which % 2;
+        layout.chunks = 1 + which % 2;
+        layout.is_sharded = true;
+        layout.is_bf16 = which / 2;
+        train((const char **)&prefix, &layout, 0, STEPS, &overlaps);
+        layout.waits = true;
+        train((const char **)&prefix, &layout, 0, STEPS, &waits);
+        assert_memory_equal(overlaps.loss, waits.loss, sizeof waits.loss);
+        assert_memory_equal(overlaps.norm, waits.norm, sizeof waits.norm);
+        char *file = read_checkpoint(&waits, "model.safetensors", &bytes);
+        char *other = read_checkpoint(&overlaps, "model.safetensors", &other_bytes);
+        assert_int_equal(bytes, other_bytes);
+        assert_memory_equal(file, other, bytes);
+        free(file);
+        free(other);
+        free(waits.directory);
+        free(overlaps.directory);
+    }
+    free(prefix);
+}
+
 static void a_run_goes_on_in_any_other_layout(void **state) {
     (void)state;
     char *prefix = write_text(), text[256];
@@ -431,6 +461,7 @@ int main(void) {
         cmocka_unit_test(so_with_a_head_of_its_own),
         cmocka_unit_test(in_bf16_a_dozen_layouts_train_as_one_rank),
         cmocka_unit_test(cutting_the_optimizer_changes_nothing_in_bf16),
+        cmocka_unit_test(when_sums_and_weights_travel_changes_no_bit),
         cmocka_unit_test(a_run_goes_on_in_any_other_layout),
         cmocka_unit_test(a_checkpoint_saved_again_by_any_layout_has_the_same_bytes),
     };
