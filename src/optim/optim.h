@@ -41,7 +41,7 @@ struct optimizer {
     void *norm;                /* host: the same norm, once the stream has run */
     struct flat_range *ranges; /* device: what this rank updates of each parameter, turn after turn of the pieces */
     int64_t *turn_end;         /* [pieces] the ranges of all turns up to one */
-    int64_t step; /* updates done; the bias correction's exponent */
+    int64_t step;              /* updates done; the bias correction's exponent */
 };
 
 /* Bytes of the device that optimizer_open allocates for so many elements of a rank and rows of its parameter table. */
