@@ -194,6 +194,7 @@ static int start_gathers(struct gradient_sync *sync) {
         status = rank_gather_start(sync->rank, sync->rank->buckets, weights + (size_t)piece->first * width,
                                    weights + (size_t)piece->bucket_first * width, piece->count, store->dtype,
                                    &sync->gathers[sync->gathering]);
+        param_set_travelling(store, piece->bucket_first, piece->bucket_count, true);
         sync->gathering += !status;
     }
     return status;
@@ -212,7 +213,9 @@ int gradient_sync_gather_wait(struct gradient_sync *sync, int layer) {
     double start = clock_seconds();
     int status = STATUS_OK;
     while (!status && sync->gathered < sync->updated && sync->pieces[sync->turns[sync->gathered]].needed <= layer) {
+        const struct sync_piece *piece = &sync->pieces[sync->turns[sync->gathered]];
         status = rank_wait(sync->rank, &sync->gathers[sync->gathered]);
+        param_set_travelling(sync->store, piece->bucket_first, piece->bucket_count, false);
         sync->gathered += !status;
         if (!status)
             status = start_gathers(sync);

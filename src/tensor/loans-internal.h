@@ -12,6 +12,8 @@ void loans_close(struct param_loans *loans);
 /* One that writes is the only one of its parameter. */
 void loans_lend(struct param_loans *loans, int id, bool to_write);
 void loans_return(struct param_loans *loans, int id);
+/* While it travels there is no loan of it. */
+void loans_travel(struct param_loans *loans, int id, bool travels);
 void loans_check(const struct param_loans *loans, const char *after);
 
 #endif

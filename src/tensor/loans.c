@@ -9,7 +9,7 @@ struct param_loans {
     const struct param_table *table;
     struct loan {
         int open;
-        bool to_write;
+        bool to_write, travels;
     } of[]; /* [table count] */
 };
 
@@ -34,6 +34,8 @@ void loans_close(struct param_loans *loans) {
 
 void loans_lend(struct param_loans *loans, int id, bool to_write) {
     struct loan *loan = &loans->of[id];
+    if (loan->travels)
+        stop(loans, id, "is borrowed before it has arrived from other ranks", "");
     if (loan->open && to_write)
         stop(loans, id, "is borrowed to be written while it is on loan", "");
     if (loan->open && loan->to_write)
@@ -47,6 +49,13 @@ void loans_return(struct param_loans *loans, int id) {
     if (!loan->open)
         stop(loans, id, "is given back and was not borrowed", "");
     loan->open--;
+}
+
+void loans_travel(struct param_loans *loans, int id, bool travels) {
+    struct loan *loan = &loans->of[id];
+    if (loan->open)
+        stop(loans, id, "is on loan while it travels", "");
+    loan->travels = travels;
 }
 
 void loans_check(const struct param_loans *loans, const char *after) {

@@ -22,6 +22,12 @@ void loans_return(struct param_loans *loans, int id) {
     (void)id;
 }
 
+void loans_travel(struct param_loans *loans, int id, bool travels) {
+    (void)loans;
+    (void)id;
+    (void)travels;
+}
+
 void loans_check(const struct param_loans *loans, const char *after) {
     (void)loans;
     (void)after;

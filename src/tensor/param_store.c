@@ -216,6 +216,12 @@ void param_return(const struct param_store *store, int id) {
     loans_return(store->loans, id);
 }
 
+void param_set_travelling(const struct param_store *store, int64_t first, int64_t count, bool travels) {
+    for (int i = 0; i < store->table->count; i++)
+        if (param_local_elements(store, i) && store->offset[i] >= first && store->offset[i] < first + count)
+            loans_travel(store->loans, i, travels);
+}
+
 void param_check_returned(const struct param_store *store, const char *after) {
     loans_check(store->loans, after);
 }

@@ -99,6 +99,18 @@ static void read_what_is_written(struct scene *scene) {
     param_borrow(&scene->store, 0);
 }
 
+static void read_what_travels(struct scene *scene) {
+    param_set_travelling(&scene->store, 0, 16, true);
+    param_borrow(&scene->store, 0);
+}
+
+static void read_what_has_arrived(struct scene *scene) {
+    param_set_travelling(&scene->store, 0, 16, true);
+    param_set_travelling(&scene->store, 0, 16, false);
+    param_borrow(&scene->store, 0);
+    param_return(&scene->store, 0);
+}
+
 static void what_is_given_back_may_be_lent_again(void **state) {
     (void)state;
     ends(borrow_and_return, NULL);
@@ -121,12 +133,19 @@ static void who_writes_is_alone(void **state) {
     ends(read_what_is_written, "weight 'layers.0.norm1.weight' is borrowed while it is being written");
 }
 
+static void nobody_borrows_what_travels(void **state) {
+    (void)state;
+    ends(read_what_travels, "weight 'layers.0.norm1.weight' is borrowed before it has arrived from other ranks");
+    ends(read_what_has_arrived, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_given_back_may_be_lent_again),
         cmocka_unit_test(a_loan_that_stays_out_ends_the_program),
         cmocka_unit_test(so_does_one_that_is_given_back_twice),
         cmocka_unit_test(who_writes_is_alone),
+        cmocka_unit_test(nobody_borrows_what_travels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
