@@ -74,18 +74,18 @@ static int timed_step(struct comm *world, struct trainer *trainer, double *secon
     double start = clock_seconds();
     int status = trainer_step(trainer, &record);
     if (!status)
-        status = comm_barrier(world, NULL);
+        status = comm_barrier(world);
     *seconds = clock_seconds() - start;
     return status;
 }
 
 static int largest(struct comm *world, double *value) {
     struct comm_data data = {.send = value, .receive = value, .count = 1, .dtype = DTYPE_F64};
-    return comm_all_reduce(world, NULL, &data, COMM_MAX);
+    return comm_all_reduce(world, &data, COMM_MAX);
 }
 
 static int save_waiting(struct comm *world, struct trainer *trainer, struct series *series, int64_t i) {
-    int status = comm_barrier(world, NULL);
+    int status = comm_barrier(world);
     double start = clock_seconds();
     if (!status)
         status = trainer_save(trainer);
@@ -144,7 +144,7 @@ static int run_series(struct comm *world, struct trainer *trainer, struct series
             status = write_plainly(series, &series->plain_write[place]);
         }
         if (!status)
-            status = comm_barrier(world, NULL);
+            status = comm_barrier(world);
     }
     if (world->rank == 0)
         snprintf(series->device, sizeof series->device, "%s", device_description(trainer_rank(trainer)->device));
@@ -237,7 +237,7 @@ int bench_checkpoint(const struct bench_options *options) {
     snprintf(save, sizeof save, "%s/save", dataset.directory);
     struct comm_data path = {.send = save, .receive = save, .count = sizeof save, .dtype = DTYPE_U8};
     if (!status && options->world) /* the first rank's is everybody's */
-        status = comm_broadcast(options->world, NULL, &path, 0);
+        status = comm_broadcast(options->world, &path, 0);
     if (!status)
         status = measure(&foreground, options, &dataset, save, false);
     if (!status && is_first)

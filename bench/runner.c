@@ -19,11 +19,11 @@ struct side {
 
 static int sum_over_ranks(const struct side *side, void *values, int64_t count, enum dtype dtype) {
     struct comm_data data = {.send = values, .receive = values, .count = count, .dtype = dtype};
-    return side->world ? comm_all_reduce(side->world, NULL, &data, COMM_SUM) : STATUS_OK;
+    return side->world ? comm_all_reduce(side->world, &data, COMM_SUM) : STATUS_OK;
 }
 
 static int meet(const struct side *side) {
-    return side->world ? comm_barrier(side->world, NULL) : STATUS_OK;
+    return side->world ? comm_barrier(side->world) : STATUS_OK;
 }
 
 /* What all ranks reach at the same time. */
@@ -83,7 +83,7 @@ static int gather_cores(struct side *side) {
     if (!cores)
         return status_fail(STATUS_MEMORY, "out of memory");
     struct comm_data data = {.send = own, .receive = cores, .count = sizeof *cores, .dtype = DTYPE_U8};
-    int status = side->world ? comm_all_gather(side->world, NULL, &data) : STATUS_OK;
+    int status = side->world ? comm_all_gather(side->world, &data) : STATUS_OK;
     if (!side->world)
         memcpy(cores[0], own, sizeof *cores);
     if (side->findings)
@@ -109,7 +109,7 @@ static int finish(struct side *side) {
     if (!status)
         status = sum_over_ranks(side, phases, PHASE_COUNT, DTYPE_F64);
     if (!status && side->world)
-        status = comm_all_reduce(side->world, NULL, &data, COMM_MAX);
+        status = comm_all_reduce(side->world, &data, COMM_MAX);
     if (!status)
         status = sum_over_ranks(side, &planned, 1, DTYPE_I64);
     struct bench_findings *f = side->findings;

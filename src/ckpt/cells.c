@@ -92,7 +92,7 @@ static int exchange_heads(struct lists *lists, struct comm *world, struct listed
         if (head[1 + array_of(lists, &lists->own[i])] == lists->self)
             (*mine)[head[0]++] = lists->own[i];
     struct comm_data data = {.send = head, .receive = lists->heads, .count = words, .dtype = DTYPE_I64};
-    status = world ? comm_all_gather(world, NULL, &data) : STATUS_OK;
+    status = world ? comm_all_gather(world, &data) : STATUS_OK;
     for (int r = 0; r < lists->ranks && !status; r++)
         if (lists->heads[r * words] > lists->most)
             lists->most = lists->heads[r * words];
@@ -117,7 +117,7 @@ static int exchange_lists(struct lists *lists, struct comm *world) {
                              .receive = lists->all,
                              .count = lists->most * LISTED_WORDS,
                              .dtype = DTYPE_I64};
-    return comm_all_gather(world, NULL, &data);
+    return comm_all_gather(world, &data);
 }
 
 static const struct listed *next_of_array(const struct lists *lists, const struct listed *list, int64_t count,

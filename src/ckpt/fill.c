@@ -243,7 +243,7 @@ static int exchange_shift(struct save_exchange *x, int64_t step, int shift, char
     if (take_end > x->next_take) {
         struct comm_data data = {
             .receive = x->taking, .count = bytes_of(x, &x->takes, x->next_take, take_end), .dtype = DTYPE_U8};
-        result = comm_receive_start(x->world, NULL, &data, x->takes.items[x->next_take].peer, &receiving);
+        result = comm_receive_start(x->world, &data, x->takes.items[x->next_take].peer, &receiving);
         has_received = !result;
     }
     if (!result && give_end > x->next_give) {
@@ -252,7 +252,7 @@ static int exchange_shift(struct save_exchange *x, int64_t step, int shift, char
             .send = x->giving, .count = bytes_of(x, &x->gives, x->next_give, give_end), .dtype = DTYPE_U8};
         if (!failure->status)
             save_failure_note(failure, copy_all(&copying));
-        result = comm_send_start(x->world, NULL, &data, x->gives.items[x->next_give].peer, &sending);
+        result = comm_send_start(x->world, &data, x->gives.items[x->next_give].peer, &sending);
         has_sent = !result;
     }
     int sent = has_sent ? comm_wait(&sending) : STATUS_OK; /* also after a failure: buffers are ours only then */

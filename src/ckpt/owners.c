@@ -51,7 +51,7 @@ int write_plan_check_owners(struct write_plan *plan, struct comm *world) {
     struct comm_data data = {
         .send = plan->shares, .receive = plan->shares, .count = 2 * (int64_t)plan->tensor_count, .dtype = DTYPE_I64};
     if (world)
-        status = comm_all_reduce(world, NULL, &data, COMM_SUM);
+        status = comm_all_reduce(world, &data, COMM_SUM);
     for (int i = 0; i < plan->tensor_count && !status; i++)
         status = check_tensor(&plan->tensors[i], &plan->shares[i]);
     return status;

@@ -100,7 +100,7 @@ static int allocate(struct ckpt_saver *saver, int rank) {
 static int check_same_files(const struct ckpt_saver *saver, struct comm *world) {
     int64_t own = save_files_hash(&saver->files), first = own;
     struct comm_data data = {.send = &first, .receive = &first, .count = 1, .dtype = DTYPE_I64};
-    int status = world && world->size > 1 ? comm_broadcast(world, NULL, &data, 0) : STATUS_OK;
+    int status = world && world->size > 1 ? comm_broadcast(world, &data, 0) : STATUS_OK;
     if (!status && own != first)
         status = status_fail(STATUS_INVALID, "its tensors are not those of rank 0");
     return together_agree(world, status);
@@ -431,7 +431,7 @@ int ckpt_saver_wait(struct ckpt_saver *saver) {
         int64_t least = -(int64_t)ckpt_saver_progress(saver);
         struct comm_data data = {.send = &least, .receive = &least, .count = 1, .dtype = DTYPE_I64};
         if (world)
-            status = comm_all_reduce(world, NULL, &data, COMM_MAX);
+            status = comm_all_reduce(world, &data, COMM_MAX);
         if (!status)
             status = ckpt_saver_advance(saver, (enum ckpt_progress) - least, &is_saved);
     }

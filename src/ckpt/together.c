@@ -11,5 +11,5 @@ int together_agree(struct comm *world, int status) {
 
 int together_path(struct comm *world, char path[PATH_MAX]) {
     struct comm_data data = {.send = path, .receive = path, .count = PATH_MAX, .dtype = DTYPE_U8};
-    return !world || world->size == 1 ? STATUS_OK : comm_broadcast(world, NULL, &data, 0);
+    return !world || world->size == 1 ? STATUS_OK : comm_broadcast(world, &data, 0);
 }

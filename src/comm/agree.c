@@ -11,7 +11,7 @@ static int choose(struct comm *comm, int *status) {
     if (*status)
         mine = (*status == STATUS_PEER ? 1 : 2) * size - comm->rank;
     struct comm_data data = {.send = &mine, .receive = &chosen, .count = 1, .dtype = DTYPE_I64};
-    int result = comm_all_reduce(comm, NULL, &data, COMM_MAX);
+    int result = comm_all_reduce(comm, &data, COMM_MAX);
     if (result && !*status)
         *status = result;
     return result || !chosen ? -1 : (int)((2 * size - chosen) % size);
@@ -25,7 +25,7 @@ int comm_agree(struct comm *comm, int status) {
     snprintf(text, sizeof text, "rank %d failed: %s", comm->world_rank, own);
     int before = status, chosen = choose(comm, &status);
     struct comm_data data = {.send = text, .receive = text, .count = sizeof text, .dtype = DTYPE_U8};
-    int result = chosen < 0 ? STATUS_OK : comm_broadcast(comm, NULL, &data, chosen);
+    int result = chosen < 0 ? STATUS_OK : comm_broadcast(comm, &data, chosen);
     if (before && (chosen < 0 || chosen == comm->rank)) /* whatever came of the talk about it */
         return status_fail(before, "%s", own);
     if (chosen < 0 || result)

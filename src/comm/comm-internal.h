@@ -7,7 +7,8 @@
 /* A backend sees calls that are checked, in groups of at least two ranks. */
 struct comm_backend {
     const char *name;
-    /* Begins request->call; the stream has run, request->comm is set. */
+    bool meets_on_host; /* reads and writes memory of the host, when the stream has run */
+    /* Begins request->call; request->comm is set. */
     int (*start)(struct comm *comm, struct comm_request *request);
     int (*finish)(struct comm *comm, struct comm_request *request);
     /* `ranks` are checked, hold this rank, and are at least two. */

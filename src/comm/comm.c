@@ -101,7 +101,7 @@ static int single_start(struct comm *comm, struct comm_request *request) {
     (void)comm;
     if (call->kind == COMM_BARRIER)
         return STATUS_OK;
-    return copy(call->stream, call->data.receive, call->data.send, comm_call_bytes(call));
+    return copy(call->data.stream, call->data.receive, call->data.send, comm_call_bytes(call));
 }
 
 static int single_finish(struct comm *comm, struct comm_request *request) {
@@ -144,14 +144,14 @@ static void measure(const struct comm *comm, struct comm_request *request) {
 /* Puts memory of the host in the place of the buffers. */
 static int stage(const struct comm *comm, struct comm_request *request) {
     struct comm_call *call = &request->call;
-    if (call->kind == COMM_BARRIER || !call->stream || device_host_reads(stream_device(call->stream)))
+    if (call->kind == COMM_BARRIER || !call->data.stream || device_host_reads(stream_device(call->data.stream)))
         return STATUS_OK;
     measure(comm, request);
-    int status = device_host_alloc(stream_device(call->stream), request->send_bytes + request->receive_bytes + 1,
+    int status = device_host_alloc(stream_device(call->data.stream), request->send_bytes + request->receive_bytes + 1,
                                    &request->staged);
     if (!status)
-        status = stream_copy_to_host(call->stream, request->staged, call->data.send, request->send_bytes);
-    int waited = stream_wait(call->stream);
+        status = stream_copy_to_host(call->data.stream, request->staged, call->data.send, request->send_bytes);
+    int waited = stream_wait(call->data.stream);
     request->receive = call->data.receive;
     call->data.send = request->staged;
     call->data.receive = (char *)request->staged + request->send_bytes;
@@ -162,7 +162,7 @@ static int stage(const struct comm *comm, struct comm_request *request) {
 static int unstage(struct comm_request *request, int status) {
     if (!request->staged)
         return status;
-    struct stream *stream = request->call.stream;
+    struct stream *stream = request->call.data.stream;
     if (!status)
         status = stream_copy_to_device(stream, request->receive, request->call.data.receive, request->receive_bytes);
     int waited = stream_wait(stream);
@@ -172,7 +172,7 @@ static int unstage(struct comm_request *request, int status) {
 
 void comm_forget(struct comm_request *request) {
     if (request->staged)
-        device_host_free(stream_device(request->call.stream), request->staged);
+        device_host_free(stream_device(request->call.data.stream), request->staged);
     request->staged = NULL;
 }
 
@@ -185,14 +185,14 @@ static int start_call(struct comm *comm, const struct comm_call *call, bool is_w
     bool is_message = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
     if (!status && is_message && call->peer == comm->rank)
         status = status_fail(STATUS_INVALID, "a message of rank %d to itself", comm->rank);
-    bool is_single = comm->backend == &comm_backend_single;
-    if (!status && call->stream && !is_single) /* ranks meet on the host: what they share must be there */
-        status = stream_wait(call->stream);
+    bool is_on_host = comm->backend->meets_on_host;
+    if (!status && call->data.stream && is_on_host) /* what the ranks share must be there */
+        status = stream_wait(call->data.stream);
     if (status)
         return status;
     request->comm = comm;
     request->call = *call;
-    status = is_single ? STATUS_OK : stage(comm, request);
+    status = is_on_host ? stage(comm, request) : STATUS_OK;
     if (!status)
         status = comm->backend->start(comm, request);
     if (status) {
@@ -221,59 +221,50 @@ static int run(struct comm *comm, const struct comm_call *call) {
     return status ? status : comm_wait(&request);
 }
 
-int comm_all_reduce(struct comm *comm, struct stream *stream, const struct comm_data *data, enum comm_op op) {
-    return run(comm, &(struct comm_call){.kind = COMM_ALL_REDUCE, .op = op, .stream = stream, .data = *data});
+int comm_all_reduce(struct comm *comm, const struct comm_data *data, enum comm_op op) {
+    return run(comm, &(struct comm_call){.kind = COMM_ALL_REDUCE, .op = op, .data = *data});
 }
 
-int comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_data *data) {
-    return run(comm, &(struct comm_call){.kind = COMM_ALL_GATHER, .stream = stream, .data = *data});
+int comm_all_gather(struct comm *comm, const struct comm_data *data) {
+    return run(comm, &(struct comm_call){.kind = COMM_ALL_GATHER, .data = *data});
 }
 
-int comm_broadcast(struct comm *comm, struct stream *stream, const struct comm_data *data, int root) {
-    return run(comm, &(struct comm_call){.kind = COMM_BROADCAST, .peer = root, .stream = stream, .data = *data});
+int comm_broadcast(struct comm *comm, const struct comm_data *data, int root) {
+    return run(comm, &(struct comm_call){.kind = COMM_BROADCAST, .peer = root, .data = *data});
 }
 
-int comm_barrier(struct comm *comm, struct stream *stream) {
-    if (stream) {
-        int status = stream_wait(stream);
-        if (status)
-            return status;
-    }
+int comm_barrier(struct comm *comm) {
     return run(comm, &(struct comm_call){.kind = COMM_BARRIER});
 }
 
-int comm_send(struct comm *comm, struct stream *stream, const struct comm_data *data, int to) {
-    return run(comm, &(struct comm_call){.kind = COMM_SEND, .peer = to, .stream = stream, .data = *data});
+int comm_send(struct comm *comm, const struct comm_data *data, int to) {
+    return run(comm, &(struct comm_call){.kind = COMM_SEND, .peer = to, .data = *data});
 }
 
-int comm_receive(struct comm *comm, struct stream *stream, const struct comm_data *data, int from) {
-    return run(comm, &(struct comm_call){.kind = COMM_RECEIVE, .peer = from, .stream = stream, .data = *data});
+int comm_receive(struct comm *comm, const struct comm_data *data, int from) {
+    return run(comm, &(struct comm_call){.kind = COMM_RECEIVE, .peer = from, .data = *data});
 }
 
-int comm_all_reduce_start(struct comm *comm, struct stream *stream, const struct comm_data *data, enum comm_op op,
+int comm_all_reduce_start(struct comm *comm, const struct comm_data *data, enum comm_op op,
                           struct comm_request *request) {
-    struct comm_call call = {.kind = COMM_ALL_REDUCE, .op = op, .stream = stream, .data = *data};
+    struct comm_call call = {.kind = COMM_ALL_REDUCE, .op = op, .data = *data};
     return start(comm, &call, request);
 }
 
-int comm_reduce_scatter_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
-                              struct comm_request *request) {
-    return start(comm, &(struct comm_call){.kind = COMM_REDUCE_SCATTER, .stream = stream, .data = *data}, request);
+int comm_reduce_scatter_start(struct comm *comm, const struct comm_data *data, struct comm_request *request) {
+    return start(comm, &(struct comm_call){.kind = COMM_REDUCE_SCATTER, .data = *data}, request);
 }
 
-int comm_all_gather_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
-                          struct comm_request *request) {
-    return start(comm, &(struct comm_call){.kind = COMM_ALL_GATHER, .stream = stream, .data = *data}, request);
+int comm_all_gather_start(struct comm *comm, const struct comm_data *data, struct comm_request *request) {
+    return start(comm, &(struct comm_call){.kind = COMM_ALL_GATHER, .data = *data}, request);
 }
 
-int comm_send_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int to,
-                    struct comm_request *request) {
-    return start(comm, &(struct comm_call){.kind = COMM_SEND, .peer = to, .stream = stream, .data = *data}, request);
+int comm_send_start(struct comm *comm, const struct comm_data *data, int to, struct comm_request *request) {
+    return start(comm, &(struct comm_call){.kind = COMM_SEND, .peer = to, .data = *data}, request);
 }
 
-int comm_receive_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int from,
-                       struct comm_request *request) {
-    struct comm_call call = {.kind = COMM_RECEIVE, .peer = from, .stream = stream, .data = *data};
+int comm_receive_start(struct comm *comm, const struct comm_data *data, int from, struct comm_request *request) {
+    struct comm_call call = {.kind = COMM_RECEIVE, .peer = from, .data = *data};
     return start(comm, &call, request);
 }
 

@@ -10,10 +10,10 @@
  * Sums are taken in the order of ranks, ((r0 + r1) + r2) + r3, so every rank gets the same bits, whatever the timing,
  * the backend and the size of chunks. bf16 is summed in fp32 and rounded once. A maximum with a NaN is NaN.
  *
- * Buffers are device memory and belong to the call's stream, as with NCCL: what was queued on the stream before the
- * call is in the buffers, what is queued after it sees the result. These backends wait for the stream and have finished
- * when the call returns; where the host cannot read the device's memory, what moves goes through memory of the host. A
- * NULL stream says that the buffers are the host's (control messages).
+ * What moves is memory of the host (control messages), or device memory in the order of a stream, as with NCCL: what
+ * was queued on the stream before the call is in the buffers, what is queued after it sees the result. Ranks that are
+ * threads or processes meet on the host: these backends wait for the stream and have finished when the call returns;
+ * where the host cannot read the device's memory, what moves goes through memory of the host.
  *
  * Errors: 0 or a negative status. After any error the run is over: the caller passes it up, and whoever started the
  * rank calls comm_abort, which releases the others with STATUS_PEER and a text that names the failed rank. Buffers and
@@ -44,19 +44,20 @@ struct comm_data {
     void *receive;
     int64_t count; /* elements, the same on every rank */
     enum dtype dtype;
+    struct stream *stream; /* both are device memory, in the order of this stream; NULL: memory of the host */
 };
 
 /* ---- collectives ---- */
 
 /* receive[count] = the sum or maximum over ranks of send[count]. In place where send == receive. */
-int comm_all_reduce(struct comm *comm, struct stream *stream, const struct comm_data *data, enum comm_op op);
+int comm_all_reduce(struct comm *comm, const struct comm_data *data, enum comm_op op);
 /* receive[size * count] = every rank's send[count], in the order of ranks. In place where send == receive + rank *
  * count. */
-int comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_data *data);
+int comm_all_gather(struct comm *comm, const struct comm_data *data);
 /* receive[count] = send[count] of rank `root`; the others' send is not read. In place where send == receive. */
-int comm_broadcast(struct comm *comm, struct stream *stream, const struct comm_data *data, int root);
-/* Returns when every rank of the group has called it and its stream has run. */
-int comm_barrier(struct comm *comm, struct stream *stream);
+int comm_broadcast(struct comm *comm, const struct comm_data *data, int root);
+/* Returns when every rank of the group has called it. */
+int comm_barrier(struct comm *comm);
 
 /* Whether all ranks have come as far as this: `status` is each one's own. Where any is no success, the first rank with
  * a failure of its own gets that back, text and all, and the others get STATUS_PEER and its number and text: so it is
@@ -70,9 +71,9 @@ int comm_same(struct comm *comm, const struct facts *facts);
 /* ---- messages ---- */
 
 /* send[count] to rank `to`, which receives the same count and type; data->receive is not used. */
-int comm_send(struct comm *comm, struct stream *stream, const struct comm_data *data, int to);
+int comm_send(struct comm *comm, const struct comm_data *data, int to);
 /* receive[count] from rank `from`; data->send is not used. */
-int comm_receive(struct comm *comm, struct stream *stream, const struct comm_data *data, int from);
+int comm_receive(struct comm *comm, const struct comm_data *data, int from);
 
 /* ---- started now, finished by comm_wait ---- */
 
@@ -90,7 +91,6 @@ struct comm_call {
     enum comm_kind kind;
     enum comm_op op;
     int peer; /* the root of a broadcast; the other rank of a message */
-    struct stream *stream;
     struct comm_data data;
 };
 
@@ -115,19 +115,15 @@ struct comm_request {
 enum { COMM_STARTED_MAX = 32 };
 
 /* The buffers are the call's until comm_wait. Requests may be waited for in any order. */
-int comm_all_reduce_start(struct comm *comm, struct stream *stream, const struct comm_data *data, enum comm_op op,
+int comm_all_reduce_start(struct comm *comm, const struct comm_data *data, enum comm_op op,
                           struct comm_request *request);
 /* receive[count] = the sum over ranks of their send[rank * count ...]; send holds size * count elements. In place where
  * receive == send + rank * count. */
-int comm_reduce_scatter_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
-                              struct comm_request *request);
+int comm_reduce_scatter_start(struct comm *comm, const struct comm_data *data, struct comm_request *request);
 /* receive as comm_all_gather. */
-int comm_all_gather_start(struct comm *comm, struct stream *stream, const struct comm_data *data,
-                          struct comm_request *request);
-int comm_send_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int to,
-                    struct comm_request *request);
-int comm_receive_start(struct comm *comm, struct stream *stream, const struct comm_data *data, int from,
-                       struct comm_request *request);
+int comm_all_gather_start(struct comm *comm, const struct comm_data *data, struct comm_request *request);
+int comm_send_start(struct comm *comm, const struct comm_data *data, int to, struct comm_request *request);
+int comm_receive_start(struct comm *comm, const struct comm_data *data, int from, struct comm_request *request);
 int comm_wait(struct comm_request *request);
 /* After comm_abort: gives back what a started request holds that nobody will wait for. */
 void comm_forget(struct comm_request *request);

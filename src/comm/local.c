@@ -230,6 +230,7 @@ static int local_subgroup(struct comm *base, const int *ranks, int count, struct
 }
 
 const struct comm_backend comm_backend_local = {.name = "local",
+                                                .meets_on_host = true,
                                                 .start = local_start,
                                                 .finish = local_finish,
                                                 .subgroup = local_subgroup,

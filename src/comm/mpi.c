@@ -45,6 +45,7 @@ static void mpi_abort(struct comm *comm, const char *reason) {
 static int mpi_subgroup(struct comm *parent, const int *ranks, int count, struct comm **out);
 
 static const struct comm_backend comm_backend_mpi = {.name = "mpi",
+                                                     .meets_on_host = true,
                                                      .start = mpi_start,
                                                      .finish = mpi_finish,
                                                      .subgroup = mpi_subgroup,

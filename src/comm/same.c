@@ -12,7 +12,7 @@ enum { TEXT_BYTES = 512 };
 static int gather(struct comm *comm, const struct facts *facts, int64_t **all, int64_t *count) {
     *count = (int64_t)facts->count;
     struct comm_data most = {.send = count, .receive = count, .count = 1, .dtype = DTYPE_I64};
-    int status = comm_all_reduce(comm, NULL, &most, COMM_MAX);
+    int status = comm_all_reduce(comm, &most, COMM_MAX);
     if (status)
         return status;
     *all = calloc((size_t)comm->size * (size_t)*count + 1, sizeof **all);
@@ -23,7 +23,7 @@ static int gather(struct comm *comm, const struct facts *facts, int64_t **all, i
     for (size_t i = 0; i < facts->count; i++)
         own[i] = (int64_t)facts->items[i].digest;
     struct comm_data data = {.send = own, .receive = *all, .count = *count, .dtype = DTYPE_I64};
-    return comm_all_gather(comm, NULL, &data);
+    return comm_all_gather(comm, &data);
 }
 
 /* Of the first fact that is not the same everywhere, the first rank that has another one than rank 0. */
@@ -51,7 +51,7 @@ int comm_same(struct comm *comm, const struct facts *facts) {
     snprintf(texts[0], TEXT_BYTES, "%s", own->name);
     snprintf(texts[1], TEXT_BYTES, "%s", own->shown);
     struct comm_data data = {.send = texts, .receive = texts, .count = sizeof texts, .dtype = DTYPE_U8};
-    status = comm_broadcast(comm, NULL, &data, 0);
+    status = comm_broadcast(comm, &data, 0);
     if (status || comm->rank != other)
         return status;
     if (!*texts[0])

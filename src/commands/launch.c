@@ -29,7 +29,7 @@ int launch_ranks(const struct launch *launch, int64_t asked, int *ranks) {
 static int find_failure(struct comm *world, int status, int *first, bool *is_same) {
     int64_t words[3] = {status ? world->size - world->rank : 0, status, -(int64_t)status};
     struct comm_data data = {.send = words, .receive = words, .count = 3, .dtype = DTYPE_I64};
-    int result = comm_all_reduce(world, NULL, &data, COMM_MAX);
+    int result = comm_all_reduce(world, &data, COMM_MAX);
     *first = words[0] ? world->size - (int)words[0] : -1;
     *is_same = words[1] == -words[2];
     return result;
@@ -52,7 +52,7 @@ int launch_agree(struct launch *launch, int status) {
     launch->is_teller = world->rank == first;
     int64_t theirs = status;
     struct comm_data data = {.send = &theirs, .receive = &theirs, .count = 1, .dtype = DTYPE_I64};
-    found = comm_broadcast(world, NULL, &data, first);
+    found = comm_broadcast(world, &data, first);
     return found ? found : (int)theirs;
 }
 
@@ -96,7 +96,7 @@ int launch_run(const struct launch *launch, int ranks, int (*function)(struct co
 
 void launch_abort(struct comm *world, int status) {
     if (status == STATUS_PEER)
-        comm_barrier(world, NULL); /* ends when the rank that failed comes here */
+        comm_barrier(world); /* ends when the rank that failed comes here */
     comm_abort(world, status_text());
 }
 

@@ -78,7 +78,7 @@ int model_engine_open(const struct model_arguments *arguments, struct comm *worl
 int model_share_ids(struct comm *world, struct token_buffer *ids) {
     int64_t count = (int64_t)ids->count;
     struct comm_data length = {.send = &count, .receive = &count, .count = 1, .dtype = DTYPE_I64};
-    int status = comm_broadcast(world, NULL, &length, 0);
+    int status = comm_broadcast(world, &length, 0);
     if (!status && world->rank > 0)
         ids->count = 0;
     for (int64_t i = 0; i < count && world->rank > 0 && !status; i++)
@@ -86,5 +86,5 @@ int model_share_ids(struct comm *world, struct token_buffer *ids) {
     if (status || count == 0)
         return status;
     struct comm_data data = {.send = ids->ids, .receive = ids->ids, .count = count, .dtype = DTYPE_I32};
-    return comm_broadcast(world, NULL, &data, 0);
+    return comm_broadcast(world, &data, 0);
 }

@@ -149,9 +149,9 @@ static int share_texts(struct scorer *s, int64_t *count, int *read_status) {
     struct comm_data counted = {.send = count, .receive = count, .count = 1, .dtype = DTYPE_I64};
     struct comm_data placed = {
         .send = s->texts, .receive = s->texts, .count = s->capacity * (int64_t)sizeof *s->texts, .dtype = DTYPE_U8};
-    int status = comm_broadcast(s->world, NULL, &counted, 0);
+    int status = comm_broadcast(s->world, &counted, 0);
     if (!status && *count)
-        status = comm_broadcast(s->world, NULL, &placed, 0);
+        status = comm_broadcast(s->world, &placed, 0);
     return status || !*count ? status : model_share_ids(s->world, &s->ids);
 }
 
@@ -175,7 +175,7 @@ static int score_texts(struct scorer *s, int64_t count) {
     if (status || rank->data->size == 1 || rank->place.tensor > 0 || rank->place.pipeline > 0)
         return status;
     struct comm_data data = {.send = scores, .receive = s->logprobs, .count = s->logprob_stride, .dtype = DTYPE_F32};
-    return s->logprob_stride ? comm_all_gather(rank->data, NULL, &data) : STATUS_OK;
+    return s->logprob_stride ? comm_all_gather(rank->data, &data) : STATUS_OK;
 }
 
 /* Nine significant digits give back every float. */

@@ -29,7 +29,7 @@ enum { PART_HEADER_WORDS = sizeof(struct part_header) / sizeof(int64_t) };
 
 static int send_header(struct comm *world, struct part_header *header) {
     struct comm_data data = {.send = header, .count = PART_HEADER_WORDS, .dtype = DTYPE_I64};
-    return comm_send(world, NULL, &data, 0);
+    return comm_send(world, &data, 0);
 }
 
 static int send_bytes(struct comm *world, const char *bytes, int64_t count) {
@@ -37,7 +37,7 @@ static int send_bytes(struct comm *world, const char *bytes, int64_t count) {
     for (int64_t done = 0; done < count && !status; done += PART_CHUNK_BYTES) {
         int64_t now = count - done < PART_CHUNK_BYTES ? count - done : PART_CHUNK_BYTES;
         struct comm_data data = {.send = bytes + done, .count = now, .dtype = DTYPE_U8};
-        status = comm_send(world, NULL, &data, 0);
+        status = comm_send(world, &data, 0);
     }
     return status;
 }
@@ -50,7 +50,7 @@ static int send_file(struct comm *world, int descriptor, int64_t count, const ch
         if (!*result)
             *result = file_pread_all(descriptor, buffer, (size_t)now, done, path);
         struct comm_data data = {.send = buffer, .count = now, .dtype = DTYPE_U8};
-        status = comm_send(world, NULL, &data, 0);
+        status = comm_send(world, &data, 0);
     }
     return status;
 }
@@ -81,7 +81,7 @@ static int receive_bytes(struct comm *world, int from, int64_t count, char *buff
     for (int64_t done = 0; done < count && !status; done += PART_CHUNK_BYTES) {
         int64_t now = count - done < PART_CHUNK_BYTES ? count - done : PART_CHUNK_BYTES;
         struct comm_data data = {.receive = buffer, .count = now, .dtype = DTYPE_U8};
-        status = comm_receive(world, NULL, &data, from);
+        status = comm_receive(world, &data, from);
         if (!status && !*result)
             *result = take(writer, buffer, (size_t)now);
     }
@@ -112,7 +112,7 @@ static int take_ends(struct indexed_writer *writer, const char *bytes, size_t co
 int part_receive(struct comm *world, int from, struct indexed_writer *writer, char *buffer, int *result) {
     struct part_header header = {0};
     struct comm_data data = {.receive = &header, .count = PART_HEADER_WORDS, .dtype = DTYPE_I64};
-    int status = comm_receive(world, NULL, &data, from);
+    int status = comm_receive(world, &data, from);
     if (!status && !*result && writer->sequences + header.sequences > INT32_MAX)
         *result =
             status_fail(STATUS_INVALID, "more than %d sequences: write several datasets and blend them", INT32_MAX);

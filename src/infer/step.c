@@ -138,7 +138,7 @@ static int give_results(struct engine *engine, const struct engine_row *rows, in
                              .dtype = DTYPE_U8};
     int status = STATUS_OK;
     if (engine->holders && wanted)
-        status = comm_broadcast(engine->holders, NULL, &data, (grid->pipeline - 1) * grid->tensor);
+        status = comm_broadcast(engine->holders, &data, (grid->pipeline - 1) * grid->tensor);
     for (int64_t i = 0; i < wanted && !status; i++)
         results[engine->logit_row[i]] = engine->given[i];
     return status;

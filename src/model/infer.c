@@ -60,22 +60,24 @@ int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t 
 static int receive_rows(struct model *model, int64_t rows, void *x) {
     struct rank *rank = model->rank;
     int begun = rank_phase_begin(rank);
-    struct comm_data data = {
-        .receive = x, .count = rows * model->options.config.hidden_size, .dtype = model->options.dtype};
-    int status = rank->is_planning ? STATUS_OK
-                                   : comm_receive(rank->pipeline[PIPELINE_FORWARD], rank->exec.stream, &data,
-                                                  rank->place.pipeline - 1);
+    struct comm_data data = {.receive = x,
+                             .count = rows * model->options.config.hidden_size,
+                             .dtype = model->options.dtype,
+                             .stream = rank->exec.stream};
+    int status =
+        rank->is_planning ? STATUS_OK : comm_receive(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline - 1);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
 static int send_rows(struct model *model, int64_t rows, const void *x) {
     struct rank *rank = model->rank;
     int begun = rank_phase_begin(rank);
-    struct comm_data data = {
-        .send = x, .count = rows * model->options.config.hidden_size, .dtype = model->options.dtype};
-    int status = rank->is_planning
-                     ? STATUS_OK
-                     : comm_send(rank->pipeline[PIPELINE_FORWARD], rank->exec.stream, &data, rank->place.pipeline + 1);
+    struct comm_data data = {.send = x,
+                             .count = rows * model->options.config.hidden_size,
+                             .dtype = model->options.dtype,
+                             .stream = rank->exec.stream};
+    int status =
+        rank->is_planning ? STATUS_OK : comm_send(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline + 1);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
@@ -137,14 +139,14 @@ static int collect_row(struct model *model, const float *own, float *whole) {
     struct rank *rank = model->rank;
     struct stream *stream = rank->exec.stream;
     int64_t V = model->options.config.vocab_size;
-    struct comm_data data = {.send = own, .count = model->share.vocab, .dtype = DTYPE_F32};
+    struct comm_data data = {.send = own, .count = model->share.vocab, .dtype = DTYPE_F32, .stream = stream};
     if (rank->place.tensor > 0)
-        return comm_send(rank->tensor, stream, &data, 0);
+        return comm_send(rank->tensor, &data, 0);
     int status = stream_copy(stream, whole, own, (size_t)model->share.vocab * sizeof *whole);
     for (int t = 1; t < rank->grid.tensor && !status; t++) {
         int64_t first = param_share(V, t, rank->grid.tensor), end = param_share(V, t + 1, rank->grid.tensor);
-        data = (struct comm_data){.receive = whole + first, .count = end - first, .dtype = DTYPE_F32};
-        status = comm_receive(rank->tensor, stream, &data, t);
+        data = (struct comm_data){.receive = whole + first, .count = end - first, .dtype = DTYPE_F32, .stream = stream};
+        status = comm_receive(rank->tensor, &data, t);
     }
     return status;
 }

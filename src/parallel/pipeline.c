@@ -99,9 +99,9 @@ static int post_receive(struct pipeline *pipeline, enum pipeline_step_kind kind,
     int buffer = number % lane->receive_buffers;
     struct comm_data data = {.receive = lane->received + (size_t)buffer * message_bytes(pipeline),
                              .count = pipeline->elements,
-                             .dtype = pipeline->dtype};
-    return comm_receive_start(pipeline->rank->pipeline[kind], pipeline->rank->exec.stream, &data, lane->from,
-                              &lane->receive_requests[buffer]);
+                             .dtype = pipeline->dtype,
+                             .stream = pipeline->rank->exec.stream};
+    return comm_receive_start(pipeline->rank->pipeline[kind], &data, lane->from, &lane->receive_requests[buffer]);
 }
 
 /* Posts as many as there are buffers, of the messages that the steps will take. */
@@ -141,10 +141,10 @@ static int run_step(struct pipeline *pipeline, const struct pipeline_step *step,
         status = post_receive(pipeline, step->kind, step->receive.number + lane->receive_buffers);
     if (status || !sends)
         return status;
-    struct comm_data data = {.send = out, .count = pipeline->elements, .dtype = pipeline->dtype};
+    struct comm_data data = {
+        .send = out, .count = pipeline->elements, .dtype = pipeline->dtype, .stream = rank->exec.stream};
     int begun = rank_phase_begin(rank);
-    status = comm_send_start(rank->pipeline[step->kind], rank->exec.stream, &data, step->send.stage,
-                             &lane->send_requests[place]);
+    status = comm_send_start(rank->pipeline[step->kind], &data, step->send.stage, &lane->send_requests[place]);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 

@@ -94,8 +94,9 @@ int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t co
     if (rank->is_planning || group->size == 1)
         return STATUS_OK;
     int begun = rank_phase_begin(rank);
-    struct comm_data call = {.send = data, .receive = data, .count = count, .dtype = dtype};
-    int status = comm_all_reduce_start(group, rank->exec.stream, &call, COMM_SUM, request);
+    struct comm_data call = {
+        .send = data, .receive = data, .count = count, .dtype = dtype, .stream = rank->exec.stream};
+    int status = comm_all_reduce_start(group, &call, COMM_SUM, request);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
@@ -117,8 +118,8 @@ int rank_gather_start(struct rank *rank, struct comm *group, const void *own, vo
     if (rank->is_planning || group->size == 1)
         return STATUS_OK;
     double start = rank_phase_begin(rank);
-    struct comm_data call = {.send = own, .receive = all, .count = count, .dtype = dtype};
-    int status = comm_all_gather_start(group, rank->exec.stream, &call, request);
+    struct comm_data call = {.send = own, .receive = all, .count = count, .dtype = dtype, .stream = rank->exec.stream};
+    int status = comm_all_gather_start(group, &call, request);
     return rank_phase_end(rank, PHASE_COMM, start, status);
 }
 
@@ -126,8 +127,8 @@ int rank_gather(struct rank *rank, struct comm *group, const void *own, void *al
     if (rank->is_planning || group->size == 1)
         return STATUS_OK;
     int begun = rank_phase_begin(rank);
-    struct comm_data call = {.send = own, .receive = all, .count = count, .dtype = dtype};
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather(group, rank->exec.stream, &call));
+    struct comm_data call = {.send = own, .receive = all, .count = count, .dtype = dtype, .stream = rank->exec.stream};
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather(group, &call));
 }
 
 int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
@@ -136,7 +137,7 @@ int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, v
     if (rank->is_planning || group->size == 1)
         return STATUS_OK;
     int begun = rank_phase_begin(rank);
-    struct comm_data call = {.send = all, .receive = own, .count = count, .dtype = dtype};
-    int status = comm_reduce_scatter_start(group, rank->exec.stream, &call, request);
+    struct comm_data call = {.send = all, .receive = own, .count = count, .dtype = dtype, .stream = rank->exec.stream};
+    int status = comm_reduce_scatter_start(group, &call, request);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }

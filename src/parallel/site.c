@@ -155,7 +155,7 @@ static int gather(struct comm *world, cpu_set_t *set, struct whereabouts **all) 
     if (!*all)
         return status_fail(STATUS_MEMORY, "out of memory");
     struct comm_data data = {.send = &own, .receive = *all, .count = sizeof own / sizeof(int64_t), .dtype = DTYPE_I64};
-    return comm_all_gather(world, NULL, &data);
+    return comm_all_gather(world, &data);
 }
 
 int rank_site_find(struct comm *world, int threads, struct rank_site *site) {

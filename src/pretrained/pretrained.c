@@ -10,7 +10,7 @@ static int find_directory(const char *path, struct comm *world, char directory[P
         return status;
     struct comm_data data = {.send = directory, .receive = directory, .count = PATH_MAX, .dtype = DTYPE_U8};
     status = comm_agree(world, status);
-    return status ? status : comm_broadcast(world, NULL, &data, 0);
+    return status ? status : comm_broadcast(world, &data, 0);
 }
 
 /* The config.json of model->directory. */

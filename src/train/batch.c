@@ -98,7 +98,7 @@ int train_sum_loss(struct trainer *trainer, double *loss) {
     if (!status)
         status = train_sum_over_data(trainer, loss, 1, DTYPE_F64);
     struct comm_data data = {.send = loss, .receive = loss, .count = 1, .dtype = DTYPE_F64};
-    return status ? status : comm_all_reduce(trainer->rank.pipeline[PIPELINE_FORWARD], NULL, &data, COMM_SUM);
+    return status ? status : comm_all_reduce(trainer->rank.pipeline[PIPELINE_FORWARD], &data, COMM_SUM);
 }
 
 int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens, int64_t *labels) {

@@ -35,7 +35,7 @@ int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid) 
 int train_agree(struct trainer *trainer) {
     int64_t words[2] = {stop_requested(), -(int64_t)train_save_progress(trainer)};
     struct comm_data data = {.send = words, .receive = words, .count = 2, .dtype = DTYPE_I64};
-    int status = comm_all_reduce(trainer->world, NULL, &data, COMM_MAX);
+    int status = comm_all_reduce(trainer->world, &data, COMM_MAX);
     trainer->stop = (int)words[0];
     return status ? status : train_save_advance(trainer, (enum ckpt_progress) - words[1]);
 }
@@ -49,5 +49,5 @@ int train_agree_to_start(struct trainer *trainer) {
 
 int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype) {
     struct comm_data data = {.send = values, .receive = values, .count = count, .dtype = dtype};
-    return comm_all_reduce(trainer->rank.data, NULL, &data, COMM_SUM);
+    return comm_all_reduce(trainer->rank.data, &data, COMM_SUM);
 }

@@ -96,7 +96,7 @@ struct held {
 int trainer_tell_memory(struct trainer *trainer) {
     const struct rank_site *site = &trainer->site;
     struct held *all = calloc((size_t)trainer->world->size, sizeof *all), sum = {0};
-    int status = all ? comm_barrier(trainer->world, NULL) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = all ? comm_barrier(trainer->world) : status_fail(STATUS_MEMORY, "out of memory");
     const struct gpt_data_bytes *once = &trainer->plan.of_data; /* the ranks of a process have it once */
     size_t again = site->is_first_in_process ? 0 : once->maps + once->process;
     struct held own = {.host = site->first_on_host,
@@ -104,7 +104,7 @@ int trainer_tell_memory(struct trainer *trainer) {
                        .peak = site->is_first_in_process ? (int64_t)memory_peak() : 0};
     struct comm_data data = {.send = &own, .receive = all, .count = sizeof own / sizeof(int64_t), .dtype = DTYPE_I64};
     if (!status)
-        status = comm_all_gather(trainer->world, NULL, &data);
+        status = comm_all_gather(trainer->world, &data);
     for (int r = 0; r < trainer->world->size && !status; r++)
         if (all[r].host == all[0].host) {
             sum.planned += all[r].planned;

@@ -172,7 +172,7 @@ int trainer_save_begin(struct trainer *trainer) {
 int trainer_save_poll(struct trainer *trainer, bool *is_saved) {
     int64_t word = -(int64_t)train_save_progress(trainer);
     struct comm_data data = {.send = &word, .receive = &word, .count = 1, .dtype = DTYPE_I64};
-    int status = comm_all_reduce(trainer->world, NULL, &data, COMM_MAX);
+    int status = comm_all_reduce(trainer->world, &data, COMM_MAX);
     if (!status)
         status = train_save_advance(trainer, (enum ckpt_progress) - word);
     *is_saved = train_save_progress(trainer) == CKPT_IDLE;

@@ -109,7 +109,7 @@ static int share_data(struct trainer *trainer, int status) {
         gpt_data_close(&copy);
     }
     if (!status)
-        status = comm_all_gather(world, NULL, &data);
+        status = comm_all_gather(world, &data);
     if (!status && !users)
         trainer->data = all[trainer->site.first_in_process];
     free(all);
@@ -253,7 +253,7 @@ int trainer_await_weights(struct trainer *trainer) {
 int train_end_together(struct trainer *trainer) {
     if (trainer_save_wait(trainer))
         log_warning("%s", status_text());
-    return trainer->world->rank > 0 ? comm_barrier(trainer->world, NULL) : STATUS_OK;
+    return trainer->world->rank > 0 ? comm_barrier(trainer->world) : STATUS_OK;
 }
 
 const char *train_not_finite_name(double value) {
@@ -351,7 +351,7 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     double mean = labels > 0 ? loss / (double)labels : 0;
     struct comm_data data = {.send = &mean, .receive = &mean, .count = 1, .dtype = DTYPE_F64};
     if (!status)
-        status = comm_broadcast(trainer->world, NULL, &data, 0);
+        status = comm_broadcast(trainer->world, &data, 0);
     if (status)
         return status;
     *is_done = !trainer->stop;

@@ -316,7 +316,7 @@ static int run_rank(struct comm *world, void *context) {
         run->status[world->rank] = part_save(&part);
         snprintf(run->text[world->rank], sizeof run->text[0], "%s", status_text());
         if (run->fault != FAULT_LOST)
-            status = comm_barrier(world, NULL);
+            status = comm_barrier(world);
     }
     if (has_own_table)
         free(part.table.rows);

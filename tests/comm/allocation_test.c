@@ -14,20 +14,20 @@ static int talk(struct comm *world, struct comm *group, float *numbers) {
     struct comm_data sum = {.send = numbers, .receive = numbers, .count = COUNT, .dtype = DTYPE_F32};
     struct comm_data out = {.send = numbers, .count = COUNT, .dtype = DTYPE_F32};
     struct comm_data in = {.receive = numbers + COUNT, .count = COUNT, .dtype = DTYPE_F32};
-    int status = comm_all_reduce_start(world, NULL, &sum, COMM_SUM, &request);
+    int status = comm_all_reduce_start(world, &sum, COMM_SUM, &request);
     if (!status)
         status = comm_wait(&request);
     if (!status)
-        status = comm_receive_start(world, NULL, &in, last, &request);
+        status = comm_receive_start(world, &in, last, &request);
     if (!status)
-        status = comm_send_start(world, NULL, &out, next, &sending);
+        status = comm_send_start(world, &out, next, &sending);
     if (!status)
         status = comm_wait(&sending);
     if (!status)
         status = comm_wait(&request);
     if (!status)
-        status = comm_broadcast(group, NULL, &sum, 0);
-    return status ? status : comm_barrier(world, NULL);
+        status = comm_broadcast(group, &sum, 0);
+    return status ? status : comm_barrier(world);
 }
 
 static int open_groups(struct comm *world, struct comm *groups[2]) {

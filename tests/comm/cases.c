@@ -68,7 +68,7 @@ struct buffers {
 
 static int reduce_scatter(struct comm *comm, const struct comm_data *data) {
     struct comm_request request;
-    int status = comm_reduce_scatter_start(comm, NULL, data, &request);
+    int status = comm_reduce_scatter_start(comm, data, &request);
     return status ? status : comm_wait(&request);
 }
 
@@ -77,16 +77,16 @@ static int reductions(struct comm *comm, struct buffers m, int64_t count, enum d
     for (int op = COMM_SUM; op <= COMM_MAX; op++) {
         expected(m.c, comm->size, 0, count, dtype, op);
         fill(m.a, comm->rank, 0, count, dtype);
-        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){m.a, m.b, count, dtype}, op));
+        expect_ok(comm_all_reduce(comm, &(struct comm_data){m.a, m.b, count, dtype, NULL}, op));
         expect(!memcmp(m.b, m.c, bytes));
-        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){m.a, m.a, count, dtype}, op));
+        expect_ok(comm_all_reduce(comm, &(struct comm_data){m.a, m.a, count, dtype, NULL}, op));
         expect(!memcmp(m.a, m.c, bytes));
     }
     expected(m.c, comm->size, count * comm->rank, count, dtype, COMM_SUM);
     fill(m.a, comm->rank, 0, count * comm->size, dtype);
-    expect_ok(reduce_scatter(comm, &(struct comm_data){m.a, m.b, count, dtype}));
+    expect_ok(reduce_scatter(comm, &(struct comm_data){m.a, m.b, count, dtype, NULL}));
     expect(!memcmp(m.b, m.c, bytes));
-    expect_ok(reduce_scatter(comm, &(struct comm_data){m.a, m.a + mine, count, dtype}));
+    expect_ok(reduce_scatter(comm, &(struct comm_data){m.a, m.a + mine, count, dtype, NULL}));
     expect(!memcmp(m.a + mine, m.c, bytes));
     return STATUS_OK;
 }
@@ -97,19 +97,19 @@ static int moves(struct comm *comm, struct buffers m, int64_t count, enum dtype 
     for (int r = 0; r < size; r++)
         fill(m.c + bytes * (size_t)r, r, 0, count, dtype);
     fill(m.a, comm->rank, 0, count, dtype);
-    expect_ok(comm_all_gather(comm, NULL, &(struct comm_data){m.a, m.b, count, dtype}));
+    expect_ok(comm_all_gather(comm, &(struct comm_data){m.a, m.b, count, dtype, NULL}));
     expect(!memcmp(m.b, m.c, bytes * (size_t)size));
     memset(m.b, 0, bytes * (size_t)size);
     fill(m.b + mine, comm->rank, 0, count, dtype);
-    expect_ok(comm_all_gather(comm, NULL, &(struct comm_data){m.b + mine, m.b, count, dtype}));
+    expect_ok(comm_all_gather(comm, &(struct comm_data){m.b + mine, m.b, count, dtype, NULL}));
     expect(!memcmp(m.b, m.c, bytes * (size_t)size));
 
     for (int root = 0; root < size; root++) {
         memset(m.b, 0, bytes);
-        expect_ok(comm_broadcast(comm, NULL, &(struct comm_data){m.a, m.b, count, dtype}, root));
+        expect_ok(comm_broadcast(comm, &(struct comm_data){m.a, m.b, count, dtype, NULL}, root));
         expect(!memcmp(m.b, m.c + bytes * (size_t)root, bytes));
         fill(m.b, comm->rank, 0, count, dtype);
-        expect_ok(comm_broadcast(comm, NULL, &(struct comm_data){m.b, m.b, count, dtype}, root));
+        expect_ok(comm_broadcast(comm, &(struct comm_data){m.b, m.b, count, dtype, NULL}, root));
         expect(!memcmp(m.b, m.c + bytes * (size_t)root, bytes));
     }
     return STATUS_OK;
@@ -122,8 +122,8 @@ static int messages(struct comm *comm, struct buffers m, int64_t count, enum dty
         int to = (comm->rank + step) % comm->size, from = (comm->rank + comm->size - step) % comm->size;
         struct comm_request sending, receiving;
         memset(m.b, 0, bytes);
-        expect_ok(comm_receive_start(comm, NULL, &(struct comm_data){NULL, m.b, count, dtype}, from, &receiving));
-        expect_ok(comm_send_start(comm, NULL, &(struct comm_data){m.a, NULL, count, dtype}, to, &sending));
+        expect_ok(comm_receive_start(comm, &(struct comm_data){NULL, m.b, count, dtype, NULL}, from, &receiving));
+        expect_ok(comm_send_start(comm, &(struct comm_data){m.a, NULL, count, dtype, NULL}, to, &sending));
         expect_ok(comm_wait(&sending));
         expect_ok(comm_wait(&receiving));
         fill(m.c, from, 0, count, dtype);
@@ -132,14 +132,14 @@ static int messages(struct comm *comm, struct buffers m, int64_t count, enum dty
     /* Down the line and back, as a pipeline. */
     int last = comm->size - 1;
     if (comm->rank > 0)
-        expect_ok(comm_receive(comm, NULL, &(struct comm_data){NULL, m.b, count, dtype}, comm->rank - 1));
+        expect_ok(comm_receive(comm, &(struct comm_data){NULL, m.b, count, dtype, NULL}, comm->rank - 1));
     if (comm->rank < last) {
         expect_ok(
-            comm_send(comm, NULL, &(struct comm_data){comm->rank ? m.b : m.a, NULL, count, dtype}, comm->rank + 1));
-        expect_ok(comm_receive(comm, NULL, &(struct comm_data){NULL, m.b, count, dtype}, comm->rank + 1));
+            comm_send(comm, &(struct comm_data){comm->rank ? m.b : m.a, NULL, count, dtype, NULL}, comm->rank + 1));
+        expect_ok(comm_receive(comm, &(struct comm_data){NULL, m.b, count, dtype, NULL}, comm->rank + 1));
     }
     if (comm->rank > 0)
-        expect_ok(comm_send(comm, NULL, &(struct comm_data){m.b, NULL, count, dtype}, comm->rank - 1));
+        expect_ok(comm_send(comm, &(struct comm_data){m.b, NULL, count, dtype, NULL}, comm->rank - 1));
     fill(m.c, 0, 0, count, dtype);
     expect(comm->size == 1 || !memcmp(m.b, m.c, bytes));
     return STATUS_OK;
@@ -203,13 +203,13 @@ static int started_in_any_order(struct comm *comm) {
         fill(max, rank, 0, LONG, DTYPE_F32);
         fill(whole, rank, 0, (int64_t)LONG * size, DTYPE_F32);
         status =
-            comm_all_reduce_start(comm, NULL, &(struct comm_data){sum, sum, LONG, DTYPE_F32}, COMM_SUM, &request[0]);
+            comm_all_reduce_start(comm, &(struct comm_data){sum, sum, LONG, DTYPE_F32, NULL}, COMM_SUM, &request[0]);
         status = status ? status
-                        : comm_reduce_scatter_start(comm, NULL, &(struct comm_data){whole, scattered, LONG, DTYPE_F32},
+                        : comm_reduce_scatter_start(comm, &(struct comm_data){whole, scattered, LONG, DTYPE_F32, NULL},
                                                     &request[1]);
-        status = status ? status : comm_barrier(comm, NULL); /* a whole one between started ones */
+        status = status ? status : comm_barrier(comm); /* a whole one between started ones */
         status = status ? status
-                        : comm_all_reduce_start(comm, NULL, &(struct comm_data){max, max, LONG, DTYPE_F32}, COMM_MAX,
+                        : comm_all_reduce_start(comm, &(struct comm_data){max, max, LONG, DTYPE_F32, NULL}, COMM_MAX,
                                                 &request[2]);
         for (int i = 0; i < 3 && !status; i++) /* each rank in another order */
             status = comm_wait(&request[(round + rank) % 2 ? i : 2 - i]);
@@ -242,9 +242,10 @@ static int started_messages(struct comm *comm) {
         for (int i = 0; i < DEPTH; i++) {
             for (int k = 0; k < LENGTH; k++)
                 out[i][k] = comm->rank * 1000000 + round * 1000 + i;
-            struct comm_data to = {out[i], NULL, LENGTH, DTYPE_I64}, from = {NULL, in[i], LENGTH, DTYPE_I64};
-            expect_ok(comm_receive_start(comm, NULL, &from, before, &receives[i]));
-            expect_ok(comm_send_start(comm, NULL, &to, next, &sends[i]));
+            struct comm_data to = {out[i], NULL, LENGTH, DTYPE_I64, NULL},
+                             from = {NULL, in[i], LENGTH, DTYPE_I64, NULL};
+            expect_ok(comm_receive_start(comm, &from, before, &receives[i]));
+            expect_ok(comm_send_start(comm, &to, next, &sends[i]));
         }
         for (int i = 0; i < DEPTH; i++)
             expect_ok(comm_wait(&receives[(i + round) % DEPTH]));
@@ -262,12 +263,12 @@ static int started_messages(struct comm *comm) {
 static int many_small_ones(struct comm *comm) {
     for (int64_t i = 0; i < 3000; i++) {
         int64_t values[3] = {i, comm->rank, 1};
-        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){values, values, 3, DTYPE_I64}, COMM_SUM));
+        expect_ok(comm_all_reduce(comm, &(struct comm_data){values, values, 3, DTYPE_I64, NULL}, COMM_SUM));
         expect(values[0] == i * comm->size && values[2] == comm->size);
         if (i % 7 == comm->rank)
             sched_yield();
         if (i % 50 == 0)
-            expect_ok(comm_barrier(comm, NULL));
+            expect_ok(comm_barrier(comm));
     }
     return STATUS_OK;
 }
@@ -275,7 +276,7 @@ static int many_small_ones(struct comm *comm) {
 /* The digits of a sum show which ranks took part. */
 static int sum_of_powers(struct comm *comm, int world_rank, int64_t *sum) {
     int64_t one = INT64_C(1) << (4 * world_rank);
-    return comm_all_reduce(comm, NULL, &(struct comm_data){&one, sum, 1, DTYPE_I64}, COMM_SUM);
+    return comm_all_reduce(comm, &(struct comm_data){&one, sum, 1, DTYPE_I64, NULL}, COMM_SUM);
 }
 
 static int subgroups(struct comm *world) {
@@ -297,7 +298,7 @@ static int subgroups(struct comm *world) {
     expect_ok(comm_subgroup(half, ranks, half->size, &reversed));
     expect(reversed->rank == half->size - 1 - half->rank);
     int64_t number = world->rank, first = -1;
-    expect_ok(comm_broadcast(reversed, NULL, &(struct comm_data){&number, &first, 1, DTYPE_I64}, 0));
+    expect_ok(comm_broadcast(reversed, &(struct comm_data){&number, &first, 1, DTYPE_I64, NULL}, 0));
     expect(first == world->rank % 2 + 2 * (half->size - 1));
 
     expect_ok(comm_subgroup(world, &world->rank, 1, &alone));
@@ -328,17 +329,17 @@ static int bits_are_the_same(struct comm *comm) {
     for (int round = 0; round < AGAIN && !status; round++) {
         for (int i = 0; i < (round * 7 + comm->rank * 3) % 11; i++)
             sched_yield();
-        status = comm_all_reduce(comm, NULL, &(struct comm_data){own, sum, N, DTYPE_F32}, COMM_SUM);
+        status = comm_all_reduce(comm, &(struct comm_data){own, sum, N, DTYPE_F32, NULL}, COMM_SUM);
         if (round == 0 && !status) { /* rank 0's bits for everybody */
             memcpy(first, sum, N * sizeof *sum);
-            status = comm_broadcast(comm, NULL, &(struct comm_data){first, first, N, DTYPE_F32}, 0);
+            status = comm_broadcast(comm, &(struct comm_data){first, first, N, DTYPE_F32, NULL}, 0);
         }
         is_same = is_same && !status && !memcmp(first, sum, N * sizeof *sum);
     }
     /* In pieces of any size: the same bits again. */
     for (int64_t at = 0, piece = 1; at < N && !status; at += piece, piece = piece * 3 + 1) {
         piece = N - at < piece ? N - at : piece;
-        status = comm_all_reduce(comm, NULL, &(struct comm_data){own + at, sum + at, piece, DTYPE_F32}, COMM_SUM);
+        status = comm_all_reduce(comm, &(struct comm_data){own + at, sum + at, piece, DTYPE_F32, NULL}, COMM_SUM);
     }
     is_same = is_same && !memcmp(first, sum, N * sizeof *sum);
     if (status)
@@ -353,8 +354,8 @@ static int nan_is_not_hidden(struct comm *comm) {
     for (int who = 0; who < comm->size; who++) {
         float value = comm->rank == who ? NAN : 1;
         uint16_t narrow = bf16_from_float(value);
-        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){&value, &value, 1, DTYPE_F32}, COMM_MAX));
-        expect_ok(comm_all_reduce(comm, NULL, &(struct comm_data){&narrow, &narrow, 1, DTYPE_BF16}, COMM_MAX));
+        expect_ok(comm_all_reduce(comm, &(struct comm_data){&value, &value, 1, DTYPE_F32, NULL}, COMM_MAX));
+        expect_ok(comm_all_reduce(comm, &(struct comm_data){&narrow, &narrow, 1, DTYPE_BF16, NULL}, COMM_MAX));
         expect(isnan(value) && isnan(bf16_to_float(narrow)));
     }
     return STATUS_OK;
@@ -390,6 +391,6 @@ int cases_run(struct comm *world, void *context) {
     expect_ok(bits_are_the_same(world));
     expect_ok(nan_is_not_hidden(world));
     expect_ok(failures_are_told_once(world));
-    expect_ok(comm_barrier(world, NULL));
+    expect_ok(comm_barrier(world));
     return STATUS_OK;
 }

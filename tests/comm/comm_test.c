@@ -41,8 +41,8 @@ static int with_a_stream(struct comm *world, void *context) {
     for (int i = 0; i < 1000; i++)
         numbers[i] = (float)(i * (world->rank + 1));
     expect_ok(stream_copy_to_device(stream, memory, numbers, sizeof numbers));
-    expect_ok(comm_all_reduce(world, stream, &(struct comm_data){memory, memory, 1000, DTYPE_F32}, COMM_SUM));
-    expect_ok(comm_barrier(world, stream));
+    expect_ok(comm_all_reduce(world, &(struct comm_data){memory, memory, 1000, DTYPE_F32, stream}, COMM_SUM));
+    expect_ok(comm_barrier(world));
     expect_ok(stream_copy_to_host(stream, numbers, memory, sizeof numbers));
     expect_ok(stream_wait(stream));
     for (int i = 0; i < 1000; i++)
@@ -70,12 +70,12 @@ static int call_differently(struct comm *world, void *context) {
     double in[64] = {0}, out[64 * 8];
     bool is_odd = world->rank == 2;
     struct comm_data data = {in, out, is_odd && difference == OTHER_COUNT ? 9 : 8,
-                             is_odd && difference == OTHER_TYPE ? DTYPE_BF16 : DTYPE_F32};
+                             is_odd && difference == OTHER_TYPE ? DTYPE_BF16 : DTYPE_F32, NULL};
     if (difference == OTHER_ROOT)
-        return comm_broadcast(world, NULL, &data, is_odd ? 1 : 0);
+        return comm_broadcast(world, &data, is_odd ? 1 : 0);
     if (difference == OTHER_KIND && is_odd)
-        return comm_all_gather(world, NULL, &data);
-    return comm_all_reduce(world, NULL, &data, is_odd && difference == OTHER_OP ? COMM_MAX : COMM_SUM);
+        return comm_all_gather(world, &data);
+    return comm_all_reduce(world, &data, is_odd && difference == OTHER_OP ? COMM_MAX : COMM_SUM);
 }
 
 static void different_calls_are_named(void **state) {
@@ -98,10 +98,10 @@ static int message_differently(struct comm *world, void *context) {
     (void)context;
     float numbers[16] = {0};
     if (world->rank == 1)
-        return comm_send(world, NULL, &(struct comm_data){numbers, NULL, 8, DTYPE_F32}, 2);
+        return comm_send(world, &(struct comm_data){numbers, NULL, 8, DTYPE_F32, NULL}, 2);
     if (world->rank == 2)
-        return comm_receive(world, NULL, &(struct comm_data){NULL, numbers, 9, DTYPE_I32}, 1);
-    return comm_barrier(world, NULL);
+        return comm_receive(world, &(struct comm_data){NULL, numbers, 9, DTYPE_I32, NULL}, 1);
+    return comm_barrier(world);
 }
 
 static void a_different_message_is_named(void **state) {
@@ -136,16 +136,16 @@ static int wait_somewhere(struct comm *world, enum place place) {
     struct comm *group;
     struct comm_request request;
     double value = 1;
-    struct comm_data data = {&value, &value, 1, DTYPE_F64};
+    struct comm_data data = {&value, &value, 1, DTYPE_F64, NULL};
     switch (place) {
     case IN_BARRIER:
-        return comm_barrier(world, NULL);
+        return comm_barrier(world);
     case IN_MESSAGE:
-        return comm_receive(world, NULL, &data, 2);
+        return comm_receive(world, &data, 2);
     case IN_SUBGROUP:
         return comm_subgroup(world, (int[]){0, 1, 2, 3}, 4, &group);
     default:
-        expect_ok(comm_all_reduce_start(world, NULL, &data, COMM_SUM, &request));
+        expect_ok(comm_all_reduce_start(world, &data, COMM_SUM, &request));
         return comm_wait(&request);
     }
 }
@@ -159,7 +159,7 @@ static int fail_among_others(struct comm *world, void *context) {
     int status = wait_somewhere(world, failure->place);
     failure->released += status == STATUS_PEER;
     snprintf(failure->text[world->rank], sizeof failure->text[0], "%s", status_text());
-    int again = comm_barrier(world, NULL); /* a failed world stays so */
+    int again = comm_barrier(world); /* a failed world stays so */
     expect(again == status);
     return status;
 }
@@ -191,19 +191,20 @@ static int fail_in_the_middle(struct comm *world, void *context) {
     float *numbers = calloc(N, sizeof *numbers);
     expect(numbers);
     struct comm_request requests[2] = {0};
-    struct comm_data data = {numbers, numbers, N / 2, DTYPE_F32};
-    struct comm_data more = {numbers + N / 2, numbers + N / 2, N / 2, DTYPE_F32};
+    struct comm_data data = {numbers, numbers, N / 2, DTYPE_F32, NULL};
+    struct comm_data more = {numbers + N / 2, numbers + N / 2, N / 2, DTYPE_F32, NULL};
     for (int i = 0; i < 20 && !status; i++) {
-        status = comm_all_reduce_start(world, NULL, &data, COMM_SUM, &requests[0]);
-        status = status ? status : comm_all_reduce_start(world, NULL, &more, COMM_MAX, &requests[1]);
+        status = comm_all_reduce_start(world, &data, COMM_SUM, &requests[0]);
+        status = status ? status : comm_all_reduce_start(world, &more, COMM_MAX, &requests[1]);
         if (!status && world->rank == round % 3 && i == round % 20)
             status = status_fail(STATUS_IO, "torn off");
         status = status ? status : comm_wait(&requests[0]);
         status = status ? status : comm_wait(&requests[1]);
         int next = (world->rank + 1) % world->size, before = (world->rank + 2) % world->size;
-        struct comm_data out = {numbers, NULL, N / 2, DTYPE_F32}, in = {NULL, numbers + N / 2, N / 2, DTYPE_F32};
-        status = status ? status : comm_receive_start(world, NULL, &in, before, &requests[0]);
-        status = status ? status : comm_send_start(world, NULL, &out, next, &requests[1]);
+        struct comm_data out = {numbers, NULL, N / 2, DTYPE_F32, NULL},
+                         in = {NULL, numbers + N / 2, N / 2, DTYPE_F32, NULL};
+        status = status ? status : comm_receive_start(world, &in, before, &requests[0]);
+        status = status ? status : comm_send_start(world, &out, next, &requests[1]);
         status = status ? status : comm_wait(&requests[1]);
         status = status ? status : comm_wait(&requests[0]);
     }
@@ -226,26 +227,27 @@ static int refuse(struct comm *world, void *context) {
     float numbers[64] = {0};
     struct comm *group;
     struct comm_request requests[COMM_STARTED_MAX + 1];
-    struct comm_data data = {numbers, numbers, 8, DTYPE_F32};
-    struct comm_data shifted = {numbers, numbers + 1, 8, DTYPE_F32}, unsummed = {numbers, numbers, 8, DTYPE_U8};
-    expect(comm_all_reduce(world, NULL, &shifted, COMM_SUM) == STATUS_INVALID && strstr(status_text(), "overlap"));
-    expect(comm_all_gather(world, NULL, &shifted) == STATUS_INVALID);
-    expect(comm_reduce_scatter_start(world, NULL, &unsummed, &requests[0]) == STATUS_UNSUPPORTED &&
+    struct comm_data data = {numbers, numbers, 8, DTYPE_F32, NULL};
+    struct comm_data shifted = {numbers, numbers + 1, 8, DTYPE_F32, NULL},
+                     unsummed = {numbers, numbers, 8, DTYPE_U8, NULL};
+    expect(comm_all_reduce(world, &shifted, COMM_SUM) == STATUS_INVALID && strstr(status_text(), "overlap"));
+    expect(comm_all_gather(world, &shifted) == STATUS_INVALID);
+    expect(comm_reduce_scatter_start(world, &unsummed, &requests[0]) == STATUS_UNSUPPORTED &&
            strstr(status_text(), "uint8"));
-    expect(comm_broadcast(world, NULL, &data, 5) == STATUS_INVALID && strstr(status_text(), "ranks 0 to 1"));
-    expect(comm_send(world, NULL, &data, world->rank) == STATUS_INVALID && strstr(status_text(), "itself"));
-    expect(comm_all_reduce(world, NULL, &(struct comm_data){numbers, NULL, 8, DTYPE_F32}, COMM_SUM) == STATUS_INVALID);
-    expect(comm_all_reduce(world, NULL, &(struct comm_data){numbers, numbers, -1, DTYPE_F32}, COMM_SUM) ==
+    expect(comm_broadcast(world, &data, 5) == STATUS_INVALID && strstr(status_text(), "ranks 0 to 1"));
+    expect(comm_send(world, &data, world->rank) == STATUS_INVALID && strstr(status_text(), "itself"));
+    expect(comm_all_reduce(world, &(struct comm_data){numbers, NULL, 8, DTYPE_F32, NULL}, COMM_SUM) == STATUS_INVALID);
+    expect(comm_all_reduce(world, &(struct comm_data){numbers, numbers, -1, DTYPE_F32, NULL}, COMM_SUM) ==
            STATUS_INVALID);
     expect(comm_subgroup(world, (int[]){0, 2}, 2, &group) == STATUS_INVALID);
     expect(comm_subgroup(world, (int[]){1, 1}, 2, &group) == STATUS_INVALID);
     expect(comm_subgroup(world, (int[]){1 - world->rank}, 1, &group) == STATUS_INVALID);
     for (int i = 0; i < COMM_STARTED_MAX; i++)
-        expect_ok(comm_all_reduce_start(world, NULL, &data, COMM_MAX, &requests[i]));
-    expect(comm_all_reduce_start(world, NULL, &data, COMM_MAX, &requests[COMM_STARTED_MAX]) == STATUS_INVALID);
+        expect_ok(comm_all_reduce_start(world, &data, COMM_MAX, &requests[i]));
+    expect(comm_all_reduce_start(world, &data, COMM_MAX, &requests[COMM_STARTED_MAX]) == STATUS_INVALID);
     for (int i = 0; i < COMM_STARTED_MAX; i++)
         expect_ok(comm_wait(&requests[i]));
-    return comm_barrier(world, NULL);
+    return comm_barrier(world);
 }
 
 static void wrong_calls_are_refused_and_harm_nobody(void **state) {
@@ -275,7 +277,7 @@ static int compare_facts(struct comm *world, void *context) {
     int status = comm_same(world, &facts);
     facts_free(&facts);
     expect(is_other ? status == STATUS_INVALID : !status);
-    return status ? status : comm_barrier(world, NULL);
+    return status ? status : comm_barrier(world);
 }
 
 static void the_first_fact_that_differs_is_named_by_its_rank(void **state) {

@@ -8,17 +8,17 @@
 
 static int mismatch(struct comm *world) {
     float in[8] = {0}, out[32];
-    struct comm_data data = {in, out, 8, DTYPE_F32};
-    return world->rank == 2 ? comm_all_gather(world, NULL, &data) : comm_all_reduce(world, NULL, &data, COMM_SUM);
+    struct comm_data data = {in, out, 8, DTYPE_F32, NULL};
+    return world->rank == 2 ? comm_all_gather(world, &data) : comm_all_reduce(world, &data, COMM_SUM);
 }
 
 static int message(struct comm *world) {
     float numbers[16] = {0};
     if (world->rank == 0)
-        expect_ok(comm_send(world, NULL, &(struct comm_data){numbers, NULL, 8, DTYPE_F32}, 1));
+        expect_ok(comm_send(world, &(struct comm_data){numbers, NULL, 8, DTYPE_F32, NULL}, 1));
     else
-        return comm_receive(world, NULL, &(struct comm_data){NULL, numbers, 9, DTYPE_I32}, 0);
-    return comm_barrier(world, NULL);
+        return comm_receive(world, &(struct comm_data){NULL, numbers, 9, DTYPE_I32, NULL}, 0);
+    return comm_barrier(world);
 }
 
 /* Looks at memory that another thread writes, for a minute. */
@@ -43,12 +43,12 @@ static int travels(struct comm *world) {
     for (int64_t i = 0; i < N * (int64_t)size; i++)
         whole[i] = 1;
     struct comm_request requests[5];
-    expect_ok(comm_barrier(world, NULL));
-    expect_ok(comm_all_reduce_start(world, NULL, &(struct comm_data){sum, sum, N, DTYPE_F32}, COMM_MAX, &requests[0]));
-    expect_ok(comm_reduce_scatter_start(world, NULL, &(struct comm_data){whole, part, N, DTYPE_F32}, &requests[1]));
-    expect_ok(comm_all_gather_start(world, NULL, &(struct comm_data){own, all, N, DTYPE_F32}, &requests[2]));
-    expect_ok(comm_receive_start(world, NULL, &(struct comm_data){NULL, in, N, DTYPE_F32}, before, &requests[3]));
-    expect_ok(comm_send_start(world, NULL, &(struct comm_data){out, NULL, N, DTYPE_F32}, next, &requests[4]));
+    expect_ok(comm_barrier(world));
+    expect_ok(comm_all_reduce_start(world, &(struct comm_data){sum, sum, N, DTYPE_F32, NULL}, COMM_MAX, &requests[0]));
+    expect_ok(comm_reduce_scatter_start(world, &(struct comm_data){whole, part, N, DTYPE_F32, NULL}, &requests[1]));
+    expect_ok(comm_all_gather_start(world, &(struct comm_data){own, all, N, DTYPE_F32, NULL}, &requests[2]));
+    expect_ok(comm_receive_start(world, &(struct comm_data){NULL, in, N, DTYPE_F32, NULL}, before, &requests[3]));
+    expect_ok(comm_send_start(world, &(struct comm_data){out, NULL, N, DTYPE_F32, NULL}, next, &requests[4]));
     expect(becomes(&sum[N - 1], (float)size) && becomes(&sum[0], (float)size));
     expect(becomes(&part[N - 1], (float)size));
     for (size_t r = 0; r < size; r++)
@@ -57,11 +57,11 @@ static int travels(struct comm *world) {
     for (int i = 0; i < 5; i++)
         expect_ok(comm_wait(&requests[i]));
     free(memory);
-    return comm_barrier(world, NULL);
+    return comm_barrier(world);
 }
 
 static int told_to_fail(struct comm *world) {
-    return world->rank == 1 ? status_fail(STATUS_INVALID, "it was told to") : comm_barrier(world, NULL);
+    return world->rank == 1 ? status_fail(STATUS_INVALID, "it was told to") : comm_barrier(world);
 }
 
 int main(int count, char **words) {

@@ -433,7 +433,7 @@ static int group_start(struct comm *comm, struct comm_request *request) {
     return group->real->backend->start(group->real, request);
 }
 
-static const struct comm_backend noted_backend = {.name = "noted", .start = group_start};
+static const struct comm_backend noted_backend = {.name = "noted", .meets_on_host = true, .start = group_start};
 
 struct forward {
     struct tuned_options options;

@@ -227,7 +227,7 @@ static int counted_start(struct comm *comm, struct comm_request *request) {
     return group->real->backend->start(group->real, request);
 }
 
-static const struct comm_backend counted_backend = {.name = "counted", .start = counted_start};
+static const struct comm_backend counted_backend = {.name = "counted", .meets_on_host = true, .start = counted_start};
 
 struct staged {
     struct prompt_stack stack;

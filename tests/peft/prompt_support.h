@@ -132,9 +132,9 @@ static inline int prompt_move(struct prompt_run *run, bool sends, void *data, en
     struct comm_data call = {.send = sends ? data : NULL,
                              .receive = sends ? NULL : data,
                              .count = model_stream_elements(run->model),
-                             .dtype = peft_store(run->peft)->dtype};
-    return sends ? comm_send(run->rank.pipeline[kind], run->rank.exec.stream, &call, to)
-                 : comm_receive(run->rank.pipeline[kind], run->rank.exec.stream, &call, to);
+                             .dtype = peft_store(run->peft)->dtype,
+                             .stream = run->rank.exec.stream};
+    return sends ? comm_send(run->rank.pipeline[kind], &call, to) : comm_receive(run->rank.pipeline[kind], &call, to);
 }
 
 /* A micro batch through all stages, forward and (unless it is evaluated) back. */
