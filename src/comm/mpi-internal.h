@@ -6,14 +6,17 @@
 
 #include <mpi.h>
 
-/* Windows of a group under way at once: while one is summed the next one travels. */
-enum { MPI_WINDOWS = 2 };
+/* The most windows of a group under way at once: while one is summed the next ones travel. Many short pieces keep a
+ * link busier than few long ones: at 1 Gbit/s between two ranks, 8 of 128 KiB reach 0.97 of what a socket does, 2 of
+ * 512 KiB 0.77. */
+enum { MPI_WINDOWS = 8 };
 
 /* Elements [first, first + count) of a collective on their way; of a reduce-scatter, these of every rank's part. */
 struct mpi_window {
     struct comm_request *request;
     int64_t first, count;
-    bool is_spreading;  /* of an all-reduce: this rank's sum goes to the others, and theirs come */
+    bool is_spreading; /* of an all-reduce: this rank's sum goes to the others, and theirs come */
+    bool is_done;
     char *scratch;      /* [size - 1][piece_bytes]: what the others send to be summed */
     MPI_Request *moves; /* [2 * size]; all have arrived when the first move_count have */
     int move_count;
@@ -37,8 +40,8 @@ struct mpi_comm {
     char failure_text[COMM_TEXT_BYTES * 4];
     bool is_mismatch; /* the ranks' next collectives differ */
 
-    struct mpi_window windows[MPI_WINDOWS]; /* a ring */
-    int window_first, window_count;
+    struct mpi_window windows[MPI_WINDOWS]; /* a ring of window_most */
+    int window_first, window_count, window_most;
     size_t piece_bytes;  /* what one rank sends at once of a sum; a multiple of 64 */
     const void **source; /* [size] */
 };
@@ -82,9 +85,9 @@ int mpi_finish(struct comm *comm, struct comm_request *request);
 
 /* Begins the next window of comm->unbegun, which all ranks have agreed on; a window of the ring is free. */
 int mpi_window_begin(struct mpi_comm *comm);
-/* Moves the oldest window, if there is one; *has_moved: whether anything came of it. When a request's last window is
- * done, request->finished is its count. */
-int mpi_window_advance(struct mpi_comm *comm, bool *has_moved);
+/* Moves all windows; *has_moved: whether anything came of it. When a request's last window is done, request->finished
+ * is its count. */
+int mpi_windows_advance(struct mpi_comm *comm, bool *has_moved);
 
 /* Whether the group is one of this backend. */
 bool comm_is_mpi(const struct comm *comm);

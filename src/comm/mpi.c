@@ -3,8 +3,9 @@
 
 #include <stdlib.h>
 
-/* What all windows of a group hold of the others, as long as a piece is not too small for a message. */
-enum { SCRATCH_BYTES = 1 << 20, PIECE_BYTES_MIN = 64 * 1024 };
+/* What all windows of a group hold of the others, in pieces that are long enough for messages, and of many ranks the
+ * least that two windows need. */
+enum { SCRATCH_BYTES = 1 << 20, PIECE_BYTES_MIN = 64 * 1024, WINDOWS_MIN = 2 };
 
 static void comm_free(struct mpi_comm *comm) {
     if (comm->work != MPI_COMM_NULL)
@@ -67,10 +68,12 @@ static struct mpi_comm *comm_new(int rank, int size) {
     comm->piece_bytes = SCRATCH_BYTES / MPI_WINDOWS / others / 64 * 64;
     if (comm->piece_bytes < PIECE_BYTES_MIN)
         comm->piece_bytes = PIECE_BYTES_MIN;
+    size_t windows = SCRATCH_BYTES / (comm->piece_bytes * others);
+    comm->window_most = windows > WINDOWS_MIN ? (int)windows : WINDOWS_MIN;
     comm->world_rank = calloc((size_t)size, sizeof *comm->world_rank);
     comm->source = calloc((size_t)size, sizeof *comm->source);
     bool is_whole = comm->world_rank && comm->source;
-    for (int i = 0; i < MPI_WINDOWS; i++) {
+    for (int i = 0; i < comm->window_most; i++) {
         struct mpi_window *window = &comm->windows[i];
         window->scratch = aligned_alloc(64, comm->piece_bytes * others);
         window->moves = calloc(2 * (size_t)size, sizeof(MPI_Request));

@@ -188,7 +188,7 @@ static int have_agreed(struct mpi_comm *comm, bool *have_agreed) {
 
 /* Begins what all ranks have come to, as long as there are windows. */
 static int begin_windows(struct mpi_comm *comm) {
-    while (comm->unbegun && comm->window_count < MPI_WINDOWS) {
+    while (comm->unbegun && comm->window_count < comm->window_most) {
         struct comm_request *request = comm->unbegun;
         bool is_ready;
         int status = have_agreed(comm, &is_ready);
@@ -221,7 +221,7 @@ void mpi_advance(struct mpi_comm *comm) {
     while (has_moved && comm->oldest && !comm->failure && !comm->is_mismatch && !status) {
         status = begin_windows(comm);
         if (!status)
-            status = mpi_window_advance(comm, &has_moved);
+            status = mpi_windows_advance(comm, &has_moved);
         retire(comm);
     }
     if (status) {

@@ -147,31 +147,22 @@ static int64_t window_elements(const struct mpi_comm *comm, const struct comm_ca
 
 int mpi_window_begin(struct mpi_comm *comm) {
     struct comm_request *request = comm->unbegun;
-    struct mpi_window *window = &comm->windows[(comm->window_first + comm->window_count) % MPI_WINDOWS];
+    struct mpi_window *window = &comm->windows[(comm->window_first + comm->window_count) % comm->window_most];
     int64_t left = request->call.data.count - request->begun, most = window_elements(comm, &request->call);
     window->request = request;
     window->first = request->begun;
     window->count = left < most ? left : most;
-    window->is_spreading = false;
+    window->is_spreading = window->is_done = false;
     window->move_count = 0;
     request->begun += window->count;
     comm->window_count++;
     return is_in_windows(&request->call) ? begin_exchange(comm, window) : begin_whole(comm, window);
 }
 
-int mpi_window_advance(struct mpi_comm *comm, bool *has_moved) {
-    struct mpi_window *window = &comm->windows[comm->window_first];
-    int have_arrived = 0;
-    *has_moved = false;
-    if (comm->window_count == 0)
-        return STATUS_OK;
-    int code = MPI_Testall(window->move_count, window->moves, &have_arrived, MPI_STATUSES_IGNORE);
-    int status = mpi_status(comm, code, "exchange of a collective");
-    if (status || !have_arrived)
-        return status;
-    *has_moved = true;
-    window->move_count = 0;
+/* What a window's messages brought, all of which have arrived. */
+static int use(struct mpi_comm *comm, struct mpi_window *window) {
     const struct comm_call *call = &window->request->call;
+    window->move_count = 0;
     if (is_short(call))
         combine_short(comm, window);
     else if (is_in_windows(call) && !window->is_spreading) {
@@ -179,8 +170,36 @@ int mpi_window_advance(struct mpi_comm *comm, bool *has_moved) {
         if (call->kind == COMM_ALL_REDUCE)
             return begin_spread(comm, window);
     }
+    window->is_done = true;
     window->request->finished += window->count;
-    comm->window_first = (comm->window_first + 1) % MPI_WINDOWS;
-    comm->window_count--;
     return STATUS_OK;
+}
+
+/* Windows begin to spread in their order, which is the same on all ranks; they may end in any. */
+static int advance(struct mpi_comm *comm, bool *has_moved) {
+    int status = STATUS_OK, has_arrived;
+    for (int i = 0; i < comm->window_count && !status; i++) {
+        struct mpi_window *window = &comm->windows[(comm->window_first + i) % comm->window_most];
+        if (window->is_done)
+            continue;
+        int code = MPI_Testall(window->move_count, window->moves, &has_arrived, MPI_STATUSES_IGNORE);
+        status = mpi_status(comm, code, "exchange of a collective");
+        if (!status && !has_arrived && !window->is_spreading)
+            return STATUS_OK;
+        if (!status && has_arrived) {
+            *has_moved = true;
+            status = use(comm, window);
+        }
+    }
+    return status;
+}
+
+int mpi_windows_advance(struct mpi_comm *comm, bool *has_moved) {
+    *has_moved = false;
+    int status = advance(comm, has_moved);
+    while (comm->window_count > 0 && comm->windows[comm->window_first].is_done) {
+        comm->window_first = (comm->window_first + 1) % comm->window_most;
+        comm->window_count--;
+    }
+    return status;
 }
