@@ -46,7 +46,7 @@ static int take_block(struct side *side, int count, struct train_record *record)
     int status = STATUS_OK;
     for (int i = 0; i < count && !status; i++)
         status = trainer_step(side->trainer, record);
-    return !status && count > 1 ? trainer_await_weights(side->trainer) : status;
+    return !status && side->block > 1 ? trainer_await_weights(side->trainer) : status;
 }
 
 /* A step or a block of them, from when all ranks are ready to when all are done. */
@@ -59,7 +59,7 @@ static int take_step(struct side *side, bool is_measured) {
     double start = clock_seconds();
     struct trainer_times before = trainer_times(side->trainer);
     if (!status)
-        status = take_block(side, side->block, &record);
+        status = take_block(side, is_measured ? side->block : 1, &record);
     struct trainer_times after = trainer_times(side->trainer);
     if (!status)
         status = meet(side);

@@ -9,8 +9,8 @@
 enum {
     DATASET_SAMPLES = 8,
     /* Steps in a row where the overlap is measured: the weights of a step travel during the next. Those of the last one
-     * are waited for, so that a fourth of what their overlap saves is left out. */
-    OVERLAP_BLOCK = 4,
+     * are waited for, so that an eighth of what their overlap saves is left out. */
+    OVERLAP_BLOCK = 8,
 };
 
 struct measurement {
@@ -129,10 +129,10 @@ static void add_overlap(json_t *object, const struct measurement *m, double seco
     double without = bench_median(b->seconds, b->steps), transfer = b->times.waited;
     double backward = b->times.last_backward, saveable = transfer < backward ? transfer : backward;
     json_object_set_new(object, "overlap",
-                        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "seconds_without", without, "transfer_seconds",
-                                  transfer, "last_backward_seconds", backward, "waited_seconds", f->times.waited,
-                                  "saved_seconds", without - seconds, "saved_over_saveable",
-                                  (without - seconds) / saveable));
+                        json_pack("{s:f, s:o, s:f, s:f, s:f, s:f, s:f}", "seconds_without", without, "phases_without",
+                                  bench_phases(b->phases, b->total, b->steps), "transfer_seconds", transfer,
+                                  "last_backward_seconds", backward, "waited_seconds", f->times.waited, "saved_seconds",
+                                  without - seconds, "saved_over_saveable", (without - seconds) / saveable));
 }
 
 static int print_summary(struct measurement *m, size_t peak) {
