@@ -234,7 +234,7 @@ int mpi_start(struct comm *base, struct comm_request *request) {
     struct mpi_comm *comm = (struct mpi_comm *)base;
     const struct comm_call *call = &request->call;
     bool is_message = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
-    if (call->data.count > INT_MAX && call->kind != COMM_ALL_REDUCE && call->kind != COMM_REDUCE_SCATTER)
+    if (call->data.count > INT_MAX && (is_message || call->kind == COMM_BROADCAST))
         return status_fail(STATUS_UNSUPPORTED, "%" PRId64 " elements in one call; MPI moves up to %d", call->data.count,
                            INT_MAX);
     mpi_enter(comm->process);

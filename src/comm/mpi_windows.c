@@ -10,8 +10,13 @@ static bool is_short(const struct comm_call *call) {
     return call->kind == COMM_ALL_REDUCE && comm_call_bytes(call) <= SHORT_BYTES;
 }
 
-static bool is_in_windows(const struct comm_call *call) {
+static bool is_sum(const struct comm_call *call) {
     return call->kind == COMM_REDUCE_SCATTER || (call->kind == COMM_ALL_REDUCE && !is_short(call));
+}
+
+/* A long gather goes through windows as well, lest short messages have to wait until all of it has left. */
+static bool is_gather(const struct comm_call *call) {
+    return call->kind == COMM_ALL_GATHER && comm_call_bytes(call) > SHORT_BYTES;
 }
 
 /* ---- the parts of a window ---- */
@@ -21,10 +26,10 @@ struct part {
     int64_t first, count;
 };
 
-/* What rank `p` sums of a window, as it stands in everybody's send[]. */
+/* What rank `p` sums of a window, as it stands in everybody's send[], or what it gives to a gather, in receive[]. */
 static struct part part_of(const struct mpi_comm *comm, const struct mpi_window *window, int p) {
     const struct comm_data *data = &window->request->call.data;
-    if (window->request->call.kind == COMM_REDUCE_SCATTER)
+    if (window->request->call.kind != COMM_ALL_REDUCE)
         return (struct part){.first = data->count * p + window->first, .count = window->count};
     int64_t chunk = (window->count + comm->base.size - 1) / comm->base.size;
     int64_t first = chunk * p < window->count ? chunk * p : window->count;
@@ -46,7 +51,7 @@ static int add_send(struct mpi_comm *comm, struct mpi_window *window, int tag, c
         return STATUS_OK;
     int code = MPI_Isend(from, (int)count, mpi_type(window->request->call.data.dtype), peer, tag, comm->work,
                          &window->moves[window->move_count++]);
-    return mpi_status(comm, code, "send of a reduction");
+    return mpi_status(comm, code, "send of a collective");
 }
 
 static int add_receive(struct mpi_comm *comm, struct mpi_window *window, int tag, char *to, int64_t count, int peer) {
@@ -54,7 +59,7 @@ static int add_receive(struct mpi_comm *comm, struct mpi_window *window, int tag
         return STATUS_OK;
     int code = MPI_Irecv(to, (int)count, mpi_type(window->request->call.data.dtype), peer, tag, comm->work,
                          &window->moves[window->move_count++]);
-    return mpi_status(comm, code, "receive of a reduction");
+    return mpi_status(comm, code, "receive of a collective");
 }
 
 /* Everybody's contributions to each part go to the rank that sums it. */
@@ -86,6 +91,25 @@ static int begin_spread(struct mpi_comm *comm, struct mpi_window *window) {
             add_receive(comm, window, TAG_SPREAD, element(call, call->data.receive, theirs.first), theirs.count, from);
         if (!status)
             status = add_send(comm, window, TAG_SPREAD, element(call, call->data.receive, mine.first), mine.count, to);
+    }
+    return status;
+}
+
+/* Every rank's elements go to everybody. */
+static int begin_gather(struct mpi_comm *comm, struct mpi_window *window) {
+    const struct comm_call *call = &window->request->call;
+    int size = comm->base.size, rank = comm->base.rank, status = STATUS_OK;
+    const char *own = element(call, call->data.send, window->first);
+    char *own_place = element(call, call->data.receive, part_of(comm, window, rank).first);
+    if (own != own_place)
+        memcpy(own_place, own, (size_t)window->count * dtype_bytes(call->data.dtype));
+    for (int step = 1; step < size && !status; step++) {
+        int to = (rank + step) % size, from = (rank + size - step) % size;
+        struct part theirs = part_of(comm, window, from);
+        status = add_receive(comm, window, TAG_EXCHANGE, element(call, call->data.receive, theirs.first), theirs.count,
+                             from);
+        if (!status)
+            status = add_send(comm, window, TAG_EXCHANGE, own, window->count, to);
     }
     return status;
 }
@@ -142,7 +166,9 @@ static int begin_whole(struct mpi_comm *comm, struct mpi_window *window) {
 
 static int64_t window_elements(const struct mpi_comm *comm, const struct comm_call *call) {
     int64_t piece = (int64_t)(comm->piece_bytes / dtype_bytes(call->data.dtype));
-    return !is_in_windows(call) ? call->data.count : call->kind == COMM_ALL_REDUCE ? piece * comm->base.size : piece;
+    if (!is_sum(call) && !is_gather(call))
+        return call->data.count;
+    return call->kind == COMM_ALL_REDUCE ? piece * comm->base.size : piece;
 }
 
 int mpi_window_begin(struct mpi_comm *comm) {
@@ -156,7 +182,9 @@ int mpi_window_begin(struct mpi_comm *comm) {
     window->move_count = 0;
     request->begun += window->count;
     comm->window_count++;
-    return is_in_windows(&request->call) ? begin_exchange(comm, window) : begin_whole(comm, window);
+    return is_sum(&request->call)      ? begin_exchange(comm, window)
+           : is_gather(&request->call) ? begin_gather(comm, window)
+                                       : begin_whole(comm, window);
 }
 
 /* What a window's messages brought, all of which have arrived. */
@@ -165,7 +193,7 @@ static int use(struct mpi_comm *comm, struct mpi_window *window) {
     window->move_count = 0;
     if (is_short(call))
         combine_short(comm, window);
-    else if (is_in_windows(call) && !window->is_spreading) {
+    else if (is_sum(call) && !window->is_spreading) {
         combine_part(comm, window);
         if (call->kind == COMM_ALL_REDUCE)
             return begin_spread(comm, window);
