@@ -142,7 +142,8 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "Measures one thing and prints JSON lines, the summary last. Each figure stands beside a ceiling that was "
             "measured just before and after in the same run (FLOP/s of plain matrix products, or the streaming read); "
             "ratio is the share of it that was reached. bench train takes the layouts of pretrain, and says what they "
-            "cost beside one rank; bench finetune takes a method and the keys of peft, and says what a step of it "
+            "cost beside one rank, or for data ranks that are processes what the overlap of communication and "
+            "computation saves; bench finetune takes a method and the keys of peft, and says what a step of it "
             "costs "
             "beside one that trains the whole model; bench checkpoint saves in $TMPDIR or /tmp, and its ceiling is a "
             "plain write there. bench decode measures behind 32, 512 and 1,000 tokens.",
@@ -150,6 +151,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.tensor_model_parallel_size=2\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.use_distributed_optimizer\n"
                     "  cambium bench train --precision bf16 --parallel.recompute_granularity=full\n"
+                    "  mpirun -n 2 cambium bench train --precision bf16 --parallel.use_distributed_optimizer\n"
                     "  cambium bench finetune --method lora --precision bf16\n"
                     "  cambium bench checkpoint --precision bf16 --ranks 2\n"
                     "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"

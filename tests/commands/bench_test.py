@@ -138,6 +138,22 @@ class Bench(unittest.TestCase):
         self.assertNotIn("baseline", summary)
         self.assertEqual(told.count("2 ranks"), 1)
 
+    @needs_mpirun
+    def test_what_data_ranks_in_processes_save_by_overlap(self):
+        launcher = [*MPIRUN, "-n", "2"]
+        lines, summary, _ = self.train("--parallel.use_distributed_optimizer", launcher=launcher)
+        overlap = summary["overlap"]
+        self.assertNotIn("baseline", summary)
+        self.assertEqual(overlap["seconds_without"], statistics.median(line["baseline_seconds"] for line in lines))
+        self.assertEqual(list(overlap["phases_without"]), PHASES)
+        self.assertAlmostEqual(overlap["saved_seconds"], overlap["seconds_without"] - summary["seconds"], delta=1e-6)
+        saveable = min(overlap["transfer_seconds"], overlap["last_backward_seconds"])
+        self.assertGreater(saveable, 0)
+        self.assertAlmostEqual(overlap["saved_over_saveable"] * saveable, overlap["saved_seconds"], delta=1e-5)
+        for words in (["--baseline=false"], ["--parallel.overlap_grad_reduce=false", "--parallel.overlap_param_gather=false"]):
+            _, summary, _ = self.train("--parallel.use_distributed_optimizer", *words, launcher=launcher)
+            self.assertNotIn("overlap", summary)
+
     def test_prefill(self):
         batch, length = 2, 40
         *lines, summary = self.bench("prefill", "--model", self.model, "--micro-batch-size", batch,
