@@ -152,7 +152,7 @@ int model_backward(struct model *model, const struct model_pass *pass, const voi
 /* A forward without dropout in stash 0, and in the chunk with the head its losses, added to the same number. */
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y);
 
-/* Behind the last backward of a global batch, on all stages: the gradient of a tied table is summed over the stages
+/* After the last backward of a global batch, on all stages: the gradient of a tied table is summed over the stages
  * that have it. */
 int model_sum_tied_gradients(struct model *model);
 

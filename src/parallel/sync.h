@@ -32,7 +32,7 @@ struct sync_piece {
 
 struct gradient_sync_options {
     bool is_sharded;         /* ZeRO-1; alone in the data group it changes nothing */
-    bool overlaps_gradients; /* sums are started during the backward; else behind it */
+    bool overlaps_gradients; /* sums are started during the backward; else after it */
     bool overlaps_weights;   /* gathers are waited for by the forward; else by who starts the last one */
 };
 
