@@ -3,8 +3,7 @@
 
 #include <stdlib.h>
 
-/* What all windows of a group hold of the others, in pieces that are long enough for messages, and of many ranks the
- * least that two windows need. */
+/* Scratch of a group's windows. Pieces are long enough for messages; for many ranks two windows take more than that. */
 enum { SCRATCH_BYTES = 1 << 20, PIECE_BYTES_MIN = 64 * 1024, WINDOWS_MIN = 2 };
 
 static void comm_free(struct mpi_comm *comm) {

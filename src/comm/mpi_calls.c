@@ -42,7 +42,7 @@ MPI_Datatype mpi_type(enum dtype dtype) {
 
 /* ---- agreement ---- */
 
-/* Of what calls must have in common; positive, so that its negative exists. */
+/* A hash of what the ranks' calls must have in common; positive, so that its negative exists. */
 static int64_t call_hash(const struct comm_call *call) {
     int64_t words[] = {call->kind, call->op, call->peer, call->data.count, call->data.dtype};
     return (int64_t)(digest_bytes(DIGEST_START, words, sizeof words) >> 1);
@@ -88,7 +88,7 @@ static int begin_agreement(struct mpi_comm *comm, struct comm_request *request) 
 
 /* ---- messages ---- */
 
-/* What `words` of a message hold once it has arrived. */
+/* The `words` of a message that has arrived. */
 enum { MESSAGE_CODE, MESSAGE_TAG, MESSAGE_COUNT };
 
 static int start_message(struct mpi_comm *comm, struct comm_request *request) {

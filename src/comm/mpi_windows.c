@@ -26,7 +26,8 @@ struct part {
     int64_t first, count;
 };
 
-/* What rank `p` sums of a window, as it stands in everybody's send[], or what it gives to a gather, in receive[]. */
+/* The elements of a window that rank `p` sums, as they stand in everybody's send[], or gives to a gather, in receive[].
+ */
 static struct part part_of(const struct mpi_comm *comm, const struct mpi_window *window, int p) {
     const struct comm_data *data = &window->request->call.data;
     if (window->request->call.kind != COMM_ALL_REDUCE)
@@ -146,7 +147,7 @@ static void combine_part(struct mpi_comm *comm, const struct mpi_window *window)
 
 /* ---- windows ---- */
 
-/* What is one call of MPI. */
+/* A collective that is one call of MPI. */
 static int begin_whole(struct mpi_comm *comm, struct mpi_window *window) {
     const struct comm_call *call = &window->request->call;
     const struct comm_data *data = &call->data;
@@ -187,7 +188,7 @@ int mpi_window_begin(struct mpi_comm *comm) {
                                        : begin_whole(comm, window);
 }
 
-/* What a window's messages brought, all of which have arrived. */
+/* All messages of the window have arrived: sums them, and sends on what others need. */
 static int use(struct mpi_comm *comm, struct mpi_window *window) {
     const struct comm_call *call = &window->request->call;
     window->move_count = 0;

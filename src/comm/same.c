@@ -26,7 +26,7 @@ static int gather(struct comm *comm, const struct facts *facts, int64_t **all, i
     return comm_all_gather(comm, &data);
 }
 
-/* Of the first fact that is not the same everywhere, the first rank that has another one than rank 0. */
+/* Finds the first fact that is not the same everywhere, and the first rank that has another than rank 0. */
 static bool find_difference(const int64_t *all, int size, int64_t count, int64_t *fact, int *rank) {
     for (*fact = 0; *fact < count; ++*fact)
         for (*rank = 1; *rank < size; ++*rank)

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* What a chunk's layers and ends have of the parameters. */
+/* Whether a parameter belongs to the chunk's layers or ends. */
 static bool is_of_chunk(const struct model *model, const struct model_chunk *chunk, int id) {
     int64_t layer = model->table.rows[id].layer, end = chunk->first + chunk->count;
     bool is_before = layer < 0 && chunk_has_embedding(chunk), is_behind = layer == end && chunk_has_head(model, chunk);

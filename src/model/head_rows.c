@@ -50,7 +50,7 @@ static int64_t choose(const struct model_batch *batch, const struct head_staging
     return count;
 }
 
-/* What this rank has of them. */
+/* Those among them that are this rank's. */
 static void choose_own(const struct model *model, int64_t rows, int64_t counted, struct head_rows *head) {
     const struct head_staging *staging = &model->staging;
     int64_t start = rank_first_stream_row(model->rank, rows), stream = rank_stream_rows(model->rank, rows);

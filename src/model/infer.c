@@ -229,8 +229,8 @@ static int find_label_losses(const struct pass *pass, int64_t rows) {
                                         : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
 }
 
-/* Of a vocabulary that is cut: cuts by rank and mass look at all of it, and the draw must be the one of a rank alone,
- * bit for bit; the few rows that are drawn for go to the first tensor rank. */
+/* The vocabulary is cut over the tensor ranks. top-k and top-p need the whole one, and the draw must be that of a rank
+ * alone, bit for bit: the few rows that are drawn for go to the first tensor rank. */
 static int draw_from_parts(struct model *model, int64_t wanted) {
     struct rank *rank = model->rank;
     int status = STATUS_OK;

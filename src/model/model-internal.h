@@ -102,10 +102,10 @@ struct model_stash {
     void *x_last;              /* [N, C] output of the last block; NULL where another stage goes on */
 };
 
-/* What this rank has of the model: its stage, and its part of what tensor ranks cut. */
+/* The rank's share of the model: its stage, and its part of what tensor ranks cut. */
 struct model_share {
     bool has_embedding, has_head;
-    int64_t lowest; /* the layer where the backward ends, as nothing below it trains; -1: behind the embedding */
+    int64_t lowest;          /* the layer where the backward ends, as nothing below it trains; -1: the embedding */
     bool *is_held, *is_copy; /* [table count] of the parameters */
     struct model_widths widths;
     int64_t first_head, first_token, vocab;
@@ -119,7 +119,7 @@ struct model_cleared {
     int end[MODEL_CHUNKS_MAX]; /* of a chunk's ranges */
 };
 
-/* What forwards keep for their backwards. */
+/* The activations that forwards keep for their backwards. */
 struct model_kept {
     struct model_stash *stashes; /* [stashes + 1] */
     struct block_saved *saved;   /* [stashes][layers of a chunk] */
@@ -134,7 +134,7 @@ struct model_kept {
     const struct model_stash *fresh;
 };
 
-/* What one step of a pass leaves for the next. */
+/* Memory that one operation of a pass leaves for the next. */
 struct model_scratch {
     void *branch;                            /* [N, C] result of attention or MLP before its residual; gradients */
     void *whole;                             /* [N, C] gathered, under sequence parallelism */
@@ -226,9 +226,9 @@ static inline bool model_sends_gradient(const struct model *model, const struct 
 /* Whether the stash keeps something of the layer for its backward. */
 bool model_keeps(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer);
 void model_place_activations(struct model *model, struct arena *arena);
-/* Of the blocks that a pass or a step uploads into. */
+/* Bytes of the blocks that a pass or a step uploads into. */
 size_t model_upload_bytes(const struct model *model);
-/* Of what so many rows of a step give: the token drawn, its log-probability, the loss of the label. */
+/* Bytes of what so many rows of a step give: the token drawn, its log-probability, the loss of the label. */
 static inline size_t model_results_bytes(int64_t rows) {
     return (size_t)rows * (sizeof(int32_t) + 2 * sizeof(float));
 }
@@ -298,7 +298,7 @@ int pass_backward(struct model *model, const struct model_pass *asked, const voi
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y);
 
 /* infer.c */
-/* Of the one chunk that inference has. */
+/* Inference has one chunk. */
 static inline int64_t model_first_layer(const struct model *model) {
     return model->options.chunks[0].first;
 }

@@ -20,8 +20,8 @@ struct model;
 
 enum model_use { MODEL_TRAIN, MODEL_EVALUATE, MODEL_INFER };
 
-/* What the forward does not keep and the backward computes again: Megatron-LM's recompute_granularity and
- * recompute_method. Dropout needs no keeping, its masks follow from counters. */
+/* The activations that the forward does not keep and the backward computes again: Megatron-LM's recompute_granularity
+ * and recompute_method. Dropout needs no keeping, its masks follow from counters. */
 enum recompute {
     RECOMPUTE_NONE,
     RECOMPUTE_SELECTIVE, /* the outputs of norms and activations, as chosen; attention keeps nothing big anyway */
@@ -62,7 +62,7 @@ struct model_options {
 
 /* Whether the layer is the stage's. */
 bool model_has_layer(const struct model_options *options, int64_t layer);
-/* The layer where the backward ends, as nothing below it trains; -1: behind the embedding; num_layers: nothing trains.
+/* The layer where the backward ends, as nothing below it trains; -1: the embedding; num_layers: nothing trains.
  */
 int64_t model_lowest_layer(const struct model_options *options);
 /* Whether a chunk that ends before layer `end` has a backward: below the lowest layer there is none, and its forward
@@ -100,7 +100,7 @@ int model_pack(struct model *model, int (*fill)(void *context, int id), void *co
 /* Model FLOPs of one token in training (3 times the forward): 6 per weight, tied head once, position table not, plus
  * causal attention counted half: 6 * L * q * T, q the columns of all heads. Forward alone is a third. */
 double model_flops_per_token(const struct model_config *config, int64_t seq_length);
-/* What of it is the head's, which a token has only where its loss counts. */
+/* The head's share of it, which a token has only where its loss counts. */
 double model_head_flops_per_token(const struct model_config *config);
 
 /* ---- training ---- */

@@ -24,7 +24,7 @@ static size_t stream_bytes(const struct model *model) {
     return (size_t)model_stream_elements(model) * dtype_bytes(model->options.dtype);
 }
 
-/* Of all rows, also where the stream's are cut. */
+/* Bytes of all rows, also where the stream's are cut. */
 static size_t whole_bytes(const struct model *model, int64_t columns) {
     return (size_t)(model->options.max_rows * columns) * dtype_bytes(model->options.dtype);
 }
@@ -42,8 +42,8 @@ static bool has_hooks(const struct model *model, int64_t layer, enum attach_plac
     return false;
 }
 
-/* What the forward of a block keeps, but for its input. `layer` of each chunk, or what serves every layer. `shared`:
- * where what the backward computes again stands, or what it does not read, for all layers and stashes; NULL where there
+/* Places what the forward of a block keeps, but for its input. `layer` of each chunk, or what serves every layer.
+ * `shared`: memory for all layers and stashes, of what the backward computes again or does not read; NULL where there
  * is no backward. The inputs of linears are read for weight gradients and by hooks. */
 static void place_saved(struct model *model, struct arena *arena, int64_t layer, struct block_saved *saved,
                         const struct block_saved *shared) {
@@ -101,9 +101,9 @@ bool model_keeps(const struct model *model, const struct model_chunk *chunk, int
     return chunk->first + end > model->share.lowest;
 }
 
-/* What a micro batch keeps of a chunk until its backward. Layers that are computed again share sets, as many as a group
- * has layers, with all stashes (*placed: how many there are so far); the first of a group keeps its input. `shared`:
- * where what is computed again within a layer stands. */
+/* Places what a micro batch keeps of a chunk until its backward. Layers that are computed again share sets, as many as
+ * a group has layers, with all stashes (*placed: how many there are so far); the first of a group keeps its input.
+ * `shared`: memory of what is computed again within a layer. */
 static void place_kept_blocks(struct model *model, struct arena *arena, int stash, int64_t *placed,
                               const struct block_saved *shared) {
     for (int64_t layer = model->kept.first_layer; layer < model->options.chunks[0].count; layer++) {
@@ -182,7 +182,7 @@ static void place_passing_blocks(struct model *model, struct arena *arena) {
     stash->x_last = x[layers % 2];
 }
 
-/* What tensor ranks tell each other of the loss of so many rows. */
+/* Places the parts of losses that tensor ranks tell each other, for so many rows. */
 static void place_parts(struct model *model, struct arena *arena, size_t rows) {
     model->scratch.parts = arena_take(arena, (size_t)model->rank->grid.tensor * rows * sizeof *model->scratch.parts);
     model->scratch.joined = arena_take(arena, rows * sizeof *model->scratch.joined);
