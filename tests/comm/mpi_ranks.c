@@ -60,6 +60,26 @@ static int travels(struct comm *world) {
     return comm_barrier(world);
 }
 
+/* A rank that waits in one group moves what it has started in another: else the two would wait for each other. */
+static int waits_in_two_groups(struct comm *world) {
+    enum { N = 1 << 20 };
+    int ranks[] = {1, 0};
+    struct comm *pair;
+    float *sum = calloc(N, sizeof *sum);
+    expect(sum);
+    expect_ok(comm_subgroup(world, ranks, 2, &pair));
+    struct comm_request request;
+    expect_ok(comm_all_reduce_start(pair, &(struct comm_data){sum, sum, N, DTYPE_F32, NULL}, COMM_SUM, &request));
+    if (world->rank == 0)
+        expect_ok(comm_barrier(world));
+    expect_ok(comm_wait(&request));
+    if (world->rank == 1)
+        expect_ok(comm_barrier(world));
+    comm_close(pair);
+    free(sum);
+    return STATUS_OK;
+}
+
 static int told_to_fail(struct comm *world) {
     return world->rank == 1 ? status_fail(STATUS_INVALID, "it was told to") : comm_barrier(world);
 }
@@ -80,6 +100,8 @@ int main(int count, char **words) {
         status = cases_run(world, NULL);
     else if (!strcmp(name, "travels"))
         status = travels(world);
+    else if (!strcmp(name, "groups"))
+        status = waits_in_two_groups(world);
     else if (!strcmp(name, "mismatch"))
         status = mismatch(world);
     else if (!strcmp(name, "message"))

@@ -88,8 +88,11 @@ static int first_use(const struct gradient_sync *sync, int param) {
 static int gather_layer_by_layer(struct gradient_sync *sync) {
     const struct param_store *store = sync->store;
     int status = STATUS_OK;
-    for (int turn = 0; turn < sync->piece_count && !status; turn++)
+    for (int turn = 0; turn < sync->piece_count && !status; turn++) {
         status = gradient_sync_gather_start(sync, turn);
+        if (!status && turn + 1 < sync->piece_count)
+            status = expect((sync->gathering > 0) == sync->options.overlaps_weights, "the gathers under way", turn);
+    }
     for (int layer = -1; layer <= LAYERS && !status; layer++) {
         status = gradient_sync_gather_wait(sync, layer);
         struct test_values values = test_values(store, sync->rank->exec.stream);
@@ -161,6 +164,8 @@ static int sum_once(struct gradient_sync *sync, const struct rank *rank, bool fr
         status = set_layer(sync, layer, false);
         if (!status)
             status = gradient_sync_layer(sync, layer);
+        if (!status && layer < 0)
+            status = expect((sync->started > 0) == sync->options.overlaps_gradients, "the sums under way", 0);
     }
     if (!status)
         status = gradient_sync_finish(sync);
