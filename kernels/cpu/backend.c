@@ -168,9 +168,10 @@ struct cpu_event {
 
 static int cpu_event_open(struct device *device, struct event **event) {
     struct cpu_event *own = calloc(1, sizeof *own);
-    *event = &own->event;
+    *event = NULL;
     if (!own)
         return status_fail(STATUS_MEMORY, "out of memory");
+    *event = &own->event;
     own->event.device = device;
     return STATUS_OK;
 }
