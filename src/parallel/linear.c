@@ -47,6 +47,15 @@ static int sum_start(const struct linear_call *call, void *partial, void *own, i
                               rank_stream_rows(call->rank, call->rows) * columns, dtype, request);
 }
 
+/* The same, and waits for it. A call that is waited for at once is not looked after by anybody else meanwhile. */
+static int sum_and_wait(const struct linear_call *call, void *partial, void *own, int64_t columns, enum dtype dtype) {
+    if (own == partial)
+        return rank_sum(call->rank, call->rank->tensor, partial, call->rows * columns, dtype);
+    struct comm_request request;
+    int status = sum_start(call, partial, own, columns, dtype, &request);
+    return status ? status : rank_wait(call->rank, &request);
+}
+
 /* The base's product, with what the first hooks add to it; *hooks: how many these are. */
 static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y, int *hooks) {
     struct rank *rank = call->rank;
@@ -105,12 +114,8 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         hook.y = y;
         status = hook_list_forward_from(call->hooks, in_product, HOOK_BEFORE_ACTIVATION, &hook);
     }
-    if (!status && is_cut(linear, call, LINEAR_ROW)) {
-        struct comm_request sum;
-        status = sum_start(call, y, call->y, linear->out, call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype, &sum);
-        if (!status)
-            status = rank_wait(call->rank, &sum);
-    }
+    if (!status && is_cut(linear, call, LINEAR_ROW))
+        status = sum_and_wait(call, y, call->y, linear->out, call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype);
     return status;
 }
 
