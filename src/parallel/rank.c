@@ -88,16 +88,16 @@ void rank_need(struct rank *rank, size_t workspace_bytes) {
         rank->workspace_needed = workspace_bytes;
 }
 
-int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
-                   struct comm_request *request) {
-    *request = (struct comm_request){0};
-    if (rank->is_planning || group->size == 1)
-        return STATUS_OK;
-    int begun = rank_phase_begin(rank);
-    struct comm_data call = {
-        .send = data, .receive = data, .count = count, .dtype = dtype, .stream = rank->exec.stream};
-    int status = comm_all_reduce_start(group, &call, COMM_SUM, request);
-    return rank_phase_end(rank, PHASE_COMM, begun, status);
+/* ---- collectives of operations ---- */
+
+static bool has_peers(const struct rank *rank, const struct comm *group) {
+    return !rank->is_planning && group->size > 1;
+}
+
+static struct comm_data on_stream(const struct rank *rank, const void *send, void *receive, int64_t count,
+                                  enum dtype dtype) {
+    return (struct comm_data){
+        .send = send, .receive = receive, .count = count, .dtype = dtype, .stream = rank->exec.stream};
 }
 
 int rank_wait(struct rank *rank, struct comm_request *request) {
@@ -107,40 +107,47 @@ int rank_wait(struct rank *rank, struct comm_request *request) {
 }
 
 int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype) {
-    if (rank->is_planning || group->size == 1)
+    if (!has_peers(rank, group))
         return STATUS_OK;
     int begun = rank_phase_begin(rank);
-    struct comm_data call = {
-        .send = data, .receive = data, .count = count, .dtype = dtype, .stream = rank->exec.stream};
+    struct comm_data call = on_stream(rank, data, data, count, dtype);
     return rank_phase_end(rank, PHASE_COMM, begun, comm_all_reduce(group, &call, COMM_SUM));
+}
+
+int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
+                   struct comm_request *request) {
+    *request = (struct comm_request){0};
+    if (!has_peers(rank, group))
+        return STATUS_OK;
+    int begun = rank_phase_begin(rank);
+    struct comm_data call = on_stream(rank, data, data, count, dtype);
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_reduce_start(group, &call, COMM_SUM, request));
+}
+
+int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype) {
+    if (!has_peers(rank, group))
+        return STATUS_OK;
+    int begun = rank_phase_begin(rank);
+    struct comm_data call = on_stream(rank, own, all, count, dtype);
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather(group, &call));
 }
 
 int rank_gather_start(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count,
                       enum dtype dtype, struct comm_request *request) {
     *request = (struct comm_request){0};
-    if (rank->is_planning || group->size == 1)
-        return STATUS_OK;
-    double start = rank_phase_begin(rank);
-    struct comm_data call = {.send = own, .receive = all, .count = count, .dtype = dtype, .stream = rank->exec.stream};
-    int status = comm_all_gather_start(group, &call, request);
-    return rank_phase_end(rank, PHASE_COMM, start, status);
-}
-
-int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype) {
-    if (rank->is_planning || group->size == 1)
+    if (!has_peers(rank, group))
         return STATUS_OK;
     int begun = rank_phase_begin(rank);
-    struct comm_data call = {.send = own, .receive = all, .count = count, .dtype = dtype, .stream = rank->exec.stream};
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather(group, &call));
+    struct comm_data call = on_stream(rank, own, all, count, dtype);
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather_start(group, &call, request));
 }
 
 int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
                        enum dtype dtype, struct comm_request *request) {
     *request = (struct comm_request){0};
-    if (rank->is_planning || group->size == 1)
+    if (!has_peers(rank, group))
         return STATUS_OK;
     int begun = rank_phase_begin(rank);
-    struct comm_data call = {.send = all, .receive = own, .count = count, .dtype = dtype, .stream = rank->exec.stream};
-    int status = comm_reduce_scatter_start(group, &call, request);
-    return rank_phase_end(rank, PHASE_COMM, begun, status);
+    struct comm_data call = on_stream(rank, all, own, count, dtype);
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_reduce_scatter_start(group, &call, request));
 }

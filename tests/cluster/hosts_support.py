@@ -71,4 +71,5 @@ exec taskset -c $cores ip netns exec $space unshare --uts --mount sh -c 'hostnam
         subnet = f"{SUBNET}.0/24"
         mca = {"plm_rsh_agent": str(self.enter), "btl": "tcp,vader,self", "btl_tcp_if_include": subnet, "oob_tcp_if_include": subnet}
         return [str(self.enter), HOSTS[0], *mpirun, *(w for k, v in mca.items() for w in ("--mca", k, v)),
-                "-H", ",".join(f"{host}:{ranks_a_host}" for host in HOSTS), "-x", "OMP_WAIT_POLICY"]
+                "-H", ",".join(f"{host}:{ranks_a_host}" for host in HOSTS),
+                *(["-x", "OMP_WAIT_POLICY"] if "OMP_WAIT_POLICY" in os.environ else [])]

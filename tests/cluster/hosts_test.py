@@ -1,10 +1,10 @@
 """pretrain on two hosts: network namespaces joined by a veth pair, Open MPI over TCP between them.
 
 Each has a network, a host name and a directory for index caches of its own; the checkpoints' directory is shared."""
-import os, signal, unittest
+import os, signal, subprocess, unittest
 
 from cluster_support import need_programs, need_root, skip
-from hosts_support import Network
+from hosts_support import Network, sh
 from mpi_support import MPIRUN, rank_processes, start, wait_for_end
 from pretrain_support import Run, assert_same_run, timeless, wait_for
 
@@ -76,6 +76,20 @@ class Hosts(unittest.TestCase):
         self.assertEqual(process.returncode, 0, errors)
         self.assertIn(f"going on from {run.directory}/run/{last} ", errors)
         self.assertEqual(timeless(run.records()), timeless(run.records("whole")))
+
+    def test_a_command_runs_on_two_hosts_with_a_link_between_that_is_held(self):
+        hosts = os.path.join(os.environ["CAMBIUM_SOURCE"], "tools", "hosts")
+        before = sh("ip", "netns")
+        done = subprocess.run([hosts, "--rate", "300mbit", "sh", "-c", "echo $(hostname) $(nproc) $(tc qdisc show dev veth0)"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = sorted(done.stdout.splitlines())
+        self.assertEqual([line.split()[0] for line in lines], ["10-77-0-0", "10-77-0-1"])
+        for line in lines:
+            self.assertIn("rate 300Mbit", line)
+            self.assertEqual(int(line.split()[1]), max(1, len(os.sched_getaffinity(0)) // 2))
+        self.assertEqual(subprocess.run([hosts, "sh", "-c", "exit 3"], capture_output=True, timeout=60).returncode, 3)
+        self.assertEqual(sh("ip", "netns"), before)  # what it made is gone
 
 
 if __name__ == "__main__":
