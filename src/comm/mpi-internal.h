@@ -57,7 +57,7 @@ void mpi_process_close(struct mpi_process *process);
 void mpi_enter(struct mpi_process *process);
 void mpi_leave(struct mpi_process *process);
 /* The same, but gives up where another thread does not leave within a second. */
-bool mpi_enter_soon(struct mpi_process *process);
+void mpi_enter_soon(struct mpi_process *process);
 /* A group of this process, whose calls move from now on until it is removed. Inside the lock. */
 void mpi_process_add(struct mpi_process *process, struct mpi_comm *comm);
 void mpi_process_remove(struct mpi_comm *comm);
