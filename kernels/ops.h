@@ -359,6 +359,67 @@ struct clip_factor {
     float *factor;
 };
 
+/* One batch's rows may belong to many adapters. They come in segments; a segment has a table of entries, one for each
+ * place of the model, and an operation names the place by its number. Both tables lie in device memory. Segments come
+ * in any order, need not cover the rows, share none, and may be empty; rows whose segment has no table, or whose entry
+ * has no outputs, are left alone. */
+enum group_unit {
+    GROUP_UNIT_NONE,
+    GROUP_UNIT_GELU_TANH,
+    GROUP_UNIT_GELU_EXACT,
+    GROUP_UNIT_RELU,
+    GROUP_UNIT_SWISH,
+    GROUP_UNIT_TANH
+};
+struct group_entry {
+    int64_t n, k;         /* outputs and inputs; group_scale has n alone */
+    int64_t first_column; /* where the n outputs stand in a row: of c; of x and y */
+    const void *data;     /* grouped_gemm: the matrix, [n, k] or, with is_by_input, [k, n]; group_scale: [n] */
+    bool is_by_input;
+    enum dtype type;  /* of data: fp32 or bf16 */
+    const void *bias; /* grouped_gemm: [n] added, or NULL; group_scale: [n] the fixed part, or NULL */
+    enum dtype bias_type;
+    float scale; /* grouped_gemm alone: any, 0 as well */
+    enum group_unit unit;
+};
+struct group_segment {
+    int64_t first_row, rows; /* of the batch */
+    const struct group_entry *entries;
+};
+
+/* c[i, first_column + j] (+)= scale * unit(sum over k of a[i, k] matrix[j, k] + bias[j]) of each row's own entry: the
+ * sum in fp32, the result rounded once. A row's bits depend on that row and its entry alone, not on how rows are cut
+ * into segments and calls. c shares no memory with a. */
+struct grouped_gemm {
+    int64_t count; /* of segments */
+    const struct group_segment *segments;
+    int64_t entry;           /* its number in each segment's table */
+    int64_t first_row, rows; /* the rows of the batch that this call works on */
+    const void *a;           /* row i at a + (i - a_row) * lda */
+    int64_t a_row, lda;
+    enum dtype a_type; /* fp32 or bf16 */
+    void *c;           /* row i at c + (i - c_row) * ldc */
+    int64_t c_row, ldc;
+    enum dtype c_type;
+    bool accumulate;
+};
+
+/* y = x * s, with a fixed part y = x + (x - fixed) * (s - 1), or with is_difference y = x * (s - 1) without looking at
+ * a fixed part; s is each row's own entry's, and x and y are its columns first_column .. first_column + n. */
+struct group_scale {
+    int64_t count;
+    const struct group_segment *segments;
+    int64_t entry;
+    int64_t first_row, rows;
+    const void *x; /* row i at x + (i - x_row) * ldx */
+    int64_t x_row, ldx;
+    enum dtype x_type; /* fp32 or bf16 */
+    void *y;           /* as x; may be x, of the same type */
+    int64_t y_row, ldy;
+    enum dtype y_type;
+    bool is_difference;
+};
+
 enum { SAMPLE_MAX_TOP = 20 };
 
 /* How one row's next token is drawn. temperature 0: the largest logit, lowest id first. */
@@ -467,6 +528,13 @@ struct ops {
      * index it puts rows back. */
     int (*gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                        const int32_t *index, void *out);
+    /* y[index[i]] += x[i] for whole rows of `cols` elements, the sum in fp32, rounded once; a row whose index is below
+     * 0 is left out. No index comes twice. */
+    int (*scatter_add_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype x_type, const void *x,
+                            const int32_t *index, enum dtype y_type, void *y);
+
+    int (*grouped_gemm)(const struct exec *exec, const struct grouped_gemm *a);
+    int (*group_scale)(const struct exec *exec, const struct group_scale *a);
 
     size_t (*sample_workspace)(struct device *device, const struct sample *a);
     int (*sample)(const struct exec *exec, const struct sample *a);

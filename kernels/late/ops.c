@@ -95,6 +95,10 @@ static const size_t adamw_pointers[] = {
     POINTER(adamw, gradient), POINTER(adamw, gradient_scale), POINTER(adamw, weights)};
 static const size_t clip_factor_pointers[] = {POINTER(clip_factor, sum_of_squares), POINTER(clip_factor, norm),
                                               POINTER(clip_factor, factor)};
+static const size_t grouped_gemm_pointers[] = {POINTER(grouped_gemm, segments), POINTER(grouped_gemm, a),
+                                               POINTER(grouped_gemm, c)};
+static const size_t group_scale_pointers[] = {POINTER(group_scale, segments), POINTER(group_scale, x),
+                                              POINTER(group_scale, y)};
 static const size_t sample_pointers[] = {POINTER(sample, logits), POINTER(sample, row), POINTER(sample, token),
                                          POINTER(sample, logprob)};
 
@@ -155,6 +159,8 @@ OPERATION(cross_entropy_part_backward, cross_entropy)
 OPERATION(zero_ranges, zero_ranges)
 OPERATION(adamw, adamw)
 OPERATION(clip_factor, clip_factor)
+OPERATION(grouped_gemm, grouped_gemm)
+OPERATION(group_scale, group_scale)
 OPERATION(sample, sample)
 WORKSPACE(sample, sample)
 
@@ -316,6 +322,18 @@ static int late_gather_rows(const struct exec *exec, int64_t rows, int64_t cols,
     return QUEUE(gather_rows, arrays, &call);
 }
 
+static int run_scatter_add_rows(const struct exec *exec, const void *arguments) {
+    const struct arrays *call = arguments;
+    return ops_for(exec->stream->device)
+        ->scatter_add_rows(exec, call->rows, call->cols, call->type, call->x, call->z, call->y_type, call->y);
+}
+
+static int late_scatter_add_rows(const struct exec *exec, int64_t rows, int64_t cols, enum dtype x_type, const void *x,
+                                 const int32_t *index, enum dtype y_type, void *y) {
+    struct arrays call = {.rows = rows, .cols = cols, .type = x_type, .y_type = y_type, .x = x, .z = index, .y = y};
+    return QUEUE(scatter_add_rows, arrays, &call);
+}
+
 const struct ops late_ops = {
     .name = "late",
     .gemm_supports = late_gemm_supports,
@@ -369,6 +387,9 @@ const struct ops late_ops = {
     .add = late_add,
     .scale_add = late_scale_add,
     .gather_rows = late_gather_rows,
+    .scatter_add_rows = late_scatter_add_rows,
+    .grouped_gemm = late_grouped_gemm,
+    .group_scale = late_group_scale,
     .sample_workspace = late_sample_workspace,
     .sample = late_sample,
 };

@@ -160,3 +160,35 @@ int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, 
             memcpy((char *)out + (size_t)i * bytes, (const char *)x + (size_t)index[i] * bytes, bytes);
     return STATUS_OK;
 }
+
+TYPED_BODY void scatter_row(const void *x, void *y, int64_t cols, enum dtype x_type, enum dtype y_type) {
+#pragma omp simd
+    for (int64_t j = 0; j < cols; j++)
+        store(y, j, y_type, load(y, j, y_type) + load(x, j, x_type));
+}
+
+int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype x_type, const void *x,
+                                const int32_t *index, enum dtype y_type, void *y) {
+    int status = require_activation("scatter_add_rows", x_type);
+    if (!status)
+        status = require_activation("scatter_add_rows", y_type);
+    if (status)
+        return status;
+    (void)exec;
+#pragma omp parallel for num_threads(threads_for(exec, rows *cols)) schedule(static)
+    for (int64_t i = 0; i < rows; i++) {
+        const void *from = at_const(x, i * cols, x_type);
+        void *to = index[i] < 0 ? NULL : at(y, index[i] * cols, y_type);
+        if (!to)
+            continue;
+        if (x_type == DTYPE_F32 && y_type == DTYPE_F32)
+            scatter_row(from, to, cols, DTYPE_F32, DTYPE_F32);
+        else if (x_type == DTYPE_F32)
+            scatter_row(from, to, cols, DTYPE_F32, DTYPE_BF16);
+        else if (y_type == DTYPE_F32)
+            scatter_row(from, to, cols, DTYPE_BF16, DTYPE_F32);
+        else
+            scatter_row(from, to, cols, DTYPE_BF16, DTYPE_BF16);
+    }
+    return STATUS_OK;
+}

@@ -70,6 +70,10 @@ int LEVEL(cpu_scale_add)(const struct exec *exec, int64_t count, enum dtype type
                          bool accumulate, void *y);
 int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                            const int32_t *index, void *out);
+int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype x_type, const void *x,
+                                const int32_t *index, enum dtype y_type, void *y);
+LEVEL_OP(grouped_gemm, grouped_gemm);
+LEVEL_OP(group_scale, group_scale);
 LEVEL_WORKSPACE(sample, sample);
 LEVEL_OP(sample, sample);
 

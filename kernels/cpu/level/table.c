@@ -56,6 +56,9 @@ const struct ops LEVEL(cpu_ops) = {
     .add = LEVEL(cpu_add),
     .scale_add = LEVEL(cpu_scale_add),
     .gather_rows = LEVEL(cpu_gather_rows),
+    .scatter_add_rows = LEVEL(cpu_scatter_add_rows),
+    .grouped_gemm = LEVEL(cpu_grouped_gemm),
+    .group_scale = LEVEL(cpu_group_scale),
     .sample_workspace = LEVEL(cpu_sample_workspace),
     .sample = LEVEL(cpu_sample),
 };

@@ -1,0 +1,286 @@
+/* Products of rows that belong to many adapters: mostly few rows, with one side of the matrix short.
+ *
+ * A tile is computed in blocks of rows by columns whose sums stay in registers, so that what is loaded serves the whole
+ * block; the blocks of rows follow each other below the same columns, whose part of the matrix stays in the
+ * first-level cache. Where the matrix is [n, k] a block is dot products: an output is one vector of sums along k, added
+ * up at the end. Where it is [k, n] lanes are outputs, and each is one chain along k. So an output has one order of
+ * summation whatever the block. */
+#include "cpu/level/gelu_forms.h"
+#include "cpu/level/groups.h"
+#include "simd.h"
+
+#include <math.h>
+
+enum {
+    BLOCK_ROWS = 6,
+    BLOCK_WIDE = SIMD_LANES == 16 ? 4 : 2, /* columns of dot products; vectors of columns */
+};
+
+struct block {
+    const void *a; /* of the first row */
+    int64_t lda;
+    const void *matrix; /* of the first column */
+    int64_t stride;     /* of the matrix's rows */
+    int64_t k;
+    int cols;   /* so many are wanted, where the block is not full */
+    float *out; /* [rows][GROUP_COLS] */
+};
+
+TYPED_BODY vfloat load_vector(const void *x, int64_t i, enum dtype type) {
+    return type == DTYPE_F32 ? simd_load((const float *)x + i) : simd_load_bf16((const uint16_t *)x + i);
+}
+
+/* The first `count` elements, and zeros. */
+TYPED_BODY vfloat load_part(const void *x, int64_t i, int64_t count, enum dtype type) {
+    float part[SIMD_LANES] = {0};
+    for (int64_t j = 0; j < count; j++)
+        part[j] = load(x, i + j, type);
+    return simd_load(part);
+}
+
+/* ---- dot products ---- */
+
+TYPED_BODY void add_step(const struct block *b, int rows, int64_t j, int64_t count, vfloat sum[][BLOCK_WIDE],
+                         enum dtype a_type, enum dtype type) {
+    vfloat w[BLOCK_WIDE];
+#pragma GCC unroll 4
+    for (int v = 0; v < BLOCK_WIDE; v++) { /* a column that is not wanted is another's */
+        int64_t at = (v < b->cols ? v : 0) * b->stride + j;
+        w[v] = count == SIMD_LANES ? load_vector(b->matrix, at, type) : load_part(b->matrix, at, count, type);
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+        int64_t at = r * b->lda + j;
+        vfloat x = count == SIMD_LANES ? load_vector(b->a, at, a_type) : load_part(b->a, at, count, a_type);
+#pragma GCC unroll 4
+        for (int v = 0; v < BLOCK_WIDE; v++)
+            sum[r][v] = simd_fma(x, w[v], sum[r][v]);
+    }
+}
+
+TYPED_BODY void dot_block(const struct block *b, int rows, enum dtype a_type, enum dtype type) {
+    vfloat sum[BLOCK_ROWS][BLOCK_WIDE];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < BLOCK_WIDE; v++)
+            sum[r][v] = simd_set(0.0f);
+    int64_t j = 0;
+    for (; j + SIMD_LANES <= b->k; j += SIMD_LANES)
+        add_step(b, rows, j, SIMD_LANES, sum, a_type, type);
+    if (j < b->k)
+        add_step(b, rows, j, b->k - j, sum, a_type, type);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < BLOCK_WIDE; v++)
+            if (v < b->cols)
+                b->out[r * GROUP_COLS + v] = simd_sum(sum[r][v]);
+}
+
+/* ---- chains along k ---- */
+
+/* `vectors` whole ones; 0: a part of one. */
+TYPED_BODY void chain_block(const struct block *b, int rows, int vectors, enum dtype a_type, enum dtype type) {
+    const int wide = vectors ? vectors : 1;
+    vfloat sum[BLOCK_ROWS][BLOCK_WIDE];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < wide; v++)
+            sum[r][v] = simd_set(0.0f);
+    for (int64_t j = 0; j < b->k; j++) {
+        vfloat w[BLOCK_WIDE];
+#pragma GCC unroll 4
+        for (int v = 0; v < wide; v++)
+            w[v] = vectors ? load_vector(b->matrix, j * b->stride + v * SIMD_LANES, type)
+                           : load_part(b->matrix, j * b->stride, b->cols, type);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            vfloat x = simd_set(load(b->a, r * b->lda + j, a_type));
+#pragma GCC unroll 4
+            for (int v = 0; v < wide; v++)
+                sum[r][v] = simd_fma(x, w[v], sum[r][v]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < wide; v++)
+            simd_store(b->out + r * GROUP_COLS + v * SIMD_LANES, sum[r][v]);
+}
+
+/* ---- a tile ---- */
+
+enum form { FORM_DOT, FORM_CHAIN, FORM_CHAIN_ONE, FORM_CHAIN_PART };
+
+#define BLOCK_CASE(number)                                                                                             \
+    case number:                                                                                                       \
+        if (form == FORM_DOT)                                                                                          \
+            dot_block(b, number, a_type, type);                                                                        \
+        else                                                                                                           \
+            chain_block(b, number, form == FORM_CHAIN ? BLOCK_WIDE : form == FORM_CHAIN_ONE, a_type, type);            \
+        break;
+
+TYPED_BODY void run_block(const struct block *b, int rows, enum form form, enum dtype a_type, enum dtype type) {
+    switch (rows) {
+        BLOCK_CASE(1)
+        BLOCK_CASE(2)
+        BLOCK_CASE(3)
+        BLOCK_CASE(4)
+        BLOCK_CASE(5)
+        BLOCK_CASE(6)
+    }
+}
+
+/* The block's rows and those below it, block after block. */
+TYPED_BODY void run_column(const struct block *first, int64_t rows, enum form form, enum dtype a_type,
+                           enum dtype type) {
+    struct block b = *first;
+    for (int64_t row = 0; row < rows; row += BLOCK_ROWS) {
+        b.a = at_const(first->a, row * b.lda, a_type);
+        b.out = first->out + row * GROUP_COLS;
+        run_block(&b, (int)group_least(rows - row, BLOCK_ROWS), form, a_type, type);
+    }
+}
+
+/* The sums of a tile: `whole` is the block at its first row and column. */
+TYPED_BODY void run_blocks(const struct block *whole, const struct group_tile *tile, enum dtype a_type,
+                           enum dtype type) {
+    bool is_by_input = tile->entry->is_by_input;
+    int64_t col = 0;
+    while (col < tile->cols) {
+        int64_t left = tile->cols - col, width = is_by_input ? BLOCK_WIDE * SIMD_LANES : BLOCK_WIDE;
+        struct block b = *whole;
+        b.matrix = at_const(whole->matrix, is_by_input ? col : col * b.stride, type);
+        b.out = whole->out + col;
+        b.cols = (int)group_least(left, width);
+        if (!is_by_input) {
+            run_column(&b, tile->rows, FORM_DOT, a_type, type);
+        } else if (left >= width) {
+            run_column(&b, tile->rows, FORM_CHAIN, a_type, type);
+        } else if (left >= SIMD_LANES) {
+            run_column(&b, tile->rows, FORM_CHAIN_ONE, a_type, type);
+            width = SIMD_LANES;
+        } else {
+            run_column(&b, tile->rows, FORM_CHAIN_PART, a_type, type);
+        }
+        col += width;
+    }
+}
+
+static void blocks_f32_f32(const struct block *b, const struct group_tile *tile) {
+    run_blocks(b, tile, DTYPE_F32, DTYPE_F32);
+}
+
+static void blocks_f32_bf16(const struct block *b, const struct group_tile *tile) {
+    run_blocks(b, tile, DTYPE_F32, DTYPE_BF16);
+}
+
+static void blocks_bf16_f32(const struct block *b, const struct group_tile *tile) {
+    run_blocks(b, tile, DTYPE_BF16, DTYPE_F32);
+}
+
+static void blocks_bf16_bf16(const struct block *b, const struct group_tile *tile) {
+    run_blocks(b, tile, DTYPE_BF16, DTYPE_BF16);
+}
+
+/* ---- what follows the sums ---- */
+
+TYPED_BODY void add_bias(float *sum, const void *bias, int64_t cols, enum dtype type) {
+#pragma omp simd
+    for (int64_t j = 0; j < cols; j++)
+        sum[j] += load(bias, j, type);
+}
+
+static void apply_unit(float *sum, int64_t cols, enum group_unit unit) {
+    switch (unit) {
+    case GROUP_UNIT_NONE:
+        break;
+    case GROUP_UNIT_GELU_TANH:
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++)
+            sum[j] = gelu_tanh(sum[j]);
+        break;
+    case GROUP_UNIT_GELU_EXACT:
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++)
+            sum[j] = gelu_exact(sum[j]);
+        break;
+    case GROUP_UNIT_RELU:
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++)
+            sum[j] = sum[j] > 0.0f ? sum[j] : 0.0f;
+        break;
+    case GROUP_UNIT_SWISH:
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++)
+            sum[j] *= vsigmoid(sum[j]);
+        break;
+    case GROUP_UNIT_TANH:
+        for (int64_t j = 0; j < cols; j++)
+            sum[j] = tanhf(sum[j]);
+        break;
+    }
+}
+
+TYPED_BODY void put_row(const float *sum, float scale, void *c, int64_t cols, bool accumulate, enum dtype type) {
+    if (accumulate) {
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++)
+            store(c, j, type, load(c, j, type) + scale * sum[j]);
+    } else {
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++)
+            store(c, j, type, scale * sum[j]);
+    }
+}
+
+static void finish_row(const struct grouped_gemm *g, const struct group_tile *tile, int64_t row, float *sum) {
+    const struct group_entry *entry = tile->entry;
+    void *c = at(g->c, (tile->row + row - g->c_row) * g->ldc + entry->first_column + tile->col, g->c_type);
+    if (entry->bias && entry->bias_type == DTYPE_F32)
+        add_bias(sum, at_const(entry->bias, tile->col, DTYPE_F32), tile->cols, DTYPE_F32);
+    else if (entry->bias)
+        add_bias(sum, at_const(entry->bias, tile->col, DTYPE_BF16), tile->cols, DTYPE_BF16);
+    apply_unit(sum, tile->cols, entry->unit);
+    if (g->c_type == DTYPE_F32)
+        put_row(sum, entry->scale, c, tile->cols, g->accumulate, DTYPE_F32);
+    else
+        put_row(sum, entry->scale, c, tile->cols, g->accumulate, DTYPE_BF16);
+}
+
+static void run_tile(const void *call, const struct group_tile *tile) {
+    const struct grouped_gemm *g = call;
+    const struct group_entry *entry = tile->entry;
+    _Alignas(64) float sum[GROUP_ROWS * GROUP_COLS];
+    int64_t stride = entry->is_by_input ? entry->n : entry->k;
+    struct block whole = {.a = at_const(g->a, (tile->row - g->a_row) * g->lda, g->a_type),
+                          .lda = g->lda,
+                          .matrix =
+                              at_const(entry->data, entry->is_by_input ? tile->col : tile->col * stride, entry->type),
+                          .stride = stride,
+                          .k = entry->k,
+                          .out = sum};
+    if (g->a_type == DTYPE_F32)
+        (entry->type == DTYPE_F32 ? blocks_f32_f32 : blocks_f32_bf16)(&whole, tile);
+    else
+        (entry->type == DTYPE_F32 ? blocks_bf16_f32 : blocks_bf16_bf16)(&whole, tile);
+    for (int64_t i = 0; i < tile->rows; i++)
+        finish_row(g, tile, i, sum + i * GROUP_COLS);
+}
+
+int LEVEL(cpu_grouped_gemm)(const struct exec *exec, const struct grouped_gemm *a) {
+    int status = require_activation("grouped_gemm", a->a_type);
+    if (!status)
+        status = require_activation("grouped_gemm", a->c_type);
+    return status ? status
+                  : every_group(exec, &(struct group_work){.count = a->count,
+                                                           .segments = a->segments,
+                                                           .entry = a->entry,
+                                                           .first_row = a->first_row,
+                                                           .rows = a->rows,
+                                                           .is_product = true,
+                                                           .call = a,
+                                                           .run = run_tile});
+}

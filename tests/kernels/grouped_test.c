@@ -1,0 +1,137 @@
+/* Rows of many adapters: against fp64, over threads, and the same bits however the rows are cut. */
+#include "op_cases.h"
+#include "support/test.h"
+
+static void grouped_operations_equal_fp64(void **state) {
+    (void)state;
+    test_ok(op_check_reference(&grouped_family, test_device(), test_is_long()));
+}
+
+static void threads_do_not_change_bits(void **state) {
+    (void)state;
+    test_ok(op_check_threads(&grouped_family, test_device(), test_is_long()));
+}
+
+/* ---- cuts ---- */
+
+static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+enum { ROWS = 131, K = 83, N = 149, FIRST = 2, LDC = N + 5, MOST = ROWS + 1 };
+
+struct scene {
+    struct device *device;
+    struct stream *stream;
+    const struct ops *ops;
+    char *memory; /* a [ROWS, K], matrix [N, K], c [ROWS, LDC], of at most 4 bytes; then entry, then segments */
+    bool is_by_input;
+    enum dtype type;
+};
+enum {
+    A_AT = 0,
+    MATRIX_AT = A_AT + ROWS * K * 4,
+    C_AT = MATRIX_AT + N * K * 4,
+    ENTRY_AT = (C_AT + ROWS * LDC * 4 + 63) / 64 * 64,
+    SEGMENTS_AT = ENTRY_AT + (int)sizeof(struct group_entry),
+    BYTES = SEGMENTS_AT + MOST * (int)sizeof(struct group_segment)
+};
+
+static void fill(void *to, int count, enum dtype type, uint32_t stream) {
+    for (int i = 0; i < count; i++) {
+        float value = (float)(4 * rng_unit(philox(2, (uint32_t)i, stream, 0, (uint32_t)RNG_TEST << 24).word[0]) - 2);
+        if (type == DTYPE_F32)
+            ((float *)to)[i] = value;
+        else
+            ((uint16_t *)to)[i] = bf16_from_float(value);
+    }
+}
+
+/* The bits of c after calls over the rows: cut into segments of `length`, in calls of `call_rows` rows; with
+ * `is_shifted` each call's rows stand at the beginning of a and c, as a piece's do. */
+static void cut_bits(const struct scene *s, int64_t length, int64_t call_rows, void *bits) {
+    static char image[BYTES];
+    memset(image, 0, sizeof image);
+    fill(image + A_AT, ROWS * K, s->type, 1);
+    fill(image + MATRIX_AT, N * K, s->type, 2);
+    fill(image + C_AT, ROWS * LDC, s->type, 3);
+    struct group_entry entry = {.n = N,
+                                .k = K,
+                                .first_column = FIRST,
+                                .data = s->memory + MATRIX_AT,
+                                .is_by_input = s->is_by_input,
+                                .type = s->type,
+                                .scale = 1.75f,
+                                .unit = GROUP_UNIT_GELU_EXACT};
+    memcpy(image + ENTRY_AT, &entry, sizeof entry);
+    int64_t count = 0;
+    for (int64_t row = 0; row < ROWS; row += length, count++) {
+        struct group_segment segment = {.first_row = row,
+                                        .rows = ROWS - row < length ? ROWS - row : length,
+                                        .entries = (const struct group_entry *)(void *)(s->memory + ENTRY_AT)};
+        memcpy(image + SEGMENTS_AT + count * (int64_t)sizeof segment, &segment, sizeof segment);
+    }
+    test_ok(stream_copy_to_device(s->stream, s->memory, image, sizeof image));
+    size_t size = dtype_bytes(s->type);
+    for (int64_t row = 0; row < ROWS; row += call_rows) {
+        struct grouped_gemm g = {.count = count,
+                                 .segments = (const struct group_segment *)(void *)(s->memory + SEGMENTS_AT),
+                                 .first_row = row,
+                                 .rows = call_rows,
+                                 .a = s->memory + A_AT + (size_t)(row * K) * size,
+                                 .a_row = row,
+                                 .lda = K,
+                                 .a_type = s->type,
+                                 .c = s->memory + C_AT + (size_t)(row * LDC) * size,
+                                 .c_row = row,
+                                 .ldc = LDC,
+                                 .c_type = s->type,
+                                 .accumulate = true};
+        test_ok(s->ops->grouped_gemm(&(struct exec){.stream = s->stream}, &g));
+    }
+    test_ok(stream_copy_to_host(s->stream, bits, s->memory + C_AT, ROWS * LDC * size));
+    test_ok(stream_wait(s->stream));
+}
+
+static void check_cuts(struct scene *s) {
+    static char whole[ROWS * LDC * 4], cut[ROWS * LDC * 4];
+    static const int64_t cuts[][2] = {{1, ROWS}, {1, 1}, {7, ROWS}, {ROWS, 25}, {40, 33}, {23, 1}};
+    for (int i = 0; i < 4; i++) {
+        s->is_by_input = i % 2;
+        s->type = i / 2 ? DTYPE_BF16 : DTYPE_F32;
+        size_t bytes = ROWS * LDC * dtype_bytes(s->type);
+        cut_bits(s, ROWS, ROWS, whole);
+        for (size_t j = 0; j < sizeof cuts / sizeof *cuts; j++) {
+            cut_bits(s, cuts[j][0], cuts[j][1], cut);
+            assert_memory_equal(whole, cut, bytes);
+        }
+    }
+}
+
+static void with_each_level(void (*check)(struct scene *s)) {
+    struct scene s = {0};
+    void *memory;
+    test_ok(device_open(test_device(), 0, 2, &s.device));
+    test_ok(stream_open(s.device, &s.stream));
+    test_ok(device_alloc(s.device, BYTES, &memory));
+    s.memory = memory;
+    s.ops = ops_for(s.device);
+    check(&s);
+    for (int i = 0; i < 4; i++)
+        if ((s.ops = ops_for_level(s.device, levels[i])))
+            check(&s);
+    device_free(s.device, memory);
+    stream_close(s.stream);
+    device_close(s.device);
+}
+
+static void a_row_has_its_bits_however_rows_are_cut(void **state) {
+    (void)state;
+    with_each_level(check_cuts);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grouped_operations_equal_fp64),
+        cmocka_unit_test(threads_do_not_change_bits),
+        cmocka_unit_test(a_row_has_its_bits_however_rows_are_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
