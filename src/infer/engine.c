@@ -159,7 +159,7 @@ static int allocate_cache(struct engine *engine) {
     const struct engine_options *o = &engine->options;
     engine->kv.page_count = count_pages(engine);
     engine->kv_bytes = model_kv_bytes(engine->model, engine->kv.page_count);
-    int status = kv_pool_open(&engine->pool, engine->kv.page_count);
+    int status = kv_pool_open(&engine->pool, engine->kv.page_count, false);
     if (!status)
         status = device_alloc(engine->device, engine->kv_bytes, &engine->kv.pages);
     void *seen = NULL;

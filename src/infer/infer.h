@@ -13,25 +13,10 @@
 #define CAMBIUM_INFER_INFER_H
 
 #include "ckpt/ckpt.h"
+#include "infer/kv_pool.h"
 #include "model/model.h"
 #include "peft/peft.h"
 #include "text/text.h"
-
-/* ---- pages: kv_pool.c ---- */
-
-/* Page numbers 0 .. count-1, each free or held by one or more sequences. */
-struct kv_pool {
-    int64_t count, free_count;
-    int32_t *free_list;  /* [count] a stack */
-    int32_t *references; /* [count] */
-};
-int kv_pool_open(struct kv_pool *pool, int64_t count);
-void kv_pool_close(struct kv_pool *pool);
-/* A page with one reference, or -1 when none is free. */
-int32_t kv_pool_take(struct kv_pool *pool);
-void kv_pool_share(struct kv_pool *pool, int32_t page);
-/* Gives one reference back; the last one frees the page. */
-void kv_pool_release(struct kv_pool *pool, int32_t page);
 
 /* ---- the engine: engine.c, sequence.c, stem.c, step.c ---- */
 
