@@ -25,7 +25,7 @@ struct exec {
 
 enum weight_layout {
     WEIGHT_PLAIN, /* [rows, cols] row-major */
-    WEIGHT_PACKED /* the backend's own order, made by `pack` from a plain matrix; only for gemm's `b` */
+    WEIGHT_PACKED /* the backend's own order, made by `pack` from a plain matrix; for gemm's `b`, and row_squares */
 };
 
 /* A matrix of weights: [rows, cols] = [out, in]. */
@@ -151,14 +151,14 @@ struct column_scale {
     float *dscale;         /* backward: [C] accumulated, or NULL when frozen */
 };
 
-/* squares[i] = the sum of squares of row i of weight + scale * up down: DoRA's measure (arXiv 2402.09353). Where
- * the matrix's columns are cut over ranks it is a part of the sum. */
+/* squares[i] = the sum of squares of row first_row + i of weight + scale * up down: DoRA's measure (arXiv 2402.09353).
+ * Where the matrix's columns are cut over ranks it is a part of the sum. A packed weight gives the plain one's bits. */
 struct row_squares {
-    int64_t rows, cols, rank;
-    enum dtype type;
-    const void *weight; /* [rows, cols] */
-    const void *up;     /* [rows, rank]; NULL: the weight alone */
-    const void *down;   /* [rank, cols] */
+    struct weight_view weight; /* up and down have its type */
+    int64_t first_row, rows;   /* of the weight */
+    int64_t rank;
+    const void *up;   /* [rows, rank]; NULL: the weight alone */
+    const void *down; /* [rank, weight.cols] */
     float scale;
     float *squares; /* [rows] out */
 };

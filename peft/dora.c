@@ -65,11 +65,9 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
     struct weight_view weight = param_borrow(peft->weights, id);
     struct weight_view a = param_borrow(&peft->store, pair->a), b = param_borrow(&peft->store, pair->b);
-    struct row_squares call = {.rows = weight.rows,
-                               .cols = weight.cols,
+    struct row_squares call = {.weight = weight,
+                               .rows = weight.rows,
                                .rank = pair->r,
-                               .type = peft->dtype,
-                               .weight = weight.data,
                                .up = with_pair ? b.data : NULL,
                                .down = a.data,
                                .scale = pair->scale,

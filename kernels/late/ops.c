@@ -34,7 +34,7 @@ static const size_t column_scale_pointers[] = {
     POINTER(column_scale, kept), POINTER(column_scale, y),      POINTER(column_scale, dy),
     POINTER(column_scale, dx),   POINTER(column_scale, factor), POINTER(column_scale, dscale),
 };
-static const size_t row_squares_pointers[] = {POINTER(row_squares, weight), POINTER(row_squares, up),
+static const size_t row_squares_pointers[] = {POINTER(row_squares, weight.data), POINTER(row_squares, up),
                                               POINTER(row_squares, down), POINTER(row_squares, squares)};
 static const size_t magnitude_ratio_pointers[] = {POINTER(magnitude_ratio, squares),
                                                   POINTER(magnitude_ratio, magnitude), POINTER(magnitude_ratio, norm),

@@ -242,14 +242,15 @@ static const struct op_kind scale_backward = {.name = "column_scale_backward",
                                               .loss = scale_loss,
                                               .cost = three_tensors};
 
-/* ---- norms of rows: shape {rows, cols, rank (0: the weight alone)}; ratios: {count} ---- */
+/* ---- norms of rows: shape {rows, cols, rank (0: the weight alone), first row}; ratios: {count} ---- */
 
 enum { UP = SCALE, DOWN = FIXED, SQUARES = Y, MAGNITUDE = X, NORM = KEPT, RATIO = DX, INVERSE = DSCALE };
+enum { PACKED = 1, ROWS_BEHIND = 5 /* of the weight, behind those that are measured */ };
 
 static void squares_setup(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     int64_t rank = run->shape[2];
-    t[X] = tensor("weight", OP_IN, run->type, run->shape[0], run->shape[1]);
+    t[X] = tensor("weight", OP_IN, run->type, run->shape[3] + run->shape[0] + ROWS_BEHIND, run->shape[1]);
     if (rank) {
         t[UP] = tensor("up", OP_IN, run->type, run->shape[0], rank);
         t[DOWN] = tensor("down", OP_IN, run->type, rank, run->shape[1]);
@@ -258,17 +259,39 @@ static void squares_setup(struct op_run *run) {
     t[SQUARES].bound = op_bound(run->shape[1] + 4 * rank);
 }
 
+static struct weight_view plain_weight(const struct op_run *run) {
+    const struct op_tensor *weight = &run->tensor[X];
+    return (struct weight_view){.type = run->type, .data = weight->data, .rows = weight->rows, .cols = weight->cols};
+}
+
+static int squares_prepare(struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    struct device *device = stream_device(exec->stream);
+    struct weight_view plain = plain_weight(run), packed;
+    if (!(run->variant & PACKED))
+        return STATUS_OK;
+    int status = device_alloc(device, ops->packed_bytes(device, &plain), &run->state);
+    return status ? status : ops->pack(exec, &plain, run->state, &packed);
+}
+
+static void squares_release(struct op_run *run, struct device *device) {
+    device_free(device, run->state);
+    run->state = NULL;
+}
+
 static int squares_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
     const struct op_tensor *t = run->tensor;
-    struct row_squares a = {.rows = run->shape[0],
-                            .cols = run->shape[1],
+    struct row_squares a = {.weight = plain_weight(run),
+                            .first_row = run->shape[3],
+                            .rows = run->shape[0],
                             .rank = run->shape[2],
-                            .type = run->type,
-                            .weight = t[X].data,
                             .up = t[UP].data,
                             .down = t[DOWN].data,
                             .scale = 0.75f,
                             .squares = t[SQUARES].data};
+    if (run->variant & PACKED) {
+        a.weight.layout = WEIGHT_PACKED;
+        a.weight.data = run->state;
+    }
     return ops->row_squares(exec, &a);
 }
 
@@ -278,7 +301,7 @@ static void squares_reference(struct op_run *run) {
     for (int64_t i = 0; i < run->shape[0]; i++) {
         t[SQUARES].expected[i] = 0;
         for (int64_t j = 0; j < cols; j++) {
-            double value = t[X].value[i * cols + j];
+            double value = t[X].value[(run->shape[3] + i) * cols + j];
             for (int64_t r = 0; r < rank; r++)
                 value += 0.75 * t[UP].value[i * rank + r] * t[DOWN].value[r * cols + j];
             t[SQUARES].expected[i] += value * value;
@@ -330,6 +353,8 @@ static void ratio_reference(struct op_run *run) {
 
 static const struct op_kind row_squares = {.name = "row_squares",
                                            .setup = squares_setup,
+                                           .prepare = squares_prepare,
+                                           .release = squares_release,
                                            .call = squares_call,
                                            .reference = squares_reference,
                                            .cost = two_tensors};
@@ -399,6 +424,11 @@ static const struct op_case cases[] = {
     BOTH_TYPES(scale_backward, "gpt2 qkv", OP_BENCH, IN_PLACE, 1024, 2304),
     BOTH_TYPES(row_squares, "the weight alone", OP_TEST, 0, 7, 77),
     BOTH_TYPES(row_squares, NULL, OP_TEST, 0, 33, 1100, 5),
+    BOTH_TYPES(row_squares, "some rows", OP_TEST, 0, 33, 77, 5, 9),
+    BOTH_TYPES(row_squares, "packed", OP_TEST, PACKED, 75, 1101, 5),
+    BOTH_TYPES(row_squares, "packed, some rows, the weight alone", OP_TEST, PACKED, 75, 77, 0, 29),
+    BOTH_TYPES(row_squares, "packed, no rows", OP_TEST, PACKED, 0, 77, 0, 29),
+    BOTH_TYPES(row_squares, "packed, gpt2 qkv", OP_BENCH, PACKED, 2304, 768, 8),
     BOTH_TYPES(row_squares, "gpt2 qkv", OP_BENCH, 0, 2304, 768, 8),
     BOTH_TYPES(ratio, NULL, OP_TEST, 0, 61),
     BOTH_TYPES(scale_add, NULL, OP_TEST, 0, 1037, 1250),

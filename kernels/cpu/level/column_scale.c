@@ -1,5 +1,6 @@
 /* Columns scaled by a vector, forward and backward, and the norms of rows that DoRA's vector comes from. The gradient
  * of the vector is summed over fixed blocks of rows, then over the blocks in order. */
+#include "cpu/level/gemm_level.h"
 #include "cpu/level/rows.h"
 
 #include <math.h>
@@ -123,39 +124,78 @@ int LEVEL(cpu_column_scale_backward)(const struct exec *exec, const struct colum
 
 /* ---- norms of rows ---- */
 
-TYPED_BODY float squares_of_row(const struct row_squares *a, int64_t i, enum dtype type) {
-    const void *weight = at_const(a->weight, i * a->cols, type);
-    const void *up = a->up ? at_const(a->up, i * a->rank, type) : NULL;
-    double total = 0;
-    for (int64_t first = 0; first < a->cols; first += STRIPE) {
-        int64_t count = a->cols - first < STRIPE ? a->cols - first : STRIPE;
-        float value[STRIPE], sum = 0;
-#pragma omp simd
-        for (int64_t j = 0; j < count; j++)
-            value[j] = load(weight, first + j, type);
-        for (int64_t r = 0; up && r < a->rank; r++) {
-            const void *down = at_const(a->down, r * a->cols + first, type);
-            float times = a->scale * load(up, r, type);
-#pragma omp simd
-            for (int64_t j = 0; j < count; j++)
-                value[j] += times * load(down, j, type);
-        }
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < count; j++)
-            sum += value[j] * value[j];
-        total += (double)sum;
+enum { SQUARES_ROWS = 8 }; /* at a time: they share what is read of a packed weight */
+
+/* The values at columns [first, first + count) of some rows. */
+TYPED_BODY void read_weight(const struct row_squares *a, int64_t row, int64_t rows, int64_t first, int64_t count,
+                            float value[][STRIPE], enum dtype type) {
+    if (a->weight.layout == WEIGHT_PACKED) {
+        LEVEL(packed_read)(&a->weight, a->first_row + row, rows, first, count, value[0], STRIPE);
+        return;
     }
-    return (float)total;
+    for (int64_t i = 0; i < rows; i++) {
+        const void *weight = at_const(a->weight.data, (a->first_row + row + i) * a->weight.cols + first, type);
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            value[i][j] = load(weight, j, type);
+    }
+}
+
+TYPED_BODY float squares_of_stripe(const struct row_squares *a, int64_t i, int64_t first, int64_t count, float *value,
+                                   enum dtype type) {
+    const void *up = a->up ? at_const(a->up, i * a->rank, type) : NULL;
+    for (int64_t r = 0; up && r < a->rank; r++) {
+        const void *down = at_const(a->down, r * a->weight.cols + first, type);
+        float times = a->scale * load(up, r, type);
+#pragma omp simd
+        for (int64_t j = 0; j < count; j++)
+            value[j] += times * load(down, j, type);
+    }
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < count; j++)
+        sum += value[j] * value[j];
+    return sum;
+}
+
+/* Compiled once, not once for each caller: the order of the sum is the compiler's. */
+static __attribute__((noinline)) float squares_of_f32(const struct row_squares *a, int64_t i, int64_t first,
+                                                      int64_t count, float *value) {
+    return squares_of_stripe(a, i, first, count, value, DTYPE_F32);
+}
+
+static __attribute__((noinline)) float squares_of_bf16(const struct row_squares *a, int64_t i, int64_t first,
+                                                       int64_t count, float *value) {
+    return squares_of_stripe(a, i, first, count, value, DTYPE_BF16);
+}
+
+TYPED_BODY void squares_of_rows(const struct row_squares *a, int64_t row, enum dtype type) {
+    int64_t rows = a->rows - row < SQUARES_ROWS ? a->rows - row : SQUARES_ROWS;
+    double total[SQUARES_ROWS] = {0};
+    for (int64_t first = 0; first < a->weight.cols; first += STRIPE) {
+        int64_t count = a->weight.cols - first < STRIPE ? a->weight.cols - first : STRIPE;
+        _Alignas(64) float value[SQUARES_ROWS][STRIPE];
+        read_weight(a, row, rows, first, count, value, type);
+        for (int64_t i = 0; i < rows; i++)
+            total[i] +=
+                (double)(type == DTYPE_F32 ? squares_of_f32 : squares_of_bf16)(a, row + i, first, count, value[i]);
+    }
+    for (int64_t i = 0; i < rows; i++)
+        a->squares[row + i] = (float)total[i];
 }
 
 int LEVEL(cpu_row_squares)(const struct exec *exec, const struct row_squares *a) {
-    int status = require_activation("row_squares", a->type);
+    int status = require_activation("row_squares", a->weight.type);
     if (status)
         return status;
     (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++)
-        a->squares[i] = a->type == DTYPE_F32 ? squares_of_row(a, i, DTYPE_F32) : squares_of_row(a, i, DTYPE_BF16);
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->weight.cols)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i += SQUARES_ROWS) {
+        if (a->weight.type == DTYPE_F32)
+            squares_of_rows(a, i, DTYPE_F32);
+        else
+            squares_of_rows(a, i, DTYPE_BF16);
+    }
     return STATUS_OK;
 }
 

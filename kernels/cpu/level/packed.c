@@ -10,6 +10,7 @@
  * speed of oneDNN's product of plain matrices. */
 #include "cpu/gemm-internal.h"
 #include "cpu/level/gemm_level.h"
+#include "cpu/level/vector_math.h"
 #include "simd.h"
 
 enum {
@@ -83,6 +84,19 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct weight_view *plain, vo
     packed->layout = WEIGHT_PACKED;
     packed->data = out;
     return STATUS_OK;
+}
+
+void LEVEL(packed_read)(const struct weight_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                        float *out, int64_t stride) {
+    bool is_bf16 = packed->type == DTYPE_BF16;
+    int64_t steps = steps_of(packed->type, packed->cols), each = is_bf16 ? 2 : 1;
+    for (int64_t j = 0; j < cols; j++) {
+        const float *step = (const float *)packed->data + (col + j) / each * PANEL;
+        for (int64_t i = 0; i < rows; i++) {
+            const float *unit = step + (row + i) / PANEL * steps * PANEL + (row + i) % PANEL;
+            out[i * stride + j] = is_bf16 ? load(unit, j % 2, DTYPE_BF16) : *unit;
+        }
+    }
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------------------------- */
