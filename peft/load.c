@@ -1,4 +1,5 @@
 /* Adapters from their directories, and their values into a stack. */
+#include "bytes-internal.h"
 #include "method-internal.h"
 
 #include <limits.h>
@@ -11,7 +12,8 @@ struct peft_files {
     struct peft_file {
         char *directory;
         struct ckpt_tensors *tensors;
-    } * of; /* [count] */
+        const struct peft_bytes *bytes; /* NULL: it was opened in its directory */
+    } * of;                             /* [count] */
 };
 
 /* ---- opening ---- */
@@ -30,7 +32,8 @@ static bool take_encoder(const char *directory, struct peft_config *config) {
     return has_encoder;
 }
 
-static int open_adapter(struct peft_files *files, const char *directory, bool trains) {
+/* Room for one more adapter, of this directory. */
+static int add_adapter(struct peft_files *files, const char *directory) {
     size_t count = (size_t)files->count + 1;
     struct peft_config *configs = realloc(files->configs, count * sizeof *configs);
     files->configs = configs ? configs : files->configs;
@@ -38,23 +41,56 @@ static int open_adapter(struct peft_files *files, const char *directory, bool tr
     files->of = of ? of : files->of;
     if (!of)
         return status_fail(STATUS_MEMORY, "out of memory");
-    struct peft_file *file = &of[files->count];
-    struct peft_config *config = &configs[files->count++];
-    *file = (struct peft_file){.directory = strdup(directory)};
-    *config = (struct peft_config){0};
-    struct strbuf text = STRBUF_INIT;
+    of[files->count] = (struct peft_file){.directory = strdup(directory)};
+    configs[files->count] = (struct peft_config){0};
+    return of[files->count++].directory ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+static int read_config(const char *directory, const struct strbuf *text, struct peft_config *config) {
     char where[PATH_MAX];
-    int status =
-        file->directory ? ckpt_read_adapter_config(directory, &text) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = file_join(where, sizeof where, directory, PEFT_CONFIG_FILE);
+    size_t length = strlen(strbuf_text(text));
+    if (!status && length < text->length)
+        return status_fail(STATUS_INVALID, "%s: byte %zu is 0: expected text", where, length);
+    return status ? status : peft_read_config(strbuf_text(text), where, config);
+}
+
+static int open_adapter(struct peft_files *files, const char *directory, bool trains) {
+    struct strbuf text = STRBUF_INIT;
+    int status = add_adapter(files, directory), last = files->count - 1;
     if (!status)
-        status = file_join(where, sizeof where, directory, "adapter_config.json");
+        status = ckpt_read_adapter_config(directory, &text);
     if (!status)
-        status = peft_read_config(strbuf_text(&text), where, config);
+        status = read_config(directory, &text, &files->configs[last]);
     strbuf_free(&text);
-    bool is_whole = !status && trains && take_encoder(directory, config);
+    bool is_whole = !status && trains && take_encoder(directory, &files->configs[last]);
     if (status)
         return status;
-    return is_whole ? ckpt_open_encoder(directory, &file->tensors) : ckpt_open_adapter(directory, &file->tensors);
+    struct ckpt_tensors **tensors = &files->of[last].tensors;
+    return is_whole ? ckpt_open_encoder(directory, tensors) : ckpt_open_adapter(directory, tensors);
+}
+
+static int open_bytes(struct peft_files *files, const struct peft_bytes *bytes) {
+    static const char *const names[] = {CKPT_ADAPTER_PART ".safetensors", CKPT_HUB_PART ".safetensors"};
+    struct strbuf text = STRBUF_INIT;
+    const char *data;
+    size_t length;
+    int status = peft_bytes_check(bytes), last = files->count;
+    if (!status)
+        status = add_adapter(files, bytes->directory);
+    if (!status && peft_bytes_find(bytes, PEFT_CONFIG_FILE, &data, &length)) {
+        strbuf_add(&text, data, length);
+        status = strbuf_status(&text);
+    }
+    if (!status)
+        status = read_config(bytes->directory, &text, &files->configs[last]);
+    strbuf_free(&text);
+    for (int i = 0; i < 2 && !status; i++)
+        if (peft_bytes_find(bytes, names[i], &data, &length))
+            status = ckpt_open_adapter_bytes(bytes->directory, names[i], data, length, &files->of[last].tensors);
+    if (!status)
+        files->of[last].bytes = bytes;
+    return status;
 }
 
 static int fail_no_adapter(const char *directory) {
@@ -66,26 +102,41 @@ bool peft_is_beside(const char *name) {
            !strcmp(name, "best");
 }
 
-/* The adapters that stand in a directory side by side, beside finetune's checkpoints. None is STATUS_NOT_FOUND. */
-static int open_stack(struct peft_files *files, const char *directory, bool trains) {
-    char **names;
+/* Directories of single adapters. */
+struct found {
+    char **items;
     size_t count;
-    int before = files->count, status = file_list(directory, &names, &count);
+};
+
+static int add_found(struct found *found, const char *directory) {
+    char **items = realloc(found->items, (found->count + 1) * sizeof *items);
+    found->items = items ? items : found->items;
+    char *copy = items ? strdup(directory) : NULL;
+    if (!copy)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    items[found->count++] = copy;
+    return STATUS_OK;
+}
+
+/* The adapters that stand in a directory side by side, beside finetune's checkpoints. None is STATUS_NOT_FOUND. */
+static int find_stack(const char *directory, struct found *found) {
+    char **names;
+    size_t count, before = found->count;
+    int status = file_list(directory, &names, &count);
     if (status)
         return status;
     for (size_t i = 0; i < count && !status; i++) {
         char path[PATH_MAX];
         status = file_join(path, sizeof path, directory, names[i]);
         if (!status && !peft_is_beside(names[i]) && has_config(path))
-            status = open_adapter(files, path, trains);
+            status = add_found(found, path);
     }
     file_list_free(names, count);
-    return status || files->count > before ? status : fail_no_adapter(directory);
+    return status || found->count > before ? status : fail_no_adapter(directory);
 }
 
-static int open_directory(struct peft_files *files, const char *directory, bool trains) {
+static int find_adapters(const char *directory, struct found *found) {
     char newest[PATH_MAX], ready[PATH_MAX];
-    int before = files->count;
     if (!file_is_directory(directory))
         return status_fail(STATUS_NOT_FOUND, "%s is not the directory of an adapter", directory);
     bool is_ready;
@@ -95,32 +146,65 @@ static int open_directory(struct peft_files *files, const char *directory, bool 
     if (is_ready) /* a run was killed while it put them in place */
         directory = ready;
     if (has_config(directory))
-        return open_adapter(files, directory, trains);
-    status = open_stack(files, directory, trains);
-    if (status != STATUS_NOT_FOUND || files->count > before)
+        return add_found(found, directory);
+    status = find_stack(directory, found);
+    if (status != STATUS_NOT_FOUND)
         return status;
     status = ckpt_latest(directory, newest, sizeof newest, NULL);
     if (status)
         return status == STATUS_NOT_FOUND ? fail_no_adapter(directory) : status;
-    status = has_config(newest) ? open_adapter(files, newest, trains) : open_stack(files, newest, trains);
-    return status == STATUS_NOT_FOUND && files->count == before
+    status = has_config(newest) ? add_found(found, newest) : find_stack(newest, found);
+    return status == STATUS_NOT_FOUND
                ? status_fail(STATUS_INVALID, "%s is a checkpoint of a model, not of an adapter", newest)
                : status;
 }
 
-int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **out) {
+int peft_find(const char *const *directories, size_t count, char ***out, size_t *out_count) {
+    struct found found = {0};
     int status = STATUS_OK;
-    *out = NULL;
-    struct peft_files *files = calloc(1, sizeof *files);
-    if (!files)
-        return status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < count && !status; i++)
-        status = open_directory(files, directories[i], trains);
+        status = find_adapters(directories[i], &found);
+    if (status) {
+        file_list_free(found.items, found.count);
+        found = (struct found){0};
+    }
+    *out = found.items;
+    *out_count = found.count;
+    return status;
+}
+
+static int files_new(struct peft_files **files) {
+    *files = calloc(1, sizeof **files);
+    return *files ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* The files, or nothing. */
+static int give(struct peft_files *files, int status, struct peft_files **out) {
     if (status)
         peft_files_close(files);
-    else
-        *out = files;
+    *out = status ? NULL : files;
     return status;
+}
+
+int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **out) {
+    char **found;
+    size_t found_count;
+    struct peft_files *files = NULL;
+    int status = peft_find(directories, count, &found, &found_count);
+    if (!status)
+        status = files_new(&files);
+    for (size_t i = 0; i < found_count && !status; i++)
+        status = open_adapter(files, found[i], trains);
+    file_list_free(found, found_count);
+    return give(files, status, out);
+}
+
+int peft_files_open_bytes(const struct peft_bytes *bytes, size_t count, struct peft_files **out) {
+    struct peft_files *files;
+    int status = files_new(&files);
+    for (size_t i = 0; i < count && !status; i++)
+        status = open_bytes(files, &bytes[i]);
+    return give(files, status, out);
 }
 
 void peft_files_close(struct peft_files *files) {
@@ -150,6 +234,20 @@ const char *peft_files_directory(const struct peft_files *files, int index) {
 
 const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, int index) {
     return files->of[index].tensors;
+}
+
+int peft_files_notes(const struct peft_files *files, int index, struct peft_notes *notes) {
+    const struct peft_file *file = &files->of[index];
+    const char *data = NULL;
+    size_t length = 0;
+    char path[PATH_MAX];
+    if (!file->bytes)
+        return peft_read_notes(file->directory, notes);
+    *notes = (struct peft_notes){0};
+    int status = file_join(path, sizeof path, file->directory, PEFT_NOTES_FILE);
+    if (status || !peft_bytes_find(file->bytes, PEFT_NOTES_FILE, &data, &length))
+        return status;
+    return peft_parse_notes(data, length, path, notes);
 }
 
 /* ---- names ---- */

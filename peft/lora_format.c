@@ -23,6 +23,19 @@ static const struct peft_shared_key shared[] = {PEFT_SHARED("lora", target_modul
 
 static const char *const run_keys[] = {"peft.loraplus_lr_ratio", NULL};
 
+/* Each pattern is an expression, and all are tried on every projection. */
+enum { PATTERNS = 256 };
+static size_t count_patterns(const struct peft_config *config) {
+    return config->rank_pattern.count + config->alpha_pattern.count;
+}
+
+static int check_run(const struct peft_config *config) {
+    return count_patterns(config) <= PATTERNS
+               ? STATUS_OK
+               : status_fail(STATUS_USAGE, "peft.rank_pattern and peft.alpha_pattern: %zu patterns, at most %d can be",
+                             count_patterns(config), PATTERNS);
+}
+
 /* ---- adapter_config.json ---- */
 
 static const char *const known[] = {"r",
@@ -125,6 +138,9 @@ static void read_keys(struct peft_reader *r) {
     reader_layers(r, "layers_to_transform", &config->layers_to_transform);
     reader_patterns(r, "rank_pattern", true, &config->rank_pattern);
     reader_patterns(r, "alpha_pattern", false, &config->alpha_pattern);
+    if (count_patterns(config) > PATTERNS)
+        json_keys_refuse(&r->keys, "alpha_pattern", "at most %d patterns with those of rank_pattern, found %zu",
+                         PATTERNS, count_patterns(config));
 }
 
 static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
@@ -164,6 +180,7 @@ const struct peft_format lora_format = {.keys = keys,
                                         .key_count = sizeof keys / sizeof *keys,
                                         .shared = shared,
                                         .run_keys = run_keys,
+                                        .check_run = check_run,
                                         .type = "LORA",
                                         .known = known,
                                         .refused = refused,

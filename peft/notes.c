@@ -1,14 +1,12 @@
 /* Notes that PEFT's files have no place for: an adapter's base, and how its rows became text. */
+#include "bytes-internal.h"
+
 #include "base/json.h"
-#include "peft/peft.h"
 
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char file_name[] = "cambium_adapter.json";
-enum { FILE_LIMIT = 1 << 16 };
 
 int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]) {
     char directory[PATH_MAX];
@@ -42,27 +40,32 @@ static int take(const json_t *object, const char *key, const char *path, char *o
     return STATUS_OK;
 }
 
-int peft_read_notes(const char *directory, struct peft_notes *notes) {
-    char path[PATH_MAX];
-    struct strbuf text = STRBUF_INIT;
+int peft_parse_notes(const char *text, size_t length, const char *path, struct peft_notes *notes) {
+    json_t *object = NULL;
     json_error_t error;
     *notes = (struct peft_notes){0};
-    int status = file_join(path, sizeof path, directory, file_name);
-    if (!status && !file_exists(path))
-        return STATUS_OK;
-    if (!status)
-        status = file_read(path, FILE_LIMIT, &text);
-    json_t *object = NULL;
-    bool is_read = !status;
-    if (is_read)
-        status = json_read(strbuf_text(&text), text.length, JSON_REJECT_DUPLICATES, &object, &error);
-    if (is_read && status != STATUS_MEMORY && !json_is_object(object))
+    int status = json_read(text, length, JSON_REJECT_DUPLICATES, &object, &error);
+    if (status != STATUS_MEMORY && !json_is_object(object))
         status = status_fail(STATUS_INVALID, "%s: expected a JSON object", path);
     if (!status)
         status = take(object, "base_digest", path, notes->base_digest, sizeof notes->base_digest);
     if (!status)
         status = take(object, "chat_template", path, notes->chat_template, sizeof notes->chat_template);
     json_decref(object);
+    return status;
+}
+
+int peft_read_notes(const char *directory, struct peft_notes *notes) {
+    char path[PATH_MAX];
+    struct strbuf text = STRBUF_INIT;
+    *notes = (struct peft_notes){0};
+    int status = file_join(path, sizeof path, directory, PEFT_NOTES_FILE);
+    if (!status && !file_exists(path))
+        return STATUS_OK;
+    if (!status)
+        status = file_read(path, PEFT_NOTES_BYTES, &text);
+    if (!status)
+        status = peft_parse_notes(strbuf_text(&text), text.length, path, notes);
     strbuf_free(&text);
     return status;
 }
@@ -72,7 +75,7 @@ int peft_files_check_base(const struct peft_files *files, const char *model) {
     int status = STATUS_OK;
     for (int i = 0; i < peft_files_count(files) && !status; i++) {
         struct peft_notes notes;
-        status = peft_read_notes(peft_files_directory(files, i), &notes);
+        status = peft_files_notes(files, i, &notes);
         if (!status && *notes.base_digest && !*digest)
             status = peft_base_digest(model, digest);
         if (!status && *notes.base_digest && strcmp(notes.base_digest, digest) != 0)

@@ -109,6 +109,29 @@ struct peft_files;
 /* A directory is an adapter's; or a stack's, with a directory for each adapter; or one of checkpoints, whose newest
  * counts. `trains`: dropout counts, and encoders; the table that an encoder once made goes on as one. */
 int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **files);
+/* The directories of single adapters that peft_files_open would open, in order; file_list_free ends them. */
+int peft_find(const char *const *directories, size_t count, char ***found, size_t *found_count);
+
+/* The files of one adapter as a block of bytes: its configuration, its tensors, and where it has them its notes and its
+ * chat template. What is digested, sent and used is the same bytes, whatever becomes of the files. */
+struct peft_bytes {
+    char *directory; /* the name in messages */
+    void *data;
+    size_t length;
+};
+enum { PEFT_SHA256_BYTES = 65 };
+/* Reads the directory of one adapter, of at most `limit` bytes together. STATUS_INVALID also where another changes the
+ * files meanwhile, more often than they are read again. Directory and data are from malloc. */
+int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes);
+void peft_bytes_free(struct peft_bytes *bytes);
+/* SHA-256 of the block, in hexadecimal digits: of the name (56 bytes, zeros behind it), the length (8 bytes,
+ * little-endian) and the contents of adapter_config.json, the tensors' file, cambium_adapter.json and
+ * chat_template.jinja, as far as they are there. */
+int peft_bytes_digest(const struct peft_bytes *bytes, char digest[PEFT_SHA256_BYTES]);
+/* The same as peft_files_open, of blocks [count], which outlive the files. Whatever the bytes are, they are checked as
+ * files are. */
+int peft_files_open_bytes(const struct peft_bytes *bytes, size_t count, struct peft_files **files);
+
 void peft_files_close(struct peft_files *files);
 int peft_files_count(const struct peft_files *files);
 /* [count] They live as long as the files. */
@@ -134,6 +157,8 @@ int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]);
 int peft_write_notes(const struct peft_notes *notes, char **text);
 /* Empty where the directory has none. */
 int peft_read_notes(const char *directory, struct peft_notes *notes);
+/* Of an adapter that is open. */
+int peft_files_notes(const struct peft_files *files, int index, struct peft_notes *notes);
 /* Warns of adapters that were trained on another base. */
 int peft_files_check_base(const struct peft_files *files, const char *model);
 

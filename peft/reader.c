@@ -31,7 +31,7 @@ void peft_config_free(struct peft_config *config) {
 
 /* ---- single values ---- */
 
-enum { LIST_ITEMS = 1 << 16 };
+enum { LIST_ITEMS = 4096 };
 
 bool reader_is_neutral(const json_t *value) {
     return !value || json_is_null(value) || json_is_false(value) || (json_is_array(value) && !json_array_size(value)) ||
@@ -99,7 +99,7 @@ void reader_add_item(struct peft_reader *r, struct config_list *list, const char
 static bool start_list(struct peft_reader *r, const char *key, size_t count, struct config_list *list) {
     *list = (struct config_list){0};
     if (count > LIST_ITEMS) {
-        json_keys_refuse(&r->keys, key, "fewer entries");
+        json_keys_refuse(&r->keys, key, "at most %d entries, found %zu", LIST_ITEMS, count);
         return false;
     }
     list->items = keep(r->config, (count + 1) * sizeof *list->items);

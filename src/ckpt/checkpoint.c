@@ -131,20 +131,20 @@ int ckpt_resolve_checkpoint(const char *path, char *out, size_t bytes) {
     return ckpt_latest(path, out, bytes, NULL);
 }
 
-static int read_text(const char *directory, const char *name, struct strbuf *text) {
+static int read_text(const char *directory, const char *name, size_t limit, struct strbuf *text) {
     char path[PATH_MAX];
     int status = file_join(path, sizeof path, directory, name);
-    return status ? status : file_read(path, JSON_FILE_LIMIT, text);
+    return status ? status : file_read(path, limit, text);
 }
 
 int ckpt_read_config(const char *directory, struct strbuf *text) {
-    return read_text(directory, CONFIG_FILE, text);
+    return read_text(directory, CONFIG_FILE, JSON_FILE_LIMIT, text);
 }
 
 int ckpt_read_adapter_config(const char *directory, struct strbuf *text) {
-    return read_text(directory, ADAPTER_FILE, text);
+    return read_text(directory, ADAPTER_FILE, CKPT_ADAPTER_CONFIG_BYTES, text);
 }
 
 int ckpt_read_state(const char *directory, struct strbuf *text) {
-    return read_text(directory, STATE_FILE, text);
+    return read_text(directory, STATE_FILE, JSON_FILE_LIMIT, text);
 }

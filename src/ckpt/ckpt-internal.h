@@ -33,7 +33,9 @@ int json_object_parse(const char *path, int64_t position, const char *text, size
 /* A checked header: the tensors by name, and the strings that they point to. */
 struct safetensors {
     char *path;
-    int descriptor;
+    int descriptor;    /* -1: it is `bytes`, another's */
+    const char *bytes; /* [size] */
+    int64_t size;
     struct safetensor *tensors; /* sorted by name */
     size_t count;
     json_t *header; /* owns the names */

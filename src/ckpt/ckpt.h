@@ -91,6 +91,7 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration);
  * root that does not exist has none. */
 int ckpt_list_above(const char *root, int64_t iteration, int64_t **iterations, size_t *count);
 
+enum { CKPT_ADAPTER_CONFIG_BYTES = 1 << 20 }; /* of an adapter_config.json, at most */
 /* The text of config.json, of adapter_config.json, or of trainer_state.json. */
 int ckpt_read_config(const char *directory, struct strbuf *text);
 int ckpt_read_adapter_config(const char *directory, struct strbuf *text);
@@ -108,6 +109,9 @@ int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors);
 /* adapter_model.safetensors, or AdapterHub's adapter.safetensors. Tensors that nobody asked for are an error in an
  * adapter. */
 int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors);
+/* The same of the file's bytes, which outlive the tensors; errors call it DIRECTORY/NAME. */
+int ckpt_open_adapter_bytes(const char *directory, const char *name, const void *bytes, size_t length,
+                            struct ckpt_tensors **tensors);
 /* prompt_encoder.safetensors: what training has in the place of an adapter's table, and goes on from. */
 int ckpt_open_encoder(const char *directory, struct ckpt_tensors **tensors);
 bool ckpt_has_encoder(const char *directory);

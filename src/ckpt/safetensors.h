@@ -30,6 +30,8 @@ struct safetensors;
 /* Opens and checks a file. STATUS_NOT_FOUND when there is none, STATUS_IO when it cannot be read, STATUS_INVALID with
  * the file, the tensor, the byte and what was expected there when it is damaged. */
 int safetensors_open(const char *path, struct safetensors **file);
+/* The same of a file's bytes, which outlive it; errors call them `path`. */
+int safetensors_open_bytes(const char *path, const void *bytes, size_t length, struct safetensors **file);
 void safetensors_close(struct safetensors *file);
 const char *safetensors_path(const struct safetensors *file);
 /* The tensors, sorted by name. */

@@ -3,11 +3,8 @@
  * side from the first byte of the data to the last. */
 #include "ckpt-internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { HEADER_LIMIT = 100000000, LENGTH_BYTES = 8 };
@@ -194,56 +191,74 @@ static int check_header(struct safetensors *file, int64_t data_start, int64_t fi
     return status;
 }
 
+/* `length` bytes from byte `start` on. */
+static int read_at(const struct safetensors *file, void *out, size_t length, int64_t start) {
+    if (file->descriptor >= 0)
+        return file_pread_all(file->descriptor, out, length, start, file->path);
+    if (start > file->size || length > (uint64_t)(file->size - start))
+        return status_fail(STATUS_INVALID, "%s: %zu bytes at byte %lld, but it ends at byte %lld", file->path, length,
+                           (long long)start, (long long)file->size);
+    if (length)
+        memcpy(out, file->bytes + start, length);
+    return STATUS_OK;
+}
+
 static int read_header(struct safetensors *file) {
-    struct stat info;
-    if (fstat(file->descriptor, &info))
-        return status_fail_errno("cannot stat %s", file->path);
-    if (!S_ISREG(info.st_mode))
-        return status_fail(STATUS_INVALID, "%s is not a regular file", file->path);
-    if (info.st_size < LENGTH_BYTES)
+    if (file->size < LENGTH_BYTES)
         return status_fail(STATUS_INVALID, "%s: %lld bytes, but the length of the header alone takes %d", file->path,
-                           (long long)info.st_size, LENGTH_BYTES);
+                           (long long)file->size, LENGTH_BYTES);
     uint64_t length;
-    int status = file_pread_all(file->descriptor, &length, LENGTH_BYTES, 0, file->path);
+    int status = read_at(file, &length, LENGTH_BYTES, 0);
     if (status)
         return status;
     if (length > HEADER_LIMIT)
         return status_fail(STATUS_INVALID, "%s: header of %llu bytes (byte 0), more than the %d allowed", file->path,
                            (unsigned long long)length, HEADER_LIMIT);
-    if (length > (uint64_t)info.st_size - LENGTH_BYTES)
+    if (length > (uint64_t)file->size - LENGTH_BYTES)
         return status_fail(STATUS_INVALID, "%s: header of %llu bytes (byte 0), but the file ends %lld bytes behind it",
-                           file->path, (unsigned long long)length, (long long)info.st_size - LENGTH_BYTES);
+                           file->path, (unsigned long long)length, (long long)file->size - LENGTH_BYTES);
     char *text = malloc(length + 1);
     if (!text)
         return status_fail(STATUS_MEMORY, "out of memory for the header of %s", file->path);
-    status = file_pread_all(file->descriptor, text, length, LENGTH_BYTES, file->path);
+    status = read_at(file, text, length, LENGTH_BYTES);
     if (!status)
         status = json_object_parse(file->path, LENGTH_BYTES, text, length, &file->header);
     free(text);
-    return status ? status : check_header(file, LENGTH_BYTES + (int64_t)length, info.st_size);
+    return status ? status : check_header(file, LENGTH_BYTES + (int64_t)length, file->size);
+}
+
+/* The header of bytes, or where there are none of the file `path`. */
+static int open_file(const char *path, struct safetensors **out) {
+    struct safetensors *file = *out;
+    int status = (file->path = strdup(path)) ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status && !file->bytes) {
+        int descriptor;
+        status = file_open_to_read(path, &descriptor, &file->size);
+        file->descriptor = status ? -1 : descriptor;
+    }
+    if (!status)
+        status = read_header(file);
+    if (status) {
+        safetensors_close(file);
+        *out = NULL;
+    }
+    return status;
 }
 
 int safetensors_open(const char *path, struct safetensors **out) {
-    *out = NULL;
-    struct safetensors *file = calloc(1, sizeof *file);
-    if (!file || !(file->path = strdup(path))) {
-        free(file);
+    struct safetensors *file = *out = calloc(1, sizeof *file);
+    if (!file)
         return status_fail(STATUS_MEMORY, "out of memory");
-    }
-    /* without O_NONBLOCK a pipe of that name would wait for a writer */
-    file->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    int status = STATUS_OK;
-    if (file->descriptor < 0) {
-        status = errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO;
-        status_fail_errno("cannot open %s", path);
-    } else {
-        status = read_header(file);
-    }
-    if (status)
-        safetensors_close(file);
-    else
-        *out = file;
-    return status;
+    file->descriptor = -1;
+    return open_file(path, out);
+}
+
+int safetensors_open_bytes(const char *path, const void *bytes, size_t length, struct safetensors **out) {
+    struct safetensors *file = *out = calloc(1, sizeof *file);
+    if (!file)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    *file = (struct safetensors){.descriptor = -1, .bytes = bytes, .size = (int64_t)length};
+    return open_file(path, out);
 }
 
 void safetensors_close(struct safetensors *file) {
@@ -310,8 +325,8 @@ int safetensors_read(const struct safetensors *file, const struct safetensor *te
         return tensor_fail(file, tensor, "elements [%lld, +%lld) asked for, it has %lld", (long long)first,
                            (long long)count, (long long)tensor->elements);
     if (tensor->dtype == dtype && dtype != DTYPE_COUNT)
-        return file_pread_all(file->descriptor, out, (size_t)count * dtype_bytes(dtype),
-                              tensor->start + first * (int64_t)dtype_bytes(dtype), file->path);
+        return read_at(file, out, (size_t)count * dtype_bytes(dtype),
+                       tensor->start + first * (int64_t)dtype_bytes(dtype));
     if (!is_float(tensor->dtype) || (dtype != DTYPE_F32 && dtype != DTYPE_BF16))
         return status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be read as %s", file->path,
                            tensor->name, tensor->type, dtype < DTYPE_COUNT ? dtype_name(dtype) : "that");
@@ -319,8 +334,7 @@ int safetensors_read(const struct safetensors *file, const struct safetensor *te
     int64_t width = (int64_t)dtype_bytes(tensor->dtype), at_once = (int64_t)sizeof piece / width;
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < at_once ? count - done : at_once;
-        int status = file_pread_all(file->descriptor, piece, (size_t)(n * width),
-                                    tensor->start + (first + done) * width, file->path);
+        int status = read_at(file, piece, (size_t)(n * width), tensor->start + (first + done) * width);
         if (status)
             return status;
         convert(tensor->dtype, piece, n, dtype, (char *)out + done * (int64_t)dtype_bytes(dtype));

@@ -13,21 +13,28 @@ static int compare_entries(const void *a, const void *b) {
     return strcmp(((const struct tensor_entry *)a)->tensor->name, ((const struct tensor_entry *)b)->tensor->name);
 }
 
-static int add_file(struct ckpt_tensors *tensors, const char *name) {
+/* The file's bytes, or NULL: it is in the directory. */
+struct file_bytes {
+    const void *data;
+    size_t length;
+};
+
+static int add_file(struct ckpt_tensors *tensors, const char *name, const struct file_bytes *bytes) {
     char path[PATH_MAX];
     struct safetensors **more = realloc(tensors->files, (tensors->file_count + 1) * sizeof *more);
     if (!more)
         return no_memory(tensors->directory);
     tensors->files = more;
+    struct safetensors **file = &tensors->files[tensors->file_count];
     int status = file_join(path, sizeof path, tensors->directory, name);
     if (!status)
-        status = safetensors_open(path, &tensors->files[tensors->file_count]);
+        status = bytes ? safetensors_open_bytes(path, bytes->data, bytes->length, file) : safetensors_open(path, file);
     tensors->file_count += !status;
     return status;
 }
 
-static int list_single_file(struct ckpt_tensors *tensors, const char *name) {
-    int status = add_file(tensors, name);
+static int list_single_file(struct ckpt_tensors *tensors, const char *name, const struct file_bytes *bytes) {
+    int status = add_file(tensors, name, bytes);
     if (status)
         return status;
     const struct safetensors *file = tensors->files[0];
@@ -48,7 +55,7 @@ static int open_shard(struct ckpt_tensors *tensors, json_t *numbers, const char 
         if (!*shard || strchr(shard, '/') || !strcmp(shard, "..") || !strcmp(shard, "."))
             return status_fail(STATUS_INVALID, "%s: '%s' is not the name of a file in the same directory", index_path,
                                shown(shard, word));
-        int status = add_file(tensors, shard);
+        int status = add_file(tensors, shard, NULL);
         if (status)
             return status == STATUS_NOT_FOUND ? status_wrap(STATUS_INVALID, "%s names a missing shard", index_path)
                                               : status;
@@ -111,7 +118,7 @@ static int list_files(struct ckpt_tensors *tensors, const char *name) {
     if (status)
         return status;
     if (file_exists(single))
-        return list_single_file(tensors, file);
+        return list_single_file(tensors, file, NULL);
     if (file_exists(index))
         return list_indexed_files(tensors, index);
     return status_fail(STATUS_NOT_FOUND, "%s holds no %s and no %s.index.json", directory, file, file);
@@ -127,14 +134,16 @@ static int refuse_pickles(const char *directory, int status) {
                        directory);
 }
 
-static int open_tensors(const char *directory, const char *name, struct ckpt_tensors **out) {
+/* `bytes` are of the file of that name; NULL: what the directory has under NAME. */
+static int open_tensors(const char *directory, const char *name, const struct file_bytes *bytes,
+                        struct ckpt_tensors **out) {
     *out = NULL;
     struct ckpt_tensors *tensors = calloc(1, sizeof *tensors);
     if (!tensors || !(tensors->directory = strdup(directory))) {
         free(tensors);
         return no_memory(directory);
     }
-    int status = list_files(tensors, name);
+    int status = bytes ? list_single_file(tensors, name, bytes) : list_files(tensors, name);
     if (!status && tensors->count)
         qsort(tensors->entries, tensors->count, sizeof *tensors->entries, compare_entries);
     if (status)
@@ -145,7 +154,7 @@ static int open_tensors(const char *directory, const char *name, struct ckpt_ten
 }
 
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors) {
-    int status = open_tensors(directory, "model", tensors);
+    int status = open_tensors(directory, "model", NULL, tensors);
     return status == STATUS_NOT_FOUND ? refuse_pickles(directory, status) : status;
 }
 
@@ -153,7 +162,7 @@ int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors) {
     static const char *const pickles[] = {"adapter_model.bin", "pytorch_adapter.bin"};
     bool is_hub = directory_has_file(directory, CKPT_HUB_PART ".safetensors") &&
                   !directory_has_file(directory, CKPT_ADAPTER_PART ".safetensors");
-    int status = open_tensors(directory, is_hub ? CKPT_HUB_PART : CKPT_ADAPTER_PART, tensors);
+    int status = open_tensors(directory, is_hub ? CKPT_HUB_PART : CKPT_ADAPTER_PART, NULL, tensors);
     if (!status)
         (*tensors)->is_strict = true;
     for (int i = 0; i < 2 && status == STATUS_NOT_FOUND; i++)
@@ -165,15 +174,23 @@ int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors) {
     return status;
 }
 
+int ckpt_open_adapter_bytes(const char *directory, const char *name, const void *bytes, size_t length,
+                            struct ckpt_tensors **tensors) {
+    int status = open_tensors(directory, name, &(const struct file_bytes){bytes, length}, tensors);
+    if (!status)
+        (*tensors)->is_strict = true;
+    return status;
+}
+
 int ckpt_open_encoder(const char *directory, struct ckpt_tensors **tensors) {
-    int status = open_tensors(directory, CKPT_ENCODER_PART, tensors);
+    int status = open_tensors(directory, CKPT_ENCODER_PART, NULL, tensors);
     if (!status)
         (*tensors)->is_strict = true;
     return status;
 }
 
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors) {
-    return open_tensors(directory, "optimizer", tensors);
+    return open_tensors(directory, "optimizer", NULL, tensors);
 }
 
 void ckpt_close(struct ckpt_tensors *tensors) {

@@ -24,7 +24,7 @@ static int print_adapter(const struct peft_files *files, int index) {
     const struct ckpt_tensors *tensors = peft_files_tensors(files, index);
     struct strbuf text = STRBUF_INIT;
     struct peft_notes notes;
-    int status = peft_read_notes(peft_files_directory(files, index), &notes);
+    int status = peft_files_notes(files, index, &notes);
     if (!status)
         status = peft_show(config, model_family_at(0), &text); /* the files do not say which */
     if (status) {

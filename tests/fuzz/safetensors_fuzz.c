@@ -25,6 +25,26 @@ static void read_all(const struct safetensors *file, const struct safetensor *te
     require(safetensors_find(file, tensor->name) == tensor);
 }
 
+/* The same bytes without a file open as well, and are read as well, or are refused by the same words. */
+static void same_bytes(const char *path, const uint8_t *data, size_t size, const struct safetensors *file) {
+    static float values[2][256];
+    struct safetensors *other;
+    char text[1024] = "";
+    if (!file)
+        snprintf(text, sizeof text, "%s", status_text());
+    int status = safetensors_open_bytes(path, data, size, &other);
+    require(!status == (file != NULL) && (file || !strncmp(text, status_text(), sizeof text - 1)));
+    for (size_t i = 0; file && i < safetensors_count(file); i++) {
+        const struct safetensor *tensor = safetensors_at(file, i);
+        int64_t n = tensor->elements < 256 ? tensor->elements : 256;
+        int codes[2] = {
+            safetensors_read(file, tensor, tensor->elements - n, n, DTYPE_F32, values[0]),
+            safetensors_read(other, safetensors_at(other, i), tensor->elements - n, n, DTYPE_F32, values[1])};
+        require(codes[0] == codes[1] && (codes[0] || !memcmp(values[0], values[1], (size_t)n * sizeof(float))));
+    }
+    safetensors_close(other);
+}
+
 static void one_file(const uint8_t *data, size_t size) {
     char path[64];
     struct safetensors *file;
@@ -32,6 +52,7 @@ static void one_file(const uint8_t *data, size_t size) {
     require(descriptor >= 0 && file_pwrite_all(descriptor, data, size, 0, "fuzz") == 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
     int status = safetensors_open(path, &file);
+    same_bytes(path, data, size, file);
     if (status) {
         require(file == NULL && *status_text() && !strchr(status_text(), '\n'));
     } else {

@@ -47,10 +47,28 @@ static void every_methods_files_open_and_close(void **state) {
         assert_int_equal(failing_try_all(open_files, (void *)names[i], 100), 0);
 }
 
+static int open_bytes(void *context) {
+    struct peft_files *files = NULL;
+    struct peft_bytes bytes;
+    int status = peft_bytes_read(context, 1 << 20, &bytes);
+    if (!status)
+        status = peft_files_open_bytes(&bytes, 1, &files);
+    peft_files_close(files);
+    peft_bytes_free(&bytes);
+    return status;
+}
+
+static void bytes_are_read_and_open(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(open_bytes, GOLDEN "/lora_patterns", 100), 0);
+    assert_int_equal(failing_try_all(open_bytes, GOLDEN "/adapter_par_bn", 100), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_merge_ends_with_a_word),
         cmocka_unit_test(every_methods_files_open_and_close),
+        cmocka_unit_test(bytes_are_read_and_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,6 +165,58 @@ static void bad_files_are_refused_by_their_key(void **state) {
     }
 }
 
+/* `ranks` patterns of ranks, and as many more of alphas as make `count`. */
+static void make_patterns(struct strbuf *text, int ranks, int count) {
+    strbuf_clear(text);
+    strbuf_add_text(text, LORA ",\"rank_pattern\":{");
+    for (int i = 0; i < count; i++)
+        strbuf_format(text, "%s\"c%d\":2", i == ranks ? "},\"alpha_pattern\":{" : i ? "," : "", i);
+    strbuf_add_text(text, "}}");
+    test_ok(strbuf_status(text));
+}
+
+static void patterns_are_at_most_256(void **state) {
+    static const int ranks[] = {1, 100, 256, 257};
+    struct strbuf text = STRBUF_INIT;
+    struct peft_config config;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        make_patterns(&text, ranks[i], 256);
+        test_ok(peft_read_config(strbuf_text(&text), "file", &config));
+        test_ok(peft_check_run(&config));
+        peft_config_free(&config);
+        make_patterns(&text, ranks[i], 257);
+        test_fails(peft_read_config(strbuf_text(&text), "file", &config), STATUS_INVALID,
+                   "at most 256 patterns with those of rank_pattern, found 257");
+    }
+    const char *items[257];
+    for (int i = 0; i < 257; i++)
+        items[i] = "c_attn=2";
+    config = (struct peft_config){.type = PEFT_LORA, .rank_pattern = {.items = items, .count = 257}};
+    test_fails(peft_check_run(&config), STATUS_USAGE, "257 patterns, at most 256");
+    strbuf_free(&text);
+}
+
+static void lists_have_an_end(void **state) {
+    struct strbuf text = STRBUF_INIT;
+    struct peft_config config;
+    (void)state;
+    for (int more = 0; more < 2; more++) {
+        strbuf_clear(&text);
+        strbuf_add_text(&text, "{\"peft_type\":\"LORA\",\"target_modules\":[\"a\"");
+        for (int i = 1; i < 4096 + more; i++)
+            strbuf_add_text(&text, ",\"a\"");
+        strbuf_add_text(&text, "]}");
+        int status = peft_read_config(strbuf_text(&text), "file", &config);
+        if (more)
+            test_fails(status, STATUS_INVALID, "\"target_modules\": expected at most 4096 entries, found 4097");
+        else
+            test_ok(status);
+        peft_config_free(&config);
+    }
+    strbuf_free(&text);
+}
+
 static void neutral_and_unknown_keys_are_passed_over(void **state) {
     struct peft_config config;
     (void)state;
@@ -292,6 +344,8 @@ int main(void) {
         cmocka_unit_test(peft_files_are_read),
         cmocka_unit_test(adapterhub_files_are_read),
         cmocka_unit_test(bad_files_are_refused_by_their_key),
+        cmocka_unit_test(patterns_are_at_most_256),
+        cmocka_unit_test(lists_have_an_end),
         cmocka_unit_test(neutral_and_unknown_keys_are_passed_over),
         cmocka_unit_test(values_that_are_no_defaults_read_back),
         cmocka_unit_test(what_is_written_reads_back),

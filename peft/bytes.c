@@ -1,0 +1,285 @@
+/* An adapter's files as one block of bytes: read once, digested, sent to other ranks, and opened there.
+ *
+ * The block has the files one behind another in the order of `kinds`, each after its name (FRAME_NAME bytes, zeros
+ * behind the name) and its length (8 bytes, little-endian). So the same files are the same block, and its SHA-256 is
+ * their digest. A block may come from anywhere: nothing in it is believed before peft_bytes_check. */
+#include "bytes-internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <openssl/evp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { FRAME_NAME = 56, FRAME = FRAME_NAME + 8 };
+
+static const struct kind {
+    const char *name;
+    size_t most; /* bytes */
+    bool has_tensors;
+} kinds[] = {
+    {PEFT_CONFIG_FILE, CKPT_ADAPTER_CONFIG_BYTES, false}, {CKPT_ADAPTER_PART ".safetensors", SIZE_MAX, true},
+    {CKPT_HUB_PART ".safetensors", SIZE_MAX, true}, /* only where the one before it is not there */
+    {PEFT_NOTES_FILE, PEFT_NOTES_BYTES, false},           {PEFT_TEMPLATE_FILE, PEFT_TEMPLATE_BYTES, false},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* ---- a block ---- */
+
+struct frame {
+    int kind;
+    const char *data;
+    size_t length;
+};
+
+static int find_kind(const char name[FRAME_NAME]) {
+    char padded[FRAME_NAME];
+    for (int k = 0; k < KINDS; k++) {
+        memset(padded, 0, sizeof padded);
+        memcpy(padded, kinds[k].name, strlen(kinds[k].name));
+        if (!memcmp(name, padded, FRAME_NAME))
+            return k;
+    }
+    return -1;
+}
+
+/* The file at byte *at, which moves behind it; NULL where all is well, else why it is none. */
+static const char *next_frame(const struct peft_bytes *bytes, size_t *at, struct frame *frame) {
+    uint64_t length;
+    size_t left = bytes->length - *at;
+    if (left < FRAME)
+        return "a cut name and length";
+    const char *start = (const char *)bytes->data + *at;
+    memcpy(&length, start + FRAME_NAME, sizeof length);
+    *frame = (struct frame){.kind = find_kind(start), .data = start + FRAME, .length = length};
+    if (frame->kind < 0)
+        return "not the name of an adapter's file";
+    if (length > left - FRAME)
+        return "a file that is longer than what follows";
+    if (length > kinds[frame->kind].most)
+        return "a file that is longer than allowed";
+    *at += FRAME + length;
+    return NULL;
+}
+
+static int fail_bytes(const struct peft_bytes *bytes, const char *why, size_t at) {
+    return status_fail(STATUS_INVALID, "%s: the bytes of an adapter are damaged at byte %zu: %s", bytes->directory, at,
+                       why);
+}
+
+int peft_bytes_check(const struct peft_bytes *bytes) {
+    int last = -1, tensors = 0;
+    for (size_t at = 0, start = 0; at < bytes->length; start = at) {
+        struct frame frame;
+        const char *why = next_frame(bytes, &at, &frame);
+        if (!why && frame.kind <= last)
+            why = "a file that should stand before another, or once";
+        tensors += !why && kinds[frame.kind].has_tensors;
+        if (!why && tensors > 1)
+            why = "a second file of tensors";
+        if (!why && last < 0 && frame.kind != 0)
+            why = "a file before the configuration";
+        if (why)
+            return fail_bytes(bytes, why, start);
+        last = frame.kind;
+    }
+    if (tensors == 0)
+        return fail_bytes(bytes, last < 0 ? "no configuration" : "no file of tensors", bytes->length);
+    return STATUS_OK;
+}
+
+bool peft_bytes_find(const struct peft_bytes *bytes, const char *name, const char **data, size_t *length) {
+    struct frame frame;
+    for (size_t at = 0; at < bytes->length && !next_frame(bytes, &at, &frame);)
+        if (!strcmp(kinds[frame.kind].name, name)) {
+            *data = frame.data;
+            *length = frame.length;
+            return true;
+        }
+    return false;
+}
+
+void peft_bytes_free(struct peft_bytes *bytes) {
+    free(bytes->directory);
+    free(bytes->data);
+    *bytes = (struct peft_bytes){0};
+}
+
+int peft_bytes_digest(const struct peft_bytes *bytes, char digest[PEFT_SHA256_BYTES]) {
+    unsigned char number[EVP_MAX_MD_SIZE];
+    unsigned length = 0;
+    *digest = 0;
+    if (!EVP_Digest(bytes->data, bytes->length, number, &length, EVP_sha256(), NULL))
+        return status_fail(STATUS_MEMORY, "%s: no digest could be computed", bytes->directory);
+    for (unsigned i = 0; i < length && 2 * i + 2 < PEFT_SHA256_BYTES; i++)
+        snprintf(digest + (size_t)2 * i, 3, "%02x", number[i]);
+    return STATUS_OK;
+}
+
+/* ---- reading ---- */
+
+/* A file while it is read; descriptor -1: there is none. */
+struct source {
+    char path[PATH_MAX];
+    int descriptor;
+    struct stat info;
+};
+
+static int open_source(int folder, const char *directory, int kind, struct source *source) {
+    const char *name = kinds[kind].name;
+    int status = file_join(source->path, sizeof source->path, directory, name);
+    if (status)
+        return status;
+    source->descriptor = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (source->descriptor < 0)
+        return errno == ENOENT ? STATUS_OK : status_fail_errno("cannot open %s", source->path);
+    if (fstat(source->descriptor, &source->info))
+        return status_fail_errno("cannot stat %s", source->path);
+    if (!S_ISREG(source->info.st_mode))
+        return status_fail(STATUS_INVALID, "%s is not a regular file", source->path);
+    if ((uint64_t)source->info.st_size > kinds[kind].most)
+        return status_fail(STATUS_INVALID, "%s has %lld bytes, more than the %zu allowed", source->path,
+                           (long long)source->info.st_size, kinds[kind].most);
+    return STATUS_OK;
+}
+
+static int open_sources(const char *directory, struct source sources[KINDS]) {
+    int status = STATUS_OK, folder = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) {
+        status = errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO;
+        status_fail_errno("cannot open the directory %s", directory);
+        return status;
+    }
+    bool has_tensors = false;
+    for (int k = 0; k < KINDS && !status; k++) {
+        if (kinds[k].has_tensors && has_tensors)
+            continue;
+        status = open_source(folder, directory, k, &sources[k]);
+        has_tensors = has_tensors || (kinds[k].has_tensors && sources[k].descriptor >= 0);
+    }
+    close(folder);
+    return status;
+}
+
+/* No file of tensors is there: pickles have a line of their own. */
+static int fail_no_tensors(const char *directory) {
+    struct ckpt_tensors *shards = NULL;
+    int status = ckpt_open_adapter(directory, &shards);
+    ckpt_close(shards);
+    return status ? status
+                  : status_fail(STATUS_UNSUPPORTED, "%s: its tensors are in shards: save the adapter as one file",
+                                directory);
+}
+
+static int check_sources(const char *directory, const struct source sources[KINDS], size_t limit, size_t *total) {
+    bool has_tensors = false;
+    *total = 0;
+    if (sources[0].descriptor < 0)
+        return status_fail(STATUS_NOT_FOUND, "%s holds no adapter (" PEFT_CONFIG_FILE ")", directory);
+    for (int k = 0; k < KINDS; k++) {
+        if (sources[k].descriptor < 0)
+            continue;
+        has_tensors = has_tensors || kinds[k].has_tensors;
+        *total += FRAME;
+        if (*total > limit || (uint64_t)sources[k].info.st_size > limit - *total)
+            return status_fail(STATUS_INVALID, "%s: an adapter of more than the %zu bytes allowed", directory, limit);
+        *total += (size_t)sources[k].info.st_size;
+    }
+    return has_tensors ? STATUS_OK : fail_no_tensors(directory);
+}
+
+/* As long as its file was: *is_whole says whether it still is so long. */
+static int read_source(const struct source *source, char *out, bool *is_whole) {
+    size_t length = (size_t)source->info.st_size;
+    for (size_t done = 0; done < length;) {
+        ssize_t n = read(source->descriptor, out + done, length - done);
+        if (n < 0 && errno != EINTR)
+            return status_fail_errno("cannot read %s", source->path);
+        if (n == 0) {
+            *is_whole = false;
+            return STATUS_OK;
+        }
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return STATUS_OK;
+}
+
+static int read_sources(const struct source sources[KINDS], size_t total, struct peft_bytes *bytes, bool *is_whole) {
+    int status = STATUS_OK;
+    char *at = bytes->data = calloc(total, 1);
+    bytes->length = total;
+    if (!at)
+        return status_fail(STATUS_MEMORY, "no memory for the %zu bytes of %s", total, bytes->directory);
+    for (int k = 0; k < KINDS && !status; k++) {
+        if (sources[k].descriptor < 0)
+            continue;
+        uint64_t length = (uint64_t)sources[k].info.st_size;
+        memcpy(at, kinds[k].name, strlen(kinds[k].name));
+        memcpy(at + FRAME_NAME, &length, sizeof length);
+        status = read_source(&sources[k], at + FRAME, is_whole);
+        at += FRAME + length;
+    }
+    return status;
+}
+
+static bool is_same_time(struct timespec a, struct timespec b) {
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+/* Whether the paths lead to what was read, and that is as it was. */
+static bool is_unchanged(const struct source sources[KINDS]) {
+    for (int k = 0; k < KINDS; k++) {
+        const struct stat *before = &sources[k].info;
+        struct stat now;
+        bool is_there = *sources[k].path && !stat(sources[k].path, &now);
+        if (is_there != (sources[k].descriptor >= 0))
+            return false;
+        if (is_there &&
+            (now.st_dev != before->st_dev || now.st_ino != before->st_ino || now.st_size != before->st_size ||
+             !is_same_time(now.st_mtim, before->st_mtim) || !is_same_time(now.st_ctim, before->st_ctim)))
+            return false;
+    }
+    return true;
+}
+
+static int read_once(const char *directory, size_t limit, struct peft_bytes *bytes, bool *is_whole) {
+    struct source *sources = calloc(KINDS, sizeof *sources);
+    size_t total;
+    if (!sources)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int k = 0; k < KINDS; k++)
+        sources[k].descriptor = -1;
+    *is_whole = true;
+    int status = open_sources(directory, sources);
+    if (!status)
+        status = check_sources(directory, sources, limit, &total);
+    if (!status)
+        status = read_sources(sources, total, bytes, is_whole);
+    *is_whole = *is_whole && (status || is_unchanged(sources));
+    for (int k = 0; k < KINDS; k++)
+        if (sources[k].descriptor >= 0)
+            close(sources[k].descriptor);
+    free(sources);
+    return status;
+}
+
+int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes) {
+    enum { TRIES = 3 };
+    bool is_whole = false;
+    int status = STATUS_OK;
+    *bytes = (struct peft_bytes){0};
+    for (int i = 0; i < TRIES && !is_whole && !status; i++) {
+        peft_bytes_free(bytes);
+        bytes->directory = strdup(directory);
+        status = bytes->directory ? read_once(directory, limit, bytes, &is_whole)
+                                  : status_fail(STATUS_MEMORY, "out of memory");
+    }
+    if (!status && !is_whole)
+        status = status_fail(STATUS_INVALID, "%s: its files change while they are read", directory);
+    if (status)
+        peft_bytes_free(bytes);
+    return status;
+}
