@@ -11,23 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { NORM_GAIN, NORM_BIAS, DOWN, DOWN_BIAS, UP, UP_BIAS, PARAMETERS };
-
-/* The adapter at one place of a layer. */
-struct bottleneck {
-    struct peft_adapter *adapter;
-    enum attach_place place;
-    int64_t layer;
-    int id[PARAMETERS];
-};
-
-struct bottlenecks {
-    int count;
-    struct bottleneck *of;
-};
-
-static const float norm_epsilon = 1e-5f; /* torch's */
-
 /* ---- the parameters ---- */
 
 static int add_parameters(struct bottleneck *bottleneck) {
@@ -177,7 +160,7 @@ static int norm(const struct bottleneck *bottleneck, const struct hook_call *cal
     norm_call->type = call->dtype;
     norm_call->gain = gain.data;
     norm_call->bias = bias.data;
-    norm_call->epsilon = norm_epsilon;
+    norm_call->epsilon = bottleneck_norm_epsilon;
     norm_call->dgain = param_gradient(store, bottleneck->id[NORM_GAIN]);
     norm_call->dbias = param_gradient(store, bottleneck->id[NORM_BIAS]);
     int status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, layernorm_backward, norm_call)
@@ -378,4 +361,6 @@ const struct peft_method peft_bottleneck = {.title = "bottleneck adapter",
                                             .file = CKPT_HUB_PART,
                                             .describe = describe,
                                             .attach = attach,
-                                            .close = close_bottlenecks};
+                                            .close = close_bottlenecks,
+                                            .make_image = bottleneck_make_image,
+                                            .batched = bottleneck_batched};

@@ -63,7 +63,7 @@ static int find_base(const struct pair *pair, bool is_bias, int *id) {
 /* dora.squares of what this rank has of the base's weight, with the pair's product or without. */
 static int measure_part(struct pair *pair, int id, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
-    struct weight_view weight = param_borrow(peft->weights, id);
+    struct weight_view weight = param_borrow_linear(peft->weights, id);
     struct weight_view a = param_borrow(&peft->store, pair->a), b = param_borrow(&peft->store, pair->b);
     struct row_squares call = {.weight = weight,
                                .rows = weight.rows,
@@ -72,8 +72,7 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
                                .down = a.data,
                                .scale = pair->scale,
                                .squares = pair->dora.squares};
-    int status = weight.data ? rank_run(peft->rank, PHASE_NORM, row_squares, &call)
-                             : status_fail(STATUS_INVALID, "DoRA of a base whose weights are packed");
+    int status = rank_run(peft->rank, PHASE_NORM, row_squares, &call);
     param_return(peft->weights, id);
     param_return(&peft->store, pair->a);
     param_return(&peft->store, pair->b);
@@ -84,20 +83,11 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
 static int measure(struct pair *pair, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
     int id = PARAM_NONE, status = find_base(pair, false, &id);
-    if (!status && !(with_pair && pair->dora.is_measured))
+    if (!status)
         status = measure_part(pair, id, with_pair);
-    pair->dora.is_measured = false;
     if (!status && pair_is_row(pair))
         status = rank_sum(peft->rank, peft->rank->tensor, pair->dora.squares, outputs(pair), DTYPE_F32);
     return status;
-}
-
-int dora_measure(struct pair *pair, int id) {
-    int own = PARAM_NONE, status = find_base(pair, false, &own);
-    if (status || own != id)
-        return status;
-    pair->dora.is_measured = true;
-    return measure_part(pair, id, true);
 }
 
 int dora_initialise(struct pair *pair) {

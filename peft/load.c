@@ -290,23 +290,36 @@ static int check_methods(const struct peft *peft, const struct peft_files *files
     return STATUS_OK;
 }
 
+static struct ckpt_flat weights_of(struct peft *peft) {
+    return (struct ckpt_flat){.store = &peft->store,
+                              .stream = peft->rank->exec.stream,
+                              .memory = peft->store.weights,
+                              .dtype = peft->store.dtype};
+}
+
+static int read_adapter(const struct peft_adapter *adapter, const struct ckpt_tensors *tensors,
+                        const struct ckpt_array *values) {
+    struct ckpt_array named = *values;
+    named.find_name = find_name;
+    named.names = adapter;
+    return ckpt_read(tensors, peft_table(adapter), &named, 1);
+}
+
 int peft_load(struct peft *peft, const struct peft_files *files) {
-    struct ckpt_flat flat = {.store = &peft->store,
-                             .stream = peft->rank->exec.stream,
-                             .memory = peft->store.weights,
-                             .dtype = peft->store.dtype};
+    struct ckpt_flat flat = weights_of(peft);
     struct ckpt_array array = ckpt_flat_array(&flat, "", true);
     return peft_read(peft, files, &array);
 }
 
+int peft_load_one(struct peft *peft, const struct peft_files *files, int index) {
+    struct ckpt_flat flat = weights_of(peft);
+    struct ckpt_array array = ckpt_flat_array(&flat, "", true);
+    return read_adapter(&peft->adapters[0], files->of[index].tensors, &array);
+}
+
 int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values) {
     int status = check_methods(peft, files);
-    for (int i = 0; i < peft->count && !status; i++) {
-        const struct peft_adapter *adapter = &peft->adapters[i];
-        struct ckpt_array named = *values;
-        named.find_name = find_name;
-        named.names = adapter;
-        status = ckpt_read(files->of[i].tensors, peft_table(adapter), &named, 1);
-    }
+    for (int i = 0; i < peft->count && !status; i++)
+        status = read_adapter(&peft->adapters[i], files->of[i].tensors, values);
     return status;
 }

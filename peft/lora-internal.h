@@ -11,7 +11,6 @@ extern const struct peft_format lora_format;
 struct dora {
     int magnitude;                    /* id */
     float *squares, *ratio, *inverse; /* [out] of this rank: n^2, m / n, 1 / n */
-    bool is_measured;                 /* squares are this rank's part of n^2, of a base that is packed now */
 };
 
 /* One projection's pair. */
@@ -27,20 +26,28 @@ struct pair {
     struct dora dora;
 };
 
+struct lora {
+    int count;
+    struct pair *pairs;
+};
+
 /* Whether a rank sees a part of the sum that is y. */
 static inline bool pair_is_row(const struct pair *pair) {
     return peft_is_row(&pair->projection);
 }
 
+/* lora_batch.c */
+int lora_make_image(struct image_maker *maker);
+int lora_batched(const struct bank_call *call);
+
+/* dora.c */
 int dora_add_row(struct pair *pair);
 /* Device memory for [out] numbers of each kind. */
 int dora_allocate(struct pair *pair);
 void dora_free(struct pair *pair);
 /* The magnitude of the base: the norms of its rows. */
 int dora_initialise(struct pair *pair);
-/* Measures the parameter `id` of the base, where it is the pair's, for the next dora_begin. */
-int dora_measure(struct pair *pair, int id);
-/* Measures what is not measured yet; all ranks of a tensor group together. */
+/* Measures the base; all ranks of a tensor group together. */
 int dora_begin(struct pair *pair);
 /* y, the pair's product added, is scaled; `kept` [N, out] receives what it was, or is NULL. */
 int dora_forward(const struct pair *pair, const struct hook_call *call, void *kept);

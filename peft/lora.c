@@ -10,11 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct lora {
-    int count;
-    struct pair *pairs;
-};
-
 /* ---- the parameters ---- */
 
 static int add_pair(struct pair *pair) {
@@ -423,15 +418,6 @@ static int initialise(struct peft_adapter *adapter, uint64_t seed) {
     return every_magnitude(adapter, dora_initialise);
 }
 
-static int measure(struct peft_adapter *adapter, int id) {
-    struct lora *lora = adapter->own;
-    int status = STATUS_OK;
-    for (int i = 0; i < lora->count && adapter->config.use_dora && !status; i++)
-        if (lora->pairs[i].is_here)
-            status = dora_measure(&lora->pairs[i], id);
-    return status;
-}
-
 static int begin(struct peft_adapter *adapter) {
     return every_magnitude(adapter, dora_begin);
 }
@@ -476,6 +462,8 @@ const struct peft_method peft_lora = {.title = "LoRA",
                                       .attach = attach,
                                       .allocate = allocate,
                                       .initialise = initialise,
-                                      .measure = measure,
                                       .begin = begin,
-                                      .close = close_lora};
+                                      .close = close_lora,
+                                      .begin_image = begin,
+                                      .make_image = lora_make_image,
+                                      .batched = lora_batched};

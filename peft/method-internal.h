@@ -8,6 +8,9 @@ struct peft_adapter;
 struct peft_choice;
 struct peft_format;
 struct merge;
+struct peft_bank;
+struct bank_call;
+struct image_maker;
 
 /* The files of a stack, as they come into a directory that holds others. */
 extern const struct staging_files peft_staging_files;
@@ -51,14 +54,23 @@ struct peft_method {
     int (*allocate)(struct peft_adapter *adapter);
     /* Initial values beyond those of the table. */
     int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
-    /* Notes what `begin` needs of a parameter of the base, which will be packed by then. */
-    int (*measure)(struct peft_adapter *adapter, int id);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
     /* Fills the table of `to`, which does not train and is fp32, with what the encoder of `from` makes of its weights.
      */
     int (*fold)(const struct peft_adapter *from, struct peft_adapter *to);
     void (*close)(struct peft_adapter *adapter);
+
+    /* ---- for inference: bank-internal.h ---- */
+    /* Finds, after `allocate`, what an image needs of the base, by all tensor ranks together. NULL: nothing; then
+     * nothing is allocated either. */
+    int (*begin_image)(struct peft_adapter *adapter);
+    /* Puts the adapter into its image, while it is planned and while it is made. */
+    int (*make_image)(struct image_maker *maker);
+    /* Changes the rows of a list at a site that one of its images changes. NULL: it changes no place. */
+    int (*batched)(const struct bank_call *call);
+    /* Notes the scratch that it asks of the rank at a place. NULL: none. */
+    int (*plan_batched)(struct peft_bank *bank, const struct hook_call *hook);
 };
 
 struct peft_adapter {
@@ -146,6 +158,12 @@ bool peft_has_layer(const struct peft *peft, int64_t layer);
 /* The variant that method->measures names, or NULL. */
 const char *peft_measures(const struct peft_config *config);
 
+/* What adapters cannot be together, in the words of errors. */
+int peft_check_stack(const struct peft_config *const *configs, int count);
+int peft_fail_prefixes(int first, int second);
+int peft_fail_positions(const struct peft_config *config, int64_t positions);
+/* Of a module whose input is scaled, in a stack. */
+int ia3_fail_input(const struct model_projection *projections, const char *module);
 /* Fails where num_virtual_tokens, with those of the adapters before, leaves the base no position for a token. */
 int peft_check_virtual_tokens(const struct peft_adapter *adapter);
 

@@ -45,11 +45,19 @@ int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
     if (own < 1)
         return status_fail(STATUS_USAGE, "peft.num_virtual_tokens %lld: expected at least 1", (long long)own);
     if (own >= positions || peft_virtual_tokens(peft) + peft_prefix_tokens(peft) >= positions)
-        return status_fail(STATUS_USAGE,
-                           "peft.num_virtual_tokens %lld: the model has %lld positions, also for the virtual tokens of "
-                           "other adapters and at least one token of a sample",
-                           (long long)own, (long long)positions);
+        return peft_fail_positions(&adapter->config, positions);
     return STATUS_OK;
+}
+
+int peft_fail_positions(const struct peft_config *config, int64_t positions) {
+    return status_fail(STATUS_USAGE,
+                       "peft.num_virtual_tokens %lld: the model has %lld positions, also for the virtual tokens of "
+                       "other adapters and at least one token of a sample",
+                       (long long)config->num_virtual_tokens, (long long)positions);
+}
+
+int peft_fail_prefixes(int first, int second) {
+    return status_fail(STATUS_USAGE, "adapters %d and %d are both prefixes: a stack can have one", first, second);
 }
 
 /* ---- opening ---- */
@@ -109,17 +117,28 @@ const char *peft_measures(const struct peft_config *config) {
 
 /* What was measured of the bare weights scales a projection's outputs: others that change them would be scaled with
  * them, or not be in the measure. */
-static int check_stack(const struct peft_options *options) {
-    for (int i = 0; i < options->count; i++)
-        for (int k = 0; k < options->count; k++) {
-            const char *measuring = peft_measures(&options->adapters[i]);
-            int other = options->adapters[k].type;
+int peft_check_stack(const struct peft_config *const *configs, int count) {
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < count; k++) {
+            const char *measuring = peft_measures(configs[i]);
+            int other = configs[k]->type;
             if (measuring && i != k && peft_method(other)->merge)
                 return status_fail(STATUS_USAGE,
                                    "%s cannot be stacked with %s: it measures and scales the base's own projections",
                                    measuring, peft_method_names[other]);
         }
     return STATUS_OK;
+}
+
+static int check_stack(const struct peft_options *options) {
+    const struct peft_config **configs = malloc(((size_t)options->count + 1) * sizeof *configs);
+    if (!configs)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < options->count; i++)
+        configs[i] = &options->adapters[i];
+    int status = peft_check_stack(configs, options->count);
+    free(configs);
+    return status;
 }
 
 static int open_adapters(struct peft *peft, const struct peft_options *options) {
@@ -257,14 +276,6 @@ int peft_allocate(struct peft *peft) {
 
 void peft_set_base(struct peft *peft, const struct param_store *weights) {
     peft->weights = weights;
-}
-
-int peft_measure(struct peft *peft, int id) {
-    int status = STATUS_OK;
-    for (int i = 0; i < peft->count && !status; i++)
-        if (peft->adapters[i].method->measure)
-            status = peft->adapters[i].method->measure(&peft->adapters[i], id);
-    return status;
 }
 
 int peft_initialise(struct peft *peft, uint64_t seed) {

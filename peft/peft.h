@@ -39,12 +39,9 @@ int64_t peft_prefix_tokens(const struct peft *peft);
 int peft_allocate(struct peft *peft);
 /* Bytes on the device that peft_allocate takes beside the store. */
 size_t peft_device_bytes(const struct peft *peft);
-/* The weights of the base, loaded and plain, before peft_initialise: prompts start as rows of them, and DoRA measures
+/* The weights of the base, loaded, before peft_initialise: prompts start as rows of them, and DoRA measures
  * them at every peft_begin. */
 void peft_set_base(struct peft *peft, const struct param_store *weights);
-/* For a base that is packed as it is read: after peft_load, for each of its parameters while that is plain. One
- * peft_begin may follow, which then has what it needs of them. It concerns this rank alone. */
-int peft_measure(struct peft *peft, int id);
 /* Initial values, keyed by seed, name and element. All tensor ranks together. */
 int peft_initialise(struct peft *peft, uint64_t seed);
 /* Clears the gradients and computes what hooks use until the weights change again: before a global batch, before a
@@ -141,6 +138,8 @@ const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, in
 /* The parameters of a stack that was opened with these configurations and has its memory. Everything is checked before
  * anything is set, within one adapter. */
 int peft_load(struct peft *peft, const struct peft_files *files);
+/* The same of a stack of one, which is adapter `index` of the files. */
+int peft_load_one(struct peft *peft, const struct peft_files *files, int index);
 /* The same into `values`, of the store's rows. */
 int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values);
 

@@ -6,6 +6,7 @@
  * linear's [2 C, H]. Both ways keys [tokens, C] are hidden weight' (+ bias): without
  * a projection hidden is the unit matrix. The encoder is the first stage's; all stages get its output by a sum to which
  * the others add nothing. */
+#include "bank-internal.h"
 #include "encoder-internal.h"
 #include "format-internal.h"
 
@@ -100,8 +101,7 @@ static int describe(struct peft_adapter *adapter) {
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int i = 0; i < adapter->number; i++)
         if (peft->adapters[i].method == adapter->method)
-            return status_fail(STATUS_USAGE, "adapters %d and %d are both prefixes: a stack can have one", i,
-                               adapter->number);
+            return peft_fail_prefixes(i, adapter->number);
     int status = peft_check_virtual_tokens(adapter);
     int tensor = peft->rank->place.tensor, tensors = peft->rank->grid.tensor;
     prefix->tokens = prefix->inner = adapter->config.num_virtual_tokens;
@@ -139,7 +139,8 @@ static void take_encoder(struct peft_config *config, const char *directory, bool
 
 /* ---- the hook ---- */
 
-static int give_prefix(void *self, int layer, struct hook_prefix *prefix) {
+static int give_prefix(void *self, int image, int layer, struct hook_prefix *prefix) {
+    (void)image;
     const struct peft_adapter *adapter = self;
     const struct prefix *own = adapter->own;
     const struct prefix_layer *here = &own->layers[layer];
@@ -398,6 +399,37 @@ static int attach(struct peft_adapter *adapter) {
     return status || !peft->rank->is_planning ? status : end(adapter);
 }
 
+/* ---- in a bank ---- */
+
+/* Without an encoder a parameter is keys and values, feature by feature; here they stand token by token. */
+static int put_layer(struct image_maker *maker, int64_t layer, const void **place) {
+    const struct prefix *prefix = maker->adapter->own;
+    const struct param_store *store = &maker->adapter->peft->store;
+    int id = prefix->layers[layer].weight, status = STATUS_OK;
+    struct weight_view view = {0};
+    if (!maker->is_planned)
+        view = param_borrow(store, id);
+    for (int which = 0; which < 2 && !status; which++) {
+        size_t skipped = (size_t)half(prefix, which, prefix->tokens) * dtype_bytes(store->dtype);
+        status = image_put(maker, view.data ? (const char *)view.data + skipped : NULL, prefix->width, prefix->tokens,
+                           store->dtype, true, &place[which]);
+    }
+    if (!maker->is_planned)
+        param_return(store, id);
+    return status;
+}
+
+static int make_image(struct image_maker *maker) {
+    const struct prefix *prefix = maker->adapter->own;
+    const struct peft_bank *bank = maker->bank;
+    struct peft_image *image = maker->image;
+    int status = STATUS_OK;
+    image->prefix_tokens = prefix->tokens;
+    for (int64_t i = 0; i < bank->layers && !status; i++)
+        status = put_layer(maker, bank->first_layer + i, &image->prefix[2 * i]);
+    return status;
+}
+
 /* ---- its configuration ---- */
 
 static const struct config_row keys[] = {
@@ -436,4 +468,5 @@ const struct peft_method peft_prefix = {.title = "prefix tuning",
                                         .begin = begin,
                                         .end = end,
                                         .fold = fold,
-                                        .close = close_prefix};
+                                        .close = close_prefix,
+                                        .make_image = make_image};

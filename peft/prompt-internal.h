@@ -18,6 +18,8 @@ void prompt_borrow(const struct peft_adapter *adapter, const struct prompt *prom
 void prompt_return(const struct peft_adapter *adapter, const struct prompt *prompt);
 /* Rows of the base's token table, unless they are as the table of parameters draws them. */
 int prompt_initialise(struct peft_adapter *adapter, const struct prompt *prompt, uint64_t seed);
+/* The table of virtual tokens into an image. */
+int prompt_put_image(struct image_maker *maker, const struct prompt *prompt);
 /* The adapter goes on as prompt tuning. */
 void prompt_take(struct peft_config *config);
 

@@ -3,6 +3,7 @@
  * They are ids behind the vocabulary, rows of a table that the embedding has beside its own; positions are added to
  * them as to all rows. Only the first stage has any of it. Every tensor rank has all of the table, and the same
  * gradient, as each sees the whole gradient of the embedded rows. */
+#include "bank-internal.h"
 #include "format-internal.h"
 #include "prompt-internal.h"
 
@@ -91,6 +92,14 @@ static void return_rows(void *self) {
 static int attach(struct peft_adapter *adapter) {
     struct hook hook = {.self = adapter, .borrow_rows = borrow_rows, .return_rows = return_rows};
     return hook_table_add(&adapter->peft->hooks, 0, ATTACH_EMBEDDING, &hook);
+}
+
+int prompt_put_image(struct image_maker *maker, const struct prompt *prompt) {
+    return image_put_virtual(maker, prompt->table_id, prompt->tokens);
+}
+
+static int make_image(struct image_maker *maker) {
+    return prompt_put_image(maker, maker->adapter->own);
 }
 
 /* ---- initial rows ---- */
@@ -220,4 +229,5 @@ const struct peft_method peft_prompt = {.title = "prompt tuning",
                                         .describe = describe,
                                         .attach = attach,
                                         .initialise = initialise,
-                                        .close = close_prompt};
+                                        .close = close_prompt,
+                                        .make_image = make_image};

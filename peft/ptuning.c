@@ -1,5 +1,6 @@
 /* P-tuning (arXiv 2103.10385): virtual tokens as of prompt tuning, whose table an encoder makes, once per global batch.
  * Where nothing trains it is that table. The encoder is the first stage's, whole on every tensor rank. */
+#include "bank-internal.h"
 #include "encoder-internal.h"
 #include "format-internal.h"
 #include "prompt-internal.h"
@@ -175,6 +176,11 @@ static int allocate(struct peft_adapter *adapter) {
     return fp32_allocate(&own->fp32);
 }
 
+static int make_image(struct image_maker *maker) {
+    const struct ptuning *own = maker->adapter->own;
+    return prompt_put_image(maker, &own->prompt);
+}
+
 static int attach(struct peft_adapter *adapter) {
     const struct ptuning *own = adapter->own;
     struct hook hook = {.self = adapter, .borrow_rows = borrow_rows, .return_rows = return_rows};
@@ -255,4 +261,5 @@ const struct peft_method peft_ptuning = {.title = "p-tuning",
                                          .begin = begin,
                                          .end = end,
                                          .fold = fold,
-                                         .close = close_ptuning};
+                                         .close = close_ptuning,
+                                         .make_image = make_image};

@@ -3,6 +3,7 @@
 #define CAMBIUM_INFER_ENGINE_INTERNAL_H
 
 #include "infer/infer.h"
+#include "peft/bank.h"
 
 #include <limits.h>
 
@@ -25,7 +26,9 @@ struct engine {
     struct comm *holders; /* the ranks that hold this model together; NULL: this one alone */
     struct model_plan plan;
     struct peft_files *files; /* of the adapters; NULL: none */
-    struct peft *peft;
+    struct peft_bank *bank;
+    int images[PEFT_SLOT_IMAGES];
+    int image_count;
     struct model *model;
     struct kv_pool pool;
     struct model_kv kv;
@@ -40,7 +43,7 @@ struct engine {
     uint64_t *device_seen;
     /* One step's arrays, [max_rows] and [max_logit_rows]. */
     int32_t *tokens, *positions, *row_sequence, *places, *logit_row, *labels, *drawn, *result_row;
-    struct hook_segment *segments;
+    struct peft_segment *segments;
     struct sample_row *sample;
     float *logprob, *label_logprob;
     struct engine_result *given; /* [max_logit_rows] */
@@ -56,6 +59,8 @@ int engine_stem(const struct engine *engine, int slot);
 /* Tokens of a stem: those of the prefix, which have no rows of their own, and the virtual ones. */
 int64_t engine_prefix_tokens(const struct engine *engine);
 int64_t engine_virtual_tokens(const struct engine *engine);
+/* The id of a virtual token, counted over all adapters. */
+int32_t engine_virtual_id(const struct engine *engine, int64_t number);
 int64_t engine_stem_tokens(const struct engine *engine);
 /* Computes the stems of all slots, when everything else is open. All ranks together. */
 int engine_make_stems(struct engine *engine);

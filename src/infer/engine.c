@@ -50,20 +50,33 @@ static int open_adapters(struct engine *engine, struct model_options *options) {
         status = peft_files_check_base(engine->files, engine->directory);
     if (status)
         return status;
-    struct peft_options adapters = {
-        .adapters = peft_files_configs(engine->files), .count = peft_files_count(engine->files), .model = options};
-    status = peft_open(&adapters, &engine->rank, &engine->peft);
+    status = peft_bank_open(options, &engine->rank, &engine->bank);
     if (!status)
-        options->hooks = peft_hooks(engine->peft);
+        options->hooks = peft_bank_hooks(engine->bank);
     return status;
 }
 
 static int load_adapters(struct engine *engine) {
-    if (!engine->peft)
+    int count = engine->bank ? peft_files_count(engine->files) : 0, status = STATUS_OK;
+    size_t bytes = 0;
+    if (!engine->bank)
         return STATUS_OK;
-    int status = peft_allocate(engine->peft);
-    peft_set_base(engine->peft, model_store(engine->model));
-    return status ? status : peft_load(engine->peft, engine->files);
+    peft_bank_set_base(engine->bank, model_store(engine->model));
+    if (count > PEFT_SLOT_IMAGES)
+        return status_fail(STATUS_USAGE, "%d adapters for one text: expected at most %d", count, PEFT_SLOT_IMAGES);
+    for (int i = 0; i < count && !status; i++) {
+        size_t one = 0;
+        status = peft_bank_image_bytes(engine->bank, &peft_files_configs(engine->files)[i], &one);
+        bytes += one;
+    }
+    if (!status)
+        status = peft_bank_allocate(engine->bank, bytes);
+    for (int i = 0; i < count && !status; i++) {
+        int image = peft_bank_load(engine->bank, engine->files, i);
+        engine->images[engine->image_count++] = image;
+        status = image < 0 ? image : STATUS_OK;
+    }
+    return status ? status : peft_bank_check_slot(engine->bank, engine->images, engine->image_count);
 }
 
 /* ---- weights ---- */
@@ -87,15 +100,14 @@ static int read_parameter(struct param_store *store, struct stream *stream, cons
     return status;
 }
 
-/* Fills in the plain values of one parameter. Methods measure them now: they are gone once it is packed. */
+/* Fills in the plain values of one parameter. */
 static int fill_parameter(void *context, int id) {
     const struct filling *filling = context;
     struct engine *engine = filling->engine;
     struct param_store *store = model_store(engine->model);
     struct stream *stream = engine->rank.exec.stream;
-    int status =
-        filling->tensors ? read_parameter(store, stream, filling->tensors, id) : param_initialise(store, stream, 1, id);
-    return status || !engine->peft ? status : peft_measure(engine->peft, id);
+    return filling->tensors ? read_parameter(store, stream, filling->tensors, id)
+                            : param_initialise(store, stream, 1, id);
 }
 
 static int load_weights(struct engine *engine, const struct ckpt_tensors *tensors) {
@@ -247,8 +259,6 @@ static int open_on(struct engine *engine, const struct pretrained *base) {
     engine->seen_words = (base->config.vocab_size + 63) / 64;
     int status = open_model(engine, &base->config, dtype);
     if (!status)
-        status = load_adapters(engine); /* before the base: methods measure each of its parameters when it is read */
-    if (!status)
         status = load_weights(engine, base->tensors);
     return status == STATUS_MEMORY && base->tensors ? status_wrap(status, "%s", engine->directory) : status;
 }
@@ -260,8 +270,8 @@ static int open_all(struct engine *engine) {
         status = open_on(engine, &base);
     pretrained_close(&base);
     status = agree(engine, status); /* the next steps may sum over ranks */
-    if (!status && engine->peft)
-        status = peft_begin(engine->peft);
+    if (!status)
+        status = load_adapters(engine);
     if (!status)
         status = allocate_host(engine);
     if (!status)
@@ -294,7 +304,7 @@ void engine_close(struct engine *engine) {
     kv_pool_close(&engine->pool);
     free(engine->page_table);
     model_close(engine->model);
-    peft_close(engine->peft);
+    peft_bank_close(engine->bank);
     peft_files_close(engine->files);
     comm_close(engine->holders);
     rank_close(&engine->rank);
@@ -331,6 +341,6 @@ struct rank *engine_rank(struct engine *engine) {
 }
 
 size_t engine_planned_bytes(const struct engine *engine) {
-    size_t adapters = engine->peft ? param_weight_bytes(peft_store(engine->peft)) + peft_device_bytes(engine->peft) : 0;
+    size_t adapters = engine->bank ? peft_bank_memory(engine->bank) + peft_bank_fixed_bytes(engine->bank) : 0;
     return engine->plan.weights + engine->plan.activations + engine->plan.workspace + engine->kv_bytes + adapters;
 }

@@ -8,11 +8,24 @@ int engine_stem(const struct engine *engine, int slot) {
 }
 
 int64_t engine_prefix_tokens(const struct engine *engine) {
-    return engine->peft ? peft_prefix_tokens(engine->peft) : 0;
+    int64_t tokens = 0;
+    for (int i = 0; i < engine->image_count; i++)
+        tokens += peft_bank_prefix_tokens(engine->bank, engine->images[i]);
+    return tokens;
 }
 
 int64_t engine_virtual_tokens(const struct engine *engine) {
-    return engine->peft ? peft_virtual_tokens(engine->peft) : 0;
+    int64_t tokens = 0;
+    for (int i = 0; i < engine->image_count; i++)
+        tokens += peft_bank_virtual_tokens(engine->bank, engine->images[i]);
+    return tokens;
+}
+
+int32_t engine_virtual_id(const struct engine *engine, int64_t number) {
+    int i = 0;
+    for (; number >= peft_bank_virtual_tokens(engine->bank, engine->images[i]); i++)
+        number -= peft_bank_virtual_tokens(engine->bank, engine->images[i]);
+    return peft_bank_first_id(engine->bank, engine->images[i]) + (int32_t)number;
 }
 
 int64_t engine_stem_tokens(const struct engine *engine) {
@@ -29,12 +42,16 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 static int put_prefix(struct engine *engine, struct sequence *stem) {
     int64_t tokens = engine_prefix_tokens(engine);
-    int status = STATUS_OK;
+    int status = STATUS_OK, image = 0;
+    for (int i = 0; i < engine->image_count; i++)
+        image = peft_bank_prefix_tokens(engine->bank, engine->images[i]) ? engine->images[i] : image;
     for (int64_t done = 0; done < tokens && !status; done += engine->options.max_rows) {
         int64_t count = smaller(tokens - done, engine->options.max_rows);
         for (int64_t i = 0; i < count; i++)
             engine->places[i] = engine_extend(engine, stem);
-        status = model_kv_put_prefix(engine->model, &engine->kv, done, count, engine->places);
+        status = model_kv_put_prefix(
+            engine->model, &engine->kv,
+            &(struct model_prefix_rows){.image = image, .first = done, .count = count, .place = engine->places});
     }
     return status;
 }
@@ -47,8 +64,7 @@ static int run_virtual_tokens(struct engine *engine, int number) {
     struct engine_row *rows = calloc((size_t)tokens, sizeof *rows);
     int status = rows ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t i = 0; i < tokens && !status; i++)
-        rows[i] = (struct engine_row){
-            .token = (int32_t)(engine_config(engine)->vocab_size + i), .sequence = number, .label = -1};
+        rows[i] = (struct engine_row){.token = engine_virtual_id(engine, i), .sequence = number, .label = -1};
     for (int64_t done = 0; done < tokens && !status; done += most)
         status = engine_run_rows(engine, rows + done, smaller(tokens - done, most), NULL);
     free(rows);

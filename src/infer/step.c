@@ -1,6 +1,8 @@
 /* The step: rows of any sequences through the model, and the results of those that want logits. */
 #include "engine-internal.h"
 
+#include <string.h>
+
 static bool is_of_vocabulary(const struct engine *engine, int32_t token) {
     return token >= 0 && token < engine_config(engine)->vocab_size;
 }
@@ -79,7 +81,7 @@ static void place_row(struct engine *engine, const struct engine_row *row, int64
     struct sequence *sequence = &engine->sequences[row->sequence];
     engine->row_sequence[i] = row->sequence;
     if (row->token == ENGINE_START) { /* its key and value are in the stem's pages */
-        engine->tokens[i] = (int32_t)(engine_config(engine)->vocab_size + engine_virtual_tokens(engine) - 1);
+        engine->tokens[i] = engine_virtual_id(engine, engine_virtual_tokens(engine) - 1);
         engine->positions[i] = (int32_t)engine_stem_tokens(engine) - 1;
         engine->places[i] = -1;
         return;
@@ -113,9 +115,15 @@ static int64_t find_segments(struct engine *engine, const struct engine_row *row
     int64_t segments = 0;
     for (int64_t i = 0; i < count; i++) {
         int slot = engine->sequences[rows[i].sequence].slot;
-        if (i == 0 || slot != engine->segments[segments - 1].slot)
-            engine->segments[segments++] = (struct hook_segment){.slot = slot, .first_row = i};
-        engine->segments[segments - 1].rows++;
+        if (slot < 0)
+            continue;
+        struct peft_segment *last = segments ? &engine->segments[segments - 1] : NULL;
+        if (!last || last->first_row + last->rows != i) {
+            last = &engine->segments[segments++];
+            *last = (struct peft_segment){.first_row = i, .count = engine->image_count};
+            memcpy(last->images, engine->images, sizeof last->images);
+        }
+        last->rows++;
     }
     return segments;
 }
@@ -175,8 +183,6 @@ int engine_run_rows(struct engine *engine, const struct engine_row *rows, int64_
         .sequences = engine->sequence_count,
         .max_pages = engine->max_pages,
         .page_table = engine->page_table,
-        .segments = find_segments(engine, rows, count),
-        .segment = engine->segments,
         .logit_rows = wanted,
         .logit_row = engine->logit_row,
         .sample = has_sampling ? engine->sample : NULL,
@@ -184,10 +190,10 @@ int engine_run_rows(struct engine *engine, const struct engine_row *rows, int64_
     };
     struct model_step_result result = {
         .token = engine->drawn, .logprob = engine->logprob, .label_logprob = engine->label_logprob};
+    if (!status && engine->bank)
+        status = peft_bank_step(engine->bank, engine->segments, find_segments(engine, rows, count));
     if (!status)
         status = model_infer(engine->model, &engine->kv, &step, &result);
-    if (engine->peft)
-        param_check_returned(peft_store(engine->peft), "a step of the engine");
     return status ? status : give_results(engine, rows, wanted, results);
 }
 

@@ -41,8 +41,7 @@ static struct hook_call hook_call_at(const struct block_pass *block, enum attach
         .place = place,
         .dtype = pass->model->options.dtype,
         .rows = pass->rows,
-        .segments = pass->segments,
-        .segment_count = pass->segment_count,
+        .y_dtype = pass->model->options.dtype,
         .keys = keys_at(block, 0),
         .saved = block->saved->hooks[place],
     };
@@ -117,12 +116,12 @@ static void *at_element(const struct model *model, void *base, int64_t element) 
     return base ? (char *)base + element * (int64_t)dtype_bytes(model->options.dtype) : NULL;
 }
 
-int block_prefix(const struct model *model, int64_t layer, struct hook_prefix *prefix) {
+int block_prefix(const struct model *model, int64_t layer, int image, struct hook_prefix *prefix) {
     const struct hook_list *hooks = hook_table_list(model->options.hooks, layer, ATTACH_KV);
     int status = STATUS_OK;
     *prefix = (struct hook_prefix){0};
     for (int i = 0; i < hooks->count && !status; i++)
-        status = hooks->hook[i].prefix(hooks->hook[i].self, (int)layer, prefix);
+        status = hooks->hook[i].prefix(hooks->hook[i].self, image, (int)layer, prefix);
     return status;
 }
 
@@ -154,7 +153,7 @@ static int attention_call(const struct block_pass *block, struct attention *call
                     .keys = {.sample = block->pass->batch->sample, .token = block->pass->batch->token}},
     };
     struct hook_prefix prefix;
-    int status = block_prefix(model, block->layer, &prefix);
+    int status = block_prefix(model, block->layer, 0, &prefix);
     call->prefix = prefix.tokens;
     call->prefix_k = prefix.k;
     call->prefix_v = prefix.v;

@@ -30,8 +30,8 @@ int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t f
     return status;
 }
 
-int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t first, int64_t count,
-                        const int32_t *place) {
+int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const struct model_prefix_rows *rows) {
+    int64_t count = rows->count;
     struct stream *stream = model->rank->exec.stream;
     int64_t end = model_first_layer(model) + model_layers(model);
     if (count > model->options.max_rows)
@@ -39,15 +39,15 @@ int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t 
     const int32_t *there = NULL;
     int status = upload_begin(&model->upload, model->step.block);
     if (!status) {
-        there = upload_add(&model->upload, place, (size_t)count * sizeof *place);
+        there = upload_add(&model->upload, rows->place, (size_t)count * sizeof *rows->place);
         status = upload_end(&model->upload, stream);
     }
     for (int64_t layer = model_first_layer(model); layer < end && !status; layer++) {
         struct hook_prefix prefix;
         struct kv_append append = block_append_call(model, kv, there, layer, count);
         append.k_stride = append.v_stride = (int64_t)append.kv_heads * append.head_size;
-        size_t skipped = (size_t)(first * append.k_stride) * dtype_bytes(append.type);
-        status = block_prefix(model, layer, &prefix);
+        size_t skipped = (size_t)(rows->first * append.k_stride) * dtype_bytes(append.type);
+        status = block_prefix(model, layer, rows->image, &prefix);
         append.k = (const char *)prefix.k + skipped;
         append.v = (const char *)prefix.v + skipped;
         if (!status)
@@ -167,12 +167,9 @@ static struct pass pass_of(struct model *model, const struct model_kv *kv, int64
 
 int model_plan_step(struct model *model, int64_t rows) {
     int64_t wanted = rows < model->options.max_logit_rows ? rows : model->options.max_logit_rows;
-    struct hook_segment segment = {.slot = -1, .rows = rows};
     struct model_kv kv = {.page_count = 1};
     struct pass pass = pass_of(model, &kv, rows);
     pass.max_pages = model->options.max_pages;
-    pass.segments = &segment;
-    pass.segment_count = 1;
     int status = run(&pass, wanted);
     if (model->rank->grid.tensor > 1 && wanted > DRAW_CHUNK_ROWS)
         wanted = DRAW_CHUNK_ROWS;
@@ -276,11 +273,8 @@ static int fetch_results(struct model *model, const struct model_step *step, con
 
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step,
                 const struct model_step_result *result) {
-    struct hook_segment bare = {.slot = -1, .rows = step->rows};
     struct pass pass = pass_of(model, kv, step->rows);
     pass.max_pages = step->max_pages;
-    pass.segments = step->segments ? step->segment : &bare;
-    pass.segment_count = step->segments ? (int)step->segments : 1;
     int status = upload_step(model, step);
     if (!status)
         status = run(&pass, step->logit_rows);

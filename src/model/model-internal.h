@@ -3,6 +3,7 @@
 #define CAMBIUM_MODEL_INTERNAL_H
 
 #include "model/model.h"
+#include "parallel/upload.h"
 
 /* Logits are made for so many rows at a time: the whole [N, V] never exists. */
 enum { HEAD_CHUNK_ROWS = 512 };
@@ -58,24 +59,6 @@ struct device_batch {
     uint32_t *sample, *token;
     struct head_rows head;
 };
-
-/* upload.c. Between begin and end, each array is added and has its place in `block`, device memory of the size that the
- * upload was opened for, each array's part of it rounded up to ARENA_ALIGNMENT. */
-enum { UPLOAD_TURNS = 2 };
-struct upload {
-    struct device *device;
-    void *host[UPLOAD_TURNS];
-    struct event *has_arrived[UPLOAD_TURNS];
-    size_t bytes;
-    int turn;
-    char *block;
-    struct arena arena; /* over host[turn] */
-};
-int upload_open(struct upload *upload, struct device *device, size_t bytes);
-void upload_close(struct upload *upload);
-int upload_begin(struct upload *upload, void *block);
-void *upload_add(struct upload *upload, const void *from, size_t bytes);
-int upload_end(struct upload *upload, struct stream *stream);
 
 /* A vocabulary that is cut over ranks is put together for drawing: so many rows at a time. */
 enum { DRAW_CHUNK_ROWS = 16 };
@@ -186,8 +169,6 @@ struct pass {
     const struct model_stash *stash;
     const struct device_batch *batch; /* in the stash */
     int64_t rows;                     /* of the batch; of the residual stream a rank may have but its share of them */
-    const struct hook_segment *segments;
-    int segment_count;
     void *d;       /* backward: [N, C] gradient of the residual stream, by turns of each layer's output and input */
     bool is_fresh; /* backward: what stashes and layers share is still as this pass's forward left it */
     const struct model_kv *kv; /* inference: keys and values go to and come from here */
@@ -242,7 +223,7 @@ int chunk_clear_gradients(const struct model *model, const struct model_chunk *c
 /* block.c */
 int block_forward(const struct block_pass *pass);
 /* The layer's prefix, of its hooks; 0 tokens: none. */
-int block_prefix(const struct model *model, int64_t layer, struct hook_prefix *prefix);
+int block_prefix(const struct model *model, int64_t layer, int image, struct hook_prefix *prefix);
 /* For `rows` rows of keys and values into the layer's pages; whoever calls it says where these are. */
 struct kv_append block_append_call(const struct model *model, const struct model_kv *kv, const int32_t *place,
                                    int64_t layer, int64_t rows);

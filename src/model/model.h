@@ -180,8 +180,6 @@ struct model_step {
     const int32_t *place;     /* [N] page * KV_PAGE_TOKENS + token inside; where its key and value go; -1: nowhere */
     int64_t sequences, max_pages;
     const int32_t *page_table; /* [sequences, max_pages] */
-    int64_t segments;          /* runs of rows with one adapter slot; 0: one segment of slot -1 */
-    const struct hook_segment *segment;
     int64_t logit_rows;
     const int32_t *logit_row;        /* [logit_rows] rows whose logits are wanted */
     const struct sample_row *sample; /* [logit_rows] how to draw, or NULL: no drawing */
@@ -201,10 +199,14 @@ struct model_kv {
     int64_t page_count;
 };
 size_t model_kv_bytes(const struct model *model, int64_t page_count);
-/* Puts tokens [first, first + count) of the prefix that hooks have into the pages, at most max_rows: place[i] as in
- * struct model_step. */
-int model_kv_put_prefix(struct model *model, const struct model_kv *kv, int64_t first, int64_t count,
-                        const int32_t *place);
+/* Tokens first .. first + count - 1 of an image's prefix, as hooks have it, and their places: as in struct model_step.
+ */
+struct model_prefix_rows {
+    int image;
+    int64_t first, count; /* at most max_rows */
+    const int32_t *place; /* [count] */
+};
+int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const struct model_prefix_rows *rows);
 /* Copies a page of every layer. */
 int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to);
 /* One step, which all ranks of the model make together; results arrive in host memory, at the first tensor rank of the

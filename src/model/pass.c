@@ -41,8 +41,7 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
 
 /* ---- forward and backward ---- */
 
-/* `all`: the rows of the batch that stands in the stash, as one segment. */
-static struct pass pass_of(struct model *model, const struct model_pass *asked, const struct hook_segment *all) {
+static struct pass pass_of(struct model *model, const struct model_pass *asked) {
     const struct model_stash *stash = model_stash(model, asked->stash);
     return (struct pass){
         .model = model,
@@ -50,14 +49,8 @@ static struct pass pass_of(struct model *model, const struct model_pass *asked, 
         .chunk = &model->options.chunks[asked->chunk],
         .stash = stash,
         .batch = &stash->batch,
-        .rows = all->rows,
-        .segments = all,
-        .segment_count = 1,
+        .rows = stash->batch.rows,
     };
-}
-
-static struct hook_segment all_rows(struct model *model, const struct model_pass *asked) {
-    return (struct hook_segment){.rows = model_stash(model, asked->stash)->batch.rows};
 }
 
 /* Where `layer` of the chunk, counted from its first, puts what it makes. */
@@ -91,8 +84,7 @@ static int layer_needed(const struct pass *pass, int64_t layer) {
 
 /* The embedding, or what came from the layer before; then the blocks. */
 int pass_forward(struct model *model, const struct model_pass *asked, const void *x, void *y) {
-    struct hook_segment all = all_rows(model, asked);
-    struct pass pass = pass_of(model, asked, &all);
+    struct pass pass = pass_of(model, asked);
     int status = STATUS_OK;
     void *first = saved_of(&pass, 0)->x;
     bool has_embedding = chunk_has_embedding(pass.chunk);
@@ -184,8 +176,7 @@ static int run_backward(const struct pass *pass, const void *dy) {
 }
 
 int pass_backward(struct model *model, const struct model_pass *asked, const void *dy, void *dx) {
-    struct hook_segment all = all_rows(model, asked);
-    struct pass pass = pass_of(model, asked, &all);
+    struct pass pass = pass_of(model, asked);
     pass.d = model_sends_gradient(model, pass.chunk) ? dx : model->gradients.stream;
     pass.is_fresh = model->kept.fresh == pass.stash;
     model->kept.fresh = NULL;
@@ -198,8 +189,7 @@ int pass_backward(struct model *model, const struct model_pass *asked, const voi
 
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
     struct model_pass asked = {.chunk = chunk};
-    struct hook_segment all = all_rows(model, &asked);
-    struct pass pass = pass_of(model, &asked, &all);
+    struct pass pass = pass_of(model, &asked);
     int status = pass_forward(model, &asked, x, y);
     if (!status && chunk_has_head(model, pass.chunk))
         status = head_pass(&pass, false);

@@ -38,6 +38,24 @@ bool hook_list_has(const struct hook_list *list, enum hook_side side) {
     return false;
 }
 
+static bool is_active(const struct hook *hook, enum hook_side side) {
+    return hook->side == side && (!hook->is_active || hook->is_active(hook->self));
+}
+
+bool hook_list_is_active(const struct hook_list *list, enum hook_side side) {
+    for (int i = 0; i < list->count; i++)
+        if (is_active(&list->hook[i], side))
+            return true;
+    return false;
+}
+
+float *const *hook_list_wide(const struct hook_list *list) {
+    for (int i = 0; i < list->count; i++)
+        if (list->hook[i].wide && is_active(&list->hook[i], HOOK_BEFORE_ACTIVATION))
+            return list->hook[i].wide;
+    return NULL;
+}
+
 static size_t saved_bytes(const struct hook *hook, const struct hook_call *call) {
     size_t bytes = hook->saved_bytes ? hook->saved_bytes(hook->self, call) : 0;
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
@@ -82,7 +100,7 @@ int hook_list_forward_from(const struct hook_list *list, int count, enum hook_si
     for (int i = count; i < list->count && !status; i++) {
         const struct hook *hook = &list->hook[i];
         struct hook_call own = call_of(list, i, call);
-        if (hook->side == side && hook->forward)
+        if (hook->forward && is_active(hook, side))
             status = hook->forward(hook->self, &own);
     }
     return status;

@@ -23,23 +23,16 @@ enum attach_place {
 /* The side of the activation at which a hook runs. */
 enum hook_side { HOOK_BEFORE_ACTIVATION, HOOK_AFTER_ACTIVATION };
 
-/* Consecutive rows of a batch that use one adapter. Training is one segment of slot 0. */
-struct hook_segment {
-    int slot;
-    int64_t first_row, rows;
-};
-
 struct hook_call {
     struct rank *rank;
     int layer;
     enum attach_place place;
     enum dtype dtype;
     int64_t rows, in, out;
-    const struct hook_segment *segments;
-    int segment_count;
     struct row_keys keys; /* of these rows, for dropout; NULL in a pass without it, and while planning */
     const void *x;        /* [N, in]; NULL where the place has no input of its own */
     void *y;              /* [N, out], changed in place */
+    enum dtype y_dtype;   /* dtype, or of a wide hook fp32 */
     const void *residual; /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
     void *dresidual;      /* its gradient, added to */
     void *saved;          /* what the forward keeps for the backward: saved_bytes of it */
@@ -80,8 +73,14 @@ struct hook {
     /* At a projection in bf16, training or not: the base's product adds this to y in fp32 before it rounds, and
      * `forward` is left out. Nobody asks where a method in between needs y as it was. NULL: `forward` serves. */
     int (*delta)(void *self, const struct hook_call *call, struct gemm_delta *delta);
-    /* ATTACH_KV only. */
-    int (*prefix)(void *self, int layer, struct hook_prefix *prefix);
+    /* Whether it changes anything in this pass, on its side: where it does not, nothing of it is called, and the place
+     * costs what it costs without it. NULL: always. */
+    bool (*is_active)(const void *self);
+    /* At a projection in bf16: memory for [N, out] in fp32. The base's product goes there, `forward` changes it there,
+     * and it is rounded once, behind the last hook. NULL: y is what it changes. */
+    float *const *wide;
+    /* ATTACH_KV only. `image`: whose prefix, of a hook that has several. */
+    int (*prefix)(void *self, int image, int layer, struct hook_prefix *prefix);
     /* ATTACH_EMBEDDING only, before and after a use of the rows. A stage without an embedding asks for the number
      * alone. */
     void (*borrow_rows)(void *self, struct hook_virtual *rows);
@@ -106,6 +105,10 @@ int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place pl
 /* Never NULL: a table without hooks, or no table at all, gives an empty list. */
 const struct hook_list *hook_table_list(const struct hook_table *table, int64_t layer, enum attach_place place);
 bool hook_list_has(const struct hook_list *list, enum hook_side side);
+/* The same of the hooks that change something in this pass. */
+bool hook_list_is_active(const struct hook_list *list, enum hook_side side);
+/* The memory of the list's wide hooks, where one is active before the activation; NULL: none. */
+float *const *hook_list_wide(const struct hook_list *list);
 /* Bytes the list keeps of a forward, each hook's part aligned; `call` gives the shape. */
 size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_call *call);
 /* Run the list's hooks of one side. `call->saved` is the list's block. */

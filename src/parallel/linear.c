@@ -5,7 +5,7 @@
 #include "parallel/linear.h"
 
 bool linear_can_fuse(const struct hook_list *hooks) {
-    return !hook_list_has(hooks, HOOK_BEFORE_ACTIVATION);
+    return !hook_list_is_active(hooks, HOOK_BEFORE_ACTIVATION);
 }
 
 /* The hook call of this linear with everything but the saved block filled in. Hooks see what this rank's product sees:
@@ -19,6 +19,7 @@ static struct hook_call hook_call_of(const struct linear *linear, const struct l
     hook.out = linear->out;
     hook.x = call->x;
     hook.y = call->y;
+    hook.y_dtype = call->dtype;
     hook.dy = call->dy;
     hook.dx = call->dx;
     return hook;
@@ -56,8 +57,9 @@ static int sum_and_wait(const struct linear_call *call, void *partial, void *own
     return status ? status : rank_wait(call->rank, &request);
 }
 
-/* The base's product, with what the first hooks add to it; *hooks: how many these are. */
-static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y, int *hooks) {
+/* The base's product, with what the first hooks add to it; *hooks: how many these are. `is_wide`: y is fp32. */
+static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y, bool is_wide,
+                    int *hooks) {
     struct rank *rank = call->rank;
     struct hook_call hook = hook_call_of(linear, call);
     struct weight_view weight = param_borrow_linear(call->store, linear->weight), bias = {0};
@@ -73,7 +75,7 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
         .c = y,
         .ldc = call->y_stride ? call->y_stride : linear->out,
         .type = call->dtype,
-        .c_type = call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype,
+        .c_type = is_wide || call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype,
         .bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data, /* once in the sum */
         .epilogue = call->epilogue,
         .aux = call->aux,
@@ -87,7 +89,7 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     }
     hook.x = x;
     hook.y = y;
-    int status = hook_list_deltas(call->hooks, &hook, &gemm, hooks);
+    int status = is_wide ? STATUS_OK : hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     if (!status)
         status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
     param_return(call->store, linear->weight);
@@ -106,14 +108,21 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
     }
     if (is_cut_by_rows(linear, call, LINEAR_ROW))
         y = call->whole;
+    float *const *wide = call->dtype == DTYPE_BF16 ? hook_list_wide(call->hooks) : NULL;
+    void *first = wide ? *wide : y;
     if (!status)
-        status = multiply(linear, call, x, y, &in_product);
+        status = multiply(linear, call, x, first, wide != NULL, &in_product);
+    if (!status && wide && call->rank->is_planning) /* whether a step touches the place is not known then */
+        status = multiply(linear, call, x, y, false, &in_product);
     if (!status && in_product < call->hooks->count) {
         struct hook_call hook = hook_call_of(linear, call);
         hook.x = x;
-        hook.y = y;
+        hook.y = first;
+        hook.y_dtype = wide ? DTYPE_F32 : call->dtype;
         status = hook_list_forward_from(call->hooks, in_product, HOOK_BEFORE_ACTIVATION, &hook);
     }
+    if (!status && wide)
+        status = rank_run(call->rank, PHASE_NORM, cast, call->rows * linear->out, DTYPE_F32, first, call->dtype, y);
     if (!status && is_cut(linear, call, LINEAR_ROW))
         status = sum_and_wait(call, y, call->y, linear->out, call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype);
     return status;

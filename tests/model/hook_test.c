@@ -275,8 +275,9 @@ static void a_hook_equals_folded_weights(void **state) {
 /* Prefix keys and values of the KV place, with their gradients by central differences. */
 enum { PREFIX_TOKENS = 3, PREFIX = PREFIX_TOKENS * C };
 
-static int give_prefix(void *self, int layer, struct hook_prefix *prefix) {
+static int give_prefix(void *self, int image, int layer, struct hook_prefix *prefix) {
     float *k = *(float **)self; /* then v, dk, dv; NULL while the model is planned */
+    (void)image;
     (void)layer;
     *prefix = (struct hook_prefix){.tokens = PREFIX_TOKENS};
     if (k)

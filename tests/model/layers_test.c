@@ -147,8 +147,6 @@ static int64_t own_rows(const struct scene *s) {
     return rank_stream_rows(&s->test.rank, ROWS);
 }
 
-static const struct hook_segment all_rows = {.rows = ROWS};
-
 /* Over the batch of the first stash. */
 static struct pass pass_over(const struct scene *s) {
     struct model *model = s->test.model;
@@ -157,9 +155,7 @@ static struct pass pass_over(const struct scene *s) {
                          .chunk = &model->options.chunks[0],
                          .stash = model_stash(model, 0),
                          .batch = &model_stash(model, 0)->batch,
-                         .rows = ROWS,
-                         .segments = &all_rows,
-                         .segment_count = 1};
+                         .rows = ROWS};
 }
 
 static int embedding(struct scene *s, const struct scene *whole) {

@@ -55,7 +55,7 @@ static void keys_and_values_are_the_files_columns(void **state) {
     for (int l = 0; l < LAYERS; l++) {
         struct hook_prefix prefix;
         const struct hook *hook = &hook_table_list(peft_hooks(run.peft), l, ATTACH_KV)->hook[0];
-        test_ok(hook->prefix(hook->self, l, &prefix));
+        test_ok(hook->prefix(hook->self, 0, l, &prefix));
         assert_int_equal(prefix.tokens, 3);
         for (int which = 0; which < 2; which++) {
             const struct param_slice *slice = &store->table->rows[l].slices[which];

@@ -112,11 +112,10 @@ static void run_place(struct opened *o, const struct place *place, const uint16_
                             .out = place->out,
                             .split = place->place == ATTACH_QKV ? LINEAR_COLUMN : LINEAR_ROW};
     const struct hook_list *hooks = hook_table_list(peft_hooks(o->peft), 0, place->place);
-    struct hook_segment segment = {.rows = ROWS};
     struct linear_call call = {.rank = &o->rank,
                                .store = store,
                                .hooks = has_hooks ? hooks : &none,
-                               .hook = {.place = place->place, .segments = &segment, .segment_count = 1},
+                               .hook = {.place = place->place},
                                .dtype = DTYPE_BF16,
                                .rows = ROWS};
     struct hook_call shape = {.rank = &o->rank, .dtype = DTYPE_BF16, .rows = ROWS, .in = place->in, .out = place->out};

@@ -1,6 +1,7 @@
-/* What a pass wants of the host, in one copy to the device. The caller's arrays are its own again at once: they stand
- * in one of two blocks of host memory, which take turns, until they have arrived. */
-#include "model-internal.h"
+/* Arrays of the host, in one copy to the device. */
+#include "parallel/upload.h"
+
+#include <string.h>
 
 int upload_open(struct upload *upload, struct device *device, size_t bytes) {
     int status = STATUS_OK;

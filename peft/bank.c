@@ -1,0 +1,339 @@
+/* The bank: its hooks, and which rows of a step go through which images.
+ *
+ * A slot is an ordered set of images. For the first images of all slots, then for the second, a place makes one call a
+ * method over all rows that have one of that kind. So the order within a slot is kept, and the number of calls does not
+ * grow with that of the adapters. */
+#include "bank-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SCRATCH_BYTES = 4 << 20 };
+
+int bank_projection(const struct peft_bank *bank, const struct model_projection *projection) {
+    int p = 0;
+    while (strcmp(bank->projections[p].module, projection->module))
+        p++;
+    return p;
+}
+
+int64_t bank_first_column(const struct peft_bank *bank, const struct model_projection *projection) {
+    return peft_is_row(projection) ? projection->first : projection->first / bank->rank->grid.tensor;
+}
+
+/* ---- the hooks ---- */
+
+static bool is_active(const void *self) {
+    const struct bank_site *site = self;
+    const struct peft_bank *bank = site->bank;
+    if (bank->rank->is_planning)
+        return true;
+    uint16_t bit = bank_site_bit(site->place, site->side);
+    for (int round = 0; bank->is_active && round < PEFT_SLOT_IMAGES; round++)
+        for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
+            const struct bank_list *list = &bank->lists[round][type];
+            if (list->count && (list->sites[site->layer] & bit))
+                return true;
+        }
+    return false;
+}
+
+static int plan(struct peft_bank *bank, const struct hook_call *hook) {
+    int status = STATUS_OK;
+    for (int type = 0; type < PEFT_TYPE_COUNT && !status; type++)
+        if (peft_method(type)->plan_batched)
+            status = peft_method(type)->plan_batched(bank, hook);
+    return status;
+}
+
+static int forward(void *self, const struct hook_call *hook) {
+    const struct bank_site *site = self;
+    struct peft_bank *bank = site->bank;
+    uint16_t bit = bank_site_bit(site->place, site->side);
+    int status = STATUS_OK;
+    if (hook->rank->is_planning)
+        return plan(bank, hook);
+    for (int round = 0; round < PEFT_SLOT_IMAGES && !status; round++)
+        for (int type = 0; type < PEFT_TYPE_COUNT && !status; type++) {
+            struct bank_call call = {.bank = bank, .list = &bank->lists[round][type], .site = site, .hook = hook};
+            if (call.list->count && (call.list->sites[site->layer] & bit))
+                status = peft_method(type)->batched(&call);
+        }
+    return status;
+}
+
+static int give_prefix(void *self, int number, int layer, struct hook_prefix *prefix) {
+    const struct bank_site *site = self;
+    const struct peft_bank *bank = site->bank;
+    const struct peft_image *image = bank->images[number];
+    const void *const *here = &image->prefix[2 * (layer - bank->first_layer)];
+    *prefix = (struct hook_prefix){.tokens = image->prefix_tokens, .k = here[0], .v = here[1]};
+    return STATUS_OK;
+}
+
+static size_t row_bytes(const struct peft_bank *bank) {
+    return (size_t)bank->model.config.hidden_size * dtype_bytes(bank->model.dtype);
+}
+
+/* All of the images' memory is one table: each has its virtual tokens at rows of it. */
+static void borrow_rows(void *self, struct hook_virtual *rows) {
+    const struct bank_site *site = self;
+    *rows = (struct hook_virtual){.tokens = (int64_t)(site->bank->memory_bytes / row_bytes(site->bank)),
+                                  .table = site->bank->memory};
+}
+
+static void return_rows(void *self) {
+    (void)self;
+}
+
+static int add_hook(struct peft_bank *bank, int64_t layer, enum attach_place place, enum hook_side side) {
+    struct bank_site *site = &bank->sites[layer * BANK_SITES + 2 * (int)place + (int)side];
+    *site = (struct bank_site){.bank = bank, .layer = layer, .place = place, .side = side};
+    bool is_projection = place != ATTACH_AFTER_ATTENTION && place != ATTACH_AFTER_MLP;
+    struct hook hook = {.self = site, .side = side, .forward = forward, .is_active = is_active};
+    if (is_projection && side == HOOK_BEFORE_ACTIVATION && bank->wide_bytes)
+        hook.wide = &bank->wide;
+    if (place == ATTACH_KV)
+        hook = (struct hook){.self = site, .prefix = give_prefix};
+    if (place == ATTACH_EMBEDDING)
+        hook = (struct hook){.self = site, .borrow_rows = borrow_rows, .return_rows = return_rows};
+    return hook_table_add(&bank->hooks, bank->first_layer + layer, place, &hook);
+}
+
+static int attach(struct peft_bank *bank) {
+    int status = STATUS_OK;
+    if (bank->first_layer == 0)
+        status = add_hook(bank, 0, ATTACH_EMBEDDING, HOOK_BEFORE_ACTIVATION);
+    for (int64_t layer = 0; layer < bank->layers && !status; layer++) {
+        for (enum attach_place place = ATTACH_QKV; place < ATTACH_PLACE_COUNT && !status; place++)
+            status = add_hook(bank, layer, place, HOOK_BEFORE_ACTIVATION);
+        if (!status)
+            status = add_hook(bank, layer, ATTACH_FC1, HOOK_AFTER_ACTIVATION);
+    }
+    return status;
+}
+
+const struct hook_table *peft_bank_hooks(const struct peft_bank *bank) {
+    return &bank->hooks;
+}
+
+/* ---- opening ---- */
+
+static size_t wide_bytes(const struct peft_bank *bank) {
+    int64_t most = 0;
+    struct model_widths widths = model_widths(&bank->model.config, bank->rank->grid.tensor);
+    int64_t outputs[] = {widths.qkv, widths.ffn, bank->model.config.hidden_size};
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        most = outputs[i] > most ? outputs[i] : most;
+    return bank->model.dtype == DTYPE_BF16 ? (size_t)(bank->model.max_rows * most) * sizeof(float) : 0;
+}
+
+static size_t align(size_t bytes) {
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+/* Of each round the runs, once in the batch and once by themselves, and the numbers of their rows; a list of each. */
+static size_t step_bytes(const struct peft_bank *bank) {
+    size_t rows = (size_t)bank->model.max_rows;
+    return PEFT_SLOT_IMAGES *
+           (rows * (2 * sizeof(struct group_segment) + sizeof(int32_t)) + 2 * PEFT_TYPE_COUNT * ARENA_ALIGNMENT);
+}
+
+static void place_lists(struct peft_bank *bank, struct arena *arena) {
+    size_t rows = (size_t)bank->model.max_rows;
+    for (int round = 0; round < PEFT_SLOT_IMAGES; round++) {
+        struct bank_list *first = bank->lists[round]; /* the others follow as far as it needs */
+        first->rows = arena_take(arena, rows * sizeof *first->rows);
+        first->host = arena_take(arena, 2 * rows * sizeof *first->host);
+        first->host_index = arena_take(arena, rows * sizeof *first->host_index);
+        for (int type = 0; type < PEFT_TYPE_COUNT; type++)
+            first[type].sites = arena_take(arena, (size_t)bank->layers * sizeof *first->sites);
+    }
+}
+
+static int allocate_lists(struct peft_bank *bank) {
+    struct arena arena = ARENA_PLAN;
+    place_lists(bank, &arena);
+    size_t bytes = arena.used;
+    bank->host = aligned_alloc(ARENA_ALIGNMENT, align(bytes));
+    if (!bank->host)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    arena = arena_over(bank->host, bytes);
+    place_lists(bank, &arena);
+    return STATUS_OK;
+}
+
+int peft_bank_open(const struct model_options *model, struct rank *rank, struct peft_bank **out) {
+    *out = NULL;
+    struct peft_bank *bank = calloc(1, sizeof *bank);
+    if (!bank)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    *bank = (struct peft_bank){.rank = rank, .model = *model, .family = model_family(&model->config)};
+    bank->model.hooks = NULL;
+    bank->family->projections(&model->config, bank->projections);
+    bank->first_layer = model->chunk_count ? model->chunks[0].first : 0;
+    bank->layers = model->chunk_count ? model->chunks[0].count : model->config.num_layers;
+    bank->entries = bank->family->projection_count * PROJECTION_ENTRIES + 2 * HALF_ENTRIES;
+    bank->wide_bytes = wide_bytes(bank);
+    bank->scratch_bytes = SCRATCH_BYTES;
+    bank->uploaded_bytes = step_bytes(bank);
+    bank->sites = calloc((size_t)(bank->layers * BANK_SITES), sizeof *bank->sites);
+    int status = bank->sites ? allocate_lists(bank) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = hook_table_init(&bank->hooks, model->config.num_layers);
+    if (!status)
+        status = attach(bank);
+    if (status)
+        peft_bank_close(bank);
+    else
+        *out = bank;
+    return status;
+}
+
+void peft_bank_close(struct peft_bank *bank) {
+    if (!bank)
+        return;
+    for (int i = 0; i < bank->image_count; i++)
+        if (bank->images[i])
+            peft_bank_drop(bank, i);
+    free(bank->images);
+    upload_close(&bank->upload);
+    device_free(bank->rank->device, bank->memory);
+    device_free(bank->rank->device, bank->wide);
+    device_free(bank->rank->device, bank->scratch);
+    device_free(bank->rank->device, bank->uploaded);
+    hook_table_free(&bank->hooks);
+    free(bank->host);
+    free(bank->sites);
+    free(bank);
+}
+
+size_t peft_bank_fixed_bytes(const struct peft_bank *bank) {
+    return bank->wide_bytes + bank->scratch_bytes + bank->uploaded_bytes;
+}
+
+size_t peft_bank_memory(const struct peft_bank *bank) {
+    return bank->memory_bytes;
+}
+
+size_t peft_bank_used(const struct peft_bank *bank) {
+    return bank->used_bytes;
+}
+
+void peft_bank_set_base(struct peft_bank *bank, const struct param_store *weights) {
+    bank->base = weights;
+}
+
+int peft_bank_allocate(struct peft_bank *bank, size_t memory) {
+    struct device *device = bank->rank->device;
+    void *wide = NULL, *scratch = NULL, *images = NULL;
+    int status = upload_open(&bank->upload, device, bank->uploaded_bytes);
+    if (!status && bank->wide_bytes)
+        status = device_alloc(device, bank->wide_bytes, &wide);
+    bank->wide = wide;
+    if (!status)
+        status = device_alloc(device, bank->scratch_bytes, &scratch);
+    bank->scratch = scratch;
+    if (!status)
+        status = device_alloc(device, bank->uploaded_bytes, &bank->uploaded);
+    if (!status && memory)
+        status = device_alloc(device, memory, &images);
+    bank->memory = images;
+    bank->memory_bytes = status ? 0 : memory;
+    return status ? status_wrap(status, "adapters") : STATUS_OK;
+}
+
+/* ---- a step ---- */
+
+static int check_segments(const struct peft_bank *bank, const struct peft_segment *segments, int64_t count) {
+    int64_t end = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const struct peft_segment *s = &segments[i];
+        if (s->first_row < end || s->rows < 0 || s->first_row + s->rows > bank->model.max_rows || s->count < 0 ||
+            s->count > PEFT_SLOT_IMAGES)
+            return status_fail(STATUS_INVALID, "segment %lld of a step is out of place", (long long)i);
+        for (int k = 0; k < s->count; k++)
+            if (s->images[k] < 0 || s->images[k] >= bank->image_count || !bank->images[s->images[k]])
+                return status_fail(STATUS_INVALID, "segment %lld of a step: there is no image %d", (long long)i,
+                                   s->images[k]);
+        end = s->first_row + s->rows;
+    }
+    return STATUS_OK;
+}
+
+/* The lists of a round share its arrays, one behind the other. */
+static void share_arrays(struct bank_list *lists, const int64_t *counts, const int64_t *totals) {
+    for (int type = 1; type < PEFT_TYPE_COUNT; type++) {
+        lists[type].rows = lists[type - 1].rows + counts[type - 1];
+        lists[type].host = lists[type - 1].host + 2 * counts[type - 1];
+        lists[type].host_index = lists[type - 1].host_index + totals[type - 1];
+    }
+}
+
+static void clear_lists(const struct peft_bank *bank, struct bank_list *lists) {
+    for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
+        lists[type].count = lists[type].total = lists[type].columns = 0;
+        memset(lists[type].sites, 0, (size_t)bank->layers * sizeof *lists->sites);
+    }
+}
+
+static void add_rows(const struct peft_bank *bank, struct bank_list *list, const struct peft_segment *segment,
+                     const struct peft_image *image) {
+    list->rows[list->count++] = (struct bank_rows){
+        .first_row = segment->first_row, .rows = segment->rows, .image = image, .first_own = list->total};
+    list->total += segment->rows;
+    list->columns = image->columns > list->columns ? image->columns : list->columns;
+    for (int64_t layer = 0; layer < bank->layers; layer++)
+        list->sites[layer] |= image->sites[layer];
+}
+
+static void fill_round(struct peft_bank *bank, int round, const struct peft_segment *segments, int64_t count) {
+    struct bank_list *lists = bank->lists[round];
+    int64_t counts[PEFT_TYPE_COUNT] = {0}, totals[PEFT_TYPE_COUNT] = {0};
+    clear_lists(bank, lists);
+    for (int64_t i = 0; i < count; i++)
+        if (segments[i].count > round) {
+            int type = bank->images[segments[i].images[round]]->config.type;
+            counts[type]++;
+            totals[type] += segments[i].rows;
+        }
+    share_arrays(lists, counts, totals);
+    for (int64_t i = 0; i < count; i++)
+        if (segments[i].count > round) {
+            const struct peft_image *image = bank->images[segments[i].images[round]];
+            if (image->method->batched)
+                add_rows(bank, &lists[image->config.type], &segments[i], image);
+        }
+}
+
+static void upload_list(struct peft_bank *bank, struct bank_list *list) {
+    for (int64_t i = 0; i < list->count; i++) {
+        const struct bank_rows *rows = &list->rows[i];
+        list->host[i] = (struct group_segment){rows->first_row, rows->rows, rows->image->device_entries};
+        list->host[list->count + i] = (struct group_segment){rows->first_own, rows->rows, rows->image->device_entries};
+        for (int64_t k = 0; k < rows->rows; k++)
+            list->host_index[rows->first_own + k] = (int32_t)(rows->first_row + k);
+    }
+    list->segments = upload_add(&bank->upload, list->host, 2 * (size_t)list->count * sizeof *list->host);
+    list->own_index = upload_add(&bank->upload, list->host_index, (size_t)list->total * sizeof *list->host_index);
+}
+
+int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count) {
+    int status = check_segments(bank, segments, count);
+    bank->is_active = false;
+    if (status)
+        return status;
+    for (int round = 0; round < PEFT_SLOT_IMAGES; round++) {
+        fill_round(bank, round, segments, count);
+        for (int type = 0; type < PEFT_TYPE_COUNT; type++)
+            bank->is_active |= bank->lists[round][type].count > 0;
+    }
+    if (!bank->is_active)
+        return STATUS_OK;
+    status = upload_begin(&bank->upload, bank->uploaded);
+    for (int round = 0; round < PEFT_SLOT_IMAGES && !status; round++)
+        for (int type = 0; type < PEFT_TYPE_COUNT; type++)
+            if (bank->lists[round][type].count)
+                upload_list(bank, &bank->lists[round][type]);
+    return status ? status : upload_end(&bank->upload, bank->rank->exec.stream);
+}

@@ -1,0 +1,159 @@
+/* Bottleneck adapters in a bank. What goes into each image is put together run by run; the products are one call each.
+ */
+#include "bank-internal.h"
+#include "bottleneck-internal.h"
+
+static bool is_input_stream(const struct peft_image *image) {
+    return image->config.adapter_style == PEFT_PARALLEL;
+}
+
+static enum group_unit unit_of(const struct peft_config *config) {
+    return config->adapter_activation == PEFT_GELU   ? GROUP_UNIT_GELU_EXACT
+           : config->adapter_activation == PEFT_RELU ? GROUP_UNIT_RELU
+                                                     : GROUP_UNIT_SWISH;
+}
+
+/* ---- the image ---- */
+
+static int put_half(struct image_maker *maker, const struct bottleneck *half) {
+    const struct peft_bank *bank = maker->bank;
+    const struct peft_config *config = &maker->adapter->config;
+    int64_t C = bank->model.config.hidden_size, m = config->bottleneck, layer = half->layer - bank->first_layer;
+    bool is_mlp = half->place == ATTACH_AFTER_MLP;
+    enum dtype type = bank->model.dtype;
+    struct group_entry *norm = image_entry(maker, bank_half_entry(bank, layer, is_mlp, ENTRY_NORM));
+    struct group_entry *down = image_entry(maker, bank_half_entry(bank, layer, is_mlp, ENTRY_HALF_DOWN));
+    struct group_entry *up = image_entry(maker, bank_half_entry(bank, layer, is_mlp, ENTRY_HALF_UP));
+    *down = (struct group_entry){.n = m, .k = C, .type = type, .bias_type = type, .scale = 1, .unit = unit_of(config)};
+    *up = (struct group_entry){
+        .n = C, .k = m, .is_by_input = true, .type = type, .bias_type = type, .scale = (float)config->adapter_scaling};
+    maker->image->columns = m;
+    int status = image_put_param(maker, half->id[DOWN], false, &down->data);
+    if (!status)
+        status = image_put_param(maker, half->id[DOWN_BIAS], false, &down->bias);
+    if (!status)
+        status = image_put_param(maker, half->id[UP], true, &up->data);
+    if (!status)
+        status = image_put_param(maker, half->id[UP_BIAS], false, &up->bias);
+    if (status || !config->adapter_pre_norm)
+        return status;
+    *norm = (struct group_entry){.n = C, .type = type, .bias_type = type};
+    status = image_put_param(maker, half->id[NORM_GAIN], false, &norm->data);
+    return status ? status : image_put_param(maker, half->id[NORM_BIAS], false, &norm->bias);
+}
+
+int bottleneck_make_image(struct image_maker *maker) {
+    const struct bottlenecks *all = maker->adapter->own;
+    int status = STATUS_OK;
+    for (int i = 0; i < all->count && !status; i++)
+        if (model_has_layer(&maker->bank->model, all->of[i].layer))
+            status = put_half(maker, &all->of[i]);
+    return status;
+}
+
+/* ---- the rows ---- */
+
+/* Rows of a run that a piece of the batch has, and what stands meanwhile: inputs, inputs before a norm, and what the
+ * first product makes of them. */
+struct half_piece {
+    const struct bank_call *call;
+    int64_t first, rows;
+    char *in, *raw, *inner;
+};
+
+static size_t piece_row_bytes(const struct bank_call *call) {
+    return ((size_t)(2 * call->hook->out + call->list->columns)) * dtype_bytes(call->hook->dtype) + 3 * ARENA_ALIGNMENT;
+}
+
+static const struct group_entry *entry_of(const struct bank_call *call, const struct peft_image *image,
+                                          enum half_entry entry) {
+    return &image
+                ->entries[bank_half_entry(call->bank, call->site->layer, call->site->place == ATTACH_AFTER_MLP, entry)];
+}
+
+static int add(const struct hook_call *hook, int64_t count, const void *x, bool accumulate, void *y) {
+    return rank_run(hook->rank, PHASE_NORM, scale_add, count, hook->dtype, 1.0f, x, accumulate, y);
+}
+
+/* One run's rows in `in`: S, X + S, or X, or their norm. */
+static int put_together(const struct half_piece *piece, const struct bank_rows *run) {
+    const struct hook_call *hook = piece->call->hook;
+    const struct peft_image *image = run->image;
+    int64_t first = run->first_row > piece->first ? run->first_row : piece->first;
+    int64_t run_end = run->first_row + run->rows, piece_end = piece->first + piece->rows;
+    int64_t rows = (run_end < piece_end ? run_end : piece_end) - first;
+    if (rows <= 0 || !entry_of(piece->call, image, ENTRY_HALF_DOWN)->n)
+        return STATUS_OK;
+    const struct group_entry *norm = entry_of(piece->call, image, ENTRY_NORM);
+    size_t row = (size_t)hook->out * dtype_bytes(hook->dtype), from = (size_t)first * row,
+           to = (size_t)(first - piece->first) * row;
+    char *x = (norm->n ? piece->raw : piece->in) + to;
+    int64_t count = rows * hook->out;
+    const char *half = (const char *)hook->y + from, *stream = (const char *)hook->residual + from;
+    int status = add(hook, count, is_input_stream(image) ? stream : half, false, x);
+    if (!status && image->config.adapter_style == PEFT_PFEIFFER)
+        status = add(hook, count, stream, true, x);
+    struct layernorm call = {.rows = rows,
+                             .cols = hook->out,
+                             .type = hook->dtype,
+                             .x = x,
+                             .gain = norm->data,
+                             .bias = norm->bias,
+                             .epsilon = bottleneck_norm_epsilon,
+                             .y = piece->in + to};
+    return status || !norm->n ? status : rank_run(hook->rank, PHASE_NORM, layernorm_forward, &call);
+}
+
+static int multiply(const struct half_piece *piece) {
+    const struct bank_call *call = piece->call;
+    const struct hook_call *hook = call->hook;
+    bool is_mlp = call->site->place == ATTACH_AFTER_MLP;
+    struct grouped_gemm down = {.count = call->list->count,
+                                .segments = call->list->segments,
+                                .entry = bank_half_entry(call->bank, call->site->layer, is_mlp, ENTRY_HALF_DOWN),
+                                .first_row = piece->first,
+                                .rows = piece->rows,
+                                .a = piece->in,
+                                .a_row = piece->first,
+                                .lda = hook->out,
+                                .a_type = hook->dtype,
+                                .c = piece->inner,
+                                .c_row = piece->first,
+                                .ldc = call->list->columns,
+                                .c_type = hook->dtype};
+    struct grouped_gemm up = {.count = call->list->count,
+                              .segments = call->list->segments,
+                              .entry = bank_half_entry(call->bank, call->site->layer, is_mlp, ENTRY_HALF_UP),
+                              .first_row = piece->first,
+                              .rows = piece->rows,
+                              .a = piece->inner,
+                              .a_row = piece->first,
+                              .lda = call->list->columns,
+                              .a_type = hook->dtype,
+                              .c = hook->y,
+                              .ldc = hook->out,
+                              .c_type = hook->y_dtype,
+                              .accumulate = true};
+    int status = rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &down);
+    return status ? status : rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &up);
+}
+
+int bottleneck_batched(const struct bank_call *call) {
+    const struct hook_call *hook = call->hook;
+    struct peft_bank *bank = call->bank;
+    int64_t most = bank_piece(bank, piece_row_bytes(call));
+    int status = STATUS_OK;
+    for (int64_t first = 0; first < hook->rows && !status; first += most) {
+        int64_t rows = hook->rows - first < most ? hook->rows - first : most;
+        size_t bytes = (size_t)(rows * hook->out) * dtype_bytes(hook->dtype);
+        struct arena arena = arena_over(bank->scratch, bank->scratch_bytes);
+        struct half_piece piece = {.call = call, .first = first, .rows = rows, .in = arena_take(&arena, bytes)};
+        piece.raw = arena_take(&arena, bytes);
+        piece.inner = arena_take(&arena, (size_t)(rows * call->list->columns) * dtype_bytes(hook->dtype));
+        for (int64_t i = 0; i < call->list->count && !status; i++)
+            status = put_together(&piece, &call->list->rows[i]);
+        if (!status)
+            status = multiply(&piece);
+    }
+    return status;
+}

@@ -1,0 +1,319 @@
+/* Images: adapters from their files into the bank's memory. The values are read into a stack of one adapter of their
+ * own, as training reads them, and put from there into the image in the order in which its operations read them. */
+#include "bank-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what methods say ---- */
+
+/* Host to device or device to device, turned on the host. */
+static int copy_turned(struct stream *stream, void *to, const void *from, int64_t rows, int64_t cols, size_t width) {
+    size_t bytes = (size_t)(rows * cols) * width;
+    char *straight = malloc(2 * bytes), *turned = straight + bytes;
+    if (!straight)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = stream_copy_to_host(stream, straight, from, bytes);
+    if (!status)
+        status = stream_wait(stream);
+    for (int64_t i = 0; i < rows && !status; i++)
+        for (int64_t j = 0; j < cols; j++)
+            memcpy(turned + (size_t)(j * rows + i) * width, straight + (size_t)(i * cols + j) * width, width);
+    if (!status)
+        status = stream_copy_to_device(stream, to, turned, bytes);
+    if (!status)
+        status = stream_wait(stream);
+    free(straight);
+    return status;
+}
+
+static int copy(struct image_maker *maker, void *to, const void *from, int64_t rows, int64_t cols, enum dtype type,
+                bool is_turned) {
+    struct stream *stream = maker->bank->rank->exec.stream;
+    size_t width = dtype_bytes(type);
+    if (maker->is_planned)
+        return STATUS_OK;
+    return is_turned ? copy_turned(stream, to, from, rows, cols, width)
+                     : stream_copy(stream, to, from, (size_t)(rows * cols) * width);
+}
+
+int image_put(struct image_maker *maker, const void *from, int64_t rows, int64_t cols, enum dtype type, bool is_turned,
+              const void **place) {
+    void *to = arena_take(&maker->arena, (size_t)(rows * cols) * dtype_bytes(type));
+    *place = to;
+    return copy(maker, to, from, rows, cols, type, is_turned);
+}
+
+int image_put_param(struct image_maker *maker, int id, bool is_turned, const void **place) {
+    const struct param_store *store = &maker->adapter->peft->store;
+    struct weight_view view = {0};
+    if (!maker->is_planned)
+        view = param_borrow(store, id);
+    int status = image_put(maker, view.data, store->shape[id][0], store->shape[id][1], store->dtype, is_turned, place);
+    if (!maker->is_planned)
+        param_return(store, id);
+    return status;
+}
+
+int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens) {
+    const struct peft_bank *bank = maker->bank;
+    const struct param_store *store = &maker->adapter->peft->store;
+    size_t row = (size_t)bank->model.config.hidden_size * dtype_bytes(bank->model.dtype);
+    size_t bytes = (size_t)(tokens + 1) * row; /* they begin at a row of the bank's memory */
+    maker->image->virtual_tokens = tokens;
+    if (!store->shape[table_id][0]) /* another stage has the embedding */
+        return STATUS_OK;
+    char *to = arena_take(&maker->arena, bytes);
+    if (maker->is_planned)
+        return STATUS_OK;
+    int64_t first = (int64_t)(((size_t)(to - bank->memory) + row - 1) / row);
+    struct weight_view view = param_borrow(store, table_id);
+    maker->image->first_virtual = first;
+    int status = copy(maker, bank->memory + (size_t)first * row, view.data, tokens, bank->model.config.hidden_size,
+                      bank->model.dtype, false);
+    param_return(store, table_id);
+    return status;
+}
+
+/* ---- making one ---- */
+
+static void free_image(struct peft_image *image) {
+    if (image) {
+        free(image->entries);
+        free(image->sites);
+        free(image->prefix);
+    }
+    free(image);
+}
+
+static struct peft_image *new_image(const struct peft_bank *bank, const struct peft_config *config) {
+    struct peft_image *image = calloc(1, sizeof *image);
+    if (!image)
+        return NULL;
+    image->method = peft_method(config->type);
+    image->config = (struct peft_config){.type = config->type,
+                                         .use_dora = config->use_dora,
+                                         .bottleneck = config->bottleneck,
+                                         .adapter_style = config->adapter_style,
+                                         .adapter_activation = config->adapter_activation,
+                                         .adapter_pre_norm = config->adapter_pre_norm,
+                                         .adapter_scaling = config->adapter_scaling,
+                                         .num_virtual_tokens = config->num_virtual_tokens};
+    image->entries = calloc((size_t)(bank->layers * bank->entries), sizeof *image->entries);
+    image->sites = calloc((size_t)bank->layers, sizeof *image->sites);
+    image->prefix = calloc(2 * (size_t)bank->layers, sizeof *image->prefix);
+    if (!image->entries || !image->sites || !image->prefix) {
+        free_image(image);
+        return NULL;
+    }
+    return image;
+}
+
+static bool has_entry(const struct peft_image *image, int64_t number) {
+    return image->entries[number].n > 0;
+}
+
+/* The sites of a layer where an entry says something. */
+static uint16_t sites_of(const struct peft_bank *bank, const struct peft_image *image, int64_t layer) {
+    unsigned sites = 0;
+    for (int p = 0; p < bank->family->projection_count; p++) {
+        enum attach_place place = bank->projections[p].place;
+        bool is_input_of_fc2 = place == ATTACH_FC2;
+        for (int entry = 0; entry < ENTRY_INPUT; entry++)
+            if (has_entry(image, bank_projection_entry(bank, layer, p, entry)))
+                sites |= bank_site_bit(place, HOOK_BEFORE_ACTIVATION);
+        if (has_entry(image, bank_projection_entry(bank, layer, p, ENTRY_INPUT)))
+            sites |= is_input_of_fc2 ? bank_site_bit(ATTACH_FC1, HOOK_AFTER_ACTIVATION)
+                                     : bank_site_bit(place, HOOK_BEFORE_ACTIVATION);
+    }
+    for (int is_mlp = 0; is_mlp < 2; is_mlp++)
+        if (has_entry(image, bank_half_entry(bank, layer, is_mlp, ENTRY_HALF_DOWN)))
+            sites |= bank_site_bit(is_mlp ? ATTACH_AFTER_MLP : ATTACH_AFTER_ATTENTION, HOOK_BEFORE_ACTIVATION);
+    return (uint16_t)sites;
+}
+
+/* Runs over a planned arena, and over the image's memory. The entries stand first. */
+static int make(struct image_maker *maker) {
+    struct peft_bank *bank = maker->bank;
+    struct peft_image *image = maker->image;
+    size_t bytes = (size_t)(bank->layers * bank->entries) * sizeof *image->entries;
+    void *entries = arena_take(&maker->arena, bytes);
+    int status = image->method->make_image(maker);
+    for (int64_t layer = 0; layer < bank->layers; layer++)
+        image->sites[layer] = sites_of(bank, image, layer);
+    image->device_entries = entries;
+    if (!status && !maker->is_planned)
+        status = stream_copy_to_device(bank->rank->exec.stream, entries, image->entries, bytes);
+    if (!status && !maker->is_planned)
+        status = stream_wait(bank->rank->exec.stream);
+    if (!status && (size_t)image->columns * sizeof(float) > bank->scratch_bytes)
+        status = status_fail(STATUS_UNSUPPORTED, "an adapter of rank %lld: expected at most %lld",
+                             (long long)image->columns, (long long)(bank->scratch_bytes / sizeof(float)));
+    return status;
+}
+
+static int open_stack(const struct peft_bank *bank, const struct peft_config *config, struct peft **peft) {
+    struct peft_options options = {.adapters = config, .count = 1, .model = &bank->model};
+    return peft_open(&options, bank->rank, peft);
+}
+
+/* An image of the stack's adapter without its memory: how much it takes. */
+static int plan(struct peft_bank *bank, struct peft *peft, struct peft_image *image) {
+    struct image_maker maker = {
+        .bank = bank, .image = image, .adapter = &peft->adapters[0], .arena = ARENA_PLAN, .is_planned = true};
+    int status = make(&maker);
+    image->bytes = maker.arena.used;
+    return status;
+}
+
+int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config *config, size_t *bytes) {
+    struct peft *peft = NULL;
+    struct peft_image *image = new_image(bank, config);
+    int status = image ? open_stack(bank, config, &peft) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = plan((struct peft_bank *)bank, peft, image);
+    *bytes = image ? image->bytes : 0;
+    free_image(image);
+    peft_close(peft);
+    return status;
+}
+
+/* ---- room ---- */
+
+static int compare_places(const void *a, const void *b) {
+    const struct peft_image *const *x = a, *const *y = b;
+    return ((*x)->memory > (*y)->memory) - ((*x)->memory < (*y)->memory);
+}
+
+/* The first gap between the images that is large enough; NULL: there is none. */
+static int find_room(const struct peft_bank *bank, size_t bytes, char **place) {
+    struct peft_image **sorted = malloc(((size_t)bank->image_count + 1) * sizeof *sorted);
+    int count = 0;
+    if (!sorted)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < bank->image_count; i++)
+        if (bank->images[i])
+            sorted[count++] = bank->images[i];
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_places);
+    char *at = bank->memory, *end = bank->memory + bank->memory_bytes;
+    for (int i = 0; i < count && (size_t)(sorted[i]->memory - at) < bytes; i++)
+        at = sorted[i]->memory + sorted[i]->bytes;
+    free(sorted);
+    *place = at;
+    if (bank->memory && (size_t)(end - at) >= bytes)
+        return STATUS_OK;
+    return status_fail(STATUS_MEMORY,
+                       "the adapter takes %zu bytes, and of the adapters' %zu bytes %zu are in use: give adapters more "
+                       "memory, or unload one",
+                       bytes, bank->memory_bytes, bank->used_bytes);
+}
+
+/* The lowest free number. */
+static int take_number(struct peft_bank *bank) {
+    int number = 0;
+    while (number < bank->image_count && bank->images[number])
+        number++;
+    if (number < bank->image_count)
+        return number;
+    struct peft_image **images = realloc(bank->images, ((size_t)number + 1) * sizeof(struct peft_image *));
+    if (!images)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    bank->images = images;
+    bank->images[number] = NULL;
+    bank->image_count = number + 1;
+    return number;
+}
+
+/* ---- loading ---- */
+
+static int read_values(struct peft_bank *bank, struct peft *peft, const struct peft_files *files, int index) {
+    struct peft_adapter *adapter = &peft->adapters[0];
+    peft_set_base(peft, bank->base);
+    int status = param_store_open(&peft->store);
+    if (!status && adapter->method->begin_image)
+        status = adapter->method->allocate(adapter);
+    return status ? status : peft_load_one(peft, files, index);
+}
+
+/* All that a rank does by itself: room, and the values. */
+static int prepare(struct peft_bank *bank, struct peft *peft, const struct peft_files *files, int index,
+                   struct peft_image *image) {
+    int status = plan(bank, peft, image);
+    if (!status)
+        status = find_room(bank, image->bytes, &image->memory);
+    return status ? status : read_values(bank, peft, files, index);
+}
+
+/* Measuring sums over the tensor ranks. */
+static int finish(struct peft_bank *bank, struct peft *peft, struct peft_image *image) {
+    struct peft_adapter *adapter = &peft->adapters[0];
+    struct image_maker maker = {.bank = bank, .image = image, .adapter = adapter};
+    int status = adapter->method->begin_image ? adapter->method->begin_image(adapter) : STATUS_OK;
+    if (status)
+        return status;
+    maker.arena = arena_over(image->memory, image->bytes);
+    return make(&maker);
+}
+
+int peft_bank_load(struct peft_bank *bank, const struct peft_files *files, int index) {
+    const struct peft_config *config = &peft_files_configs(files)[index];
+    struct peft *peft = NULL;
+    struct peft_image *image = new_image(bank, config);
+    int status = image ? open_stack(bank, config, &peft) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = prepare(bank, peft, files, index, image);
+    if (bank->rank->grid.tensor > 1)
+        status = comm_agree(bank->rank->tensor, status);
+    if (!status)
+        status = finish(bank, peft, image);
+    int number = status ? status : take_number(bank);
+    if (number >= 0) {
+        bank->images[number] = image;
+        bank->used_bytes += image->bytes;
+    } else {
+        free_image(image);
+    }
+    peft_close(peft);
+    return number;
+}
+
+void peft_bank_drop(struct peft_bank *bank, int number) {
+    bank->used_bytes -= bank->images[number]->bytes;
+    free_image(bank->images[number]);
+    bank->images[number] = NULL;
+}
+
+int64_t peft_bank_prefix_tokens(const struct peft_bank *bank, int image) {
+    return bank->images[image]->prefix_tokens;
+}
+
+int64_t peft_bank_virtual_tokens(const struct peft_bank *bank, int image) {
+    return bank->images[image]->virtual_tokens;
+}
+
+int32_t peft_bank_first_id(const struct peft_bank *bank, int image) {
+    return (int32_t)(bank->model.config.vocab_size + bank->images[image]->first_virtual);
+}
+
+/* ---- slots ---- */
+
+int peft_bank_check_slot(const struct peft_bank *bank, const int *images, int count) {
+    const struct peft_config *configs[PEFT_SLOT_IMAGES];
+    int64_t tokens = 0, positions = bank->model.config.max_position_embeddings;
+    int prefix = -1;
+    if (count > PEFT_SLOT_IMAGES)
+        return status_fail(STATUS_USAGE, "%d adapters for one text: expected at most %d", count, PEFT_SLOT_IMAGES);
+    for (int i = 0; i < count; i++) {
+        const struct peft_image *image = bank->images[images[i]];
+        configs[i] = &image->config;
+        tokens += image->prefix_tokens + image->virtual_tokens;
+        if (tokens >= positions)
+            return peft_fail_positions(&image->config, positions);
+        if (image->prefix_tokens && prefix >= 0)
+            return peft_fail_prefixes(prefix, i);
+        prefix = image->prefix_tokens ? i : prefix;
+        if (count > 1 && image->scaled_input)
+            return ia3_fail_input(bank->projections, image->scaled_input);
+    }
+    return peft_check_stack(configs, count);
+}

@@ -1,0 +1,127 @@
+/* LoRA in a bank: the products of every row with its own image's pair. As in training x's product with A is scaled and
+ * stays in fp32, and y is rounded once, behind the sum. DoRA scales that sum. */
+#include "bank-internal.h"
+#include "lora-internal.h"
+
+/* ---- the image ---- */
+
+/* The ratios, and the base's bias, which is not scaled. The first tensor rank's part of a cut sum has it. */
+static int put_ratios(struct image_maker *maker, const struct pair *pair, struct group_entry *up,
+                      struct group_entry *scale) {
+    const struct param_store *base = maker->bank->base;
+    bool is_first = !pair_is_row(pair) || maker->bank->rank->place.tensor == 0;
+    int bias = model_find_linear(base->table, pair->layer, pair->projection.place, true);
+    *scale =
+        (struct group_entry){.n = up->n, .first_column = up->first_column, .type = DTYPE_F32, .bias_type = base->dtype};
+    int status = image_put(maker, pair->dora.ratio, 1, up->n, DTYPE_F32, false, &scale->data);
+    if (status || bias == PARAM_NONE || !is_first)
+        return status;
+    struct weight_view view = {0};
+    if (!maker->is_planned)
+        view = param_borrow(base, bias);
+    const char *from = view.data ? (const char *)view.data + (size_t)up->first_column * dtype_bytes(base->dtype) : NULL;
+    status = image_put(maker, from, 1, up->n, base->dtype, false, &scale->bias);
+    if (!maker->is_planned)
+        param_return(base, bias);
+    return status;
+}
+
+static int put_pair(struct image_maker *maker, const struct pair *pair) {
+    const struct peft_bank *bank = maker->bank;
+    const struct param_store *store = &maker->adapter->peft->store;
+    int p = bank_projection(bank, &pair->projection);
+    int64_t first = bank_projection_entry(bank, pair->layer - bank->first_layer, p, ENTRY_DOWN);
+    struct group_entry *down = image_entry(maker, first), *up = image_entry(maker, first + ENTRY_UP - ENTRY_DOWN);
+    *down =
+        (struct group_entry){.n = pair->r, .k = store->shape[pair->a][1], .type = store->dtype, .scale = pair->scale};
+    *up = (struct group_entry){.n = store->shape[pair->b][0],
+                               .k = pair->r,
+                               .first_column = bank_first_column(bank, &pair->projection),
+                               .is_by_input = true,
+                               .type = store->dtype,
+                               .scale = 1};
+    maker->image->columns = pair->r > maker->image->columns ? pair->r : maker->image->columns;
+    int status = image_put_param(maker, pair->a, false, &down->data);
+    if (!status)
+        status = image_put_param(maker, pair->b, true, &up->data);
+    if (!status && maker->adapter->config.use_dora)
+        status = put_ratios(maker, pair, up, image_entry(maker, first + ENTRY_OUTPUT - ENTRY_DOWN));
+    return status;
+}
+
+int lora_make_image(struct image_maker *maker) {
+    const struct lora *lora = maker->adapter->own;
+    int status = STATUS_OK;
+    for (int i = 0; i < lora->count && !status; i++)
+        if (lora->pairs[i].is_here)
+            status = put_pair(maker, &lora->pairs[i]);
+    return status;
+}
+
+/* ---- the rows ---- */
+
+/* Rows [first, first + rows) of the batch. */
+static int multiply(const struct bank_call *call, int projection, int64_t first, int64_t rows) {
+    const struct hook_call *hook = call->hook;
+    const struct bank_list *list = call->list;
+    struct grouped_gemm down = {.count = list->count,
+                                .segments = list->segments,
+                                .entry = bank_projection_entry(call->bank, call->site->layer, projection, ENTRY_DOWN),
+                                .first_row = first,
+                                .rows = rows,
+                                .a = hook->x,
+                                .lda = hook->in,
+                                .a_type = hook->dtype,
+                                .c = call->bank->scratch,
+                                .c_row = first,
+                                .ldc = list->columns,
+                                .c_type = DTYPE_F32};
+    struct grouped_gemm up = {.count = list->count,
+                              .segments = list->segments,
+                              .entry = bank_projection_entry(call->bank, call->site->layer, projection, ENTRY_UP),
+                              .first_row = first,
+                              .rows = rows,
+                              .a = call->bank->scratch,
+                              .a_row = first,
+                              .lda = list->columns,
+                              .a_type = DTYPE_F32,
+                              .c = hook->y,
+                              .ldc = hook->out,
+                              .c_type = hook->y_dtype,
+                              .accumulate = true};
+    int status = rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &down);
+    return status ? status : rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &up);
+}
+
+static bool has_ratios(const struct bank_list *list) {
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->rows[i].image->config.use_dora)
+            return true;
+    return false;
+}
+
+int lora_batched(const struct bank_call *call) {
+    const struct peft_bank *bank = call->bank;
+    const struct hook_call *hook = call->hook;
+    int64_t most = bank_piece(bank, (size_t)call->list->columns * sizeof(float));
+    int status = STATUS_OK;
+    for (int p = 0; p < bank->family->projection_count && !status; p++) {
+        if (bank->projections[p].place != call->site->place)
+            continue;
+        for (int64_t first = 0; first < hook->rows && !status; first += most)
+            status = multiply(call, p, first, hook->rows - first < most ? hook->rows - first : most);
+        struct group_scale scale = {.count = call->list->count,
+                                    .segments = call->list->segments,
+                                    .entry = bank_projection_entry(bank, call->site->layer, p, ENTRY_OUTPUT),
+                                    .rows = hook->rows,
+                                    .x = hook->y,
+                                    .ldx = hook->out,
+                                    .x_type = hook->y_dtype,
+                                    .y = hook->y,
+                                    .ldy = hook->out,
+                                    .y_type = hook->y_dtype};
+        if (!status && has_ratios(call->list))
+            status = rank_run(hook->rank, PHASE_NORM, group_scale, &scale);
+    }
+    return status;
+}
