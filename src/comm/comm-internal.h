@@ -11,6 +11,8 @@ struct comm_backend {
     /* Begins request->call; request->comm is set. */
     int (*start)(struct comm *comm, struct comm_request *request);
     int (*finish)(struct comm *comm, struct comm_request *request);
+    /* Sleeps until a message of rank `from` is there that no started receive takes. NULL: finish sleeps by itself. */
+    int (*await)(struct comm *comm, int from);
     /* `ranks` are checked, hold this rank, and are at least two. */
     int (*subgroup)(struct comm *parent, const int *ranks, int count, struct comm **comm);
     void (*abort)(struct comm *comm, const char *reason);

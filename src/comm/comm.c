@@ -245,6 +245,14 @@ int comm_receive(struct comm *comm, const struct comm_data *data, int from) {
     return run(comm, &(struct comm_call){.kind = COMM_RECEIVE, .peer = from, .data = *data});
 }
 
+int comm_receive_patient(struct comm *comm, const struct comm_data *data, int from) {
+    struct comm_call call = {.kind = COMM_RECEIVE, .peer = from, .data = *data};
+    int status = check(comm, &call);
+    if (!status && from != comm->rank && comm->backend->await)
+        status = comm->backend->await(comm, from);
+    return status ? status : run(comm, &call);
+}
+
 int comm_all_reduce_start(struct comm *comm, const struct comm_data *data, enum comm_op op,
                           struct comm_request *request) {
     struct comm_call call = {.kind = COMM_ALL_REDUCE, .op = op, .data = *data};

@@ -80,6 +80,7 @@ static inline bool mpi_is_busy(const struct mpi_comm *comm) {
 
 int mpi_start(struct comm *comm, struct comm_request *request);
 int mpi_finish(struct comm *comm, struct comm_request *request);
+int mpi_await(struct comm *comm, int from);
 
 /* ---- mpi_windows.c ---- */
 

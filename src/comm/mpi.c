@@ -48,6 +48,7 @@ static const struct comm_backend comm_backend_mpi = {.name = "mpi",
                                                      .meets_on_host = true,
                                                      .start = mpi_start,
                                                      .finish = mpi_finish,
+                                                     .await = mpi_await,
                                                      .subgroup = mpi_subgroup,
                                                      .abort = mpi_abort,
                                                      .close = mpi_close};

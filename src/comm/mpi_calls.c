@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <time.h>
 
 static void keep(struct comm_request *request, MPI_Request travelling) {
     _Static_assert(sizeof travelling <= sizeof request->handle, "a request holds MPI's handle");
@@ -267,4 +268,32 @@ int mpi_finish(struct comm *base, struct comm_request *request) {
     int status = wait_until_done(comm, request);
     mpi_leave(comm->process);
     return !status && is_message ? check_message(comm, request) : status;
+}
+
+/* ---- patience ---- */
+
+/* Of what was waited so far the next nap is a quarter: a message that comes soon is soon seen. Who waited for a step of
+ * the others looks once a millisecond; who waited longer than steps take, half as often, at a hundredth of a core. */
+static void nap_after(double waited) {
+    static const double shortest = 20e-6, longest = 1e-3, idle = 0.1, longest_idle = 2e-3;
+    double nap = waited / 4, most = waited < idle ? longest : longest_idle;
+    nap = nap < shortest ? shortest : nap > most ? most : nap;
+    struct timespec time = {.tv_nsec = (long)(nap * 1e9)};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+}
+
+/* Nothing is received yet: a started receive would keep the thread of mpi_progress.c awake. */
+int mpi_await(struct comm *base, int from) {
+    struct mpi_comm *comm = (struct mpi_comm *)base;
+    double start = clock_seconds();
+    for (;;) {
+        int is_there = 0;
+        mpi_enter(comm->process);
+        mpi_process_advance(comm->process);
+        int code = MPI_Iprobe(from, MPI_ANY_TAG, comm->calls, &is_there, MPI_STATUS_IGNORE);
+        mpi_leave(comm->process);
+        if (code != MPI_SUCCESS || is_there)
+            return mpi_status(comm, code, "receive");
+        nap_after(clock_seconds() - start);
+    }
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* ---- values ---- */
 
@@ -132,7 +133,7 @@ static int messages(struct comm *comm, struct buffers m, int64_t count, enum dty
     /* Down the line and back, as a pipeline. */
     int last = comm->size - 1;
     if (comm->rank > 0)
-        expect_ok(comm_receive(comm, &(struct comm_data){NULL, m.b, count, dtype, NULL}, comm->rank - 1));
+        expect_ok(comm_receive_patient(comm, &(struct comm_data){NULL, m.b, count, dtype, NULL}, comm->rank - 1));
     if (comm->rank < last) {
         expect_ok(
             comm_send(comm, &(struct comm_data){comm->rank ? m.b : m.a, NULL, count, dtype, NULL}, comm->rank + 1));
@@ -260,6 +261,24 @@ static int started_messages(struct comm *comm) {
 
 /* ---- the rest ---- */
 
+/* A message goes to the receive that was started before, whoever looks first. */
+static int patience_takes_what_comes_after(struct comm *comm) {
+    int32_t words[2] = {2 * comm->rank, 2 * comm->rank + 1}, first = -1, second = -1;
+    int next = (comm->rank + 1) % comm->size, before = (comm->rank + comm->size - 1) % comm->size;
+    struct comm_request receiving, sending[2];
+    if (comm->size == 1)
+        return STATUS_OK;
+    expect_ok(comm_receive_start(comm, &(struct comm_data){NULL, &first, 1, DTYPE_I32, NULL}, before, &receiving));
+    for (int i = 0; i < 2; i++)
+        expect_ok(comm_send_start(comm, &(struct comm_data){&words[i], NULL, 1, DTYPE_I32, NULL}, next, &sending[i]));
+    expect_ok(comm_receive_patient(comm, &(struct comm_data){NULL, &second, 1, DTYPE_I32, NULL}, before));
+    expect_ok(comm_wait(&receiving));
+    for (int i = 0; i < 2; i++)
+        expect_ok(comm_wait(&sending[i]));
+    expect(first == 2 * before && second == 2 * before + 1);
+    return STATUS_OK;
+}
+
 static int many_small_ones(struct comm *comm) {
     for (int64_t i = 0; i < 3000; i++) {
         int64_t values[3] = {i, comm->rank, 1};
@@ -386,6 +405,7 @@ int cases_run(struct comm *world, void *context) {
     expect_ok(long_sums(world));
     expect_ok(started_in_any_order(world));
     expect_ok(started_messages(world));
+    expect_ok(patience_takes_what_comes_after(world));
     expect_ok(many_small_ones(world));
     expect_ok(subgroups(world));
     expect_ok(bits_are_the_same(world));
@@ -393,4 +413,55 @@ int cases_run(struct comm *world, void *context) {
     expect_ok(failures_are_told_once(world));
     expect_ok(comm_barrier(world));
     return STATUS_OK;
+}
+
+/* ---- patience ---- */
+
+/* A promise of 0.02, and room for a machine that does other things beside. */
+static const double most_of_a_core = 0.05;
+enum { IDLE_SECONDS = 2, MESSAGE = 1 << 20 };
+
+static double cpu_seconds(clockid_t clock) {
+    struct timespec time = {0};
+    clock_gettime(clock, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* Rank 0 has all that the others started, sleeps, and tells them. */
+static int wake_the_others(struct comm *world, float *numbers) {
+    int32_t word = 11;
+    for (int r = 1; r < world->size; r++) {
+        expect_ok(comm_receive(world, &(struct comm_data){NULL, numbers, MESSAGE, DTYPE_F32, NULL}, r));
+        expect(numbers[0] == (float)r && numbers[MESSAGE - 1] == (float)r);
+    }
+    nanosleep(&(const struct timespec){.tv_sec = IDLE_SECONDS}, NULL);
+    for (int r = 1; r < world->size; r++)
+        expect_ok(comm_send(world, &(struct comm_data){&word, NULL, 1, DTYPE_I32, NULL}, r));
+    return STATUS_OK;
+}
+
+static int wait_patiently(struct comm *world, float *numbers, clockid_t clock) {
+    struct comm_request sending;
+    int32_t word = 0;
+    for (int64_t i = 0; i < MESSAGE; i++)
+        numbers[i] = (float)world->rank;
+    expect_ok(comm_send_start(world, &(struct comm_data){numbers, NULL, MESSAGE, DTYPE_F32, NULL}, 0, &sending));
+    double start = clock_seconds(), before = cpu_seconds(clock);
+    expect_ok(comm_receive_patient(world, &(struct comm_data){NULL, &word, 1, DTYPE_I32, NULL}, 0));
+    double waited = clock_seconds() - start, used = cpu_seconds(clock) - before;
+    expect(word == 11);
+    expect_ok(comm_wait(&sending));
+    if (used > most_of_a_core * waited)
+        return status_fail(STATUS_INVALID, "%g s of processor time while rank %d waited for %g s", used, world->rank,
+                           waited);
+    return STATUS_OK;
+}
+
+int cases_patience(struct comm *world, void *context) {
+    float *numbers = malloc(MESSAGE * sizeof *numbers);
+    expect(numbers);
+    int status = world->rank ? wait_patiently(world, numbers, *(clockid_t *)context) : wake_the_others(world, numbers);
+    free(numbers);
+    expect_ok(status);
+    return comm_barrier(world);
 }

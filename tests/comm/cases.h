@@ -21,4 +21,8 @@
 /* All of it, on a world of any size; `context` is not used. */
 int cases_run(struct comm *world, void *context);
 
+/* Ranks wait patiently for rank 0, which sleeps: they take less than MOST of a core by the clock at `context`. What
+ * they started before goes on meanwhile, else none of them would wake up. */
+int cases_patience(struct comm *world, void *context);
+
 #endif

@@ -3,6 +3,7 @@
 #include "support/test.h"
 
 #include <stdatomic.h>
+#include <time.h>
 #include <unistd.h>
 
 static void run_cases(int ranks) {
@@ -123,7 +124,7 @@ static void different_lists_of_ranks_are_named(void **state) {
 
 /* ---- failures ---- */
 
-enum place { IN_BARRIER, IN_MESSAGE, IN_SUBGROUP, IN_STARTED, PLACE_COUNT };
+enum place { IN_BARRIER, IN_MESSAGE, IN_PATIENCE, IN_SUBGROUP, IN_STARTED, PLACE_COUNT };
 
 struct failure {
     enum place place;
@@ -142,6 +143,8 @@ static int wait_somewhere(struct comm *world, enum place place) {
         return comm_barrier(world);
     case IN_MESSAGE:
         return comm_receive(world, &data, 2);
+    case IN_PATIENCE:
+        return comm_receive_patient(world, &data, 2);
     case IN_SUBGROUP:
         return comm_subgroup(world, (int[]){0, 1, 2, 3}, 4, &group);
     default:
@@ -293,6 +296,12 @@ static void the_first_fact_that_differs_is_named_by_its_rank(void **state) {
         test_fails(comm_local_run(3, compare_facts, &which), STATUS_INVALID, texts[which]);
 }
 
+static void patience_takes_no_core(void **state) {
+    static clockid_t clock = CLOCK_THREAD_CPUTIME_ID;
+    (void)state;
+    test_ok(comm_local_run(3, cases_patience, &clock));
+}
+
 static void a_single_process_is_not_launched(void **state) {
     (void)state;
     unsetenv("OMPI_COMM_WORLD_SIZE");
@@ -327,6 +336,7 @@ int main(void) {
         cmocka_unit_test(a_failed_rank_may_free_its_buffers),
         cmocka_unit_test(wrong_calls_are_refused_and_harm_nobody),
         cmocka_unit_test(the_first_fact_that_differs_is_named_by_its_rank),
+        cmocka_unit_test(patience_takes_no_core),
         cmocka_unit_test(a_single_process_is_not_launched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

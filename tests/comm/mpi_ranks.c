@@ -80,6 +80,23 @@ static int waits_in_two_groups(struct comm *world) {
     return STATUS_OK;
 }
 
+/* All of a process: the thread that looks after started calls must sleep as well. */
+static int patience(struct comm *world) {
+    clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+    return cases_patience(world, &clock);
+}
+
+/* Rank 1 fails while the others wait for a message that never comes. */
+static int patience_ends(struct comm *world) {
+    int32_t word;
+    expect_ok(comm_barrier(world));
+    if (world->rank != 1)
+        return comm_receive_patient(world, &(struct comm_data){NULL, &word, 1, DTYPE_I32, NULL},
+                                    world->rank ? 0 : world->size - 1);
+    nanosleep(&(const struct timespec){.tv_nsec = 100 * 1000 * 1000}, NULL);
+    return status_fail(STATUS_INVALID, "it was told to");
+}
+
 static int told_to_fail(struct comm *world) {
     return world->rank == 1 ? status_fail(STATUS_INVALID, "it was told to") : comm_barrier(world);
 }
@@ -102,6 +119,10 @@ int main(int count, char **words) {
         status = travels(world);
     else if (!strcmp(name, "groups"))
         status = waits_in_two_groups(world);
+    else if (!strcmp(name, "patience"))
+        status = patience(world);
+    else if (!strcmp(name, "patience_ends"))
+        status = patience_ends(world);
     else if (!strcmp(name, "mismatch"))
         status = mismatch(world);
     else if (!strcmp(name, "message"))
