@@ -47,7 +47,8 @@ void kv_pool_release(struct kv_pool *pool, int32_t page);
 
 /* Makes a page findable, which the caller holds and which is full: `tokens` [KV_PAGE_TOKENS] are its own, `parent` is
  * the page before it, which the caller holds too, or -1 at the beginning of a text. Returns the page that the caller
- * holds from now on instead of `page`: another one, where one with the same contents was published before. */
+ * holds from now on instead of `page`: another one, where one with the same contents was published before; `page` may
+ * then be taken again at once, so a step takes all its pages before it publishes any. */
 int32_t kv_pool_publish(struct kv_pool *pool, int32_t page, const struct kv_root *root, int32_t parent,
                         const int32_t *tokens);
 /* The published page that goes on after `parent` (-1: begins a text) with these tokens, with one more reference; -1

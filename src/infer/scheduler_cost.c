@@ -1,0 +1,79 @@
+/* What steps cost, learned from their times. A decode step is known by its number of rows; a prefill row is what a step
+ * with some of them lasted longer than one without, as an average over the rows of late. */
+#include "scheduler-internal.h"
+
+#include <stdlib.h>
+
+/* Steps with prefill after which one without is measured again, and rows below which a step of prefill alone says more
+ * of what any step costs than of its rows. */
+enum { OLD = 64, FEW_ROWS = 16 };
+static const double new_part = 0.2, most_growth = 2, kept_part = 0.9;
+
+int step_cost_open(struct step_cost *cost, int64_t max_decode) {
+    *cost = (struct step_cost){.max_decode = max_decode};
+    for (int i = 0; i < COST_BUCKETS; i++)
+        cost->mixed[i] = -1;
+    cost->decode = calloc((size_t)max_decode + 1, sizeof *cost->decode);
+    return cost->decode ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+void step_cost_close(struct step_cost *cost) {
+    free(cost->decode);
+    *cost = (struct step_cost){0};
+}
+
+static int bucket_of(int64_t rows) {
+    int bucket = 0;
+    for (; rows > 1 && bucket < COST_BUCKETS - 1; rows /= 2)
+        bucket++;
+    return bucket;
+}
+
+bool step_cost_is_old(const struct step_cost *cost, int64_t decode_rows) {
+    int32_t mixed = cost->mixed[bucket_of(decode_rows)];
+    return mixed < 0 || mixed >= OLD;
+}
+
+/* One slow step, which the system had other reasons for, says little. */
+static void learn_decode(struct step_cost *cost, int64_t rows, double seconds) {
+    double *known = &cost->decode[rows];
+    if (*known > 0)
+        *known += new_part * ((seconds < most_growth * *known ? seconds : most_growth * *known) - *known);
+    else
+        *known = seconds;
+    cost->mixed[bucket_of(rows)] = 0;
+}
+
+static void learn_prefill(struct step_cost *cost, int64_t rows, double seconds) {
+    cost->seconds = kept_part * cost->seconds + seconds;
+    cost->rows = kept_part * cost->rows + (double)rows;
+}
+
+void step_cost_learn(struct step_cost *cost, int64_t decode_rows, int64_t prefill_rows, double seconds) {
+    if (prefill_rows == 0) {
+        learn_decode(cost, decode_rows, seconds);
+        return;
+    }
+    double alone = decode_rows ? step_cost_decode(cost, decode_rows) : 0;
+    int32_t *mixed = &cost->mixed[bucket_of(decode_rows)];
+    if (decode_rows ? alone > 0 : prefill_rows >= FEW_ROWS || cost->rows == 0)
+        learn_prefill(cost, prefill_rows, seconds - alone);
+    if (decode_rows && *mixed >= 0)
+        ++*mixed;
+}
+
+double step_cost_decode(const struct step_cost *cost, int64_t rows) {
+    int64_t below = rows, above = rows;
+    while (below > 0 && cost->decode[below] == 0)
+        below--;
+    while (above <= cost->max_decode && cost->decode[above] == 0)
+        above++;
+    return below > 0 ? cost->decode[below] : above <= cost->max_decode ? cost->decode[above] : 0;
+}
+
+double step_cost_prefill_row(const struct step_cost *cost) {
+    if (cost->rows == 0)
+        return 0;
+    double row = cost->seconds / cost->rows;
+    return row > 1e-9 ? row : 1e-9; /* hidden behind the decode rows, but known */
+}

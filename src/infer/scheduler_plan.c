@@ -1,0 +1,312 @@
+/* One step: rows for texts that are being written, then chunks of prompts in what is left. */
+#include "scheduler-internal.h"
+
+#include <math.h>
+
+/* ---- pages ---- */
+
+/* The least important text that can give its pages back: one that is paused, else one that `is_less` than `than`. */
+static struct text *find_victim(const struct scheduler *s, const struct text *than,
+                                bool (*is_less)(const struct text *text, const struct text *than)) {
+    struct text *victim = NULL;
+    for (int64_t i = s->running_count - 1; i >= 0; i--) {
+        struct text *text = s->running[i];
+        if (text == than || text->under_way || text->is_ending)
+            continue;
+        if (text->request->is_paused)
+            return text;
+        if (!victim && is_less(text, than))
+            victim = text;
+    }
+    return victim;
+}
+
+static bool comes_after(const struct text *text, const struct text *than) {
+    return text_is_before(than, text);
+}
+
+static bool has_lower_priority(const struct text *text, const struct text *than) {
+    return text->request->asked.priority > than->request->asked.priority;
+}
+
+static int64_t pages_left(const struct scheduler *s) {
+    return s->engine.pages_available(s->engine.self) - s->planned_pages;
+}
+
+static int64_t pages_needed(const struct scheduler *s, const struct text *text, int64_t rows) {
+    return s->engine.pages_needed(s->engine.self, text->sequence, rows);
+}
+
+/* How many of so many rows more there are pages for, after less important texts have given theirs back. What is not
+ * found makes this the stalled text: less important ones take no pages before it. */
+static int64_t reserve_pages(struct scheduler *s, struct text *text, int64_t rows) {
+    int64_t wanted = rows;
+    if (s->stalled && text_is_before(s->stalled, text))
+        while (rows > 0 && pages_needed(s, text, rows) > 0)
+            rows--;
+    while (rows > 0 && pages_needed(s, text, rows) > pages_left(s)) {
+        struct text *victim = find_victim(s, text, comes_after);
+        if (victim)
+            text_preempt(s, victim);
+        else
+            rows--;
+    }
+    if (rows < wanted && (!s->stalled || text_is_before(text, s->stalled)))
+        s->stalled = text;
+    if (rows > 0)
+        s->planned_pages += pages_needed(s, text, rows);
+    return rows;
+}
+
+/* ---- rows ---- */
+
+static struct scheduler_row row_of(const struct text *text, int64_t place) {
+    const struct scheduler_request *asked = &text->request->asked;
+    int64_t index = place - asked->stem_tokens;
+    struct scheduler_row row = {
+        .token = index < 0 ? SCHEDULER_STEM : text->tokens[index], .sequence = text->sequence, .label = -1};
+    if (text_row_is_scored(text, place)) {
+        row.wants_logits = true;
+        row.label = text->tokens[index + 1];
+        row.top_count = asked->prompt_top_count;
+    } else if (text_row_draws(text, place)) {
+        row.wants_logits = true;
+        row.top_count = asked->top_count;
+        row.sampling = &text->sampling;
+        row.changes = text->sampler.change;
+        row.change_count = text->sampler.count;
+    }
+    return row;
+}
+
+static void note_queued(struct scheduler *s, struct request *request, int64_t submitted) {
+    int64_t left = request->asked.stem_tokens + request->asked.prompt_length - submitted;
+    left = left > 0 ? left : 0;
+    if (left < request->queued_tokens) {
+        s->queued_tokens -= request->queued_tokens - left;
+        request->queued_tokens = left;
+    }
+}
+
+/* So many rows of a text, as far as rows and logits and pages go; how many there are. */
+static int64_t add_rows(struct scheduler *s, struct step *step, struct text *text, int64_t rows) {
+    int64_t logits = s->options.max_logit_rows - step->logit_rows, fit = 0;
+    for (; fit < rows; fit++) {
+        bool wants = text_row_is_scored(text, text->submitted + fit) || text_row_draws(text, text->submitted + fit);
+        if (wants && logits-- == 0)
+            break;
+    }
+    rows = reserve_pages(s, text, fit);
+    if (rows == 0)
+        return 0;
+    struct step_text *of = &step->text[step->text_count++];
+    *of = (struct step_text){.text = text, .first_row = step->rows, .start = text->submitted, .rows = rows};
+    for (int64_t i = 0; i < rows; i++) {
+        s->rows[step->rows] = row_of(text, text->submitted);
+        step->logit_rows += s->rows[step->rows++].wants_logits;
+        of->draws = text_row_draws(text, text->submitted++);
+    }
+    text->under_way++;
+    text->last_step = s->stats.steps;
+    if (text->choice == 0)
+        note_queued(s, text->request, text->submitted);
+    return rows;
+}
+
+/* ---- texts that are being written ---- */
+
+static int64_t count_written(const struct scheduler *s) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < s->running_count; i++)
+        count += text_is_written(s->running[i]) && !s->running[i]->is_ending && !s->running[i]->request->is_paused;
+    return count;
+}
+
+/* Those whose next row can run, the ones that waited longest first. */
+static int64_t find_ready(struct scheduler *s) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < s->running_count; i++) {
+        struct text *text = s->running[i];
+        if (!text_is_written(text) || text->under_way || text->is_ending || text->request->is_paused)
+            continue;
+        int64_t at = count++;
+        for (; at > 0 && text->last_step < s->ready[at - 1]->last_step; at--)
+            s->ready[at] = s->ready[at - 1];
+        s->ready[at] = text;
+    }
+    return count;
+}
+
+/* Texts are spread over the steps under way in groups of about equal size. */
+static void plan_decode(struct scheduler *s, struct step *step, int64_t written, bool has_prefill) {
+    const struct scheduler_options *o = &s->options;
+    int64_t most = o->max_rows < o->max_logit_rows ? o->max_rows : o->max_logit_rows;
+    int64_t group = (written + o->depth - 1) / o->depth;
+    most -= has_prefill; /* which always goes on */
+    most = group < most ? group : most;
+    int64_t count = find_ready(s);
+    for (int64_t i = 0; i < count && step->rows < most; i++)
+        if (s->ready[i]->state == TEXT_RUNS) /* and has not lost its pages since */
+            add_rows(s, step, s->ready[i], 1);
+    step->decode_rows = step->rows;
+}
+
+/* ---- prefill ---- */
+
+static bool has_rows_to_prefill(const struct text *text) {
+    return text->state == TEXT_RUNS && !text->is_ending && !text->request->is_paused && !text_is_written(text) &&
+           text->submitted < text_goal(text);
+}
+
+static bool is_in(const struct step *step, const struct text *text) {
+    for (int64_t i = 0; i < step->text_count; i++)
+        if (step->text[i].text == text)
+            return true;
+    return false;
+}
+
+static struct text *next_to_prefill(const struct scheduler *s, const struct step *step) {
+    for (int64_t i = 0; i < s->running_count; i++)
+        if (has_rows_to_prefill(s->running[i]) && !is_in(step, s->running[i]))
+            return s->running[i];
+    return NULL;
+}
+
+/* Further choices wait until the first has its prompt in the cache. */
+static bool may_start(const struct text *text) {
+    const struct text *first = &text->request->text[0];
+    return !text->request->is_paused && (text == first || text_has_output(first) || first->state == TEXT_ENDED);
+}
+
+static bool is_due_before(const struct text *a, const struct text *b) {
+    const struct request *x = a->request, *y = b->request;
+    if (x->asked.priority != y->asked.priority)
+        return x->asked.priority < y->asked.priority;
+    if (x->client->counter != y->client->counter)
+        return x->client->counter < y->client->counter;
+    if (x->adapter->counter != y->adapter->counter)
+        return x->adapter->counter < y->adapter->counter;
+    return a->serial < b->serial;
+}
+
+static struct text *next_to_start(const struct scheduler *s) {
+    struct text *next = NULL;
+    for (struct text *text = s->waiting; text; text = text->next)
+        if (may_start(text) && (!next || is_due_before(text, next)))
+            next = text;
+    return next;
+}
+
+static void begin(struct scheduler *s, struct text *text, int sequence, int64_t cached) {
+    struct request *request = text->request;
+    text_run(s, text, sequence, cached);
+    if (!text->was_charged) {
+        text->was_charged = true;
+        request_charge(request, s->options.in_weight * (double)(text_goal(text) - cached));
+    }
+    if (text->choice == 0)
+        note_queued(s, request, cached);
+    if (text->choice > 0 || request->has_started)
+        return;
+    request->has_started = true;
+    int64_t of_prompt = cached - request->asked.stem_tokens;
+    if (request->asked.calls.on_start)
+        request->asked.calls.on_start(request->asked.context, of_prompt > 0 ? of_prompt : 0);
+}
+
+/* Pages for all that is known of it, and one for each text that runs, so that none of them has to go for it soon. */
+static bool has_pages_for(struct scheduler *s, struct text *text, int sequence, int64_t cached) {
+    for (;;) {
+        int64_t needed = s->engine.pages_needed(s->engine.self, sequence, text_goal(text) - cached);
+        if (needed + s->running_count <= pages_left(s))
+            return true;
+        if (s->running_count == 0)
+            return needed <= pages_left(s);
+        struct text *victim = find_victim(s, text, has_lower_priority);
+        if (!victim)
+            return false;
+        text_preempt(s, victim);
+    }
+}
+
+/* Opens a text's sequence: 1; 0 when there is no room for it now; or a negative status. */
+static int start(struct scheduler *s, struct text *text) {
+    const struct scheduler_request *asked = &text->request->asked;
+    struct text *victim = find_victim(s, text, has_lower_priority);
+    if ((s->running_count == s->options.max_sequences || text->blocked_at == s->closed) && !victim)
+        return 0;
+    if (s->running_count == s->options.max_sequences)
+        text_preempt(s, victim);
+    bool reads_cache =
+        !asked->wants_prompt_logprobs || text->choice > 0 || text->request->given_logprobs >= asked->prompt_length;
+    int64_t cached = 0;
+    int sequence = s->engine.sequence_open(s->engine.self, asked->slot, text->tokens, text->count, asked->salt,
+                                           reads_cache, &cached);
+    if (sequence >= 0 && has_pages_for(s, text, sequence, cached)) {
+        begin(s, text, sequence, cached);
+        return 1;
+    }
+    if (sequence >= 0)
+        s->engine.sequence_close(s->engine.self, sequence);
+    text->blocked_at = s->closed;
+    return sequence < 0 && sequence != STATUS_MEMORY ? sequence : 0;
+}
+
+/* How many prefill rows the step may have beside its decode rows. */
+static int64_t prefill_budget(const struct scheduler *s, const struct step *step, int64_t written) {
+    const struct scheduler_options *o = &s->options;
+    int64_t rows = o->max_rows - step->rows, group = (written + o->depth - 1) / o->depth;
+    if (!written || o->prefill_stretch == 0)
+        return rows;
+    if (step->decode_rows && step_cost_is_old(&s->cost, step->decode_rows))
+        return 0;
+    double row = step_cost_prefill_row(&s->cost), decode = step_cost_decode(&s->cost, group);
+    double alone = step->decode_rows ? step_cost_decode(&s->cost, step->decode_rows) : 0;
+    double fit = row > 0 && decode > 0 ? floor((o->prefill_stretch * decode - alone) / row) : (double)o->page_tokens;
+    return fit < 1 ? 1 : fit < (double)rows ? (int64_t)fit : rows;
+}
+
+/* Texts that are begun go on before others begin, but for those of higher priority. */
+static int plan_prefill(struct scheduler *s, struct step *step, int64_t budget) {
+    bool is_full = false;
+    while (budget > 0) {
+        struct text *text = next_to_prefill(s, step), *waiting = is_full || s->stalled ? NULL : next_to_start(s);
+        if (waiting && (!text || has_lower_priority(text, waiting))) {
+            int started = start(s, waiting);
+            if (started < 0)
+                return started;
+            is_full = !started;
+            if (started && text_is_complete(waiting))
+                text_end(s, waiting, SCHEDULER_LENGTH);
+            continue;
+        }
+        if (!text)
+            break;
+        int64_t left = text_goal(text) - text->submitted;
+        int64_t rows = add_rows(s, step, text, left < budget ? left : budget);
+        if (rows == 0)
+            break;
+        budget -= rows;
+    }
+    return STATUS_OK;
+}
+
+int scheduler_plan(struct scheduler *s) {
+    struct step *step = &s->step[(s->first + s->under_way) % s->options.depth];
+    *step = (struct step){.text = step->text};
+    s->planned_pages = 0;
+    s->stalled = NULL;
+    int64_t written = count_written(s);
+    bool can_start = s->running_count < s->options.max_sequences && next_to_start(s);
+    plan_decode(s, step, written, can_start || next_to_prefill(s, step));
+    int status = plan_prefill(s, step, prefill_budget(s, step, written));
+    if (status || step->rows == 0)
+        return status;
+    step->submitted_at = s->engine.now(s->engine.self);
+    s->under_way++;
+    s->stats.steps++;
+    s->stats.decode_rows += step->decode_rows;
+    s->stats.prefill_rows += step->rows - step->decode_rows;
+    status = s->engine.submit(s->engine.self, s->rows, step->rows);
+    return status ? status : 1;
+}

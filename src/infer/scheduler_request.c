@@ -1,0 +1,186 @@
+/* Requests come in: what can never run and what is too much is refused, the rest is copied and waits. */
+#include "scheduler-internal.h"
+
+#include <stdlib.h>
+
+static int refuse(enum scheduler_refusal *refusal, enum scheduler_refusal reason) {
+    *refusal = reason;
+    return reason == SCHEDULER_QUEUED_REQUESTS || reason == SCHEDULER_QUEUED_TOKENS || reason == SCHEDULER_NO_MEMORY
+               ? STATUS_MEMORY
+               : STATUS_INVALID;
+}
+
+static int check_ids(const char *what, const int32_t *ids, int64_t count, int64_t vocab) {
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return status_fail(STATUS_INVALID, "%s %d is not in the vocabulary of %lld", what, ids[i],
+                               (long long)vocab);
+    return STATUS_OK;
+}
+
+static int check_values(const struct scheduler *s, const struct scheduler_request *asked) {
+    if (asked->prompt_length < 1)
+        return status_fail(STATUS_INVALID, "a request without a token");
+    if (asked->stem_tokens < 0 || asked->max_tokens < -1 || asked->min_tokens < 0 || asked->choices < 0 ||
+        !(asked->weight >= 0) || asked->top_count < 0 || asked->prompt_top_count < 0)
+        return status_fail(STATUS_INVALID, "a request with a negative number");
+    int status = check_ids("token", asked->prompt, asked->prompt_length, s->options.vocab);
+    if (!status)
+        status = check_ids("end id", asked->end_ids, asked->end_count, s->options.vocab);
+    if (!status)
+        status = check_ids("stop id", asked->stop_ids, asked->stop_count, s->options.vocab);
+    for (int64_t i = 0; i < asked->bias_count && !status; i++)
+        status = check_ids("id of a bias", &asked->bias[i].id, 1, s->options.vocab);
+    return status;
+}
+
+/* Whether the text can run when it is alone; fills in max_tokens. The last token that is drawn needs no row. */
+static int check_length(const struct scheduler *s, struct scheduler_request *asked, enum scheduler_refusal *refusal) {
+    const struct scheduler_options *o = &s->options;
+    int64_t page_rows = o->pages * o->page_tokens, most = page_rows < o->max_positions ? page_rows : o->max_positions;
+    int64_t before = asked->stem_tokens + asked->prompt_length;
+    if (asked->max_tokens < 0)
+        asked->max_tokens = most + 1 - before > 1 ? most + 1 - before : 1;
+    int64_t drawn = asked->max_tokens > 1 ? asked->max_tokens - 1 : 0;
+    if (before > o->max_positions || drawn > o->max_positions - before) {
+        refuse(refusal, SCHEDULER_TOO_LONG);
+        return status_fail(STATUS_INVALID, "%lld tokens and %lld to be written: the context has %lld positions",
+                           (long long)before, (long long)asked->max_tokens, (long long)o->max_positions);
+    }
+    if (before > page_rows || drawn > page_rows - before) {
+        refuse(refusal, SCHEDULER_TOO_LARGE);
+        return status_fail(STATUS_INVALID, "%lld tokens and %lld to be written: the KV cache holds %lld",
+                           (long long)before, (long long)asked->max_tokens, (long long)page_rows);
+    }
+    return STATUS_OK;
+}
+
+static int check_queue(const struct scheduler *s, const struct scheduler_request *asked,
+                       enum scheduler_refusal *refusal) {
+    const struct scheduler_options *o = &s->options;
+    int64_t texts = s->waiting_count + s->running_count, tokens = asked->stem_tokens + asked->prompt_length;
+    if (o->max_requests && asked->choices > o->max_requests - texts)
+        return status_fail(
+            refuse(refusal, asked->choices > o->max_requests ? SCHEDULER_WRONG : SCHEDULER_QUEUED_REQUESTS),
+            "%lld texts beside %lld that wait or run: at most %lld are taken", (long long)asked->choices,
+            (long long)texts, (long long)o->max_requests);
+    if (o->max_queued_tokens && s->queued_tokens && tokens > o->max_queued_tokens - s->queued_tokens)
+        return status_fail(refuse(refusal, SCHEDULER_QUEUED_TOKENS),
+                           "a prompt of %lld tokens beside %lld that wait: at most %lld are taken", (long long)tokens,
+                           (long long)s->queued_tokens, (long long)o->max_queued_tokens);
+    return STATUS_OK;
+}
+
+static int32_t *copy_ids(int32_t **at, const int32_t *ids, int64_t count) {
+    int32_t *copy = *at;
+    if (count)
+        memcpy(copy, ids, (size_t)count * sizeof *ids);
+    *at += count;
+    return copy;
+}
+
+static int open_text(struct request *request, int64_t choice, int32_t **at) {
+    const struct scheduler_request *asked = &request->asked;
+    struct text *text = &request->text[choice];
+    int32_t banned_count = (int32_t)(asked->stop_count + (asked->ignore_eos ? 0 : asked->end_count));
+    text->request = request;
+    text->choice = choice;
+    text->count = asked->prompt_length;
+    text->tokens = copy_ids(at, asked->prompt, asked->prompt_length);
+    *at += asked->max_tokens;
+    text->sampling = asked->sampling;
+    text->sampling.choice += (uint32_t)choice;
+    /* Stop ids stand before end ids, as request_copy has put them. */
+    return sampler_open(&text->sampler, &(struct sampler_options){.sampling = &text->sampling,
+                                                                  .prompt = asked->prompt,
+                                                                  .prompt_length = asked->prompt_length,
+                                                                  .max_tokens = asked->max_tokens,
+                                                                  .bias = asked->bias,
+                                                                  .bias_count = asked->bias_count,
+                                                                  .banned = asked->stop_ids,
+                                                                  .banned_count = banned_count,
+                                                                  .min_tokens = asked->min_tokens});
+}
+
+/* The request with its own copies of all arrays but the biases, which its samplers have. */
+static int request_copy(const struct scheduler_request *asked, struct request **out) {
+    int64_t text_ids = asked->prompt_length + asked->max_tokens;
+    int64_t ids = asked->choices * text_ids + asked->stop_count + asked->end_count;
+    struct request *request = calloc(1, sizeof *request + (size_t)asked->choices * sizeof *request->text);
+    if (!request)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    request->asked = *asked;
+    request->given_logprobs = asked->stem_predicts ? 0 : 1;
+    request->queued_tokens = asked->stem_tokens + asked->prompt_length;
+    int32_t *at = request->ids = malloc((size_t)ids * sizeof *request->ids);
+    int status = at ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (at) {
+        request->asked.stop_ids = copy_ids(&at, asked->stop_ids, asked->stop_count);
+        request->asked.end_ids = copy_ids(&at, asked->end_ids, asked->end_count);
+    }
+    for (int64_t choice = 0; choice < asked->choices && !status; choice++)
+        status = open_text(request, choice, &at);
+    if (status) {
+        request_free(request);
+        return status;
+    }
+    request->asked.prompt = request->text[0].tokens;
+    request->asked.bias = NULL;
+    *out = request;
+    return STATUS_OK;
+}
+
+void request_free(struct request *request) {
+    for (int64_t i = 0; i < request->asked.choices; i++)
+        sampler_close(&request->text[i].sampler);
+    free(request->ids);
+    free(request);
+}
+
+static void enqueue(struct scheduler *s, struct request *request) {
+    request->number = ++s->last_number;
+    request->previous = s->last_request;
+    *(s->last_request ? &s->last_request->next : &s->requests) = request;
+    s->last_request = request;
+    s->queued_tokens += request->queued_tokens;
+    for (int64_t i = 0; i < request->asked.choices; i++) {
+        struct text *text = &request->text[i];
+        text->serial = ++s->last_serial;
+        share_begin(&s->everybody, request->client);
+        share_begin(request->client, request->adapter);
+        text_wait(s, text);
+    }
+}
+
+int scheduler_submit(struct scheduler *s, const struct scheduler_request *given, uint64_t *number,
+                     enum scheduler_refusal *refusal) {
+    struct scheduler_request asked = *given;
+    asked.choices = given->choices ? given->choices : 1;
+    asked.weight = given->weight != 0 ? given->weight : 1;
+    *number = 0;
+    if (s->failure)
+        return status_fail(refuse(refusal, SCHEDULER_ENGINE_FAILED), "the engine has failed");
+    *refusal = SCHEDULER_WRONG;
+    int status = check_values(s, &asked);
+    if (!status)
+        status = check_length(s, &asked, refusal);
+    if (!status)
+        status = check_queue(s, &asked, refusal);
+    if (status)
+        return status;
+    struct request *request = NULL;
+    *refusal = SCHEDULER_NO_MEMORY;
+    status = request_copy(&asked, &request);
+    if (status)
+        return status;
+    request->client = share_find(&s->everybody, asked.client, asked.weight);
+    request->adapter = request->client ? share_find(request->client, asked.adapter, 1) : NULL;
+    if (!request->adapter) {
+        request_free(request);
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    enqueue(s, request);
+    *number = request->number;
+    *refusal = SCHEDULER_TAKEN;
+    return STATUS_OK;
+}
