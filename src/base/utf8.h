@@ -2,6 +2,8 @@
 #ifndef CAMBIUM_BASE_UTF8_H
 #define CAMBIUM_BASE_UTF8_H
 
+#include "strbuf.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -63,6 +65,8 @@ size_t utf8_valid_length(const unsigned char *bytes, size_t length);
 /* Where there is no valid character: the bytes that one U+FFFD stands for, as Unicode advises. They are the longest
  * beginning of a character, or one byte. */
 size_t utf8_bad_length(const unsigned char *at, const unsigned char *end);
+/* Appends the bytes as characters: what is none becomes U+FFFD. */
+void utf8_add_repaired(struct strbuf *out, const void *bytes, size_t length);
 /* Bytes at the end of a text that may begin a character whose rest has yet to come. */
 size_t utf8_unfinished_length(const unsigned char *bytes, size_t length);
 

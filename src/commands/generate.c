@@ -186,19 +186,6 @@ static int print_part(void *context, int64_t sample, const char *bytes, size_t l
     return STATUS_OK;
 }
 
-/* JSON holds characters: what is none, such as half of one at the end of a text, becomes U+FFFD. */
-static void add_characters(struct strbuf *out, const char *text, size_t length) {
-    const unsigned char *at = (const unsigned char *)text, *end = at + length;
-    while (at < end) {
-        size_t bytes = utf8_length(at, end);
-        if (bytes)
-            strbuf_add(out, at, bytes);
-        else
-            strbuf_add_text(out, "\xef\xbf\xbd");
-        at += bytes ? bytes : utf8_bad_length(at, end);
-    }
-}
-
 static json_t *ids_json(const struct token_buffer *ids) {
     json_t *array = json_array();
     for (size_t i = 0; i < ids->count; i++)
@@ -211,7 +198,7 @@ static int print_json(const struct output *o, const struct generated *text, int6
     if (o->command->echo)
         strbuf_add(&bytes, strbuf_text(o->prompt), o->prompt->length);
     strbuf_add(&bytes, strbuf_text(&text->text), text->text.length);
-    add_characters(&characters, strbuf_text(&bytes), bytes.length);
+    utf8_add_repaired(&characters, strbuf_text(&bytes), bytes.length); /* JSON holds characters */
     json_begin();
     json_t *string = o->has_tokenizer ? json_stringn(strbuf_text(&characters), characters.length) : json_null();
     json_t *object =
@@ -299,7 +286,8 @@ static int write_texts(struct run *run) {
                      .seed = (uint64_t)c->seed},
         .stop = c->stop.items,
         .stop_count = c->stop.count,
-        .eos_id = c->ignore_eos ? -1 : eos,
+        .end_ids = &eos,
+        .end_count = c->ignore_eos || eos < 0 ? 0 : 1,
         .on_text = c->stream && run->is_first ? print_part : NULL,
     };
     int status = STATUS_OK;
@@ -385,10 +373,8 @@ static int check(const struct generate_command *c, const struct config *config) 
     if (!c->prompt && (c->stop.count || c->stream))
         return status_fail(STATUS_USAGE, "--%s works on text: it needs --prompt, not --prompt-tokens",
                            c->stream ? "stream" : "stop");
-    for (size_t i = 0; i < c->stop.count; i++)
-        if (!*c->stop.items[i])
-            return status_fail(STATUS_USAGE, "--stop: an empty string would end every text");
-    return STATUS_OK;
+    int status = generate_check_stops(c->stop.items, c->stop.count);
+    return status ? status_wrap(status == STATUS_INVALID ? STATUS_USAGE : status, "--stop") : STATUS_OK;
 }
 
 int command_generate(int argc, char **argv) {

@@ -1,7 +1,6 @@
 /* Generation: a prompt once, then all samples forward together, a token a step. */
 #include "infer/infer.h"
-
-#include "base/utf8.h"
+#include "infer/writer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@ struct writing {
     int sequence; /* -1 once it ended */
     int32_t next; /* the token that the next step runs */
     size_t given; /* bytes of the text that on_text has had */
+    struct writer writer;
 };
 
 struct generation {
@@ -18,38 +18,23 @@ struct generation {
     const struct tokenizer *tokenizer;
     const struct generate_options *options;
     struct generated *out;
+    struct writer_stops *stops;
     struct writing *writing;          /* [samples] */
     struct engine_sampling *sampling; /* [samples] */
     struct engine_row *rows;
     struct engine_result *results;
 };
 
-/* The place of the first stop string in the text, or its length; *held: bytes at the end that may begin one. */
-static size_t find_stop(const struct generation *g, const struct strbuf *text, size_t from, size_t *held) {
-    size_t first = text->length;
-    *held = 0;
-    for (size_t i = 0; i < g->options->stop_count; i++) {
-        const char *stop = g->options->stop[i];
-        size_t length = strlen(stop);
-        size_t start = from > length ? from - length : 0;
-        const char *hit = length ? memmem(text->data + start, text->length - start, stop, length) : NULL;
-        if (hit && (size_t)(hit - text->data) < first)
-            first = (size_t)(hit - text->data);
-        for (size_t part = 1; part < length && part <= text->length; part++)
-            if (part > *held && !memcmp(text->data + text->length - part, stop, part))
-                *held = part;
-    }
-    return first;
-}
-
-static int give_text(const struct generation *g, int64_t sample, size_t end) {
+/* What the writer let go. */
+static int give_text(const struct generation *g, int64_t sample) {
     struct writing *writing = &g->writing[sample];
-    if (end <= writing->given)
-        return STATUS_OK;
+    const struct strbuf *text = &g->out[sample].text;
     size_t from = writing->given;
-    writing->given = end;
+    if (text->length == from)
+        return STATUS_OK;
+    writing->given = text->length;
     return g->options->on_text
-               ? g->options->on_text(g->options->context, sample, g->out[sample].text.data + from, end - from)
+               ? g->options->on_text(g->options->context, sample, text->data + from, text->length - from)
                : STATUS_OK;
 }
 
@@ -58,35 +43,38 @@ static int finish(struct generation *g, int64_t sample, enum finish_reason reaso
     g->out[sample].reason = reason;
     engine_sequence_free(g->engine, writing->sequence);
     writing->sequence = -1;
-    return give_text(g, sample, g->out[sample].text.length);
+    int status = writer_end(&writing->writer, &g->out[sample].text);
+    return status ? status : give_text(g, sample);
+}
+
+static bool ends_text(const struct generate_options *options, int32_t token) {
+    for (size_t i = 0; i < options->end_count; i++)
+        if (options->end_ids[i] == token)
+            return true;
+    return false;
 }
 
 /* Takes one drawn token into a text; ends the text where it has to end. */
 static int accept(struct generation *g, int64_t sample, int32_t token) {
     struct generated *out = &g->out[sample];
+    struct writing *writing = &g->writing[sample];
     const struct generate_options *options = g->options;
-    if (token == options->eos_id)
+    size_t length = 0;
+    if (ends_text(options, token))
         return finish(g, sample, FINISH_STOP);
     int status = token_buffer_add(&out->tokens, token);
-    size_t before = out->text.length, held = 0;
     /* A vocabulary is often padded beyond the tokenizer's: such an id stands for no text. */
-    if (!status && g->tokenizer && token < tokenizer_vocab_size(g->tokenizer))
-        status = tokenizer_decode(g->tokenizer, &token, 1, &out->text);
+    const unsigned char *bytes = g->tokenizer ? tokenizer_token_bytes(g->tokenizer, token, &length) : NULL;
+    if (!status)
+        status = writer_add(&writing->writer, bytes, length, &out->text);
     if (status)
         return status;
-    if (out->text.length) {
-        size_t stop = find_stop(g, &out->text, before, &held);
-        if (stop < out->text.length) {
-            out->text.length = stop;
-            out->text.data[stop] = 0;
-            return finish(g, sample, FINISH_STOP);
-        }
-        size_t unfinished = utf8_unfinished_length((const unsigned char *)out->text.data, out->text.length);
-        status = give_text(g, sample, out->text.length - (held > unfinished ? held : unfinished));
-    }
-    g->writing[sample].next = token;
-    int64_t length = engine_sequence_length(g->engine, g->writing[sample].sequence);
-    bool is_full = length >= engine_config(g->engine)->max_position_embeddings;
+    if (writing->writer.is_stopped)
+        return finish(g, sample, FINISH_STOP);
+    status = give_text(g, sample);
+    writing->next = token;
+    int64_t run = engine_sequence_length(g->engine, writing->sequence);
+    bool is_full = run >= engine_config(g->engine)->max_position_embeddings;
     if (!status && ((int64_t)out->tokens.count >= options->max_new_tokens || is_full))
         status = finish(g, sample, FINISH_LENGTH);
     return status;
@@ -142,15 +130,37 @@ static int run_decode(struct generation *g, int64_t *live) {
 static int write_texts(struct generation *g) {
     for (int64_t i = 0; i < g->options->samples; i++) {
         g->writing[i].sequence = -1;
+        writer_begin(&g->writing[i].writer, g->stops);
         g->sampling[i] = g->options->sampling;
         g->sampling[i].choice = (uint32_t)i;
     }
     int status = run_prompt(g);
     for (int64_t live = 1; live && !status;)
         status = run_decode(g, &live);
-    for (int64_t i = 0; i < g->options->samples; i++)
+    for (int64_t i = 0; i < g->options->samples; i++) {
         if (g->writing[i].sequence >= 0)
             engine_sequence_free(g->engine, g->writing[i].sequence);
+        writer_free(&g->writing[i].writer);
+    }
+    return status;
+}
+
+static int open_stops(const char *const *stop, size_t count, struct writer_stops **stops) {
+    struct writer_string *strings = calloc(count + 1, sizeof *strings);
+    *stops = NULL;
+    if (!strings)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < count; i++)
+        strings[i] = (struct writer_string){stop[i], strlen(stop[i])};
+    int status = writer_stops_open(strings, count, stops);
+    free(strings);
+    return status;
+}
+
+int generate_check_stops(const char *const *stop, size_t count) {
+    struct writer_stops *stops;
+    int status = open_stops(stop, count, &stops);
+    writer_stops_close(stops);
     return status;
 }
 
@@ -178,8 +188,11 @@ int generate(struct engine *engine, const struct tokenizer *tokenizer, const str
     g.results = calloc((size_t)rows, sizeof *g.results);
     if (!g.writing || !g.sampling || !g.rows || !g.results)
         status = status_fail(STATUS_MEMORY, "out of memory");
-    else
+    if (!status)
+        status = open_stops(options->stop, options->stop_count, &g.stops);
+    if (!status)
         status = write_texts(&g);
+    writer_stops_close(g.stops);
     free(g.results);
     free(g.rows);
     free(g.sampling);

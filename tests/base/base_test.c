@@ -269,6 +269,23 @@ static void utf8_is_what_unicode_says(void **state) {
                          ends[i].unfinished);
 }
 
+static void bytes_that_are_no_character_are_repaired(void **state) {
+    static const struct {
+        const char *bytes, *expected;
+    } cases[] = {{"", ""},
+                 {"gr\xc3\xbcn", "gr\xc3\xbcn"},
+                 {"\xe2\x82", "\xef\xbf\xbd"},
+                 {"a\xe2\x82!\xff", "a\xef\xbf\xbd!\xef\xbf\xbd"},
+                 {"\xf0\x9f\x98\x80\x80\x80", "\xf0\x9f\x98\x80\xef\xbf\xbd\xef\xbf\xbd"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct strbuf out = STRBUF_INIT;
+        utf8_add_repaired(&out, cases[i].bytes, strlen(cases[i].bytes));
+        assert_string_equal(strbuf_text(&out), cases[i].expected);
+        strbuf_free(&out);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_equals_the_published_vectors),
@@ -281,6 +298,7 @@ int main(void) {
         cmocka_unit_test(a_digest_tells_files_apart),
         cmocka_unit_test(a_lock_is_held_once_and_names_its_holder),
         cmocka_unit_test(utf8_is_what_unicode_says),
+        cmocka_unit_test(bytes_that_are_no_character_are_repaired),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,6 @@ static struct generate_options greedy_options(const int32_t *prompt) {
                                      .prompt_length = 3,
                                      .max_new_tokens = 8,
                                      .samples = 1,
-                                     .eos_id = -1,
                                      .sampling = {.top_p = 1, .repetition_penalty = 1}};
 }
 

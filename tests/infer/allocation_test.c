@@ -1,12 +1,12 @@
 /* Whatever allocation of an engine or of its adapters fails, it says so and leaves nothing behind. */
 #include "stacks.h"
 
+#include "infer/writer.h"
 #include "support/failing.h"
 
 static int use_engine(struct engine *engine) {
     static const int32_t prompt[] = {3, 1, 4};
-    struct generate_options options = {
-        .prompt = prompt, .prompt_length = 3, .max_new_tokens = 4, .samples = 2, .eos_id = -1};
+    struct generate_options options = {.prompt = prompt, .prompt_length = 3, .max_new_tokens = 4, .samples = 2};
     struct generated texts[2] = {0};
     float logprobs[3];
     int status = generate(engine, NULL, &options, texts);
@@ -48,9 +48,34 @@ static void an_engine_opens_and_closes(void **state) {
     }
 }
 
+static int write_text(void *context) {
+    static const struct writer_string strings[] = {{"stop", 4}, {"tops", 4}};
+    struct writer_stops *stops;
+    struct writer writer;
+    struct strbuf out = STRBUF_INIT;
+    (void)context;
+    int status = writer_stops_open(strings, 2, &stops);
+    writer_begin(&writer, stops);
+    for (int i = 0; i < 40 && !status; i++)
+        status = writer_add(&writer, "a text to", 9, &out);
+    if (!status)
+        status = writer_end(&writer, &out);
+    assert_true(status || out.length == 360);
+    strbuf_free(&out);
+    writer_free(&writer);
+    writer_stops_close(stops);
+    return status;
+}
+
+static void a_text_is_written(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(write_text, NULL, 20), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_opens_and_closes),
+        cmocka_unit_test(a_text_is_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

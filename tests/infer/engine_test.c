@@ -290,7 +290,6 @@ static void run_generate(struct engine *engine, double temperature, uint64_t see
         .prompt_length = 3,
         .max_new_tokens = 12,
         .samples = samples,
-        .eos_id = -1,
         .sampling = {.temperature = temperature, .top_p = 1, .repetition_penalty = 1, .seed = seed}};
     test_ok(generate(engine, NULL, &options, out));
 }
@@ -329,15 +328,16 @@ static void a_text_ends_at_the_last_position_or_at_its_end_token(void **state) {
                                        .prompt_length = 3,
                                        .max_new_tokens = 100,
                                        .samples = 1,
-                                       .eos_id = -1,
                                        .sampling = {.top_p = 1, .repetition_penalty = 1}};
     struct generated out;
     test_ok(generate(engine, NULL, &options, &out));
     assert_int_equal(out.tokens.count, T - 3 + 1); /* the token behind the last position is drawn, and not run */
     assert_int_equal(out.reason, FINISH_LENGTH);
-    options.eos_id = out.tokens.ids[4];
+    int32_t ends[] = {V + 1, out.tokens.ids[4]};
+    options.end_ids = ends;
+    options.end_count = 2;
     size_t first = 0;
-    while (out.tokens.ids[first] != options.eos_id)
+    while (out.tokens.ids[first] != ends[1])
         first++;
     generated_free(&out);
     test_ok(generate(engine, NULL, &options, &out));
@@ -365,7 +365,6 @@ static void more_samples_than_a_step_has_rows_are_refused(void **state) {
                                      .prompt_length = 3,
                                      .max_new_tokens = 2,
                                      .samples = 3,
-                                     .eos_id = -1,
                                      .sampling = {.top_p = 1, .repetition_penalty = 1}};
     test_ok(engine_open(&options, &engine));
     test_fails(generate(engine, NULL, &texts, out), STATUS_INVALID, "3 samples at once in an engine opened for 2 rows");
@@ -384,7 +383,6 @@ static void a_penalty_changes_what_was_seen(void **state) {
                                        .prompt_length = 3,
                                        .max_new_tokens = 8,
                                        .samples = 1,
-                                       .eos_id = -1,
                                        .sampling = {.top_p = 1, .repetition_penalty = 100}};
     struct generated out;
     test_ok(generate(engine, NULL, &options, &out));

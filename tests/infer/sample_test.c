@@ -19,7 +19,6 @@ static void check_vector(struct engine *engine, json_t *vector, size_t number) {
         .prompt_length = (int64_t)json_array_size(prompt),
         .max_new_tokens = (int64_t)json_array_size(json_array_get(texts, 0)),
         .samples = SAMPLES,
-        .eos_id = -1,
         .sampling = {.temperature = json_real_value(json_object_get(vector, "temperature")),
                      .top_p = json_real_value(json_object_get(vector, "top_p")),
                      .repetition_penalty = json_real_value(json_object_get(vector, "repetition_penalty")),
