@@ -422,22 +422,45 @@ struct group_scale {
 
 enum { SAMPLE_MAX_TOP = 20 };
 
-/* How one row's next token is drawn. temperature 0: the largest logit, lowest id first. */
-struct sample_row {
-    float temperature, top_p, repetition_penalty;
-    int32_t top_k; /* 0: all */
-    uint64_t seed;
-    uint32_t choice, position; /* of the draw: keys of the random number */
-    const uint64_t *seen;      /* bit set of V bits of the ids that the penalty falls on, or NULL */
+/* What is different for one id in the next draw of a row. */
+struct sample_change {
+    int32_t id;
+    int32_t count; /* in the output */
+    float bias;    /* added to the logit; -INFINITY: banned */
+    bool is_seen;  /* in the prompt or the output */
 };
 
+/* How one row's next token is drawn: logits get their bias, then the repetition penalty (of seen ids: a positive one is
+ * divided, a negative one multiplied), the presence penalty (subtracted where the count is above 0) and the frequency
+ * penalty (times the count), are divided by the temperature, and cut by top_k, top_p and min_p (an id stays that has at
+ * least min_p of the likeliest one's probability). The likeliest always stays, and of equals the lower ids come first.
+ * temperature 0: the largest logit after the penalties. */
+struct sample_row {
+    float temperature;
+    float top_p;   /* 1: all */
+    float min_p;   /* 0: all */
+    int32_t top_k; /* 0: all */
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    uint64_t seed;
+    uint32_t choice, position;          /* of the draw: keys of the random number */
+    int32_t first_change, change_count; /* of the call's changes: each id of this row at most once, in any order */
+    int32_t top_count;                  /* 0 .. SAMPLE_MAX_TOP likeliest ids that are asked for */
+    bool draws;                         /* otherwise the token is -1 and its log-probability 0 */
+};
+
+/* Log-probabilities are those of the plain logits, before anything is changed. */
 struct sample {
     int64_t rows, vocab, stride;
     enum dtype type;
     const void *logits; /* [N, stride] */
     const struct sample_row *row;
-    int32_t *token; /* [N] out */
-    float *logprob; /* [N] out: log-softmax of the plain logits at the token; may be NULL */
+    const struct sample_change *changes; /* of all rows; NULL: none has any */
+    int32_t *token;                      /* [N] out */
+    float *logprob;                      /* [N] out, of the token; may be NULL */
+    /* [N, SAMPLE_MAX_TOP] out: the likeliest ids of the plain logits, the likeliest first; -1 and 0 behind the last.
+     * NULL where no row asks for any. */
+    int32_t *top_token;
+    float *top_logprob;
 };
 
 /* ---- the table ------------------------------------------------------------------------------------------------- */

@@ -99,8 +99,9 @@ static const size_t grouped_gemm_pointers[] = {POINTER(grouped_gemm, segments), 
                                                POINTER(grouped_gemm, c)};
 static const size_t group_scale_pointers[] = {POINTER(group_scale, segments), POINTER(group_scale, x),
                                               POINTER(group_scale, y)};
-static const size_t sample_pointers[] = {POINTER(sample, logits), POINTER(sample, row), POINTER(sample, token),
-                                         POINTER(sample, logprob)};
+static const size_t sample_pointers[] = {
+    POINTER(sample, logits),  POINTER(sample, row),       POINTER(sample, changes),    POINTER(sample, token),
+    POINTER(sample, logprob), POINTER(sample, top_token), POINTER(sample, top_logprob)};
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 

@@ -40,11 +40,11 @@ struct engine {
     struct sequence *sequences; /* [sequence_count] the callers' max_sequences, behind them the slots' stems */
     int32_t *page_table;        /* [sequence_count, max_pages] */
     uint64_t *seen;             /* host: [sequence_count, seen_words] */
-    uint64_t *device_seen;
     /* One step's arrays, [max_rows] and [max_logit_rows]. */
     int32_t *tokens, *positions, *row_sequence, *places, *logit_row, *labels, *drawn, *result_row;
     struct peft_segment *segments;
     struct sample_row *sample;
+    struct sample_change *changes; /* [model_max_changes] */
     float *logprob, *label_logprob;
     struct engine_result *given; /* [max_logit_rows] */
 };

@@ -145,7 +145,10 @@ static int allocate_host(struct engine *engine) {
     place_arrays(engine, &arena);
     size_t bytes = arena.used;
     void *block = aligned_alloc(ARENA_ALIGNMENT, bytes);
-    if (!block)
+    int64_t changes = model_max_changes(engine_config(engine), engine->options.max_logit_rows);
+    engine->changes = calloc((size_t)changes, sizeof *engine->changes); /* untouched pages take no memory */
+    engine->page_table = block;
+    if (!block || !engine->changes)
         return status_fail(STATUS_MEMORY, "out of memory");
     memset(block, 0, bytes);
     arena = arena_over(block, bytes);
@@ -168,17 +171,11 @@ static int64_t count_pages(const struct engine *engine) {
 }
 
 static int allocate_cache(struct engine *engine) {
-    const struct engine_options *o = &engine->options;
     engine->kv.page_count = count_pages(engine);
     engine->kv_bytes = model_kv_bytes(engine->model, engine->kv.page_count);
     int status = kv_pool_open(&engine->pool, engine->kv.page_count, false);
     if (!status)
         status = device_alloc(engine->device, engine->kv_bytes, &engine->kv.pages);
-    void *seen = NULL;
-    if (!status)
-        status =
-            device_alloc(engine->device, (size_t)(o->max_sequences * engine->seen_words) * sizeof(uint64_t), &seen);
-    engine->device_seen = seen;
     return status ? status_wrap(status, "KV cache") : STATUS_OK;
 }
 
@@ -297,12 +294,11 @@ int engine_open(const struct engine_options *options, struct engine **out) {
 void engine_close(struct engine *engine) {
     if (!engine)
         return;
-    if (engine->device) {
+    if (engine->device)
         device_free(engine->device, engine->kv.pages);
-        device_free(engine->device, engine->device_seen);
-    }
     kv_pool_close(&engine->pool);
     free(engine->page_table);
+    free(engine->changes);
     model_close(engine->model);
     peft_bank_close(engine->bank);
     peft_files_close(engine->files);

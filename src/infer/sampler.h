@@ -6,18 +6,10 @@
 #ifndef CAMBIUM_INFER_SAMPLER_H
 #define CAMBIUM_INFER_SAMPLER_H
 
-#include "base/base.h"
+#include "kernels/ops.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-/* What is different for one id in the next draw of a text. */
-struct sample_change {
-    int32_t id;
-    int32_t count; /* in the output */
-    float bias;    /* added to the logit; -INFINITY: banned */
-    bool is_seen;  /* in the prompt or the output */
-};
 
 struct sampling {
     double temperature; /* 0: the largest logit */

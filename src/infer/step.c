@@ -93,11 +93,23 @@ static void place_row(struct engine *engine, const struct engine_row *row, int64
         sequence->seen[row->token / 64] |= 1ull << row->token % 64;
 }
 
-static struct sample_row sample_row_of(struct engine *engine, const struct engine_row *row, int64_t position) {
+/* The changes of a row's draw, for the step's list; returns how many. */
+static int32_t put_changes(const struct engine *engine, const struct engine_row *row, struct sample_change *changes) {
+    const uint64_t *seen = engine->sequences[row->sequence].seen;
+    int32_t count = 0;
+    for (int64_t w = 0; row->sampling->repetition_penalty != 1 && w < engine->seen_words; w++)
+        for (uint64_t bits = seen[w]; bits; bits &= bits - 1)
+            changes[count++] = (struct sample_change){.id = (int32_t)(w * 64 + __builtin_ctzll(bits)), .is_seen = true};
+    return count;
+}
+
+static struct sample_row sample_row_of(struct engine *engine, const struct engine_row *row, int64_t position,
+                                       int64_t *change_count) {
     const struct engine_sampling *s = row->sampling;
     if (!s)
-        return (struct sample_row){.top_p = 1, .repetition_penalty = 1};
-    bool has_penalty = s->repetition_penalty != 1;
+        return (struct sample_row){.draws = false};
+    int32_t count = put_changes(engine, row, engine->changes + *change_count), first = (int32_t)*change_count;
+    *change_count += count;
     return (struct sample_row){
         .temperature = (float)s->temperature,
         .top_p = (float)s->top_p,
@@ -106,7 +118,9 @@ static struct sample_row sample_row_of(struct engine *engine, const struct engin
         .seed = s->seed,
         .choice = s->choice,
         .position = (uint32_t)position,
-        .seen = has_penalty ? engine->device_seen + row->sequence * engine->seen_words : NULL,
+        .first_change = first,
+        .change_count = count,
+        .draws = true,
     };
 }
 
@@ -154,8 +168,7 @@ static int give_results(struct engine *engine, const struct engine_row *rows, in
 
 int engine_run_rows(struct engine *engine, const struct engine_row *rows, int64_t count,
                     struct engine_result *results) {
-    int status = STATUS_OK;
-    int64_t wanted = 0;
+    int64_t wanted = 0, change_count = 0;
     bool has_labels = false, has_sampling = false;
     for (int64_t i = 0; i < count; i++) {
         const struct engine_row *row = &rows[i];
@@ -164,14 +177,10 @@ int engine_run_rows(struct engine *engine, const struct engine_row *rows, int64_
             continue;
         engine->logit_row[wanted] = (int32_t)i;
         engine->labels[wanted] = row->label >= 0 ? row->label : 0;
-        engine->sample[wanted] = sample_row_of(engine, row, engine->positions[i] + 1);
+        engine->sample[wanted] = sample_row_of(engine, row, engine->positions[i] + 1, &change_count);
         has_labels |= row->label >= 0;
         has_sampling |= row->sampling != NULL;
         wanted++;
-        if (row->sampling && row->sampling->repetition_penalty != 1 && !status)
-            status = stream_copy_to_device(
-                engine->rank.exec.stream, engine->device_seen + row->sequence * engine->seen_words,
-                engine->sequences[row->sequence].seen, (size_t)engine->seen_words * sizeof(uint64_t));
     }
     struct model_step step = {
         .rows = count,
@@ -186,12 +195,14 @@ int engine_run_rows(struct engine *engine, const struct engine_row *rows, int64_
         .logit_rows = wanted,
         .logit_row = engine->logit_row,
         .sample = has_sampling ? engine->sample : NULL,
+        .change_count = change_count,
+        .changes = engine->changes,
         .labels = has_labels ? engine->labels : NULL,
     };
     struct model_step_result result = {
         .token = engine->drawn, .logprob = engine->logprob, .label_logprob = engine->label_logprob};
-    if (!status && engine->bank)
-        status = peft_bank_step(engine->bank, engine->segments, find_segments(engine, rows, count));
+    int status =
+        engine->bank ? peft_bank_step(engine->bank, engine->segments, find_segments(engine, rows, count)) : STATUS_OK;
     if (!status)
         status = model_infer(engine->model, &engine->kv, &step, &result);
     return status ? status : give_results(engine, rows, wanted, results);

@@ -129,6 +129,7 @@ static struct sample sample_call(const struct model *model, int64_t first, int64
         .type = DTYPE_F32,
         .logits = logits,
         .row = model->step.sample + first,
+        .changes = model->step.changes,
         .token = model->step.drawn + first,
         .logprob = model->step.logprob + first,
     };
@@ -181,7 +182,8 @@ int model_plan_step(struct model *model, int64_t rows) {
 static int upload_step(struct model *model, const struct model_step *step) {
     const struct model_options *o = &model->options;
     if (step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->max_logit_rows ||
-        step->sequences > o->max_sequences || step->max_pages > o->max_pages)
+        step->sequences > o->max_sequences || step->max_pages > o->max_pages ||
+        step->change_count > model_max_changes(&o->config, o->max_logit_rows))
         return status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for");
     struct device_step *device = &model->step;
     struct device_batch *batch = &model_stash(model, 0)->batch;
@@ -203,6 +205,8 @@ static int upload_step(struct model *model, const struct model_step *step) {
             batch->head.labels = upload_add(upload, step->labels, wanted);
         if (step->sample)
             device->sample = upload_add(upload, step->sample, (size_t)step->logit_rows * sizeof *step->sample);
+        if (step->change_count)
+            device->changes = upload_add(upload, step->changes, (size_t)step->change_count * sizeof *step->changes);
         device->drawn = device->results;
         device->logprob = (float *)device->results + step->logit_rows;
         device->label_loss = device->logprob + step->logit_rows;

@@ -69,6 +69,7 @@ struct device_step {
     void *block;
     int32_t *sequence, *cached, *place, *page_table, *logit_row;
     struct sample_row *sample;
+    struct sample_change *changes;
     void *results; /* [max_logit_rows] of each of these, one after the other as the step has rows */
     int32_t *drawn;
     float *logprob, *label_loss;

@@ -181,9 +181,11 @@ struct model_step {
     int64_t sequences, max_pages;
     const int32_t *page_table; /* [sequences, max_pages] */
     int64_t logit_rows;
-    const int32_t *logit_row;        /* [logit_rows] rows whose logits are wanted */
-    const struct sample_row *sample; /* [logit_rows] how to draw, or NULL: no drawing */
-    const int32_t *labels;           /* [logit_rows] or NULL: also give log p(label) */
+    const int32_t *logit_row;            /* [logit_rows] rows whose logits are wanted */
+    const struct sample_row *sample;     /* [logit_rows] how to draw, or NULL: no drawing */
+    int64_t change_count;                /* at most model_max_changes */
+    const struct sample_change *changes; /* [change_count] that the sample rows name */
+    const int32_t *labels;               /* [logit_rows] or NULL: also give log p(label) */
 };
 
 struct model_step_result {
@@ -209,6 +211,9 @@ struct model_prefix_rows {
 int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const struct model_prefix_rows *rows);
 /* Copies a page of every layer. */
 int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to);
+/* The most changes that the draws of one step have together: for each of so many rows as many as there are positions,
+ * and some more. */
+int64_t model_max_changes(const struct model_config *config, int64_t max_logit_rows);
 /* One step, which all ranks of the model make together; results arrive in host memory, at the first tensor rank of the
  * last stage.
  * Waits for the stream. Nothing is allocated. */

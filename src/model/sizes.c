@@ -6,8 +6,14 @@ static void place_batch(const struct model *model, struct arena *arena, struct d
     batch->block = model->options.use == MODEL_INFER ? NULL : arena_take(arena, model_upload_bytes(model));
 }
 
+enum { MORE_CHANGES = 512 }; /* of a row, besides one for each position */
+
 static size_t rounded(size_t bytes) {
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+int64_t model_max_changes(const struct model_config *config, int64_t max_logit_rows) {
+    return max_logit_rows * (config->max_position_embeddings + MORE_CHANGES);
 }
 
 size_t model_upload_bytes(const struct model *model) {
@@ -15,9 +21,10 @@ size_t model_upload_bytes(const struct model *model) {
     size_t rows = rounded((size_t)o->max_rows * 4), wanted = rounded((size_t)o->max_logit_rows * 4);
     if (o->use != MODEL_INFER) /* tokens, positions, sample, token, labels, loss_weight, source, place; segment_start */
         return 8 * rows + rounded((size_t)(o->max_rows + 1) * sizeof(int64_t));
-    /* tokens, positions, sequence, cached, place; page_table; logit_row, labels; sample */
+    size_t changes = rounded((size_t)model_max_changes(&o->config, o->max_logit_rows) * sizeof(struct sample_change));
+    /* tokens, positions, sequence, cached, place; page_table; logit_row, labels; sample, changes */
     return 5 * rows + rounded((size_t)(o->max_sequences * o->max_pages) * 4) + 2 * wanted +
-           rounded((size_t)o->max_logit_rows * sizeof(struct sample_row));
+           rounded((size_t)o->max_logit_rows * sizeof(struct sample_row)) + (model->share.has_head ? changes : 0);
 }
 
 static size_t stream_bytes(const struct model *model) {

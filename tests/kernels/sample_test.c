@@ -38,7 +38,10 @@ static void sample(const struct scene *scene, struct sample *a) {
     for (size_t i = bytes; i < (bytes + 127) / 64 * 64; i++)
         assert_int_equal(workspace[i], 0xff);
     for (int64_t i = 0; i < a->rows; i++)
-        assert_in_range(a->token[i], 0, a->vocab - 1);
+        if (a->row[i].draws)
+            assert_in_range(a->token[i], 0, a->vocab - 1);
+        else
+            assert_int_equal(a->token[i], -1);
     free(workspace);
 }
 
@@ -59,19 +62,26 @@ static int by_rank(const void *a, const void *b) {
     return x->score != y->score ? (x->score > y->score ? -1 : 1) : x->id - y->id;
 }
 
-static bool is_seen(const struct sample_row *row, int id) {
-    return row->seen && row->seen[id / 64] >> id % 64 & 1;
+static double changed(double logit, const struct sample_row *row, const struct sample_change *change) {
+    double score = logit + (double)change->bias;
+    if (change->is_seen)
+        score = score < 0 ? score * (double)row->repetition_penalty : score / (double)row->repetition_penalty;
+    if (change->count > 0)
+        score -= (double)row->presence_penalty + change->count * (double)row->frequency_penalty;
+    return score;
 }
 
 /* Fills probability[V], 0 for what is filtered out. */
-static void naive_probabilities(const double *logit, int vocab, const struct sample_row *row, double *probability) {
+static void naive_probabilities(const double *logit, int vocab, const struct sample_row *row,
+                                const struct sample_change *changes, double *probability) {
     struct ranked *rank = malloc((size_t)vocab * sizeof *rank);
     for (int i = 0; i < vocab; i++) {
-        double score = logit[i];
-        if (is_seen(row, i))
-            score = score < 0 ? score * (double)row->repetition_penalty : score / (double)row->repetition_penalty;
-        rank[i] = (struct ranked){score / (double)row->temperature, i};
+        rank[i] = (struct ranked){logit[i] / (double)row->temperature, i};
         probability[i] = 0;
+    }
+    for (int i = 0; i < row->change_count; i++) {
+        const struct sample_change *change = &changes[row->first_change + i];
+        rank[change->id].score = changed(logit[change->id], row, change) / (double)row->temperature;
     }
     qsort(rank, (size_t)vocab, sizeof *rank, by_rank);
     int kept = row->top_k > 0 && row->top_k < vocab ? row->top_k : vocab;
@@ -80,7 +90,7 @@ static void naive_probabilities(const double *logit, int vocab, const struct sam
         total += exp(rank[i].score - rank[0].score);
     for (int i = 0; i < kept; i++) {
         double weight = exp(rank[i].score - rank[0].score);
-        if (i > 0 && row->top_p < 1 && before >= (double)row->top_p * total)
+        if (i > 0 && ((row->top_p < 1 && before >= (double)row->top_p * total) || weight < (double)row->min_p))
             break;
         probability[rank[i].id] = weight;
         before += weight;
@@ -100,15 +110,16 @@ static bool naive_agrees(const double *probability, int vocab, const struct samp
     return unit >= below - 2e-6 && unit <= below + probability[token] + 2e-6 && probability[token] > 0;
 }
 
-enum { VOCAB = 1003, STRIDE = 1040, ROWS = 5, SEEN_WORDS = (VOCAB + 63) / 64 };
+enum { VOCAB = 1003, STRIDE = 1040, ROWS = 5, CHANGES = VOCAB / 3 };
 
 static void check_draws(const struct scene *scene, enum dtype type, double spread) {
-    static const float temperatures[] = {1, 0.7f, 1.5f}, top_ps[] = {1, 0.9f, 0.3f, 0.999f};
+    static const float temperatures[] = {1, 0.7f, 1.5f}, top_ps[] = {1, 0.9f, 0.3f, 0.999f},
+                       min_ps[] = {0, 0.05f, 0.6f};
     static const int32_t top_ks[] = {0, 1, 7, 50, 900};
     float *logits = malloc(sizeof *logits * ROWS * STRIDE), logprob[ROWS];
     uint16_t *narrow = malloc(sizeof *narrow * ROWS * STRIDE);
     double *exact = malloc(sizeof *exact * ROWS * VOCAB), *probability = malloc(sizeof *probability * VOCAB);
-    uint64_t seen[SEEN_WORDS] = {0};
+    struct sample_change changes[2 * CHANGES];
     int32_t token[ROWS];
     memset(logits, 0xff, sizeof *logits * ROWS * STRIDE);
     memset(narrow, 0xff, sizeof *narrow * ROWS * STRIDE);
@@ -119,8 +130,11 @@ static void check_draws(const struct scene *scene, enum dtype type, double sprea
             logits[i * STRIDE + j] = x;
             exact[i * VOCAB + j] = type == DTYPE_F32 ? (double)x : (double)bf16_to_float(bf16_from_float(x));
         }
-    for (int j = 0; j < VOCAB; j += 3)
-        seen[j / 64] |= 1ull << j % 64;
+    for (int j = 0; j < 2 * CHANGES; j++)
+        changes[j] = (struct sample_change){.id = j % CHANGES * 3,
+                                            .count = j % 5,
+                                            .bias = j % 11 == 3 ? -INFINITY : (float)(j % 4),
+                                            .is_seen = j % 2 == 0 || j % 5};
     int n = 0;
     for (int t = 0; t < 3; t++)
         for (int p = 0; p < 4; p++)
@@ -129,9 +143,14 @@ static void check_draws(const struct scene *scene, enum dtype type, double sprea
                 for (int i = 0; i < ROWS; i++)
                     row[i] = (struct sample_row){.temperature = temperatures[t],
                                                  .top_p = top_ps[p],
+                                                 .min_p = min_ps[n % 3],
                                                  .top_k = top_ks[k],
-                                                 .repetition_penalty = n % 2 ? 1.3f : 1,
-                                                 .seen = n % 2 ? seen : NULL,
+                                                 .repetition_penalty = 1.3f,
+                                                 .presence_penalty = 0.2f,
+                                                 .frequency_penalty = 0.1f,
+                                                 .first_change = i % 2 * CHANGES,
+                                                 .change_count = n % 2 ? CHANGES : 0,
+                                                 .draws = true,
                                                  .seed = 1234567890123u + (uint64_t)n,
                                                  .choice = (uint32_t)i,
                                                  .position = (uint32_t)(n * 7)};
@@ -141,11 +160,12 @@ static void check_draws(const struct scene *scene, enum dtype type, double sprea
                                    .type = type,
                                    .logits = type == DTYPE_F32 ? (void *)logits : (void *)narrow,
                                    .row = row,
+                                   .changes = changes,
                                    .token = token,
                                    .logprob = logprob};
                 sample(scene, &a);
                 for (int i = 0; i < ROWS; i++) {
-                    naive_probabilities(exact + i * VOCAB, VOCAB, &row[i], probability);
+                    naive_probabilities(exact + i * VOCAB, VOCAB, &row[i], changes, probability);
                     if (!naive_agrees(probability, VOCAB, &row[i], token[i]))
                         fail_msg("%s: temperature %g top_k %d top_p %g drew %d with probability %g", scene->ops->name,
                                  (double)row[i].temperature, row[i].top_k, (double)row[i].top_p, token[i],
@@ -175,24 +195,32 @@ static void draws_equal_a_sorting_sampler(void **state) {
 
 /* ---- promises ---- */
 
-static int32_t sample_one(const struct scene *scene, const float *logits, int64_t vocab, struct sample_row row,
-                          float *logprob) {
+static int32_t sample_changed(const struct scene *scene, const float *logits, int64_t vocab, struct sample_row row,
+                              const struct sample_change *change, float *logprob) {
     int32_t token;
+    row.draws = true;
+    row.change_count = change != NULL;
     struct sample a = {.rows = 1,
                        .vocab = vocab,
                        .stride = vocab,
                        .type = DTYPE_F32,
                        .logits = logits,
                        .row = &row,
+                       .changes = change,
                        .token = &token,
                        .logprob = logprob};
     sample(scene, &a);
     return token;
 }
 
+static int32_t sample_one(const struct scene *scene, const float *logits, int64_t vocab, struct sample_row row,
+                          float *logprob) {
+    return sample_changed(scene, logits, vocab, row, NULL, logprob);
+}
+
 static void check_greedy(const struct scene *scene) {
     float logits[200], logprob;
-    uint64_t seen[4] = {0};
+    struct sample_change change = {.id = 49, .is_seen = true};
     for (int i = 0; i < 200; i++)
         logits[i] = (float)(i % 50);
     struct sample_row row = {.temperature = 0, .top_p = 1, .repetition_penalty = 1};
@@ -202,18 +230,16 @@ static void check_greedy(const struct scene *scene) {
     for (int i = 0; i < 200; i++)
         sum += exp((double)logits[i] - 49);
     assert_true(fabs((double)logprob + log(sum)) < 1e-6);
-    seen[0] = 1ull << 49;
-    row.seen = seen;
     row.repetition_penalty = 2;
-    assert_int_equal(sample_one(scene, logits, 200, row, NULL), 99);
+    assert_int_equal(sample_changed(scene, logits, 200, row, &change, NULL), 99);
     for (int i = 0; i < 200; i++)
         logits[i] -= 100;
     /* negative logits are multiplied */
-    assert_int_equal(sample_one(scene, logits, 200, row, NULL), 99);
+    assert_int_equal(sample_changed(scene, logits, 200, row, &change, NULL), 99);
     logits[0] = 30;
-    seen[0] = 1;
+    change.id = 0;
     row.repetition_penalty = 0.5f;
-    assert_int_equal(sample_one(scene, logits, 200, row, NULL), 0);
+    assert_int_equal(sample_changed(scene, logits, 200, row, &change, NULL), 0);
 }
 
 static void greedy_takes_the_largest_lowest_id_first(void **state) {
@@ -265,7 +291,7 @@ static void check_distribution(const struct scene *scene) {
         row.position = i / 4;
         count[sample_one(scene, logits, TOKENS, row, NULL)]++;
     }
-    naive_probabilities(exact, TOKENS, &row, probability);
+    naive_probabilities(exact, TOKENS, &row, NULL, probability);
     for (int i = 0; i < TOKENS; i++) {
         double expected = DRAWS * probability[i];
         chi += (count[i] - expected) * (count[i] - expected) / expected;
@@ -287,7 +313,6 @@ static void check_bad_logits(const struct scene *scene) {
             struct sample_row row = {.temperature = temperatures[t],
                                      .top_p = filter & 1 ? 0.5f : 1,
                                      .top_k = filter & 2 ? 100 : 0,
-                                     .repetition_penalty = 1,
                                      .seed = 3};
             for (int i = 0; i < 130; i++)
                 logits[i] = NAN;
@@ -324,7 +349,8 @@ static void check_rows_alone(const struct scene *scene) {
         row[i] = (struct sample_row){.temperature = 0.9f,
                                      .top_p = i % 3 ? 0.8f : 1,
                                      .top_k = i % 2 ? 60 : 0,
-                                     .repetition_penalty = 1,
+                                     .min_p = i % 4 == 1 ? 0.01f : 0,
+                                     .draws = true,
                                      .seed = 4,
                                      .choice = (uint32_t)i};
     for (int threads = 1; threads <= 4; threads++) {

@@ -1,12 +1,12 @@
-/* The next token of each row of logits: repetition penalty, then temperature, top-k and top-p, in the order and with
- * the meaning of transformers' logits processors, except that ties never widen a choice: of equal logits the lowest ids
+/* The next token of each row of logits: what changes for single ids, then temperature, top-k, top-p and min-p, with the
+ * meaning of transformers' logits processors, except that ties never widen a choice: of equal logits the lowest ids
  * come first, so that top_k tokens are kept and no more.
  *
  * Nothing is sorted. A filter finds the distance from the largest logit at which it cuts, by histograms of the digits
  * of that distance (a positive float orders like its bits), over those tokens that can be kept at all: for top-k the
  * groups of 64 whose largest logit is among the k largest such, for top-p the tokens that are not too rare for any
- * number of them to reach the rest 1 - p. A logit that is not a number is never drawn; positive infinity counts as the
- * largest float; where no logit is finite the token is 0. */
+ * number of them to reach the rest 1 - p. min-p is a distance by itself. A logit that is not a number is never drawn;
+ * positive infinity counts as the largest float; where no logit is finite the token is 0. */
 #include "cpu/level/softmax.h"
 
 #include <float.h>
@@ -43,41 +43,53 @@ size_t LEVEL(cpu_sample_workspace)(struct device *device, const struct sample *a
     return (size_t)workers * ((scratch_bytes(a->vocab) + 63) / 64 * 64);
 }
 
-/* Seen tokens become less likely: a positive score is divided, a negative one multiplied. */
-static void penalise(float *score, uint64_t seen, int64_t count, float penalty) {
-    for (; seen; seen &= seen - 1) {
-        int bit = __builtin_ctzll(seen);
-        if (bit < count)
-            score[bit] = score[bit] < 0 ? score[bit] * penalty : score[bit] / penalty;
+/* Between finite and -infinity, as scores are. */
+static inline float bounded(float score) {
+    score = score > FLT_MAX ? FLT_MAX : score;
+    return score == score ? score : -INFINITY;
+}
+
+static float changed(float logit, const struct sample_row *row, const struct sample_change *change) {
+    float score = logit + change->bias;
+    if (change->is_seen)
+        score = score < 0 ? score * row->repetition_penalty : score / row->repetition_penalty;
+    if (change->count > 0)
+        score -= row->presence_penalty + (float)change->count * row->frequency_penalty;
+    return bounded(score);
+}
+
+static int64_t group_count(int64_t vocab, int64_t group) {
+    return vocab - group * GROUP < GROUP ? vocab - group * GROUP : GROUP;
+}
+
+/* Scores of single ids, and what their groups have as the best. */
+TYPED_BODY void change_scores(const void *x, int64_t vocab, const struct sample_row *row,
+                              const struct sample_change *change, struct scratch *s, enum dtype type) {
+    for (int64_t i = 0; i < row->change_count; i++)
+        s->distance[change[i].id] = changed(load(x, change[i].id, type), row, &change[i]);
+    for (int64_t i = 0; i < row->change_count; i++) {
+        int64_t g = change[i].id / GROUP;
+        s->group_best[g] = row_max(s->distance + g * GROUP, group_count(vocab, g), DTYPE_F32);
     }
 }
 
-static bool has_penalty(const struct sample_row *row) {
-    return row->seen && row->repetition_penalty != 1;
-}
-
 /* Fills score and group_best; returns the largest score. */
-TYPED_BODY float score_row(const void *x, int64_t vocab, const struct sample_row *row, struct scratch *s,
-                           enum dtype type) {
-    bool is_penalised = has_penalty(row);
+TYPED_BODY float score_row(const void *x, int64_t vocab, const struct sample_row *row,
+                           const struct sample_change *change, struct scratch *s, enum dtype type) {
     float largest = -INFINITY;
     for (int64_t g = 0; g < s->groups; g++) {
-        int64_t first = g * GROUP, count = vocab - first < GROUP ? vocab - first : GROUP;
+        int64_t first = g * GROUP, count = group_count(vocab, g);
         const void *from = at_const(x, first, type);
         float *score = s->distance + first;
 #pragma omp simd
         for (int64_t j = 0; j < count; j++)
-            score[j] = load(from, j, type);
-        if (is_penalised)
-            penalise(score, row->seen[g], count, row->repetition_penalty);
-#pragma omp simd
-        for (int64_t j = 0; j < count; j++) {
-            float value = score[j] > FLT_MAX ? FLT_MAX : score[j];
-            score[j] = value == value ? value : -INFINITY;
-        }
+            score[j] = bounded(load(from, j, type));
         s->group_best[g] = row_max(score, count, DTYPE_F32);
-        largest = s->group_best[g] > largest ? s->group_best[g] : largest;
     }
+    if (row->change_count)
+        change_scores(x, vocab, row, change, s, type);
+    for (int64_t g = 0; g < s->groups; g++)
+        largest = s->group_best[g] > largest ? s->group_best[g] : largest;
     return largest;
 }
 
@@ -214,6 +226,19 @@ static int64_t keep_top_p(const struct scratch *s, int64_t vocab, int64_t n, dou
     return apply_cut(s, n, find_cut(s->distance, s->weight, s->candidate, n, p * total));
 }
 
+/* A token stays that has at least so much of the likeliest one's weight, which is 1. n < 0: no filter came before. */
+static int64_t keep_min_p(const struct scratch *s, int64_t vocab, int64_t n, float p) {
+    int64_t kept = 0;
+    p = p < 1 ? p : 1;
+    if (n < 0)
+        n = collect(s, vocab, -logf(p) * 1.0001f + 1e-3f);
+    for (int64_t i = 0; i < n; i++) {
+        s->candidate[kept] = s->candidate[i];
+        kept += s->weight[s->candidate[i]] >= p;
+    }
+    return kept;
+}
+
 static int32_t draw_candidate(const struct scratch *s, int64_t n, double unit) {
     double target = unit * mass_of(s, n), sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -251,6 +276,8 @@ static int32_t draw(struct scratch *s, int64_t vocab, const struct sample_row *r
         kept = keep_top_k(s, vocab, row->top_k);
     if (row->top_p < 1)
         kept = keep_top_p(s, vocab, kept, (double)row->top_p, total);
+    if (row->min_p > 0)
+        kept = keep_min_p(s, vocab, kept, row->min_p);
     return kept < 0 ? draw_any(s, vocab, unit * total) : draw_candidate(s, kept, unit);
 }
 
@@ -269,22 +296,76 @@ TYPED_BODY int32_t first_with_logit(const void *x, int64_t vocab, float largest,
     return 0;
 }
 
-/* A greedy choice needs no scores: it is the largest logit, unless a penalty or an infinity has a say. */
+/* ---- the likeliest ---- */
+
+struct top {
+    int32_t most, count;
+    float logit[SAMPLE_MAX_TOP]; /* descending, of equals the lower id first */
+    int32_t id[SAMPLE_MAX_TOP];
+};
+
+/* Ids come in ascending order, so an equal logit stands behind those that are there. */
+static void put_top(struct top *top, int32_t id, float logit) {
+    if (top->count == top->most && !(logit > top->logit[top->most - 1]))
+        return;
+    int32_t at = top->count < top->most ? top->count++ : top->most - 1;
+    for (; at > 0 && top->logit[at - 1] < logit; at--) {
+        top->logit[at] = top->logit[at - 1];
+        top->id[at] = top->id[at - 1];
+    }
+    top->logit[at] = logit;
+    top->id[at] = id;
+}
+
+TYPED_BODY void find_top(const void *x, int64_t vocab, struct top *top, enum dtype type) {
+    for (int64_t first = 0; first < vocab; first += GROUP) {
+        int64_t count = vocab - first < GROUP ? vocab - first : GROUP;
+        if (top->count == top->most && !(row_max(at_const(x, first, type), count, type) > top->logit[top->most - 1]))
+            continue;
+        for (int64_t j = first; j < first + count; j++) {
+            float logit = load(x, j, type);
+            if (logit == logit)
+                put_top(top, (int32_t)j, logit);
+        }
+    }
+}
+
+static float logprob_of(float logit, const struct softmax_sum *all) {
+    return (float)((double)logit - (double)all->max - log(all->sum));
+}
+
+TYPED_BODY void top_of_row(const struct sample *a, int64_t i, const struct softmax_sum *all, enum dtype type) {
+    struct top top = {.most = a->row[i].top_count};
+    int32_t *token = a->top_token + i * SAMPLE_MAX_TOP;
+    float *logprob = a->top_logprob + i * SAMPLE_MAX_TOP;
+    if (top.most > 0)
+        find_top(at_const(a->logits, i * a->stride, type), a->vocab, &top, type);
+    for (int j = 0; j < SAMPLE_MAX_TOP; j++) {
+        token[j] = j < top.count ? top.id[j] : -1;
+        logprob[j] = j < top.count ? logprob_of(top.logit[j], all) : 0;
+    }
+}
+
+/* A greedy choice needs no scores: it is the largest logit, unless a change or an infinity has a say. */
 TYPED_BODY void sample_row(const struct sample *a, int64_t i, char *memory, enum dtype type) {
     struct scratch s = scratch_at(memory, a->vocab);
     const struct sample_row *row = &a->row[i];
+    const struct sample_change *change = row->change_count ? a->changes + row->first_change : NULL;
     const void *x = at_const(a->logits, i * a->stride, type);
+    bool wants_top = a->top_token && row->top_count > 0;
     struct softmax_sum all = {.max = INFINITY};
-    if (a->logprob)
+    if ((a->logprob && row->draws) || wants_top)
         all = softmax_row(x, a->vocab, type);
-    int32_t token;
-    if (row->temperature == 0 && !has_penalty(row) && all.max > -INFINITY && all.max < FLT_MAX)
+    int32_t token = -1;
+    if (row->draws && row->temperature == 0 && !change && all.max > -INFINITY && all.max < FLT_MAX)
         token = first_with_logit(x, a->vocab, all.max, type);
-    else
-        token = draw(&s, a->vocab, row, score_row(x, a->vocab, row, &s, type));
+    else if (row->draws)
+        token = draw(&s, a->vocab, row, score_row(x, a->vocab, row, change, &s, type));
     a->token[i] = token;
     if (a->logprob)
-        a->logprob[i] = (float)((double)load(x, token, type) - (double)all.max - log(all.sum));
+        a->logprob[i] = row->draws ? logprob_of(load(x, token, type), &all) : 0;
+    if (a->top_token)
+        top_of_row(a, i, &all, type);
 }
 
 int LEVEL(cpu_sample)(const struct exec *exec, const struct sample *a) {
