@@ -167,13 +167,13 @@ static void gemm_setup(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     int64_t rows = run->shape[0], adapters = run->shape[1], k = run->shape[2], n = run->shape[3];
     t[A] = tensor("a", OP_IN, run->type, range_rows(run), k);
-    t[A].stride = k + 3;
+    t[A].stride = run->variant & UNCUT ? k : k + 3;
     t[MATRIX] = tensor("matrix", OP_IN, type_of(run, WEIGHT_OTHER), adapters * n, k);
     t[MATRIX].spread = 1 / sqrt((double)k);
     if (run->variant & BIAS)
         t[BIAS_VECTOR] = tensor("bias", OP_IN, type_of(run, BIAS_OTHER), adapters, n);
     t[C] = tensor("c", OP_INOUT, type_of(run, OUT_OTHER), rows, n + 2 * MARGIN);
-    t[C].stride = n + 2 * MARGIN + 2;
+    t[C].stride = run->variant & UNCUT ? n + 16 : n + 2 * MARGIN + 2;
     t[C].bound = op_bound(k + 8);
 }
 

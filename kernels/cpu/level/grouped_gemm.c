@@ -14,6 +14,7 @@
 enum {
     BLOCK_ROWS = 6,
     BLOCK_WIDE = SIMD_LANES == 16 ? 4 : 2, /* columns of dot products; vectors of columns */
+    AHEAD_BLOCKS = 4,
 };
 
 struct block {
@@ -22,8 +23,9 @@ struct block {
     const void *matrix; /* of the first column */
     int64_t stride;     /* of the matrix's rows */
     int64_t k;
-    int cols;   /* so many are wanted, where the block is not full */
-    float *out; /* [rows][GROUP_COLS] */
+    int64_t ahead; /* elements from where the matrix is read to where it is fetched ahead; 0: no */
+    int cols;      /* so many are wanted, where the block is not full */
+    float *out;    /* [rows][GROUP_COLS] */
 };
 
 TYPED_BODY vfloat load_vector(const void *x, int64_t i, enum dtype type) {
@@ -47,6 +49,8 @@ TYPED_BODY void add_step(const struct block *b, int rows, int64_t j, int64_t cou
     for (int v = 0; v < BLOCK_WIDE; v++) { /* a column that is not wanted is another's */
         int64_t at = (v < b->cols ? v : 0) * b->stride + j;
         w[v] = count == SIMD_LANES ? load_vector(b->matrix, at, type) : load_part(b->matrix, at, count, type);
+        if (rows == 1)
+            __builtin_prefetch(at_const(b->matrix, at + b->ahead, type));
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
@@ -95,6 +99,10 @@ TYPED_BODY void chain_block(const struct block *b, int rows, int vectors, enum d
         for (int v = 0; v < wide; v++)
             w[v] = vectors ? load_vector(b->matrix, j * b->stride + v * SIMD_LANES, type)
                            : load_part(b->matrix, j * b->stride, b->cols, type);
+        if (rows == 1 && vectors > 1)
+#pragma GCC unroll 4
+            for (int v = 0; v < wide; v++)
+                __builtin_prefetch(at_const(b->matrix, j * b->stride + v * SIMD_LANES + b->ahead, type));
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
             vfloat x = simd_set(load(b->a, r * b->lda + j, a_type));
@@ -155,6 +163,7 @@ TYPED_BODY void run_blocks(const struct block *whole, const struct group_tile *t
         b.matrix = at_const(whole->matrix, is_by_input ? col : col * b.stride, type);
         b.out = whole->out + col;
         b.cols = (int)group_least(left, width);
+        b.ahead = is_by_input ? AHEAD_BLOCKS * width : AHEAD_BLOCKS * width * b.stride;
         if (!is_by_input) {
             run_column(&b, tile->rows, FORM_DOT, a_type, type);
         } else if (left >= width) {
