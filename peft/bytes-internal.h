@@ -16,7 +16,7 @@ int peft_bytes_check(const struct peft_bytes *bytes);
 /* One of its files; false where it has no file of that name. */
 bool peft_bytes_find(const struct peft_bytes *bytes, const char *name, const char **data, size_t *length);
 
-/* The text of a file of notes; `path` names it in errors. */
-int peft_parse_notes(const char *text, size_t length, const char *path, struct peft_notes *notes);
+/* Empty where it has none. */
+int peft_bytes_notes(const struct peft_bytes *bytes, struct peft_notes *notes);
 
 #endif

@@ -238,16 +238,7 @@ const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, in
 
 int peft_files_notes(const struct peft_files *files, int index, struct peft_notes *notes) {
     const struct peft_file *file = &files->of[index];
-    const char *data = NULL;
-    size_t length = 0;
-    char path[PATH_MAX];
-    if (!file->bytes)
-        return peft_read_notes(file->directory, notes);
-    *notes = (struct peft_notes){0};
-    int status = file_join(path, sizeof path, file->directory, PEFT_NOTES_FILE);
-    if (status || !peft_bytes_find(file->bytes, PEFT_NOTES_FILE, &data, &length))
-        return status;
-    return peft_parse_notes(data, length, path, notes);
+    return file->bytes ? peft_bytes_notes(file->bytes, notes) : peft_read_notes(file->directory, notes);
 }
 
 /* ---- names ---- */

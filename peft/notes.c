@@ -40,7 +40,7 @@ static int take(const json_t *object, const char *key, const char *path, char *o
     return STATUS_OK;
 }
 
-int peft_parse_notes(const char *text, size_t length, const char *path, struct peft_notes *notes) {
+static int parse_notes(const char *text, size_t length, const char *path, struct peft_notes *notes) {
     json_t *object = NULL;
     json_error_t error;
     *notes = (struct peft_notes){0};
@@ -65,8 +65,76 @@ int peft_read_notes(const char *directory, struct peft_notes *notes) {
     if (!status)
         status = file_read(path, PEFT_NOTES_BYTES, &text);
     if (!status)
-        status = peft_parse_notes(strbuf_text(&text), text.length, path, notes);
+        status = parse_notes(strbuf_text(&text), text.length, path, notes);
     strbuf_free(&text);
+    return status;
+}
+
+int peft_bytes_notes(const struct peft_bytes *bytes, struct peft_notes *notes) {
+    const char *data;
+    size_t length;
+    char path[PATH_MAX];
+    *notes = (struct peft_notes){0};
+    int status = file_join(path, sizeof path, bytes->directory, PEFT_NOTES_FILE);
+    if (status || !peft_bytes_find(bytes, PEFT_NOTES_FILE, &data, &length))
+        return status;
+    return parse_notes(data, length, path, notes);
+}
+
+/* ---- chat templates ---- */
+
+/* The name in the notes, or what stands in chat_template.jinja, where there is such a text. */
+static int choose_template(const char *directory, const struct peft_notes *notes, const struct strbuf *jinja,
+                           enum chat_template *which) {
+    *which = *notes->chat_template ? chat_template_named(notes->chat_template) : CHAT_TEMPLATE_AUTO;
+    if (*notes->chat_template && *which == CHAT_TEMPLATE_AUTO)
+        return status_fail(STATUS_UNSUPPORTED,
+                           "%s/" PEFT_NOTES_FILE
+                           ": the adapter's chat_template \"%s\" is none of chatml, alpaca, plain: "
+                           "name the one to use",
+                           directory, notes->chat_template);
+    if (*which == CHAT_TEMPLATE_AUTO && jinja)
+        *which = chat_template_recognise(strbuf_text(jinja), jinja->length);
+    if (*which == CHAT_TEMPLATE_AUTO && jinja)
+        return status_fail(STATUS_UNSUPPORTED,
+                           "%s/" PEFT_TEMPLATE_FILE ": the adapter's chat template is none of chatml, alpaca, plain: "
+                           "name the one to use",
+                           directory);
+    return STATUS_OK;
+}
+
+int peft_chat_template(const char *directory, enum chat_template *which) {
+    struct peft_notes notes;
+    struct strbuf jinja = STRBUF_INIT;
+    char path[PATH_MAX];
+    *which = CHAT_TEMPLATE_AUTO;
+    int status = peft_read_notes(directory, &notes);
+    if (!status)
+        status = file_join(path, sizeof path, directory, PEFT_TEMPLATE_FILE);
+    bool has_jinja = !status && file_exists(path);
+    if (has_jinja)
+        status = file_read(path, PEFT_TEMPLATE_BYTES, &jinja);
+    if (!status)
+        status = choose_template(directory, &notes, has_jinja ? &jinja : NULL, which);
+    strbuf_free(&jinja);
+    return status;
+}
+
+int peft_bytes_chat_template(const struct peft_bytes *bytes, enum chat_template *which) {
+    struct peft_notes notes;
+    struct strbuf jinja = STRBUF_INIT;
+    const char *data;
+    size_t length;
+    *which = CHAT_TEMPLATE_AUTO;
+    int status = peft_bytes_notes(bytes, &notes);
+    bool has_jinja = !status && peft_bytes_find(bytes, PEFT_TEMPLATE_FILE, &data, &length);
+    if (has_jinja) {
+        strbuf_add(&jinja, data, length);
+        status = strbuf_status(&jinja);
+    }
+    if (!status)
+        status = choose_template(bytes->directory, &notes, has_jinja ? &jinja : NULL, which);
+    strbuf_free(&jinja);
     return status;
 }
 

@@ -107,7 +107,7 @@ static const struct config_row tuning_rows[] = {
      .type = CONFIG_CHOICE,
      .offset = TUNING(template_name),
      .default_text = "auto",
-     .choices = tuning_template_names,
+     .choices = chat_template_names,
      .help = "how messages and instructions become text; auto: as the tokenizer's own template"},
     {.path = "tuning.truncation_side",
      .type = CONFIG_CHOICE,
@@ -184,8 +184,8 @@ struct tuning {
     struct trainee_adapters adapters;
     struct trainee trainee;
     struct tuning_options rows;
-    size_t row_bytes;                   /* in memory */
-    enum tuning_template template_name; /* of the rows; AUTO: they need none */
+    size_t row_bytes;                 /* in memory */
+    enum chat_template template_name; /* of the rows; AUTO: they need none */
     struct tokenizer *tokenizer;
     struct token_buffer prompt_text; /* what virtual tokens start as */
     struct stack stack;
@@ -247,7 +247,7 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .valid = options->valid_data,
         .tokenizer = tuning->tokenizer,
         .tokenizer_files = tuning->run.tokenizer,
-        .template_name = (enum tuning_template)options->sections.tuning.template_name,
+        .template_name = (enum chat_template)options->sections.tuning.template_name,
         .config_eos = tuning->run.eos_id,
         .vocab_size = run->model.vocab_size,
         .seq_length = run->data.seq_length,
@@ -309,9 +309,9 @@ static int make_texts(struct tuning *tuning) {
     struct strbuf jinja = STRBUF_INIT;
     struct peft_notes notes = {0};
     int status = peft_base_digest(tuning->run.model_directory, notes.base_digest);
-    if (tuning->template_name != TUNING_TEMPLATE_AUTO) {
-        snprintf(notes.chat_template, sizeof notes.chat_template, "%s", tuning_template_names[tuning->template_name]);
-        tuning_template_write(tuning->template_name, &jinja);
+    if (tuning->template_name != CHAT_TEMPLATE_AUTO) {
+        snprintf(notes.chat_template, sizeof notes.chat_template, "%s", chat_template_names[tuning->template_name]);
+        chat_template_write(tuning->template_name, &jinja);
         notes.jinja = strbuf_text(&jinja);
     }
     if (!status)

@@ -5,15 +5,17 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "config/run.h"
+#include "text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREFILL_ROWS = 512 };
+enum { PREFILL_ROWS = 512, MESSAGES_BYTES = 1 << 26 };
 
 struct generate_command {
     struct model_arguments base;
-    const char *prompt;
+    const char *prompt, *messages;
+    int chat_template; /* enum */
     struct config_list prompt_tokens, stop;
     int64_t max_new_tokens, top_k, num_samples, seed;
     double temperature, top_p, repetition_penalty;
@@ -29,6 +31,18 @@ static const struct config_row rows[] = {
      .offset = AT(prompt),
      .metavar = "TEXT",
      .help = "text to go on from; - reads standard input"},
+    {.path = "messages",
+     .type = CONFIG_STRING,
+     .offset = AT(messages),
+     .metavar = "FILE",
+     .is_path = true,
+     .help = "messages to answer, a JSON list of {\"role\", \"content\"}; - reads standard input"},
+    {.path = "chat-template",
+     .type = CONFIG_CHOICE,
+     .offset = AT(chat_template),
+     .default_text = "auto",
+     .choices = chat_template_names,
+     .help = "how messages become text; auto: as the adapter's training had it, or the tokenizer's own"},
     {.path = "prompt-tokens",
      .type = CONFIG_LIST,
      .offset = AT(prompt_tokens),
@@ -108,18 +122,24 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "generate",
-    .synopsis = "cambium generate --model DIR --prompt TEXT [OPTIONS]",
+    .synopsis = "cambium generate --model DIR --prompt TEXT | --messages FILE [OPTIONS]",
     .description = "Writes text with a trained model, to standard output. Equal seeds give equal texts. Several ranks, "
                    "threads or processes of mpirun or srun, hold the model together and write the same text.",
     .examples =
         "  cambium generate --model out/gpt --prompt 'The meaning of life' --stream\n"
         "  cambium generate --model out/gpt --prompt 'Once' --temperature 0 --max-new-tokens 20\n"
         "  echo 'Once upon' | cambium generate --model out/gpt --prompt - --num-samples 3 --json\n"
+        "  cambium generate --model out/gpt --adapter out/chat --messages talk.json --stream\n"
         "  mpirun -n 2 cambium generate --model out/gpt --prompt Once --parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
     .positional_offset = SIZE_MAX,
 };
+
+/* Whether the texts are texts, and not ids alone. */
+static bool has_text(const struct generate_command *c) {
+    return c->prompt || c->messages;
+}
 
 /* ---- the prompt ---- */
 
@@ -222,7 +242,7 @@ static void print_ids(const struct token_buffer *ids, const char *before) {
 }
 
 static void print_plain(const struct output *o, const struct generated *text) {
-    if (o->command->prompt) {
+    if (has_text(o->command)) {
         if (o->command->echo)
             fwrite(strbuf_text(o->prompt), 1, o->prompt->length, stdout);
         fwrite(strbuf_text(&text->text), 1, text->text.length, stdout);
@@ -263,17 +283,53 @@ struct run {
     bool is_first;
     struct engine *engine;
     struct tokenizer *tokenizer;
+    int32_t template;     /* enum chat_template, of messages */
     struct strbuf prompt; /* of the first rank */
     struct token_buffer ids;
 };
 
+/* The text's last token, by the tokenizer or the model; -1: there is none. */
+static int32_t find_eos(const struct run *run) {
+    int32_t eos = run->tokenizer ? tokenizer_eos_id(run->tokenizer) : -1;
+    return eos >= 0 ? eos : engine_eos_id(run->engine);
+}
+
+/* What ends a text: end-of-text, stop strings, and the end of a turn, which is a token where the tokenizer has it. */
+struct ends {
+    int32_t ids[2];
+    size_t id_count;
+    const char **stop; /* [stop_count] */
+    size_t stop_count;
+};
+
+static int find_ends(const struct run *run, struct ends *ends) {
+    const struct generate_command *c = run->command;
+    const char *turn_end = c->ignore_eos ? NULL : chat_turn_end((enum chat_template)run->template);
+    int32_t eos = c->ignore_eos ? -1 : find_eos(run);
+    *ends = (struct ends){.stop = calloc(c->stop.count + 1, sizeof *ends->stop), .stop_count = c->stop.count};
+    if (!ends->stop)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < c->stop.count; i++)
+        ends->stop[i] = c->stop.items[i];
+    if (eos >= 0)
+        ends->ids[ends->id_count++] = eos;
+    int32_t id = turn_end ? tokenizer_find(run->tokenizer, turn_end, strlen(turn_end)) : -1;
+    if (id >= 0)
+        ends->ids[ends->id_count++] = id;
+    if (turn_end && (id < 0 || !tokenizer_is_special(run->tokenizer, id)))
+        ends->stop[ends->stop_count++] = turn_end;
+    return STATUS_OK;
+}
+
 static int write_texts(struct run *run) {
     const struct generate_command *c = run->command;
+    struct ends ends;
     struct generated *texts = calloc((size_t)c->num_samples, sizeof *texts);
-    if (!texts)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    bool has_eos = run->tokenizer && tokenizer_eos_id(run->tokenizer) >= 0;
-    int32_t eos = has_eos ? tokenizer_eos_id(run->tokenizer) : engine_eos_id(run->engine);
+    int status = texts ? find_ends(run, &ends) : status_fail(STATUS_MEMORY, "out of memory");
+    if (status) {
+        free(texts);
+        return status;
+    }
     struct generate_options options = {
         .prompt = run->ids.ids,
         .prompt_length = (int64_t)run->ids.count,
@@ -284,13 +340,12 @@ static int write_texts(struct run *run) {
                      .repetition_penalty = c->repetition_penalty,
                      .top_k = c->top_k,
                      .seed = (uint64_t)c->seed},
-        .stop = c->stop.items,
-        .stop_count = c->stop.count,
-        .end_ids = &eos,
-        .end_count = c->ignore_eos || eos < 0 ? 0 : 1,
+        .stop = ends.stop,
+        .stop_count = ends.stop_count,
+        .end_ids = ends.ids,
+        .end_count = ends.id_count,
         .on_text = c->stream && run->is_first ? print_part : NULL,
     };
-    int status = STATUS_OK;
     if (c->stream && c->echo && run->is_first)
         status = print_part(NULL, 0, strbuf_text(&run->prompt), run->prompt.length);
     if (!status)
@@ -299,12 +354,91 @@ static int write_texts(struct run *run) {
         status = print_texts(&(struct output){c, &run->prompt, &run->ids, run->tokenizer != NULL}, texts);
     for (int64_t i = 0; i < c->num_samples; i++)
         generated_free(&texts[i]);
+    free(ends.stop);
     free(texts);
     return status;
 }
 
+/* ---- messages ---- */
+
+/* The adapter's, of the first that has one; else the tokenizer's. */
+static int find_template(const struct run *run, const char *tokenizer, enum chat_template *which) {
+    const struct config_list *adapters = &run->command->base.adapters;
+    char **found;
+    size_t count;
+    *which = (enum chat_template)run->command->chat_template;
+    if (*which != CHAT_TEMPLATE_AUTO)
+        return STATUS_OK;
+    int status = peft_find(adapters->items, adapters->count, &found, &count);
+    for (size_t i = 0; i < count && !status && *which == CHAT_TEMPLATE_AUTO; i++)
+        status = peft_chat_template(found[i], which);
+    file_list_free(found, count);
+    if (status || *which != CHAT_TEMPLATE_AUTO)
+        return status;
+    struct tokenizer_files files;
+    status = tokenizer_files_read(tokenizer, &files);
+    if (!status)
+        status = chat_template_of_tokenizer(&files, which);
+    tokenizer_files_free(&files);
+    return status;
+}
+
+/* Messages in words, which ask for an answer. */
+static int render(struct run *run, const char *tokenizer, const struct chat_message *messages, size_t count) {
+    struct chat_pieces pieces = {0};
+    struct tokenizer_encoder *encoder = NULL;
+    enum chat_template which;
+    int32_t eos = find_eos(run);
+    size_t length = 0;
+    const unsigned char *eos_text = tokenizer_token_bytes(run->tokenizer, eos, &length);
+    if (messages[count - 1].role == CHAT_ASSISTANT)
+        return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
+    int status = find_template(run, tokenizer, &which);
+    if (!status && which == CHAT_TEMPLATE_AUTO)
+        status =
+            status_fail(STATUS_UNSUPPORTED, "messages need a chat template, and neither an adapter nor the tokenizer "
+                                            "has one: name chatml, alpaca or plain by --chat-template");
+    run->template = (int32_t)which;
+    if (!status)
+        status = chat_render(which, messages, count, true, &pieces);
+    if (!status)
+        status = chat_pieces_text(&pieces, eos_text ? (const char *)eos_text : "", length, &run->prompt);
+    if (!status)
+        status = tokenizer_encoder_new(run->tokenizer, &encoder);
+    if (!status)
+        status = chat_pieces_encode(&pieces, encoder, eos, &run->ids);
+    tokenizer_encoder_free(encoder);
+    chat_pieces_free(&pieces);
+    return status;
+}
+
+static int read_messages(struct run *run, const char *tokenizer) {
+    const char *file = run->command->messages;
+    bool is_input = !strcmp(file, "-");
+    const char *where = is_input ? "standard input" : file;
+    struct strbuf text = STRBUF_INIT;
+    struct chat_message *messages = NULL;
+    size_t count = 0;
+    json_t *root = NULL;
+    json_error_t error;
+    int status = is_input ? read_input(&text) : file_read(file, MESSAGES_BYTES, &text);
+    if (!status) {
+        status = json_read(strbuf_text(&text), text.length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &root, &error);
+        if (status == STATUS_INVALID)
+            status_fail(status, "%s: line %d column %d: bad JSON: %s", where, error.line, error.column, error.text);
+        else if (!status && (status = chat_read_messages(root, &messages, &count)))
+            status_wrap(status, "%s", where);
+    }
+    if (!status)
+        status = render(run, tokenizer, messages, count);
+    free(messages);
+    json_decref(root);
+    strbuf_free(&text);
+    return status;
+}
+
 /* The first rank's part: the prompt, and whether the model can go on from it. */
-static int read_prompt(struct run *run) {
+static int read_prompt(struct run *run, const char *tokenizer) {
     const struct generate_command *c = run->command;
     int status = STATUS_OK;
     if (c->prompt && !strcmp(c->prompt, "-"))
@@ -312,8 +446,9 @@ static int read_prompt(struct run *run) {
     else if (c->prompt)
         strbuf_add_text(&run->prompt, c->prompt);
     if (!status)
-        status = c->prompt ? encode_prompt(run->tokenizer, &run->prompt, &run->ids)
-                           : parse_ids(&c->prompt_tokens, &run->ids);
+        status = c->messages ? read_messages(run, tokenizer)
+                 : c->prompt ? encode_prompt(run->tokenizer, &run->prompt, &run->ids)
+                             : parse_ids(&c->prompt_tokens, &run->ids);
     return status ? status : generate_check(run->engine, run->ids.ids, (int64_t)run->ids.count);
 }
 
@@ -328,11 +463,14 @@ static int open_run(struct run *run) {
     if (status)
         return status;
     const char *directory = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
-    if (c->prompt || c->base.tokenizer || tokenizer_is_present(directory))
+    if (has_text(c) || c->base.tokenizer || tokenizer_is_present(directory))
         status = tokenizer_open(directory, &run->tokenizer);
     if (!status && run->is_first)
-        status = read_prompt(run);
+        status = read_prompt(run, directory);
     status = comm_agree(run->world, status);
+    struct comm_data data = {.send = &run->template, .receive = &run->template, .count = 1, .dtype = DTYPE_I32};
+    if (!status)
+        status = comm_broadcast(run->world, &data, 0);
     return status ? status : model_share_ids(run->world, &run->ids);
 }
 
@@ -365,13 +503,15 @@ static int run_rank(struct comm *world, void *context) {
 }
 
 static int check(const struct generate_command *c, const struct config *config) {
-    if ((c->prompt != NULL) == config_is_given(config, "prompt-tokens"))
-        return status_fail(STATUS_USAGE, "generate wants --prompt TEXT or --prompt-tokens ID...");
+    if ((c->prompt != NULL) + (c->messages != NULL) + config_is_given(config, "prompt-tokens") != 1)
+        return status_fail(STATUS_USAGE, "generate wants --prompt TEXT, --messages FILE or --prompt-tokens ID...");
+    if (!c->messages && config_is_given(config, "chat-template"))
+        return status_fail(STATUS_USAGE, "--chat-template is for --messages");
     if (c->stream && (c->json || c->num_samples > 1))
         return status_fail(STATUS_USAGE,
                            "--stream prints one text as it is written: it cannot go with --json or --num-samples");
-    if (!c->prompt && (c->stop.count || c->stream))
-        return status_fail(STATUS_USAGE, "--%s works on text: it needs --prompt, not --prompt-tokens",
+    if (!has_text(c) && (c->stop.count || c->stream))
+        return status_fail(STATUS_USAGE, "--%s works on text: it needs --prompt or --messages, not --prompt-tokens",
                            c->stream ? "stream" : "stop");
     int status = generate_check_stops(c->stop.items, c->stop.count);
     return status ? status_wrap(status == STATUS_INVALID ? STATUS_USAGE : status, "--stop") : STATUS_OK;

@@ -1,9 +1,8 @@
-/* Between the files of tuning rows: from a line to pieces (tuning_parse.c, tuning_template.c), from pieces to tokens
+/* Between the files of tuning rows: from a line to pieces (tuning_parse.c), from pieces to tokens
  * (tuning_rows.c), from rows to samples (tuning_order.c), from samples to batches (tuning_batch.c). */
 #ifndef CAMBIUM_DATA_TUNING_INTERNAL_H
 #define CAMBIUM_DATA_TUNING_INTERNAL_H
 
-#include "base/json.h"
 #include "data-internal.h"
 #include "data/tuning.h"
 #include "text/text.h"
@@ -12,57 +11,23 @@
 
 enum { TUNING_LINE_BYTES = 1 << 24 }; /* the longest line */
 
-enum tuning_piece_flags {
-    PIECE_TRAINED = 1 << 0,
-    PIECE_SPECIAL = 1 << 1, /* names of special tokens are the tokens: only in texts of ours */
-    PIECE_END = 1 << 2,     /* no text: the end-of-text token */
-};
-struct tuning_piece {
-    const char *text;
-    size_t length;
-    unsigned flags;
-};
-/* A row before it is tokenized; texts are constants, or belong to `root` or `joined`. */
-struct tuning_pieces {
+/* A row before it is tokenized; answers are what is trained. Texts are constants, or belong to `root` or the pieces. */
+struct tuning_row {
     json_t *root;
-    struct strbuf joined;
-    struct tuning_piece *items;
-    size_t count, capacity;
+    struct chat_pieces pieces;
 };
-void tuning_pieces_free(struct tuning_pieces *pieces);
-int tuning_pieces_add(struct tuning_pieces *pieces, const char *text, size_t length, unsigned flags);
-/* An answer and the end-of-text, both trained; an empty answer is none. */
-int tuning_pieces_add_answer(struct tuning_pieces *pieces, const char *text, size_t length);
+void tuning_row_free(struct tuning_row *row);
 
 /* How messages and instructions are put in words: the same for all rows. */
 struct tuning_format {
     const struct tokenizer_files *tokenizer_files;
-    enum tuning_template named, used; /* used: AUTO until a row needed one */
+    enum chat_template named, used; /* used: AUTO until a row needed one */
     int32_t eos;
     int32_t turn_end; /* <|im_end|> of the tokenizer, -1 when it is no token */
 };
 /* A line without its end becomes pieces. `is_first`: of its file. */
 int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,
-                      struct tuning_pieces *pieces);
-
-/* ---- tuning_template.c ---- */
-
-enum tuning_role { TUNING_ROLE_SYSTEM, TUNING_ROLE_USER, TUNING_ROLE_ASSISTANT, TUNING_ROLE_COUNT };
-struct tuning_turn {
-    enum tuning_role role;
-    const char *text;
-    size_t length;
-    bool is_first, is_last;
-};
-int tuning_template_add_turn(const struct tuning_format *format, const struct tuning_turn *turn,
-                             struct tuning_pieces *pieces);
-/* input_length 0: none is given. */
-struct tuning_instruction {
-    const char *instruction, *input, *output;
-    size_t instruction_length, input_length, output_length;
-};
-int tuning_template_add_instruction(const struct tuning_format *format, const struct tuning_instruction *row,
-                                    struct tuning_pieces *pieces);
+                      struct tuning_row *row);
 
 /* ---- tuning_rows.c ---- */
 

@@ -25,28 +25,8 @@
 #define CAMBIUM_DATA_TUNING_H
 
 #include "data/data.h"
+#include "text/chat.h"
 #include "text/text.h"
-
-/* ---- chat templates ---- */
-
-enum tuning_template {
-    TUNING_TEMPLATE_AUTO, /* the tokenizer's own, where it is one of these; instructions are alpaca where it is not */
-    TUNING_TEMPLATE_CHATML,
-    TUNING_TEMPLATE_ALPACA,
-    TUNING_TEMPLATE_PLAIN, /* contents, a line end behind each that is no answer */
-    TUNING_TEMPLATE_COUNT,
-};
-/* "auto", "chatml", "alpaca", "plain", NULL: what an option's row of choices wants. */
-extern const char *const tuning_template_names[TUNING_TEMPLATE_COUNT + 1];
-/* Appends the template in the language of `chat_template` (Jinja): what is recorded beside an adapter. Nothing for
- * AUTO.
- */
-void tuning_template_write(enum tuning_template which, struct strbuf *text);
-/* Which template a text in Jinja is, however it is spaced and quoted; AUTO when it is none of them. */
-enum tuning_template tuning_template_recognise(const char *text, size_t length);
-/* The template that a tokenizer's files name, in chat_template.jinja or tokenizer_config.json; AUTO when it names
- * none. STATUS_UNSUPPORTED when it is not one that we have, STATUS_INVALID. */
-int tuning_template_of_tokenizer(const struct tokenizer_files *files, enum tuning_template *which);
 
 /* ---- data ---- */
 
@@ -57,7 +37,7 @@ struct tuning_options {
     struct config_list valid; /* F1 F2 ..., or none; a file of rows there must be */
     const struct tokenizer *tokenizer;             /* only for the opening, as its files */
     const struct tokenizer_files *tokenizer_files; /* where its chat template is looked for; NULL: it has none */
-    enum tuning_template template_name;            /* of messages and instructions */
+    enum chat_template template_name;              /* of messages and instructions; AUTO: the tokenizer's own */
     int32_t config_eos;                            /* end-of-text where the tokenizer has none; -1: none */
     int64_t vocab_size;                            /* the model's */
     int64_t seq_length;     /* most tokens of a row, virtual tokens (or first_position) included, and most
@@ -92,7 +72,7 @@ int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split)
 size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples);
 int32_t tuning_data_eos(const struct tuning_data *data);
 /* The template that rows were put in; AUTO when no row needed one. */
-enum tuning_template tuning_data_template(const struct tuning_data *data);
+enum chat_template tuning_data_template(const struct tuning_data *data);
 
 /* What was found in file `f`; false behind the last file (training files come first). */
 enum { TUNING_LINES_SHOWN = 5 };

@@ -186,7 +186,7 @@ int32_t tuning_data_eos(const struct tuning_data *data) {
     return data->format.eos;
 }
 
-enum tuning_template tuning_data_template(const struct tuning_data *data) {
+enum chat_template tuning_data_template(const struct tuning_data *data) {
     return data->format.used;
 }
 

@@ -74,18 +74,16 @@ static int mark(struct draft *draft, size_t first, bool is_trained) {
     return STATUS_OK;
 }
 
-static int encode(const struct tuning_pieces *pieces, const struct tuning_options *options, int32_t eos,
+static int encode(const struct chat_pieces *pieces, const struct tuning_options *options, int32_t eos,
                   struct tokenizer_encoder *encoder, struct draft *draft) {
     int status = STATUS_OK;
     draft->ids.count = 0;
     for (size_t i = 0; i < pieces->count && !status; i++) {
-        const struct tuning_piece *piece = &pieces->items[i];
+        const struct chat_piece *piece = &pieces->items[i];
         size_t first = draft->ids.count;
-        unsigned flags = piece->flags & PIECE_SPECIAL ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN;
-        status = piece->flags & PIECE_END ? token_buffer_add(&draft->ids, eos)
-                                          : tokenizer_encode(encoder, piece->text, piece->length, flags, &draft->ids);
+        status = chat_piece_encode(piece, encoder, eos, &draft->ids);
         if (!status)
-            status = mark(draft, first, options->is_whole_text || piece->flags & PIECE_TRAINED);
+            status = mark(draft, first, options->is_whole_text || piece->flags & CHAT_ANSWER);
     }
     for (size_t i = 0; i < draft->ids.count && !status; i++)
         if (draft->ids.ids[i] >= options->vocab_size)
@@ -139,14 +137,14 @@ static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t f
 }
 
 /* Without any trained piece there is no answer, whatever else is trained. */
-static bool has_answer(const struct tuning_pieces *pieces) {
+static bool has_answer(const struct chat_pieces *pieces) {
     for (size_t i = 0; i < pieces->count; i++)
-        if (pieces->items[i].flags & PIECE_TRAINED)
+        if (pieces->items[i].flags & CHAT_ANSWER)
             return true;
     return false;
 }
 
-static int keep_row(struct tuning_rows *rows, const struct tuning_options *options, const struct tuning_pieces *pieces,
+static int keep_row(struct tuning_rows *rows, const struct tuning_options *options, const struct chat_pieces *pieces,
                     const struct draft *draft, int64_t line, struct tuning_file_count *count) {
     size_t first, last;
     bool is_cut;
@@ -171,7 +169,7 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
                      struct tokenizer_encoder *encoder, struct tuning_file_count *count) {
     struct lines *lines = NULL;
     int64_t bytes;
-    struct tuning_pieces pieces = {0};
+    struct tuning_row row = {0};
     struct draft draft = {0};
     bool is_end = false;
     int status = corpus_input_bytes(count->path, &bytes);
@@ -182,16 +180,16 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
         int64_t number = lines_number(lines);
         if (json_line_is_blank(line->data, line->length, number == 1))
             continue;
-        status = tuning_parse_line(line->data, line->length, number == 1, format, &pieces);
+        status = tuning_parse_line(line->data, line->length, number == 1, format, &row);
         if (!status)
-            status = encode(&pieces, options, format->eos, encoder, &draft);
+            status = encode(&row.pieces, options, format->eos, encoder, &draft);
         if (!status)
-            status = keep_row(rows, options, &pieces, &draft, number, count);
+            status = keep_row(rows, options, &row.pieces, &draft, number, count);
         if (status)
             status_wrap(status, "%s:%lld", count->path, (long long)number);
     }
     lines_close(lines);
-    tuning_pieces_free(&pieces);
+    tuning_row_free(&row);
     token_buffer_free(&draft.ids);
     free(draft.trained);
     return status;

@@ -313,7 +313,7 @@ class Checkpoints(unittest.TestCase):
 class BadUsage(unittest.TestCase):
     def test_options_that_cannot_stand_together(self):
         text = ("--prompt", "x")
-        for words, part in (((), "--prompt TEXT or --prompt-tokens"), ((*text, "--prompt-tokens", 1), "--prompt TEXT or"),
+        for words, part in (((), "generate wants --prompt TEXT, "), ((*text, "--prompt-tokens", 1), "generate wants --prompt TEXT, "),
                             ((*text, "--stream", "--json"), "--stream prints one text"),
                             ((*text, "--stream", "--num-samples", 2), "--stream prints one text"),
                             (("--prompt-tokens", 1, "--stream"), "--stream works on text"),

@@ -124,23 +124,28 @@ def write_byte_model(directory, **more):
     write_byte_tokenizer(directory)
 
 
-def write_reciting_model(directory, text, positions=None):
-    """A model that writes `text` (bytes; its end is an end-of-text) after a prompt of one token, whatever that is: its
-    blocks add nothing, its position table holds at each place the code of the byte to write there, and the output layer,
-    untied, compares with the code of every byte."""
-    width, positions = 64, positions or len(text) + 1
-    config = gpt2_config(n_embd=width, n_head=4, n_positions=positions, vocab_size=EOS + 1, tie_word_embeddings=False,
+def write_reciting_model(directory, text, positions=None, specials=()):
+    """A model that writes `text` (bytes, or ids; its end is an end-of-text) after a prompt of one token, whatever that is:
+    its blocks add nothing, its position table holds at each place the code of the byte to write there, and the output
+    layer, untied, compares with the code of every byte. `specials` are names of tokens behind the end-of-text."""
+    width, positions, vocabulary = 64, positions or len(text) + 1, EOS + 1 + len(specials)
+    config = gpt2_config(n_embd=width, n_head=4, n_positions=positions, vocab_size=vocabulary, tie_word_embeddings=False,
                          eos_token_id=EOS)
     r = random.Random(3)
-    codes = [[value for _ in range(width // 2) for value in r.choice(((1.0, -1.0), (-1.0, 1.0)))] for _ in range(EOS + 1)]
+    codes = [[value for _ in range(width // 2) for value in r.choice(((1.0, -1.0), (-1.0, 1.0)))] for _ in range(vocabulary)]
     tensors = {f"transformer.{name}": ("F32", shape, floats([0.0] * count(shape)))
                for name, shape in gpt2_shapes(config).items()}
     wanted = [*text, *[EOS] * (positions - len(text))][:positions]
     tensors["transformer.wpe.weight"] = ("F32", (positions, width), b"".join(floats(codes[t]) for t in wanted))
     tensors["transformer.ln_f.weight"] = ("F32", (width,), floats([1.0] * width))
-    tensors["lm_head.weight"] = ("F32", (EOS + 1, width), b"".join(floats(code) for code in codes))
+    tensors["lm_head.weight"] = ("F32", (vocabulary, width), b"".join(floats(code) for code in codes))
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_safetensors(directory / "model.safetensors", tensors)
     (directory / "config.json").write_text(json.dumps(config))
     write_byte_tokenizer(directory)
+    if specials:
+        ids = {name: EOS + 1 + i for i, name in enumerate(specials)}
+        decoder = {str(i): {"content": name, "special": True} for name, i in ids.items()}
+        (directory / "added_tokens.json").write_text(json.dumps(ids))
+        (directory / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))

@@ -56,7 +56,7 @@ static void whole_texts_are_trained_on_request(void **state) {
     (void)state;
     struct tuning_options options = options_of(NULL, 0);
     options.is_whole_text = true;
-    options.template_name = TUNING_TEMPLATE_PLAIN;
+    options.template_name = CHAT_TEMPLATE_PLAIN;
     check_rows("{\"prompt\": \"Q:\", \"completion\": \"yes\"}\n"
                "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
                "\"b\"}, {\"role\": \"user\", \"content\": \"c\"}]}",
@@ -81,7 +81,7 @@ static void whole_texts_are_trained_on_request(void **state) {
 static void chatml_marks_turns_and_trains_all_answers(void **state) {
     (void)state;
     struct tuning_options options = options_of(NULL, 0);
-    options.template_name = TUNING_TEMPLATE_CHATML;
+    options.template_name = CHAT_TEMPLATE_CHATML;
     options.tokenizer = marks;
     check_rows(TALK TALK_OF_USER INSTRUCTION, options,
                ROWS("<system\ns>\n<user\na>\n<assistant\n[b>]\n<user\n<|im_end|>>\n<assistant\n[d>$]",
@@ -104,7 +104,7 @@ static void an_end_of_turn_that_is_the_end_of_text_stands_once(void **state) {
                "\"special\": true}, \"258\": {\"content\": \"<|im_end|>\", \"special\": true}}}");
     test_ok(tokenizer_open(folder, &own));
     options.tokenizer = own;
-    options.template_name = TUNING_TEMPLATE_CHATML;
+    options.template_name = CHAT_TEMPLATE_CHATML;
     check_rows(INSTRUCTION_ALONE, options, ROWS("<user\ni>\n<assistant\n[o>]"));
     tokenizer_close(own);
     free(json);
@@ -116,7 +116,7 @@ static void alpaca_is_stanfords_prompt(void **state) {
     struct tuning_options options = options_of(NULL, 0); /* instructions need no name */
     check_rows(INSTRUCTION INSTRUCTION_ALONE, options,
                ROWS(ALPACA_INPUT "[o$]", ALPACA "### Instruction:\ni\n\n### Response:\n[o$]"));
-    options.template_name = TUNING_TEMPLATE_ALPACA;
+    options.template_name = CHAT_TEMPLATE_ALPACA;
     check_rows(TALK TALK_OF_USER, options,
                ROWS("s\n\n### Instruction:\na\n\n### Response:\n[b$]\n\n### Instruction:\n<|im_end|>\n\n### "
                     "Response:\n[d$]",
@@ -126,7 +126,7 @@ static void alpaca_is_stanfords_prompt(void **state) {
 static void plain_has_lines_alone(void **state) {
     (void)state;
     struct tuning_options options = options_of(NULL, 0);
-    options.template_name = TUNING_TEMPLATE_PLAIN;
+    options.template_name = CHAT_TEMPLATE_PLAIN;
     check_rows(TALK TALK_OF_USER INSTRUCTION, options, ROWS("s\na\n[b$]<|im_end|>\n[d$]", "a\n[b$]", "i\nj\n[o$]"));
 }
 
@@ -147,23 +147,23 @@ static void templates_are_recognised_however_they_are_spelled(void **state) {
         "{% endfor %}\n",
     };
     for (size_t i = 0; i < sizeof chatml / sizeof *chatml; i++)
-        assert_int_equal(tuning_template_recognise(chatml[i], strlen(chatml[i])),
-                         i == 3 ? TUNING_TEMPLATE_AUTO : TUNING_TEMPLATE_CHATML);
-    for (int t = TUNING_TEMPLATE_AUTO; t < TUNING_TEMPLATE_COUNT; t++) {
+        assert_int_equal(chat_template_recognise(chatml[i], strlen(chatml[i])),
+                         i == 3 ? CHAT_TEMPLATE_AUTO : CHAT_TEMPLATE_CHATML);
+    for (int t = CHAT_TEMPLATE_AUTO; t < CHAT_TEMPLATE_COUNT; t++) {
         struct strbuf text = STRBUF_INIT;
-        tuning_template_write((enum tuning_template)t, &text);
-        assert_int_equal(tuning_template_recognise(strbuf_text(&text), text.length), t);
+        chat_template_write((enum chat_template)t, &text);
+        assert_int_equal(chat_template_recognise(strbuf_text(&text), text.length), t);
         for (size_t i = 0; i + 1 < text.length; i++) { /* a template cut short is none, or the part without a request */
-            enum tuning_template found = tuning_template_recognise(text.data, i);
-            assert_true(found == TUNING_TEMPLATE_AUTO || (int)found == t);
+            enum chat_template found = chat_template_recognise(text.data, i);
+            assert_true(found == CHAT_TEMPLATE_AUTO || (int)found == t);
         }
         strbuf_free(&text);
     }
     const char *other = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] "
                         "+ '<|im_end|>' }}{% endfor %}";
-    assert_int_equal(tuning_template_recognise(other, strlen(other)), TUNING_TEMPLATE_AUTO);
-    assert_int_equal(tuning_template_recognise("{{ 'a", 5), TUNING_TEMPLATE_AUTO);
-    assert_int_equal(tuning_template_recognise("", 0), TUNING_TEMPLATE_AUTO);
+    assert_int_equal(chat_template_recognise(other, strlen(other)), CHAT_TEMPLATE_AUTO);
+    assert_int_equal(chat_template_recognise("{{ 'a", 5), CHAT_TEMPLATE_AUTO);
+    assert_int_equal(chat_template_recognise("", 0), CHAT_TEMPLATE_AUTO);
 }
 
 static void read_again(const char *folder, struct tokenizer_files *files) {
@@ -197,15 +197,15 @@ static void the_tokenizers_own_template_is_used_or_refused(void **state) {
                "'<|im_end|>\\\\n' }}{% endfor %}\"}]}");
     read_again(folder, &files);
     test_ok(tuning_data_open(&options, &data));
-    assert_int_equal(tuning_data_template(data), TUNING_TEMPLATE_CHATML);
+    assert_int_equal(tuning_data_template(data), CHAT_TEMPLATE_CHATML);
     tuning_data_close(data);
-    tuning_template_write(TUNING_TEMPLATE_PLAIN, &plain);
+    chat_template_write(CHAT_TEMPLATE_PLAIN, &plain);
     write_into("template", "chat_template.jinja", plain.data);
     read_again(folder, &files);
     check_rows(TALK_OF_USER INSTRUCTION, options, ROWS("a\n[b$]", "i\nj\n[o$]"));
     write_into("template", "chat_template.jinja", "{{ bos_token }}");
     read_again(folder, &files);
-    options.template_name = TUNING_TEMPLATE_PLAIN; /* a name decides */
+    options.template_name = CHAT_TEMPLATE_PLAIN; /* a name decides */
     check_rows(TALK_OF_USER, options, ROWS("a\n[b$]"));
     strbuf_free(&plain);
     tokenizer_files_free(&files);
@@ -295,7 +295,7 @@ static void rows_without_a_loss_are_counted_and_left_out(void **state) {
     struct tuning_file_count count;
     struct tuning_data *data;
     options.seq_length = 4;
-    options.template_name = TUNING_TEMPLATE_PLAIN;
+    options.template_name = CHAT_TEMPLATE_PLAIN;
     char *path = write_file("rows.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
                                           "{\"prompt\": \"a\", \"completion\": \"\"}\n"
                                           "\n"
@@ -366,8 +366,7 @@ static void bad_lines_are_refused_with_file_and_line(void **state) {
         {"{\"conversations\": []}", "field \"conversations\" is not supported"},
         {"{\"messages\": {}}", "field \"messages\" is not a list"},
         {"{\"messages\": [1]}", "message 1: expected an object {\"role\", \"content\"}"},
-        {"{\"messages\": [" TURN("user", "a") ", {\"role\": \"user\"}]}",
-         "message 2: the row has no field \"content\""},
+        {"{\"messages\": [" TURN("user", "a") ", {\"role\": \"user\"}]}", "message 2: there is no field \"content\""},
         {"{\"messages\": [{\"role\": \"bot\", \"content\": \"a\"}]}",
          "message 1: \"role\" is none of system, user, as"},
         {"{\"messages\": [" TURN("user", "a") ", " TURN("system", "b") "]}", "message 2: the system's message is not"},
@@ -383,7 +382,7 @@ static void bad_lines_are_refused_with_file_and_line(void **state) {
         const char *paths[] = {path};
         struct tuning_options options = options_of(paths, 1);
         struct tuning_data *data;
-        options.template_name = TUNING_TEMPLATE_PLAIN;
+        options.template_name = CHAT_TEMPLATE_PLAIN;
         test_fails(tuning_data_open(&options, &data), STATUS_INVALID, "bad.jsonl:3: ");
         assert_null(data);
         if (!strstr(status_text(), cases[i].error))
@@ -444,7 +443,7 @@ static void options_that_cannot_be_are_refused(void **state) {
     options = good;
     options.tokenizer = marks;
     options.vocab_size = 257;
-    options.template_name = TUNING_TEMPLATE_CHATML;
+    options.template_name = CHAT_TEMPLATE_CHATML;
     free(write_file("rows.jsonl", TALK_OF_USER));
     test_fails(tuning_data_open(&options, &data), STATUS_INVALID,
                "rows.jsonl:1: token 257 is outside the model's vocabulary of 257");

@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!tokenizer)
         start();
     if (size >= 2 && data[0] == '{' && (data[1] == '{' || data[1] == '%')) {
-        tuning_template_recognise((const char *)data, size);
+        chat_template_recognise((const char *)data, size);
         return 0;
     }
     uint8_t choice = size > 0 ? data[0] : 0;
@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct tuning_options options = {
         .train = {paths, 1},
         .tokenizer = tokenizer,
-        .template_name = (enum tuning_template)(choice % 4),
+        .template_name = (enum chat_template)(choice % 4),
         .config_eos = -1,
         .vocab_size = 900,
         .seq_length = SEQ_LENGTH,

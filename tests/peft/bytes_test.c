@@ -122,6 +122,50 @@ static void bytes_outlive_their_files(void **state) {
     free(directory);
 }
 
+/* By the notes, by the template's text, by neither; and what is none of ours. */
+static void the_chat_template_is_that_of_the_files(void **state) {
+    static const struct {
+        const char *notes, *jinja;
+        enum chat_template expected; /* COUNT: refused */
+    } cases[] = {
+        {NULL, NULL, CHAT_TEMPLATE_AUTO},
+        {"{\"chat_template\":\"\"}", NULL, CHAT_TEMPLATE_AUTO},
+        {"{\"chat_template\":\"alpaca\"}", "{{ 'x' }}", CHAT_TEMPLATE_ALPACA},
+        {"{}", "{% for m in messages %}{{ m }}{% endfor %}", CHAT_TEMPLATE_COUNT},
+        {"{\"chat_template\":\"llama\"}", NULL, CHAT_TEMPLATE_COUNT},
+        {NULL, "chatml", CHAT_TEMPLATE_CHATML},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *directory = copy_adapter("lora");
+        struct strbuf jinja = STRBUF_INIT;
+        struct peft_bytes bytes;
+        struct peft_files *files;
+        enum chat_template found[2];
+        if (cases[i].notes)
+            write_file(directory, "cambium_adapter.json", cases[i].notes, strlen(cases[i].notes));
+        if (cases[i].jinja && cases[i].expected == CHAT_TEMPLATE_CHATML)
+            chat_template_write(CHAT_TEMPLATE_CHATML, &jinja);
+        else if (cases[i].jinja)
+            strbuf_add_text(&jinja, cases[i].jinja);
+        if (cases[i].jinja)
+            write_file(directory, "chat_template.jinja", jinja.data, jinja.length);
+        test_ok(peft_bytes_read(directory, LIMIT, &bytes));
+        test_ok(peft_files_open_bytes(&bytes, 1, &files));
+        int codes[2] = {peft_chat_template(directory, &found[0]), peft_bytes_chat_template(&bytes, &found[1])};
+        for (int k = 0; k < 2; k++) {
+            if (cases[i].expected == CHAT_TEMPLATE_COUNT)
+                test_fails(codes[k], STATUS_UNSUPPORTED, "none of chatml, alpaca, plain");
+            else
+                assert_true(!codes[k] && found[k] == cases[i].expected);
+        }
+        peft_files_close(files);
+        peft_bytes_free(&bytes);
+        strbuf_free(&jinja);
+        free(directory);
+    }
+}
+
 /* ---- the digest ---- */
 
 static void the_digest_is_sha256_of_names_lengths_and_contents(void **state) {
@@ -421,6 +465,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_open_as_their_files),
         cmocka_unit_test(bytes_outlive_their_files),
+        cmocka_unit_test(the_chat_template_is_that_of_the_files),
         cmocka_unit_test(the_digest_is_sha256_of_names_lengths_and_contents),
         cmocka_unit_test(one_bit_anywhere_is_another_digest),
         cmocka_unit_test(cut_bytes_are_refused),

@@ -4,6 +4,7 @@
 #include "base/base.h"
 #include "support/failing.h"
 #include "support/test.h"
+#include "text/chat.h"
 
 #define GOLDEN TEST_DATA "/text/golden"
 
@@ -56,10 +57,39 @@ static void a_tokenizer_learns_and_is_saved(void **state) {
     free(directory);
 }
 
+static int render_chat(void *context) {
+    static const char json[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]";
+    struct chat_pieces pieces = {0};
+    struct chat_message *messages = NULL;
+    struct strbuf text = STRBUF_INIT;
+    json_error_t error;
+    json_t *root;
+    size_t count;
+    int status = json_read(json, sizeof json - 1, 0, &root, &error);
+    if (!status)
+        status = chat_read_messages(root, &messages, &count);
+    for (int i = 0; i < 4 && !status; i++)
+        status = chat_render(*(enum chat_template *)context, messages, count, true, &pieces);
+    if (!status)
+        status = chat_pieces_text(&pieces, "<|endoftext|>", 13, &text);
+    strbuf_free(&text);
+    chat_pieces_free(&pieces);
+    free(messages);
+    json_decref(root);
+    return status;
+}
+
+static void a_chat_is_rendered(void **state) {
+    (void)state;
+    for (int t = CHAT_TEMPLATE_AUTO + 1; t < CHAT_TEMPLATE_COUNT; t++)
+        assert_int_equal(failing_try_all(render_chat, &(enum chat_template){t}, 50), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tokenizer_opens_and_closes),
         cmocka_unit_test(a_tokenizer_learns_and_is_saved),
+        cmocka_unit_test(a_chat_is_rendered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

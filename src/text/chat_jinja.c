@@ -1,13 +1,45 @@
 /* Which of our chat templates a text in Jinja is. Two texts are the same template when they are the same after spaces
  * between words, kinds of quotes, spellings of an attribute, trimming marks and joins of strings are made alike;
  * nothing is evaluated. */
-#include "tuning-internal.h"
+#include "chat-internal.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TEMPLATE_BYTES = 1 << 20 };
+
+/* ---- ours ---- */
+
+struct jinja {
+    const char *body;    /* the turns */
+    const char *request; /* behind it: the head of the answer that is wanted, or "" */
+};
+static const struct jinja jinjas[CHAT_TEMPLATE_COUNT] = {
+    [CHAT_TEMPLATE_AUTO] = {"", ""},
+    [CHAT_TEMPLATE_CHATML] =
+        {"{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+         "'<|im_end|>' + '\\n' }}{% endfor %}",
+         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
+    [CHAT_TEMPLATE_ALPACA] =
+        {"{% if messages[0]['role'] != 'system' %}{{ '" ALPACA_PREAMBLE_JINJA "' }}{% endif %}"
+         "{% for message in messages %}{% if message['role'] == 'system' %}{{ message['content'] + '\\n\\n' }}"
+         "{% elif message['role'] == 'user' %}{{ '### Instruction:\\n' + message['content'] + '\\n\\n' }}"
+         "{% else %}{{ '### Response:\\n' + message['content'] + eos_token }}"
+         "{% if not loop.last %}{{ '\\n\\n' }}{% endif %}{% endif %}{% endfor %}",
+         "{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}"},
+    [CHAT_TEMPLATE_PLAIN] = {"{% for message in messages %}{% if message['role'] == 'assistant' %}"
+                             "{{ message['content'] + eos_token }}{% else %}{{ message['content'] + '\\n' }}"
+                             "{% endif %}{% endfor %}",
+                             ""},
+};
+
+void chat_template_write(enum chat_template which, struct strbuf *text) {
+    strbuf_add_text(text, jinjas[which].body);
+    strbuf_add_text(text, jinjas[which].request);
+}
+
+/* ---- others ---- */
 
 static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
@@ -169,13 +201,13 @@ static const char *behind_preamble(const char *text) {
     return strncmp(text, preamble, sizeof preamble - 1) ? text : text + sizeof preamble - 1;
 }
 
-enum tuning_template tuning_template_recognise(const char *text, size_t length) {
+enum chat_template chat_template_recognise(const char *text, size_t length) {
     struct strbuf given = STRBUF_INIT;
-    int found = TUNING_TEMPLATE_AUTO;
+    int found = CHAT_TEMPLATE_AUTO;
     bool is_template = length <= TEMPLATE_BYTES && !memchr(text, 0, length) && normalise(text, length, &given);
-    for (int t = TUNING_TEMPLATE_AUTO + 1; t < TUNING_TEMPLATE_COUNT && is_template && !found; t++) {
+    for (int t = CHAT_TEMPLATE_AUTO + 1; t < CHAT_TEMPLATE_COUNT && is_template && !found; t++) {
         struct strbuf ours = STRBUF_INIT, whole = STRBUF_INIT, body = STRBUF_INIT;
-        tuning_template_write((enum tuning_template)t, &ours);
+        chat_template_write((enum chat_template)t, &ours);
         normalise(strbuf_text(&ours), ours.length, &whole);
         const char *request = strstr(strbuf_text(&whole), "{%ifadd_generation_prompt%}");
         strbuf_add(&body, whole.data, request ? (size_t)(request - whole.data) : whole.length);
@@ -187,7 +219,7 @@ enum tuning_template tuning_template_recognise(const char *text, size_t length) 
         strbuf_free(&body);
     }
     strbuf_free(&given);
-    return (enum tuning_template)found;
+    return (enum chat_template)found;
 }
 
 /* ---- a tokenizer's directory ---- */
@@ -206,15 +238,15 @@ static const json_t *find_template(const json_t *root) {
     return NULL;
 }
 
-static int recognise_or_refuse(const char *path, const char *text, size_t length, enum tuning_template *which) {
-    *which = tuning_template_recognise(text, length);
-    if (*which != TUNING_TEMPLATE_AUTO)
+static int recognise_or_refuse(const char *path, const char *text, size_t length, enum chat_template *which) {
+    *which = chat_template_recognise(text, length);
+    if (*which != CHAT_TEMPLATE_AUTO)
         return STATUS_OK;
     return status_fail(STATUS_UNSUPPORTED,
                        "%s: the tokenizer's chat_template is none of chatml, alpaca, plain: name the one to use", path);
 }
 
-static int read_config(const char *path, const struct strbuf *text, enum tuning_template *which) {
+static int read_config(const char *path, const struct strbuf *text, enum chat_template *which) {
     json_error_t error;
     json_t *root;
     int status = json_read(strbuf_text(text), text->length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &root, &error);
@@ -231,11 +263,11 @@ static int read_config(const char *path, const struct strbuf *text, enum tuning_
     return status;
 }
 
-int tuning_template_of_tokenizer(const struct tokenizer_files *files, enum tuning_template *which) {
+int chat_template_of_tokenizer(const struct tokenizer_files *files, enum chat_template *which) {
     char path[PATH_MAX];
     enum tokenizer_file file = files->is_there[TOKENIZER_TEMPLATE] ? TOKENIZER_TEMPLATE : TOKENIZER_CONFIG;
     const struct strbuf *text = &files->texts[file];
-    *which = TUNING_TEMPLATE_AUTO;
+    *which = CHAT_TEMPLATE_AUTO;
     int status = file_join(path, sizeof path, files->directory, tokenizer_file_names[file]);
     if (status || !files->is_there[file])
         return status;
