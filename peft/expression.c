@@ -10,14 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The limits of one match. A path has some 40 bytes: honest expressions take a few hundred steps, and these are
- * milliseconds. */
-enum { MATCH_STEPS = 100000, MATCH_DEPTH = 10000, MATCH_KIB = 4096 };
+/* The limits of one match. A path has some 40 bytes: honest expressions take up to 200 steps, and these are
+ * milliseconds. Where many are matched with every path they share the steps, but for the least. */
+enum { MATCH_STEPS = 100000, MATCH_STEPS_LEAST = 1000, MATCH_DEPTH = 10000, MATCH_KIB = 4096 };
 enum { LONGEST = 2048, GROUPS = 100, DEEPEST = 100, SHOWN_BYTES = 200 };
 
 struct peft_expression {
     const char *what;
     char shown[SHOWN_BYTES + 1]; /* in one line */
+    int steps;
     pcre2_code *code;
     pcre2_match_data *data;
     pcre2_match_context *limits;
@@ -268,6 +269,11 @@ static int refuse(const struct peft_expression *e, const char *why) {
                        why);
 }
 
+void peft_expression_share(struct peft_expression *e, size_t sharers) {
+    e->steps = sharers < MATCH_STEPS / MATCH_STEPS_LEAST ? MATCH_STEPS / (int)sharers : MATCH_STEPS_LEAST;
+    pcre2_set_match_limit(e->limits, (uint32_t)e->steps);
+}
+
 static int compile(struct peft_expression *e, const struct strbuf *text) {
     int error;
     PCRE2_SIZE offset;
@@ -285,7 +291,7 @@ static int compile(struct peft_expression *e, const struct strbuf *text) {
     e->limits = pcre2_match_context_create(NULL);
     if (!e->data || !e->limits)
         return status_fail(STATUS_MEMORY, "out of memory");
-    pcre2_set_match_limit(e->limits, MATCH_STEPS);
+    peft_expression_share(e, 1);
     pcre2_set_depth_limit(e->limits, MATCH_DEPTH);
     pcre2_set_heap_limit(e->limits, MATCH_KIB);
     return STATUS_OK;
@@ -335,5 +341,5 @@ int peft_expression_match(const struct peft_expression *e, const char *path, boo
     return status_fail(STATUS_USAGE,
                        "peft.%s \"%s\": an expression that is too complex: it takes more than %d steps, or %d KiB, to "
                        "match %s",
-                       e->what, e->shown, MATCH_STEPS, MATCH_KIB, path);
+                       e->what, e->shown, e->steps, MATCH_KIB, path);
 }

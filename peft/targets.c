@@ -118,6 +118,21 @@ struct chooser {
     struct patterns ranks, alphas;
 };
 
+/* What may be hostile is matched with each path of the model, all expressions of the adapter one after the other. */
+static void share_steps(struct chooser *c) {
+    struct peft_expression *single[] = {c->targets.expression, c->excluded.expression, c->forwards.expression};
+    size_t sharers = c->ranks.count + c->alphas.count;
+    for (int i = 0; i < 3; i++)
+        sharers += single[i] != NULL;
+    for (int i = 0; i < 3; i++)
+        if (single[i])
+            peft_expression_share(single[i], sharers);
+    for (size_t i = 0; i < c->ranks.count; i++)
+        peft_expression_share(c->ranks.items[i].key, sharers);
+    for (size_t i = 0; i < c->alphas.count; i++)
+        peft_expression_share(c->alphas.items[i].key, sharers);
+}
+
 static int open_chooser(struct chooser *c) {
     const struct peft_config *config = c->config;
     int status = open_names("target_modules", &config->target_modules, &c->targets);
@@ -127,7 +142,11 @@ static int open_chooser(struct chooser *c) {
         status = open_names("feedforward_modules", &config->feedforward_modules, &c->forwards);
     if (!status)
         status = open_patterns("rank_pattern", &config->rank_pattern, 1, &c->ranks);
-    return status ? status : open_patterns("alpha_pattern", &config->alpha_pattern, 0, &c->alphas);
+    if (!status)
+        status = open_patterns("alpha_pattern", &config->alpha_pattern, 0, &c->alphas);
+    if (!status)
+        share_steps(c);
+    return status;
 }
 
 static void close_chooser(struct chooser *c) {

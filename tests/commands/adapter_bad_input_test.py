@@ -174,6 +174,7 @@ class Config(Adapters):
         for key, value, part in (("target_modules", ".*c_attn(x|)++++++++++", "multiple repeat"),
                                  ("target_modules", slow, "too complex"), ("exclude_modules", slow, "too complex"),
                                  ("rank_pattern", {slow: 2}, "too complex"), ("alpha_pattern", {slow: 2}, "too complex"),
+                                 ("rank_pattern", {rf"(\w|\.|[a-z]){{0,9}}[!?]{i}": 2 for i in range(256)}, "too complex"),
                                  ("target_modules", "((" * 40 + "a" + ")+)+" * 40 + "[!?]", ""),
                                  ("target_modules", "(((a{999}){999}){999}){999}", "cannot be read")):
             self.config(**{key: value})

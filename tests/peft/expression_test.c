@@ -178,6 +178,31 @@ static void what_takes_too_many_steps_is_refused(void **state) {
     }
 }
 
+/* 259 that are matched one after the other have together little more than one alone; honest ones do not feel it. */
+static void many_expressions_share_the_steps(void **state) {
+    static const char slow[] = "(\\w|\\.|[a-z]){0,9}[!?].*";
+    static const char *const honest[] = {
+        ".*\\.h\\.[\\d]+\\.attn\\.\\w+|.*\\.h\\.1\\..*",
+        "^(?!.*(?:vision|audio)).*(?:layers|h)\\.\\d+\\.(?:attn|mlp)\\.(?:c_attn|c_proj)"};
+    struct peft_expression *expression;
+    bool is_match;
+    (void)state;
+    test_ok(peft_expression_open("rank_pattern", slow, true, &expression));
+    test_ok(peft_expression_match(expression, ATTN, &is_match));
+    peft_expression_share(expression, 259);
+    test_fails(peft_expression_match(expression, ATTN, &is_match), STATUS_USAGE, "it takes more than 1000 steps");
+    peft_expression_share(expression, 1);
+    test_ok(peft_expression_match(expression, ATTN, &is_match));
+    peft_expression_close(expression);
+    for (size_t i = 0; i < sizeof honest / sizeof *honest; i++) {
+        test_ok(peft_expression_open("target_modules", honest[i], false, &expression));
+        peft_expression_share(expression, 259);
+        test_ok(peft_expression_match(expression, ATTN, &is_match));
+        assert_true(is_match);
+        peft_expression_close(expression);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_paths_match_as_in_python),
@@ -185,6 +210,7 @@ int main(void) {
         cmocka_unit_test(what_python_does_not_have_is_refused),
         cmocka_unit_test(long_texts_are_refused_in_one_short_line),
         cmocka_unit_test(what_takes_too_many_steps_is_refused),
+        cmocka_unit_test(many_expressions_share_the_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
