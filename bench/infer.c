@@ -42,6 +42,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
         .max_rows = rows,
         .max_logit_rows = sequences,
         .max_sequences = sequences,
+        .has_no_prefix_cache = true, /* what is measured is computed */
     };
     int status = is_shape ? bench_model_config(o->model, &config) : STATUS_OK;
     if (!status)
@@ -63,7 +64,7 @@ static void close_inference(struct inference *t) {
     free(t->seconds);
 }
 
-static const struct engine_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
 
 static struct engine_row row_of(const struct inference *t, int64_t token, int sequence, bool is_last) {
     uint32_t word = philox(2, (uint32_t)token, (uint32_t)sequence, 0, (uint32_t)RNG_TEST << 24).word[0];
@@ -118,7 +119,7 @@ static int prefill_once(struct inference *t, double *seconds) {
     int status = engine_step(t->engine, t->rows, B * T, t->results);
     *seconds = clock_seconds() - start;
     for (int64_t b = 0; b < B; b++)
-        engine_sequence_free(t->engine, first + (int)b);
+        engine_sequence_close(t->engine, first + (int)b);
     return status;
 }
 
@@ -246,7 +247,7 @@ static int decode_from(struct inference *t, int c) {
         t->total += t->seconds[i];
     }
     for (int i = 0; i < opened; i++)
-        engine_sequence_free(t->engine, first + i);
+        engine_sequence_close(t->engine, first + i);
     if (!status)
         status = end_measuring(t, steps);
     if (!status)

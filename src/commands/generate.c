@@ -344,13 +344,13 @@ static int write_texts(struct run *run) {
         .stop_count = ends.stop_count,
         .end_ids = ends.ids,
         .end_count = ends.id_count,
-        .on_text = c->stream && run->is_first ? print_part : NULL,
+        .on_text = c->stream ? print_part : NULL,
     };
-    if (c->stream && c->echo && run->is_first)
+    if (c->stream && c->echo)
         status = print_part(NULL, 0, strbuf_text(&run->prompt), run->prompt.length);
     if (!status)
         status = generate(run->engine, run->tokenizer, &options, texts);
-    if (!status && run->is_first)
+    if (!status)
         status = print_texts(&(struct output){c, &run->prompt, &run->ids, run->tokenizer != NULL}, texts);
     for (int64_t i = 0; i < c->num_samples; i++)
         generated_free(&texts[i]);
@@ -467,11 +467,7 @@ static int open_run(struct run *run) {
         status = tokenizer_open(directory, &run->tokenizer);
     if (!status && run->is_first)
         status = read_prompt(run, directory);
-    status = comm_agree(run->world, status);
-    struct comm_data data = {.send = &run->template, .receive = &run->template, .count = 1, .dtype = DTYPE_I32};
-    if (!status)
-        status = comm_broadcast(run->world, &data, 0);
-    return status ? status : model_share_ids(run->world, &run->ids);
+    return comm_agree(run->world, status);
 }
 
 struct generate_ranks {
@@ -492,7 +488,9 @@ static int run_rank(struct comm *world, void *context) {
     log_quiet(!run.is_first);
     int status = open_run(&run);
     if (!status)
-        status = write_texts(&run);
+        status = run.is_first ? write_texts(&run) : engine_follow(run.engine);
+    if (!status)
+        status = engine_end(run.engine);
     if (status)
         launch_abort(world, status);
     token_buffer_free(&run.ids);

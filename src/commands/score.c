@@ -57,10 +57,11 @@ struct text {
     int64_t line, first, count;
 };
 
-/* One rank. A round scores a text on each data-parallel rank: the first rank reads and prints. */
+/* A rank that leads. A round scores a text on each of them: the first rank reads and prints. */
 struct scorer {
     const struct score_command *command;
     struct comm *world;
+    struct comm *leaders; /* of the data-parallel models */
     bool is_first;
     struct engine *engine;
     struct lines *input;         /* of the first rank, as everything down to the encoder */
@@ -115,7 +116,9 @@ static int read_ids(struct scorer *s, const struct strbuf *line) {
         status = status_fail(STATUS_INVALID,
                              "an object with either \"text\" (a string) or \"tokens\" (an array) was expected");
     json_decref(root);
-    return status ? status : engine_check_tokens(s->engine, "", s->ids.ids + first, (int64_t)(s->ids.count - first));
+    return status ? status
+                  : engine_check_tokens(s->engine, engine_opened_slot(s->engine), "", s->ids.ids + first,
+                                        (int64_t)(s->ids.count - first));
 }
 
 /* The next text of the input into the round; *is_end when there is none. */
@@ -149,10 +152,10 @@ static int share_texts(struct scorer *s, int64_t *count, int *read_status) {
     struct comm_data counted = {.send = count, .receive = count, .count = 1, .dtype = DTYPE_I64};
     struct comm_data placed = {
         .send = s->texts, .receive = s->texts, .count = s->capacity * (int64_t)sizeof *s->texts, .dtype = DTYPE_U8};
-    int status = comm_broadcast(s->world, &counted, 0);
+    int status = comm_broadcast(s->leaders, &counted, 0);
     if (!status && *count)
-        status = comm_broadcast(s->world, &placed, 0);
-    return status || !*count ? status : model_share_ids(s->world, &s->ids);
+        status = comm_broadcast(s->leaders, &placed, 0);
+    return status || !*count ? status : model_share_ids(s->leaders, &s->ids);
 }
 
 /* Each data-parallel rank scores its text; the first rank gets all log-probabilities. */
@@ -172,10 +175,10 @@ static int score_texts(struct scorer *s, int64_t count) {
     }
     float *scores = s->logprobs + rank->place.data * s->logprob_stride;
     int status = own ? score_tokens(s->engine, s->ids.ids + own->first, own->count, scores) : STATUS_OK;
-    if (status || rank->data->size == 1 || rank->place.tensor > 0 || rank->place.pipeline > 0)
+    if (status || s->leaders->size == 1)
         return status;
     struct comm_data data = {.send = scores, .receive = s->logprobs, .count = s->logprob_stride, .dtype = DTYPE_F32};
-    return s->logprob_stride ? comm_all_gather(rank->data, &data) : STATUS_OK;
+    return s->logprob_stride ? comm_all_gather(s->leaders, &data) : STATUS_OK;
 }
 
 /* Nine significant digits give back every float. */
@@ -189,7 +192,7 @@ static int format_scores(const struct scorer *s, int64_t i, struct strbuf *out) 
         strbuf_format(out, j ? ",%d" : "%d", ids[j]);
     strbuf_add_text(out, "],\"logprobs\":[");
     for (int64_t j = 0; j < text->count; j++) {
-        if (j == 0 && !engine_predicts_first(s->engine))
+        if (j == 0 && !engine_slot_predicts_first(s->engine, engine_opened_slot(s->engine)))
             strbuf_add_text(out, "null");
         else if (isfinite(logprobs[j]))
             strbuf_format(out, j ? ",%.9g" : "%.9g", logprobs[j]);
@@ -236,7 +239,10 @@ static int open_scorer(struct scorer *s, const struct score_ranks *ranks) {
     if (!status && !s->texts)
         status = status_fail(STATUS_MEMORY, "out of memory");
     status = comm_agree(s->world, status);
-    return status ? status : model_engine_open(&s->command->base, s->world, &ranks->grid, options, &s->engine);
+    if (!status)
+        status = model_engine_open(&s->command->base, s->world, &ranks->grid, options, &s->engine);
+    s->leaders = status ? NULL : engine_rank(s->engine)->data;
+    return status;
 }
 
 static int run_rank(struct comm *world, void *context) {
@@ -246,7 +252,9 @@ static int run_rank(struct comm *world, void *context) {
     log_quiet(!s.is_first);
     int status = open_scorer(&s, ranks);
     if (!status)
-        status = score_lines(&s);
+        status = engine_leads(s.engine) ? score_lines(&s) : engine_follow(s.engine);
+    if (!status)
+        status = engine_end(s.engine);
     if (status)
         launch_abort(world, status);
     lines_close(s.input);

@@ -1,20 +1,46 @@
-/* The engine inside: what its opening, its sequences and its step share. */
+/* The engine inside: what its opening, its slots and sequences, its plans and the ranks' messages share. */
 #ifndef CAMBIUM_INFER_ENGINE_INTERNAL_H
 #define CAMBIUM_INFER_ENGINE_INTERNAL_H
 
 #include "infer/infer.h"
-#include "peft/bank.h"
+#include "infer/plan.h"
 
 #include <limits.h>
 
-/* A text whose keys and values are cached. Slots of adapters have one each, their stem: what stands before the texts,
- * the prefix and the virtual tokens. It is computed at the opening; texts start as forks of it. */
+/* An ordered set of images that texts use. */
+struct slot {
+    int references;
+    int count;
+    int images[PEFT_SLOT_IMAGES];
+    uint64_t key; /* of its pages; 0: the slot is free */
+    int64_t prefix_tokens, virtual_tokens;
+};
+
+/* A text whose keys and values are cached, with the slot's stem before it. */
 struct sequence {
     bool is_used;
-    int slot;       /* of its rows' adapters; -1: the bare base */
-    int64_t length; /* tokens in the cache */
-    int32_t *pages; /* [max_pages] a row of the page table */
-    uint64_t *seen; /* [seen_words] ids that were run, for the repetition penalty */
+    int slot;             /* -1: the bare base */
+    struct kv_root root;  /* of its pages */
+    int64_t length;       /* tokens in the cache, the stem's with them */
+    int64_t told;         /* of its pages, how many the plans so far have said */
+    int32_t *pages;       /* [max_pages] a row of the page table */
+    int32_t *page_tokens; /* [KV_PAGE_TOKENS] of the page that is not full */
+};
+
+/* A step that was submitted and not yet collected. */
+struct flight {
+    int64_t rows, wanted;
+    bool has_top;
+    int32_t *result_row; /* [max_logit_rows] the row of each result */
+    void *results;       /* the results, as a block: struct results_view */
+    struct comm_request arriving;
+};
+
+/* Plans on their way to the other ranks. */
+struct plan_message {
+    struct plan_header header;
+    void *block;
+    struct comm_request *sent; /* [2 * (holders - 1)] header and block, of each */
 };
 
 struct engine {
@@ -23,50 +49,85 @@ struct engine {
     int32_t eos_id;
     struct device *device;
     struct rank rank;
-    struct comm *holders; /* the ranks that hold this model together; NULL: this one alone */
+    struct comm *holders; /* the ranks that hold this model together, the leader first; NULL: this one alone */
     struct model_plan plan;
-    struct peft_files *files; /* of the adapters; NULL: none */
-    struct peft_bank *bank;
-    int images[PEFT_SLOT_IMAGES];
-    int image_count;
+    struct peft_bank *bank; /* NULL: no adapters, ever */
     struct model *model;
-    struct kv_pool pool;
     struct model_kv kv;
     size_t kv_bytes;
-    int64_t max_pages;  /* of a sequence */
-    int64_t seen_words; /* of a bit set over the vocabulary */
-    int slot_count;     /* of adapters: 0 or 1 */
-    int64_t sequence_count;
-    struct sequence *sequences; /* [sequence_count] the callers' max_sequences, behind them the slots' stems */
-    int32_t *page_table;        /* [sequence_count, max_pages] */
-    uint64_t *seen;             /* host: [sequence_count, seen_words] */
-    /* One step's arrays, [max_rows] and [max_logit_rows]. */
-    int32_t *tokens, *positions, *row_sequence, *places, *logit_row, *labels, *drawn, *result_row;
-    struct peft_segment *segments;
-    struct sample_row *sample;
-    struct sample_change *changes; /* [model_max_changes] */
-    float *logprob, *label_logprob;
-    struct engine_result *given; /* [max_logit_rows] */
+    int64_t max_pages;   /* of a sequence */
+    int64_t max_changes; /* of logits, of a step */
+    int32_t *page_table; /* [max_sequences, max_pages] as the plans so far say it */
+    int32_t *changed;    /* [max_sequences] rows of it that the model does not have yet */
+    bool *is_changed;    /* [max_sequences] */
+    int64_t changed_count;
+    struct plan_counts most; /* of a plan */
+    void *host;              /* what the arrays of steps stand in */
+    void *received;          /* a follower's plan */
+    struct results_block {
+        int32_t *token;
+        float *logprob, *label_logprob;
+        int32_t *top_token;
+        float *top_logprob;
+    } made; /* results of this rank */
+    /* ---- of the leader ---- */
+    struct kv_pool pool;
+    struct sequence *sequences; /* [max_sequences] */
+    struct slot *slots;         /* [slot_count] */
+    int slot_count;
+    uint64_t last_key;
+    int opened_slot; /* of options.adapters; -1: none */
+    struct plan built;
+    int64_t plan_number;
+    struct plan_message *messages; /* [depth + 1] by turns */
+    struct flight *flights;        /* [depth + 1] by turns */
+    int64_t submitted, collected;  /* steps */
+    bool has_ended;
+    /* ---- of a follower ---- */
+    struct peft_bytes arriving; /* an adapter's files, so far */
 };
 
-/* sequence.c */
-/* Makes room for one token more; the place of its key and value, as in struct model_step. There is a free page. */
-int32_t engine_extend(struct engine *engine, struct sequence *sequence);
+/* Whether this rank makes the plans. */
+static inline bool engine_is_leader(const struct engine *engine) {
+    return !engine->holders || engine->holders->rank == 0;
+}
+/* Steps that may be under way at once: one a stage. */
+static inline int engine_flights(const struct engine *engine) {
+    return engine_depth(engine) + 1;
+}
 
-/* stem.c */
-/* The number of the sequence that is a slot's stem. */
-int engine_stem(const struct engine *engine, int slot);
-/* Tokens of a stem: those of the prefix, which have no rows of their own, and the virtual ones. */
-int64_t engine_prefix_tokens(const struct engine *engine);
-int64_t engine_virtual_tokens(const struct engine *engine);
-/* The id of a virtual token, counted over all adapters. */
-int32_t engine_virtual_id(const struct engine *engine, int64_t number);
-int64_t engine_stem_tokens(const struct engine *engine);
-/* Computes the stems of all slots, when everything else is open. All ranks together. */
-int engine_make_stems(struct engine *engine);
+/* slot.c */
+const struct slot *engine_slot(const struct engine *engine, int slot); /* of -1 one without images */
+/* The id of a slot's virtual token. */
+/* No slot has the image any more, and none of its pages can be found. */
+void engine_forget_slots(struct engine *engine, int image);
+int32_t slot_virtual_id(const struct engine *engine, const struct slot *slot, int64_t number);
 
-/* step.c */
-/* engine_step of rows that are known to fit, and of the virtual tokens: ids behind the vocabulary. */
-int engine_run_rows(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results);
+/* images.c */
+int64_t engine_piece_bytes(void);
+/* Opens, at the engine's opening, the adapters of its options: all ranks together. */
+int engine_open_images(struct engine *engine);
+/* A follower's part of plans about images. */
+int engine_take_bytes(struct engine *engine, const struct plan *plan);
+int engine_make_image(struct engine *engine);
+int engine_forget_image(struct engine *engine, int image);
+
+/* run.c */
+/* The results of a step as a block: sets the arrays' places in it. */
+struct results_block results_at(void *block, int64_t wanted);
+size_t results_bytes(int64_t wanted, bool has_top);
+/* Runs a plan of a step on this rank. */
+int engine_run_plan(struct engine *engine, const struct plan *plan);
+
+/* link.c */
+int engine_open_link(struct engine *engine);
+void engine_close_link(struct engine *engine);
+/* The leader's plan to all others; `plan` may change when it returns. */
+int engine_send_plan(struct engine *engine, const struct plan *plan);
+/* The leader is ready for a step's results before it sends the plan, else ranks that send rows and results would wait
+ * for each other. */
+int engine_expect_results(struct engine *engine, struct flight *flight);
+/* Whether the results of a step are made on this rank. */
+bool engine_makes_results(const struct engine *engine);
 
 #endif

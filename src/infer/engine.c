@@ -38,45 +38,17 @@ static int agree(const struct engine *engine, int status) {
 
 /* ---- adapters ---- */
 
-static bool is_adapted(const struct engine *engine) {
-    return engine->options.adapter_count > 0;
+static bool has_bank(const struct engine *engine) {
+    return engine->options.adapter_count > 0 || engine->options.adapter_memory > 0;
 }
 
-static int open_adapters(struct engine *engine, struct model_options *options) {
-    if (!is_adapted(engine))
+static int open_bank(struct engine *engine, struct model_options *options) {
+    if (!has_bank(engine))
         return STATUS_OK;
-    int status = peft_files_open(engine->options.adapters, engine->options.adapter_count, false, &engine->files);
-    if (!status && !engine->options.random)
-        status = peft_files_check_base(engine->files, engine->directory);
-    if (status)
-        return status;
-    status = peft_bank_open(options, &engine->rank, &engine->bank);
+    int status = peft_bank_open(options, &engine->rank, &engine->bank);
     if (!status)
         options->hooks = peft_bank_hooks(engine->bank);
     return status;
-}
-
-static int load_adapters(struct engine *engine) {
-    int count = engine->bank ? peft_files_count(engine->files) : 0, status = STATUS_OK;
-    size_t bytes = 0;
-    if (!engine->bank)
-        return STATUS_OK;
-    peft_bank_set_base(engine->bank, model_store(engine->model));
-    if (count > PEFT_SLOT_IMAGES)
-        return status_fail(STATUS_USAGE, "%d adapters for one text: expected at most %d", count, PEFT_SLOT_IMAGES);
-    for (int i = 0; i < count && !status; i++) {
-        size_t one = 0;
-        status = peft_bank_image_bytes(engine->bank, &peft_files_configs(engine->files)[i], &one);
-        bytes += one;
-    }
-    if (!status)
-        status = peft_bank_allocate(engine->bank, bytes);
-    for (int i = 0; i < count && !status; i++) {
-        int image = peft_bank_load(engine->bank, engine->files, i);
-        engine->images[engine->image_count++] = image;
-        status = image < 0 ? image : STATUS_OK;
-    }
-    return status ? status : peft_bank_check_slot(engine->bank, engine->images, engine->image_count);
 }
 
 /* ---- weights ---- */
@@ -118,66 +90,110 @@ static int load_weights(struct engine *engine, const struct ckpt_tensors *tensor
     return status ? status : model_pack(engine->model, fill_parameter, &filling);
 }
 
+/* ---- host memory ---- */
+
 static void *take(struct arena *arena, int64_t count, size_t width) {
     return arena_take(arena, (size_t)count * width);
 }
 
+static void place_leader(struct engine *engine, struct arena *arena) {
+    const struct engine_options *o = &engine->options;
+    engine->sequences = take(arena, o->max_sequences, sizeof *engine->sequences);
+    int32_t *tokens = take(arena, o->max_sequences * KV_PAGE_TOKENS, sizeof *tokens);
+    for (int64_t i = 0; i < o->max_sequences && engine->sequences; i++)
+        engine->sequences[i] = (struct sequence){.pages = engine->page_table + i * engine->max_pages,
+                                                 .page_tokens = tokens + i * KV_PAGE_TOKENS};
+    void *built = take(arena, (int64_t)plan_block_bytes(&engine->most), 1);
+    if (built)
+        plan_place(&engine->built, &engine->most, built);
+    engine->flights = take(arena, engine_flights(engine), sizeof *engine->flights);
+    for (int i = 0; i < engine_flights(engine); i++) {
+        int32_t *rows = take(arena, o->max_logit_rows, sizeof *rows);
+        void *results = take(arena, (int64_t)results_bytes(o->max_logit_rows, true), 1);
+        if (engine->flights)
+            engine->flights[i] = (struct flight){.result_row = rows, .results = results};
+    }
+}
+
 static void place_arrays(struct engine *engine, struct arena *arena) {
     const struct engine_options *o = &engine->options;
-    engine->page_table = take(arena, engine->sequence_count * engine->max_pages, sizeof(int32_t));
-    engine->seen = take(arena, engine->sequence_count * engine->seen_words, sizeof(uint64_t));
-    engine->sequences = take(arena, engine->sequence_count, sizeof(struct sequence));
-    int32_t **rows[] = {&engine->tokens, &engine->positions, &engine->row_sequence, &engine->places};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        *rows[i] = take(arena, o->max_rows, sizeof(int32_t));
-    engine->segments = take(arena, o->max_rows, sizeof *engine->segments);
-    int32_t **wanted[] = {&engine->logit_row, &engine->labels, &engine->drawn, &engine->result_row};
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        *wanted[i] = take(arena, o->max_logit_rows, sizeof(int32_t));
-    engine->sample = take(arena, o->max_logit_rows, sizeof *engine->sample);
-    engine->logprob = take(arena, o->max_logit_rows, sizeof(float));
-    engine->label_logprob = take(arena, o->max_logit_rows, sizeof(float));
-    engine->given = take(arena, o->max_logit_rows, sizeof *engine->given);
+    engine->page_table = take(arena, o->max_sequences * engine->max_pages, sizeof(int32_t));
+    engine->changed = take(arena, o->max_sequences, sizeof *engine->changed);
+    engine->is_changed = take(arena, o->max_sequences, sizeof *engine->is_changed);
+    if (engine_is_leader(engine))
+        place_leader(engine, arena);
+    else
+        engine->made.token = take(arena, (int64_t)results_bytes(o->max_logit_rows, true), 1);
+}
+
+static struct plan_counts count_most(const struct engine *engine) {
+    const struct engine_options *o = &engine->options;
+    return (struct plan_counts){.rows = o->max_rows,
+                                .segments = o->max_rows,
+                                .pages = o->max_sequences * engine->max_pages,
+                                .prefixes = o->max_rows,
+                                .places = o->max_rows,
+                                .logit_rows = o->max_logit_rows,
+                                .changes = engine->max_changes,
+                                .bytes = has_bank(engine) ? engine_piece_bytes() : 0};
 }
 
 static int allocate_host(struct engine *engine) {
     struct arena arena = ARENA_PLAN;
+    engine->most = count_most(engine);
     place_arrays(engine, &arena);
     size_t bytes = arena.used;
-    void *block = aligned_alloc(ARENA_ALIGNMENT, bytes);
-    int64_t changes = model_max_changes(engine_config(engine), engine->options.max_logit_rows);
-    engine->changes = calloc((size_t)changes, sizeof *engine->changes); /* untouched pages take no memory */
-    engine->page_table = block;
-    if (!block || !engine->changes)
+    engine->host = aligned_alloc(ARENA_ALIGNMENT, bytes);
+    if (!engine->host)
         return status_fail(STATUS_MEMORY, "out of memory");
-    memset(block, 0, bytes);
-    arena = arena_over(block, bytes);
-    place_arrays(engine, &arena); /* page_table stands first: its address frees the block */
-    for (int64_t i = 0; i < engine->sequence_count; i++)
-        engine->sequences[i] = (struct sequence){.pages = engine->page_table + i * engine->max_pages,
-                                                 .seen = engine->seen + i * engine->seen_words};
-    return STATUS_OK;
+    memset(engine->host, 0, bytes);
+    arena = arena_over(engine->host, bytes);
+    place_arrays(engine, &arena);
+    return engine_open_link(engine);
 }
+
+/* ---- the cache ---- */
 
 static int64_t pages_of(int64_t tokens) {
     return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
 }
 
-/* The sequences' own pages, and the stems', whose full pages they share. */
+/* What this rank can have, of what all sequences fill at most. */
 static int64_t count_pages(const struct engine *engine) {
     const struct engine_options *o = &engine->options;
-    int64_t stem = engine_stem_tokens(engine), own = engine->max_pages - stem / KV_PAGE_TOKENS;
-    return (o->cache_tokens ? pages_of(o->cache_tokens) : o->max_sequences * own) + engine->slot_count * pages_of(stem);
+    int64_t most = o->max_sequences * engine->max_pages, pages = most;
+    if (o->cache_tokens)
+        pages = pages_of(o->cache_tokens);
+    if (o->cache_bytes)
+        pages = (int64_t)(o->cache_bytes / model_kv_bytes(engine->model, 1));
+    return pages < most ? pages : most;
+}
+
+/* Ranks have layers and heads of different sizes: the one that holds least says how many pages there are. */
+static int agree_on_pages(struct engine *engine) {
+    int64_t pages = -count_pages(engine);
+    struct comm_data data = {.send = &pages, .receive = &pages, .count = 1, .dtype = DTYPE_I64};
+    int status = engine->holders ? comm_all_reduce(engine->holders, &data, COMM_MAX) : STATUS_OK;
+    engine->kv.page_count = -pages;
+    if (!status && engine->kv.page_count < 1)
+        status = status_fail(STATUS_USAGE, "a KV cache of %zu bytes: a page of %d tokens takes %zu",
+                             engine->options.cache_bytes, KV_PAGE_TOKENS, model_kv_bytes(engine->model, 1));
+    return status;
 }
 
 static int allocate_cache(struct engine *engine) {
-    engine->kv.page_count = count_pages(engine);
+    int status = agree_on_pages(engine);
+    if (status)
+        return status;
     engine->kv_bytes = model_kv_bytes(engine->model, engine->kv.page_count);
-    int status = kv_pool_open(&engine->pool, engine->kv.page_count, false);
+    if (engine_is_leader(engine))
+        status = kv_pool_open(&engine->pool, engine->kv.page_count, !engine->options.has_no_prefix_cache);
     if (!status)
         status = device_alloc(engine->device, engine->kv_bytes, &engine->kv.pages);
     return status ? status_wrap(status, "KV cache") : STATUS_OK;
 }
+
+/* ---- the model ---- */
 
 static int open_rank(struct engine *engine) {
     struct comm *world = engine->options.world;
@@ -210,7 +226,8 @@ static int open_model(struct engine *engine, const struct model_config *config, 
         .use = MODEL_INFER,
         .max_rows = o->max_rows,
         .max_logit_rows = o->max_logit_rows,
-        .max_sequences = engine->sequence_count,
+        .max_changes = engine->max_changes,
+        .max_sequences = o->max_sequences,
         .max_pages = engine->max_pages,
     };
     int status = open_rank(engine);
@@ -224,7 +241,7 @@ static int open_model(struct engine *engine, const struct model_config *config, 
         status =
             pipeline_layers(&split, engine->rank.place.pipeline, 0, &options.chunks[0].first, &options.chunks[0].count);
     if (!status)
-        status = open_adapters(engine, &options);
+        status = open_bank(engine, &options);
     return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
 }
 
@@ -250,10 +267,10 @@ static int open_on(struct engine *engine, const struct pretrained *base) {
     enum dtype dtype = o->precision >= 0           ? (o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32)
                        : base->dtype == DTYPE_BF16 ? DTYPE_BF16
                                                    : DTYPE_F32;
-    engine->max_pages = pages_of(base->config.max_position_embeddings);
-    engine->slot_count = is_adapted(engine);
-    engine->sequence_count = o->max_sequences + engine->slot_count;
-    engine->seen_words = (base->config.vocab_size + 63) / 64;
+    int64_t positions = base->config.max_position_embeddings;
+    int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
+    engine->max_pages = pages_of(positions);
+    engine->max_changes = drawing * (positions + ENGINE_MAX_BIASES);
     int status = open_model(engine, &base->config, dtype);
     if (!status)
         status = load_weights(engine, base->tensors);
@@ -268,13 +285,10 @@ static int open_all(struct engine *engine) {
     pretrained_close(&base);
     status = agree(engine, status); /* the next steps may sum over ranks */
     if (!status)
-        status = load_adapters(engine);
+        status = agree(engine, allocate_host(engine));
     if (!status)
-        status = allocate_host(engine);
-    if (!status)
-        status = allocate_cache(engine);
-    status = agree(engine, status);
-    return status ? status : engine_make_stems(engine);
+        status = agree(engine, allocate_cache(engine));
+    return status ? status : engine_open_images(engine);
 }
 
 int engine_open(const struct engine_options *options, struct engine **out) {
@@ -296,12 +310,15 @@ void engine_close(struct engine *engine) {
         return;
     if (engine->device)
         device_free(engine->device, engine->kv.pages);
+    engine_close_link(engine);
+    for (int i = 0; engine->flights && i < engine_flights(engine); i++)
+        comm_forget(&engine->flights[i].arriving);
     kv_pool_close(&engine->pool);
-    free(engine->page_table);
-    free(engine->changes);
+    free(engine->host);
+    free(engine->slots);
+    peft_bytes_free(&engine->arriving);
     model_close(engine->model);
     peft_bank_close(engine->bank);
-    peft_files_close(engine->files);
     comm_close(engine->holders);
     rank_close(&engine->rank);
     device_close(engine->device);
@@ -324,12 +341,24 @@ int64_t engine_max_logit_rows(const struct engine *engine) {
     return engine->options.max_logit_rows;
 }
 
+int64_t engine_max_sequences(const struct engine *engine) {
+    return engine->options.max_sequences;
+}
+
+bool engine_leads(const struct engine *engine) {
+    return engine_is_leader(engine);
+}
+
 const char *engine_directory(const struct engine *engine) {
     return engine->directory;
 }
 
 int32_t engine_eos_id(const struct engine *engine) {
     return engine->eos_id;
+}
+
+int engine_depth(const struct engine *engine) {
+    return engine->rank.grid.pipeline;
 }
 
 struct rank *engine_rank(struct engine *engine) {

@@ -1,32 +1,32 @@
-/* Inference: the engine step, sequences over a paged cache, generation and scoring.
+/* Inference: an engine on the ranks that hold a model together, and what is written and scored with it.
  *
- * An engine owns a model opened from a directory, its packed weights, a pool of reference-counted KV pages and the
- * sequences that hold them. A caller (the commands; one day a server's scheduler) makes sequences, and drives steps: a
- * flat list of rows, prefill and decode of any sequences mixed. Nothing is allocated in a step, and the bits of a row
- * do not depend on the other rows of its step. One thread at a time.
+ * An engine owns a model opened from a directory, its packed weights, a cache of keys and values in pages, and adapters
+ * in a bank. Of the ranks that hold one model together one leads: it alone has texts. It makes sequences, and drives
+ * steps: a flat list of rows, prefill and decode of any sequences mixed, each sequence with any adapters. The others
+ * follow it (engine_follow), and are told by messages what to run. Nothing is allocated in a step, and the bits of a
+ * row depend neither on the other rows of its step nor on how its text was cut into steps. One thread at a time.
  *
- * Ranks that hold one model together have an engine each, with their parts of the weights and of the cache, and make
- * the same calls with the same arguments. One of them finds the results of a step and sends them to the others, so
- * that all go on alike, whatever their processors round to. The caller makes sure that all are asked the same, by files
- * that all read, or by words that one rank read and sent. */
+ * Above the engine stands a scheduler (scheduler.h) that keeps it busy with many texts. */
 #ifndef CAMBIUM_INFER_INFER_H
 #define CAMBIUM_INFER_INFER_H
 
 #include "ckpt/ckpt.h"
 #include "infer/kv_pool.h"
+#include "infer/scheduler.h"
 #include "model/model.h"
 #include "peft/peft.h"
 #include "text/text.h"
 
-/* ---- the engine: engine.c, sequence.c, stem.c, step.c ---- */
+/* ---- the engine: engine.c ---- */
 
 struct engine;
 
 struct engine_options {
     const char *model;                 /* a model directory, or a directory of checkpoints: the newest */
     const struct model_config *random; /* instead of `model`: random weights of this shape, for benchmarks */
-    const char *const *adapters;       /* directories of adapters, which all apply; see peft_files_open */
+    const char *const *adapters;       /* directories of adapters, which are one slot: see peft_find */
     size_t adapter_count;
+    size_t adapter_memory;             /* bytes on each rank for adapters beside these; 0: none come */
     struct comm *world;                /* all ranks; NULL: this one alone */
     struct rank_grid grid;             /* of the world, filled; data-parallel ranks have the whole model again */
     int64_t first_layers, last_layers; /* of the first and the last stage; 0: as many as the others */
@@ -36,8 +36,13 @@ struct engine_options {
     int64_t max_rows;                  /* of a step */
     int64_t max_logit_rows;            /* of a step */
     int64_t max_sequences;
-    int64_t cache_tokens; /* of all sequences, without what adapters put before them; 0: as many as they can have */
+    int64_t cache_tokens; /* of all sequences; 0: as many as they can have */
+    size_t cache_bytes;   /* on each rank, instead of cache_tokens; 0: not said */
+    bool has_no_prefix_cache;
 };
+/* Changes of logits that a text can have beside those of its own tokens. */
+enum { ENGINE_MAX_BIASES = 1024 };
+#define ENGINE_ADAPTER_BYTES ((size_t)4 << 30) /* of an adapter's files, at most */
 
 /* Whether there is a model, and ranks of the grid can hold it; a caller asks before the ranks start. `takes_data`: the
  * caller has work for data-parallel ranks. */
@@ -49,57 +54,78 @@ const struct model_config *engine_config(const struct engine *engine);
 enum dtype engine_dtype(const struct engine *engine);
 int64_t engine_max_rows(const struct engine *engine);
 int64_t engine_max_logit_rows(const struct engine *engine);
+int64_t engine_max_sequences(const struct engine *engine);
 /* The directory that was opened, and the end-of-text id of its config.json (-1: none). */
 const char *engine_directory(const struct engine *engine);
 int32_t engine_eos_id(const struct engine *engine);
 struct rank *engine_rank(struct engine *engine);
-/* A text that the engine can run: with the adapters' virtual tokens at most as many tokens as positions, all of the
- * vocabulary. */
-int engine_check_tokens(const struct engine *engine, const char *what, const int32_t *tokens, int64_t count);
+/* Steps that may be under way at once. */
+int engine_depth(const struct engine *engine);
 /* Bytes: packed weights, cache, activations and workspace. */
 size_t engine_planned_bytes(const struct engine *engine);
 
-/* A new sequence (its number), or STATUS_MEMORY when all are in use or no page is free. It has what the adapters put
- * before every text, prefix and virtual tokens: computed once, in pages that sequences share. */
+/* ---- ranks: link.c ---- */
+
+/* Runs what the leader plans, until it ends; returns at once on the leader. */
+int engine_follow(struct engine *engine);
+/* Of the leader, behind its last step: the others' engine_follow returns. Of them nothing. */
+int engine_end(struct engine *engine);
+
+/* ---- what follows is the leader's ---- */
+bool engine_leads(const struct engine *engine);
+
+/* Makes an adapter's files an image on all ranks; its number, or why a rank cannot: then none has it. */
+int engine_image_load(struct engine *engine, const struct peft_bytes *bytes);
+/* An image that no open slot has goes, and its pages with it. */
+int engine_image_drop(struct engine *engine, int image);
+bool engine_image_is_used(const struct engine *engine, int image);
+
+/* *slot: of these images in this order, at most PEFT_SLOT_IMAGES; of none -1, the bare base. STATUS_USAGE where they
+ * cannot be together. Whoever opened it closes it, behind its last sequence. */
+int engine_slot_open(struct engine *engine, const int *images, int count, int *slot);
+void engine_slot_close(struct engine *engine, int slot);
+/* The slot of the adapters that the engine was opened with; -1: there were none. */
+int engine_opened_slot(const struct engine *engine);
+/* Tokens that stand before every text of the slot, prefix and virtual ones; their rows are run like a text's. */
+int64_t engine_slot_stem(const struct engine *engine, int slot);
+/* Whether they predict the first token of a text: their last virtual token has logits, a prefix has none. */
+bool engine_slot_predicts_first(const struct engine *engine, int slot);
+
+/* A text that is to come. */
+struct engine_text {
+    int slot;              /* -1: the bare base */
+    const int32_t *tokens; /* [count] to be found in the cache */
+    int64_t count;
+    uint64_t salt; /* texts of different salts share no pages */
+    bool reads_cache;
+};
+/* A sequence (its number) with the longest beginning of stem and tokens that pages have, but for the last token: in
+ * *cached, which may be NULL, how many tokens that is. STATUS_MEMORY when all sequences are in use. */
+int engine_sequence_open(struct engine *engine, const struct engine_text *text, int64_t *cached);
+/* An empty one of the opened slot. */
 int engine_sequence_new(struct engine *engine);
-/* A copy that shares the full pages of `sequence`; the last, partial page is copied. Number or negative status. */
-int engine_sequence_fork(struct engine *engine, int sequence);
-void engine_sequence_free(struct engine *engine, int sequence);
-/* Tokens in the cache, with those that stand before the text. */
+void engine_sequence_close(struct engine *engine, int sequence);
+/* Tokens in the cache, the stem's with them. */
 int64_t engine_sequence_length(const struct engine *engine, int sequence);
-/* Whether adapters predict the first token of a text: their last virtual token has logits, a prefix has none. */
-bool engine_predicts_first(const struct engine *engine);
+/* Pages that nobody holds; how many of them so many rows more of a sequence take; and all there are. */
+int64_t engine_pages_available(const struct engine *engine);
+int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t rows);
+int64_t engine_pages(const struct engine *engine);
 
-struct engine_sampling {
-    double temperature, top_p, repetition_penalty;
-    int64_t top_k;
-    uint64_t seed;
-    uint32_t choice; /* which of several samples of one prompt */
-};
+/* A text of the slot that the engine can run: with its stem at most as many tokens as positions, all of the vocabulary.
+ */
+int engine_check_tokens(const struct engine *engine, int slot, const char *what, const int32_t *tokens, int64_t count);
 
-/* As a row's token: the last virtual token once more, whose logits are those of a text's first token. It adds nothing
- * to the sequence. Where engine_predicts_first. */
-enum { ENGINE_START = -1 };
-
-/* One row of a step: the next token of a sequence, or ENGINE_START. Rows of one sequence stand in their order. */
-struct engine_row {
-    int32_t token;
-    int32_t sequence;
-    bool wants_logits;
-    int32_t label;                          /* with wants_logits: also log p(label); -1: none */
-    const struct engine_sampling *sampling; /* with wants_logits: draw the next token; NULL: none */
-};
-
-/* The results of a row that wants logits. */
-struct engine_result {
-    int32_t token; /* drawn, or -1 */
-    float logprob; /* of the drawn token, before temperature and cuts */
-    float label_logprob;
-};
-
-/* Runs the rows; results[i] belongs to row i. When the rows do not fit (rows, logits, positions or pages) nothing has
- * happened and STATUS_INVALID says which limit. */
+/* Starts a step; at most engine_depth are under way. When the rows do not fit (rows, logits, positions or pages)
+ * nothing has happened and STATUS_INVALID says which limit. */
+int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t count);
+/* Waits for the oldest step under way; results[i] belongs to its row i, where that wants logits. */
+int engine_collect(struct engine *engine, struct engine_result *results);
+/* Both. */
 int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results);
+
+/* A scheduler over the engine: `options` without what the engine knows of itself. */
+int engine_open_scheduler(struct engine *engine, const struct scheduler_options *options, struct scheduler **scheduler);
 
 /* ---- generation: generate.c ---- */
 
@@ -110,7 +136,7 @@ struct generate_options {
     int64_t prompt_length;
     int64_t max_new_tokens;
     int64_t samples; /* texts to write, choices 0 .. samples-1 */
-    struct engine_sampling sampling;
+    struct sampling sampling;
     const char *const *stop; /* strings; the text ends before the first of them (writer.h) */
     size_t stop_count;
     const int32_t *end_ids; /* tokens, each of which ends a text */
@@ -129,18 +155,18 @@ struct generated {
 
 /* Whether a text can have these stop strings. */
 int generate_check_stops(const char *const *stop, size_t count);
-/* Whether the engine can begin with the prompt. */
+/* Whether the engine can begin with the prompt, in the opened slot as all that follows. */
 int generate_check(const struct engine *engine, const int32_t *prompt, int64_t prompt_length);
 /* Writes `samples` texts into `out` [samples] (the caller frees each with generated_free). All samples share the pages
- * of the prompt and advance together, a row each: STATUS_INVALID for more of them than a step has rows. */
+ * of the prompt and are written together as far as the engine has sequences. */
 int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
              struct generated *out);
 void generated_free(struct generated *generated);
 
 /* ---- scoring: score.c ---- */
 
-/* logprobs[i] = log p(tokens[i] | tokens[0 .. i-1]) for i >= 1, and for 0 where engine_predicts_first; else logprobs[0]
- * is not touched. STATUS_INVALID as engine_check_tokens. */
+/* logprobs[i] = log p(tokens[i] | tokens[0 .. i-1]) for i >= 1, and for 0 where engine_slot_predicts_first; else
+ * logprobs[0] is not touched. STATUS_INVALID as engine_check_tokens. */
 int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, float *logprobs);
 
 #endif

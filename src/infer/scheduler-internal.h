@@ -142,8 +142,8 @@ struct scheduler {
     struct step *step; /* [depth] a ring */
     int first, under_way;
     double collected_at;
-    struct scheduler_row *rows; /* [max_rows] */
-    struct scheduler_result *results;
+    struct engine_row *rows; /* [max_rows] */
+    struct engine_result *results;
     uint64_t last_number, last_serial;
     int64_t closed; /* sequences so far: when it has changed, there may be more pages */
     int64_t queued_tokens, done_requests;
@@ -168,7 +168,7 @@ void text_preempt(struct scheduler *s, struct text *text);
 /* Ends it, now or when nothing of it is under way any more. */
 void text_end(struct scheduler *s, struct text *text, enum scheduler_end reason);
 /* The results of its rows in a step. */
-void text_give(struct scheduler *s, const struct step_text *of, const struct scheduler_result *results);
+void text_give(struct scheduler *s, const struct step_text *of, const struct engine_result *results);
 
 /* A virtual cost, to be counted for its client and its adapter. */
 void request_charge(struct request *request, double cost);

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 
 static int check_options(const struct scheduler_options *o) {
-    if (o->max_rows < 2 || o->max_logit_rows < 2)
-        return status_fail(STATUS_INVALID, "steps of %lld rows and %lld with logits: at least 2 are needed",
-                           (long long)o->max_rows, (long long)o->max_logit_rows);
+    if (o->max_rows < 1 || o->max_logit_rows < 1)
+        return status_fail(STATUS_INVALID, "steps of %lld rows and %lld with logits", (long long)o->max_rows,
+                           (long long)o->max_logit_rows);
     if (o->max_sequences < 1 || o->max_positions < 1 || o->page_tokens < 1 || o->pages < 1 || o->vocab < 1)
         return status_fail(STATUS_INVALID, "a scheduler without sequences, positions, pages or a vocabulary");
     if (o->depth < 1 || o->depth > SCHEDULER_MAX_DEPTH)

@@ -14,34 +14,9 @@
 #ifndef CAMBIUM_INFER_SCHEDULER_H
 #define CAMBIUM_INFER_SCHEDULER_H
 
-#include "infer/sampler.h"
+#include "infer/row.h"
 
 /* ---- the engine ---- */
-
-/* As a row's token: the next token of the slot's stem, what its adapters put before every text. */
-enum { SCHEDULER_STEM = -1 };
-
-/* One row of a step: the next token of a sequence. Rows of one sequence stand in their order. What a row points to
- * stays as it is until the step was collected. */
-struct scheduler_row {
-    int32_t token; /* or SCHEDULER_STEM */
-    int32_t sequence;
-    bool wants_logits;
-    int32_t label;                       /* with wants_logits: also log p(label); -1: none */
-    int32_t top_count;                   /* with wants_logits: the likeliest tokens; 0: none */
-    const struct sampling *sampling;     /* with wants_logits: draw the next token; NULL: none */
-    const struct sample_change *changes; /* [change_count] for that draw */
-    int64_t change_count;
-};
-
-/* The results of a row that wants logits. Log-probabilities are those of the plain logits. */
-struct scheduler_result {
-    int32_t token; /* drawn; -1: none, or there were no numbers to draw by */
-    float logprob; /* of the drawn token */
-    float label_logprob;
-    const int32_t *top_token; /* [top_count] the likeliest first; the engine's, until its next collect */
-    const float *top_logprob; /* [top_count] */
-};
 
 /* Calls return 0 or a negative status, which is the end of all requests, except where they say something else. */
 struct scheduler_engine {
@@ -59,9 +34,9 @@ struct scheduler_engine {
     /* How many of them so many rows more of a sequence take. */
     int64_t (*pages_needed)(void *self, int sequence, int64_t rows);
     /* Starts a step; at most `depth` are under way. */
-    int (*submit)(void *self, const struct scheduler_row *rows, int64_t count);
+    int (*submit)(void *self, const struct engine_row *rows, int64_t count);
     /* Waits for the oldest step under way; results[i] belongs to its row i. */
-    int (*collect)(void *self, struct scheduler_result *results);
+    int (*collect)(void *self, struct engine_result *results);
     /* Seconds of a monotonic clock. */
     double (*now)(void *self);
 };
@@ -143,8 +118,8 @@ enum scheduler_refusal {
 };
 
 struct scheduler_options {
-    int64_t max_rows;       /* of a step, at least 2 */
-    int64_t max_logit_rows; /* of a step, at least 2 */
+    int64_t max_rows;       /* of a step */
+    int64_t max_logit_rows; /* of a step */
     int64_t max_sequences;  /* open at once */
     int64_t max_positions;  /* rows of a sequence */
     int64_t page_tokens, pages;

@@ -60,11 +60,11 @@ static int64_t reserve_pages(struct scheduler *s, struct text *text, int64_t row
 
 /* ---- rows ---- */
 
-static struct scheduler_row row_of(const struct text *text, int64_t place) {
+static struct engine_row row_of(const struct text *text, int64_t place) {
     const struct scheduler_request *asked = &text->request->asked;
     int64_t index = place - asked->stem_tokens;
-    struct scheduler_row row = {
-        .token = index < 0 ? SCHEDULER_STEM : text->tokens[index], .sequence = text->sequence, .label = -1};
+    struct engine_row row = {
+        .token = index < 0 ? ENGINE_STEM : text->tokens[index], .sequence = text->sequence, .label = -1};
     if (text_row_is_scored(text, place)) {
         row.wants_logits = true;
         row.label = text->tokens[index + 1];
@@ -142,7 +142,8 @@ static void plan_decode(struct scheduler *s, struct step *step, int64_t written,
     const struct scheduler_options *o = &s->options;
     int64_t most = o->max_rows < o->max_logit_rows ? o->max_rows : o->max_logit_rows;
     int64_t group = (written + o->depth - 1) / o->depth;
-    most -= has_prefill; /* which always goes on */
+    if (most > 1 || s->stats.steps % 2)
+        most -= has_prefill; /* which always goes on; where there is one row, by turns */
     most = group < most ? group : most;
     int64_t count = find_ready(s);
     for (int64_t i = 0; i < count && step->rows < most; i++)
@@ -256,7 +257,7 @@ static int start(struct scheduler *s, struct text *text) {
 static int64_t prefill_budget(const struct scheduler *s, const struct step *step, int64_t written) {
     const struct scheduler_options *o = &s->options;
     int64_t rows = o->max_rows - step->rows, group = (written + o->depth - 1) / o->depth;
-    if (!written || o->prefill_stretch == 0)
+    if (!rows || !written || o->prefill_stretch == 0)
         return rows;
     if (step->decode_rows && step_cost_is_old(&s->cost, step->decode_rows))
         return 0;

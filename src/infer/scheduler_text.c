@@ -97,7 +97,7 @@ void request_charge(struct request *request, double cost) {
     request->adapter->counter += cost;
 }
 
-static void give_token(struct scheduler *s, struct text *text, const struct scheduler_result *result) {
+static void give_token(struct scheduler *s, struct text *text, const struct engine_result *result) {
     struct request *request = text->request;
     const struct scheduler_request *asked = &request->asked;
     if (result->token < 0 || result->token >= s->options.vocab) {
@@ -120,13 +120,13 @@ static void give_token(struct scheduler *s, struct text *text, const struct sche
         text_end(s, text, SCHEDULER_LENGTH);
 }
 
-static void give_prompt_logprobs(const struct step_text *of, const struct scheduler_result *results) {
+static void give_prompt_logprobs(const struct step_text *of, const struct engine_result *results) {
     struct request *request = of->text->request;
     const struct scheduler_request *asked = &request->asked;
     for (int64_t i = 0; i < of->rows && !request->is_cancelled; i++) {
         if (!text_row_is_scored(of->text, of->start + i))
             continue;
-        const struct scheduler_result *result = &results[of->first_row + i];
+        const struct engine_result *result = &results[of->first_row + i];
         int64_t index = request->given_logprobs++;
         struct scheduler_token token = {.token = asked->prompt[index],
                                         .logprob = result->label_logprob,
@@ -138,7 +138,7 @@ static void give_prompt_logprobs(const struct step_text *of, const struct schedu
     }
 }
 
-void text_give(struct scheduler *s, const struct step_text *of, const struct scheduler_result *results) {
+void text_give(struct scheduler *s, const struct step_text *of, const struct engine_result *results) {
     struct text *text = of->text;
     const struct request *request = text->request;
     if (!text->is_ending && !request->is_cancelled)

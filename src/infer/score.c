@@ -1,35 +1,47 @@
-/* Log-probabilities of given tokens: a prefill in chunks whose labels are the next tokens. */
+/* Log-probabilities of given tokens: a request of the scheduler that writes nothing. */
 #include "infer/infer.h"
 
-#include <stdlib.h>
+struct scoring {
+    float *logprobs;
+    bool is_done;
+};
+
+static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
+    struct scoring *scoring = context;
+    scoring->logprobs[index] = token->logprob;
+}
+
+static void on_done(void *context) {
+    struct scoring *scoring = context;
+    scoring->is_done = true;
+}
 
 int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, float *logprobs) {
-    int checked = engine_check_tokens(engine, "", tokens, count);
-    if (checked)
-        return checked;
-    int64_t limit = engine_max_rows(engine), wanted = engine_max_logit_rows(engine);
-    int64_t chunk = limit < wanted ? limit : wanted;
-    struct engine_row *rows = malloc((size_t)chunk * sizeof *rows);
-    struct engine_result *results = malloc((size_t)chunk * sizeof *results);
-    int status = rows && results ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    int sequence = status ? status : engine_sequence_new(engine);
-    if (sequence < 0)
-        status = sequence;
-    int64_t first = engine_predicts_first(engine) ? -1 : 0; /* rows are what stands before the tokens */
-    for (; first + 1 < count && !status; first += chunk) {
-        int64_t part = count - 1 - first < chunk ? count - 1 - first : chunk;
-        for (int64_t i = first; i < first + part; i++)
-            rows[i - first] = (struct engine_row){.token = i < 0 ? ENGINE_START : tokens[i],
-                                                  .sequence = sequence,
-                                                  .wants_logits = true,
-                                                  .label = tokens[i + 1]};
-        status = engine_step(engine, rows, part, results);
-        for (int64_t i = 0; i < part && !status; i++)
-            logprobs[first + i + 1] = results[i].label_logprob;
-    }
-    if (sequence >= 0)
-        engine_sequence_free(engine, sequence);
-    free(results);
-    free(rows);
-    return status;
+    struct scoring scoring = {.logprobs = logprobs};
+    struct scheduler *scheduler = NULL;
+    enum scheduler_refusal refusal;
+    uint64_t number;
+    int slot = engine_opened_slot(engine);
+    struct scheduler_request request = {
+        .prompt = tokens,
+        .prompt_length = count,
+        .slot = slot,
+        .stem_tokens = engine_slot_stem(engine, slot),
+        .stem_predicts = engine_slot_predicts_first(engine, slot),
+        .sampling = {.top_p = 1, .repetition_penalty = 1},
+        .wants_prompt_logprobs = true,
+        .calls = {.on_prompt_logprob = on_prompt_logprob, .on_done = on_done},
+        .context = &scoring,
+    };
+    int status = engine_check_tokens(engine, slot, "", tokens, count);
+    if (status || count == 0)
+        return status;
+    status = engine_open_scheduler(engine, &(struct scheduler_options){0}, &scheduler);
+    if (!status)
+        status = scheduler_submit(scheduler, &request, &number, &refusal);
+    while (!scoring.is_done && status >= 0)
+        status = scheduler_step(scheduler);
+    if (scheduler)
+        scheduler_close(scheduler);
+    return status < 0 ? status : STATUS_OK;
 }

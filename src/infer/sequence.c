@@ -1,61 +1,54 @@
-/* Sequences over pages that are counted by reference. */
+/* Sequences: the leader's texts over pages that are counted by reference and found again by their contents. */
 #include "engine-internal.h"
 
 #include <string.h>
 
-/* Takes a free sequence and empties it. */
-static int take_sequence(struct engine *engine) {
-    for (int64_t i = 0; i < engine->options.max_sequences; i++)
-        if (!engine->sequences[i].is_used) {
-            struct sequence *sequence = &engine->sequences[i];
-            sequence->is_used = true;
-            sequence->slot = -1;
-            sequence->length = 0;
-            memset(sequence->seen, 0, (size_t)engine->seen_words * sizeof(uint64_t));
-            return (int)i;
-        }
+/* The token at a position of a text with its stem, as pages are keyed. */
+static int32_t token_at(const int32_t *tokens, int64_t stem, int64_t position) {
+    return position < stem ? ENGINE_STEM : tokens[position - stem];
+}
+
+/* Attaches the longest beginning that pages have, but for the last token: its row must be run. */
+static void attach_pages(struct engine *engine, struct sequence *sequence, const int32_t *tokens, int64_t count) {
+    int64_t stem = engine_slot_stem(engine, sequence->slot);
+    int32_t parent = -1, page_tokens[KV_PAGE_TOKENS];
+    while (sequence->length + KV_PAGE_TOKENS < stem + count) {
+        for (int64_t i = 0; i < KV_PAGE_TOKENS; i++)
+            page_tokens[i] = token_at(tokens, stem, sequence->length + i);
+        int32_t page = kv_pool_find(&engine->pool, &sequence->root, parent, page_tokens);
+        if (page < 0)
+            return;
+        sequence->pages[sequence->length / KV_PAGE_TOKENS] = parent = page;
+        sequence->length += KV_PAGE_TOKENS;
+    }
+}
+
+int engine_sequence_open(struct engine *engine, const struct engine_text *text, int64_t *cached) {
+    for (int64_t i = 0; i < engine->options.max_sequences; i++) {
+        struct sequence *sequence = &engine->sequences[i];
+        if (sequence->is_used)
+            continue;
+        sequence->is_used = true;
+        sequence->slot = text->slot;
+        sequence->root = (struct kv_root){.slot_key = engine_slot(engine, text->slot)->key, .salt = text->salt};
+        sequence->length = sequence->told = 0;
+        if (text->reads_cache)
+            attach_pages(engine, sequence, text->tokens, text->count);
+        if (cached)
+            *cached = sequence->length;
+        return (int)i;
+    }
     return status_fail(STATUS_MEMORY, "all %lld sequences of the engine are in use",
                        (long long)engine->options.max_sequences);
 }
 
 int engine_sequence_new(struct engine *engine) {
-    return engine->slot_count ? engine_sequence_fork(engine, engine_stem(engine, 0)) : take_sequence(engine);
+    return engine_sequence_open(engine, &(struct engine_text){.slot = engine->opened_slot}, NULL);
 }
 
-int engine_sequence_fork(struct engine *engine, int parent) {
-    const struct sequence *source = &engine->sequences[parent];
-    int child = take_sequence(engine);
-    if (child < 0)
-        return child;
-    struct sequence *copy = &engine->sequences[child];
-    int64_t full = source->length / KV_PAGE_TOKENS;
-    copy->slot = source->slot;
-    for (int64_t i = 0; i < full; i++) {
-        copy->pages[i] = source->pages[i];
-        kv_pool_share(&engine->pool, copy->pages[i]);
-    }
-    copy->length = full * KV_PAGE_TOKENS;
-    memcpy(copy->seen, source->seen, (size_t)engine->seen_words * sizeof(uint64_t));
-    if (source->length == copy->length)
-        return child;
-    int32_t page = kv_pool_take(&engine->pool);
-    int status = page < 0
-                     ? status_fail(STATUS_MEMORY, "the KV cache of %lld pages is full", (long long)engine->pool.count)
-                     : model_kv_copy_page(engine->model, &engine->kv, source->pages[full], page);
-    if (page >= 0) {
-        copy->pages[full] = page;
-        copy->length = source->length;
-    }
-    if (status) {
-        engine_sequence_free(engine, child);
-        return status;
-    }
-    return child;
-}
-
-void engine_sequence_free(struct engine *engine, int number) {
+void engine_sequence_close(struct engine *engine, int number) {
     struct sequence *sequence = &engine->sequences[number];
-    for (int64_t i = 0; i * KV_PAGE_TOKENS < sequence->length; i++)
+    for (int64_t i = (sequence->length + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - 1; i >= 0; i--)
         kv_pool_release(&engine->pool, sequence->pages[i]);
     sequence->is_used = false;
     sequence->length = 0;
@@ -65,10 +58,19 @@ int64_t engine_sequence_length(const struct engine *engine, int sequence) {
     return engine->sequences[sequence].length;
 }
 
-int32_t engine_extend(struct engine *engine, struct sequence *sequence) {
-    int64_t page = sequence->length / KV_PAGE_TOKENS, token = sequence->length % KV_PAGE_TOKENS;
-    if (token == 0)
-        sequence->pages[page] = kv_pool_take(&engine->pool);
-    sequence->length++;
-    return (int32_t)(sequence->pages[page] * KV_PAGE_TOKENS + token);
+int64_t engine_pages_available(const struct engine *engine) {
+    return kv_pool_available(&engine->pool);
+}
+
+static int64_t pages_of(int64_t tokens) {
+    return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t rows) {
+    int64_t length = engine->sequences[sequence].length;
+    return pages_of(length + rows) - pages_of(length);
+}
+
+int64_t engine_pages(const struct engine *engine) {
+    return engine->pool.count;
 }

@@ -1,7 +1,9 @@
-/* The step: rows of any sequences through the model, and the results of those that want logits. */
+/* Steps: the leader's rows become a plan, with every page, place, segment and draw resolved. */
 #include "engine-internal.h"
 
 #include <string.h>
+
+/* ---- what can run ---- */
 
 static bool is_of_vocabulary(const struct engine *engine, int32_t token) {
     return token >= 0 && token < engine_config(engine)->vocab_size;
@@ -12,8 +14,8 @@ static int fail_token(const struct engine *engine, int32_t token) {
                        (long long)engine_config(engine)->vocab_size);
 }
 
-int engine_check_tokens(const struct engine *engine, const char *what, const int32_t *tokens, int64_t count) {
-    int64_t positions = engine_config(engine)->max_position_embeddings, stem = engine_stem_tokens(engine);
+int engine_check_tokens(const struct engine *engine, int slot, const char *what, const int32_t *tokens, int64_t count) {
+    int64_t positions = engine_config(engine)->max_position_embeddings, stem = engine_slot_stem(engine, slot);
     if (count > positions - stem && stem)
         return status_fail(STATUS_INVALID,
                            "%s%lld tokens, with the adapters' %lld virtual tokens more than the model's %lld positions",
@@ -27,188 +29,263 @@ int engine_check_tokens(const struct engine *engine, const char *what, const int
     return STATUS_OK;
 }
 
-static int fail_length(const struct engine *engine) {
-    long long positions = (long long)engine_config(engine)->max_position_embeddings,
-              stem = (long long)engine_stem_tokens(engine);
-    return stem ? status_fail(
-                      STATUS_INVALID,
-                      "a text that with the adapters' %lld virtual tokens has more than the model's %lld positions",
-                      stem, positions)
-                : status_fail(STATUS_INVALID, "a text of more than the model's %lld positions", positions);
+static int check_row(const struct engine *engine, const struct engine_row *row, int64_t number) {
+    const struct model_config *config = engine_config(engine);
+    if (row->sequence < 0 || row->sequence >= engine->options.max_sequences ||
+        !engine->sequences[row->sequence].is_used)
+        return status_fail(STATUS_INVALID, "row %lld: no sequence %d", (long long)number, row->sequence);
+    const struct sequence *sequence = &engine->sequences[row->sequence];
+    const struct slot *slot = engine_slot(engine, sequence->slot);
+    int64_t stem = slot->prefix_tokens + slot->virtual_tokens;
+    bool is_stem = row->token == ENGINE_STEM;
+    if (is_stem != (sequence->length < stem))
+        return status_fail(STATUS_INVALID, "row %lld: the stem of sequence %d %s", (long long)number, row->sequence,
+                           is_stem ? "has ended" : "comes first");
+    if (row->wants_logits && sequence->length < slot->prefix_tokens)
+        return status_fail(STATUS_INVALID, "row %lld: a prefix has no logits", (long long)number);
+    if (!is_stem && !is_of_vocabulary(engine, row->token))
+        return fail_token(engine, row->token);
+    if (row->label >= config->vocab_size)
+        return fail_token(engine, row->label);
+    if (sequence->length < config->max_position_embeddings)
+        return STATUS_OK;
+    return stem ? status_fail(STATUS_INVALID,
+                              "a text that with the adapters' %lld virtual tokens has more than the model's %lld "
+                              "positions",
+                              (long long)stem, (long long)config->max_position_embeddings)
+                : status_fail(STATUS_INVALID, "a text of more than the model's %lld positions",
+                              (long long)config->max_position_embeddings);
+}
+
+static int check_sums(const struct engine *engine, int64_t wanted, int64_t changes, int64_t pages) {
+    const struct engine_options *o = &engine->options;
+    if (wanted > o->max_logit_rows)
+        return status_fail(STATUS_INVALID, "logits of %lld rows in an engine opened for %lld", (long long)wanted,
+                           (long long)o->max_logit_rows);
+    if (changes > engine->most.changes)
+        return status_fail(STATUS_INVALID, "%lld changes of logits in a step that can have %lld", (long long)changes,
+                           (long long)engine->most.changes);
+    if (pages > engine_pages_available(engine))
+        return status_fail(STATUS_INVALID, "the KV cache has %lld free pages of %lld and %lld are needed",
+                           (long long)engine_pages_available(engine), (long long)engine->pool.count, (long long)pages);
+    return STATUS_OK;
 }
 
 /* Refuses rows that cannot run, before anything has changed. `length` counts up over the rows and is put back. */
 static int check_rows(struct engine *engine, const struct engine_row *rows, int64_t count) {
-    const struct model_config *config = engine_config(engine);
-    const struct engine_options *o = &engine->options;
-    int64_t wanted = 0, pages = 0, done = 0;
+    int64_t wanted = 0, changes = 0, pages = 0, done = 0;
     int status = STATUS_OK;
-    if (count < 1 || count > o->max_rows)
+    if (count < 1 || count > engine->options.max_rows)
         return status_fail(STATUS_INVALID, "a step of %lld rows in an engine opened for %lld", (long long)count,
-                           (long long)o->max_rows);
-    for (; done < count; done++) {
-        const struct engine_row *row = &rows[done];
-        if (row->sequence < 0 || row->sequence >= o->max_sequences || !engine->sequences[row->sequence].is_used) {
-            status = status_fail(STATUS_INVALID, "row %lld: no sequence %d", (long long)done, row->sequence);
-            break;
-        }
-        bool is_start = row->token == ENGINE_START && engine_predicts_first(engine);
-        if (!(is_start || is_of_vocabulary(engine, row->token)) || row->label >= config->vocab_size) {
-            status = fail_token(engine, row->label >= config->vocab_size ? row->label : row->token);
-            break;
-        }
-        struct sequence *sequence = &engine->sequences[row->sequence];
-        if (sequence->length + !is_start > config->max_position_embeddings) {
-            status = fail_length(engine);
-            break;
-        }
-        pages += !is_start && sequence->length % KV_PAGE_TOKENS == 0;
-        sequence->length += !is_start;
-        wanted += row->wants_logits;
+                           (long long)engine->options.max_rows);
+    for (; done < count && !(status = check_row(engine, &rows[done], done)); done++) {
+        struct sequence *sequence = &engine->sequences[rows[done].sequence];
+        pages += sequence->length++ % KV_PAGE_TOKENS == 0;
+        wanted += rows[done].wants_logits;
+        changes += rows[done].wants_logits && rows[done].sampling ? rows[done].change_count : 0;
     }
     for (int64_t i = 0; i < done; i++)
-        engine->sequences[rows[i].sequence].length -= rows[i].token != ENGINE_START;
-    if (!status && wanted > o->max_logit_rows)
-        status = status_fail(STATUS_INVALID, "logits of %lld rows in an engine opened for %lld", (long long)wanted,
-                             (long long)o->max_logit_rows);
-    if (!status && pages > engine->pool.free_count)
-        status = status_fail(STATUS_INVALID, "the KV cache has %lld free pages of %lld and %lld are needed",
-                             (long long)engine->pool.free_count, (long long)engine->pool.count, (long long)pages);
-    return status;
+        engine->sequences[rows[i].sequence].length--;
+    return status ? status : check_sums(engine, wanted, changes, pages);
 }
 
-static void place_row(struct engine *engine, const struct engine_row *row, int64_t i) {
+/* ---- rows into a plan ---- */
+
+/* A page with the same contents takes the place of one that is full now. Rows of this plan that were to write to the
+ * one that goes write nothing: it may be another text's at once. */
+static void publish_page(struct engine *engine, struct sequence *sequence, int64_t index) {
+    struct plan *plan = &engine->built;
+    int32_t own = sequence->pages[index], parent = index ? sequence->pages[index - 1] : -1;
+    int32_t page = kv_pool_publish(&engine->pool, own, &sequence->root, parent, sequence->page_tokens);
+    if (page == own)
+        return;
+    sequence->pages[index] = page;
+    sequence->told = index < sequence->told ? index : sequence->told;
+    for (int64_t i = 0; i < plan->header.counts.rows; i++)
+        if (plan->place[i] >= 0 && plan->place[i] / KV_PAGE_TOKENS == own)
+            plan->place[i] = -1;
+    for (int64_t i = 0; i < plan->header.counts.places; i++)
+        if (plan->places[i] >= 0 && plan->places[i] / KV_PAGE_TOKENS == own)
+            plan->places[i] = -1;
+}
+
+/* Room for one token more; where its key and value go. There is a page for it. */
+static int32_t extend(struct engine *engine, struct sequence *sequence, int32_t token) {
+    int64_t index = sequence->length / KV_PAGE_TOKENS, at = sequence->length % KV_PAGE_TOKENS;
+    if (at == 0)
+        sequence->pages[index] = kv_pool_take(&engine->pool);
+    sequence->page_tokens[at] = token;
+    sequence->length++;
+    return (int32_t)(sequence->pages[index] * KV_PAGE_TOKENS + at);
+}
+
+static void publish_if_full(struct engine *engine, struct sequence *sequence) {
+    if (sequence->length % KV_PAGE_TOKENS == 0)
+        publish_page(engine, sequence, sequence->length / KV_PAGE_TOKENS - 1);
+}
+
+static void add_prefix_row(struct engine *engine, const struct engine_row *row) {
+    struct plan *plan = &engine->built;
+    struct plan_counts *n = &plan->header.counts;
     struct sequence *sequence = &engine->sequences[row->sequence];
-    engine->row_sequence[i] = row->sequence;
-    if (row->token == ENGINE_START) { /* its key and value are in the stem's pages */
-        engine->tokens[i] = engine_virtual_id(engine, engine_virtual_tokens(engine) - 1);
-        engine->positions[i] = (int32_t)engine_stem_tokens(engine) - 1;
-        engine->places[i] = -1;
+    const struct slot *slot = engine_slot(engine, sequence->slot);
+    int64_t token = sequence->length;
+    int image = slot->images[0];
+    for (int i = 0; i < slot->count; i++)
+        image = peft_bank_prefix_tokens(engine->bank, slot->images[i]) ? slot->images[i] : image;
+    struct plan_prefix *last = n->prefixes ? &plan->prefixes[n->prefixes - 1] : NULL;
+    bool goes_on = last && last->image == image && last->first + last->count == token &&
+                   plan->prefix_sequence[n->prefixes - 1] == row->sequence;
+    if (!goes_on) {
+        plan->prefix_sequence[n->prefixes] = row->sequence;
+        last = &plan->prefixes[n->prefixes++];
+        *last = (struct plan_prefix){.image = image, .first = token, .first_place = n->places};
+    }
+    last->count++;
+    plan->places[n->places++] = extend(engine, sequence, ENGINE_STEM);
+}
+
+/* Runs of rows of one slot. */
+static void add_segment(struct plan *plan, const struct slot *slot, int64_t row) {
+    struct plan_counts *n = &plan->header.counts;
+    struct peft_segment *last = n->segments ? &plan->segments[n->segments - 1] : NULL;
+    if (!slot->count)
+        return;
+    if (!last || last->first_row + last->rows != row || last->count != slot->count ||
+        memcmp(last->images, slot->images, (size_t)slot->count * sizeof *slot->images)) {
+        last = &plan->segments[n->segments++];
+        *last = (struct peft_segment){.first_row = row, .count = slot->count};
+        memcpy(last->images, slot->images, sizeof last->images);
+    }
+    last->rows++;
+}
+
+static struct sample_row sample_row_of(const struct engine_row *row, int64_t position, int64_t first_change) {
+    const struct sampling *s = row->sampling;
+    struct sample_row sample = {.top_p = 1, .repetition_penalty = 1, .top_count = row->top_count};
+    if (!s)
+        return sample;
+    sample.draws = true;
+    sample.temperature = (float)s->temperature;
+    sample.top_p = (float)s->top_p;
+    sample.min_p = (float)s->min_p;
+    sample.top_k = (int32_t)s->top_k;
+    sample.repetition_penalty = (float)s->repetition_penalty;
+    sample.presence_penalty = (float)s->presence_penalty;
+    sample.frequency_penalty = (float)s->frequency_penalty;
+    sample.seed = s->seed;
+    sample.choice = s->choice;
+    sample.position = (uint32_t)position;
+    sample.first_change = (int32_t)first_change;
+    sample.change_count = (int32_t)row->change_count;
+    return sample;
+}
+
+/* `row` of the plan, whose position is `position`, wants logits. */
+static void add_wanted(struct plan *plan, const struct engine_row *from, int64_t row, int64_t position) {
+    struct plan_header *h = &plan->header;
+    int64_t wanted = h->counts.logit_rows++;
+    plan->logit_row[wanted] = (int32_t)row;
+    plan->labels[wanted] = from->label >= 0 ? from->label : 0;
+    plan->sample[wanted] = sample_row_of(from, position + 1, h->counts.changes);
+    h->has_labels |= from->label >= 0;
+    h->draws |= from->sampling != NULL;
+    h->has_top |= from->top_count > 0;
+    if (!from->sampling || !from->change_count)
+        return;
+    memcpy(plan->changes + h->counts.changes, from->changes, (size_t)from->change_count * sizeof *from->changes);
+    h->counts.changes += from->change_count;
+}
+
+static void add_row(struct engine *engine, const struct engine_row *from) {
+    struct plan *plan = &engine->built;
+    struct sequence *sequence = &engine->sequences[from->sequence];
+    const struct slot *slot = engine_slot(engine, sequence->slot);
+    if (sequence->length < slot->prefix_tokens) {
+        add_prefix_row(engine, from);
+        publish_if_full(engine, sequence);
         return;
     }
-    engine->tokens[i] = row->token;
-    engine->positions[i] = (int32_t)sequence->length;
-    engine->places[i] = engine_extend(engine, sequence);
-    if (is_of_vocabulary(engine, row->token)) /* or virtual, which no text repeats */
-        sequence->seen[row->token / 64] |= 1ull << row->token % 64;
+    int64_t row = plan->header.counts.rows++, position = sequence->length;
+    plan->tokens[row] =
+        from->token == ENGINE_STEM ? slot_virtual_id(engine, slot, position - slot->prefix_tokens) : from->token;
+    plan->positions[row] = plan->cached[row] = (int32_t)position;
+    plan->sequence[row] = from->sequence;
+    plan->place[row] = extend(engine, sequence, from->token);
+    add_segment(plan, slot, row);
+    if (from->wants_logits)
+        add_wanted(plan, from, row, position);
+    publish_if_full(engine, sequence);
 }
 
-/* The changes of a row's draw, for the step's list; returns how many. */
-static int32_t put_changes(const struct engine *engine, const struct engine_row *row, struct sample_change *changes) {
-    const uint64_t *seen = engine->sequences[row->sequence].seen;
-    int32_t count = 0;
-    for (int64_t w = 0; row->sampling->repetition_penalty != 1 && w < engine->seen_words; w++)
-        for (uint64_t bits = seen[w]; bits; bits &= bits - 1)
-            changes[count++] = (struct sample_change){.id = (int32_t)(w * 64 + __builtin_ctzll(bits)), .is_seen = true};
-    return count;
-}
-
-static struct sample_row sample_row_of(struct engine *engine, const struct engine_row *row, int64_t position,
-                                       int64_t *change_count) {
-    const struct engine_sampling *s = row->sampling;
-    if (!s)
-        return (struct sample_row){.draws = false};
-    int32_t count = put_changes(engine, row, engine->changes + *change_count), first = (int32_t)*change_count;
-    *change_count += count;
-    return (struct sample_row){
-        .temperature = (float)s->temperature,
-        .top_p = (float)s->top_p,
-        .repetition_penalty = (float)s->repetition_penalty,
-        .top_k = (int32_t)s->top_k,
-        .seed = s->seed,
-        .choice = s->choice,
-        .position = (uint32_t)position,
-        .first_change = first,
-        .change_count = count,
-        .draws = true,
-    };
-}
-
-/* Runs of rows with one adapter slot. */
-static int64_t find_segments(struct engine *engine, const struct engine_row *rows, int64_t count) {
-    int64_t segments = 0;
+/* Pages that sequences of the plan have and no plan has said. */
+static void add_pages(struct engine *engine, const struct engine_row *rows, int64_t count) {
+    struct plan *plan = &engine->built;
     for (int64_t i = 0; i < count; i++) {
-        int slot = engine->sequences[rows[i].sequence].slot;
-        if (slot < 0)
-            continue;
-        struct peft_segment *last = segments ? &engine->segments[segments - 1] : NULL;
-        if (!last || last->first_row + last->rows != i) {
-            last = &engine->segments[segments++];
-            *last = (struct peft_segment){.first_row = i, .count = engine->image_count};
-            memcpy(last->images, engine->images, sizeof last->images);
-        }
-        last->rows++;
+        struct sequence *sequence = &engine->sequences[rows[i].sequence];
+        int64_t pages = (sequence->length + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+        for (; sequence->told < pages; sequence->told++)
+            plan->pages[plan->header.counts.pages++] =
+                (struct plan_page){rows[i].sequence, (int32_t)sequence->told, sequence->pages[sequence->told]};
     }
-    return segments;
 }
 
-/* The results of the wanted rows, from the rank that has them to the others. */
-static int give_results(struct engine *engine, const struct engine_row *rows, int64_t wanted,
-                        struct engine_result *results) {
-    for (int64_t i = 0; i < wanted; i++) {
-        const struct engine_row *row = &rows[engine->logit_row[i]];
-        engine->given[i] = (struct engine_result){
-            .token = row->sampling ? engine->drawn[i] : -1,
-            .logprob = row->sampling ? engine->logprob[i] : 0,
-            .label_logprob = row->label >= 0 ? engine->label_logprob[i] : 0,
-        };
-    }
-    const struct rank_grid *grid = &engine->rank.grid;
-    struct comm_data data = {.send = engine->given,
-                             .receive = engine->given,
-                             .count = wanted * (int64_t)sizeof *engine->given,
-                             .dtype = DTYPE_U8};
-    int status = STATUS_OK;
-    if (engine->holders && wanted)
-        status = comm_broadcast(engine->holders, &data, (grid->pipeline - 1) * grid->tensor);
-    for (int64_t i = 0; i < wanted && !status; i++)
-        results[engine->logit_row[i]] = engine->given[i];
-    return status;
+/* ---- steps ---- */
+
+static struct flight *flight_at(struct engine *engine, int64_t number) {
+    return &engine->flights[number % engine_flights(engine)];
 }
 
-int engine_run_rows(struct engine *engine, const struct engine_row *rows, int64_t count,
-                    struct engine_result *results) {
-    int64_t wanted = 0, change_count = 0;
-    bool has_labels = false, has_sampling = false;
-    for (int64_t i = 0; i < count; i++) {
-        const struct engine_row *row = &rows[i];
-        place_row(engine, row, i);
-        if (!row->wants_logits)
-            continue;
-        engine->logit_row[wanted] = (int32_t)i;
-        engine->labels[wanted] = row->label >= 0 ? row->label : 0;
-        engine->sample[wanted] = sample_row_of(engine, row, engine->positions[i] + 1, &change_count);
-        has_labels |= row->label >= 0;
-        has_sampling |= row->sampling != NULL;
-        wanted++;
-    }
-    struct model_step step = {
-        .rows = count,
-        .tokens = engine->tokens,
-        .positions = engine->positions,
-        .sequence = engine->row_sequence,
-        .cached = engine->positions,
-        .place = engine->places,
-        .sequences = engine->sequence_count,
-        .max_pages = engine->max_pages,
-        .page_table = engine->page_table,
-        .logit_rows = wanted,
-        .logit_row = engine->logit_row,
-        .sample = has_sampling ? engine->sample : NULL,
-        .change_count = change_count,
-        .changes = engine->changes,
-        .labels = has_labels ? engine->labels : NULL,
-    };
-    struct model_step_result result = {
-        .token = engine->drawn, .logprob = engine->logprob, .label_logprob = engine->label_logprob};
-    int status =
-        engine->bank ? peft_bank_step(engine->bank, engine->segments, find_segments(engine, rows, count)) : STATUS_OK;
+static int run(struct engine *engine, struct flight *flight) {
+    bool is_remote = !engine_makes_results(engine) && flight->wanted;
+    int status = is_remote ? engine_expect_results(engine, flight) : STATUS_OK;
     if (!status)
-        status = model_infer(engine->model, &engine->kv, &step, &result);
-    return status ? status : give_results(engine, rows, wanted, results);
+        status = engine_send_plan(engine, &engine->built);
+    engine->made = results_at(flight->results, flight->wanted);
+    return status ? status : engine_run_plan(engine, &engine->built);
+}
+
+int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t count) {
+    int status = check_rows(engine, rows, count);
+    if (!status && engine->submitted - engine->collected >= engine_depth(engine))
+        status = status_fail(STATUS_INVALID, "%d steps are under way already", engine_depth(engine));
+    if (status)
+        return status;
+    struct flight *flight = flight_at(engine, engine->submitted);
+    struct plan_header *header = &engine->built.header;
+    *header = (struct plan_header){.kind = PLAN_STEP};
+    for (int64_t i = 0; i < count; i++) {
+        int64_t wanted = header->counts.logit_rows;
+        add_row(engine, &rows[i]);
+        if (header->counts.logit_rows > wanted)
+            flight->result_row[wanted] = (int32_t)i;
+    }
+    add_pages(engine, rows, count);
+    flight->rows = count;
+    flight->wanted = header->counts.logit_rows;
+    flight->has_top = header->has_top;
+    engine->submitted++;
+    return run(engine, flight);
+}
+
+int engine_collect(struct engine *engine, struct engine_result *results) {
+    if (engine->collected == engine->submitted)
+        return status_fail(STATUS_INVALID, "no step is under way");
+    struct flight *flight = flight_at(engine, engine->collected++);
+    int status = comm_wait(&flight->arriving);
+    struct results_block block = results_at(flight->results, flight->wanted);
+    for (int64_t i = 0; i < flight->wanted && !status; i++)
+        results[flight->result_row[i]] = (struct engine_result){
+            .token = block.token[i],
+            .logprob = block.logprob[i],
+            .label_logprob = block.label_logprob[i],
+            .top_token = flight->has_top ? block.top_token + i * SAMPLE_MAX_TOP : NULL,
+            .top_logprob = flight->has_top ? block.top_logprob + i * SAMPLE_MAX_TOP : NULL,
+        };
+    return status;
 }
 
 int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results) {
-    int status = check_rows(engine, rows, count);
-    return status ? status : engine_run_rows(engine, rows, count, results);
+    int status = engine_submit(engine, rows, count);
+    return status ? status : engine_collect(engine, results);
 }

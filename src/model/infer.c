@@ -20,16 +20,6 @@ size_t model_kv_bytes(const struct model *model, int64_t page_count) {
     return (size_t)model_layers(model) * (size_t)page_count * kv_page_bytes(model);
 }
 
-int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to) {
-    size_t page = kv_page_bytes(model);
-    int status = STATUS_OK;
-    for (int64_t layer = 0; layer < model_layers(model) && !status; layer++) {
-        char *pages = (char *)kv->pages + (size_t)(layer * kv->page_count) * page;
-        status = stream_copy(model->rank->exec.stream, pages + (size_t)to * page, pages + (size_t)from * page, page);
-    }
-    return status;
-}
-
 int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const struct model_prefix_rows *rows) {
     int64_t count = rows->count;
     struct stream *stream = model->rank->exec.stream;
@@ -69,50 +59,77 @@ static int receive_rows(struct model *model, int64_t rows, void *x) {
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
-static int send_rows(struct model *model, int64_t rows, const void *x) {
+/* To the next stage. What the step before sent may still be on its way: the two take turns. */
+static int send_rows(struct model *model, int64_t rows) {
     struct rank *rank = model->rank;
-    int begun = rank_phase_begin(rank);
-    struct comm_data data = {.send = x,
+    struct device_step *step = &model->step;
+    struct comm_data data = {.send = step->out[step->turn],
                              .count = rows * model->options.config.hidden_size,
                              .dtype = model->options.dtype,
                              .stream = rank->exec.stream};
+    if (rank->is_planning)
+        return STATUS_OK;
+    int begun = rank_phase_begin(rank);
     int status =
-        rank->is_planning ? STATUS_OK : comm_send(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline + 1);
+        comm_send_start(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline + 1, &step->sent[step->turn]);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
-/* The blocks, and the logits of the wanted rows in step.logits of the last stage. */
-static int run(const struct pass *pass, int64_t wanted) {
+/* Where the last block writes: to memory that nothing is sent from any more. */
+static int find_out(struct model *model, void **out) {
+    struct device_step *step = &model->step;
+    step->turn = 1 - step->turn;
+    *out = step->out[step->turn];
+    return model->rank->is_planning ? STATUS_OK : comm_wait(&step->sent[step->turn]);
+}
+
+int model_infer_end(struct model *model) {
+    int status = STATUS_OK;
+    for (int i = 0; i < 2; i++) {
+        int waited = comm_wait(&model->step.sent[i]);
+        status = status ? status : waited;
+    }
+    return status;
+}
+
+static int run_blocks(const struct pass *pass) {
     struct model *model = pass->model;
     const struct model_stash *stash = pass->stash;
-    const struct device_step *step = pass->step;
     int64_t layers = pass->chunk->count;
-    int status = model->share.has_embedding ? embedding_pass_forward(pass, stash->saved[0].x)
+    void *last = stash->x_last;
+    int status = model->share.has_head ? STATUS_OK : find_out(model, &last);
+    if (!status)
+        status = model->share.has_embedding ? embedding_pass_forward(pass, stash->saved[0].x)
                                             : receive_rows(model, pass->rows, stash->saved[0].x);
     for (int64_t layer = 0; layer < layers && !status; layer++) {
         struct block_pass block = {
             .pass = pass,
             .layer = pass->chunk->first + layer,
             .saved = &stash->saved[layer],
-            .out = layer + 1 == layers ? stash->x_last : stash->saved[layer + 1].x,
+            .out = layer + 1 == layers ? last : stash->saved[layer + 1].x,
         };
         status = block_forward(&block);
     }
-    if (!status && !model->share.has_head)
-        return send_rows(model, pass->rows, stash->x_last);
-    if (status || wanted == 0)
-        return status;
-    status = rank_run(model->rank, PHASE_REST, gather_rows, wanted, model->options.config.hidden_size,
-                      model->options.dtype, stash->x_last, step->logit_row, step->rows);
+    return status || model->share.has_head ? status : send_rows(model, pass->rows);
+}
+
+/* ---- the head ---- */
+
+/* Wanted rows [first, first + count) of the step: their logits, in step.logits. */
+static int make_logits(const struct pass *pass, int64_t first, int64_t count) {
+    struct model *model = pass->model;
+    const struct device_step *step = pass->step;
+    int status = rank_run(model->rank, PHASE_REST, gather_rows, count, model->options.config.hidden_size,
+                          model->options.dtype, pass->stash->x_last, step->logit_row + first, step->rows);
     if (!status)
-        status = norm_forward(model, &model->final_norm, wanted, step->rows, step->rows, NULL, NULL);
+        status = norm_forward(model, &model->final_norm, count, step->rows, step->rows, NULL, NULL);
     struct linear_call head = {
         .rank = model->rank,
         .store = &model->store,
         .hooks = hook_table_list(NULL, 0, ATTACH_QKV),
         .dtype = model->options.dtype,
         .y_dtype_is_fp32 = true, /* log-probabilities deserve more than 8 bits */
-        .rows = wanted,
+        .rows = count,
         .x = step->rows,
         .y = step->logits,
         .y_stride = model->share.vocab_stride,
@@ -120,37 +137,101 @@ static int run(const struct pass *pass, int64_t wanted) {
     return status ? status : linear_forward(&model->head, &head);
 }
 
-/* Drawing for rows [first, first + count) of those that are wanted, from `logits` of the whole vocabulary. */
+static int find_label_losses(const struct pass *pass, int64_t first, int64_t count) {
+    struct model *model = pass->model;
+    struct cross_entropy call = {
+        .rows = count,
+        .vocab = model->share.vocab,
+        .first_label = model->share.first_token,
+        .stride = model->share.vocab_stride,
+        .type = DTYPE_F32,
+        .logits = model->step.logits,
+        .labels = pass->batch->head.labels + first,
+        .loss = model->step.label_loss + first,
+    };
+    return model->rank->grid.tensor > 1 ? head_join_loss(model, &call, false)
+                                        : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
+}
+
+/* Drawing for the chunk's rows, from `logits` of the whole vocabulary. */
 static struct sample sample_call(const struct model *model, int64_t first, int64_t count, const float *logits) {
+    const struct device_step *step = &model->step;
     return (struct sample){
         .rows = count,
         .vocab = model->options.config.vocab_size,
         .stride = model->share.whole_vocab_stride,
         .type = DTYPE_F32,
         .logits = logits,
-        .row = model->step.sample + first,
-        .changes = model->step.changes,
-        .token = model->step.drawn + first,
-        .logprob = model->step.logprob + first,
+        .row = step->sample + first,
+        .changes = step->changes,
+        .token = step->drawn + first,
+        .logprob = step->logprob + first,
+        .top_token = step->top_token ? step->top_token + first * SAMPLE_MAX_TOP : NULL,
+        .top_logprob = step->top_token ? step->top_logprob + first * SAMPLE_MAX_TOP : NULL,
     };
 }
 
-/* One row's logits of every tensor rank, to the first one's `whole` [V]. */
-static int collect_row(struct model *model, const float *own, float *whole) {
+/* The vocabulary is cut over the tensor ranks. top-k and top-p need the whole one, and the draw must be that of a rank
+ * alone, bit for bit: each rank's columns of the chunk go to the first tensor rank, in one message. */
+static int collect_logits(struct model *model, int64_t count) {
     struct rank *rank = model->rank;
     struct stream *stream = rank->exec.stream;
-    int64_t V = model->options.config.vocab_size;
-    struct comm_data data = {.send = own, .count = model->share.vocab, .dtype = DTYPE_F32, .stream = stream};
-    if (rank->place.tensor > 0)
-        return comm_send(rank->tensor, &data, 0);
-    int status = stream_copy(stream, whole, own, (size_t)model->share.vocab * sizeof *whole);
-    for (int t = 1; t < rank->grid.tensor && !status; t++) {
+    const struct device_step *step = &model->step;
+    int64_t V = model->options.config.vocab_size, whole_stride = model->share.whole_vocab_stride;
+    int status = STATUS_OK;
+    if (rank->place.tensor > 0) {
+        struct comm_data own = {
+            .send = step->logits, .count = count * model->share.vocab_stride, .dtype = DTYPE_F32, .stream = stream};
+        return comm_send(rank->tensor, &own, 0);
+    }
+    for (int t = 0; t < rank->grid.tensor && !status; t++) {
         int64_t first = param_share(V, t, rank->grid.tensor), end = param_share(V, t + 1, rank->grid.tensor);
-        data = (struct comm_data){.receive = whole + first, .count = end - first, .dtype = DTYPE_F32, .stream = stream};
-        status = comm_receive(rank->tensor, &data, t);
+        int64_t stride = model_vocab_stride(end - first);
+        struct comm_data other = {
+            .receive = step->arrived, .count = count * stride, .dtype = DTYPE_F32, .stream = stream};
+        if (t > 0)
+            status = comm_receive(rank->tensor, &other, t);
+        struct copy_call copy = {.kind = COPY_ON_DEVICE,
+                                 .to = step->whole + first,
+                                 .from = t > 0 ? step->arrived : step->logits,
+                                 .rows = (size_t)count,
+                                 .bytes = (size_t)(end - first) * sizeof(float),
+                                 .to_stride = (size_t)whole_stride * sizeof(float),
+                                 .from_stride = (size_t)stride * sizeof(float)};
+        if (!status)
+            status = stream_copy_rows(stream, &copy);
     }
     return status;
 }
+
+static int draw(struct model *model, int64_t first, int64_t count) {
+    struct rank *rank = model->rank;
+    bool is_cut = rank->grid.tensor > 1;
+    struct sample call = sample_call(model, first, count, is_cut ? model->step.whole : model->step.logits);
+    int status = STATUS_OK;
+    if (is_cut) {
+        int begun = rank_phase_begin(rank);
+        status = rank_phase_end(rank, PHASE_COMM, begun, collect_logits(model, count));
+    }
+    return status || rank->place.tensor > 0 ? status : rank_run(rank, PHASE_REST, sample, &call);
+}
+
+/* What is asked of the wanted rows, so many at a time: logits of all of them never exist. */
+static int run_head(const struct pass *pass, const struct model_step *step) {
+    struct model *model = pass->model;
+    int status = STATUS_OK;
+    for (int64_t first = 0; first < step->logit_rows && !status; first += STEP_CHUNK_ROWS) {
+        int64_t left = step->logit_rows - first, count = left < STEP_CHUNK_ROWS ? left : STEP_CHUNK_ROWS;
+        status = make_logits(pass, first, count);
+        if (!status && step->labels)
+            status = find_label_losses(pass, first, count);
+        if (!status && step->sample)
+            status = draw(model, first, count);
+    }
+    return status;
+}
+
+/* ---- a step ---- */
 
 /* A pass of so many rows through the one chunk. */
 static struct pass pass_of(struct model *model, const struct model_kv *kv, int64_t rows) {
@@ -171,25 +252,68 @@ int model_plan_step(struct model *model, int64_t rows) {
     struct model_kv kv = {.page_count = 1};
     struct pass pass = pass_of(model, &kv, rows);
     pass.max_pages = model->options.max_pages;
-    int status = run(&pass, wanted);
-    if (model->rank->grid.tensor > 1 && wanted > DRAW_CHUNK_ROWS)
-        wanted = DRAW_CHUNK_ROWS;
+    wanted = wanted < STEP_CHUNK_ROWS ? wanted : STEP_CHUNK_ROWS;
+    int status = run_blocks(&pass);
+    if (!status && model->share.has_head && wanted)
+        status = make_logits(&pass, 0, wanted);
     struct sample call = sample_call(model, 0, wanted, NULL);
-    bool draws = model->share.has_head && model->rank->place.tensor == 0;
+    bool draws = model->share.has_head && wanted && model->rank->place.tensor == 0;
     return status || !draws ? status : rank_run_scratch(model->rank, PHASE_REST, sample, &call);
 }
 
-static int upload_step(struct model *model, const struct model_step *step) {
+static int check_step(const struct model *model, const struct model_step *step) {
     const struct model_options *o = &model->options;
-    if (step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->max_logit_rows ||
-        step->sequences > o->max_sequences || step->max_pages > o->max_pages ||
-        step->change_count > model_max_changes(&o->config, o->max_logit_rows))
-        return status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for");
+    return step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->max_logit_rows ||
+                   step->changed_rows > o->max_sequences || step->change_count > o->max_changes
+               ? status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for")
+               : STATUS_OK;
+}
+
+/* Rows of the page table that are new, to their places in the device's. */
+static int update_page_table(struct model *model, const struct model_step *step, const int32_t *rows) {
+    int64_t pages = model->options.max_pages;
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < step->changed_rows && !status; i++)
+        status = stream_copy(model->rank->exec.stream, model->step.page_table + step->changed_row[i] * pages,
+                             rows + i * pages, (size_t)pages * sizeof(int32_t));
+    return status;
+}
+
+static const int32_t *add_changed_rows(struct upload *upload, const struct model *model,
+                                       const struct model_step *step) {
+    size_t bytes = (size_t)model->options.max_pages * sizeof(int32_t);
+    char *to = upload_take(upload, (size_t)step->changed_rows * bytes);
+    for (int64_t i = 0; i < step->changed_rows; i++)
+        memcpy(to + (size_t)i * bytes, step->page_table + step->changed_row[i] * model->options.max_pages, bytes);
+    return upload_place(upload, to);
+}
+
+static void add_wanted(struct upload *upload, struct model *model, const struct model_step *step) {
+    struct device_step *device = &model->step;
+    size_t wanted = (size_t)step->logit_rows;
+    device->logit_row = upload_add(upload, step->logit_row, wanted * sizeof(int32_t));
+    if (step->labels)
+        model_stash(model, 0)->batch.head.labels = upload_add(upload, step->labels, wanted * sizeof(int32_t));
+    if (step->sample)
+        device->sample = upload_add(upload, step->sample, wanted * sizeof *step->sample);
+    device->changes = NULL;
+    if (step->sample && step->change_count)
+        device->changes = upload_add(upload, step->changes, (size_t)step->change_count * sizeof *step->changes);
+    device->drawn = device->results;
+    device->logprob = (float *)device->results + wanted;
+    device->label_loss = device->logprob + wanted;
+    device->top_token = step->sample && step->has_top ? (int32_t *)(device->label_loss + wanted) : NULL;
+    device->top_logprob = device->label_loss + wanted + wanted * SAMPLE_MAX_TOP;
+}
+
+static int upload_step(struct model *model, const struct model_step *step) {
     struct device_step *device = &model->step;
     struct device_batch *batch = &model_stash(model, 0)->batch;
     struct upload *upload = &model->upload;
-    size_t rows = (size_t)step->rows * sizeof(int32_t), wanted = (size_t)step->logit_rows * sizeof(int32_t);
-    int status = upload_begin(upload, device->block);
+    size_t rows = (size_t)step->rows * sizeof(int32_t);
+    int status = check_step(model, step);
+    if (!status)
+        status = upload_begin(upload, device->block);
     if (status)
         return status;
     batch->tokens = upload_add(upload, step->tokens, rows);
@@ -197,98 +321,51 @@ static int upload_step(struct model *model, const struct model_step *step) {
     device->sequence = upload_add(upload, step->sequence, rows);
     device->cached = upload_add(upload, step->cached, rows);
     device->place = upload_add(upload, step->place, rows);
-    device->page_table =
-        upload_add(upload, step->page_table, (size_t)(step->sequences * step->max_pages) * sizeof(int32_t));
-    if (model->share.has_head && wanted) {
-        device->logit_row = upload_add(upload, step->logit_row, wanted);
-        if (step->labels)
-            batch->head.labels = upload_add(upload, step->labels, wanted);
-        if (step->sample)
-            device->sample = upload_add(upload, step->sample, (size_t)step->logit_rows * sizeof *step->sample);
-        if (step->change_count)
-            device->changes = upload_add(upload, step->changes, (size_t)step->change_count * sizeof *step->changes);
-        device->drawn = device->results;
-        device->logprob = (float *)device->results + step->logit_rows;
-        device->label_loss = device->logprob + step->logit_rows;
-    }
-    return upload_end(upload, model->rank->exec.stream);
+    const int32_t *changed = add_changed_rows(upload, model, step);
+    if (model->share.has_head && step->logit_rows)
+        add_wanted(upload, model, step);
+    status = upload_end(upload, model->rank->exec.stream);
+    return status ? status : update_page_table(model, step, changed);
 }
 
-static int find_label_losses(const struct pass *pass, int64_t rows) {
-    struct model *model = pass->model;
-    struct cross_entropy call = {
-        .rows = rows,
-        .vocab = model->share.vocab,
-        .first_label = model->share.first_token,
-        .stride = model->share.vocab_stride,
-        .type = DTYPE_F32,
-        .logits = model->step.logits,
-        .labels = pass->batch->head.labels,
-        .loss = model->step.label_loss,
-    };
-    return model->rank->grid.tensor > 1 ? head_join_loss(model, &call, false)
-                                        : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
+static bool has_results(const struct model *model, const struct model_step *step) {
+    return model->share.has_head && step->logit_rows && (step->labels || step->sample);
 }
 
-/* The vocabulary is cut over the tensor ranks. top-k and top-p need the whole one, and the draw must be that of a rank
- * alone, bit for bit: the few rows that are drawn for go to the first tensor rank. */
-static int draw_from_parts(struct model *model, int64_t wanted) {
-    struct rank *rank = model->rank;
-    int status = STATUS_OK;
-    for (int64_t first = 0; first < wanted && !status; first += DRAW_CHUNK_ROWS) {
-        int64_t count = wanted - first < DRAW_CHUNK_ROWS ? wanted - first : DRAW_CHUNK_ROWS;
-        int begun = rank_phase_begin(rank);
-        for (int64_t i = 0; i < count && !status; i++)
-            status = collect_row(model, model->step.logits + (first + i) * model->share.vocab_stride,
-                                 rank->place.tensor ? NULL : model->step.whole + i * model->share.whole_vocab_stride);
-        status = rank_phase_end(rank, PHASE_COMM, begun, status);
-        struct sample call = sample_call(model, first, count, model->step.whole);
-        if (!status && rank->place.tensor == 0)
-            status = rank_run(rank, PHASE_REST, sample, &call);
-    }
+int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step) {
+    struct pass pass = pass_of(model, kv, step->rows);
+    pass.max_pages = model->options.max_pages;
+    int status = upload_step(model, step);
+    if (!status)
+        status = run_blocks(&pass);
+    if (!status && model->share.has_head)
+        status = run_head(&pass, step);
+    param_check_returned(&model->store, "a step of inference");
     return status;
 }
 
-static int draw(struct model *model, int64_t rows) {
-    struct sample call = sample_call(model, 0, rows, model->step.logits);
-    return model->rank->grid.tensor > 1 ? draw_from_parts(model, rows)
-                                        : rank_run(model->rank, PHASE_REST, sample, &call);
-}
-
-/* In one copy, which waits for the step. */
-static int fetch_results(struct model *model, const struct model_step *step, const struct model_step_result *result) {
+int model_infer_results(struct model *model, const struct model_step *step, const struct model_step_result *result) {
     struct stream *stream = model->rank->exec.stream;
-    int64_t rows = step->logit_rows;
-    int status = stream_copy_to_host(stream, model->step.fetched, model->step.results, model_results_bytes(rows));
+    size_t rows = (size_t)step->logit_rows;
+    bool has_top = step->sample && step->has_top;
+    if (!has_results(model, step))
+        return stream_wait(stream);
+    int status = stream_copy_to_host(stream, model->step.fetched, model->step.results,
+                                     model_results_bytes((int64_t)rows, has_top));
     if (!status)
         status = stream_wait(stream);
     if (status)
         return status;
-    const float *logprob = (const float *)model->step.fetched + rows, *label_loss = logprob + rows;
-    if (step->sample) {
-        memcpy(result->token, model->step.fetched, (size_t)rows * sizeof *result->token);
-        if (result->logprob)
-            memcpy(result->logprob, logprob, (size_t)rows * sizeof *logprob);
+    const int32_t *token = model->step.fetched;
+    const float *logprob = (const float *)token + rows, *label_loss = logprob + rows;
+    for (size_t i = 0; i < rows; i++) {
+        result->token[i] = step->sample ? token[i] : -1;
+        result->logprob[i] = step->sample ? logprob[i] : 0;
+        result->label_logprob[i] = step->labels ? -label_loss[i] : 0;
     }
-    for (int64_t i = 0; i < rows && step->labels; i++)
-        result->label_logprob[i] = -label_loss[i];
+    if (has_top) {
+        memcpy(result->top_token, label_loss + rows, rows * SAMPLE_MAX_TOP * sizeof(int32_t));
+        memcpy(result->top_logprob, label_loss + rows + rows * SAMPLE_MAX_TOP, rows * SAMPLE_MAX_TOP * sizeof(float));
+    }
     return STATUS_OK;
-}
-
-int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step,
-                const struct model_step_result *result) {
-    struct pass pass = pass_of(model, kv, step->rows);
-    pass.max_pages = step->max_pages;
-    int status = upload_step(model, step);
-    if (!status)
-        status = run(&pass, step->logit_rows);
-    param_check_returned(&model->store, "a step of inference");
-    bool has_results = model->share.has_head && step->logit_rows && (step->labels || step->sample);
-    if (!status && has_results && step->labels)
-        status = find_label_losses(&pass, step->logit_rows);
-    if (!status && has_results && step->sample)
-        status = draw(model, step->logit_rows);
-    if (status)
-        return status;
-    return has_results ? fetch_results(model, step, result) : stream_wait(model->rank->exec.stream);
 }

@@ -11,6 +11,8 @@ enum { HEAD_CHUNK_ROWS = 512 };
  * number of rows has to be prepared, so there are only HEAD_CHUNK_ROWS / HEAD_ROWS_MULTIPLE numbers. */
 enum { HEAD_ROWS_MULTIPLE = 64 };
 
+enum { VOCAB_STRIDE_MULTIPLE = 64 };
+
 struct norm_params {
     int gain, bias;
 };
@@ -60,23 +62,31 @@ struct device_batch {
     struct head_rows head;
 };
 
-/* A vocabulary that is cut over ranks is put together for drawing: so many rows at a time. */
-enum { DRAW_CHUNK_ROWS = 16 };
+/* The head of a step works on so many rows at a time. */
+enum { STEP_CHUNK_ROWS = 64 };
 
 /* Where a step of inference has its arrays. Those without a size come from the host, and are of the step that was
  * uploaded last. */
 struct device_step {
     void *block;
-    int32_t *sequence, *cached, *place, *page_table, *logit_row;
+    int32_t *sequence, *cached, *place, *logit_row;
+    int32_t *page_table; /* [max_sequences, max_pages] of all steps so far */
     struct sample_row *sample;
-    struct sample_change *changes;
-    void *results; /* [max_logit_rows] of each of these, one after the other as the step has rows */
+    struct sample_change *changes; /* NULL: none */
+    void *results;                 /* [max_logit_rows] of each of these, one after the other as the step has rows */
     int32_t *drawn;
     float *logprob, *label_loss;
-    float *logits; /* [max_logit_rows, vocab_stride] */
-    void *rows;    /* [max_logit_rows, C] gathered */
-    float *whole;  /* [DRAW_CHUNK_ROWS, whole_vocab_stride] of all tensor ranks, on the first of them */
-    void *fetched; /* host: the results */
+    int32_t *top_token; /* [.., SAMPLE_MAX_TOP]; NULL: the step has none */
+    float *top_logprob;
+    float *logits;  /* [STEP_CHUNK_ROWS, vocab_stride] */
+    void *rows;     /* [STEP_CHUNK_ROWS, C] gathered */
+    float *whole;   /* [STEP_CHUNK_ROWS, whole_vocab_stride] of all tensor ranks, on the first of them */
+    float *arrived; /* [STEP_CHUNK_ROWS, the widest other rank's vocab_stride] there, too */
+    void *fetched;  /* host: the results */
+    /* A stage before the last: what goes to the next one, by turns. */
+    void *out[2]; /* [N, C] */
+    struct comm_request sent[2];
+    int turn;
 };
 
 /* Where a chunk's activations of one micro batch stand until their backward. */
@@ -210,9 +220,15 @@ bool model_keeps(const struct model *model, const struct model_chunk *chunk, int
 void model_place_activations(struct model *model, struct arena *arena);
 /* Bytes of the blocks that a pass or a step uploads into. */
 size_t model_upload_bytes(const struct model *model);
-/* Bytes of what so many rows of a step give: the token drawn, its log-probability, the loss of the label. */
-static inline size_t model_results_bytes(int64_t rows) {
-    return (size_t)rows * (sizeof(int32_t) + 2 * sizeof(float));
+/* Bytes of what so many rows of a step give: the token drawn, its log-probability, the loss of the label; where asked
+ * for the likeliest tokens and their log-probabilities. */
+static inline size_t model_results_bytes(int64_t rows, bool has_top) {
+    return (size_t)rows *
+           (sizeof(int32_t) + 2 * sizeof(float) + (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
+}
+/* The row stride of logits of so many tokens. */
+static inline int64_t model_vocab_stride(int64_t tokens) {
+    return (tokens + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
 }
 
 /* clear.c */

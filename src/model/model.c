@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VOCAB_STRIDE_MULTIPLE = 64 };
-
 /* ---- opening ---- */
 
 static int find(const struct model *model, int64_t layer, const char *text) {
@@ -77,10 +75,8 @@ static int cut(struct model *model) {
     model->share.first_head = t * model->share.widths.heads;
     model->share.first_token = param_share(c->vocab_size, t, tensors);
     model->share.vocab = param_share(c->vocab_size, t + 1, tensors) - model->share.first_token;
-    model->share.vocab_stride =
-        (model->share.vocab + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
-    model->share.whole_vocab_stride =
-        (c->vocab_size + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
+    model->share.vocab_stride = model_vocab_stride(model->share.vocab);
+    model->share.whole_vocab_stride = model_vocab_stride(c->vocab_size);
     return STATUS_OK;
 }
 
@@ -261,7 +257,7 @@ static int allocate(struct model *model, const struct model_plan *plan) {
     model_place_activations(model, &arena);
     status = upload_open(&model->upload, model->rank->device, model_upload_bytes(model));
     if (!status && model->options.use == MODEL_INFER)
-        status = device_host_alloc(model->rank->device, model_results_bytes(model->options.max_logit_rows),
+        status = device_host_alloc(model->rank->device, model_results_bytes(model->options.max_logit_rows, true),
                                    &model->step.fetched);
     if (!status)
         status = model_upload_cleared(model);

@@ -56,6 +56,7 @@ struct model_options {
     int partial_stashes;
     int layer_shards;                 /* MODEL_TRAIN: as in struct param_store_options */
     int64_t max_logit_rows;           /* MODEL_INFER: rows whose logits one step may want */
+    int64_t max_changes;              /* MODEL_INFER: of logits, of all rows of a step */
     int64_t max_sequences, max_pages; /* MODEL_INFER: of a step's page table */
     const struct hook_table *hooks;   /* or NULL; must outlive the model */
 };
@@ -178,20 +179,25 @@ struct model_step {
     const int32_t *sequence;  /* [N] row of page_table */
     const int32_t *cached;    /* [N] index of the row in its sequence's cache: it sees 0 .. cached[i] */
     const int32_t *place;     /* [N] page * KV_PAGE_TOKENS + token inside; where its key and value go; -1: nowhere */
-    int64_t sequences, max_pages;
-    const int32_t *page_table; /* [sequences, max_pages] */
+    /* Rows of the page table that are not as in the step before, at most max_sequences. */
+    int64_t changed_rows;
+    const int32_t *changed_row; /* [changed_rows] each once */
+    const int32_t *page_table;  /* [max_sequences, max_pages] */
     int64_t logit_rows;
-    const int32_t *logit_row;            /* [logit_rows] rows whose logits are wanted */
-    const struct sample_row *sample;     /* [logit_rows] how to draw, or NULL: no drawing */
-    int64_t change_count;                /* at most model_max_changes */
-    const struct sample_change *changes; /* [change_count] that the sample rows name */
-    const int32_t *labels;               /* [logit_rows] or NULL: also give log p(label) */
+    const int32_t *logit_row;        /* [logit_rows] rows whose logits are wanted */
+    const struct sample_row *sample; /* [logit_rows] how to draw, or NULL: no drawing */
+    int64_t change_count;            /* of logits: sample[i] says which are row i's */
+    const struct sample_change *changes;
+    bool has_top;          /* with sample: some row asks for the likeliest tokens */
+    const int32_t *labels; /* [logit_rows] or NULL: also give log p(label) */
 };
 
 struct model_step_result {
-    int32_t *token;       /* [logit_rows] drawn; needs step->sample */
-    float *logprob;       /* [logit_rows] of the drawn token */
-    float *label_logprob; /* [logit_rows] of step->labels */
+    int32_t *token;       /* [logit_rows] drawn; -1: none */
+    float *logprob;       /* [logit_rows] of the drawn token; 0 where there is none */
+    float *label_logprob; /* [logit_rows] of step->labels; 0 where there are none */
+    int32_t *top_token;   /* [logit_rows, SAMPLE_MAX_TOP] where the step has_top: the likeliest first, -1 behind them */
+    float *top_logprob;
 };
 
 /* KV cache of this rank's layers and heads: one block, which the caller allocates on the device, [layers][page_count]
@@ -209,15 +215,13 @@ struct model_prefix_rows {
     const int32_t *place; /* [count] */
 };
 int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const struct model_prefix_rows *rows);
-/* Copies a page of every layer. */
-int model_kv_copy_page(struct model *model, const struct model_kv *kv, int32_t from, int32_t to);
-/* The most changes that the draws of one step have together: for each of so many rows as many as there are positions,
- * and some more. */
-int64_t model_max_changes(const struct model_config *config, int64_t max_logit_rows);
-/* One step, which all ranks of the model make together; results arrive in host memory, at the first tensor rank of the
- * last stage.
- * Waits for the stream. Nothing is allocated. */
-int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step,
-                const struct model_step_result *result);
+/* One step, which all ranks of the model make together; the step's arrays are the caller's again when it returns. A
+ * stage goes on to the next step as soon as its own work is done. Nothing is allocated. */
+int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step);
+/* Waits for the step, the last one, and gives its results, at the first tensor rank of the last stage; others get
+ * nothing. */
+int model_infer_results(struct model *model, const struct model_step *step, const struct model_step_result *result);
+/* Behind the last step: waits until what was sent to the next stage has arrived. */
+int model_infer_end(struct model *model);
 
 #endif

@@ -6,14 +6,8 @@ static void place_batch(const struct model *model, struct arena *arena, struct d
     batch->block = model->options.use == MODEL_INFER ? NULL : arena_take(arena, model_upload_bytes(model));
 }
 
-enum { MORE_CHANGES = 512 }; /* of a row, besides one for each position */
-
 static size_t rounded(size_t bytes) {
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-}
-
-int64_t model_max_changes(const struct model_config *config, int64_t max_logit_rows) {
-    return max_logit_rows * (config->max_position_embeddings + MORE_CHANGES);
 }
 
 size_t model_upload_bytes(const struct model *model) {
@@ -21,10 +15,10 @@ size_t model_upload_bytes(const struct model *model) {
     size_t rows = rounded((size_t)o->max_rows * 4), wanted = rounded((size_t)o->max_logit_rows * 4);
     if (o->use != MODEL_INFER) /* tokens, positions, sample, token, labels, loss_weight, source, place; segment_start */
         return 8 * rows + rounded((size_t)(o->max_rows + 1) * sizeof(int64_t));
-    size_t changes = rounded((size_t)model_max_changes(&o->config, o->max_logit_rows) * sizeof(struct sample_change));
-    /* tokens, positions, sequence, cached, place; page_table; logit_row, labels; sample, changes */
+    /* tokens, positions, sequence, cached, place; rows of the page table; logit_row, labels; sample, changes */
     return 5 * rows + rounded((size_t)(o->max_sequences * o->max_pages) * 4) + 2 * wanted +
-           rounded((size_t)o->max_logit_rows * sizeof(struct sample_row)) + (model->share.has_head ? changes : 0);
+           rounded((size_t)o->max_logit_rows * sizeof(struct sample_row)) +
+           rounded((size_t)o->max_changes * sizeof(struct sample_change));
 }
 
 static size_t stream_bytes(const struct model *model) {
@@ -229,18 +223,25 @@ static void place_gradients(struct model *model, struct arena *arena) {
 static void place_step(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     struct device_step *step = &model->step;
-    size_t wanted = (size_t)o->max_logit_rows;
+    size_t wanted = (size_t)(o->max_logit_rows < STEP_CHUNK_ROWS ? o->max_logit_rows : STEP_CHUNK_ROWS);
     step->block = arena_take(arena, model_upload_bytes(model));
+    step->page_table = arena_take(arena, (size_t)(o->max_sequences * o->max_pages) * sizeof(int32_t));
+    for (int i = 0; i < 2 && !model->share.has_head; i++)
+        step->out[i] = arena_take(arena, stream_bytes(model));
     if (!model->share.has_head)
         return;
-    step->results = arena_take(arena, model_results_bytes(o->max_logit_rows));
+    step->results = arena_take(arena, model_results_bytes(o->max_logit_rows, true));
     step->logits = arena_take(arena, wanted * (size_t)model->share.vocab_stride * sizeof(float));
     step->rows = arena_take(arena, wanted * (size_t)o->config.hidden_size * dtype_bytes(o->dtype));
-    if (model->rank->grid.tensor > 1)
-        place_parts(model, arena, wanted);
-    if (model->rank->grid.tensor > 1 && model->rank->place.tensor == 0)
-        step->whole = arena_take(arena, (wanted < DRAW_CHUNK_ROWS ? wanted : DRAW_CHUNK_ROWS) *
-                                            (size_t)model->share.whole_vocab_stride * sizeof(float));
+    if (model->rank->grid.tensor == 1)
+        return;
+    place_parts(model, arena, wanted);
+    if (model->rank->place.tensor > 0)
+        return;
+    int64_t widest =
+        model_vocab_stride((o->config.vocab_size + model->rank->grid.tensor - 1) / model->rank->grid.tensor);
+    step->whole = arena_take(arena, wanted * (size_t)model->share.whole_vocab_stride * sizeof(float));
+    step->arrived = arena_take(arena, wanted * (size_t)widest * sizeof(float));
 }
 
 void model_place_activations(struct model *model, struct arena *arena) {

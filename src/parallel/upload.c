@@ -28,10 +28,18 @@ int upload_begin(struct upload *upload, void *block) {
     return event_wait(upload->has_arrived[upload->turn]);
 }
 
+void *upload_take(struct upload *upload, size_t bytes) {
+    return arena_take(&upload->arena, bytes);
+}
+
+void *upload_place(const struct upload *upload, const void *taken) {
+    return upload->block + ((const char *)taken - (const char *)upload->host[upload->turn]);
+}
+
 void *upload_add(struct upload *upload, const void *from, size_t bytes) {
-    char *at = arena_take(&upload->arena, bytes);
-    memcpy(at, from, bytes);
-    return upload->block + (at - (char *)upload->host[upload->turn]);
+    void *taken = upload_take(upload, bytes);
+    memcpy(taken, from, bytes);
+    return upload_place(upload, taken);
 }
 
 int upload_end(struct upload *upload, struct stream *stream) {

@@ -21,6 +21,9 @@ struct upload {
 int upload_open(struct upload *upload, struct device *device, size_t bytes);
 void upload_close(struct upload *upload);
 int upload_begin(struct upload *upload, void *block);
+/* Memory of the host for an array, to be filled before the end; and the place that it will have. */
+void *upload_take(struct upload *upload, size_t bytes);
+void *upload_place(const struct upload *upload, const void *taken);
 void *upload_add(struct upload *upload, const void *from, size_t bytes);
 int upload_end(struct upload *upload, struct stream *stream);
 

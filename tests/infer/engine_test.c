@@ -88,7 +88,7 @@ static void prefill(struct engine *engine, int text, int count, float *logprobs)
     test_ok(engine_step(engine, rows, count, results));
     for (int i = 0; i < count; i++)
         logprobs[i] = results[i].label_logprob;
-    engine_sequence_free(engine, sequence);
+    engine_sequence_close(engine, sequence);
 }
 
 static void cached_equals_uncached(void **state) {
@@ -124,7 +124,7 @@ static void a_rows_bits_do_not_depend_on_other_rows(void **state) {
             test_ok(engine_step(engine, &row, 1, &result));
             assert_memory_equal(&result.label_logprob, &whole[0][i], sizeof(float));
         }
-        engine_sequence_free(engine, sequence);
+        engine_sequence_close(engine, sequence);
         int sequences[3], done[3] = {0};
         for (int text = 0; text < 3; text++)
             sequences[text] = engine_sequence_new(engine);
@@ -145,37 +145,77 @@ static void a_rows_bits_do_not_depend_on_other_rows(void **state) {
                     assert_memory_equal(&results[row++].label_logprob, &whole[text][i], sizeof(float));
         }
         for (int text = 0; text < 3; text++)
-            engine_sequence_free(engine, sequences[text]);
+            engine_sequence_close(engine, sequences[text]);
         engine_close(engine);
         engine_close(single);
     }
 }
 
-static void a_fork_goes_on_like_its_parent(void **state) {
+/* A text whose beginning another has computed: its own rows have the bits of the whole text's. */
+static void a_found_beginning_gives_the_same_bits(void **state) {
     (void)state;
-    struct engine *engine = open_engine(PRECISION_FP32, 2);
-    float whole[T];
-    prefill(engine, 1, T, whole);
-    for (int at = 1; at < T; at += 5) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        struct engine *engine = open_engine(precision, 2);
+        float whole[T];
+        int32_t tokens[T];
         struct engine_row rows[T];
         struct engine_result results[T];
-        int parent = engine_sequence_new(engine);
-        for (int i = 0; i < at; i++)
-            rows[i] = row_of(parent, 1, i);
-        test_ok(engine_step(engine, rows, at, results));
-        int child = engine_sequence_fork(engine, parent);
-        assert_true(child >= 0);
-        assert_int_equal(engine_sequence_length(engine, child), at);
-        struct engine_row other = row_of(parent, 2, at); /* the parent takes another way: the child must not see it */
-        test_ok(engine_step(engine, &other, 1, results));
-        engine_sequence_free(engine, parent);
-        for (int i = at; i < T; i++)
-            rows[i - at] = row_of(child, 1, i);
-        test_ok(engine_step(engine, rows, T - at, results));
-        for (int i = at; i < T; i++)
-            assert_memory_equal(&results[i - at].label_logprob, &whole[i], sizeof(float));
-        engine_sequence_free(engine, child);
+        int64_t cached;
+        for (int i = 0; i < T; i++)
+            tokens[i] = token_at(1, i);
+        struct engine_text text = {.slot = -1, .tokens = tokens, .count = T, .reads_cache = true};
+        int first = engine_sequence_open(engine, &text, &cached);
+        assert_int_equal(cached, 0);
+        engine_sequence_close(engine, first);
+        prefill(engine, 1, T, whole);
+        int sequence = engine_sequence_open(engine, &text, &cached);
+        assert_int_equal(cached, KV_PAGE_TOKENS);
+        for (int i = KV_PAGE_TOKENS; i < T; i++)
+            rows[i - KV_PAGE_TOKENS] = row_of(sequence, 1, i);
+        test_ok(engine_step(engine, rows, T - KV_PAGE_TOKENS, results));
+        for (int i = KV_PAGE_TOKENS; i < T; i++)
+            assert_memory_equal(&results[i - KV_PAGE_TOKENS].label_logprob, &whole[i], sizeof(float));
+        engine_sequence_close(engine, sequence);
+        /* Whoever asks for less than a page more finds nothing of another salt, nor where it does not look. */
+        text.salt = 1;
+        engine_sequence_close(engine, engine_sequence_open(engine, &text, &cached));
+        assert_int_equal(cached, 0);
+        text = (struct engine_text){.slot = -1, .tokens = tokens, .count = KV_PAGE_TOKENS, .reads_cache = true};
+        engine_sequence_close(engine, engine_sequence_open(engine, &text, &cached));
+        assert_int_equal(cached, 0); /* the last token's row must be run */
+        engine_close(engine);
     }
+}
+
+/* Two texts with the same tokens in one step: the second gives up its page for the first one's, which a third may take
+ * at once. */
+static void equal_texts_in_one_step_share_their_pages(void **state) {
+    (void)state;
+    struct engine *engine = open_engine(PRECISION_FP32, 2);
+    float whole[2][T];
+    struct engine_row rows[3 * T];
+    struct engine_result results[3 * T];
+    prefill(engine, 2, T, whole[1]);
+    engine_close(engine);
+    engine = open_engine(PRECISION_FP32, 2);
+    int64_t all = engine_pages_available(engine);
+    int sequences[3], count = 0;
+    for (int k = 0; k < 3; k++) {
+        sequences[k] = engine_sequence_new(engine);
+        for (int i = 0; i < 20; i++)
+            rows[count++] = row_of(sequences[k], k == 2 ? 2 : 1, i);
+    }
+    test_ok(engine_step(engine, rows, count, results));
+    assert_int_equal(all - engine_pages_available(engine), 5);
+    for (int i = 0; i < 20; i++) {
+        assert_memory_equal(&results[i].label_logprob, &results[20 + i].label_logprob, sizeof(float));
+        assert_memory_equal(&results[40 + i].label_logprob, &whole[1][i], sizeof(float));
+    }
+    for (int k = 0; k < 3; k++) /* and they go on apart */
+        rows[k] = row_of(sequences[k], k == 2 ? 2 : 1, 20);
+    test_ok(engine_step(engine, rows, 3, results));
+    assert_memory_equal(&results[0].label_logprob, &results[1].label_logprob, sizeof(float));
+    assert_memory_equal(&results[2].label_logprob, &whole[1][20], sizeof(float));
     engine_close(engine);
 }
 
@@ -184,7 +224,7 @@ static void nothing_is_allocated_in_a_step(void **state) {
     (void)state;
     if (!allocations_can_be_counted())
         test_skip("this build has an allocator that cannot be counted");
-    struct engine_sampling sampling = {.temperature = 0.7, .top_p = 0.9, .top_k = 20, .repetition_penalty = 1.2};
+    struct sampling sampling = {.temperature = 0.7, .top_p = 0.9, .top_k = 20, .repetition_penalty = 1.2};
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         struct engine *engine = open_engine(precision, 2);
         for (int round = 0; round < 2; round++) {
@@ -198,14 +238,14 @@ static void nothing_is_allocated_in_a_step(void **state) {
                 rows[i].sampling = &sampling;
             }
             int statuses = engine_step(engine, rows, T - 4, results);
-            int child = engine_sequence_fork(engine, parent);
+            int child = engine_sequence_new(engine);
             for (int i = T - 4; i < T; i++) {
-                struct engine_row pair[] = {row_of(parent, 0, i), row_of(child, 1, i)};
+                struct engine_row pair[] = {row_of(parent, 0, i), row_of(child, 1, i - T + 4)};
                 pair[1].sampling = &sampling;
                 statuses |= engine_step(engine, pair, 2, results);
             }
-            engine_sequence_free(engine, child);
-            engine_sequence_free(engine, parent);
+            engine_sequence_close(engine, child);
+            engine_sequence_close(engine, parent);
             if (round)
                 assert_int_equal(allocations_stop(), 0);
             assert_int_equal(statuses, STATUS_OK);
@@ -250,11 +290,11 @@ static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
     test_fails(engine_step(engine, rows, 3, results), STATUS_INVALID, "2 free pages");
     assert_int_equal(engine_sequence_length(engine, b), 0);
     test_ok(engine_step(engine, rows, 2, results));
-    test_fails(engine_sequence_fork(engine, a), STATUS_MEMORY, "in use");
-    engine_sequence_free(engine, c);
-    test_fails(engine_sequence_fork(engine, a), STATUS_MEMORY, "cache");
-    engine_sequence_free(engine, b);
-    assert_true(engine_sequence_fork(engine, a) >= 0); /* one page was free again */
+    engine_sequence_close(engine, c);
+    assert_true(engine_sequence_new(engine) >= 0);
+    test_fails(engine_step(engine, rows + 2, 1, results), STATUS_INVALID, "0 free pages of 2");
+    engine_sequence_close(engine, b);
+    test_ok(engine_step(engine, rows + 2, 1, results)); /* one page was free again */
     engine_close(engine);
 }
 
@@ -351,27 +391,32 @@ static void a_text_ends_at_the_last_position_or_at_its_end_token(void **state) {
     engine_close(engine);
 }
 
-static void more_samples_than_a_step_has_rows_are_refused(void **state) {
+static void more_samples_than_sequences_are_written_in_turn(void **state) {
     (void)state;
     struct engine_options options = {.device = test_device(),
                                      .model = model_directory(),
                                      .precision = -1,
                                      .max_rows = 2,
                                      .max_logit_rows = 4,
-                                     .max_sequences = 4};
+                                     .max_sequences = 2};
     struct engine *engine;
-    struct generated out[3];
+    struct generated out[5], large[5];
     struct generate_options texts = {.prompt = (int32_t[]){3, 1, 4},
                                      .prompt_length = 3,
-                                     .max_new_tokens = 2,
-                                     .samples = 3,
-                                     .sampling = {.top_p = 1, .repetition_penalty = 1}};
+                                     .max_new_tokens = 6,
+                                     .samples = 5,
+                                     .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
     test_ok(engine_open(&options, &engine));
-    test_fails(generate(engine, NULL, &texts, out), STATUS_INVALID, "3 samples at once in an engine opened for 2 rows");
-    texts.samples = 2;
     test_ok(generate(engine, NULL, &texts, out));
-    for (int i = 0; i < 2; i++)
+    engine_close(engine);
+    engine = open_engine(-1, 1);
+    test_ok(generate(engine, NULL, &texts, large));
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(out[i].tokens.count, 6);
+        assert_memory_equal(out[i].tokens.ids, large[i].tokens.ids, 6 * sizeof(int32_t));
         generated_free(&out[i]);
+        generated_free(&large[i]);
+    }
     engine_close(engine);
 }
 
@@ -399,13 +444,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_equals_uncached),
         cmocka_unit_test(a_rows_bits_do_not_depend_on_other_rows),
-        cmocka_unit_test(a_fork_goes_on_like_its_parent),
+        cmocka_unit_test(a_found_beginning_gives_the_same_bits),
+        cmocka_unit_test(equal_texts_in_one_step_share_their_pages),
         cmocka_unit_test(nothing_is_allocated_in_a_step),
         cmocka_unit_test(what_does_not_fit_is_refused_and_changes_nothing),
         cmocka_unit_test(scores_equal_the_uncached_path),
         cmocka_unit_test(equal_seeds_give_equal_texts),
         cmocka_unit_test(a_text_ends_at_the_last_position_or_at_its_end_token),
-        cmocka_unit_test(more_samples_than_a_step_has_rows_are_refused),
+        cmocka_unit_test(more_samples_than_sequences_are_written_in_turn),
         cmocka_unit_test(a_penalty_changes_what_was_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

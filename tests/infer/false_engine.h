@@ -39,7 +39,7 @@ struct false_sequence {
 
 /* A row with its places resolved, as a plan has it. */
 struct false_row {
-    struct scheduler_row row;
+    struct engine_row row;
     struct sampling sampling;
     int64_t length; /* of the sequence, with this row */
     int slot;
@@ -161,13 +161,13 @@ static inline int64_t false_needed(void *self, int number, int64_t rows) {
     return (length + rows + FALSE_PAGE - 1) / FALSE_PAGE - (length + FALSE_PAGE - 1) / FALSE_PAGE;
 }
 
-static inline void false_take_row(struct false_engine *e, const struct scheduler_row *row, struct false_row *out) {
+static inline void false_take_row(struct false_engine *e, const struct engine_row *row, struct false_row *out) {
     struct false_sequence *q = &e->sequence[row->sequence];
     if (!q->is_open || q->draws)
         fail_msg("a row of a sequence that %s", q->draws ? "draws in a step under way" : "is not open");
     if (q->length >= e->options.max_positions)
         fail_msg("more rows than positions");
-    if ((row->token == SCHEDULER_STEM) != (q->length < false_stem(q->slot)))
+    if ((row->token == ENGINE_STEM) != (q->length < false_stem(q->slot)))
         fail_msg("row %lld of slot %d is %d", (long long)q->length, q->slot, row->token);
     if (q->length % FALSE_PAGE == 0 && (q->page[q->length / FALSE_PAGE] = kv_pool_take(&e->pool)) < 0)
         fail_msg("a step takes more pages than there are");
@@ -186,7 +186,7 @@ static inline void false_publish(struct false_engine *e, struct false_sequence *
     }
 }
 
-static inline int false_submit(void *self, const struct scheduler_row *rows, int64_t count) {
+static inline int false_submit(void *self, const struct engine_row *rows, int64_t count) {
     struct false_engine *e = self;
     const struct scheduler_options *o = &e->options;
     if (count < 1 || count > o->max_rows || e->under_way == o->depth)
@@ -221,7 +221,7 @@ static inline uint64_t *false_place(struct false_engine *e, const struct false_r
     return &e->value[row->page[place / FALSE_PAGE]][place % FALSE_PAGE];
 }
 
-static inline int32_t false_choose(const struct scheduler_row *row, uint64_t hash) {
+static inline int32_t false_choose(const struct engine_row *row, uint64_t hash) {
     for (int32_t token = (int32_t)(hash % FALSE_VOCAB);; token = (token + 1) % FALSE_VOCAB) {
         bool is_banned = false;
         for (int64_t i = 0; i < row->change_count; i++)
@@ -232,12 +232,12 @@ static inline int32_t false_choose(const struct scheduler_row *row, uint64_t has
 }
 
 static inline void false_find_result(struct false_engine *e, const struct false_row *of, int64_t i,
-                                     struct scheduler_result *result) {
-    const struct scheduler_row *row = &of->row;
+                                     struct engine_result *result) {
+    const struct engine_row *row = &of->row;
     uint64_t seen = 0, changes = 0;
     for (int64_t place = 0; place < of->length; place++)
         seen = false_mix(seen, *false_place(e, of, place));
-    *result = (struct scheduler_result){.token = -1, .top_token = e->top_token[i], .top_logprob = e->top_logprob[i]};
+    *result = (struct engine_result){.token = -1, .top_token = e->top_token[i], .top_logprob = e->top_logprob[i]};
     for (int32_t t = 0; t < row->top_count; t++) {
         e->top_token[i][t] = (int32_t)((seen + (uint64_t)t) % FALSE_VOCAB);
         e->top_logprob[i][t] = false_logprob(seen, e->top_token[i][t]);
@@ -256,7 +256,7 @@ static inline void false_find_result(struct false_engine *e, const struct false_
         result->token = -1;
 }
 
-static inline int false_collect(void *self, struct scheduler_result *results) {
+static inline int false_collect(void *self, struct engine_result *results) {
     struct false_engine *e = self;
     if (e->under_way == 0)
         fail_msg("a step is collected, and none is under way");
@@ -365,7 +365,7 @@ static inline void false_text(const struct scheduler_request *r, int64_t choice,
     *text = (struct false_text){.reason = SCHEDULER_LENGTH};
     for (int64_t place = 0;; place++) {
         int64_t index = place - stem;
-        int32_t token = index < 0                  ? SCHEDULER_STEM
+        int32_t token = index < 0                  ? ENGINE_STEM
                         : index < r->prompt_length ? r->prompt[index]
                                                    : text->token[index - r->prompt_length];
         value = false_value(value, r->slot, place, token);
@@ -382,7 +382,7 @@ static inline void false_text(const struct scheduler_request *r, int64_t choice,
             changes[id] = false_change_of(r, id, text);
             changed += false_change(id, changes[id].count, changes[id].bias, changes[id].is_seen);
         }
-        struct scheduler_row row = {.changes = changes, .change_count = FALSE_VOCAB};
+        struct engine_row row = {.changes = changes, .change_count = FALSE_VOCAB};
         int32_t drawn = false_choose(&row, false_draw(seen, &sampling, place + 1, changed));
         text->logprob[text->count] = false_logprob(seen, drawn);
         text->token[text->count++] = drawn;

@@ -121,16 +121,17 @@ static int infer_row(struct test_model *t, const struct model_kv *kv) {
                                     .sequence = zero,
                                     .cached = zero,
                                     .place = zero,
-                                    .sequences = 1,
-                                    .max_pages = 2,
+                                    .changed_rows = 1,
+                                    .changed_row = zero,
                                     .page_table = pages,
                                     .logit_rows = 1,
                                     .logit_row = zero,
                                     .labels = zero};
-    float logprob;
-    const struct model_step_result result = {.label_logprob = &logprob};
-    int status = model_infer(t->model, kv, &step, &result);
-    return status ? status : model_kv_copy_page(t->model, kv, 0, 1);
+    float logprob[2];
+    int32_t token;
+    const struct model_step_result result = {.token = &token, .logprob = &logprob[0], .label_logprob = &logprob[1]};
+    int status = model_infer(t->model, kv, &step);
+    return status ? status : model_infer_results(t->model, &step, &result);
 }
 
 static int infer(void *context) {

@@ -1,0 +1,60 @@
+/* The engine as a scheduler asks for it. */
+#include "infer/infer.h"
+
+#include <time.h>
+
+static int open_sequence(void *self, int slot, const int32_t *tokens, int64_t count, uint64_t salt, bool reads_cache,
+                         int64_t *cached) {
+    struct engine_text text = {
+        .slot = slot, .tokens = tokens, .count = count, .salt = salt, .reads_cache = reads_cache};
+    return engine_sequence_open(self, &text, cached);
+}
+
+static void close_sequence(void *self, int sequence) {
+    engine_sequence_close(self, sequence);
+}
+
+static int64_t pages_available(void *self) {
+    return engine_pages_available(self);
+}
+
+static int64_t pages_needed(void *self, int sequence, int64_t rows) {
+    return engine_pages_needed(self, sequence, rows);
+}
+
+static int submit(void *self, const struct engine_row *rows, int64_t count) {
+    return engine_submit(self, rows, count);
+}
+
+static int collect(void *self, struct engine_result *results) {
+    return engine_collect(self, results);
+}
+
+static double now(void *self) {
+    struct timespec time;
+    (void)self;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+int engine_open_scheduler(struct engine *engine, const struct scheduler_options *options,
+                          struct scheduler **scheduler) {
+    struct scheduler_engine calls = {.self = engine,
+                                     .sequence_open = open_sequence,
+                                     .sequence_close = close_sequence,
+                                     .pages_available = pages_available,
+                                     .pages_needed = pages_needed,
+                                     .submit = submit,
+                                     .collect = collect,
+                                     .now = now};
+    struct scheduler_options own = *options;
+    own.max_rows = engine_max_rows(engine);
+    own.max_logit_rows = engine_max_logit_rows(engine);
+    own.max_sequences = engine_max_sequences(engine);
+    own.max_positions = engine_config(engine)->max_position_embeddings;
+    own.page_tokens = KV_PAGE_TOKENS;
+    own.pages = engine_pages(engine);
+    own.vocab = engine_config(engine)->vocab_size;
+    own.depth = engine_depth(engine);
+    return scheduler_open(&calls, &own, scheduler);
+}

@@ -1,0 +1,139 @@
+/* Between the leader and the ranks that follow it: plans one way, results the other.
+ *
+ * The leader's sends are started and not waited for, a ring of them, so that a stage may be at work on one plan while
+ * the next is on its way. Results come from one rank to the leader alone, which is ready for them before it sends the
+ * plan. */
+#include "engine-internal.h"
+
+#include <stdlib.h>
+
+static struct comm_data data_of(const void *send, void *receive, size_t bytes) {
+    return (struct comm_data){.send = send, .receive = receive, .count = (int64_t)bytes, .dtype = DTYPE_U8};
+}
+
+/* ---- the leader ---- */
+
+static int followers(const struct engine *engine) {
+    return engine->holders ? engine->holders->size - 1 : 0;
+}
+
+int engine_open_link(struct engine *engine) {
+    size_t bytes = plan_block_bytes(&engine->most);
+    if (!engine->holders)
+        return STATUS_OK;
+    if (!engine_is_leader(engine)) {
+        engine->received = aligned_alloc(ARENA_ALIGNMENT, bytes);
+        return engine->received ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    }
+    engine->messages = calloc((size_t)engine_flights(engine), sizeof *engine->messages);
+    for (int i = 0; i < engine_flights(engine) && engine->messages; i++) {
+        struct plan_message *message = &engine->messages[i];
+        message->block = aligned_alloc(ARENA_ALIGNMENT, bytes);
+        message->sent = calloc(2 * (size_t)followers(engine), sizeof *message->sent);
+        if (!message->block || !message->sent)
+            return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    return engine->messages ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+void engine_close_link(struct engine *engine) {
+    for (int i = 0; engine->messages && i < engine_flights(engine); i++) {
+        for (int k = 0; engine->messages[i].sent && k < 2 * followers(engine); k++)
+            comm_forget(&engine->messages[i].sent[k]);
+        free(engine->messages[i].block);
+        free(engine->messages[i].sent);
+    }
+    free(engine->messages);
+    free(engine->received);
+}
+
+static int wait_for(struct engine *engine, struct plan_message *message) {
+    int status = STATUS_OK;
+    for (int i = 0; i < 2 * followers(engine) && !status; i++)
+        status = comm_wait(&message->sent[i]);
+    return status;
+}
+
+int engine_send_plan(struct engine *engine, const struct plan *plan) {
+    if (!engine->holders)
+        return STATUS_OK;
+    struct plan_message *message = &engine->messages[engine->plan_number % engine_flights(engine)];
+    int status = wait_for(engine, message);
+    if (status)
+        return status;
+    message->header = plan->header;
+    message->header.number = engine->plan_number++;
+    plan_pack(plan, message->block);
+    struct comm_data header = data_of(&message->header, NULL, sizeof message->header);
+    struct comm_data block = data_of(message->block, NULL, plan_block_bytes(&plan->header.counts));
+    for (int i = 0; i < followers(engine) && !status; i++) {
+        status = comm_send_start(engine->holders, &header, i + 1, &message->sent[2 * i]);
+        if (!status && block.count)
+            status = comm_send_start(engine->holders, &block, i + 1, &message->sent[2 * i + 1]);
+    }
+    return status;
+}
+
+int engine_expect_results(struct engine *engine, struct flight *flight) {
+    int from = (engine->rank.grid.pipeline - 1) * engine->rank.grid.tensor;
+    struct comm_data data = data_of(NULL, flight->results, results_bytes(flight->wanted, flight->has_top));
+    return comm_receive_start(engine->holders, &data, from, &flight->arriving);
+}
+
+int engine_end(struct engine *engine) {
+    struct plan plan = {.header = {.kind = PLAN_END}};
+    int status = engine_is_leader(engine) && !engine->has_ended ? engine_send_plan(engine, &plan) : STATUS_OK;
+    engine->has_ended = true;
+    for (int i = 0; engine->messages && i < engine_flights(engine) && !status; i++)
+        status = wait_for(engine, &engine->messages[i]);
+    return status ? status : model_infer_end(engine->model);
+}
+
+/* ---- the others ---- */
+
+static int send_results(struct engine *engine, const struct plan *plan) {
+    int64_t wanted = plan->header.counts.logit_rows;
+    struct comm_data data = data_of(engine->made.token, NULL, results_bytes(wanted, plan->header.has_top));
+    return wanted && engine_makes_results(engine) ? comm_send(engine->holders, &data, 0) : STATUS_OK;
+}
+
+static int receive_plan(struct engine *engine, struct plan *plan) {
+    struct comm_data header = data_of(NULL, &plan->header, sizeof plan->header);
+    int status = comm_receive_patient(engine->holders, &header, 0);
+    if (!status)
+        status = plan_check(&plan->header, &engine->most);
+    if (status)
+        return status;
+    plan_place(plan, &plan->header.counts, engine->received);
+    struct comm_data block = data_of(NULL, engine->received, plan_block_bytes(&plan->header.counts));
+    return block.count ? comm_receive(engine->holders, &block, 0) : STATUS_OK;
+}
+
+static int follow(struct engine *engine, const struct plan *plan) {
+    switch ((enum plan_kind)plan->header.kind) {
+    case PLAN_STEP:
+        engine->made = results_at(engine->made.token, plan->header.counts.logit_rows);
+        int status = engine_run_plan(engine, plan);
+        return status ? status : send_results(engine, plan);
+    case PLAN_BYTES:
+        return engine_take_bytes(engine, plan);
+    case PLAN_LOAD:
+        return engine_make_image(engine);
+    case PLAN_DROP:
+        return engine_forget_image(engine, plan->header.image);
+    case PLAN_END:
+        return model_infer_end(engine->model);
+    }
+    return status_fail(STATUS_INVALID, "plan %lld is of no kind", (long long)plan->header.number);
+}
+
+int engine_follow(struct engine *engine) {
+    struct plan plan = {.header = {.kind = PLAN_STEP}};
+    int status = STATUS_OK;
+    while (!engine_is_leader(engine) && plan.header.kind != PLAN_END && !status) {
+        status = receive_plan(engine, &plan);
+        if (!status)
+            status = follow(engine, &plan);
+    }
+    return status;
+}

@@ -1,0 +1,96 @@
+/* Slots: ordered sets of images that texts name. One with the same images in the same order is made once, as its pages
+ * are shared. */
+#include "engine-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct slot base_slot = {.key = 0};
+
+const struct slot *engine_slot(const struct engine *engine, int slot) {
+    return slot < 0 ? &base_slot : &engine->slots[slot];
+}
+
+int32_t slot_virtual_id(const struct engine *engine, const struct slot *slot, int64_t number) {
+    int i = 0;
+    for (; number >= peft_bank_virtual_tokens(engine->bank, slot->images[i]); i++)
+        number -= peft_bank_virtual_tokens(engine->bank, slot->images[i]);
+    return peft_bank_first_id(engine->bank, slot->images[i]) + (int32_t)number;
+}
+
+int64_t engine_slot_stem(const struct engine *engine, int slot) {
+    const struct slot *own = engine_slot(engine, slot);
+    return own->prefix_tokens + own->virtual_tokens;
+}
+
+bool engine_slot_predicts_first(const struct engine *engine, int slot) {
+    return engine_slot(engine, slot)->virtual_tokens > 0;
+}
+
+static int find_slot(const struct engine *engine, const int *images, int count) {
+    for (int i = 0; i < engine->slot_count; i++)
+        if (engine->slots[i].key && engine->slots[i].count == count &&
+            !memcmp(engine->slots[i].images, images, (size_t)count * sizeof *images))
+            return i;
+    return -1;
+}
+
+static int take_slot(struct engine *engine) {
+    for (int i = 0; i < engine->slot_count; i++)
+        if (!engine->slots[i].key)
+            return i;
+    struct slot *slots = realloc(engine->slots, ((size_t)engine->slot_count + 1) * sizeof *slots);
+    if (!slots)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    engine->slots = slots;
+    return engine->slot_count++;
+}
+
+int engine_slot_open(struct engine *engine, const int *images, int count, int *out) {
+    *out = -1;
+    if (count == 0)
+        return STATUS_OK;
+    int number = find_slot(engine, images, count);
+    if (number < 0) {
+        int status = peft_bank_check_slot(engine->bank, images, count);
+        number = status ? status : take_slot(engine);
+        if (number < 0)
+            return number;
+        struct slot *slot = &engine->slots[number];
+        *slot = (struct slot){.count = count, .key = ++engine->last_key};
+        memcpy(slot->images, images, (size_t)count * sizeof *images);
+        for (int i = 0; i < count; i++) {
+            slot->prefix_tokens += peft_bank_prefix_tokens(engine->bank, images[i]);
+            slot->virtual_tokens += peft_bank_virtual_tokens(engine->bank, images[i]);
+        }
+    }
+    engine->slots[number].references++;
+    *out = number;
+    return STATUS_OK;
+}
+
+void engine_slot_close(struct engine *engine, int slot) {
+    if (slot >= 0)
+        engine->slots[slot].references--;
+}
+
+int engine_opened_slot(const struct engine *engine) {
+    return engine->opened_slot;
+}
+
+bool engine_image_is_used(const struct engine *engine, int image) {
+    for (int i = 0; i < engine->slot_count; i++)
+        for (int k = 0; k < engine->slots[i].count; k++)
+            if (engine->slots[i].key && engine->slots[i].references && engine->slots[i].images[k] == image)
+                return true;
+    return false;
+}
+
+void engine_forget_slots(struct engine *engine, int image) {
+    for (int i = 0; i < engine->slot_count; i++)
+        for (int k = 0; k < engine->slots[i].count; k++)
+            if (engine->slots[i].key && engine->slots[i].images[k] == image) {
+                kv_pool_forget(&engine->pool, engine->slots[i].key);
+                engine->slots[i] = (struct slot){0};
+            }
+}
