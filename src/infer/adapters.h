@@ -1,0 +1,52 @@
+/* Adapters by name, at the leader: which are known, which stand in memory, and what a text gets that names them.
+ *
+ * A name has a generation, a number that is never used again. A text keeps the generation that it began with: replaced
+ * or unloaded, the old image stays until its last text has ended. Where memory runs out, images that no text uses go,
+ * the least recently used first, and come back from their directories at their next use, with the digest checked. */
+#ifndef CAMBIUM_INFER_ADAPTERS_H
+#define CAMBIUM_INFER_ADAPTERS_H
+
+#include "infer/infer.h"
+
+struct adapters;
+
+enum adapter_state { ADAPTER_KNOWN, ADAPTER_RESIDENT, ADAPTER_EVICTED };
+
+/* What a name stands for now. Texts live until the next call. */
+struct adapter_view {
+    const char *name, *directory;
+    enum adapter_state state; /* known: never loaded so far */
+    uint64_t generation;      /* 0: never loaded */
+    const char *digest;       /* SHA-256, "" before the first loading */
+    size_t bytes;             /* of its image on this rank; 0 where it has none */
+    int64_t virtual_tokens;   /* with those of a prefix */
+    int64_t texts;            /* that use this generation */
+    bool is_pinned;
+};
+
+int adapters_open(struct engine *engine, struct adapters **adapters);
+/* Behind the last text. Images go with the engine. */
+void adapters_close(struct adapters *adapters);
+
+/* Makes a name known; its files are read at its first use. STATUS_INVALID for a name that is known. */
+int adapters_add(struct adapters *adapters, const char *name, const char *directory);
+/* Reads a known name's files and makes its image now. `is_pinned`: it stays when memory runs out. */
+int adapters_load(struct adapters *adapters, const char *name, bool is_pinned);
+/* The name stands for what is in `directory` now (NULL: its own again), as a new generation. Where that cannot be
+ * loaded, beside the old one, nothing has changed. `if_generation` other than 0: only if that is the present one. */
+int adapters_replace(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation);
+/* The name is unknown from here on. */
+int adapters_unload(struct adapters *adapters, const char *name);
+
+/* *slot of the named adapters in this order, at most PEFT_SLOT_IMAGES, loaded where they are not; the present generation
+ * of each. STATUS_NOT_FOUND for a name that is unknown, STATUS_MEMORY where those that texts use leave no room: later,
+ * perhaps. adapters_give ends it, behind the text. */
+int adapters_take(struct adapters *adapters, const char *const *names, int count, int *slot,
+                  uint64_t generations[PEFT_SLOT_IMAGES]);
+void adapters_give(struct adapters *adapters, int slot);
+
+/* The names in their order, from 0; false behind the last. */
+bool adapters_at(const struct adapters *adapters, int number, struct adapter_view *view);
+bool adapters_find(const struct adapters *adapters, const char *name, struct adapter_view *view);
+
+#endif
