@@ -2,6 +2,8 @@
 #include "op_cases.h"
 #include "support/test.h"
 
+#include <math.h>
+
 static void grouped_operations_equal_fp64(void **state) {
     (void)state;
     test_ok(op_check_reference(&grouped_family, test_device(), test_is_long()));
@@ -24,6 +26,8 @@ struct scene {
     char *memory; /* a [ROWS, K], matrix [N, K], c [ROWS, LDC], of at most 4 bytes; then entry, then segments */
     bool is_by_input;
     enum dtype type;
+    float scale;
+    int spoiled; /* this row of a has an infinity in its last element, the next one a NaN in its first; -1: none */
 };
 enum {
     A_AT = 0,
@@ -44,12 +48,22 @@ static void fill(void *to, int count, enum dtype type, uint32_t stream) {
     }
 }
 
+static void spoil(const struct scene *s, char *a) {
+    static const float wrong[] = {INFINITY, NAN};
+    for (int i = 0; i < 2 && s->spoiled >= 0; i++) {
+        char *at = a + (size_t)((s->spoiled + i) * K + (i ? 0 : K - 1)) * dtype_bytes(s->type);
+        uint16_t half = bf16_from_float(wrong[i]);
+        memcpy(at, s->type == DTYPE_F32 ? (const void *)&wrong[i] : &half, dtype_bytes(s->type));
+    }
+}
+
 /* The bits of c after calls over the rows: cut into segments of `length`, in calls of `call_rows` rows; with
  * `is_shifted` each call's rows stand at the beginning of a and c, as a piece's do. */
 static void cut_bits(const struct scene *s, int64_t length, int64_t call_rows, void *bits) {
     static char image[BYTES];
     memset(image, 0, sizeof image);
     fill(image + A_AT, ROWS * K, s->type, 1);
+    spoil(s, image + A_AT);
     fill(image + MATRIX_AT, N * K, s->type, 2);
     fill(image + C_AT, ROWS * LDC, s->type, 3);
     struct group_entry entry = {.n = N,
@@ -58,7 +72,7 @@ static void cut_bits(const struct scene *s, int64_t length, int64_t call_rows, v
                                 .data = s->memory + MATRIX_AT,
                                 .is_by_input = s->is_by_input,
                                 .type = s->type,
-                                .scale = 1.75f,
+                                .scale = s->scale,
                                 .unit = GROUP_UNIT_GELU_EXACT};
     memcpy(image + ENTRY_AT, &entry, sizeof entry);
     int64_t count = 0;
@@ -106,7 +120,7 @@ static void check_cuts(struct scene *s) {
 }
 
 static void with_each_level(void (*check)(struct scene *s)) {
-    struct scene s = {0};
+    struct scene s = {.scale = 1.75f, .spoiled = -1};
     void *memory;
     test_ok(device_open(test_device(), 0, 2, &s.device));
     test_ok(stream_open(s.device, &s.stream));
@@ -127,11 +141,52 @@ static void a_row_has_its_bits_however_rows_are_cut(void **state) {
     with_each_level(check_cuts);
 }
 
+static bool is_finite(const struct scene *s, const char *bits, int row, int col) {
+    const char *at = bits + (size_t)(row * LDC + FIRST + col) * dtype_bytes(s->type);
+    float fp32 = 0;
+    uint16_t half = 0;
+    if (s->type == DTYPE_F32)
+        memcpy(&fp32, at, sizeof fp32);
+    else
+        memcpy(&half, at, sizeof half);
+    return isfinite(fp32 + bf16_to_float(half));
+}
+
+/* Also where it is multiplied by zero. */
+static void check_spoiled(struct scene *s) {
+    static char clean[ROWS * LDC * 4], bits[ROWS * LDC * 4];
+    enum { ROW = 44 };
+    for (int i = 0; i < 8; i++) {
+        s->is_by_input = i & 1;
+        s->type = i & 2 ? DTYPE_BF16 : DTYPE_F32;
+        s->scale = i & 4 ? 0 : 1.75f;
+        size_t row_bytes = LDC * dtype_bytes(s->type);
+        s->spoiled = -1;
+        cut_bits(s, 50, ROWS, clean);
+        s->spoiled = ROW;
+        cut_bits(s, 50, ROWS, bits);
+        assert_memory_equal(bits, clean, ROW * row_bytes);
+        assert_memory_equal(bits + (ROW + 2) * row_bytes, clean + (ROW + 2) * row_bytes, (ROWS - ROW - 2) * row_bytes);
+        for (int j = 0; j < N; j++)
+            assert_false(is_finite(s, bits, ROW + 1, j));
+        int finite = 0;
+        for (int j = 0; j < N; j++)
+            finite += is_finite(s, bits, ROW, j);
+        assert_true(finite < N);
+    }
+}
+
+static void infinities_and_nans_stay_in_their_row(void **state) {
+    (void)state;
+    with_each_level(check_spoiled);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grouped_operations_equal_fp64),
         cmocka_unit_test(threads_do_not_change_bits),
         cmocka_unit_test(a_row_has_its_bits_however_rows_are_cut),
+        cmocka_unit_test(infinities_and_nans_stay_in_their_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
