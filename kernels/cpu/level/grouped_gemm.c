@@ -42,23 +42,48 @@ TYPED_BODY vfloat load_part(const void *x, int64_t i, int64_t count, enum dtype 
 
 /* ---- dot products ---- */
 
+/* Whether the operands are multiplied as pairs of bf16: a step along k has twice as many elements then. */
+TYPED_BODY bool are_pairs(enum dtype a_type, enum dtype type) {
+    return SIMD_PAIRS && a_type == DTYPE_BF16 && type == DTYPE_BF16;
+}
+
+TYPED_BODY vfloat load_pairs(const void *x, int64_t i, int64_t count) {
+    uint16_t part[2 * SIMD_LANES] = {0};
+    vfloat units;
+    if (count == 2 * SIMD_LANES) {
+        memcpy(&units, (const uint16_t *)x + i, sizeof units);
+        return units;
+    }
+    for (int64_t j = 0; j < count; j++)
+        part[j] = ((const uint16_t *)x)[i + j];
+    memcpy(&units, part, sizeof units);
+    return units;
+}
+
+TYPED_BODY vfloat load_step(const void *x, int64_t i, int64_t count, bool pairs, enum dtype type) {
+    if (pairs)
+        return load_pairs(x, i, count);
+    return count == SIMD_LANES ? load_vector(x, i, type) : load_part(x, i, count, type);
+}
+
 TYPED_BODY void add_step(const struct block *b, int rows, int64_t j, int64_t count, vfloat sum[][BLOCK_WIDE],
                          enum dtype a_type, enum dtype type) {
+    const bool pairs = are_pairs(a_type, type);
     vfloat w[BLOCK_WIDE];
 #pragma GCC unroll 4
     for (int v = 0; v < BLOCK_WIDE; v++) { /* a column that is not wanted is another's */
         int64_t at = (v < b->cols ? v : 0) * b->stride + j;
-        w[v] = count == SIMD_LANES ? load_vector(b->matrix, at, type) : load_part(b->matrix, at, count, type);
+        w[v] = load_step(b->matrix, at, count, pairs, type);
         if (rows == 1)
             __builtin_prefetch(at_const(b->matrix, at + b->ahead, type));
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
         int64_t at = r * b->lda + j;
-        vfloat x = count == SIMD_LANES ? load_vector(b->a, at, a_type) : load_part(b->a, at, count, a_type);
+        vfloat x = load_step(b->a, at, count, pairs, a_type);
 #pragma GCC unroll 4
         for (int v = 0; v < BLOCK_WIDE; v++)
-            sum[r][v] = simd_fma(x, w[v], sum[r][v]);
+            sum[r][v] = simd_dot(pairs, x, w[v], sum[r][v]);
     }
 }
 
@@ -70,8 +95,9 @@ TYPED_BODY void dot_block(const struct block *b, int rows, enum dtype a_type, en
         for (int v = 0; v < BLOCK_WIDE; v++)
             sum[r][v] = simd_set(0.0f);
     int64_t j = 0;
-    for (; j + SIMD_LANES <= b->k; j += SIMD_LANES)
-        add_step(b, rows, j, SIMD_LANES, sum, a_type, type);
+    const int64_t step = are_pairs(a_type, type) ? 2 * SIMD_LANES : SIMD_LANES;
+    for (; j + step <= b->k; j += step)
+        add_step(b, rows, j, step, sum, a_type, type);
     if (j < b->k)
         add_step(b, rows, j, b->k - j, sum, a_type, type);
 #pragma GCC unroll 6
