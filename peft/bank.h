@@ -44,6 +44,7 @@ void peft_bank_drop(struct peft_bank *bank, int image);
 /* Whether a sequence may have these images, in this order: STATUS_USAGE with the reason, in the words with which a
  * stack is refused that trains. */
 int peft_bank_check_slot(const struct peft_bank *bank, const int *images, int count);
+size_t peft_bank_bytes_of(const struct peft_bank *bank, int image);
 /* What an image puts before a text: keys and values (peft_prefix), and rows of the embedding. */
 int64_t peft_bank_prefix_tokens(const struct peft_bank *bank, int image);
 int64_t peft_bank_virtual_tokens(const struct peft_bank *bank, int image);

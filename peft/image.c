@@ -283,6 +283,10 @@ void peft_bank_drop(struct peft_bank *bank, int number) {
     bank->images[number] = NULL;
 }
 
+size_t peft_bank_bytes_of(const struct peft_bank *bank, int image) {
+    return bank->images[image]->bytes;
+}
+
 int64_t peft_bank_prefix_tokens(const struct peft_bank *bank, int image) {
     return bank->images[image]->prefix_tokens;
 }

@@ -38,12 +38,12 @@ int adapters_replace(struct adapters *adapters, const char *name, const char *di
 /* The name is unknown from here on. */
 int adapters_unload(struct adapters *adapters, const char *name);
 
-/* *slot of the named adapters in this order, at most PEFT_SLOT_IMAGES, loaded where they are not; the present generation
- * of each. STATUS_NOT_FOUND for a name that is unknown, STATUS_MEMORY where those that texts use leave no room: later,
- * perhaps. adapters_give ends it, behind the text. */
+/* *slot of the named adapters in this order, at most PEFT_SLOT_IMAGES, loaded where they are not; the present
+ * generation of each. STATUS_NOT_FOUND for a name that is unknown, STATUS_MEMORY where those that texts use leave no
+ * room: later, perhaps. adapters_give ends it, behind the text. */
 int adapters_take(struct adapters *adapters, const char *const *names, int count, int *slot,
                   uint64_t generations[PEFT_SLOT_IMAGES]);
-void adapters_give(struct adapters *adapters, int slot);
+int adapters_give(struct adapters *adapters, int slot);
 
 /* The names in their order, from 0; false behind the last. */
 bool adapters_at(const struct adapters *adapters, int number, struct adapter_view *view);

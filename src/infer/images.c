@@ -159,6 +159,14 @@ int engine_image_load(struct engine *engine, const struct peft_bytes *bytes) {
     return status ? status : make_image(engine, bytes, STATUS_OK);
 }
 
+size_t engine_image_bytes(const struct engine *engine, int image) {
+    return peft_bank_bytes_of(engine->bank, image);
+}
+
+int64_t engine_image_stem(const struct engine *engine, int image) {
+    return peft_bank_prefix_tokens(engine->bank, image) + peft_bank_virtual_tokens(engine->bank, image);
+}
+
 int engine_image_drop(struct engine *engine, int image) {
     struct plan plan = {.header = {.kind = PLAN_DROP, .image = image}};
     engine_forget_slots(engine, image);

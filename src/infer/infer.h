@@ -14,6 +14,7 @@
 #include "infer/kv_pool.h"
 #include "infer/scheduler.h"
 #include "model/model.h"
+#include "peft/bank.h"
 #include "peft/peft.h"
 #include "text/text.h"
 
@@ -78,12 +79,16 @@ bool engine_leads(const struct engine *engine);
 int engine_image_load(struct engine *engine, const struct peft_bytes *bytes);
 /* An image that no open slot has goes, and its pages with it. */
 int engine_image_drop(struct engine *engine, int image);
-bool engine_image_is_used(const struct engine *engine, int image);
+/* Bytes on this rank, and the tokens that stand before each text. */
+size_t engine_image_bytes(const struct engine *engine, int image);
+int64_t engine_image_stem(const struct engine *engine, int image);
 
 /* *slot: of these images in this order, at most PEFT_SLOT_IMAGES; of none -1, the bare base. STATUS_USAGE where they
  * cannot be together. Whoever opened it closes it, behind its last sequence. */
 int engine_slot_open(struct engine *engine, const int *images, int count, int *slot);
 void engine_slot_close(struct engine *engine, int slot);
+/* The images of a slot; how many. */
+int engine_slot_images(const struct engine *engine, int slot, int images[PEFT_SLOT_IMAGES]);
 /* The slot of the adapters that the engine was opened with; -1: there were none. */
 int engine_opened_slot(const struct engine *engine);
 /* Tokens that stand before every text of the slot, prefix and virtual ones; their rows are run like a text's. */

@@ -78,12 +78,10 @@ int engine_opened_slot(const struct engine *engine) {
     return engine->opened_slot;
 }
 
-bool engine_image_is_used(const struct engine *engine, int image) {
-    for (int i = 0; i < engine->slot_count; i++)
-        for (int k = 0; k < engine->slots[i].count; k++)
-            if (engine->slots[i].key && engine->slots[i].references && engine->slots[i].images[k] == image)
-                return true;
-    return false;
+int engine_slot_images(const struct engine *engine, int slot, int images[PEFT_SLOT_IMAGES]) {
+    const struct slot *own = engine_slot(engine, slot);
+    memcpy(images, own->images, sizeof own->images);
+    return own->count;
 }
 
 void engine_forget_slots(struct engine *engine, int image) {

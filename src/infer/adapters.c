@@ -1,0 +1,366 @@
+/* Adapters by name. A name has a present version; versions that were replaced or unloaded live on until their last text
+ * has ended. A version that is in memory has an image, and images are what slots are made of. */
+#include "infer/adapters.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One generation of a name. */
+struct version {
+    struct named *named; /* NULL: retired */
+    uint64_t generation;
+    int image; /* -1: not in memory */
+    size_t bytes;
+    int64_t virtual_tokens;
+    int64_t texts;
+    uint64_t last_use;
+};
+
+struct named {
+    char *name, *directory;
+    char digest[PEFT_SHA256_BYTES];
+    struct version *version; /* NULL: never loaded */
+    bool is_pinned;
+};
+
+struct adapters {
+    struct engine *engine;
+    struct named **named; /* [count] in the order in which they came */
+    int count;
+    struct version **versions; /* [version_count] all that live */
+    int version_count;
+    uint64_t last_generation, uses;
+};
+
+int adapters_open(struct engine *engine, struct adapters **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    (*out)->engine = engine;
+    return STATUS_OK;
+}
+
+static void free_named(struct named *named) {
+    free(named->name);
+    free(named->directory);
+    free(named);
+}
+
+void adapters_close(struct adapters *adapters) {
+    if (!adapters)
+        return;
+    for (int i = 0; i < adapters->version_count; i++)
+        free(adapters->versions[i]);
+    for (int i = 0; i < adapters->count; i++)
+        free_named(adapters->named[i]);
+    free(adapters->versions);
+    free(adapters->named);
+    free(adapters);
+}
+
+/* ---- names ---- */
+
+static struct named *find(const struct adapters *adapters, const char *name) {
+    for (int i = 0; i < adapters->count; i++)
+        if (!strcmp(adapters->named[i]->name, name))
+            return adapters->named[i];
+    return NULL;
+}
+
+static int find_known(const struct adapters *adapters, const char *name, struct named **named) {
+    *named = find(adapters, name);
+    return *named ? STATUS_OK : status_fail(STATUS_NOT_FOUND, "there is no adapter %s", name);
+}
+
+int adapters_add(struct adapters *adapters, const char *name, const char *directory) {
+    if (!*name)
+        return status_fail(STATUS_INVALID, "an adapter without a name");
+    if (find(adapters, name))
+        return status_fail(STATUS_INVALID, "there is an adapter %s already", name);
+    struct named *named = calloc(1, sizeof *named);
+    struct named **all = realloc(adapters->named, ((size_t)adapters->count + 1) * sizeof(struct named *));
+    adapters->named = all ? all : adapters->named;
+    if (named) {
+        named->name = strdup(name);
+        named->directory = strdup(directory);
+    }
+    if (!all || !named || !named->name || !named->directory) {
+        if (named)
+            free_named(named);
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    adapters->named[adapters->count++] = named;
+    return STATUS_OK;
+}
+
+/* ---- versions ---- */
+
+static struct version *add_version(struct adapters *adapters) {
+    size_t count = (size_t)adapters->version_count + 1;
+    struct version *version = calloc(1, sizeof *version);
+    struct version **all = realloc(adapters->versions, count * sizeof(struct version *));
+    adapters->versions = all ? all : adapters->versions;
+    if (!all || !version) {
+        free(version);
+        status_fail(STATUS_MEMORY, "out of memory");
+        return NULL;
+    }
+    version->image = -1;
+    adapters->versions[adapters->version_count++] = version;
+    return version;
+}
+
+static void forget_version(struct adapters *adapters, struct version *version) {
+    int i = 0;
+    while (adapters->versions[i] != version)
+        i++;
+    adapters->versions[i] = adapters->versions[--adapters->version_count];
+    free(version);
+}
+
+static int drop_image(struct adapters *adapters, struct version *version) {
+    int image = version->image;
+    version->image = -1;
+    return image < 0 ? STATUS_OK : engine_image_drop(adapters->engine, image);
+}
+
+/* A version that no name has any more goes with its last text. */
+static int end_if_retired(struct adapters *adapters, struct version *version) {
+    if (version->named || version->texts)
+        return STATUS_OK;
+    int status = drop_image(adapters, version);
+    forget_version(adapters, version);
+    return status;
+}
+
+static int retire(struct adapters *adapters, struct version *version) {
+    if (!version)
+        return STATUS_OK;
+    version->named = NULL;
+    return end_if_retired(adapters, version);
+}
+
+/* ---- memory ---- */
+
+static bool is_idle(const struct version *version) {
+    return version->image >= 0 && !version->texts && version->named && !version->named->is_pinned;
+}
+
+/* The idle image that was used longest ago goes. *is_any: there was one. */
+static int evict(struct adapters *adapters, const struct version *spared, bool *is_any) {
+    struct version *oldest = NULL;
+    for (int i = 0; i < adapters->version_count; i++) {
+        struct version *version = adapters->versions[i];
+        if (is_idle(version) && version != spared && (!oldest || version->last_use < oldest->last_use))
+            oldest = version;
+    }
+    *is_any = oldest != NULL;
+    return oldest ? drop_image(adapters, oldest) : STATUS_OK;
+}
+
+static bool has_texts(const struct adapters *adapters) {
+    for (int i = 0; i < adapters->version_count; i++)
+        if (adapters->versions[i]->texts)
+            return true;
+    return false;
+}
+
+/* An image of the bytes; idle ones make room for it. STATUS_MEMORY where those that texts use are in the way, another
+ * failure where there is not so much memory at all. Another rank's failure is one of memory: all have the same bytes.
+ */
+static int make_image(struct adapters *adapters, const struct peft_bytes *bytes, const struct version *spared,
+                      int *image) {
+    for (bool is_any = true;;) {
+        *image = engine_image_load(adapters->engine, bytes);
+        if (*image >= 0)
+            return STATUS_OK;
+        if (*image != STATUS_MEMORY && *image != STATUS_PEER)
+            return *image;
+        char reason[512];
+        snprintf(reason, sizeof reason, "%s", status_text());
+        int status = evict(adapters, spared, &is_any);
+        if (status)
+            return status;
+        if (!is_any)
+            return status_fail(has_texts(adapters) || spared ? STATUS_MEMORY : STATUS_UNSUPPORTED, "%s", reason);
+    }
+}
+
+static int check_digest(const struct named *named, const char *digest) {
+    if (!*named->digest || !strcmp(named->digest, digest))
+        return STATUS_OK;
+    return status_fail(STATUS_INVALID, "%s: the files of adapter %s have changed since it was loaded: replace it",
+                       named->directory, named->name);
+}
+
+/* What the directory has, as a version that is not the name's yet. `digest`: of the files. */
+static int load_version(struct adapters *adapters, const char *directory, const struct version *spared,
+                        struct version *version, char digest[PEFT_SHA256_BYTES], const struct named *expected) {
+    struct peft_bytes bytes;
+    int image = -1, status = peft_bytes_read(directory, ENGINE_ADAPTER_BYTES, &bytes);
+    if (status)
+        return status;
+    status = peft_bytes_digest(&bytes, digest);
+    if (!status && expected)
+        status = check_digest(expected, digest);
+    if (!status)
+        status = make_image(adapters, &bytes, spared, &image);
+    peft_bytes_free(&bytes);
+    if (status)
+        return status;
+    version->image = image;
+    version->bytes = engine_image_bytes(adapters->engine, image);
+    version->virtual_tokens = engine_image_stem(adapters->engine, image);
+    return STATUS_OK;
+}
+
+/* The name's present version into memory; a first one where there was none. */
+static int make_resident(struct adapters *adapters, struct named *named) {
+    char digest[PEFT_SHA256_BYTES];
+    struct version *version = named->version ? named->version : add_version(adapters);
+    if (!version)
+        return STATUS_MEMORY;
+    if (version->image >= 0)
+        return STATUS_OK;
+    int status = load_version(adapters, named->directory, NULL, version, digest, named);
+    if (named->version)
+        return status;
+    if (status) {
+        forget_version(adapters, version);
+        return status;
+    }
+    memcpy(named->digest, digest, sizeof digest);
+    version->generation = ++adapters->last_generation;
+    version->named = named;
+    named->version = version;
+    return STATUS_OK;
+}
+
+int adapters_load(struct adapters *adapters, const char *name, bool is_pinned) {
+    struct named *named;
+    int status = find_known(adapters, name, &named);
+    if (!status)
+        status = make_resident(adapters, named);
+    if (!status)
+        named->is_pinned = is_pinned;
+    return status;
+}
+
+int adapters_replace(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation) {
+    struct named *named;
+    int status = find_known(adapters, name, &named);
+    if (status)
+        return status;
+    uint64_t present = named->version ? named->version->generation : 0;
+    if (if_generation && if_generation != present)
+        return status_fail(STATUS_INVALID, "adapter %s is of generation %llu, not %llu", name,
+                           (unsigned long long)present, (unsigned long long)if_generation);
+    char digest[PEFT_SHA256_BYTES];
+    char *kept = strdup(directory ? directory : named->directory);
+    struct version *version = kept ? add_version(adapters) : NULL;
+    status = version ? load_version(adapters, kept, named->version, version, digest, NULL)
+                     : status_fail(STATUS_MEMORY, "out of memory");
+    if (status) {
+        if (version)
+            forget_version(adapters, version);
+        free(kept);
+        return status;
+    }
+    struct version *old = named->version;
+    free(named->directory);
+    named->directory = kept;
+    memcpy(named->digest, digest, sizeof digest);
+    version->generation = ++adapters->last_generation;
+    version->named = named;
+    named->version = version;
+    return retire(adapters, old);
+}
+
+int adapters_unload(struct adapters *adapters, const char *name) {
+    struct named *named;
+    int i = 0, status = find_known(adapters, name, &named);
+    if (status)
+        return status;
+    status = retire(adapters, named->version);
+    while (adapters->named[i] != named)
+        i++;
+    memmove(&adapters->named[i], &adapters->named[i + 1], (size_t)(--adapters->count - i) * sizeof(struct named *));
+    free_named(named);
+    return status;
+}
+
+/* ---- texts ---- */
+
+static struct version *version_of(const struct adapters *adapters, int image) {
+    int i = 0;
+    while (adapters->versions[i]->image != image)
+        i++;
+    return adapters->versions[i];
+}
+
+int adapters_take(struct adapters *adapters, const char *const *names, int count, int *slot,
+                  uint64_t generations[PEFT_SLOT_IMAGES]) {
+    struct version *taken[PEFT_SLOT_IMAGES];
+    int images[PEFT_SLOT_IMAGES], done = 0, status = STATUS_OK;
+    *slot = -1;
+    if (count > PEFT_SLOT_IMAGES)
+        return status_fail(STATUS_USAGE, "%d adapters for one text: expected at most %d", count, PEFT_SLOT_IMAGES);
+    for (; done < count && !status; done++) {
+        struct named *named;
+        status = find_known(adapters, names[done], &named);
+        if (!status)
+            status = make_resident(adapters, named);
+        if (status)
+            break;
+        taken[done] = named->version;
+        taken[done]->texts++; /* so that the next one does not make it go */
+        taken[done]->last_use = ++adapters->uses;
+        images[done] = taken[done]->image;
+        generations[done] = taken[done]->generation;
+    }
+    if (!status)
+        status = engine_slot_open(adapters->engine, images, count, slot);
+    for (int i = 0; i < done && status; i++)
+        taken[i]->texts--;
+    return status;
+}
+
+int adapters_give(struct adapters *adapters, int slot) {
+    int images[PEFT_SLOT_IMAGES], count = engine_slot_images(adapters->engine, slot, images), status = STATUS_OK;
+    engine_slot_close(adapters->engine, slot);
+    for (int i = 0; i < count && !status; i++) {
+        struct version *version = version_of(adapters, images[i]);
+        version->texts--;
+        status = end_if_retired(adapters, version);
+    }
+    return status;
+}
+
+/* ---- for people ---- */
+
+static struct adapter_view view_of(const struct named *named) {
+    const struct version *version = named->version;
+    struct adapter_view view = {
+        .name = named->name, .directory = named->directory, .digest = named->digest, .is_pinned = named->is_pinned};
+    if (!version)
+        return view;
+    view.state = version->image >= 0 ? ADAPTER_RESIDENT : ADAPTER_EVICTED;
+    view.generation = version->generation;
+    view.bytes = version->image >= 0 ? version->bytes : 0;
+    view.virtual_tokens = version->virtual_tokens;
+    view.texts = version->texts;
+    return view;
+}
+
+bool adapters_at(const struct adapters *adapters, int number, struct adapter_view *view) {
+    if (number >= 0 && number < adapters->count)
+        *view = view_of(adapters->named[number]);
+    return number >= 0 && number < adapters->count;
+}
+
+bool adapters_find(const struct adapters *adapters, const char *name, struct adapter_view *view) {
+    const struct named *named = find(adapters, name);
+    if (named)
+        *view = view_of(named);
+    return named != NULL;
+}
