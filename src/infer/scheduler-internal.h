@@ -39,7 +39,7 @@ struct step_cost {
 int step_cost_open(struct step_cost *cost, int64_t max_decode);
 void step_cost_close(struct step_cost *cost);
 void step_cost_learn(struct step_cost *cost, int64_t decode_rows, int64_t prefill_rows, double seconds);
-/* 0: not known. */
+/* Of no rows: what any step costs. 0: not known. */
 double step_cost_decode(const struct step_cost *cost, int64_t rows);
 double step_cost_prefill_row(const struct step_cost *cost);
 /* Whether a step of so many decode rows has to be measured without prefill: nearly as many were never, or not of late.
@@ -62,7 +62,7 @@ struct text {
     int sequence;                 /* while it runs */
     int64_t submitted;            /* rows of its sequence */
     int64_t under_way;            /* steps */
-    int64_t last_step;            /* the last that it had rows in */
+    int64_t turn;                 /* when it was written last, among all texts */
     int64_t blocked_at;           /* the scheduler's `closed` when there were no pages for it */
     bool is_ending, was_charged;  /* it ends when nothing of it is under way; its input was paid for */
     enum scheduler_end reason;
@@ -147,9 +147,9 @@ struct scheduler {
     uint64_t last_number, last_serial;
     int64_t closed; /* sequences so far: when it has changed, there may be more pages */
     int64_t queued_tokens, done_requests;
-    /* While a step is planned. */
-    int64_t planned_pages;
-    struct text *stalled; /* the most important text that found no page */
+    int64_t turns;
+    int64_t planned_pages; /* of the step that is planned */
+    struct text *stalled;  /* the most important text that found no pages in the last plan */
     struct scheduler_stats stats;
 };
 

@@ -111,7 +111,6 @@ static void forget_done(struct scheduler *s) {
 
 static int fail_all(struct scheduler *s, int status) {
     s->failure = status;
-    s->under_way = 0;
     for (struct request *request = s->requests; request; request = request->next) {
         for (int64_t i = 0; i < request->asked.choices; i++)
             request->text[i].under_way = 0;

@@ -2,12 +2,13 @@
  * with some of them lasted longer than one without, as an average over the rows of late. */
 #include "scheduler-internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-/* Steps with prefill after which one without is measured again, and rows below which a step of prefill alone says more
- * of what any step costs than of its rows. */
-enum { OLD = 64, FEW_ROWS = 16 };
-static const double new_part = 0.2, most_growth = 2, kept_part = 0.9;
+/* Steps with prefill after which one without is measured again: after fewer, where the last one was not as expected.
+ * Of few rows, a step of prefill alone says more of what any step costs than of its rows. */
+enum { OLD = 64, OLD_SOON = 8, FEW_ROWS = 16 };
+static const double as_expected = 0.25, fall_part = 0.8, rise_part = 0.2, most_rise = 2, kept_part = 0.8;
 
 int step_cost_open(struct step_cost *cost, int64_t max_decode) {
     *cost = (struct step_cost){.max_decode = max_decode};
@@ -34,14 +35,13 @@ bool step_cost_is_old(const struct step_cost *cost, int64_t decode_rows) {
     return mixed < 0 || mixed >= OLD;
 }
 
-/* One slow step, which the system had other reasons for, says little. */
+/* One slow step, which the system had other reasons for, says little; a fast one says what is possible. */
 static void learn_decode(struct step_cost *cost, int64_t rows, double seconds) {
-    double *known = &cost->decode[rows];
-    if (*known > 0)
-        *known += new_part * ((seconds < most_growth * *known ? seconds : most_growth * *known) - *known);
-    else
-        *known = seconds;
-    cost->mixed[bucket_of(rows)] = 0;
+    double *known = &cost->decode[rows], before = *known > 0 ? *known : seconds;
+    bool is_expected = fabs(seconds - before) <= as_expected * before;
+    double rise = rise_part * (seconds < most_rise * before ? seconds - before : (most_rise - 1) * before);
+    *known = before + (seconds < before ? fall_part * (seconds - before) : rise);
+    cost->mixed[bucket_of(rows)] = is_expected ? 0 : OLD - OLD_SOON;
 }
 
 static void learn_prefill(struct step_cost *cost, int64_t rows, double seconds) {
@@ -54,7 +54,7 @@ void step_cost_learn(struct step_cost *cost, int64_t decode_rows, int64_t prefil
         learn_decode(cost, decode_rows, seconds);
         return;
     }
-    double alone = decode_rows ? step_cost_decode(cost, decode_rows) : 0;
+    double alone = step_cost_decode(cost, decode_rows);
     int32_t *mixed = &cost->mixed[bucket_of(decode_rows)];
     if (decode_rows ? alone > 0 : prefill_rows >= FEW_ROWS || cost->rows == 0)
         learn_prefill(cost, prefill_rows, seconds - alone);

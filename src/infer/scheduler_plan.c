@@ -37,13 +37,9 @@ static int64_t pages_needed(const struct scheduler *s, const struct text *text, 
     return s->engine.pages_needed(s->engine.self, text->sequence, rows);
 }
 
-/* How many of so many rows more there are pages for, after less important texts have given theirs back. What is not
- * found makes this the stalled text: less important ones take no pages before it. */
+/* How many of so many rows more there are pages for, after less important texts have given theirs back. */
 static int64_t reserve_pages(struct scheduler *s, struct text *text, int64_t rows) {
     int64_t wanted = rows;
-    if (s->stalled && text_is_before(s->stalled, text))
-        while (rows > 0 && pages_needed(s, text, rows) > 0)
-            rows--;
     while (rows > 0 && pages_needed(s, text, rows) > pages_left(s)) {
         struct text *victim = find_victim(s, text, comes_after);
         if (victim)
@@ -56,6 +52,17 @@ static int64_t reserve_pages(struct scheduler *s, struct text *text, int64_t row
     if (rows > 0)
         s->planned_pages += pages_needed(s, text, rows);
     return rows;
+}
+
+/* Room for a row of the text that stalled, before less important ones are in the step and cannot give their pages
+ * back. */
+static void make_room(struct scheduler *s) {
+    struct text *text = s->stalled, *victim = NULL;
+    s->stalled = NULL;
+    if (!text || text->request->is_paused)
+        return;
+    while (pages_needed(s, text, 1) > pages_left(s) && (victim = find_victim(s, text, comes_after)))
+        text_preempt(s, victim);
 }
 
 /* ---- rows ---- */
@@ -107,7 +114,6 @@ static int64_t add_rows(struct scheduler *s, struct step *step, struct text *tex
         of->draws = text_row_draws(text, text->submitted++);
     }
     text->under_way++;
-    text->last_step = s->stats.steps;
     if (text->choice == 0)
         note_queued(s, text->request, text->submitted);
     return rows;
@@ -122,22 +128,34 @@ static int64_t count_written(const struct scheduler *s) {
     return count;
 }
 
-/* Those whose next row can run, the ones that waited longest first. */
+static bool has_waited_longer(const struct text *a, const struct text *b) {
+    return a->turn < b->turn;
+}
+
+static void sort(struct text **text, int64_t count, bool (*is_first)(const struct text *a, const struct text *b)) {
+    for (int64_t i = 1; i < count; i++) {
+        struct text *moved = text[i];
+        int64_t at = i;
+        for (; at > 0 && is_first(moved, text[at - 1]); at--)
+            text[at] = text[at - 1];
+        text[at] = moved;
+    }
+}
+
+/* The texts whose next row can run, those that waited longest first. */
 static int64_t find_ready(struct scheduler *s) {
     int64_t count = 0;
     for (int64_t i = 0; i < s->running_count; i++) {
         struct text *text = s->running[i];
-        if (!text_is_written(text) || text->under_way || text->is_ending || text->request->is_paused)
-            continue;
-        int64_t at = count++;
-        for (; at > 0 && text->last_step < s->ready[at - 1]->last_step; at--)
-            s->ready[at] = s->ready[at - 1];
-        s->ready[at] = text;
+        if (text_is_written(text) && !text->under_way && !text->is_ending && !text->request->is_paused)
+            s->ready[count++] = text;
     }
+    sort(s->ready, count, has_waited_longer);
     return count;
 }
 
-/* Texts are spread over the steps under way in groups of about equal size. */
+/* Texts are spread over the steps under way in groups of about equal size. Among those of a group the most important
+ * one takes its page first; who finds none leaves its row to the next. */
 static void plan_decode(struct scheduler *s, struct step *step, int64_t written, bool has_prefill) {
     const struct scheduler_options *o = &s->options;
     int64_t most = o->max_rows < o->max_logit_rows ? o->max_rows : o->max_logit_rows;
@@ -146,6 +164,9 @@ static void plan_decode(struct scheduler *s, struct step *step, int64_t written,
         most -= has_prefill; /* which always goes on; where there is one row, by turns */
     most = group < most ? group : most;
     int64_t count = find_ready(s);
+    for (int64_t i = 0; i < count && i < most; i++)
+        s->ready[i]->turn = ++s->turns;
+    sort(s->ready, count < most ? count : most, text_is_before);
     for (int64_t i = 0; i < count && step->rows < most; i++)
         if (s->ready[i]->state == TEXT_RUNS) /* and has not lost its pages since */
             add_rows(s, step, s->ready[i], 1);
@@ -245,12 +266,21 @@ static int start(struct scheduler *s, struct text *text) {
                                            reads_cache, &cached);
     if (sequence >= 0 && has_pages_for(s, text, sequence, cached)) {
         begin(s, text, sequence, cached);
+        if (text_is_complete(text))
+            text_end(s, text, SCHEDULER_LENGTH);
         return 1;
     }
     if (sequence >= 0)
         s->engine.sequence_close(s->engine.self, sequence);
     text->blocked_at = s->closed;
     return sequence < 0 && sequence != STATUS_MEMORY ? sequence : 0;
+}
+
+/* A text of higher priority than one that runs begins before that one is in the step, and may take its place. */
+static int start_urgent(struct scheduler *s) {
+    struct text *waiting = next_to_start(s);
+    bool is_urgent = waiting && find_victim(s, waiting, has_lower_priority);
+    return is_urgent ? start(s, waiting) : 0;
 }
 
 /* How many prefill rows the step may have beside its decode rows. */
@@ -262,7 +292,7 @@ static int64_t prefill_budget(const struct scheduler *s, const struct step *step
     if (step->decode_rows && step_cost_is_old(&s->cost, step->decode_rows))
         return 0;
     double row = step_cost_prefill_row(&s->cost), decode = step_cost_decode(&s->cost, group);
-    double alone = step->decode_rows ? step_cost_decode(&s->cost, step->decode_rows) : 0;
+    double alone = step_cost_decode(&s->cost, step->decode_rows);
     double fit = row > 0 && decode > 0 ? floor((o->prefill_stretch * decode - alone) / row) : (double)o->page_tokens;
     return fit < 1 ? 1 : fit < (double)rows ? (int64_t)fit : rows;
 }
@@ -271,15 +301,15 @@ static int64_t prefill_budget(const struct scheduler *s, const struct step *step
 static int plan_prefill(struct scheduler *s, struct step *step, int64_t budget) {
     bool is_full = false;
     while (budget > 0) {
-        struct text *text = next_to_prefill(s, step), *waiting = is_full || s->stalled ? NULL : next_to_start(s);
+        struct text *text = next_to_prefill(s, step), *waiting = is_full ? NULL : next_to_start(s);
         if (waiting && (!text || has_lower_priority(text, waiting))) {
             int started = start(s, waiting);
             if (started < 0)
                 return started;
             is_full = !started;
-            if (started && text_is_complete(waiting))
-                text_end(s, waiting, SCHEDULER_LENGTH);
-            continue;
+            if (!started || waiting->state != TEXT_RUNS)
+                continue;
+            text = waiting;
         }
         if (!text)
             break;
@@ -296,11 +326,16 @@ int scheduler_plan(struct scheduler *s) {
     struct step *step = &s->step[(s->first + s->under_way) % s->options.depth];
     *step = (struct step){.text = step->text};
     s->planned_pages = 0;
-    s->stalled = NULL;
+    make_room(s);
+    int status = start_urgent(s);
+    if (status < 0)
+        return status;
     int64_t written = count_written(s);
     bool can_start = s->running_count < s->options.max_sequences && next_to_start(s);
     plan_decode(s, step, written, can_start || next_to_prefill(s, step));
-    int status = plan_prefill(s, step, prefill_budget(s, step, written));
+    status = plan_prefill(s, step, prefill_budget(s, step, written));
+    if (!status && step->rows == 0)
+        plan_decode(s, step, written, false); /* the row that was left for prefill, which found no pages */
     if (status || step->rows == 0)
         return status;
     step->submitted_at = s->engine.now(s->engine.self);

@@ -5,7 +5,6 @@
 
 void text_wait(struct scheduler *s, struct text *text) {
     text->state = TEXT_WAITS;
-    text->submitted = 0;
     text->blocked_at = -1;
     text->next = NULL;
     text->previous = s->last_waiting;
@@ -36,6 +35,8 @@ static void run_no_more(struct scheduler *s, struct text *text) {
     while (s->running[at] != text)
         at++;
     s->running_count--;
+    if (s->stalled == text)
+        s->stalled = NULL;
     memmove(&s->running[at], &s->running[at + 1], (size_t)(s->running_count - at) * sizeof(struct text *));
     if (s->failure)
         return;
@@ -141,7 +142,7 @@ static void give_prompt_logprobs(const struct step_text *of, const struct engine
 void text_give(struct scheduler *s, const struct step_text *of, const struct engine_result *results) {
     struct text *text = of->text;
     const struct request *request = text->request;
-    if (!text->is_ending && !request->is_cancelled)
+    if (!text->is_ending)
         give_prompt_logprobs(of, results);
     if (text->is_ending || request->is_cancelled)
         text_end(s, text, SCHEDULER_CANCELLED);

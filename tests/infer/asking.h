@@ -19,7 +19,7 @@ struct asked {
     int32_t token[ASKED_CHOICES][ASKED_TOKENS];
     enum scheduler_end reason[ASKED_CHOICES];
     int64_t stops_after; /* on_token says so; 0: never */
-    bool was_cancelled;
+    bool was_cancelled, is_paused;
     int64_t *events, cancel_at; /* counts all callbacks; cancels in the one with this number */
     struct asked *cancels;      /* which request; NULL: this one */
 };

@@ -10,7 +10,7 @@ static struct false_engine engine;
 static struct asked asked[REQUESTS];
 
 struct trial {
-    uint64_t random;
+    uint64_t seed, random;
     struct scheduler *scheduler;
     int64_t taken, preemptions, cached, refused, paused, late;
     int allocated;
@@ -27,8 +27,8 @@ static bool one_in(struct trial *t, uint32_t n) {
 static void draw_options(struct trial *t, struct scheduler_options *o) {
     static const double stretches[] = {0, 1, 2.5};
     *o = (struct scheduler_options){
-        .max_rows = 2 + draw(t, 60),
-        .max_logit_rows = 2 + draw(t, 20),
+        .max_rows = one_in(t, 8) ? 1 : 2 + draw(t, 60),
+        .max_logit_rows = one_in(t, 8) ? 1 : 2 + draw(t, 20),
         .max_sequences = 1 + draw(t, 12),
         .max_positions = 240,
         .pages = 15 + draw(t, 40),
@@ -99,10 +99,12 @@ static void meddle(struct trial *t) {
         break;
     case 1:
     case 2:
+        a->is_paused = true;
         scheduler_pause(t->scheduler, a->number);
         t->paused++;
         break;
     default:
+        a->is_paused = false;
         scheduler_resume(t->scheduler, a->number);
     }
 }
@@ -112,6 +114,9 @@ static int step(struct trial *t) {
     int acted = scheduler_step(t->scheduler);
     t->allocated += allocations_stop();
     assert_true(acted >= 0);
+    for (int i = 0; i < t->taken && acted == 0; i++)
+        if (!asked[i].dones && !asked[i].is_paused)
+            fail_msg("nothing to do, and request %d of trial %llu stands", i, (unsigned long long)t->seed);
     return acted;
 }
 
@@ -119,6 +124,7 @@ static void run_trial(struct trial *t, uint64_t seed) {
     struct scheduler_options options;
     struct scheduler_stats stats;
     enum scheduler_refusal refusal;
+    t->seed = seed;
     t->random = seed << 32;
     draw_options(t, &options);
     false_start(&engine, &options, !one_in(t, 4), &t->scheduler);
@@ -138,8 +144,10 @@ static void run_trial(struct trial *t, uint64_t seed) {
             assert_true(refusal == SCHEDULER_QUEUED_REQUESTS || refusal == SCHEDULER_QUEUED_TOKENS ||
                         refusal == SCHEDULER_TOO_LARGE || refusal == SCHEDULER_TOO_LONG);
     }
-    for (int i = 0; i < REQUESTS; i++)
+    for (int i = 0; i < REQUESTS; i++) {
+        asked[i].is_paused = false;
         scheduler_resume(t->scheduler, asked[i].number);
+    }
     int64_t most = 40000;
     while (step(t) && most--)
         ;

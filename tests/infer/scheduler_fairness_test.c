@@ -1,0 +1,208 @@
+/* Who gets how much: clients by their weights, the adapters of a client, and equals in their order. */
+#include "asking.h"
+
+#include <malloc.h>
+
+enum { ASKED = 64 };
+
+static struct false_engine engine;
+static struct scheduler *scheduler;
+static struct asked asked[ASKED];
+
+static void begin(const struct scheduler_options *options) {
+    false_start(&engine, options, true, &scheduler);
+}
+
+static struct asked *prepare(int i, int64_t prompt_length, int64_t max_tokens) {
+    prepare_asked(&asked[i], scheduler, &engine, prompt_length, 7 * i, max_tokens);
+    return &asked[i];
+}
+
+static void submit(int i, int64_t prompt_length, int64_t max_tokens) {
+    submit_taken(prepare(i, prompt_length, max_tokens));
+}
+
+static void finish(int count) {
+    run_to_the_end(scheduler, 100000);
+    for (int i = 0; i < count; i++)
+        check_asked(&asked[i]);
+    false_stop(&engine, scheduler);
+}
+
+static int64_t preemptions(void) {
+    struct scheduler_stats stats;
+    scheduler_read_stats(scheduler, &stats);
+    return stats.preemptions;
+}
+
+static int64_t tokens_of_client(uint64_t client) {
+    int64_t tokens = 0;
+    for (int i = 0; i < ASKED; i++)
+        if (asked[i].number && asked[i].request.client == client)
+            tokens += asked[i].count[0];
+    return tokens;
+}
+
+static void submit_for(int i, uint64_t client, double weight, uint64_t adapter, int64_t max_tokens) {
+    struct asked *a = prepare(i, 4, max_tokens);
+    a->request.client = client;
+    a->request.weight = weight;
+    a->request.adapter = adapter;
+    submit_taken(a);
+}
+
+static void clients_share_by_their_weights(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_sequences = 4});
+    memset(asked, 0, sizeof asked);
+    for (int i = 0; i < 40; i++) /* the first client came first with all that it has */
+        submit_for(i, 1, 1, 0, 20);
+    for (int i = 40; i < 64; i++)
+        submit_for(i, 2, 3, 0, 20);
+    while (tokens_of_client(2) < 20 * 20)
+        scheduler_step(scheduler);
+    /* Three times as much, to within what the texts that run at once may be off. */
+    assert_in_range(tokens_of_client(1), 20 * 20 / 3 - 4 * 22, 20 * 20 / 3 + 4 * 22);
+    finish(64);
+}
+
+static void long_texts_count_for_more(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_sequences = 4});
+    memset(asked, 0, sizeof asked);
+    for (int i = 0; i < 10; i++)
+        submit_for(i, 1, 1, 0, 80);
+    for (int i = 10; i < 60; i++)
+        submit_for(i, 2, 1, 0, 10);
+    while (tokens_of_client(2) < 350)
+        scheduler_step(scheduler);
+    assert_in_range(tokens_of_client(1), 350 - 2 * 80, 350 + 2 * 80 + 100);
+    finish(60);
+}
+
+/* Whoever comes after a long silence has no claim for it, and no disadvantage either. */
+static void a_client_that_comes_late_is_lifted_to_the_others(void **state) {
+    (void)state;
+    for (int had_before = 0; had_before < 2; had_before++) {
+        begin(&(struct scheduler_options){.max_sequences = 2});
+        memset(asked, 0, sizeof asked);
+        if (had_before) {
+            submit_for(60, 2, 1, 0, 5);
+            run_to_the_end(scheduler, 100);
+        }
+        for (int i = 0; i < 30; i++)
+            submit_for(i, 1, 1, 0, 20);
+        for (int i = 0; i < 150; i++)
+            scheduler_step(scheduler);
+        int64_t first = tokens_of_client(1), second = tokens_of_client(2);
+        assert_true(first > 250);
+        for (int i = 30; i < 60; i++)
+            submit_for(i, 2, 1, 0, 20);
+        for (int i = 0; i < 150; i++)
+            scheduler_step(scheduler);
+        first = tokens_of_client(1) - first;
+        second = tokens_of_client(2) - second;
+        assert_in_range(first, 150 - 45, 150 + 45);
+        assert_in_range(second, 150 - 45, 150 + 45);
+        finish(60);
+    }
+}
+
+/* Nor does a short silence forgive what a client has had. */
+static void a_client_keeps_what_it_owes(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_sequences = 1});
+    memset(asked, 0, sizeof asked);
+    submit_for(0, 1, 1, 0, 100);
+    for (int i = 1; i < 8; i++)
+        submit_for(i, 2, 1, 0, 10);
+    while (!asked[0].dones)
+        scheduler_step(scheduler);
+    submit_for(9, 3, 1, 0, 1);  /* somebody new, who does not get its place */
+    submit_for(8, 1, 1, 0, 10); /* again */
+    finish(10);
+    for (int i = 1; i < 8; i++)
+        assert_true(asked[i].ended_at < asked[8].ended_at);
+}
+
+/* A text that was preempted is not paid for twice. */
+static void a_preempted_text_is_paid_once(void **state) {
+    (void)state;
+    false_start(&engine, &(struct scheduler_options){.max_sequences = 1}, false, &scheduler);
+    memset(asked, 0, sizeof asked);
+    submit_for(8, 2, 1, 0, 1); /* so that the second is active from the beginning */
+    scheduler_pause(scheduler, asked[8].number);
+    prepare(0, 200, 20)->request.client = 1;
+    submit_taken(&asked[0]);
+    for (int i = 1; i < 5; i++) { /* others need its place */
+        for (int k = 0; k < 6; k++)
+            scheduler_step(scheduler);
+        scheduler_pause(scheduler, asked[0].number);
+        submit_for(i, 3, 1, 0, 1);
+        run_to_the_end(scheduler, 100);
+        scheduler_resume(scheduler, asked[0].number);
+    }
+    assert_int_equal(preemptions(), 4);
+    prepare(5, 300, 20)->request.client = 2;
+    submit_taken(&asked[5]);
+    submit_for(6, 2, 1, 0, 5);
+    submit_for(7, 1, 1, 0, 5);
+    scheduler_resume(scheduler, asked[8].number);
+    finish(9);
+    assert_true(asked[7].started_at < asked[6].started_at);
+}
+
+static void clients_that_are_gone_take_no_memory(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){0});
+    size_t held = 0;
+    for (int i = 0; i < 1000; i++) {
+        prepare(0, 4, 2)->request.client = (uint64_t)i;
+        asked[0].request.adapter = (uint64_t)i % 7;
+        submit_taken(&asked[0]);
+        run_to_the_end(scheduler, 10);
+        held = i == 50 ? mallinfo2().uordblks : held;
+    }
+    size_t held_then = mallinfo2().uordblks;
+    finish(1);
+    assert_true(held_then <= held + 1000);
+}
+
+static void adapters_of_a_client_take_turns(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_sequences = 1});
+    memset(asked, 0, sizeof asked);
+    for (int i = 0; i < 12; i++)
+        submit_for(i, 1, 1, i < 8 ? 1 : 2, 10);
+    while (!asked[11].dones)
+        scheduler_step(scheduler);
+    int64_t others = 0;
+    for (int i = 0; i < 8; i++)
+        others += asked[i].dones;
+    assert_in_range(others, 3, 4);
+    finish(12);
+}
+
+static void equals_come_in_their_order(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_sequences = 2});
+    for (int i = 0; i < 10; i++)
+        submit(i, 5, 10);
+    finish(10);
+    for (int i = 1; i < 10; i++)
+        assert_true(asked[i].started_at >= asked[i - 1].started_at);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clients_share_by_their_weights),
+        cmocka_unit_test(long_texts_count_for_more),
+        cmocka_unit_test(a_client_that_comes_late_is_lifted_to_the_others),
+        cmocka_unit_test(a_client_keeps_what_it_owes),
+        cmocka_unit_test(a_preempted_text_is_paid_once),
+        cmocka_unit_test(clients_that_are_gone_take_no_memory),
+        cmocka_unit_test(adapters_of_a_client_take_turns),
+        cmocka_unit_test(equals_come_in_their_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
