@@ -158,6 +158,8 @@ static inline int64_t false_available(void *self) {
 static inline int64_t false_needed(void *self, int number, int64_t rows) {
     struct false_engine *e = self;
     int64_t length = e->sequence[number].length;
+    if (!e->sequence[number].is_open)
+        fail_msg("pages for sequence %d, which is not open", number);
     return (length + rows + FALSE_PAGE - 1) / FALSE_PAGE - (length + FALSE_PAGE - 1) / FALSE_PAGE;
 }
 

@@ -171,6 +171,7 @@ static void random_requests_end_once_with_the_text_they_have_alone(void **state)
     uint64_t trials = test_is_long() ? 1000 : 100;
     for (uint64_t seed = 1; seed <= trials; seed++)
         run_trial(&t, seed);
+    run_trial(&t, 317); /* texts that find no page one after the other, and one that would */
     /* And all of it happened. */
     assert_true(t.preemptions > 100 && t.cached > 1000 && t.refused > 100 && t.paused > 100 && t.late > 10);
     if (allocations_can_be_counted())

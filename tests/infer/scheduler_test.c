@@ -415,16 +415,42 @@ static void a_prompt_takes_pages_from_less_important_texts(void **state) {
     assert_true(preempted > 32);
 }
 
+/* Texts for which there are too few pages at once. */
+static void submit_too_many(int texts, int way) {
+    for (int i = 0; i < texts; i++) {
+        struct asked *a = prepare(i, way % 2 ? 10 : 8 + 2 * i, 58);
+        a->request.priority = way / 2 == 0 ? 0 : way / 2 == 1 ? -i : i * 2 % 5;
+        submit_taken(a);
+        if (way / 2 == 1)
+            scheduler_step(scheduler);
+    }
+}
+
 static void texts_that_fit_one_at_a_time_all_end(void **state) {
     (void)state;
-    for (int depth = 1; depth <= 4; depth++)
+    for (int depth = 1; depth <= 5; depth++)
         for (int pages = 5; pages <= 14; pages++)
-            for (int texts = 2; texts <= 5; texts++)
-                for (int same = 0; same < 2; same++) {
-                    begin(&(struct scheduler_options){.pages = pages, .max_sequences = 5, .depth = depth});
-                    for (int i = 0; i < texts; i++)
-                        submit(i, same ? 10 : 8 + 3 * i, 58);
+            for (int texts = 2; texts <= 7; texts++)
+                for (int way = 0; way < 6; way++) {
+                    begin(&(struct scheduler_options){.pages = pages, .max_sequences = 7, .depth = depth});
+                    submit_too_many(texts, way);
                     finish(texts);
+                }
+}
+
+static void a_cancelled_text_keeps_nobody_waiting(void **state) {
+    (void)state;
+    for (int depth = 1; depth <= 3; depth++)
+        for (int way = 0; way < 6; way++)
+            for (int cancelled = 0; cancelled < 3; cancelled++)
+                for (int at = 15; at < 70; at++) {
+                    begin(&(struct scheduler_options){.pages = 6, .max_sequences = 3, .depth = depth});
+                    submit_too_many(3, way);
+                    for (int i = 0; i < at; i++)
+                        scheduler_step(scheduler);
+                    if (!asked[cancelled].dones)
+                        cancel_asked(&asked[cancelled]);
+                    finish(3);
                 }
 }
 
@@ -626,6 +652,7 @@ int main(void) {
         cmocka_unit_test(less_important_texts_give_their_pages_first),
         cmocka_unit_test(a_prompt_takes_pages_from_less_important_texts),
         cmocka_unit_test(texts_that_fit_one_at_a_time_all_end),
+        cmocka_unit_test(a_cancelled_text_keeps_nobody_waiting),
         cmocka_unit_test(no_text_begins_on_the_last_page_of_those_that_run),
         cmocka_unit_test(a_large_text_gets_its_pages_in_a_stream_of_small_ones),
         cmocka_unit_test(a_higher_priority_goes_before_what_waits_and_what_runs),
