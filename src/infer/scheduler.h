@@ -7,7 +7,7 @@
  * "Fairness in serving large language models", arXiv 2401.00588), then by age. When pages run out, the newest text of
  * the least importance gives its pages back and is prefilled again later; it goes on where it was, with the same
  * tokens. While texts are being written, chunks are so long that a step lasts at most prefill_stretch times one
- * without.
+ * without; where nobody knows how long that is, or not of late, a step goes without.
  *
  * Memory is allocated by scheduler_open and scheduler_submit alone. One thread at a time. Callbacks come from
  * scheduler_step (and scheduler_close), and may call scheduler_cancel, scheduler_pause and scheduler_resume. */
@@ -128,7 +128,8 @@ struct scheduler_options {
     int64_t max_queued_tokens;    /* of prompts that are not prefilled; 0: any number */
     int depth;                    /* steps under way at once, 1 .. SCHEDULER_MAX_DEPTH */
     double prefill_stretch;       /* at least 1; 0: chunks as long as a step has rows */
-    double in_weight, out_weight; /* virtual cost of a token prefilled and a token written; both 0: 1 and 2 */
+    double in_weight, out_weight; /* virtual cost of a row prefilled for the first time and not cached, and of a token
+                                     written; both 0: 1 and 2 */
 };
 enum { SCHEDULER_MAX_DEPTH = 64 };
 
