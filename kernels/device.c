@@ -18,11 +18,29 @@ static int fail_unknown(const char *name) {
     return status_fail(STATUS_UNSUPPORTED, "device '%s' is not built in (built: %s)", name, built);
 }
 
+static int choose_level(struct device *device, const char *name, const char *level) {
+    const struct ops *ops = ops_for_level(device, level);
+    if (!ops)
+        return status_fail(STATUS_UNSUPPORTED, "%s: this machine has no %s", name, level);
+    device->ops = ops;
+    return STATUS_OK;
+}
+
 int device_open(const char *name, int index, int threads, struct device **device) {
+    size_t length = name ? strcspn(name, ":") : 0;
     *device = NULL;
-    for (int i = 0; i < BACKENDS; i++)
-        if (!name || !strcmp(backends[i]->name, name))
-            return backends[i]->open(index, threads, device);
+    for (int i = 0; i < BACKENDS; i++) {
+        if (name && (strlen(backends[i]->name) != length || strncmp(backends[i]->name, name, length)))
+            continue;
+        int status = backends[i]->open(index, threads, device);
+        if (!status && name && name[length])
+            status = choose_level(*device, name, name + length + 1);
+        if (status) {
+            device_close(*device);
+            *device = NULL;
+        }
+        return status;
+    }
     return fail_unknown(name);
 }
 

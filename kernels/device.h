@@ -25,7 +25,8 @@ struct event;
 const char *device_name_at(int number);
 
 /* Opens device `index` of the backend `name`; NULL: the first that this machine has. `threads` workers for the CPU, 0 =
- * all cores that this thread may use; fewer where so many are not sensible, or OpenMP does not give them.
+ * all cores that this thread may use; fewer where so many are not sensible, or OpenMP does not give them. "cpu:v3": the
+ * narrower operations of ops_for_level.
  * STATUS_UNSUPPORTED names the backends that are built. */
 int device_open(const char *name, int index, int threads, struct device **device);
 void device_close(struct device *device);

@@ -1,0 +1,180 @@
+/* Many mixed requests in one run give each the bits that it gets alone, whatever the layout, the budget of rows, the
+ * pages, and what is found in the cache. */
+#include "mixed.h"
+
+#include <stdlib.h>
+
+enum { REQUESTS = 300 };
+
+struct scene {
+    struct rank_grid grid;
+    int64_t first_layers;
+    int precision;
+    const char *device; /* NULL: the test's */
+    int64_t max_rows, max_sequences, cache_tokens;
+    bool has_no_prefix_cache, is_alone; /* alone: one request after the other */
+    bool arrives;                       /* a step between two requests */
+    double stretch;
+    struct mixed *requests; /* [REQUESTS] those that can run */
+    int count;
+    int64_t preemptions, cached;
+};
+
+static void run_requests(struct engine *engine, struct scene *scene) {
+    struct adapters *adapters;
+    struct scheduler *scheduler;
+    struct scheduler_options options = {.prefill_stretch = scene->stretch};
+    test_ok(adapters_open(engine, &adapters));
+    mixed_add_all(adapters);
+    test_ok(engine_open_scheduler(engine, &options, &scheduler));
+    for (int i = 0; i < REQUESTS; i++) {
+        struct mixed *mixed = &scene->requests[scene->count];
+        mixed_make(mixed, i);
+        if (!mixed_take(mixed, engine, adapters))
+            continue;
+        scene->count++;
+        mixed_submit(mixed, scheduler);
+        if (scene->is_alone)
+            mixed_run(scheduler);
+        if (scene->arrives && i % 2)
+            assert_true(scheduler_step(scheduler) >= 0);
+        if (scene->arrives && i % 3 == 0) /* a slow reader, whose pages others may take */
+            scheduler_pause(scheduler, mixed->id);
+    }
+    for (int i = 0; i < scene->count && scene->arrives; i++) {
+        scheduler_resume(scheduler, scene->requests[i].id);
+        assert_true(scheduler_step(scheduler) >= 0);
+    }
+    mixed_run(scheduler);
+    struct scheduler_stats stats;
+    scheduler_read_stats(scheduler, &stats);
+    scene->preemptions = stats.preemptions;
+    for (int i = 0; i < scene->count; i++) {
+        assert_true(scene->requests[i].is_done);
+        scene->cached += scene->requests[i].cached;
+    }
+    assert_int_equal(engine_pages_available(engine), engine_pages(engine));
+    scheduler_close(scheduler);
+    adapters_close(adapters);
+}
+
+static int run_rank(struct comm *world, void *context) {
+    struct scene *scene = context;
+    struct engine *engine = NULL;
+    struct engine_options options = {.device = scene->device ? scene->device : test_device(),
+                                     .model = base_directory(),
+                                     .world = world->size > 1 ? world : NULL,
+                                     .grid = scene->grid,
+                                     .first_layers = scene->first_layers,
+                                     .precision = scene->precision,
+                                     .threads = 1,
+                                     .max_rows = scene->max_rows,
+                                     .max_logit_rows = scene->max_rows < 64 ? scene->max_rows : 64,
+                                     .max_sequences = scene->max_sequences,
+                                     .cache_tokens = scene->cache_tokens,
+                                     .has_no_prefix_cache = scene->has_no_prefix_cache,
+                                     .adapter_memory = 4 << 20};
+    int status = engine_open(&options, &engine);
+    if (!status && engine_leads(engine))
+        run_requests(engine, scene);
+    else if (!status)
+        status = engine_follow(engine);
+    if (!status)
+        status = engine_end(engine);
+    if (status)
+        comm_abort(world, status_text());
+    engine_close(engine);
+    return status;
+}
+
+static struct scene run_scene(struct scene scene) {
+    scene.requests = calloc(REQUESTS, sizeof *scene.requests);
+    assert_non_null(scene.requests);
+    test_ok(comm_local_run(rank_grid_size(&scene.grid), run_rank, &scene));
+    return scene;
+}
+
+static void compare(struct scene *ours, const struct scene *alone, const char *how) {
+    assert_int_equal(ours->count, alone->count);
+    for (int i = 0; i < ours->count; i++)
+        mixed_compare(&ours->requests[i], &alone->requests[i], how);
+    free(ours->requests);
+}
+
+static struct scene one_by_one(struct rank_grid grid, int precision, const char *device) {
+    return run_scene((struct scene){.grid = grid,
+                                    .precision = precision,
+                                    .device = device,
+                                    .max_rows = 64,
+                                    .max_sequences = 2,
+                                    .has_no_prefix_cache = true,
+                                    .is_alone = true});
+}
+
+static const struct rank_grid single = {1, 1, 1, 1, 1};
+
+static void check_together(struct scene *alone, struct rank_grid grid, int precision, const char *device) {
+    char how[128];
+    int64_t cached = 0;
+    const struct scene ways[] = {
+        {.max_rows = 512, .max_sequences = 64},
+        {.max_rows = 7, .max_sequences = 5, .stretch = 2.5},
+        {.max_rows = 1, .max_sequences = 3},
+        {.max_rows = 64, .max_sequences = 8, .cache_tokens = 4 * KV_PAGE_TOKENS, .arrives = true}, /* they lose pages */
+    };
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        struct scene scene = ways[w];
+        scene.grid = grid;
+        scene.precision = precision;
+        scene.device = device;
+        scene.first_layers = grid.pipeline == 2 ? 2 : 0;
+        scene = run_scene(scene);
+        snprintf(how, sizeof how, "%s, tensor %d, pipeline %d, %lld rows",
+                 precision == PRECISION_BF16 ? "bf16" : "fp32", grid.tensor, grid.pipeline, (long long)scene.max_rows);
+        cached += scene.cached;
+        if (scene.cache_tokens)
+            assert_true(scene.preemptions > 0);
+        compare(&scene, alone, how);
+    }
+    assert_true(cached > 0);
+}
+
+static void one_run_gives_what_each_gets_alone(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        struct scene alone = one_by_one(single, precision, NULL);
+        assert_true(alone.count > REQUESTS * 3 / 4);
+        check_together(&alone, single, precision, NULL);
+        check_together(&alone, (struct rank_grid){1, 1, 1, 1, 2}, precision, NULL); /* stages change no bit */
+        free(alone.requests);
+    }
+}
+
+static void tensor_ranks_give_what_each_gets_alone(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        struct scene alone = one_by_one((struct rank_grid){2, 1, 1, 1, 1}, precision, NULL);
+        check_together(&alone, (struct rank_grid){2, 1, 1, 1, 1}, precision, NULL);
+        check_together(&alone, (struct rank_grid){2, 1, 1, 1, 2}, precision, NULL);
+        free(alone.requests);
+    }
+}
+
+/* The same of bf16 where the processor has no AVX-512. */
+static void narrower_instructions_give_what_each_gets_alone(void **state) {
+    (void)state;
+    if (strcmp(test_device() ? test_device() : "cpu", "cpu"))
+        test_skip("the levels are the CPU's");
+    struct scene alone = one_by_one(single, PRECISION_BF16, "cpu:v3");
+    check_together(&alone, single, PRECISION_BF16, "cpu:v3");
+    free(alone.requests);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_run_gives_what_each_gets_alone),
+        cmocka_unit_test(tensor_ranks_give_what_each_gets_alone),
+        cmocka_unit_test(narrower_instructions_give_what_each_gets_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
