@@ -159,6 +159,10 @@ int engine_image_load(struct engine *engine, const struct peft_bytes *bytes) {
     return status ? status : make_image(engine, bytes, STATUS_OK);
 }
 
+size_t engine_adapter_bytes(const struct engine *engine) {
+    return engine->bank ? peft_bank_used(engine->bank) : 0;
+}
+
 size_t engine_image_bytes(const struct engine *engine, int image) {
     return peft_bank_bytes_of(engine->bank, image);
 }

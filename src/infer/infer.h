@@ -79,6 +79,8 @@ bool engine_leads(const struct engine *engine);
 int engine_image_load(struct engine *engine, const struct peft_bytes *bytes);
 /* An image that no open slot has goes, and its pages with it. */
 int engine_image_drop(struct engine *engine, int image);
+/* Bytes that images take on this rank. */
+size_t engine_adapter_bytes(const struct engine *engine);
 /* Bytes on this rank, and the tokens that stand before each text. */
 size_t engine_image_bytes(const struct engine *engine, int image);
 int64_t engine_image_stem(const struct engine *engine, int image);

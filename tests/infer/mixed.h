@@ -150,11 +150,11 @@ static inline void mixed_make(struct mixed *mixed, int number) {
     r->calls = (struct scheduler_calls){mixed_start, mixed_token, mixed_prompt, mixed_end, mixed_done};
 }
 
-/* Its slot: false where its adapters cannot be together, or leave it no room. */
+/* Its slot: false where its adapters cannot be together, or leave it no room, or have none now. */
 static inline bool mixed_take(struct mixed *mixed, struct engine *engine, struct adapters *adapters) {
     mixed->adapters = adapters;
     int status = adapters_take(adapters, mixed->names, mixed->name_count, &mixed->slot, mixed->generations);
-    if (status && status != STATUS_USAGE)
+    if (status && status != STATUS_USAGE && status != STATUS_MEMORY)
         fail_msg("request %d: %s", mixed->number, status_text());
     if (status)
         return false;
