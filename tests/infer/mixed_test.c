@@ -1,6 +1,7 @@
 /* Many mixed requests in one run give each the bits that it gets alone, whatever the layout, the budget of rows, the
  * pages, and what is found in the cache. */
 #include "mixed.h"
+#include "support/allocations.h"
 
 #include <stdlib.h>
 
@@ -170,10 +171,56 @@ static void narrower_instructions_give_what_each_gets_alone(void **state) {
     free(alone.requests);
 }
 
+/* Steps of changing rows, slots and samplers. What the first round needs once, later ones have. */
+static void nothing_is_allocated_in_a_thousand_steps(void **state) {
+    (void)state;
+    if (!allocations_can_be_counted())
+        test_skip("this build has an allocator that cannot be counted");
+    struct engine *engine;
+    struct adapters *adapters;
+    struct mixed *requests = calloc(REQUESTS, sizeof *requests);
+    struct engine_options options = {.device = test_device(),
+                                     .model = base_directory(),
+                                     .precision = PRECISION_BF16,
+                                     .threads = 2,
+                                     .max_rows = 24,
+                                     .max_logit_rows = 24,
+                                     .max_sequences = 6,
+                                     .cache_tokens = 9 * KV_PAGE_TOKENS,
+                                     .adapter_memory = 4 << 20};
+    int64_t steps = 0, allocated = 0;
+    assert_non_null(requests);
+    test_ok(engine_open(&options, &engine));
+    test_ok(adapters_open(engine, &adapters));
+    mixed_add_all(adapters);
+    for (int round = 0; steps <= 1000; round++) {
+        struct scheduler *scheduler;
+        test_ok(engine_open_scheduler(engine, &(struct scheduler_options){.prefill_stretch = 2.5}, &scheduler));
+        for (int i = 0; i < REQUESTS; i++) {
+            mixed_make(&requests[i], i);
+            if (mixed_take(&requests[i], engine, adapters))
+                mixed_submit(&requests[i], scheduler);
+        }
+        for (int status = 1; status > 0; steps += round > 0) {
+            if (round && steps)
+                allocations_start();
+            status = scheduler_step(scheduler);
+            allocated += round && steps ? allocations_stop() : 0; /* OpenMP's threads come back in the first */
+            assert_true(status >= 0);
+        }
+        scheduler_close(scheduler);
+    }
+    assert_int_equal(allocated, 0);
+    adapters_close(adapters);
+    engine_close(engine);
+    free(requests);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_run_gives_what_each_gets_alone),
         cmocka_unit_test(tensor_ranks_give_what_each_gets_alone),
+        cmocka_unit_test(nothing_is_allocated_in_a_thousand_steps),
         cmocka_unit_test(narrower_instructions_give_what_each_gets_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
