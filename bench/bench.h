@@ -18,7 +18,7 @@ struct bench_options {
     const char *peer_python; /* that runs the peers of tokenizer and finetune */
     bool has_peer;           /* of finetune */
     const char *device;      /* backend; NULL: the first that the machine has */
-    const char *filter;      /* of op cases: a part of the text that names each */
+    const char *filter;      /* of op cases and figures of the engine: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
     int64_t ranks, global_batch_size; /* of train and checkpoint; 0: not given */
     int precision;                    /* enum precision */
@@ -45,11 +45,16 @@ int bench_finetune(const struct bench_options *options);
 int bench_checkpoint(const struct bench_options *options);
 int bench_prefill(const struct bench_options *options);
 int bench_decode(const struct bench_options *options);
+/* What scheduling, adapters, caching and swapping cost beside bare steps of the engine: engine.h. */
+int bench_engine(const struct bench_options *options);
 
 /* ---- what they share: report.c ---- */
 
 /* The shape of GPT-2 124M with its published dropout, or what DIR's config.json says. */
 int bench_model_config(const char *model, struct model_config *config);
+/* A directory of its own in $TMPDIR or /tmp, for whoever makes it to remove: training.c. */
+enum { BENCH_DIRECTORY_BYTES = 64 };
+int bench_make_directory(char directory[BENCH_DIRECTORY_BYTES], const char *purpose);
 /* Prints an object (and frees it) as one line. */
 int bench_print(json_t *object);
 double bench_median(double *values, int64_t count);

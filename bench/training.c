@@ -29,17 +29,23 @@ static int write_tokens(const char *prefix, int64_t count, int64_t vocab_size) {
     return status;
 }
 
-int bench_dataset_open(struct bench_dataset *dataset, int64_t tokens, int64_t vocab_size) {
+int bench_make_directory(char directory[BENCH_DIRECTORY_BYTES], const char *purpose) {
     const char *parent = getenv("TMPDIR"); /* as every program that needs files for a while */
-    int length = snprintf(dataset->directory, sizeof dataset->directory, "%s/cambium-bench-XXXXXX",
-                          parent && *parent ? parent : "/tmp");
-    if (length >= (int)sizeof dataset->directory)
-        snprintf(dataset->directory, sizeof dataset->directory, "/tmp/cambium-bench-XXXXXX");
-    if (!mkdtemp(dataset->directory)) {
-        int status = status_fail_errno("cannot make the directory %s for random tokens", dataset->directory);
-        dataset->directory[0] = 0;
+    int length =
+        snprintf(directory, BENCH_DIRECTORY_BYTES, "%s/cambium-bench-XXXXXX", parent && *parent ? parent : "/tmp");
+    if (length >= BENCH_DIRECTORY_BYTES)
+        snprintf(directory, BENCH_DIRECTORY_BYTES, "/tmp/cambium-bench-XXXXXX");
+    if (mkdtemp(directory))
+        return STATUS_OK;
+    int status = status_fail_errno("cannot make the directory %s for %s", directory, purpose);
+    directory[0] = 0;
+    return status;
+}
+
+int bench_dataset_open(struct bench_dataset *dataset, int64_t tokens, int64_t vocab_size) {
+    int status = bench_make_directory(dataset->directory, "random tokens");
+    if (status)
         return status;
-    }
     snprintf(dataset->prefix, sizeof dataset->prefix, "%s/tokens", dataset->directory);
     return write_tokens(dataset->prefix, tokens, vocab_size);
 }

@@ -12,7 +12,7 @@
 
 /* A dataset of random tokens in a directory of its own that goes with it. */
 struct bench_dataset {
-    char directory[64], prefix[80];
+    char directory[BENCH_DIRECTORY_BYTES], prefix[80];
     const char *item; /* the prefix */
 };
 int bench_dataset_open(struct bench_dataset *dataset, int64_t tokens, int64_t vocab_size);

@@ -47,7 +47,8 @@ static const struct config_row rows[] = {
      .minimum = 1,
      .maximum = 1e6,
      .help =
-         "measured steps of train, finetune, prefill, decode and tokenizer, saves of checkpoint; the median counts"},
+         "measured steps of train, finetune, prefill, decode and tokenizer, saves of checkpoint, rounds of engine; the "
+         "median counts"},
     CONFIG_DEVICE_ROW(AT(device)),
     {.path = "threads",
      .type = CONFIG_INT,
@@ -76,7 +77,7 @@ static const struct config_row rows[] = {
      .offset = AT(peft.type),
      .default_text = PEFT_DEFAULT_METHOD,
      .choices = peft_method_names,
-     .help = "bench finetune: the method; its keys are those of the section peft"},
+     .help = "bench finetune, engine: the method; its keys are those of the section peft"},
     {.path = "dropout",
      .type = CONFIG_BOOL,
      .offset = AT(has_dropout),
@@ -111,7 +112,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_STRING,
      .offset = AT(filter),
      .metavar = "NAME",
-     .help = "bench ops, gemm: only operations with this in their names"},
+     .help = "bench ops, gemm, engine: only operations or figures with this in their names"},
 };
 
 /* The section `parallel` of a run, and `peft`. The caller frees them. */
@@ -137,7 +138,7 @@ static struct config_row *section_rows(size_t *count) {
 static struct config_command describe(const struct config_row *sections, size_t count) {
     return (struct config_command){
         .name = "bench",
-        .synopsis = "cambium bench gemm|ops|tokenizer|train|finetune|checkpoint|prefill|decode [OPTIONS]",
+        .synopsis = "cambium bench gemm|ops|tokenizer|train|finetune|checkpoint|prefill|decode|engine [OPTIONS]",
         .description =
             "Measures one thing and prints JSON lines, the summary last. Each figure stands beside a ceiling that was "
             "measured just before and after in the same run (FLOP/s of plain matrix products, or the streaming read); "
@@ -146,7 +147,10 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "computation saves; bench finetune takes a method and the keys of peft, and says what a step of it "
             "costs "
             "beside one that trains the whole model; bench checkpoint saves in $TMPDIR or /tmp, and its ceiling is a "
-            "plain write there. bench decode measures behind 32, 512 and 1,000 tokens.",
+            "plain write there. bench decode measures behind 32, 512 and 1,000 tokens. bench engine gives ratios of "
+            "two "
+            "sides taken in turn: what scheduling, adapters, prefix caching, swapping and pipelining do beside bare "
+            "steps of the engine.",
         .examples = "  cambium bench train --micro-batch-size 4 --seq-length 256 --precision bf16\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.tensor_model_parallel_size=2\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.use_distributed_optimizer\n"
@@ -155,6 +159,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
                     "  cambium bench finetune --method lora --precision bf16\n"
                     "  cambium bench checkpoint --precision bf16 --ranks 2\n"
                     "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"
+                    "  cambium bench engine --precision bf16 --steps 5\n"
                     "  cambium bench ops --filter layernorm\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
@@ -170,7 +175,7 @@ static const struct {
 } benches[] = {
     {"gemm", bench_gemm},       {"ops", bench_ops},           {"tokenizer", bench_tokenizer},
     {"train", bench_train},     {"finetune", bench_finetune}, {"checkpoint", bench_checkpoint},
-    {"prefill", bench_prefill}, {"decode", bench_decode},
+    {"prefill", bench_prefill}, {"decode", bench_decode},     {"engine", bench_engine},
 };
 
 static int run(const char *what, struct bench_options *values) {
@@ -178,11 +183,13 @@ static int run(const char *what, struct bench_options *values) {
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
         if (what && !strcmp(what, benches[i].name))
             return benches[i].run(values);
-    return what ? status_fail(STATUS_USAGE,
-                              "bench: '%s' is not gemm, ops, tokenizer, train, finetune, checkpoint, prefill or decode",
-                              what)
-                : status_fail(STATUS_USAGE,
-                              "bench wants gemm, ops, tokenizer, train, finetune, checkpoint, prefill or decode");
+    return what ? status_fail(
+                      STATUS_USAGE,
+                      "bench: '%s' is not gemm, ops, tokenizer, train, finetune, checkpoint, prefill, decode or engine",
+                      what)
+                : status_fail(
+                      STATUS_USAGE,
+                      "bench wants gemm, ops, tokenizer, train, finetune, checkpoint, prefill, decode or engine");
 }
 
 /* Only bench train and bench checkpoint have ranks. */

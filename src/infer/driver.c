@@ -55,6 +55,6 @@ int engine_open_scheduler(struct engine *engine, const struct scheduler_options 
     own.page_tokens = KV_PAGE_TOKENS;
     own.pages = engine_pages(engine);
     own.vocab = engine_config(engine)->vocab_size;
-    own.depth = engine_depth(engine);
+    own.depth = options->depth && options->depth < engine_depth(engine) ? options->depth : engine_depth(engine);
     return scheduler_open(&calls, &own, scheduler);
 }

@@ -131,7 +131,7 @@ int engine_collect(struct engine *engine, struct engine_result *results);
 /* Both. */
 int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results);
 
-/* A scheduler over the engine: `options` without what the engine knows of itself. */
+/* A scheduler over the engine: `options` without what the engine knows of itself, which may have a smaller depth. */
 int engine_open_scheduler(struct engine *engine, const struct scheduler_options *options, struct scheduler **scheduler);
 
 /* ---- generation: generate.c ---- */

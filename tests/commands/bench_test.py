@@ -195,6 +195,58 @@ class Bench(unittest.TestCase):
         if floors[0] * summary["ceiling"] > 0.999 * (summary["bytes_per_s"] * summary["seconds"]):
             self.assertAlmostEqual((floors[2] - floors[0]) * summary["ceiling"] / (grown[2] - grown[0]), 1, delta=1e-3)
 
+    def test_the_engine(self):
+        scratch = self.directory / "scratch"
+        scratch.mkdir(exist_ok=True)
+        steps, texts = 2, 16
+        output, errors = run("bench", "engine", "--model", self.model, "--steps", steps, cwd=self.directory,
+                             env=dict(os.environ, TMPDIR=str(scratch)))
+        self.assertEqual(list(scratch.iterdir()), [])
+        self.assertEqual([line for line in errors.splitlines() if "ranks 0, 1 " not in line], [])  # of the pipeline
+        *lines, summary = rows(output)
+        self.assertEqual((summary["bench"], summary["precision"]), ("engine", "fp32"))
+        self.assertGreater(summary["peak_rss_bytes"], 0)
+        figures = {figure["figure"]: figure for figure in summary["figures"]}
+        self.assertEqual(list(figures), ["memory", "memory-adapters", "scheduler", "adapters", "bank", "idle-bank", "shared-prefix",
+                                         "prompts", "swap", "swap-large", "pipeline"])
+        # pairs of sides in turn: of speeds, or for the shared beginning of times
+        context = POSITIONS // 8
+        decoded = min(16 * steps, POSITIONS - context - 20)
+        expected = {"scheduler": (steps, texts * context), "adapters": (decoded, texts), "idle-bank": (decoded, texts),
+                    "bank": (512 // texts * steps, texts), "pipeline": (steps, texts * context), "shared-prefix": (steps, None)}
+        for name, (pairs, tokens) in expected.items():
+            figure, own = figures[name], [line for line in lines if line["figure"] == name]
+            self.assertEqual((figure["pairs"], len(own)), (pairs, pairs), name)
+            ratios = [line["seconds"] / line["baseline_seconds"] for line in own]
+            ratios = [1 / ratio for ratio in ratios] if tokens else ratios
+            self.assertAlmostEqual(figure["ratio"] / statistics.median(ratios), 1, delta=1e-4)
+            self.assertLessEqual(figure["quartiles"][0], figure["ratio"])
+            self.assertGreaterEqual(figure["quartiles"][1], figure["ratio"])
+            for key, speed in (("seconds", "tokens_per_s"), ("baseline_seconds", "baseline_tokens_per_s")):
+                self.assertAlmostEqual(figure[key] / statistics.median(line[key] for line in own), 1, delta=1e-4)
+                if tokens:
+                    self.assertAlmostEqual(figure[speed] * figure[key] / tokens, 1, delta=1e-4)
+        prompts = figures["prompts"]
+        self.assertAlmostEqual(prompts["ratio"] * prompts["median_seconds"] / prompts["p99_seconds"], 1, delta=1e-4)
+        self.assertGreaterEqual(prompts["p99_seconds"], prompts["median_beside_prompts_seconds"])
+        self.assertEqual(prompts["first_token"]["pairs"], steps)
+        for name in ("swap", "swap-large"):
+            figure = figures[name]
+            self.assertAlmostEqual(figure["ratio"] * figure["baseline_p99_seconds"] / figure["p99_seconds"], 1, delta=1e-4)
+            self.assertGreater(figure["swaps"], 0)
+            # the texts wait while an adapter is replaced
+            self.assertGreater(figure["p99_seconds"], figure["swap_seconds"])
+            self.assertGreaterEqual(figure["p99_seconds"], figure["median_seconds"])
+        for name in ("memory", "memory-adapters"):
+            figure = figures[name]
+            self.assertAlmostEqual(figure["ratio"] * figure["planned_bytes"] / figure["peak_rss_bytes"], 1, delta=1e-4)
+        self.assertGreater(figures["memory-adapters"]["planned_bytes"], figures["memory"]["planned_bytes"])
+
+    def test_figures_of_the_engine_by_name(self):
+        *lines, summary = self.bench("engine", "--model", self.model, "--steps", 1, "--filter", "idle")
+        self.assertEqual([figure["figure"] for figure in summary["figures"]], ["idle-bank"])
+        self.assertEqual({line["figure"] for line in lines}, {"idle-bank"})
+
     def test_the_tokenizer(self):
         text = "the cat sat on the mat, 12 times\n" * 500
         (self.directory / "text.txt").write_text(text)
@@ -275,6 +327,8 @@ class Bench(unittest.TestCase):
                             (["decode", "--model", self.model, "--steps", 64], "more than the model's positions"),
                             (["finetune", "--model", self.model, "--seq-length", 8], "a vocabulary of 257 or more"),
                             (["finetune", "--ranks", 2], "one rank"),
+                            (["engine", "--model", self.model, "--filter", "nothing"], "no figure"),
+                            (["engine", "--model", self.model / "iter_0000003"], "64 positions or more, not 16"),
                             (["tokenizer"], "--tokenizer DIR and --input FILE"),
                             (["ops", "--filter", "nothing-of-this-name"], "nothing-of-this-name")):
             errors = self.bench(*words, expect=2)

@@ -1,0 +1,130 @@
+/* Measuring the engine and its scheduler: figures that are ratios of two sides, taken in turn within one run, so that
+ * whatever else the machine does is done to both. */
+#ifndef CAMBIUM_BENCH_ENGINE_H
+#define CAMBIUM_BENCH_ENGINE_H
+
+#include "bench.h"
+
+#include "infer/adapters.h"
+#include "infer/infer.h"
+
+/* ENGINE_ROWS: of a step. A text's tokens are shares of the model's positions: of 1,024 as many as stand here. */
+enum { ENGINE_TEXTS = 16, ENGINE_ROWS = 512, ENGINE_IN = 128, ENGINE_OUT = 128, ENGINE_SHARED = 512, ENGINE_OWN = 16 };
+
+/* Adapters of every kind, as files with random values: the method of the options as they describe it, two variants of
+ * those that have keys for them, and every other method. */
+enum { ADAPTER_GIVEN, ADAPTER_LARGE /* rank 16 at all projections */, ADAPTER_MAGNITUDES, ADAPTER_OTHERS };
+enum { ADAPTER_KINDS = ADAPTER_OTHERS + PEFT_TYPE_COUNT - 1 };
+
+struct engine_bench {
+    const struct bench_options *options;
+    struct model_config config;
+    bool is_shape;                  /* random weights of this shape */
+    char directory[64];             /* of the adapters' files; goes with the benchmark */
+    int64_t in, out;                /* tokens of a text */
+    const char *figure;             /* that is measured */
+    json_t *figures;                /* so far */
+    char device[96], dtype_text[8]; /* of the first engine */
+};
+
+/* ---- figures: engine.c ---- */
+
+/* The shape, precision and threads of the options; the caller says the rest. Sums of positions are 0 or given. */
+int engine_bench_open(struct engine_bench *bench, struct engine_options options, struct engine **engine);
+/* So many of 1,024 positions, in a model that may have others; at least 1. */
+int64_t engine_bench_share(const struct engine_bench *bench, int64_t of_1024);
+
+/* Measurements of two sides in turn. */
+struct engine_pairs {
+    double *own, *other; /* [count] seconds */
+    int64_t count, room;
+};
+/* Prints a line. */
+int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double own, double other);
+/* {"figure", "ratio": the median of pairs, its quartiles, the medians of both sides, and where a measurement is of so
+ * many tokens their speed}. `is_speed`: the ratio is of speeds, not of times. Ends the pairs. */
+json_t *engine_pairs_figure(const struct engine_bench *bench, struct engine_pairs *pairs, bool is_speed, double tokens);
+/* The value that a share of them does not exceed; sorts them. */
+double engine_quantile(double *values, int64_t count, double share);
+
+/* ---- bare steps: engine_group.c ---- */
+
+/* Texts of one length in steps of the engine. */
+struct engine_group {
+    struct engine *engine;
+    int64_t count;
+    int sequence[ENGINE_TEXTS];
+    struct engine_row *rows; /* [ENGINE_ROWS] */
+    struct engine_result *results;
+    int32_t token[ENGINE_TEXTS]; /* drawn last */
+};
+int32_t engine_token(const struct engine *engine, uint64_t text, int64_t index);
+/* Opens ENGINE_TEXTS texts, text i on slots[i] (NULL: the base), and runs stems and prompts of `in` tokens in steps as
+ * long as can be; each has its first token drawn. */
+int engine_group_open(struct engine_group *group, struct engine *engine, const int *slots, int64_t in);
+/* The next token of each. */
+int engine_group_step(struct engine_group *group, double *seconds);
+void engine_group_close(struct engine_group *group);
+
+/* ---- texts of a scheduler: engine_load.c ---- */
+
+enum { LOAD_CLASSES = 2, LOAD_NO_CLASS = -1 };
+
+/* A scheduler and what its texts' gaps between tokens were, in the classes that the caller sets. */
+struct engine_load {
+    struct engine *engine;
+    struct scheduler *scheduler;
+    int gap_class;
+    double *gaps[LOAD_CLASSES];
+    int64_t gap_count[LOAD_CLASSES], gap_room[LOAD_CLASSES];
+    bool is_out_of_memory;
+};
+struct engine_load_text {
+    struct engine_load *load;
+    uint64_t number;
+    double submitted, first, last; /* seconds; of tokens */
+    int64_t tokens;
+    bool has_gaps, is_done;
+};
+int engine_load_open(struct engine_load *load, struct engine *engine, int depth, double prefill_stretch);
+void engine_load_close(struct engine_load *load);
+struct engine_load_request {
+    int slot;
+    const int32_t *prompt; /* [in] */
+    int64_t in, out;
+    uint64_t salt;
+    bool has_gaps; /* its gaps count */
+};
+/* `text` stays in its place until it is done. */
+int engine_load_submit(struct engine_load *load, const struct engine_load_request *request,
+                       struct engine_load_text *text);
+int engine_load_step(struct engine_load *load);
+int engine_load_finish(struct engine_load *load, const struct engine_load_text *text);
+/* The seconds of ENGINE_TEXTS texts from the first step to the last token. */
+int engine_load_run(struct engine_bench *bench, struct engine *engine, int depth, double *seconds);
+
+/* ---- adapters: engine_adapters.c ---- */
+
+/* Writes the files of all kinds below bench->directory, in a process of its own: this one has started no threads. */
+int engine_adapters_write(struct engine_bench *bench);
+void engine_adapters_path(const struct engine_bench *bench, int kind, char path[96]);
+
+int engine_figure_adapters(struct engine_bench *bench, json_t **figure);
+int engine_figure_bank(struct engine_bench *bench, json_t **figure);
+int engine_figure_idle_bank(struct engine_bench *bench, json_t **figure);
+int engine_figure_swap(struct engine_bench *bench, json_t **figure);
+int engine_figure_swap_large(struct engine_bench *bench, json_t **figure);
+
+/* ---- the scheduler's: engine_schedule.c ---- */
+
+int engine_figure_scheduler(struct engine_bench *bench, json_t **figure);
+int engine_figure_prefix(struct engine_bench *bench, json_t **figure);
+int engine_figure_prompts(struct engine_bench *bench, json_t **figure);
+int engine_figure_pipeline(struct engine_bench *bench, json_t **figure);
+
+/* ---- memory: engine_memory.c ---- */
+
+int engine_figure_memory(struct engine_bench *bench, json_t **figure);
+int engine_figure_adapter_memory(struct engine_bench *bench, json_t **figure);
+
+#endif

@@ -1,0 +1,408 @@
+/* What adapters cost: of every kind in one batch, hundreds of them, none beside an open bank, and their replacing. */
+#include "engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TRAIN_ROWS = 16, MANY = 512, NAME_BYTES = 16, PAIRS = 16 /* a step of the options */ };
+enum { WINDOW = 32 /* steps, at most */, BEGUN = 8 /* tokens that a text has before the first window, at most */ };
+
+static int first_with(const char *key) {
+    int type = 0;
+    while (!peft_has_key(type, key))
+        type++;
+    return type;
+}
+
+static int type_of(const struct engine_bench *bench, int kind) {
+    int given = bench->options->peft.type, other = kind - ADAPTER_OTHERS;
+    return kind == ADAPTER_GIVEN        ? given
+           : kind == ADAPTER_LARGE      ? first_with("peft.r")
+           : kind == ADAPTER_MAGNITUDES ? first_with("peft.use_dora")
+                                        : other + (other >= given);
+}
+
+/* A kind's name, and the place of its files. */
+static void name_of(int kind, char name[NAME_BYTES]) {
+    snprintf(name, NAME_BYTES, "kind-%d", kind);
+}
+
+void engine_adapters_path(const struct engine_bench *bench, int kind, char path[96]) {
+    char name[NAME_BYTES];
+    name_of(kind, name);
+    snprintf(path, 96, "%s/%s", bench->directory, name);
+}
+
+/* ---- their files ---- */
+
+/* `all`: what stands for all projections. */
+static struct peft_config config_of(const struct engine_bench *bench, int kind, const char **all) {
+    struct peft_config config = bench->options->peft;
+    config.type = type_of(bench, kind);
+    config.prompt_tuning_init = PEFT_INIT_RANDOM;
+    config.use_dora = kind == ADAPTER_MAGNITUDES;
+    if (kind == ADAPTER_LARGE) {
+        config.r = 16;
+        config.target_modules = (struct config_list){.items = all, .count = 1};
+    }
+    return config;
+}
+
+static int export(const struct engine_bench *bench, int kind, struct peft_config *config, struct peft *peft) {
+    struct peft_texts texts;
+    char path[96];
+    engine_adapters_path(bench, kind, path);
+    int status = peft_texts_make(config, 1, &bench->config, bench->options->model, &(struct peft_notes){0}, &texts);
+    if (!status)
+        status = peft_export(peft,
+                             &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = path});
+    peft_texts_free(&texts);
+    return status;
+}
+
+/* A base of random weights, which DoRA measures, and a fresh adapter on it. */
+static int write_adapter(const struct engine_bench *bench, int kind, struct device *device) {
+    struct model_options options = {
+        .config = bench->config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .is_frozen = true, .max_rows = TRAIN_ROWS};
+    const char *all = "all-linear";
+    struct peft_config config = config_of(bench, kind, &all);
+    struct peft_options adapters = {.adapters = &config, .count = 1, .model = &options, .trains = true};
+    struct rank rank;
+    struct peft *peft = NULL;
+    struct model *model = NULL;
+    int status = rank_open_single(&rank, device, 1);
+    if (!status)
+        status = peft_open(&adapters, &rank, &peft);
+    if (!status)
+        options.hooks = peft_hooks(peft);
+    if (!status)
+        status = model_open(&options, &rank, false, NULL, &model);
+    if (!status)
+        status = model_initialise(model, 1);
+    if (!status)
+        status = peft_allocate(peft);
+    if (!status)
+        peft_set_base(peft, model_store(model));
+    if (!status)
+        status = peft_initialise(peft, 3);
+    if (!status)
+        status = export(bench, kind, &config, peft);
+    model_close(model);
+    peft_close(peft);
+    rank_close(&rank);
+    return status;
+}
+
+static int write_all(const void *context) {
+    const struct engine_bench *bench = context;
+    struct device *device;
+    int status = device_open(bench->options->device, 0, (int)bench->options->threads, &device);
+    for (int kind = 0; kind < ADAPTER_KINDS && !status; kind++)
+        status = write_adapter(bench, kind, device);
+    device_close(device);
+    return status;
+}
+
+int engine_adapters_write(struct engine_bench *bench) {
+    size_t unused;
+    return bench_peak_of(write_all, bench, &unused);
+}
+
+/* ---- engines that have them ---- */
+
+struct bank {
+    struct engine *engine;
+    struct adapters *adapters;
+};
+
+/* More than the images of so many adapters of the kind take. */
+static int add_room(const struct engine_bench *bench, int kind, size_t count, size_t *room) {
+    struct peft_bytes bytes;
+    char path[96];
+    engine_adapters_path(bench, kind, path);
+    int status = peft_bytes_read(path, ENGINE_ADAPTER_BYTES, &bytes);
+    if (status)
+        return status;
+    *room += count * (2 * bytes.length + (64 << 10));
+    peft_bytes_free(&bytes);
+    return STATUS_OK;
+}
+
+static int add(struct bank *bank, const struct engine_bench *bench, const char *name, int kind) {
+    char path[96];
+    engine_adapters_path(bench, kind, path);
+    int status = adapters_add(bank->adapters, name, path);
+    return status ? status : adapters_load(bank->adapters, name, false);
+}
+
+/* All kinds loaded, with room for a second version of each. */
+static int open_kinds(struct engine_bench *bench, int64_t sequences, struct bank *bank) {
+    struct engine_options options = {.max_sequences = sequences, .has_no_prefix_cache = true};
+    int status = STATUS_OK;
+    for (int kind = 0; kind < ADAPTER_KINDS && !status; kind++)
+        status = add_room(bench, kind, 2, &options.adapter_memory);
+    if (!status)
+        status = engine_bench_open(bench, options, &bank->engine);
+    if (!status)
+        status = adapters_open(bank->engine, &bank->adapters);
+    for (int kind = 0; kind < ADAPTER_KINDS && !status; kind++) {
+        char name[NAME_BYTES];
+        name_of(kind, name);
+        status = add(bank, bench, name, kind);
+    }
+    return status;
+}
+
+static void close_bank(struct bank *bank) {
+    adapters_close(bank->adapters);
+    engine_close(bank->engine);
+}
+
+static int take_slot(struct bank *bank, const char *name, int *slot) {
+    uint64_t generations[PEFT_SLOT_IMAGES];
+    return adapters_take(bank->adapters, &name, 1, slot, generations);
+}
+
+/* Texts of one kind do not stand side by side. */
+static int take_kinds(struct bank *bank, int slots[ENGINE_TEXTS]) {
+    int status = STATUS_OK;
+    for (int k = 0; k < ENGINE_TEXTS && !status; k++) {
+        char name[NAME_BYTES];
+        name_of(k % ADAPTER_KINDS, name);
+        status = take_slot(bank, name, &slots[k]);
+    }
+    return status;
+}
+
+static int give_slots(struct bank *bank, const int slots[ENGINE_TEXTS]) {
+    int status = STATUS_OK;
+    for (int k = 0; k < ENGINE_TEXTS && !status; k++)
+        status = adapters_give(bank->adapters, slots[k]);
+    return status;
+}
+
+/* ---- decode steps beside those of the base ---- */
+
+/* So many steps of each group in turn. */
+static int contest(struct engine_bench *bench, struct engine_group *own, struct engine_group *other, int64_t count,
+                   struct engine_pairs *pairs) {
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < count && !status; i++) {
+        double seconds, baseline;
+        status = engine_group_step(own, &seconds);
+        if (!status)
+            status = engine_group_step(other, &baseline);
+        if (!status)
+            status = engine_pairs_add(bench, pairs, seconds, baseline);
+    }
+    return status;
+}
+
+/* Steps that texts of so many tokens can take. */
+static int64_t count_steps(const struct engine_bench *bench, int64_t in) {
+    int64_t left = bench->config.max_position_embeddings - bench->options->peft.num_virtual_tokens - in,
+            steps = PAIRS * bench->options->steps;
+    return steps < left ? steps : left;
+}
+
+int engine_figure_adapters(struct engine_bench *bench, json_t **figure) {
+    struct bank bank = {0};
+    struct engine_group own = {0}, base = {0};
+    struct engine_pairs pairs = {0};
+    int slots[ENGINE_TEXTS];
+    int status = open_kinds(bench, 2 * ENGINE_TEXTS, &bank);
+    if (!status)
+        status = take_kinds(&bank, slots);
+    if (!status)
+        status = engine_group_open(&own, bank.engine, slots, bench->in);
+    if (!status)
+        status = engine_group_open(&base, bank.engine, NULL, bench->in);
+    if (!status)
+        status = contest(bench, &own, &base, count_steps(bench, bench->in), &pairs);
+    engine_group_close(&own);
+    engine_group_close(&base);
+    *figure = engine_pairs_figure(bench, &pairs, true, ENGINE_TEXTS);
+    close_bank(&bank);
+    return status;
+}
+
+/* ---- many of one kind ---- */
+
+/* One file, and an image of its own for each name. */
+static int open_many(struct engine_bench *bench, struct bank *bank, char (*name)[NAME_BYTES]) {
+    struct engine_options options = {.max_sequences = 2 * ENGINE_TEXTS, .has_no_prefix_cache = true};
+    int status = add_room(bench, ADAPTER_GIVEN, MANY, &options.adapter_memory);
+    if (!status)
+        status = engine_bench_open(bench, options, &bank->engine);
+    if (!status)
+        status = adapters_open(bank->engine, &bank->adapters);
+    for (int i = 0; i < MANY && !status; i++) {
+        snprintf(name[i], sizeof name[i], "adapter-%d", i);
+        status = add(bank, bench, name[i], ADAPTER_GIVEN);
+    }
+    return status;
+}
+
+/* A few steps of texts that have ENGINE_TEXTS of the adapters, one each. */
+static int contest_of_some(struct engine_bench *bench, struct bank *bank, char (*name)[NAME_BYTES],
+                           struct engine_pairs *pairs) {
+    struct engine_group own = {0}, base = {0};
+    int slots[ENGINE_TEXTS], status = STATUS_OK;
+    int64_t in = engine_bench_share(bench, ENGINE_OWN), most = count_steps(bench, in);
+    for (int k = 0; k < ENGINE_TEXTS && !status; k++)
+        status = take_slot(bank, name[k], &slots[k]);
+    if (status)
+        return status;
+    status = engine_group_open(&own, bank->engine, slots, in);
+    if (!status)
+        status = engine_group_open(&base, bank->engine, NULL, in);
+    if (!status)
+        status = contest(bench, &own, &base, bench->options->steps < most ? bench->options->steps : most, pairs);
+    engine_group_close(&own);
+    engine_group_close(&base);
+    return status ? status : give_slots(bank, slots);
+}
+
+int engine_figure_bank(struct engine_bench *bench, json_t **figure) {
+    struct bank bank = {0};
+    struct engine_pairs pairs = {0};
+    char name[MANY][NAME_BYTES];
+    int status = open_many(bench, &bank, name);
+    for (int first = 0; first < MANY && !status; first += ENGINE_TEXTS)
+        status = contest_of_some(bench, &bank, &name[first], &pairs);
+    *figure = engine_pairs_figure(bench, &pairs, true, ENGINE_TEXTS);
+    close_bank(&bank);
+    return status;
+}
+
+/* ---- none ---- */
+
+int engine_figure_idle_bank(struct engine_bench *bench, json_t **figure) {
+    struct bank bank = {0};
+    struct engine *plain = NULL;
+    struct engine_group own = {0}, other = {0};
+    struct engine_pairs pairs = {0};
+    struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
+    int status = open_kinds(bench, ENGINE_TEXTS, &bank);
+    if (!status)
+        status = engine_bench_open(bench, options, &plain);
+    if (!status)
+        status = engine_group_open(&own, bank.engine, NULL, bench->in);
+    if (!status)
+        status = engine_group_open(&other, plain, NULL, bench->in);
+    if (!status)
+        status = contest(bench, &own, &other, count_steps(bench, bench->in), &pairs);
+    engine_group_close(&own);
+    engine_group_close(&other);
+    *figure = engine_pairs_figure(bench, &pairs, true, ENGINE_TEXTS);
+    engine_close(plain);
+    close_bank(&bank);
+    return status;
+}
+
+/* ---- replacing ---- */
+
+enum { UNDISTURBED, SWAPPING };
+
+struct swaps {
+    int kind; /* that is replaced */
+    int64_t window, steps;
+    double *seconds; /* [steps] of each replacement */
+    int64_t count;
+};
+
+/* As many windows with replacements as rounds were asked for, where the model has positions for them. */
+static int plan_swaps(const struct engine_bench *bench, int64_t tokens, struct swaps *swaps) {
+    int64_t windows = 2 * bench->options->steps, left = tokens - BEGUN;
+    swaps->window = left / windows < WINDOW ? left / windows : WINDOW;
+    swaps->window = swaps->window ? swaps->window : 1;
+    swaps->steps = windows * swaps->window < left ? windows * swaps->window : left;
+    swaps->seconds = calloc((size_t)swaps->steps, sizeof *swaps->seconds);
+    return swaps->seconds ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* Steps, with a replacement before each of them in every second window. The texts keep the versions that they began
+ * with. */
+static int swap(struct bank *bank, struct engine_load *load, struct swaps *swaps) {
+    char name[NAME_BYTES];
+    int status = STATUS_OK;
+    name_of(swaps->kind, name);
+    for (int64_t i = 0; i < swaps->steps && !status; i++) {
+        load->gap_class = i / swaps->window % 2 ? SWAPPING : UNDISTURBED;
+        double start = clock_seconds();
+        if (load->gap_class == SWAPPING) {
+            status = adapters_replace(bank->adapters, name, NULL, 0);
+            swaps->seconds[swaps->count++] = clock_seconds() - start;
+        }
+        if (!status)
+            status = engine_load_step(load);
+    }
+    return status;
+}
+
+/* The texts, run until each has a token. */
+static int begin_texts(struct engine_bench *bench, struct engine_load *load, const int slots[ENGINE_TEXTS], int64_t out,
+                       struct engine_load_text texts[ENGINE_TEXTS]) {
+    int32_t *prompt = calloc((size_t)bench->in, sizeof *prompt);
+    int status = prompt ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int k = 0; k < ENGINE_TEXTS && !status; k++) {
+        for (int64_t i = 0; i < bench->in; i++)
+            prompt[i] = engine_token(load->engine, (uint64_t)k, i);
+        struct engine_load_request request = {
+            .slot = slots[k], .prompt = prompt, .in = bench->in, .out = out, .has_gaps = true};
+        status = engine_load_submit(load, &request, &texts[k]);
+    }
+    free(prompt);
+    load->gap_class = LOAD_NO_CLASS;
+    for (int k = 0; k < ENGINE_TEXTS; k++)
+        while (!texts[k].tokens && !status)
+            status = engine_load_step(load);
+    return status;
+}
+
+static json_t *swap_figure(const struct engine_bench *bench, struct engine_load *load, struct swaps *swaps) {
+    double p99[LOAD_CLASSES], median[LOAD_CLASSES];
+    for (int c = 0; c < LOAD_CLASSES; c++) {
+        p99[c] = engine_quantile(load->gaps[c], load->gap_count[c], 0.99);
+        median[c] = bench_median(load->gaps[c], load->gap_count[c]);
+    }
+    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:f}", "figure", bench->figure, "ratio",
+                     p99[SWAPPING] / p99[UNDISTURBED], "p99_seconds", p99[SWAPPING], "baseline_p99_seconds",
+                     p99[UNDISTURBED], "median_seconds", median[SWAPPING], "baseline_median_seconds",
+                     median[UNDISTURBED], "swaps", (json_int_t)swaps->count, "swap_seconds",
+                     bench_median(swaps->seconds, swaps->count));
+}
+
+static int measure_swaps(struct engine_bench *bench, int kind, json_t **figure) {
+    struct bank bank = {0};
+    struct engine_load load = {0};
+    struct engine_load_text texts[ENGINE_TEXTS];
+    int slots[ENGINE_TEXTS];
+    int64_t out = bench->config.max_position_embeddings - bench->in - bench->options->peft.num_virtual_tokens;
+    struct swaps swaps = {.kind = kind};
+    int status = plan_swaps(bench, out, &swaps);
+    if (!status)
+        status = open_kinds(bench, ENGINE_TEXTS, &bank);
+    if (!status)
+        status = take_kinds(&bank, slots);
+    if (!status)
+        status = engine_load_open(&load, bank.engine, 0, 0);
+    if (!status)
+        status = begin_texts(bench, &load, slots, out, texts);
+    if (!status)
+        status = swap(&bank, &load, &swaps);
+    if (!status)
+        *figure = swap_figure(bench, &load, &swaps);
+    engine_load_close(&load);
+    close_bank(&bank);
+    free(swaps.seconds);
+    return status ? status : bench_print(json_incref(*figure));
+}
+
+int engine_figure_swap(struct engine_bench *bench, json_t **figure) {
+    return measure_swaps(bench, ADAPTER_GIVEN, figure);
+}
+
+int engine_figure_swap_large(struct engine_bench *bench, json_t **figure) {
+    return measure_swaps(bench, ADAPTER_LARGE, figure);
+}

@@ -1,0 +1,86 @@
+/* Texts in bare steps of the engine: what the scheduler's steps, and steps with adapters, are measured against. */
+#include "engine.h"
+
+#include <stdlib.h>
+
+static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+
+int32_t engine_token(const struct engine *engine, uint64_t text, int64_t index) {
+    uint32_t word =
+        philox(4, (uint32_t)index, (uint32_t)text, (uint32_t)(text >> 32), (uint32_t)RNG_TEST << 24).word[0];
+    return (int32_t)(word % (uint32_t)engine_config(engine)->vocab_size);
+}
+
+static void give_tokens(struct engine_group *group, int64_t rows) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = 0; k < group->count && group->rows[i].wants_logits; k++)
+            if (group->sequence[k] == group->rows[i].sequence)
+                group->token[k] = group->results[i].token;
+}
+
+static int run(struct engine_group *group, int64_t rows) {
+    int status = engine_step(group->engine, group->rows, rows, group->results);
+    if (!status)
+        give_tokens(group, rows);
+    return status;
+}
+
+/* Stems and prompts, text after text, in steps of ENGINE_ROWS. */
+static int fill(struct engine_group *group, const int *slots, int64_t in) {
+    int64_t rows = 0;
+    int status = STATUS_OK;
+    for (int64_t k = 0; k < group->count; k++) {
+        int64_t stem = engine_slot_stem(group->engine, slots ? slots[k] : -1);
+        for (int64_t i = 0; i < stem + in && !status; i++) {
+            bool is_last = i == stem + in - 1;
+            group->rows[rows++] = (struct engine_row){
+                .token = i < stem ? ENGINE_STEM : engine_token(group->engine, (uint64_t)k, i - stem),
+                .sequence = group->sequence[k],
+                .wants_logits = is_last,
+                .label = -1,
+                .sampling = is_last ? &greedy : NULL};
+            if (rows < ENGINE_ROWS && (!is_last || k < group->count - 1))
+                continue;
+            status = run(group, rows);
+            rows = 0;
+        }
+    }
+    return status;
+}
+
+int engine_group_open(struct engine_group *group, struct engine *engine, const int *slots, int64_t in) {
+    *group = (struct engine_group){.engine = engine};
+    group->rows = calloc(ENGINE_ROWS, sizeof *group->rows);
+    group->results = calloc(ENGINE_ROWS, sizeof *group->results);
+    if (!group->rows || !group->results)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (; group->count < ENGINE_TEXTS; group->count++) {
+        struct engine_text text = {.slot = slots ? slots[group->count] : -1};
+        int sequence = engine_sequence_open(engine, &text, NULL);
+        if (sequence < 0)
+            return sequence;
+        group->sequence[group->count] = sequence;
+    }
+    return fill(group, slots, in);
+}
+
+int engine_group_step(struct engine_group *group, double *seconds) {
+    for (int64_t k = 0; k < group->count; k++)
+        group->rows[k] = (struct engine_row){.token = group->token[k],
+                                             .sequence = group->sequence[k],
+                                             .wants_logits = true,
+                                             .label = -1,
+                                             .sampling = &greedy};
+    double start = clock_seconds();
+    int status = run(group, group->count);
+    *seconds = clock_seconds() - start;
+    return status;
+}
+
+void engine_group_close(struct engine_group *group) {
+    for (int64_t k = 0; k < group->count; k++)
+        engine_sequence_close(group->engine, group->sequence[k]);
+    free(group->rows);
+    free(group->results);
+    *group = (struct engine_group){0};
+}

@@ -1,0 +1,110 @@
+/* Texts through a scheduler, and when their tokens came. */
+#include "engine.h"
+
+#include <stdlib.h>
+
+/* ---- gaps ---- */
+
+static void add_gap(struct engine_load *load, double seconds) {
+    int c = load->gap_class;
+    if (c == LOAD_NO_CLASS)
+        return;
+    if (load->gap_count[c] == load->gap_room[c]) {
+        int64_t room = load->gap_room[c] ? 2 * load->gap_room[c] : 1024;
+        double *gaps = realloc(load->gaps[c], (size_t)room * sizeof *gaps);
+        load->is_out_of_memory |= !gaps;
+        if (!gaps)
+            return;
+        load->gaps[c] = gaps;
+        load->gap_room[c] = room;
+    }
+    load->gaps[c][load->gap_count[c]++] = seconds;
+}
+
+static bool on_token(void *context, int64_t choice, const struct scheduler_token *token) {
+    struct engine_load_text *text = context;
+    double now = clock_seconds();
+    (void)choice;
+    (void)token;
+    if (text->tokens == 0)
+        text->first = now;
+    else if (text->has_gaps)
+        add_gap(text->load, now - text->last);
+    text->last = now;
+    text->tokens++;
+    return false;
+}
+
+static void on_done(void *context) {
+    struct engine_load_text *text = context;
+    text->is_done = true;
+}
+
+/* ---- loads ---- */
+
+int engine_load_open(struct engine_load *load, struct engine *engine, int depth, double prefill_stretch) {
+    *load = (struct engine_load){.engine = engine};
+    struct scheduler_options options = {.depth = depth, .prefill_stretch = prefill_stretch};
+    return engine_open_scheduler(engine, &options, &load->scheduler);
+}
+
+void engine_load_close(struct engine_load *load) {
+    if (load->scheduler)
+        scheduler_close(load->scheduler);
+    for (int c = 0; c < LOAD_CLASSES; c++)
+        free(load->gaps[c]);
+    *load = (struct engine_load){0};
+}
+
+int engine_load_submit(struct engine_load *load, const struct engine_load_request *request,
+                       struct engine_load_text *text) {
+    *text = (struct engine_load_text){.load = load, .has_gaps = request->has_gaps, .submitted = clock_seconds()};
+    struct scheduler_request asked = {.prompt = request->prompt,
+                                      .prompt_length = request->in,
+                                      .slot = request->slot,
+                                      .stem_tokens = engine_slot_stem(load->engine, request->slot),
+                                      .stem_predicts = engine_slot_predicts_first(load->engine, request->slot),
+                                      .salt = request->salt,
+                                      .max_tokens = request->out,
+                                      .sampling = {.top_p = 1, .repetition_penalty = 1},
+                                      .calls = {.on_token = on_token, .on_done = on_done},
+                                      .context = text};
+    enum scheduler_refusal refusal;
+    return scheduler_submit(load->scheduler, &asked, &text->number, &refusal);
+}
+
+int engine_load_step(struct engine_load *load) {
+    int status = scheduler_step(load->scheduler);
+    if (status >= 0 && load->is_out_of_memory)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    return status < 0 ? status : STATUS_OK;
+}
+
+int engine_load_finish(struct engine_load *load, const struct engine_load_text *text) {
+    int status = STATUS_OK;
+    while (!text->is_done && !status)
+        status = engine_load_step(load);
+    return status;
+}
+
+int engine_load_run(struct engine_bench *bench, struct engine *engine, int depth, double *seconds) {
+    struct engine_load load;
+    struct engine_load_text texts[ENGINE_TEXTS];
+    int32_t *prompt = calloc((size_t)bench->in, sizeof *prompt);
+    int status = prompt ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int opened = engine_load_open(&load, engine, depth, 0);
+    status = status ? status : opened;
+    for (int k = 0; k < ENGINE_TEXTS && !status; k++) {
+        for (int64_t i = 0; i < bench->in; i++)
+            prompt[i] = engine_token(engine, (uint64_t)k, i);
+        struct engine_load_request request = {.slot = -1, .prompt = prompt, .in = bench->in, .out = bench->out};
+        status = engine_load_submit(&load, &request, &texts[k]);
+    }
+    double start = clock_seconds();
+    for (int k = 0; k < ENGINE_TEXTS && !status; k++)
+        status = engine_load_finish(&load, &texts[k]);
+    *seconds = clock_seconds() - start;
+    engine_load_close(&load);
+    free(prompt);
+    return status;
+}

@@ -1,0 +1,256 @@
+/* What scheduling costs and saves: beside bare steps, with a shared beginning, with prompts that come in between, and
+ * with several steps under way. */
+#include "engine.h"
+
+#include "parallel/site.h"
+
+#include <stdlib.h>
+
+enum { PROMPT = 1000 /* of 1,024 positions */, STAGES = 2 };
+static const double stretch = 2; /* of a step, by prompts that come in */
+
+/* ---- the same rows in bare steps ---- */
+
+static int run_bare(struct engine_bench *bench, struct engine *engine, double *seconds) {
+    struct engine_group group;
+    double unused, start = clock_seconds();
+    int status = engine_group_open(&group, engine, NULL, bench->in);
+    for (int64_t i = 1; i < bench->out && !status; i++)
+        status = engine_group_step(&group, &unused);
+    *seconds = clock_seconds() - start;
+    engine_group_close(&group);
+    return status;
+}
+
+int engine_figure_scheduler(struct engine_bench *bench, json_t **figure) {
+    struct engine *engine = NULL;
+    struct engine_pairs pairs = {0};
+    struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
+    double own, bare;
+    int status = engine_bench_open(bench, options, &engine);
+    if (!status)
+        status = run_bare(bench, engine, &bare);
+    for (int64_t i = 0; i < bench->options->steps && !status; i++) {
+        status = engine_load_run(bench, engine, 0, &own);
+        if (!status)
+            status = run_bare(bench, engine, &bare);
+        if (!status)
+            status = engine_pairs_add(bench, &pairs, own, bare);
+    }
+    *figure = engine_pairs_figure(bench, &pairs, true, (double)(ENGINE_TEXTS * bench->out));
+    engine_close(engine);
+    return status;
+}
+
+/* ---- a shared beginning ---- */
+
+/* The time to the first token of a text of ENGINE_SHARED tokens that may be cached, and ENGINE_OWN that are not. */
+static int time_first_token(struct engine_bench *bench, struct engine_load *load, uint64_t salt, uint64_t own,
+                            double *seconds) {
+    int64_t shared = engine_bench_share(bench, ENGINE_SHARED), in = shared + engine_bench_share(bench, ENGINE_OWN);
+    struct engine_load_text text;
+    int32_t *prompt = calloc((size_t)in, sizeof *prompt);
+    if (!prompt)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; i < in; i++)
+        prompt[i] = engine_token(load->engine, i < shared ? 0 : own, i);
+    struct engine_load_request request = {.slot = -1, .prompt = prompt, .in = in, .out = 1, .salt = salt};
+    int status = engine_load_submit(load, &request, &text);
+    if (!status)
+        status = engine_load_finish(load, &text);
+    *seconds = text.first - text.submitted;
+    free(prompt);
+    return status;
+}
+
+int engine_figure_prefix(struct engine_bench *bench, json_t **figure) {
+    struct engine *engine = NULL;
+    struct engine_load load = {0};
+    struct engine_pairs pairs = {0};
+    double cached, uncached;
+    int status = engine_bench_open(bench, (struct engine_options){.max_sequences = ENGINE_TEXTS}, &engine);
+    if (!status)
+        status = engine_load_open(&load, engine, 0, 0);
+    if (!status)
+        status = time_first_token(bench, &load, 0, 1, &uncached);
+    for (int64_t i = 1; i <= bench->options->steps && !status; i++) {
+        status = time_first_token(bench, &load, 0, 1 + (uint64_t)i, &cached);
+        if (!status)
+            status = time_first_token(bench, &load, (uint64_t)i, 1 + (uint64_t)i, &uncached);
+        if (!status)
+            status = engine_pairs_add(bench, &pairs, cached, uncached);
+    }
+    *figure = engine_pairs_figure(bench, &pairs, false, 0);
+    engine_load_close(&load);
+    engine_close(engine);
+    return status;
+}
+
+/* ---- prompts that come in ---- */
+
+enum { QUIET, BUSY };
+
+struct incoming {
+    struct engine_bench *bench;
+    struct engine_load load;
+    struct engine_load_text texts[ENGINE_TEXTS - 1];
+    struct engine_pairs first_token; /* of a prompt beside the texts, and of one alone */
+    int64_t prompts;
+    int32_t *prompt;
+};
+
+/* *steps: until its first token. */
+static int run_prompt(struct incoming *in, double *seconds, int64_t *steps) {
+    int64_t length = engine_bench_share(in->bench, PROMPT);
+    struct engine_load_text text;
+    in->prompts++;
+    for (int64_t i = 0; i < length; i++)
+        in->prompt[i] = engine_token(in->load.engine, (uint64_t)(ENGINE_TEXTS + in->prompts), i);
+    struct engine_load_request request = {.slot = -1, .prompt = in->prompt, .in = length, .out = 1};
+    int status = engine_load_submit(&in->load, &request, &text);
+    for (*steps = 0; !text.is_done && !status; ++*steps)
+        status = engine_load_step(&in->load);
+    *seconds = text.first - text.submitted;
+    return status;
+}
+
+static int run_quiet(struct incoming *in, int gap_class, int64_t steps) {
+    int status = STATUS_OK;
+    in->load.gap_class = gap_class;
+    for (int64_t i = 0; i < steps && !status; i++)
+        status = engine_load_step(&in->load);
+    return status;
+}
+
+/* A prompt beside the texts, as many steps without one, and a prompt while the texts pause. */
+static int run_round(struct incoming *in) {
+    double beside, alone;
+    int64_t steps, unused;
+    in->load.gap_class = BUSY;
+    int status = run_prompt(in, &beside, &steps);
+    if (!status)
+        status = run_quiet(in, QUIET, steps);
+    in->load.gap_class = LOAD_NO_CLASS;
+    for (int k = 0; k < ENGINE_TEXTS - 1; k++)
+        scheduler_pause(in->load.scheduler, in->texts[k].number);
+    if (!status)
+        status = run_prompt(in, &alone, &unused);
+    for (int k = 0; k < ENGINE_TEXTS - 1; k++)
+        scheduler_resume(in->load.scheduler, in->texts[k].number);
+    if (!status)
+        status = run_quiet(in, LOAD_NO_CLASS, 1);
+    return status ? status : engine_pairs_add(in->bench, &in->first_token, beside, alone);
+}
+
+static int begin_texts(struct incoming *in) {
+    struct engine_bench *bench = in->bench;
+    int64_t out = bench->config.max_position_embeddings - bench->in;
+    int status = STATUS_OK;
+    for (int k = 0; k < ENGINE_TEXTS - 1 && !status; k++) {
+        for (int64_t i = 0; i < bench->in; i++)
+            in->prompt[i] = engine_token(in->load.engine, (uint64_t)k, i);
+        struct engine_load_request request = {
+            .slot = -1, .prompt = in->prompt, .in = bench->in, .out = out, .has_gaps = true};
+        status = engine_load_submit(&in->load, &request, &in->texts[k]);
+    }
+    in->load.gap_class = LOAD_NO_CLASS;
+    for (int k = 0; k < ENGINE_TEXTS - 1; k++)
+        while (!in->texts[k].tokens && !status)
+            status = engine_load_step(&in->load);
+    return status ? status : run_quiet(in, QUIET, 1); /* what a step without prompts lasts */
+}
+
+static int finish_prompts(struct incoming *in, json_t **figure) {
+    struct engine_load *load = &in->load;
+    double median = bench_median(load->gaps[QUIET], load->gap_count[QUIET]);
+    double p99 = engine_quantile(load->gaps[BUSY], load->gap_count[BUSY], 0.99);
+    json_t *first = engine_pairs_figure(in->bench, &in->first_token, false, 0);
+    if (!first)
+        return STATUS_OK;
+    *figure = json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:o}", "figure", in->bench->figure, "ratio", p99 / median,
+                        "p99_seconds", p99, "median_seconds", median, "median_beside_prompts_seconds",
+                        bench_median(load->gaps[BUSY], load->gap_count[BUSY]), "p99_without_prompts_seconds",
+                        engine_quantile(load->gaps[QUIET], load->gap_count[QUIET], 0.99), "first_token", first);
+    return STATUS_OK;
+}
+
+int engine_figure_prompts(struct engine_bench *bench, json_t **figure) {
+    struct engine *engine = NULL;
+    struct incoming in = {.bench = bench};
+    struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
+    int status = engine_bench_open(bench, options, &engine);
+    in.prompt = calloc((size_t)bench->config.max_position_embeddings, sizeof *in.prompt);
+    if (!status && !in.prompt)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = engine_load_open(&in.load, engine, 0, stretch);
+    if (!status)
+        status = begin_texts(&in);
+    for (int64_t i = 0; i < bench->options->steps && !status && !in.texts[0].is_done; i++)
+        status = run_round(&in);
+    if (!status)
+        status = finish_prompts(&in, figure);
+    engine_load_close(&in.load);
+    engine_close(engine);
+    free(in.prompt);
+    return status;
+}
+
+/* ---- two stages, with one step under way and with two ---- */
+
+struct stages {
+    struct engine_bench *bench;
+    struct engine_pairs pairs;
+};
+
+/* The head counts as so many layers; both stages have about as many weights. */
+static int64_t first_layers(const struct model_config *c) {
+    double layer = (4 * (double)c->hidden_size + 2 * (double)c->ffn_hidden_size) * (double)c->hidden_size;
+    double head = (double)c->vocab_size * (double)c->hidden_size / layer;
+    int64_t first = (int64_t)(((double)c->num_layers + head) / 2 + 0.5);
+    return first < c->num_layers ? first : c->num_layers - 1;
+}
+
+static int lead(struct stages *stages, struct engine *engine) {
+    double own, other;
+    int status = engine_load_run(stages->bench, engine, 1, &other);
+    for (int64_t i = 0; i < stages->bench->options->steps && !status; i++) {
+        status = engine_load_run(stages->bench, engine, STAGES, &own);
+        if (!status)
+            status = engine_load_run(stages->bench, engine, 1, &other);
+        if (!status)
+            status = engine_pairs_add(stages->bench, &stages->pairs, own, other);
+    }
+    return status;
+}
+
+static int run_stage(struct comm *world, void *context) {
+    struct stages *stages = context;
+    struct engine *engine = NULL;
+    struct rank_site site;
+    log_quiet(world->rank > 0);
+    int status = rank_site_find(world, (int)stages->bench->options->threads, &site);
+    struct engine_options options = {.max_sequences = ENGINE_TEXTS,
+                                     .has_no_prefix_cache = true,
+                                     .world = world,
+                                     .grid = {1, 1, 1, 1, STAGES},
+                                     .first_layers = first_layers(&stages->bench->config),
+                                     .threads = site.threads};
+    if (!status)
+        status = engine_bench_open(stages->bench, options, &engine);
+    if (!status)
+        status = engine_leads(engine) ? lead(stages, engine) : engine_follow(engine);
+    if (!status)
+        status = engine_end(engine);
+    if (status)
+        comm_abort(world, status_text());
+    engine_close(engine);
+    return status;
+}
+
+int engine_figure_pipeline(struct engine_bench *bench, json_t **figure) {
+    struct stages stages = {.bench = bench};
+    int status = comm_local_run(STAGES, run_stage, &stages);
+    *figure = engine_pairs_figure(bench, &stages.pairs, true, (double)(ENGINE_TEXTS * bench->out));
+    return status;
+}
