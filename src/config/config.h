@@ -17,6 +17,7 @@
 enum config_type {
     CONFIG_INT,    /* int64_t; YAML integer; "k"-free plain digits */
     CONFIG_FLOAT,  /* double */
+    CONFIG_SIZE,   /* int64_t, bytes: plain digits, or with K, M, G or T behind them for powers of 1,024 */
     CONFIG_BOOL,   /* bool; true|false; a bare --flag means true */
     CONFIG_STRING, /* const char *; NULL when not given and without default */
     CONFIG_CHOICE, /* int: the index in `choices` */

@@ -42,6 +42,7 @@ static void write_text(FILE *out, const char *text) {
 bool config_has_value(const struct config_row *row, const void *field) {
     switch (row->type) {
     case CONFIG_INT:
+    case CONFIG_SIZE:
         return config_is_in_range(row, (double)*(const int64_t *)field);
     case CONFIG_FLOAT:
         return config_is_in_range(row, *(const double *)field);
@@ -65,6 +66,15 @@ static void float_text(double value, char *out, size_t bytes) {
     }
 }
 
+/* With the largest unit that gives a whole number. */
+static void size_text(int64_t bytes, char *out, size_t room) {
+    static const char *const units[] = {"", "K", "M", "G", "T"};
+    int unit = 0;
+    for (; unit < 4 && bytes && bytes % 1024 == 0; unit++)
+        bytes /= 1024;
+    snprintf(out, room, "%lld%s", (long long)bytes, units[unit]);
+}
+
 void config_value_text(const struct config_row *row, const void *field, char *out, size_t bytes) {
     const struct config_list *list = field;
     const char *text = NULL;
@@ -75,6 +85,9 @@ void config_value_text(const struct config_row *row, const void *field, char *ou
         break;
     case CONFIG_FLOAT:
         float_text(*(const double *)field, out, bytes);
+        break;
+    case CONFIG_SIZE:
+        size_text(*(const int64_t *)field, out, bytes);
         break;
     case CONFIG_BOOL:
         text = *(const bool *)field ? "true" : "false";

@@ -75,6 +75,25 @@ static int read_int(const struct config_row *row, const char *text, int64_t *out
     return check_range(row, (double)value, text);
 }
 
+/* Bytes, or a number of the units that the letters K, M, G and T stand for. */
+static int read_size(const struct config_row *row, const char *text, int64_t *out) {
+    static const char units[] = "KMGT";
+    size_t digits = strspn(text, "0123456789");
+    const char *unit = text[digits] ? strchr(units, text[digits]) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (!digits || text[digits + (unit != NULL)])
+        return status_fail(STATUS_USAGE,
+                           "'%s' is not a size: expected bytes in plain digits, or with K, M, G or T "
+                           "behind them (powers of 1,024)",
+                           text);
+    errno = 0;
+    long long value = strtoll(text, NULL, 10);
+    if (errno || value > INT64_MAX >> shift)
+        return status_fail(STATUS_USAGE, "%s does not fit into 64 bits", text);
+    *out = value << shift;
+    return check_range(row, (double)*out, text);
+}
+
 static int read_float(const struct config_row *row, const char *text, double *out) {
     char *end = NULL;
     if (*text && !text[strspn(text, "0123456789+-.eE")])
@@ -129,6 +148,8 @@ int config_set_text(struct config *config, size_t index, const char *text) {
         return read_int(row, text, field);
     case CONFIG_FLOAT:
         return read_float(row, text, field);
+    case CONFIG_SIZE:
+        return read_size(row, text, field);
     case CONFIG_BOOL:
         return read_bool(text, field);
     case CONFIG_CHOICE:
@@ -202,8 +223,13 @@ int config_set_default(struct config *config, size_t index) {
     const struct config_row *row = config_row_at(&config->command, index);
     void *field = (char *)config->values + config_field_offset(&config->command, index);
     static const size_t bytes[] = {
-        [CONFIG_INT] = sizeof(int64_t),   [CONFIG_FLOAT] = sizeof(double), [CONFIG_BOOL] = sizeof(bool),
-        [CONFIG_STRING] = sizeof(char *), [CONFIG_CHOICE] = sizeof(int),   [CONFIG_LIST] = sizeof(struct config_list),
+        [CONFIG_INT] = sizeof(int64_t),
+        [CONFIG_FLOAT] = sizeof(double),
+        [CONFIG_SIZE] = sizeof(int64_t),
+        [CONFIG_BOOL] = sizeof(bool),
+        [CONFIG_STRING] = sizeof(char *),
+        [CONFIG_CHOICE] = sizeof(int),
+        [CONFIG_LIST] = sizeof(struct config_list),
     };
     memset(field, 0, bytes[row->type]);
     if (!row->default_text)

@@ -11,7 +11,7 @@ struct options {
     const char *config, *output;
     bool dry_run, is_loud;
     struct config_list input, words;
-    int64_t vocab_size;
+    int64_t vocab_size, room;
     double share;
     int kind;
     struct run_config run;
@@ -44,6 +44,13 @@ static const struct config_row rows[] = {
      .minimum = 257,
      .maximum = 1e6,
      .help = "tokens"},
+    {.path = "room",
+     .type = CONFIG_SIZE,
+     .offset = offsetof(struct options, room),
+     .default_text = "1536M",
+     .minimum = 1024,
+     .maximum = 1e15,
+     .help = "memory"},
     {.path = "share",
      .type = CONFIG_FLOAT,
      .offset = offsetof(struct options, share),

@@ -74,6 +74,38 @@ static void the_last_flag_counts_and_lists_split_as_promised(void **state) {
     config_free(config);
 }
 
+static void sizes_are_bytes_or_counts_of_a_unit(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *back;
+        int64_t bytes;
+    } sizes[] = {
+        {"--room=1024", "1K", 1024},          {"--room=1025", "1025", 1025},       {"--room=3K", "3K", 3072},
+        {"--room=5M", "5M", 5LL << 20},       {"--room=7G", "7G", 7LL << 30},      {"--room=2T", "2T", 2LL << 40},
+        {"--room=2048M", "2G", 2048LL << 20}, {"--dry-run", "1536M", 1536LL << 20}};
+    struct config_command command = make_command(false);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct options o;
+        struct config *config;
+        char text[32];
+        size_t row = 0;
+        test_ok(parse(&o, &config, false, WORDS("--output", "a", sizes[i].text)));
+        assert_int_equal(o.room, sizes[i].bytes);
+        while (strcmp(command.rows[row].path, "room") != 0)
+            row++;
+        config_value_text(&command.rows[row], &o.room, text, sizeof text);
+        assert_string_equal(text, sizes[i].back);
+        config_free(config);
+    }
+    static const char *const wrong[] = {"--room=",     "--room=K",   "--room=1k",  "--room=1KB",
+                                        "--room=1.5G", "--room=-1G", "--room=1 G", "--room=0x1G"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        refuses(WORDS(wrong[i]), "is not a size");
+    refuses(WORDS("--room=1023"), "1023 is out of range: expected 1024 to");
+    refuses(WORDS("--room=8388608T"), "8388608T does not fit into 64 bits");
+    refuses(WORDS("--room=99999999999999999999"), "does not fit into 64 bits");
+}
+
 static void wrong_options_are_named_with_the_nearest(void **state) {
     (void)state;
     refuses(WORDS("--outptu", "a"), "unknown option --outptu (did you mean --output?)");
@@ -206,6 +238,7 @@ int main(void) {
         cmocka_unit_test(every_form_of_a_value_is_read),
         cmocka_unit_test(what_is_not_given_has_its_default),
         cmocka_unit_test(the_last_flag_counts_and_lists_split_as_promised),
+        cmocka_unit_test(sizes_are_bytes_or_counts_of_a_unit),
         cmocka_unit_test(wrong_options_are_named_with_the_nearest),
         cmocka_unit_test(wrong_values_say_what_was_expected),
         cmocka_unit_test(flags_go_over_the_file),
