@@ -131,3 +131,17 @@ int json_end(json_t *root, size_t flags, char **text) {
     return has_failed ? status_fail(STATUS_MEMORY, "out of memory")
                       : status_fail(STATUS_INVALID, "a text that is no UTF-8 cannot be written as JSON");
 }
+
+void json_add_string(struct strbuf *out, const void *bytes, size_t length) {
+    const unsigned char *at = bytes;
+    strbuf_add_char(out, '"');
+    for (size_t i = 0; i < length; i++) {
+        if (at[i] == '"' || at[i] == '\\')
+            strbuf_add_char(out, '\\');
+        if (at[i] < 0x20)
+            strbuf_format(out, "\\u%04x", at[i]);
+        else
+            strbuf_add_char(out, (char)at[i]);
+    }
+    strbuf_add_char(out, '"');
+}

@@ -3,6 +3,8 @@
 #ifndef CAMBIUM_BASE_JSON_H
 #define CAMBIUM_BASE_JSON_H
 
+#include "strbuf.h"
+
 #include <jansson.h>
 #include <stddef.h>
 
@@ -15,5 +17,8 @@ int json_read(const char *text, size_t length, size_t flags, json_t **root, json
  * memory; STATUS_INVALID where `root` is NULL otherwise, for a text that is no UTF-8. */
 void json_begin(void);
 int json_end(json_t *root, size_t flags, char **text);
+
+/* Appends characters (UTF-8: what is none, utf8_add_repaired has mended) as a string of JSON. */
+void json_add_string(struct strbuf *out, const void *bytes, size_t length);
 
 #endif

@@ -1,16 +1,20 @@
 /* cambium generate: writes text with a trained model. */
+#include "adapter_names.h"
+#include "chat_prompt.h"
 #include "commands.h"
 #include "model_arguments.h"
+#include "requests.h"
 
 #include "base/json.h"
 #include "base/utf8.h"
 #include "config/run.h"
 #include "text/chat.h"
+#include "train/train.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREFILL_ROWS = 512, MESSAGES_BYTES = 1 << 26 };
+enum { PREFILL_ROWS = 512, SCORED_ROWS = 256, MESSAGES_BYTES = 1 << 26 };
 
 struct generate_command {
     struct model_arguments base;
@@ -20,7 +24,14 @@ struct generate_command {
     int64_t max_new_tokens, top_k, num_samples, seed;
     double temperature, top_p, repetition_penalty;
     bool stream, echo, json, ignore_eos;
+    /* of --requests */
+    struct requests_options requests;
+    struct adapter_names names;
+    int64_t max_batch_size, max_batch_tokens, kv_cache_memory;
+    int prefix_cache; /* of on_off */
 };
+
+static const char *const on_off[] = {"on", "off", NULL};
 
 #define AT(field) offsetof(struct generate_command, field)
 static const struct config_row rows[] = {
@@ -113,6 +124,58 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = AT(json),
      .help = "one JSON object a text: index, text (null without a tokenizer), tokens, finish_reason (stop or length)"},
+    {.path = "requests",
+     .type = CONFIG_STRING,
+     .offset = AT(requests.input),
+     .metavar = "FILE.jsonl",
+     .is_path = true,
+     .help = "requests, a JSON object a line, answered by a line each, many at once; - reads standard input"},
+    {.path = "output",
+     .type = CONFIG_STRING,
+     .offset = AT(requests.output),
+     .metavar = "FILE.jsonl",
+     .is_path = true,
+     .help = "--requests: a new file for the answers, in the order of the requests; standard output when not given"},
+    {.path = "resume",
+     .type = CONFIG_BOOL,
+     .offset = AT(requests.resumes),
+     .help = "--requests: go on behind the answers that the output has"},
+    ADAPTER_ROOT_ROW(AT(names)),
+    ADAPTER_MEMORY_ROW(AT(names)),
+    {.path = "max-batch-size",
+     .type = CONFIG_INT,
+     .offset = AT(max_batch_size),
+     .default_text = "64",
+     .minimum = 1,
+     .maximum = 65536,
+     .help = "--requests: texts that are written at once"},
+    {.path = "max-batch-tokens",
+     .type = CONFIG_INT,
+     .offset = AT(max_batch_tokens),
+     .default_text = "512",
+     .minimum = 1,
+     .maximum = 1 << 20,
+     .help = "--requests: rows of a step, of prompts and of texts together"},
+    {.path = "prefill-stretch",
+     .type = CONFIG_FLOAT,
+     .offset = AT(requests.prefill_stretch),
+     .default_text = "2.5",
+     .minimum = 1,
+     .maximum = 1e6,
+     .help = "--requests: how much longer a step may get by prompts while texts are written"},
+    {.path = "kv-cache-memory",
+     .type = CONFIG_SIZE,
+     .offset = AT(kv_cache_memory),
+     .default_text = "4G",
+     .minimum = 1,
+     .maximum = 1e15,
+     .help = "--requests: for keys and values, on each rank; no more than all texts can fill is taken"},
+    {.path = "prefix-cache",
+     .type = CONFIG_CHOICE,
+     .offset = AT(prefix_cache),
+     .default_text = "on",
+     .choices = on_off,
+     .help = "--requests: whether prompts that begin alike are computed once"},
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
@@ -122,7 +185,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "generate",
-    .synopsis = "cambium generate --model DIR --prompt TEXT | --messages FILE [OPTIONS]",
+    .synopsis = "cambium generate --model DIR --prompt TEXT | --messages FILE | --requests FILE.jsonl [OPTIONS]",
     .description = "Writes text with a trained model, to standard output. Equal seeds give equal texts. Several ranks, "
                    "threads or processes of mpirun or srun, hold the model together and write the same text.",
     .examples =
@@ -130,6 +193,7 @@ static const struct config_command command = {
         "  cambium generate --model out/gpt --prompt 'Once' --temperature 0 --max-new-tokens 20\n"
         "  echo 'Once upon' | cambium generate --model out/gpt --prompt - --num-samples 3 --json\n"
         "  cambium generate --model out/gpt --adapter out/chat --messages talk.json --stream\n"
+        "  cambium generate --model out/gpt --adapter-root adapters --requests in.jsonl --output out.jsonl\n"
         "  mpirun -n 2 cambium generate --model out/gpt --prompt Once --parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
@@ -180,11 +244,8 @@ static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf 
     struct tokenizer_encoder *encoder;
     int status = tokenizer_encoder_new(tokenizer, &encoder);
     if (!status)
-        status = tokenizer_encode(encoder, strbuf_text(text), text->length, TOKENIZER_PLAIN, ids);
+        status = prompt_encode_text(tokenizer, encoder, strbuf_text(text), text->length, ids);
     tokenizer_encoder_free(encoder);
-    int32_t eos = tokenizer_eos_id(tokenizer);
-    if (!status && ids->count == 0 && eos >= 0) /* nothing to go on from: the beginning of a document */
-        status = token_buffer_add(ids, eos);
     return status;
 }
 
@@ -294,30 +355,24 @@ static int32_t find_eos(const struct run *run) {
     return eos >= 0 ? eos : engine_eos_id(run->engine);
 }
 
-/* What ends a text: end-of-text, stop strings, and the end of a turn, which is a token where the tokenizer has it. */
+/* What ends a text: tokens, and stop strings with that of a turn's end. */
 struct ends {
-    int32_t ids[2];
-    size_t id_count;
+    struct prompt_ends own;
     const char **stop; /* [stop_count] */
     size_t stop_count;
 };
 
 static int find_ends(const struct run *run, struct ends *ends) {
     const struct generate_command *c = run->command;
-    const char *turn_end = c->ignore_eos ? NULL : chat_turn_end((enum chat_template)run->template);
-    int32_t eos = c->ignore_eos ? -1 : find_eos(run);
     *ends = (struct ends){.stop = calloc(c->stop.count + 1, sizeof *ends->stop), .stop_count = c->stop.count};
     if (!ends->stop)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < c->stop.count; i++)
         ends->stop[i] = c->stop.items[i];
-    if (eos >= 0)
-        ends->ids[ends->id_count++] = eos;
-    int32_t id = turn_end ? tokenizer_find(run->tokenizer, turn_end, strlen(turn_end)) : -1;
-    if (id >= 0)
-        ends->ids[ends->id_count++] = id;
-    if (turn_end && (id < 0 || !tokenizer_is_special(run->tokenizer, id)))
-        ends->stop[ends->stop_count++] = turn_end;
+    if (!c->ignore_eos)
+        prompt_ends_find(run->tokenizer, find_eos(run), (enum chat_template)run->template, &ends->own);
+    if (ends->own.turn_end)
+        ends->stop[ends->stop_count++] = ends->own.turn_end;
     return STATUS_OK;
 }
 
@@ -342,8 +397,8 @@ static int write_texts(struct run *run) {
                      .seed = (uint64_t)c->seed},
         .stop = ends.stop,
         .stop_count = ends.stop_count,
-        .end_ids = ends.ids,
-        .end_count = ends.id_count,
+        .end_ids = ends.own.ids,
+        .end_count = ends.own.count,
         .on_text = c->stream ? print_part : NULL,
     };
     if (c->stream && c->echo)
@@ -385,30 +440,16 @@ static int find_template(const struct run *run, const char *tokenizer, enum chat
 
 /* Messages in words, which ask for an answer. */
 static int render(struct run *run, const char *tokenizer, const struct chat_message *messages, size_t count) {
-    struct chat_pieces pieces = {0};
     struct tokenizer_encoder *encoder = NULL;
     enum chat_template which;
-    int32_t eos = find_eos(run);
-    size_t length = 0;
-    const unsigned char *eos_text = tokenizer_token_bytes(run->tokenizer, eos, &length);
-    if (messages[count - 1].role == CHAT_ASSISTANT)
-        return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
     int status = find_template(run, tokenizer, &which);
-    if (!status && which == CHAT_TEMPLATE_AUTO)
-        status =
-            status_fail(STATUS_UNSUPPORTED, "messages need a chat template, and neither an adapter nor the tokenizer "
-                                            "has one: name chatml, alpaca or plain by --chat-template");
     run->template = (int32_t)which;
-    if (!status)
-        status = chat_render(which, messages, count, true, &pieces);
-    if (!status)
-        status = chat_pieces_text(&pieces, eos_text ? (const char *)eos_text : "", length, &run->prompt);
     if (!status)
         status = tokenizer_encoder_new(run->tokenizer, &encoder);
     if (!status)
-        status = chat_pieces_encode(&pieces, encoder, eos, &run->ids);
+        status = prompt_encode_messages(run->tokenizer, encoder, find_eos(run), which, messages, count, &run->prompt,
+                                        &run->ids);
     tokenizer_encoder_free(encoder);
-    chat_pieces_free(&pieces);
     return status;
 }
 
@@ -452,31 +493,56 @@ static int read_prompt(struct run *run, const char *tokenizer) {
     return status ? status : generate_check(run->engine, run->ids.ids, (int64_t)run->ids.count);
 }
 
+/* Rows with logits are those that draw, and those of prompts whose log-probabilities are asked for. */
+static struct engine_options choose_options(const struct generate_command *c) {
+    if (!c->requests.input)
+        return (struct engine_options){.max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
+                                       .max_logit_rows = c->num_samples,
+                                       .max_sequences = c->num_samples};
+    int64_t scored = c->max_batch_tokens < SCORED_ROWS ? c->max_batch_tokens : SCORED_ROWS;
+    return (struct engine_options){.max_rows = c->max_batch_tokens,
+                                   .max_logit_rows = c->max_batch_size > scored ? c->max_batch_size : scored,
+                                   .max_sequences = c->max_batch_size,
+                                   .cache_bytes = (size_t)c->kv_cache_memory,
+                                   .has_no_prefix_cache = c->prefix_cache == 1,
+                                   .adapter_memory = adapter_names_memory(&c->names)};
+}
+
 static int open_run(struct run *run) {
     const struct generate_command *c = run->command;
-    struct engine_options options = {
-        .max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
-        .max_logit_rows = c->num_samples,
-        .max_sequences = c->num_samples,
-    };
+    struct engine_options options = choose_options(c);
     int status = model_engine_open(&c->base, run->world, run->grid, options, &run->engine);
     if (status)
         return status;
     const char *directory = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
     if (has_text(c) || c->base.tokenizer || tokenizer_is_present(directory))
         status = tokenizer_open(directory, &run->tokenizer);
-    if (!status && run->is_first)
+    if (!status && run->is_first && !c->requests.input)
         status = read_prompt(run, directory);
     return comm_agree(run->world, status);
+}
+
+static int answer_requests(struct run *run, struct requests_result *result) {
+    const struct generate_command *c = run->command;
+    struct requests_options options = c->requests;
+    struct adapters *adapters = NULL;
+    options.tokenizer = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
+    options.chat_template = (enum chat_template)c->chat_template;
+    int status = adapter_names_open(&c->names, run->engine, &adapters);
+    if (!status)
+        status = requests_run(&options, run->engine, adapters, run->tokenizer, result);
+    adapters_close(adapters);
+    return status;
 }
 
 struct generate_ranks {
     const struct generate_command *command;
     struct rank_grid grid;
+    struct requests_result result; /* of the first rank */
 };
 
 static int run_rank(struct comm *world, void *context) {
-    const struct generate_ranks *ranks = context;
+    struct generate_ranks *ranks = context;
     struct run run = {
         .command = ranks->command,
         .grid = &ranks->grid,
@@ -488,7 +554,9 @@ static int run_rank(struct comm *world, void *context) {
     log_quiet(!run.is_first);
     int status = open_run(&run);
     if (!status)
-        status = run.is_first ? write_texts(&run) : engine_follow(run.engine);
+        status = !run.is_first                 ? engine_follow(run.engine)
+                 : run.command->requests.input ? answer_requests(&run, &ranks->result)
+                                               : write_texts(&run);
     if (!status)
         status = engine_end(run.engine);
     if (status)
@@ -500,9 +568,45 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-static int check(const struct generate_command *c, const struct config *config) {
-    if ((c->prompt != NULL) + (c->messages != NULL) + config_is_given(config, "prompt-tokens") != 1)
-        return status_fail(STATUS_USAGE, "generate wants --prompt TEXT, --messages FILE or --prompt-tokens ID...");
+/* Options of one form alone. */
+static int check_forms(const struct generate_command *c, const struct config *config) {
+    static const char *const of_one[] = {"max-new-tokens",     "temperature", "top-k", "top-p",
+                                         "repetition-penalty", "stop",        "seed",  "num-samples",
+                                         "ignore-eos",         "stream",      "echo",  "json"};
+    static const char *const of_requests[] = {"output",          "resume",          "adapter-root",
+                                              "adapter-memory",  "max-batch-size",  "max-batch-tokens",
+                                              "prefill-stretch", "kv-cache-memory", "prefix-cache"};
+    for (size_t i = 0; c->requests.input && i < sizeof of_one / sizeof *of_one; i++)
+        if (config_is_given(config, of_one[i]))
+            return status_fail(STATUS_USAGE, "--%s is not for --requests: each line has values of its own", of_one[i]);
+    for (size_t i = 0; !c->requests.input && i < sizeof of_requests / sizeof *of_requests; i++)
+        if (config_is_given(config, of_requests[i]))
+            return status_fail(STATUS_USAGE, "--%s is for --requests", of_requests[i]);
+    return STATUS_OK;
+}
+
+static int check_requests(struct generate_command *c) {
+    int status = adapter_names_take(&c->base.adapters, &c->names);
+    if (!status && c->base.adapters.count)
+        status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
+                             c->base.adapters.items[0]);
+    if (!status && c->max_batch_tokens < c->max_batch_size)
+        status = status_fail(STATUS_USAGE, "--max-batch-tokens %lld is less than --max-batch-size %lld",
+                             (long long)c->max_batch_tokens, (long long)c->max_batch_size);
+    return status ? status : requests_check(&c->requests);
+}
+
+static int check(struct generate_command *c, const struct config *config) {
+    int status = check_forms(c, config);
+    if (status)
+        return status;
+    if ((c->prompt != NULL) + (c->messages != NULL) + config_is_given(config, "prompt-tokens") +
+            (c->requests.input != NULL) !=
+        1)
+        return status_fail(STATUS_USAGE, "generate wants --prompt TEXT, --messages FILE, --prompt-tokens ID... or "
+                                         "--requests FILE");
+    if (c->requests.input)
+        return check_requests(c);
     if (!c->messages && config_is_given(config, "chat-template"))
         return status_fail(STATUS_USAGE, "--chat-template is for --messages");
     if (c->stream && (c->json || c->num_samples > 1))
@@ -511,7 +615,7 @@ static int check(const struct generate_command *c, const struct config *config) 
     if (!has_text(c) && (c->stop.count || c->stream))
         return status_fail(STATUS_USAGE, "--%s works on text: it needs --prompt or --messages, not --prompt-tokens",
                            c->stream ? "stream" : "stop");
-    int status = generate_check_stops(c->stop.items, c->stop.count);
+    status = generate_check_stops(c->stop.items, c->stop.count);
     return status ? status_wrap(status == STATUS_INVALID ? STATUS_USAGE : status, "--stop") : STATUS_OK;
 }
 
@@ -527,6 +631,8 @@ int command_generate(int argc, char **argv) {
         status = config_parse(&command, argc, argv, &values, &config, &is_help);
     if (!status && !is_help)
         status = check(&values, config);
+    if (values.requests.input)
+        stop_watch_begin();
     if (!status && !is_help)
         status = model_grid(&values.base, &launch, false, &ranks.grid);
     if (!status)
@@ -537,6 +643,11 @@ int command_generate(int argc, char **argv) {
     facts_free(&facts);
     if (!status && !is_help)
         status = launch_run(&launch, rank_grid_size(&ranks.grid), run_rank, &ranks);
+    if (!status && !is_help)
+        status = requests_verdict(&values.requests, &ranks.result);
     config_free(config);
-    return launch_end(&launch, status);
+    status = launch_end(&launch, status);
+    if (values.requests.input)
+        stop_watch_end();
+    return status;
 }

@@ -34,7 +34,8 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
     {                                                                                                                  \
         .path = "adapter", .type = CONFIG_LIST, .offset = (at) + offsetof(struct model_arguments, adapters),           \
         .metavar = "DIR...", .is_path = true,                                                                          \
-        .help = "adapters on the model, of finetune or PEFT, or a directory of several; all apply"                     \
+        .help = "adapters on the model, of finetune or PEFT, or a directory of several; all apply. NAME=DIR, with "    \
+                "lines of requests or texts: one for lines that name it"                                               \
     }
 #define MODEL_TOKENIZER_ROW(at)                                                                                        \
     {                                                                                                                  \

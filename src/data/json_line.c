@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool has_mark(const char *line, size_t length, bool is_first) {
-    return is_first && length >= 3 && !memcmp(line, "\xef\xbb\xbf", 3);
+size_t json_line_mark(const char *line, size_t length, bool is_first) {
+    return is_first && length >= 3 && !memcmp(line, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
 
 bool json_line_is_blank(const char *line, size_t length, bool is_first) {
-    for (size_t i = has_mark(line, length, is_first) ? 3 : 0; i < length; i++)
+    for (size_t i = json_line_mark(line, length, is_first); i < length; i++)
         if (!strchr(" \t\r\n", line[i]) || !line[i])
             return false;
     return true;
@@ -121,8 +121,7 @@ int json_line_read(const char *line, size_t length, bool is_first, json_t **root
     if (!copy)
         return status_fail(STATUS_MEMORY, "out of memory");
     memcpy(copy, line, length);
-    if (has_mark(line, length, is_first))
-        memset(copy, ' ', 3);
+    memset(copy, ' ', json_line_mark(line, length, is_first));
     mend(copy, copy + length);
     int status = json_read(copy, length, JSON_ALLOW_NUL | JSON_DECODE_ANY, root, &error);
     free(copy);

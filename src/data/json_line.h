@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Bytes of a byte-order mark that stands before the first line. */
+size_t json_line_mark(const char *line, size_t length, bool is_first);
 /* White space alone, which is no line. `is_first`: of the file. */
 bool json_line_is_blank(const char *line, size_t length, bool is_first);
 /* A new reference to any JSON value in *root. STATUS_INVALID with the column (of bytes), STATUS_MEMORY; then NULL. */

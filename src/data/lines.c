@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -111,6 +112,18 @@ int lines_next(struct lines *lines, bool *is_end) {
             return strbuf_status(&lines->line);
         }
     }
+}
+
+bool lines_are_of_file(const struct lines *lines) {
+    struct stat info;
+    return lines->packed || (!fstat(lines->descriptor, &info) && S_ISREG(info.st_mode));
+}
+
+bool lines_are_ready(const struct lines *lines, int milliseconds) {
+    struct pollfd input = {.fd = lines->descriptor, .events = POLLIN};
+    if (lines->packed || memchr(lines->chunk + lines->used, '\n', lines->filled - lines->used))
+        return true;
+    return poll(&input, 1, milliseconds) > 0;
 }
 
 const struct strbuf *lines_text(const struct lines *lines) {

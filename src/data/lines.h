@@ -10,6 +10,10 @@ struct lines;
 int lines_open(const char *path, size_t most, struct lines **lines);
 /* *is_end: there is none left. */
 int lines_next(struct lines *lines, bool *is_end);
+/* Whether the next line comes at once, as far as one can know; else waits for it so long, or for a signal. */
+bool lines_are_ready(const struct lines *lines, int milliseconds);
+/* Whether the input is a regular file, which can be read again. */
+bool lines_are_of_file(const struct lines *lines);
 /* The line without its end, until the next one. */
 const struct strbuf *lines_text(const struct lines *lines);
 /* From 1. */

@@ -1,23 +1,11 @@
 /* A tokenizer as the four files that `transformers` and `tokenizers` open. */
 #include "text-internal.h"
 
+#include "base/json.h"
+
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void add_json_string(struct strbuf *out, const void *bytes, size_t length) {
-    const unsigned char *at = bytes;
-    strbuf_add_char(out, '"');
-    for (size_t i = 0; i < length; i++) {
-        if (at[i] == '"' || at[i] == '\\')
-            strbuf_add_char(out, '\\');
-        if (at[i] < 0x20)
-            strbuf_format(out, "\\u%04x", at[i]);
-        else
-            strbuf_add_char(out, (char)at[i]);
-    }
-    strbuf_add_char(out, '"');
-}
 
 /* The name of a token in the files. */
 static void add_name(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
@@ -32,7 +20,7 @@ static void add_name(const struct tokenizer *tokenizer, int32_t id, struct strbu
 static void add_json_name(const struct tokenizer *tokenizer, int32_t id, struct strbuf *scratch, struct strbuf *out) {
     strbuf_clear(scratch);
     add_name(tokenizer, id, scratch);
-    add_json_string(out, strbuf_text(scratch), scratch->length);
+    json_add_string(out, strbuf_text(scratch), scratch->length);
 }
 
 /* {"name": id, ...}, each entry after `separator`. */
@@ -58,7 +46,7 @@ static void write_tokenizer_json(const struct tokenizer *tokenizer, struct strbu
         size_t length;
         const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
         strbuf_format(out, "%s\n    {\"id\": %d, \"content\": ", is_first ? "" : ",", id);
-        add_json_string(out, bytes, length);
+        json_add_string(out, bytes, length);
         strbuf_format(out,
                       ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
                       "\"special\": %s}",
@@ -113,7 +101,7 @@ static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) 
         if (!bytes)
             continue;
         strbuf_format(out, "  \"%s\": ", token_role_names[role]);
-        add_json_string(out, bytes, length);
+        json_add_string(out, bytes, length);
         strbuf_add_text(out, ",\n");
     }
     strbuf_format(out, "  \"tokenizer_class\": \"%s\"\n}\n", is_gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");

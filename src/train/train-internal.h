@@ -112,11 +112,6 @@ void train_saver_close(struct trainer *trainer);
 enum ckpt_progress train_save_progress(const struct trainer *trainer);
 int train_save_advance(struct trainer *trainer, enum ckpt_progress least);
 
-/* stop.c */
-/* The number of the signal that asked to stop, 0 when none did. */
-int stop_requested(void);
-const char *stop_name(int signal_number);
-
 /* validate.c */
 /* A validation, and what follows from it for the run: the best trainee is kept. *record as of trainer_evaluate. */
 int train_validate(struct trainer *trainer, struct validation_record *record, bool *is_done, bool *is_better);

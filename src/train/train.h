@@ -185,6 +185,9 @@ int trainer_tell_memory(struct trainer *trainer);
 /* From here on, and not only in trainer_run, a signal is a wish; calls may be nested. */
 void stop_watch_begin(void);
 void stop_watch_end(void);
+/* The signal that came meanwhile; 0: none. Its name. */
+int stop_requested(void);
+const char *stop_name(int signal_number);
 
 /* The whole run: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
  * signal. With checkpoint.save, the files of a trainee that gave the best validation loss so far are kept in

@@ -170,8 +170,8 @@ class Refusals(Messages):
 
     def test_options_that_cannot_stand_together(self):
         self.answers(6, b"x")
-        self.refuse("--prompt TEXT, --messages FILE or --prompt-tokens", "--prompt", "x", expect=2)
-        self.refuse("--prompt TEXT, --messages FILE or --prompt-tokens", "--prompt-tokens", 1, expect=2)
+        self.refuse("--prompt TEXT, --messages FILE, --prompt-tokens ID... or --requests FILE", "--prompt", "x", expect=2)
+        self.refuse("--prompt TEXT, --messages FILE, --prompt-tokens ID... or --requests FILE", "--prompt-tokens", 1, expect=2)
         self.refuse("--chat-template", "--chat-template", "llama", expect=2)
         _, errors = run("generate", "--model", self.model, "--prompt", "x", "--chat-template", "plain", expect=2)
         self.assertIn("--chat-template is for --messages", errors)

@@ -1,0 +1,41 @@
+/* Adapters by name, as commands are told of them: --adapter NAME=DIR, and --adapter-root, whose adapters are known by
+ * the names of their directories. Files are read when a text first names an adapter. */
+#ifndef CAMBIUM_COMMANDS_ADAPTER_NAMES_H
+#define CAMBIUM_COMMANDS_ADAPTER_NAMES_H
+
+#include "config/config.h"
+#include "infer/adapters.h"
+
+struct adapter_names {
+    struct config_list given; /* NAME=DIR */
+    const char *root;         /* NULL: none */
+    int64_t memory;           /* bytes on each rank */
+};
+
+#define ADAPTER_ROOT_ROW(at)                                                                                           \
+    {                                                                                                                  \
+        .path = "adapter-root", .type = CONFIG_STRING, .offset = (at) + offsetof(struct adapter_names, root),          \
+        .metavar = "DIR", .is_path = true, .help = "a directory of adapters, each known by the name of its directory"  \
+    }
+#define ADAPTER_MEMORY_ROW(at)                                                                                         \
+    {                                                                                                                  \
+        .path = "adapter-memory", .type = CONFIG_SIZE, .offset = (at) + offsetof(struct adapter_names, memory),        \
+        .default_text = "1G", .minimum = 1, .maximum = 1e15,                                                           \
+        .help = "for adapters by name, on each rank: those that no text uses make room for others"                     \
+    }
+
+/* Takes the items NAME=DIR out of a list of directories, whose others keep their order; a name has no slash, so that
+ * ./A=B is a directory. STATUS_USAGE for an empty name or directory, and for a name that is given twice. */
+int adapter_names_take(struct config_list *directories, struct adapter_names *names);
+static inline bool adapter_names_are_given(const struct adapter_names *names) {
+    return names->given.count > 0 || names->root;
+}
+/* What engine_options.adapter_memory has to be. */
+static inline size_t adapter_names_memory(const struct adapter_names *names) {
+    return adapter_names_are_given(names) ? (size_t)names->memory : 0;
+}
+/* At the leader: the names, known. Whatever in the root is no adapter is passed over; one that leads out of the root,
+ * itself or by a file of its own, is passed over with a warning. */
+int adapter_names_open(const struct adapter_names *names, struct engine *engine, struct adapters **adapters);
+
+#endif

@@ -1,0 +1,28 @@
+/* Prompts as they are asked for, by `generate` and by each line of its --requests: texts and messages as tokens, and
+ * what ends the text behind them. */
+#ifndef CAMBIUM_COMMANDS_CHAT_PROMPT_H
+#define CAMBIUM_COMMANDS_CHAT_PROMPT_H
+
+#include "text/chat.h"
+
+/* Appends the ids of a text; an empty one is the beginning of a document. */
+int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, const char *text,
+                       size_t length, struct token_buffer *ids);
+/* Appends messages that ask for an answer in the words of a template, which may not be AUTO here, and their ids.
+ * `text` may be NULL. STATUS_UNSUPPORTED for AUTO: neither an adapter nor the tokenizer has one. */
+int prompt_encode_messages(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, int32_t eos,
+                           enum chat_template which, const struct chat_message *messages, size_t count,
+                           struct strbuf *text, struct token_buffer *ids);
+
+/* What ends a text beside its stop strings: end-of-text, and the end of a turn, which is a token where the tokenizer
+ * has it, and a string unless that token is a special one. */
+struct prompt_ends {
+    int32_t ids[2];
+    size_t count;
+    const char *turn_end; /* NULL: none */
+};
+/* `eos` -1: there is none. AUTO: there are no turns. */
+void prompt_ends_find(const struct tokenizer *tokenizer, int32_t eos, enum chat_template which,
+                      struct prompt_ends *ends);
+
+#endif

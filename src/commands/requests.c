@@ -1,0 +1,267 @@
+/* The loop of `generate --requests`.
+ *
+ * The window is the lines from the first that is not written to the last that was read, a list in the input's order.
+ * Its lines go to the scheduler in that order, as many as keep a few batches of texts there; answers leave at its head.
+ * So memory is bounded: a text that takes long holds the window, and not all that comes behind it. */
+#include "requests.h"
+
+#include "base/base.h"
+#include "data/json_line.h"
+#include "train/train.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LINE_BYTES = 64 << 20,
+    QUEUED_BATCHES = 2, /* of texts, that the scheduler has at most */
+    WINDOW_BATCHES = 8, /* of lines */
+    WAIT_MILLISECONDS = 500
+};
+
+struct requests {
+    const struct requests_options *options;
+    struct requests_model model;
+    struct scheduler *scheduler;
+    struct lines *input;
+    struct requests_output output;
+    bool has_ended;                 /* the input */
+    struct answer *first, **last;   /* the window */
+    struct answer *next;            /* the first that the scheduler has not had */
+    struct answer *finished;        /* since the last look */
+    int64_t lines, texts, requests; /* in the window; in the scheduler */
+    int64_t total, written, errors; /* answers */
+    int64_t drawn, drawn_at_last;
+    struct strbuf ready;
+    struct progress progress;
+};
+
+/* ---- in ---- */
+
+static int add_line(struct requests *r, const struct strbuf *text) {
+    struct answer *answer;
+    int status = answer_new(strbuf_text(text), text->length, lines_number(r->input),
+                            engine_config(r->model.engine)->vocab_size, &answer);
+    if (status)
+        return status;
+    answer->finished = &r->finished;
+    *r->last = answer;
+    r->last = &answer->next;
+    r->next = r->next ? r->next : answer;
+    r->lines++;
+    return STATUS_OK;
+}
+
+/* Fills the window; waits for a line only where nothing else is to be done. */
+static int read_lines(struct requests *r) {
+    int64_t room = WINDOW_BATCHES * engine_max_sequences(r->model.engine);
+    int status = STATUS_OK;
+    while (!status && !r->has_ended && r->lines < room && !stop_requested()) {
+        if (!lines_are_ready(r->input, r->lines ? 0 : WAIT_MILLISECONDS)) {
+            if (r->lines)
+                break;
+            continue;
+        }
+        const struct strbuf *text = lines_text(r->input);
+        status = lines_next(r->input, &r->has_ended);
+        if (!status && !r->has_ended &&
+            !json_line_is_blank(strbuf_text(text), text->length, lines_number(r->input) == 1))
+            status = add_line(r, text);
+    }
+    return status;
+}
+
+/* Submits one request, which is prepared. What the scheduler never takes is an error's line. */
+static int submit(struct requests *r, struct answer *answer) {
+    struct scheduler_request request;
+    enum scheduler_refusal refusal;
+    uint64_t number;
+    answer_request(answer, &r->model, &request);
+    int status = scheduler_submit(r->scheduler, &request, &number, &refusal);
+    if (!status) {
+        answer->state = ANSWER_RUNS;
+        r->texts += answer->line.choices;
+        r->requests++;
+        return STATUS_OK;
+    }
+    if (status != STATUS_INVALID)
+        return status;
+    int failed = answer_fail(answer, refusal == SCHEDULER_TOO_LARGE ? "max_tokens" : NULL);
+    return failed ? failed : answer_finish(answer, &r->model);
+}
+
+static int submit_lines(struct requests *r) {
+    int64_t room = QUEUED_BATCHES * engine_max_sequences(r->model.engine);
+    int status = STATUS_OK;
+    while (!status && r->next) {
+        struct answer *answer = r->next;
+        bool must_wait = false;
+        if (answer->state == ANSWER_WAITS) {
+            if (r->requests && r->texts + answer->line.choices > room)
+                break;
+            status = answer_prepare(answer, &r->model, &must_wait);
+            if (must_wait && !r->requests)
+                status = STATUS_MEMORY;
+            if (must_wait)
+                break;
+        }
+        if (!status && answer->state == ANSWER_WAITS)
+            status = submit(r, answer);
+        r->next = answer->next;
+    }
+    return status;
+}
+
+/* ---- out ---- */
+
+/* What the last step has finished. */
+static int finish_answers(struct requests *r) {
+    int status = STATUS_OK;
+    while (r->finished && !status) {
+        struct answer *answer = r->finished;
+        r->finished = answer->next_finished;
+        r->texts -= answer->line.choices;
+        r->requests--;
+        for (int64_t i = 0; i < answer->line.choices; i++)
+            r->drawn += answer->choices[i].drawn;
+        status = answer_finish(answer, &r->model);
+    }
+    return status;
+}
+
+/* The answers at the head of the window. */
+static int write_answers(struct requests *r) {
+    int64_t errors = 0, count = 0;
+    strbuf_clear(&r->ready);
+    while (r->first && r->first->state == ANSWER_IS_WRITTEN) {
+        struct answer *answer = r->first;
+        if (r->next == answer)
+            break;
+        strbuf_add(&r->ready, strbuf_text(&answer->out), answer->out.length);
+        errors += answer->is_error;
+        count++;
+        r->first = answer->next;
+        if (!r->first)
+            r->last = &r->first;
+        r->lines--;
+        answer_free(answer);
+    }
+    int status = strbuf_status(&r->ready);
+    if (!status && count)
+        status = requests_output_write(&r->output, &r->ready);
+    if (status)
+        return status;
+    r->errors += errors;
+    r->written += count;
+    double seconds = clock_seconds() - r->progress.start;
+    progress_update(&r->progress, r->written, "%lld requests, %.4g tokens/s", (long long)r->written,
+                    seconds > 0 ? (double)r->drawn / seconds : 0.0);
+    return STATUS_OK;
+}
+
+static int answer_all(struct requests *r) {
+    int status = STATUS_OK;
+    while (!status && !(r->has_ended && !r->first)) {
+        status = read_lines(r);
+        if (!status && stop_requested())
+            break;
+        if (!status)
+            status = submit_lines(r);
+        if (!status && r->requests)
+            status = scheduler_step(r->scheduler);
+        if (status > 0)
+            status = STATUS_OK;
+        if (!status)
+            status = finish_answers(r);
+        if (!status)
+            status = write_answers(r);
+    }
+    return status;
+}
+
+/* ---- all of it ---- */
+
+int requests_check(const struct requests_options *options) {
+    return requests_output_check(options->output, options->resumes);
+}
+
+/* Lines behind those that are answered, where the input can be read twice. */
+static void count_lines(struct requests *r) {
+    struct lines *lines = NULL;
+    bool is_end = false;
+    if (!lines_are_of_file(r->input) || !strcmp(r->options->input, "-"))
+        return;
+    int status = lines_open(r->options->input, LINE_BYTES, &lines);
+    while (!status && !(status = lines_next(lines, &is_end)) && !is_end)
+        r->total +=
+            !json_line_is_blank(strbuf_text(lines_text(lines)), lines_text(lines)->length, lines_number(lines) == 1);
+    lines_close(lines);
+    r->total -= r->output.kept; /* a line that cannot be read is told when it comes */
+}
+
+static int open_all(struct requests *r) {
+    const struct requests_options *o = r->options;
+    struct requests_model *model = &r->model;
+    int status = lines_open(o->input, LINE_BYTES, &r->input);
+    if (!status && model->tokenizer)
+        status = tokenizer_encoder_new(model->tokenizer, &model->encoder);
+    if (!status)
+        status = requests_output_open(&r->output, o->output, o->resumes, r->input);
+    if (!status)
+        status = engine_open_scheduler(
+            model->engine, &(struct scheduler_options){.prefill_stretch = o->prefill_stretch}, &r->scheduler);
+    if (!status)
+        count_lines(r);
+    return status;
+}
+
+static void close_all(struct requests *r) {
+    if (r->scheduler)
+        scheduler_close(r->scheduler); /* calls back */
+    while (r->first) {
+        struct answer *answer = r->first;
+        r->first = answer->next;
+        answer_free(answer);
+    }
+    strbuf_free(&r->ready);
+    tokenizer_encoder_free(r->model.encoder);
+    lines_close(r->input);
+}
+
+int requests_run(const struct requests_options *options, struct engine *engine, struct adapters *adapters,
+                 const struct tokenizer *tokenizer, struct requests_result *result) {
+    int32_t eos = tokenizer ? tokenizer_eos_id(tokenizer) : -1;
+    struct requests r = {
+        .options = options,
+        .model = {.engine = engine,
+                  .adapters = adapters,
+                  .tokenizer = tokenizer,
+                  .eos = eos >= 0 ? eos : engine_eos_id(engine),
+                  .chat_template = options->chat_template,
+                  .tokenizer_directory = options->tokenizer},
+        .output = {.descriptor = -1},
+    };
+    r.last = &r.first;
+    int status = open_all(&r);
+    if (!status) {
+        progress_begin(&r.progress, "generating", r.total);
+        status = answer_all(&r);
+        progress_end(&r.progress);
+    }
+    int closed = requests_output_close(&r.output);
+    *result = (struct requests_result){.answers = r.written + r.output.kept,
+                                       .errors = r.errors + r.output.kept_errors,
+                                       .signal = r.has_ended && !r.first ? 0 : stop_requested()};
+    close_all(&r);
+    return status ? status : closed;
+}
+
+int requests_verdict(const struct requests_options *options, const struct requests_result *result) {
+    if (result->signal)
+        return status_fail(STATUS_INTERRUPTED, "interrupted by %s behind %lld answers%s", stop_name(result->signal),
+                           (long long)result->answers, options->output ? ": --resume goes on with the rest" : "");
+    if (result->errors)
+        return status_fail(STATUS_INVALID, "%lld of %lld requests were refused: their lines of the output say why",
+                           (long long)result->errors, (long long)result->answers);
+    return STATUS_OK;
+}

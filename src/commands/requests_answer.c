@@ -1,0 +1,415 @@
+/* One request from its line to its answer. */
+#include "requests.h"
+
+#include "base/json.h"
+#include "base/utf8.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ---- JSON ---- */
+
+static void add_text(struct strbuf *out, const char *bytes, size_t length) {
+    struct strbuf mended = STRBUF_INIT;
+    utf8_add_repaired(&mended, bytes, length);
+    json_add_string(out, strbuf_text(&mended), mended.length);
+    out->failed |= mended.failed;
+    strbuf_free(&mended);
+}
+
+static void add_id(struct strbuf *out, const struct request_line *line) {
+    strbuf_add_text(out, "{\"id\":");
+    if (json_is_string(line->id))
+        add_text(out, json_string_value(line->id), json_string_length(line->id));
+    else if (line->id)
+        strbuf_format(out, "%lld", (long long)json_integer_value(line->id));
+    else
+        strbuf_add_text(out, "null");
+}
+
+/* Nine significant digits give back every float. `has_logprob`: nothing predicts the first token of a prompt. */
+static void add_token(struct strbuf *out, const struct scheduler_token *token, bool has_logprob, bool *is_broken) {
+    strbuf_format(out, "%s{\"id\":%d,\"logprob\":", out->length ? "," : "", token->token);
+    if (has_logprob)
+        strbuf_format(out, "%.9g", token->logprob);
+    else
+        strbuf_add_text(out, "null");
+    strbuf_add_text(out, ",\"top\":[");
+    for (int32_t i = 0; i < token->top_count; i++) {
+        strbuf_format(out, "%s{\"id\":%d,\"logprob\":%.9g}", i ? "," : "", token->top_token[i], token->top_logprob[i]);
+        *is_broken |= !isfinite(token->top_logprob[i]);
+    }
+    strbuf_add_text(out, "]}");
+    *is_broken |= has_logprob && !isfinite(token->logprob);
+}
+
+/* ---- the line ---- */
+
+int answer_fail(struct answer *answer, const char *field) {
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", status_text());
+    strbuf_clear(&answer->out);
+    add_id(&answer->out, &answer->line);
+    strbuf_format(&answer->out, ",\"line\":%lld,\"field\":", (long long)answer->number);
+    if (field)
+        add_text(&answer->out, field, strlen(field));
+    else
+        strbuf_add_text(&answer->out, "null");
+    strbuf_add_text(&answer->out, ",\"error\":");
+    add_text(&answer->out, reason, strlen(reason));
+    strbuf_add_text(&answer->out, "}\n");
+    answer->is_error = true;
+    answer->state = ANSWER_IS_WRITTEN;
+    return strbuf_status(&answer->out);
+}
+
+int answer_new(const char *text, size_t length, int64_t number, int64_t vocab, struct answer **out) {
+    const char *field;
+    struct answer *answer = *out = calloc(1, sizeof *answer);
+    if (!answer)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    answer->number = number;
+    answer->slot = -1;
+    int status = request_line_read(&answer->line, text, length, number == 1, vocab, &field);
+    if (status == STATUS_INVALID)
+        status = answer_fail(answer, field);
+    if (status) {
+        answer_free(answer);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* Everything but the line that is written. */
+static void free_work(struct answer *answer) {
+    for (int64_t i = 0; answer->choices && i < answer->line.choices; i++) {
+        struct answer_choice *choice = &answer->choices[i];
+        writer_free(&choice->writer);
+        strbuf_free(&choice->text);
+        strbuf_free(&choice->logprobs);
+        token_buffer_free(&choice->tokens);
+    }
+    free(answer->choices);
+    answer->choices = NULL;
+    writer_stops_close(answer->stops);
+    answer->stops = NULL;
+    strbuf_free(&answer->prompt_logprobs);
+    request_line_free(&answer->line);
+}
+
+void answer_free(struct answer *answer) {
+    if (!answer)
+        return;
+    free_work(answer);
+    strbuf_free(&answer->out);
+    free(answer);
+}
+
+/* ---- before it runs ---- */
+
+/* The option's; else that of the first adapter that has one; else the tokenizer's own. */
+static int find_template(const struct answer *answer, struct requests_model *model, enum chat_template *which) {
+    int status = STATUS_OK;
+    *which = model->chat_template;
+    for (int64_t i = 0; i < answer->line.adapter_count && *which == CHAT_TEMPLATE_AUTO && !status; i++) {
+        struct adapter_view view;
+        if (adapters_find(model->adapters, answer->line.adapters[i], &view))
+            status = peft_chat_template(view.directory, which);
+    }
+    if (status || *which != CHAT_TEMPLATE_AUTO)
+        return status;
+    if (!model->has_tokenizers_own) {
+        struct tokenizer_files files;
+        status = tokenizer_files_read(model->tokenizer_directory, &files);
+        if (!status)
+            status = chat_template_of_tokenizer(&files, &model->tokenizers_own);
+        tokenizer_files_free(&files);
+        model->has_tokenizers_own = !status;
+    }
+    *which = model->tokenizers_own;
+    return status;
+}
+
+static int make_prompt(struct answer *answer, struct requests_model *model, enum chat_template *which) {
+    struct request_line *line = &answer->line;
+    *which = CHAT_TEMPLATE_AUTO;
+    if (line->ids.count)
+        return STATUS_OK;
+    if (!model->tokenizer)
+        return status_fail(STATUS_INVALID, "a text needs a tokenizer, and %s has none", model->tokenizer_directory);
+    int status = line->prompt ? prompt_encode_text(model->tokenizer, model->encoder, line->prompt, line->prompt_length,
+                                                   &line->ids)
+                              : find_template(answer, model, which);
+    if (!status && !line->prompt)
+        status = prompt_encode_messages(model->tokenizer, model->encoder, model->eos, *which, line->messages,
+                                        line->message_count, NULL, &line->ids);
+    if (!status && !line->ids.count)
+        status = status_fail(STATUS_INVALID, "an empty text, and the tokenizer has no end-of-text to begin with");
+    return status;
+}
+
+/* The request's stop strings and the end of a turn. */
+static int open_stops(struct answer *answer) {
+    const struct request_line *line = &answer->line;
+    size_t count = (size_t)line->stop_count;
+    struct writer_string *strings = calloc(count + 1, sizeof *strings);
+    if (!strings)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < count; i++)
+        strings[i] = line->stop[i];
+    if (answer->ends.turn_end)
+        strings[count++] =
+            (struct writer_string){.bytes = answer->ends.turn_end, .length = strlen(answer->ends.turn_end)};
+    int status = count ? writer_stops_open(strings, count, &answer->stops) : STATUS_OK;
+    free(strings);
+    return status;
+}
+
+/* A tokenizer may know ids that the model cannot draw. */
+static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
+    size_t kept = 0;
+    for (size_t i = 0; i < ends->count; i++)
+        if (ends->ids[i] < vocab)
+            ends->ids[kept++] = ends->ids[i];
+    ends->count = kept;
+}
+
+/* Seeds that every reader of JSON gives back: below 2^53. */
+static int draw_seed(uint64_t *seed) {
+    if (getrandom(seed, sizeof *seed, 0) != sizeof *seed)
+        return status_fail_errno("cannot draw a seed");
+    *seed >>= 11;
+    return STATUS_OK;
+}
+
+/* What is the request's own fault, with the field; or STATUS_MEMORY, which is nobody's. */
+static int prepare(struct answer *answer, struct requests_model *model, const char **field) {
+    struct request_line *line = &answer->line;
+    enum chat_template which;
+    *field = line->message_count ? "messages" : "prompt";
+    int status = make_prompt(answer, model, &which);
+    if (status)
+        return status;
+    *field = "stop";
+    if (line->stop_count && !model->tokenizer)
+        return status_fail(STATUS_INVALID, "stop strings need a tokenizer, and %s has none",
+                           model->tokenizer_directory);
+    if (!line->ignore_eos)
+        prompt_ends_find(model->tokenizer, model->eos, which, &answer->ends);
+    drop_ends(&answer->ends, engine_config(model->engine)->vocab_size);
+    status = open_stops(answer);
+    if (!status && !line->has_seed)
+        status = draw_seed(&line->sampling.seed);
+    return status;
+}
+
+static int take_adapters(struct answer *answer, struct requests_model *model) {
+    struct request_line *line = &answer->line;
+    int status =
+        adapters_take(model->adapters, line->adapters, (int)line->adapter_count, &answer->slot, answer->generations);
+    answer->has_slot = !status;
+    return status;
+}
+
+/* Whether the prompt, and what is to be written, have room in the context. */
+static int check_length(const struct answer *answer, const struct requests_model *model, const char **field) {
+    const struct request_line *line = &answer->line;
+    int64_t positions = engine_config(model->engine)->max_position_embeddings;
+    int64_t left = positions + 1 - engine_slot_stem(model->engine, answer->slot) - (int64_t)line->ids.count;
+    *field = line->message_count ? "messages" : "prompt";
+    int status =
+        engine_check_tokens(model->engine, answer->slot, "the prompt has ", line->ids.ids, (int64_t)line->ids.count);
+    if (status)
+        return status;
+    *field = line->min_tokens > left ? "min_tokens" : "max_tokens";
+    int64_t wanted = line->min_tokens > left ? line->min_tokens : line->max_tokens;
+    return wanted <= left ? STATUS_OK
+                          : status_fail(STATUS_INVALID,
+                                        "%lld tokens behind a prompt of %zu: the model's %lld positions have room for "
+                                        "%lld",
+                                        (long long)wanted, line->ids.count, (long long)positions, (long long)left);
+}
+
+int answer_prepare(struct answer *answer, struct requests_model *model, bool *must_wait) {
+    const char *field = NULL;
+    int status = STATUS_OK;
+    *must_wait = false;
+    if (!answer->choices) {
+        answer->choices = calloc((size_t)answer->line.choices, sizeof *answer->choices);
+        if (!answer->choices)
+            return status_fail(STATUS_MEMORY, "out of memory");
+        status = prepare(answer, model, &field);
+        if (status == STATUS_MEMORY)
+            return status;
+    }
+    if (!status) {
+        field = "adapters";
+        status = take_adapters(answer, model);
+        *must_wait = status == STATUS_MEMORY;
+        if (*must_wait || status == STATUS_PEER)
+            return *must_wait ? STATUS_OK : status;
+    }
+    if (!status)
+        status = check_length(answer, model, &field);
+    if (!status)
+        return STATUS_OK;
+    int failed = answer_fail(answer, field);
+    return failed ? failed : answer_finish(answer, model);
+}
+
+/* ---- while it runs ---- */
+
+static void on_start(void *context, int64_t cached) {
+    struct answer *answer = context;
+    answer->cached = cached;
+}
+
+static void keep(struct answer *answer, int status) {
+    if (status && !answer->status)
+        answer->status = status;
+}
+
+static bool on_token(void *context, int64_t index, const struct scheduler_token *token) {
+    struct answer *answer = context;
+    struct answer_choice *choice = &answer->choices[index];
+    size_t length = 0;
+    choice->drawn++;
+    answer->is_broken |= !isfinite(token->logprob);
+    if (token->is_end || answer->status)
+        return answer->status != STATUS_OK;
+    keep(answer, token_buffer_add(&choice->tokens, token->token));
+    if (answer->line.logprobs >= 0)
+        add_token(&choice->logprobs, token, true, &answer->is_broken);
+    /* A vocabulary is often padded beyond the tokenizer's: such an id stands for no text. */
+    const unsigned char *bytes =
+        answer->tokenizer ? tokenizer_token_bytes(answer->tokenizer, token->token, &length) : NULL;
+    /* A string that lies within the first min_tokens tokens is no end, nor is one that begins there. */
+    choice->writer.stops = choice->drawn > answer->line.min_tokens ? answer->stops : NULL;
+    keep(answer, writer_add(&choice->writer, bytes, length, &choice->text));
+    return answer->status || choice->writer.is_stopped;
+}
+
+static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
+    struct answer *answer = context;
+    if (index == 1 && !answer->prompt_logprobs.length)
+        add_token(&answer->prompt_logprobs, &(struct scheduler_token){.token = answer->line.ids.ids[0]}, false,
+                  &answer->is_broken);
+    add_token(&answer->prompt_logprobs, token, true, &answer->is_broken);
+}
+
+static void on_end(void *context, int64_t index, enum scheduler_end reason) {
+    struct answer *answer = context;
+    answer->choices[index].reason = reason;
+    keep(answer, writer_end(&answer->choices[index].writer, &answer->choices[index].text));
+}
+
+static void on_done(void *context) {
+    struct answer *answer = context;
+    answer->state = ANSWER_IS_DONE;
+    answer->next_finished = *answer->finished;
+    *answer->finished = answer;
+}
+
+void answer_request(struct answer *answer, const struct requests_model *model, struct scheduler_request *request) {
+    const struct request_line *line = &answer->line;
+    answer->tokenizer = model->tokenizer;
+    *request = (struct scheduler_request){
+        .prompt = line->ids.ids,
+        .prompt_length = (int64_t)line->ids.count,
+        .slot = answer->slot,
+        .stem_tokens = engine_slot_stem(model->engine, answer->slot),
+        .stem_predicts = engine_slot_predicts_first(model->engine, answer->slot),
+        .max_tokens = line->max_tokens,
+        .min_tokens = line->min_tokens,
+        .choices = line->choices,
+        .sampling = line->sampling,
+        .bias = line->bias,
+        .bias_count = line->bias_count,
+        .end_ids = answer->ends.ids,
+        .end_count = (int64_t)answer->ends.count,
+        .stop_ids = line->stop_ids,
+        .stop_count = line->stop_id_count,
+        .top_count = line->logprobs > 0 ? (int32_t)line->logprobs : 0,
+        .wants_prompt_logprobs = line->prompt_logprobs >= 0,
+        .prompt_top_count = line->prompt_logprobs > 0 ? (int32_t)line->prompt_logprobs : 0,
+        .priority = (int32_t)line->priority,
+        .calls = {on_start, on_token, on_prompt_logprob, on_end, on_done},
+        .context = answer,
+    };
+}
+
+/* ---- behind it ---- */
+
+static void add_choice(struct strbuf *out, const struct answer *answer, int64_t index) {
+    const struct answer_choice *choice = &answer->choices[index];
+    strbuf_format(out, "%s{\"index\":%lld,\"text\":", index ? "," : "", (long long)index);
+    if (answer->tokenizer)
+        add_text(out, strbuf_text(&choice->text), choice->text.length);
+    else
+        strbuf_add_text(out, "null");
+    strbuf_add_text(out, ",\"tokens\":[");
+    for (size_t i = 0; i < choice->tokens.count; i++)
+        strbuf_format(out, i ? ",%d" : "%d", choice->tokens.ids[i]);
+    strbuf_add_text(out, "],\"logprobs\":");
+    if (answer->line.logprobs >= 0)
+        strbuf_format(out, "[%s]", strbuf_text(&choice->logprobs));
+    else
+        strbuf_add_text(out, "null");
+    strbuf_format(out, ",\"finish_reason\":\"%s\"}", choice->reason == SCHEDULER_STOP ? "stop" : "length");
+    out->failed |= choice->logprobs.failed;
+}
+
+static int write_line(struct answer *answer) {
+    const struct request_line *line = &answer->line;
+    struct strbuf *out = &answer->out;
+    int64_t drawn = 0;
+    add_id(out, line);
+    strbuf_add_text(out, ",\"choices\":[");
+    for (int64_t i = 0; i < line->choices; i++) {
+        add_choice(out, answer, i);
+        drawn += answer->choices[i].drawn;
+    }
+    strbuf_add_text(out, "],\"prompt_logprobs\":");
+    if (line->prompt_logprobs >= 0 && !answer->prompt_logprobs.length) /* a single token, which nothing predicts */
+        add_token(&answer->prompt_logprobs, &(struct scheduler_token){.token = line->ids.ids[0]}, false,
+                  &answer->is_broken);
+    if (line->prompt_logprobs >= 0)
+        strbuf_format(out, "[%s]", strbuf_text(&answer->prompt_logprobs));
+    else
+        strbuf_add_text(out, "null");
+    out->failed |= answer->prompt_logprobs.failed;
+    strbuf_add_text(out, ",\"adapters\":[");
+    for (int64_t i = 0; i < line->adapter_count; i++) {
+        strbuf_add_text(out, i ? ",{\"name\":" : "{\"name\":");
+        add_text(out, line->adapters[i], strlen(line->adapters[i]));
+        strbuf_format(out, ",\"generation\":%llu}", (unsigned long long)answer->generations[i]);
+    }
+    strbuf_format(out, "],\"seed\":%llu,\"prompt_tokens\":%zu,\"cached_tokens\":%lld,\"completion_tokens\":%lld}\n",
+                  (unsigned long long)line->sampling.seed, line->ids.count, (long long)answer->cached,
+                  (long long)drawn);
+    answer->state = ANSWER_IS_WRITTEN;
+    return strbuf_status(out);
+}
+
+static bool has_failed(const struct answer *answer) {
+    bool failed = answer->is_broken;
+    for (int64_t i = 0; i < answer->line.choices; i++)
+        failed |= answer->choices[i].reason == SCHEDULER_FAILED;
+    return failed;
+}
+
+int answer_finish(struct answer *answer, struct requests_model *model) {
+    int status = answer->has_slot ? adapters_give(model->adapters, answer->slot) : STATUS_OK;
+    answer->has_slot = false;
+    if (!status)
+        status = answer->status;
+    if (!status && answer->state == ANSWER_IS_DONE && has_failed(answer)) {
+        status_fail(STATUS_INVALID, "a token has no probability: the model's numbers are broken");
+        status = answer_fail(answer, NULL);
+    } else if (!status && answer->state == ANSWER_IS_DONE)
+        status = write_line(answer);
+    free_work(answer);
+    return status;
+}

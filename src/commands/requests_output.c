@@ -1,0 +1,151 @@
+/* Answers as lines of a file or of standard output. A file is only ever appended to, in whole lines: a run that was
+ * killed leaves some first ones, and half a line at most, which the next one drops. */
+#include "requests.h"
+
+#include "base/json.h"
+#include "data/json_line.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int requests_output_check(const char *path, bool resumes) {
+    if (!path && resumes)
+        return status_fail(STATUS_USAGE, "--resume goes on with the file of --output");
+    if (!path || !file_exists(path))
+        return STATUS_OK;
+    return resumes ? STATUS_OK
+                   : status_fail(STATUS_USAGE, "--output %s exists: --resume goes on with it, or name another", path);
+}
+
+/* ---- what is there ---- */
+
+static int read_object(const struct lines *lines, bool is_input, json_t **root) {
+    const struct strbuf *text = lines_text(lines);
+    size_t mark = is_input ? json_line_mark(strbuf_text(text), text->length, lines_number(lines) == 1) : 0;
+    json_error_t error;
+    return json_read(strbuf_text(text) + mark, text->length - mark, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, root,
+                     &error);
+}
+
+/* The next line that is one; *is_end: there is none. */
+static int next_request(struct lines *input, bool *is_end) {
+    int status;
+    while (!(status = lines_next(input, is_end)) && !*is_end) {
+        const struct strbuf *text = lines_text(input);
+        if (!json_line_is_blank(strbuf_text(text), text->length, lines_number(input) == 1))
+            break;
+    }
+    return status;
+}
+
+/* null where there is none, as in the answer. */
+static const json_t *id_of(const json_t *root) {
+    const json_t *id = json_object_get(root, "id");
+    return json_is_string(id) || json_is_integer(id) ? id : NULL;
+}
+
+/* Whether the answer is one of the input's line. */
+static bool belongs(const json_t *answer, const json_t *request, int64_t number) {
+    const json_t *error = json_object_get(answer, "error"), *line = json_object_get(answer, "line");
+    const json_t *a = id_of(answer), *b = id_of(request);
+    if (error ? json_integer_value(line) != number : !json_is_array(json_object_get(answer, "choices")))
+        return false;
+    return !a && !b ? true : a && b && json_equal(a, b);
+}
+
+/* One whole line of the output against the next one of the input. */
+static int check_line(struct requests_output *output, const struct lines *lines, struct lines *input) {
+    json_t *answer = NULL, *request = NULL;
+    bool is_end;
+    int status = next_request(input, &is_end);
+    if (!status && is_end)
+        return status_fail(STATUS_INVALID, "%s:%lld: there are more answers than requests in %s", output->path,
+                           (long long)lines_number(lines), lines_name(input));
+    if (!status)
+        status = read_object(lines, false, &answer);
+    if (status == STATUS_INVALID)
+        status =
+            status_fail(status, "%s:%lld: not the line of an answer", output->path, (long long)lines_number(lines));
+    if (!status && read_object(input, true, &request) == STATUS_MEMORY) /* what is no JSON has an error's line */
+        status = STATUS_MEMORY;
+    if (!status && !belongs(answer, request, lines_number(input)))
+        status = status_fail(STATUS_INVALID, "%s:%lld: not the answer to %s:%lld", output->path,
+                             (long long)lines_number(lines), lines_name(input), (long long)lines_number(input));
+    output->kept_errors += !status && json_object_get(answer, "error");
+    json_decref(answer);
+    json_decref(request);
+    return status;
+}
+
+/* Reads what the output has; *bytes: of its whole lines. */
+static int check_kept(struct requests_output *output, struct lines *input, int64_t *bytes) {
+    struct lines *lines;
+    int64_t size = file_size(output->path), at = 0;
+    bool is_end = false;
+    *bytes = 0;
+    int status = size < 0 ? (int)size : lines_open(output->path, SIZE_MAX, &lines);
+    if (status)
+        return status;
+    while (!status && !(status = lines_next(lines, &is_end)) && !is_end) {
+        at += (int64_t)lines_text(lines)->length + 1;
+        if (at > size) /* a line without an end */
+            break;
+        status = check_line(output, lines, input);
+        output->kept += !status;
+        *bytes = at;
+    }
+    lines_close(lines);
+    return status;
+}
+
+/* ---- opening ---- */
+
+static int go_on(struct requests_output *output, struct lines *input) {
+    int64_t bytes;
+    output->descriptor = open(output->path, O_WRONLY | O_CLOEXEC);
+    if (output->descriptor < 0)
+        return status_fail_errno("cannot open %s", output->path);
+    int status = lock_take(output->descriptor, output->path);
+    if (!status)
+        status = check_kept(output, input, &bytes);
+    if (!status && (ftruncate(output->descriptor, bytes) || lseek(output->descriptor, bytes, SEEK_SET) < 0))
+        status = status_fail_errno("cannot go on with %s", output->path);
+    return status;
+}
+
+static int begin(struct requests_output *output) {
+    output->descriptor = open(output->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (output->descriptor < 0)
+        return status_fail_errno("cannot make %s", output->path);
+    return lock_take(output->descriptor, output->path);
+}
+
+int requests_output_open(struct requests_output *output, const char *path, bool resumes, struct lines *input) {
+    *output = (struct requests_output){.path = path, .descriptor = -1};
+    if (!path)
+        return STATUS_OK;
+    return resumes && file_exists(path) ? go_on(output, input) : begin(output);
+}
+
+int requests_output_write(struct requests_output *output, const struct strbuf *text) {
+    if (output->path)
+        return file_write_all(output->descriptor, strbuf_text(text), text->length, output->path);
+    if (fwrite(strbuf_text(text), 1, text->length, stdout) != text->length || fflush(stdout))
+        return status_fail_errno("cannot write to standard output");
+    return STATUS_OK;
+}
+
+int requests_output_close(struct requests_output *output) {
+    int descriptor = output->descriptor, status = STATUS_OK;
+    output->descriptor = -1;
+    if (descriptor < 0)
+        return STATUS_OK;
+    if (fsync(descriptor) && errno != EINVAL && errno != EROFS)
+        status = status_fail_errno("cannot write %s", output->path);
+    if (close(descriptor) && !status)
+        status = status_fail_errno("cannot write %s", output->path);
+    return status;
+}
