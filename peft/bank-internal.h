@@ -69,7 +69,8 @@ struct peft_bank {
     char *memory; /* device */
     size_t memory_bytes, used_bytes;
     int image_count;
-    struct peft_image **images; /* [image_count] NULL: none */
+    struct peft_image **images;   /* [image_count] NULL: none */
+    struct peft_loading *loading; /* NULL: none */
     /* Of the step. */
     bool is_active;
     struct bank_list lists[PEFT_SLOT_IMAGES][PEFT_TYPE_COUNT];
@@ -106,18 +107,26 @@ struct bank_call {
     const struct hook_call *hook;
 };
 
-/* What a method says of an image while it is planned (nothing is copied then) and while it is made. */
+/* What a method says of an image: while it is planned, when nothing is copied; then again and again while it is made, a
+ * bounded time each, each time from where the last one ended; and once to finish it. */
+enum maker_phase { MAKER_PLANS, MAKER_COPIES, MAKER_FINISHES };
 struct image_maker {
     struct peft_bank *bank;
     struct peft_image *image;
     const struct peft_adapter *adapter; /* alone in its stack, which has its values */
     struct arena arena;                 /* over the image's memory */
-    size_t offset;                      /* of that in the bank's */
-    bool is_planned;
+    enum maker_phase phase;
+    int64_t puts, copied; /* of this pass; of all passes so far */
+    double end;           /* of the time for this pass, by clock_seconds */
 };
+static inline bool maker_plans(const struct image_maker *maker) {
+    return maker->phase == MAKER_PLANS;
+}
 /* A dense [rows, cols] from device memory into the image; its place. `is_turned`: [cols, rows] arrives. */
 int image_put(struct image_maker *maker, const void *from, int64_t rows, int64_t cols, enum dtype type, bool is_turned,
               const void **place);
+/* [count] of what begin_image finds: while the image is finished. */
+int image_put_late(struct image_maker *maker, const void *from, int64_t count, enum dtype type, const void **place);
 /* The same of a parameter of the adapter, of this rank's part. */
 int image_put_param(struct image_maker *maker, int id, bool is_turned, const void **place);
 /* A table of virtual tokens, a parameter of the adapter. */

@@ -196,6 +196,7 @@ void peft_bank_close(struct peft_bank *bank) {
     for (int i = 0; i < bank->image_count; i++)
         if (bank->images[i])
             peft_bank_drop(bank, i);
+    peft_bank_abandon(bank);
     free(bank->images);
     upload_close(&bank->upload);
     device_free(bank->rank->device, bank->memory);

@@ -35,10 +35,16 @@ size_t peft_bank_used(const struct peft_bank *bank);
 
 /* ---- images ---- */
 
-/* Makes adapter `index` of the files an image; its number, the lowest that is free. STATUS_MEMORY when there is no room
- * for it: nothing has changed then, nor after any other failure. All ranks of a tensor group together; a failure may be
- * one rank's alone. */
-int peft_bank_load(struct peft_bank *bank, const struct peft_files *files, int index);
+/* Begins to make adapter `index` of the files, which outlive this, an image; one at a time. Each rank by itself.
+ * STATUS_MEMORY when there is no room for it. A failure leaves nothing behind. */
+int peft_bank_begin(struct peft_bank *bank, const struct peft_files *files, int index);
+/* Goes on for about so long; *is_ready: all is done that a rank does by itself. Each rank by itself, between steps. */
+int peft_bank_continue(struct peft_bank *bank, double seconds, bool *is_ready);
+/* All ranks of a tensor group together, after they have agreed that all are ready: its number, the lowest that is
+ * free. */
+int peft_bank_commit(struct peft_bank *bank);
+/* It was not to be. */
+void peft_bank_abandon(struct peft_bank *bank);
 /* No slot of a step to come has it. */
 void peft_bank_drop(struct peft_bank *bank, int image);
 /* Whether a sequence may have these images, in this order: STATUS_USAGE with the reason, in the words with which a

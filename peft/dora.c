@@ -79,15 +79,24 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
     return status;
 }
 
+static int measure_own(struct pair *pair, bool with_pair) {
+    int id = PARAM_NONE, status = find_base(pair, false, &id);
+    return status ? status : measure_part(pair, id, with_pair);
+}
+
+static int sum_squares(struct pair *pair) {
+    struct rank *rank = pair->adapter->peft->rank;
+    return pair_is_row(pair) ? rank_sum(rank, rank->tensor, pair->dora.squares, outputs(pair), DTYPE_F32) : STATUS_OK;
+}
+
 /* dora.squares of the base, of all ranks together. */
 static int measure(struct pair *pair, bool with_pair) {
-    struct peft *peft = pair->adapter->peft;
-    int id = PARAM_NONE, status = find_base(pair, false, &id);
-    if (!status)
-        status = measure_part(pair, id, with_pair);
-    if (!status && pair_is_row(pair))
-        status = rank_sum(peft->rank, peft->rank->tensor, pair->dora.squares, outputs(pair), DTYPE_F32);
-    return status;
+    int status = measure_own(pair, with_pair);
+    return status ? status : sum_squares(pair);
+}
+
+int dora_measure(struct pair *pair) {
+    return measure_own(pair, true);
 }
 
 int dora_initialise(struct pair *pair) {
@@ -104,6 +113,11 @@ int dora_initialise(struct pair *pair) {
 }
 
 int dora_begin(struct pair *pair) {
+    int status = dora_measure(pair);
+    return status ? status : dora_finish(pair);
+}
+
+int dora_finish(struct pair *pair) {
     struct peft *peft = pair->adapter->peft;
     struct weight_view magnitude = param_borrow(&peft->store, pair->dora.magnitude);
     struct magnitude_ratio call = {.count = outputs(pair),
@@ -112,7 +126,7 @@ int dora_begin(struct pair *pair) {
                                    .magnitude = magnitude.data,
                                    .ratio = pair->dora.ratio,
                                    .inverse = pair->dora.inverse};
-    int status = measure(pair, true);
+    int status = sum_squares(pair);
     if (!status)
         status = rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call);
     param_return(&peft->store, pair->dora.magnitude);

@@ -27,11 +27,18 @@ static int copy_turned(struct stream *stream, void *to, const void *from, int64_
     return status;
 }
 
+/* Whether this pass copies the next array: each is copied once, and as many as there is time for. */
+static bool is_due(struct image_maker *maker) {
+    bool is_next = maker->phase == MAKER_COPIES && maker->puts++ == maker->copied && clock_seconds() < maker->end;
+    maker->copied += is_next;
+    return is_next;
+}
+
 static int copy(struct image_maker *maker, void *to, const void *from, int64_t rows, int64_t cols, enum dtype type,
                 bool is_turned) {
     struct stream *stream = maker->bank->rank->exec.stream;
     size_t width = dtype_bytes(type);
-    if (maker->is_planned)
+    if (!is_due(maker))
         return STATUS_OK;
     return is_turned ? copy_turned(stream, to, from, rows, cols, width)
                      : stream_copy(stream, to, from, (size_t)(rows * cols) * width);
@@ -44,13 +51,20 @@ int image_put(struct image_maker *maker, const void *from, int64_t rows, int64_t
     return copy(maker, to, from, rows, cols, type, is_turned);
 }
 
+int image_put_late(struct image_maker *maker, const void *from, int64_t count, enum dtype type, const void **place) {
+    size_t bytes = (size_t)count * dtype_bytes(type);
+    void *to = arena_take(&maker->arena, bytes);
+    *place = to;
+    return maker->phase == MAKER_FINISHES ? stream_copy(maker->bank->rank->exec.stream, to, from, bytes) : STATUS_OK;
+}
+
 int image_put_param(struct image_maker *maker, int id, bool is_turned, const void **place) {
     const struct param_store *store = &maker->adapter->peft->store;
     struct weight_view view = {0};
-    if (!maker->is_planned)
+    if (!maker_plans(maker))
         view = param_borrow(store, id);
     int status = image_put(maker, view.data, store->shape[id][0], store->shape[id][1], store->dtype, is_turned, place);
-    if (!maker->is_planned)
+    if (!maker_plans(maker))
         param_return(store, id);
     return status;
 }
@@ -64,7 +78,7 @@ int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens) {
     if (!store->shape[table_id][0]) /* another stage has the embedding */
         return STATUS_OK;
     char *to = arena_take(&maker->arena, bytes);
-    if (maker->is_planned)
+    if (maker_plans(maker))
         return STATUS_OK;
     int64_t first = (int64_t)(((size_t)(to - bank->memory) + row - 1) / row);
     struct weight_view view = param_borrow(store, table_id);
@@ -132,19 +146,21 @@ static uint16_t sites_of(const struct peft_bank *bank, const struct peft_image *
     return (uint16_t)sites;
 }
 
-/* Runs over a planned arena, and over the image's memory. The entries stand first. */
+/* One pass over a planned arena, or over the image's memory. The entries stand first. */
 static int make(struct image_maker *maker) {
     struct peft_bank *bank = maker->bank;
     struct peft_image *image = maker->image;
     size_t bytes = (size_t)(bank->layers * bank->entries) * sizeof *image->entries;
+    maker->arena = maker_plans(maker) ? ARENA_PLAN : arena_over(image->memory, image->bytes);
+    maker->puts = 0;
     void *entries = arena_take(&maker->arena, bytes);
     int status = image->method->make_image(maker);
     for (int64_t layer = 0; layer < bank->layers; layer++)
         image->sites[layer] = sites_of(bank, image, layer);
     image->device_entries = entries;
-    if (!status && !maker->is_planned)
+    if (!status && maker->phase == MAKER_FINISHES)
         status = stream_copy_to_device(bank->rank->exec.stream, entries, image->entries, bytes);
-    if (!status && !maker->is_planned)
+    if (!status && !maker_plans(maker))
         status = stream_wait(bank->rank->exec.stream);
     if (!status && (size_t)image->columns * sizeof(float) > bank->scratch_bytes)
         status = status_fail(STATUS_UNSUPPORTED, "an adapter of rank %lld: expected at most %lld",
@@ -159,8 +175,7 @@ static int open_stack(const struct peft_bank *bank, const struct peft_config *co
 
 /* An image of the stack's adapter without its memory: how much it takes. */
 static int plan(struct peft_bank *bank, struct peft *peft, struct peft_image *image) {
-    struct image_maker maker = {
-        .bank = bank, .image = image, .adapter = &peft->adapters[0], .arena = ARENA_PLAN, .is_planned = true};
+    struct image_maker maker = {.bank = bank, .image = image, .adapter = &peft->adapters[0]};
     int status = make(&maker);
     image->bytes = maker.arena.used;
     return status;
@@ -187,7 +202,7 @@ static int compare_places(const void *a, const void *b) {
 
 /* The first gap between the images that is large enough; NULL: there is none. */
 static int find_room(const struct peft_bank *bank, size_t bytes, char **place) {
-    struct peft_image **sorted = malloc(((size_t)bank->image_count + 1) * sizeof *sorted);
+    struct peft_image **sorted = malloc(((size_t)bank->image_count + 1) * sizeof(struct peft_image *));
     int count = 0;
     if (!sorted)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -226,54 +241,98 @@ static int take_number(struct peft_bank *bank) {
 
 /* ---- loading ---- */
 
-static int read_values(struct peft_bank *bank, struct peft *peft, const struct peft_files *files, int index) {
-    struct peft_adapter *adapter = &peft->adapters[0];
-    peft_set_base(peft, bank->base);
-    int status = param_store_open(&peft->store);
-    if (!status && adapter->method->begin_image)
-        status = adapter->method->allocate(adapter);
-    return status ? status : peft_load_one(peft, files, index);
+/* An image that is being made: first its values are read, then what it needs of the base is found, then it is copied.
+ */
+struct peft_loading {
+    const struct peft_files *files;
+    int index;
+    struct peft *peft;
+    struct peft_image *image;
+    struct image_maker maker;
+    int read, prepared; /* parameters; parts */
+};
+
+static int parts_of(const struct peft_adapter *adapter) {
+    return adapter->method->image_parts ? adapter->method->image_parts(adapter) : 0;
 }
 
-/* All that a rank does by itself: room, and the values. */
-static int prepare(struct peft_bank *bank, struct peft *peft, const struct peft_files *files, int index,
-                   struct peft_image *image) {
-    int status = plan(bank, peft, image);
+/* Opens the stack, finds room, and gives the stack its memory. */
+static int open_loading(struct peft_bank *bank, struct peft_loading *loading) {
+    const struct peft_config *config = &peft_files_configs(loading->files)[loading->index];
+    loading->image = new_image(bank, config);
+    int status =
+        loading->image ? open_stack(bank, config, &loading->peft) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
-        status = find_room(bank, image->bytes, &image->memory);
-    return status ? status : read_values(bank, peft, files, index);
-}
-
-/* Measuring sums over the tensor ranks. */
-static int finish(struct peft_bank *bank, struct peft *peft, struct peft_image *image) {
-    struct peft_adapter *adapter = &peft->adapters[0];
-    struct image_maker maker = {.bank = bank, .image = image, .adapter = adapter};
-    int status = adapter->method->begin_image ? adapter->method->begin_image(adapter) : STATUS_OK;
+        status = plan(bank, loading->peft, loading->image);
+    if (!status)
+        status = find_room(bank, loading->image->bytes, &loading->image->memory);
     if (status)
         return status;
-    maker.arena = arena_over(image->memory, image->bytes);
-    return make(&maker);
+    struct peft_adapter *adapter = &loading->peft->adapters[0];
+    loading->maker =
+        (struct image_maker){.bank = bank, .image = loading->image, .adapter = adapter, .phase = MAKER_COPIES};
+    peft_set_base(loading->peft, bank->base);
+    status = param_store_open(&loading->peft->store);
+    if (!status && parts_of(adapter))
+        status = adapter->method->allocate(adapter);
+    return status ? status : peft_check_values(loading->peft, loading->files, loading->index);
 }
 
-int peft_bank_load(struct peft_bank *bank, const struct peft_files *files, int index) {
-    const struct peft_config *config = &peft_files_configs(files)[index];
-    struct peft *peft = NULL;
-    struct peft_image *image = new_image(bank, config);
-    int status = image ? open_stack(bank, config, &peft) : status_fail(STATUS_MEMORY, "out of memory");
+void peft_bank_abandon(struct peft_bank *bank) {
+    struct peft_loading *loading = bank->loading;
+    if (!loading)
+        return;
+    free_image(loading->image);
+    peft_close(loading->peft);
+    free(loading);
+    bank->loading = NULL;
+}
+
+int peft_bank_begin(struct peft_bank *bank, const struct peft_files *files, int index) {
+    if (bank->loading)
+        return status_fail(STATUS_INVALID, "an adapter is being loaded already");
+    bank->loading = calloc(1, sizeof *bank->loading);
+    if (!bank->loading)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    bank->loading->files = files;
+    bank->loading->index = index;
+    int status = open_loading(bank, bank->loading);
+    if (status)
+        peft_bank_abandon(bank);
+    return status;
+}
+
+int peft_bank_continue(struct peft_bank *bank, double seconds, bool *is_ready) {
+    struct peft_loading *loading = bank->loading;
+    struct peft_adapter *adapter = &loading->peft->adapters[0];
+    int status = STATUS_OK, rows = loading->peft->table.count, parts = parts_of(adapter);
+    struct image_maker *maker = &loading->maker;
+    maker->end = clock_seconds() + seconds;
+    while (!status && loading->read < rows && clock_seconds() < maker->end)
+        status = peft_load_row(loading->peft, loading->files, loading->index, loading->read++);
+    while (!status && loading->read == rows && loading->prepared < parts && clock_seconds() < maker->end)
+        status = adapter->method->prepare_part(adapter, loading->prepared++);
+    bool copies = loading->read == rows && loading->prepared == parts && clock_seconds() < maker->end;
+    if (!status && copies)
+        status = make(maker);
+    *is_ready = copies && maker->copied == maker->puts;
+    return status;
+}
+
+int peft_bank_commit(struct peft_bank *bank) {
+    struct peft_loading *loading = bank->loading;
+    struct peft_adapter *adapter = &loading->peft->adapters[0];
+    int status = parts_of(adapter) ? adapter->method->begin_image(adapter) : STATUS_OK;
+    loading->maker.phase = MAKER_FINISHES;
     if (!status)
-        status = prepare(bank, peft, files, index, image);
-    if (bank->rank->grid.tensor > 1)
-        status = comm_agree(bank->rank->tensor, status);
-    if (!status)
-        status = finish(bank, peft, image);
+        status = make(&loading->maker);
     int number = status ? status : take_number(bank);
     if (number >= 0) {
-        bank->images[number] = image;
-        bank->used_bytes += image->bytes;
-    } else {
-        free_image(image);
+        bank->images[number] = loading->image;
+        bank->used_bytes += loading->image->bytes;
+        loading->image = NULL;
     }
-    peft_close(peft);
+    peft_bank_abandon(bank);
     return number;
 }
 

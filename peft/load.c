@@ -288,11 +288,15 @@ static struct ckpt_flat weights_of(struct peft *peft) {
                               .dtype = peft->store.dtype};
 }
 
+static struct ckpt_array named_array(const struct peft_adapter *adapter, struct ckpt_array array) {
+    array.find_name = find_name;
+    array.names = adapter;
+    return array;
+}
+
 static int read_adapter(const struct peft_adapter *adapter, const struct ckpt_tensors *tensors,
                         const struct ckpt_array *values) {
-    struct ckpt_array named = *values;
-    named.find_name = find_name;
-    named.names = adapter;
+    struct ckpt_array named = named_array(adapter, *values);
     return ckpt_read(tensors, peft_table(adapter), &named, 1);
 }
 
@@ -302,10 +306,17 @@ int peft_load(struct peft *peft, const struct peft_files *files) {
     return peft_read(peft, files, &array);
 }
 
-int peft_load_one(struct peft *peft, const struct peft_files *files, int index) {
+int peft_check_values(struct peft *peft, const struct peft_files *files, int index) {
     struct ckpt_flat flat = weights_of(peft);
-    struct ckpt_array array = ckpt_flat_array(&flat, "", true);
-    return read_adapter(&peft->adapters[0], files->of[index].tensors, &array);
+    struct ckpt_array array = named_array(&peft->adapters[0], ckpt_flat_array(&flat, "", true));
+    return ckpt_check(files->of[index].tensors, peft_table(&peft->adapters[0]), &array, 1);
+}
+
+int peft_load_row(struct peft *peft, const struct peft_files *files, int index, int row) {
+    struct ckpt_flat flat = weights_of(peft);
+    struct ckpt_array array = named_array(&peft->adapters[0], ckpt_flat_array(&flat, "", true));
+    return peft->is_held[row] ? ckpt_read_param(files->of[index].tensors, peft_table(&peft->adapters[0]), &array, row)
+                              : STATUS_OK;
 }
 
 int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values) {

@@ -49,6 +49,9 @@ void dora_free(struct pair *pair);
 int dora_initialise(struct pair *pair);
 /* Measures the base; all ranks of a tensor group together. */
 int dora_begin(struct pair *pair);
+/* Its halves: the rank's own part, and what all make of their parts. */
+int dora_measure(struct pair *pair);
+int dora_finish(struct pair *pair);
 /* y, the pair's product added, is scaled; `kept` [N, out] receives what it was, or is NULL. */
 int dora_forward(const struct pair *pair, const struct hook_call *call, void *kept);
 /* dy: of the scaled y, then of the other. */

@@ -422,6 +422,20 @@ static int begin(struct peft_adapter *adapter) {
     return every_magnitude(adapter, dora_begin);
 }
 
+static int image_parts(const struct peft_adapter *adapter) {
+    const struct lora *lora = adapter->own;
+    return adapter->config.use_dora ? lora->count : 0;
+}
+
+static int prepare_part(struct peft_adapter *adapter, int part) {
+    struct lora *lora = adapter->own;
+    return lora->pairs[part].is_here ? dora_measure(&lora->pairs[part]) : STATUS_OK;
+}
+
+static int begin_image(struct peft_adapter *adapter) {
+    return every_magnitude(adapter, dora_finish);
+}
+
 static const char *measures(const struct peft_config *config) {
     return config->use_dora ? "DoRA" : NULL;
 }
@@ -464,6 +478,8 @@ const struct peft_method peft_lora = {.title = "LoRA",
                                       .initialise = initialise,
                                       .begin = begin,
                                       .close = close_lora,
-                                      .begin_image = begin,
+                                      .image_parts = image_parts,
+                                      .prepare_part = prepare_part,
+                                      .begin_image = begin_image,
                                       .make_image = lora_make_image,
                                       .batched = lora_batched};

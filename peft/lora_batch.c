@@ -13,15 +13,15 @@ static int put_ratios(struct image_maker *maker, const struct pair *pair, struct
     int bias = model_find_linear(base->table, pair->layer, pair->projection.place, true);
     *scale =
         (struct group_entry){.n = up->n, .first_column = up->first_column, .type = DTYPE_F32, .bias_type = base->dtype};
-    int status = image_put(maker, pair->dora.ratio, 1, up->n, DTYPE_F32, false, &scale->data);
+    int status = image_put_late(maker, pair->dora.ratio, up->n, DTYPE_F32, &scale->data);
     if (status || bias == PARAM_NONE || !is_first)
         return status;
     struct weight_view view = {0};
-    if (!maker->is_planned)
+    if (!maker_plans(maker))
         view = param_borrow(base, bias);
     const char *from = view.data ? (const char *)view.data + (size_t)up->first_column * dtype_bytes(base->dtype) : NULL;
     status = image_put(maker, from, 1, up->n, base->dtype, false, &scale->bias);
-    if (!maker->is_planned)
+    if (!maker_plans(maker))
         param_return(base, bias);
     return status;
 }

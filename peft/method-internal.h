@@ -62,8 +62,10 @@ struct peft_method {
     void (*close)(struct peft_adapter *adapter);
 
     /* ---- for inference: bank-internal.h ---- */
-    /* Finds, after `allocate`, what an image needs of the base, by all tensor ranks together. NULL: nothing; then
-     * nothing is allocated either. */
+    /* Where an image needs something of the base: it is found after `allocate`, in so many parts by each rank itself
+     * (prepare_part), then by all tensor ranks together (begin_image). NULL: nothing is needed, nor allocated. */
+    int (*image_parts)(const struct peft_adapter *adapter);
+    int (*prepare_part)(struct peft_adapter *adapter, int part);
     int (*begin_image)(struct peft_adapter *adapter);
     /* Puts the adapter into its image, while it is planned and while it is made. */
     int (*make_image)(struct image_maker *maker);

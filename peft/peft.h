@@ -139,8 +139,10 @@ const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, in
 /* The parameters of a stack that was opened with these configurations and has its memory. Everything is checked before
  * anything is set, within one adapter. */
 int peft_load(struct peft *peft, const struct peft_files *files);
-/* The same of a stack of one, which is adapter `index` of the files. */
-int peft_load_one(struct peft *peft, const struct peft_files *files, int index);
+/* The same in pieces, of a stack of one, which is adapter `index` of the files: everything is checked, then each row of
+ * its table is read. */
+int peft_check_values(struct peft *peft, const struct peft_files *files, int index);
+int peft_load_row(struct peft *peft, const struct peft_files *files, int index, int row);
 /* The same into `values`, of the store's rows. */
 int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values);
 

@@ -407,14 +407,14 @@ static int put_layer(struct image_maker *maker, int64_t layer, const void **plac
     const struct param_store *store = &maker->adapter->peft->store;
     int id = prefix->layers[layer].weight, status = STATUS_OK;
     struct weight_view view = {0};
-    if (!maker->is_planned)
+    if (!maker_plans(maker))
         view = param_borrow(store, id);
     for (int which = 0; which < 2 && !status; which++) {
         size_t skipped = (size_t)half(prefix, which, prefix->tokens) * dtype_bytes(store->dtype);
         status = image_put(maker, view.data ? (const char *)view.data + skipped : NULL, prefix->width, prefix->tokens,
                            store->dtype, true, &place[which]);
     }
-    if (!maker->is_planned)
+    if (!maker_plans(maker))
         param_return(store, id);
     return status;
 }

@@ -23,7 +23,19 @@ struct named {
     bool is_pinned;
 };
 
+/* A generation that is being loaded beside steps. */
+struct job {
+    struct named *named; /* NULL: none */
+    char *directory, digest[PEFT_SHA256_BYTES];
+    struct peft_bytes bytes;
+    bool is_under_way; /* in the engine */
+    bool is_done;      /* then its status, and why: */
+    int status;
+    char reason[512];
+};
+
 struct adapters {
+    struct job job;
     struct engine *engine;
     struct named **named; /* [count] in the order in which they came */
     int count;
@@ -46,9 +58,18 @@ static void free_named(struct named *named) {
     free(named);
 }
 
+static void end_job(struct job *job) {
+    peft_bytes_free(&job->bytes);
+    free(job->directory);
+    *job = (struct job){0};
+}
+
 void adapters_close(struct adapters *adapters) {
     if (!adapters)
         return;
+    if (adapters->job.is_under_way)
+        engine_image_end(adapters->engine);
+    end_job(&adapters->job);
     for (int i = 0; i < adapters->version_count; i++)
         free(adapters->versions[i]);
     for (int i = 0; i < adapters->count; i++)
@@ -165,6 +186,8 @@ static bool has_texts(const struct adapters *adapters) {
     return false;
 }
 
+static void settle(struct adapters *adapters);
+
 /* An image of the bytes; idle ones make room for it. STATUS_MEMORY where those that texts use are in the way, another
  * failure where there is not so much memory at all. Another rank's failure is one of memory: all have the same bytes.
  */
@@ -217,6 +240,9 @@ static int load_version(struct adapters *adapters, const char *directory, const 
 /* The name's present version into memory; a first one where there was none. */
 static int make_resident(struct adapters *adapters, struct named *named) {
     char digest[PEFT_SHA256_BYTES];
+    if (named->version && named->version->image >= 0)
+        return STATUS_OK;
+    settle(adapters); /* which may give the name another version */
     struct version *version = named->version ? named->version : add_version(adapters);
     if (!version)
         return STATUS_MEMORY;
@@ -246,39 +272,155 @@ int adapters_load(struct adapters *adapters, const char *name, bool is_pinned) {
     return status;
 }
 
-int adapters_replace(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation) {
-    struct named *named;
-    int status = find_known(adapters, name, &named);
-    if (status)
-        return status;
+static int check_generation(const struct named *named, uint64_t if_generation) {
     uint64_t present = named->version ? named->version->generation : 0;
-    if (if_generation && if_generation != present)
-        return status_fail(STATUS_INVALID, "adapter %s is of generation %llu, not %llu", name,
-                           (unsigned long long)present, (unsigned long long)if_generation);
-    char digest[PEFT_SHA256_BYTES];
-    char *kept = strdup(directory ? directory : named->directory);
-    struct version *version = kept ? add_version(adapters) : NULL;
-    status = version ? load_version(adapters, kept, named->version, version, digest, NULL)
-                     : status_fail(STATUS_MEMORY, "out of memory");
-    if (status) {
-        if (version)
-            forget_version(adapters, version);
-        free(kept);
-        return status;
-    }
+    if (!if_generation || if_generation == present)
+        return STATUS_OK;
+    return status_fail(STATUS_INVALID, "adapter %s is of generation %llu, not %llu", named->name,
+                       (unsigned long long)present, (unsigned long long)if_generation);
+}
+
+/* The version is the name's from here on; what it was goes with its last text. The directory is the name's, too. */
+static int install(struct adapters *adapters, struct named *named, struct version *version, char *directory,
+                   const char *digest) {
     struct version *old = named->version;
     free(named->directory);
-    named->directory = kept;
-    memcpy(named->digest, digest, sizeof digest);
+    named->directory = directory;
+    memcpy(named->digest, digest, sizeof named->digest);
     version->generation = ++adapters->last_generation;
     version->named = named;
     named->version = version;
     return retire(adapters, old);
 }
 
+int adapters_replace(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation) {
+    struct named *named;
+    int status = find_known(adapters, name, &named);
+    settle(adapters);
+    if (!status)
+        status = check_generation(named, if_generation);
+    if (status)
+        return status;
+    char digest[PEFT_SHA256_BYTES];
+    char *kept = strdup(directory ? directory : named->directory);
+    struct version *version = kept ? add_version(adapters) : NULL;
+    status = version ? load_version(adapters, kept, named->version, version, digest, NULL)
+                     : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        return install(adapters, named, version, kept, digest);
+    if (version)
+        forget_version(adapters, version);
+    free(kept);
+    return status;
+}
+
+/* ---- beside steps ---- */
+
+/* Where there is no room an idle image goes, and it begins again. */
+static int begin_job(struct adapters *adapters) {
+    struct job *job = &adapters->job;
+    for (bool is_any = true;;) {
+        int status = engine_image_begin(adapters->engine, &job->bytes);
+        job->is_under_way = !status;
+        if (status != STATUS_MEMORY)
+            return status;
+        snprintf(job->reason, sizeof job->reason, "%s", status_text());
+        status = evict(adapters, job->named->version, &is_any);
+        if (status || !is_any)
+            return status ? status : status_fail(STATUS_MEMORY, "%s", job->reason);
+    }
+}
+
+/* The image is all ranks', and the name's; or there is none, or it begins again. */
+static int end_image(struct adapters *adapters) {
+    struct job *job = &adapters->job;
+    struct version *version = add_version(adapters);
+    int image = engine_image_end(adapters->engine), status = STATUS_OK;
+    bool is_any = false;
+    job->is_under_way = false;
+    if (version && image >= 0) {
+        version->image = image;
+        version->bytes = engine_image_bytes(adapters->engine, image);
+        version->virtual_tokens = engine_image_stem(adapters->engine, image);
+        char *directory = job->directory;
+        job->directory = NULL;
+        job->is_done = true;
+        return install(adapters, job->named, version, directory, job->digest);
+    }
+    snprintf(job->reason, sizeof job->reason, "%s", status_text());
+    if (version)
+        forget_version(adapters, version);
+    if (image >= 0) /* there was no memory to note it in */
+        return engine_image_drop(adapters->engine, image);
+    if (image == STATUS_MEMORY || image == STATUS_PEER)
+        status = evict(adapters, job->named->version, &is_any);
+    if (!status && is_any)
+        return begin_job(adapters);
+    return status ? status : status_fail(image, "%s", job->reason);
+}
+
+int adapters_begin(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation) {
+    struct job *job = &adapters->job;
+    struct named *named;
+    int status = find_known(adapters, name, &named);
+    if (!status && job->named)
+        status = status_fail(STATUS_INVALID, "adapter %s is being loaded", job->named->name);
+    if (!status)
+        status = check_generation(named, if_generation);
+    if (status)
+        return status;
+    job->directory = strdup(directory ? directory : named->directory);
+    status = job->directory ? peft_bytes_read(job->directory, ENGINE_ADAPTER_BYTES, &job->bytes)
+                            : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = peft_bytes_digest(&job->bytes, job->digest);
+    job->named = named;
+    if (!status)
+        status = begin_job(adapters);
+    if (status)
+        end_job(job);
+    return status;
+}
+
+static void go_on(struct adapters *adapters, double seconds) {
+    struct job *job = &adapters->job;
+    bool is_ready = false;
+    int status = engine_image_continue(adapters->engine, seconds, &is_ready);
+    if (!status && is_ready)
+        status = end_image(adapters);
+    if (!status)
+        return;
+    job->status = status;
+    job->is_done = true;
+    snprintf(job->reason, sizeof job->reason, "%s", status_text());
+}
+
+int adapters_continue(struct adapters *adapters, bool *is_done) {
+    struct job *job = &adapters->job;
+    *is_done = false;
+    if (!job->named)
+        return STATUS_OK;
+    if (!job->is_done)
+        go_on(adapters, engine_step_seconds(adapters->engine) / 8);
+    if (!job->is_done)
+        return STATUS_OK;
+    int status = job->status ? status_fail(job->status, "%s", job->reason) : STATUS_OK;
+    *is_done = true;
+    end_job(job);
+    return status;
+}
+
+/* One adapter is loaded at a time: what is under way ends first, and is told by the next adapters_continue. */
+static void settle(struct adapters *adapters) {
+    while (adapters->job.named && !adapters->job.is_done)
+        go_on(adapters, 1e9);
+}
+
 int adapters_unload(struct adapters *adapters, const char *name) {
     struct named *named;
     int i = 0, status = find_known(adapters, name, &named);
+    if (!status && adapters->job.named == named && !adapters->job.is_done)
+        status = status_fail(STATUS_INVALID, "adapter %s is being loaded", name);
     if (status)
         return status;
     status = retire(adapters, named->version);

@@ -35,6 +35,10 @@ int adapters_load(struct adapters *adapters, const char *name, bool is_pinned);
 /* The name stands for what is in `directory` now (NULL: its own again), as a new generation. Where that cannot be
  * loaded, beside the old one, nothing has changed. `if_generation` other than 0: only if that is the present one. */
 int adapters_replace(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation);
+/* The same beside steps, one adapter at a time (a name that was never loaded is so for the first time): begun, then
+ * gone on with after each step, for an eighth of its time, until *is_done, when the status is that of the whole. */
+int adapters_begin(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation);
+int adapters_continue(struct adapters *adapters, bool *is_done);
 /* The name is unknown from here on. */
 int adapters_unload(struct adapters *adapters, const char *name);
 

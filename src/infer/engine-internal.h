@@ -31,6 +31,7 @@ struct sequence {
 struct flight {
     int64_t rows, wanted;
     bool has_top;
+    double start;        /* by clock_seconds */
     int32_t *result_row; /* [max_logit_rows] the row of each result */
     void *results;       /* the results, as a block: struct results_view */
     struct comm_request arriving;
@@ -41,6 +42,16 @@ struct plan_message {
     struct plan_header header;
     void *block;
     struct comm_request *sent; /* [2 * (holders - 1)] header and block, of each */
+};
+
+/* An adapter that is being made an image on this rank. */
+struct engine_loading {
+    bool has_begun, is_ready;
+    int status; /* of this rank; then why: */
+    char reason[512];
+    struct peft_files *files;
+    const struct peft_bytes *bytes; /* the leader's, of which so many went to the others */
+    size_t sent;
 };
 
 struct engine {
@@ -82,9 +93,11 @@ struct engine {
     struct plan_message *messages; /* [depth + 1] by turns */
     struct flight *flights;        /* [depth + 1] by turns */
     int64_t submitted, collected;  /* steps */
+    double step_seconds;           /* of the last */
     bool has_ended;
     /* ---- of a follower ---- */
     struct peft_bytes arriving; /* an adapter's files, so far */
+    struct engine_loading loading;
 };
 
 /* Whether this rank makes the plans. */
@@ -110,6 +123,9 @@ int engine_open_images(struct engine *engine);
 /* A follower's part of plans about images. */
 int engine_take_bytes(struct engine *engine, const struct plan *plan);
 int engine_make_image(struct engine *engine);
+/* Goes on with an image that is being made, for an eighth of a step. */
+void engine_load_beside(struct engine *engine, double step_seconds);
+void engine_stop_loading(struct engine *engine);
 int engine_forget_image(struct engine *engine, int image);
 
 /* run.c */

@@ -316,6 +316,7 @@ void engine_close(struct engine *engine) {
     kv_pool_close(&engine->pool);
     free(engine->host);
     free(engine->slots);
+    engine_stop_loading(engine);
     peft_bytes_free(&engine->arriving);
     model_close(engine->model);
     peft_bank_close(engine->bank);

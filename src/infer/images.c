@@ -14,20 +14,59 @@ static int agree(const struct engine *engine, int status) {
     return engine->holders ? comm_agree(engine->holders, status) : status;
 }
 
-/* One adapter's bytes into an image; its number, the same on all ranks, or why not: then no rank has it. */
-static int make_image(struct engine *engine, const struct peft_bytes *bytes, int status) {
-    struct peft_files *files = NULL;
-    if (!status)
-        status = peft_files_open_bytes(bytes, 1, &files);
+/* ---- an image that is being made ---- */
+
+static void end_loading(struct engine *engine) {
+    if (engine->bank)
+        peft_bank_abandon(engine->bank);
+    peft_files_close(engine->loading.files);
+    engine->loading = (struct engine_loading){0};
+}
+
+void engine_stop_loading(struct engine *engine) {
+    end_loading(engine);
+}
+
+/* This rank's own beginning; why it failed is told when all vote. */
+static void begin_loading(struct engine *engine, const struct peft_bytes *bytes) {
+    struct engine_loading *loading = &engine->loading;
+    int status = peft_files_open_bytes(bytes, 1, &loading->files);
     if (!status && !engine->options.random && engine_is_leader(engine))
-        status = peft_files_check_base(files, engine->directory);
+        status = peft_files_check_base(loading->files, engine->directory);
+    if (!status)
+        status = peft_bank_begin(engine->bank, loading->files, 0);
+    loading->has_begun = true;
+    loading->status = status;
+    if (status)
+        snprintf(loading->reason, sizeof loading->reason, "%s", status_text());
+}
+
+static void continue_loading(struct engine *engine, double seconds) {
+    struct engine_loading *loading = &engine->loading;
+    if (!loading->has_begun || loading->status || loading->is_ready)
+        return;
+    loading->status = peft_bank_continue(engine->bank, seconds, &loading->is_ready);
+    if (loading->status)
+        snprintf(loading->reason, sizeof loading->reason, "%s", status_text());
+}
+
+void engine_load_beside(struct engine *engine, double step_seconds) {
+    continue_loading(engine, step_seconds / 8);
+}
+
+/* All ranks together: the image's number, the same on all, or why not: then no rank has it. */
+static int commit_loading(struct engine *engine) {
+    struct engine_loading *loading = &engine->loading;
+    while (!loading->status && !loading->is_ready)
+        continue_loading(engine, 1e9);
+    int status = loading->status ? status_fail(loading->status, "%s", loading->reason) : STATUS_OK;
     status = agree(engine, status); /* what follows may sum over ranks */
-    int image = status ? status : peft_bank_load(engine->bank, files, 0);
+    int image = status ? status : peft_bank_commit(engine->bank);
     if (!status)
         status = agree(engine, image < 0 ? image : STATUS_OK);
     if (status && image >= 0)
         peft_bank_drop(engine->bank, image);
-    peft_files_close(files);
+    end_loading(engine);
     return status ? status : image;
 }
 
@@ -125,7 +164,8 @@ int engine_open_images(struct engine *engine) {
     if (!status)
         status = agree(engine, allocate(engine, &found));
     for (size_t i = 0; i < found.count && !status; i++) {
-        images[i] = make_image(engine, &found.bytes[i], STATUS_OK);
+        begin_loading(engine, &found.bytes[i]);
+        images[i] = commit_loading(engine);
         status = images[i] < 0 ? images[i] : STATUS_OK;
     }
     if (!status && found.count)
@@ -136,27 +176,56 @@ int engine_open_images(struct engine *engine) {
 
 /* ---- while the model is open ---- */
 
-static int send_bytes(struct engine *engine, const struct peft_bytes *bytes) {
-    struct plan plan = {.header = {.kind = PLAN_BYTES, .total = (int64_t)bytes->length}};
-    int status = STATUS_OK;
-    for (size_t done = 0; done < bytes->length && !status; done += PIECE_BYTES) {
-        size_t left = bytes->length - done;
-        plan.header.offset = (int64_t)done;
-        plan.header.counts.bytes = left < PIECE_BYTES ? (int64_t)left : PIECE_BYTES;
-        plan.bytes = (char *)bytes->data + done;
-        status = engine_send_plan(engine, &plan);
-    }
+/* The next piece to the others. */
+static int send_piece(struct engine *engine) {
+    struct engine_loading *loading = &engine->loading;
+    struct plan plan = {.header = {.kind = PLAN_BYTES, .total = (int64_t)loading->bytes->length}};
+    size_t left = loading->bytes->length - loading->sent;
+    plan.header.offset = (int64_t)loading->sent;
+    plan.header.counts.bytes = left < PIECE_BYTES ? (int64_t)left : PIECE_BYTES;
+    plan.bytes = (char *)loading->bytes->data + loading->sent;
+    loading->sent += (size_t)plan.header.counts.bytes;
+    return engine_send_plan(engine, &plan);
+}
+
+static bool has_sent_all(const struct engine *engine) {
+    return !engine->holders || engine->loading.sent == engine->loading.bytes->length;
+}
+
+int engine_image_begin(struct engine *engine, const struct peft_bytes *bytes) {
+    if (!engine->bank)
+        return status_fail(STATUS_UNSUPPORTED, "an engine that was opened without memory for adapters");
+    if (engine->loading.has_begun)
+        return status_fail(STATUS_INVALID, "an adapter is being loaded already");
+    begin_loading(engine, bytes);
+    engine->loading.bytes = bytes;
+    if (!engine->loading.status)
+        return STATUS_OK;
+    int status = status_fail(engine->loading.status, "%s", engine->loading.reason);
+    end_loading(engine); /* nobody has heard of it */
     return status;
 }
 
-int engine_image_load(struct engine *engine, const struct peft_bytes *bytes) {
+int engine_image_continue(struct engine *engine, double seconds, bool *is_ready) {
+    int status = has_sent_all(engine) ? STATUS_OK : send_piece(engine);
+    continue_loading(engine, seconds);
+    *is_ready = has_sent_all(engine) && (engine->loading.is_ready || engine->loading.status);
+    return status;
+}
+
+int engine_image_end(struct engine *engine) {
     struct plan plan = {.header = {.kind = PLAN_LOAD}};
-    if (!engine->bank)
-        return status_fail(STATUS_UNSUPPORTED, "an engine that was opened without memory for adapters");
-    int status = engine->holders ? send_bytes(engine, bytes) : STATUS_OK;
+    int status = STATUS_OK;
+    while (!has_sent_all(engine) && !status)
+        status = send_piece(engine);
     if (!status)
         status = engine_send_plan(engine, &plan);
-    return status ? status : make_image(engine, bytes, STATUS_OK);
+    return status ? status : commit_loading(engine);
+}
+
+int engine_image_load(struct engine *engine, const struct peft_bytes *bytes) {
+    int status = engine_image_begin(engine, bytes);
+    return status ? status : engine_image_end(engine);
 }
 
 size_t engine_adapter_bytes(const struct engine *engine) {
@@ -183,27 +252,36 @@ int engine_forget_image(struct engine *engine, int image) {
     return STATUS_OK;
 }
 
-/* A follower has as many bytes as the leader says there will be. */
+/* A follower has as many bytes as the leader says there will be; with the last one it begins. */
 int engine_take_bytes(struct engine *engine, const struct plan *plan) {
     const struct plan_header *h = &plan->header;
     struct peft_bytes *arriving = &engine->arriving;
     if (h->offset == 0) {
+        end_loading(engine);
         peft_bytes_free(arriving);
         *arriving = (struct peft_bytes){
             .directory = strdup("an adapter"), .data = malloc((size_t)h->total), .length = (size_t)h->total};
     }
-    bool fits = h->offset >= 0 && h->counts.bytes <= (int64_t)arriving->length - h->offset;
-    if (arriving->data && fits) /* without memory the vote is against it */
+    bool has_memory = arriving->data && arriving->directory;
+    if (h->offset < 0 || h->counts.bytes > (int64_t)arriving->length - h->offset)
+        return status_fail(STATUS_INVALID, "a piece of an adapter is out of place");
+    if (has_memory)
         memcpy((char *)arriving->data + h->offset, plan->bytes, (size_t)h->counts.bytes);
+    if (h->offset + h->counts.bytes < h->total)
+        return STATUS_OK;
+    if (has_memory) {
+        begin_loading(engine, arriving);
+        return STATUS_OK;
+    }
+    engine->loading.has_begun = true;
+    engine->loading.status = STATUS_MEMORY;
+    snprintf(engine->loading.reason, sizeof engine->loading.reason, "out of memory for an adapter's files");
     return STATUS_OK;
 }
 
 int engine_make_image(struct engine *engine) {
-    bool has_all = engine->arriving.data && engine->arriving.directory;
-    int status = has_all ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory for an adapter's files");
-    int image = make_image(engine, &engine->arriving, status);
+    commit_loading(engine); /* why there is no image is the leader's to say */
     peft_bytes_free(&engine->arriving);
     engine->arriving = (struct peft_bytes){0};
-    (void)image; /* why there is none is the leader's to say */
     return STATUS_OK;
 }

@@ -77,6 +77,14 @@ bool engine_leads(const struct engine *engine);
 
 /* Makes an adapter's files an image on all ranks; its number, or why a rank cannot: then none has it. */
 int engine_image_load(struct engine *engine, const struct peft_bytes *bytes);
+/* The same beside steps, one adapter at a time: begun (STATUS_MEMORY where this rank has no room; nothing has begun
+ * then), gone on with between steps, for about so long, until it is ready, and ended: its number, or why not. The bytes
+ * stay until then. The others go on after each of their steps, for an eighth of its time. */
+int engine_image_begin(struct engine *engine, const struct peft_bytes *bytes);
+int engine_image_continue(struct engine *engine, double seconds, bool *is_ready);
+int engine_image_end(struct engine *engine);
+/* Seconds of the last step that was submitted and collected. */
+double engine_step_seconds(const struct engine *engine);
 /* An image that no open slot has goes, and its pages with it. */
 int engine_image_drop(struct engine *engine, int image);
 /* Bytes that images take on this rank. */

@@ -113,8 +113,12 @@ static int follow(struct engine *engine, const struct plan *plan) {
     switch ((enum plan_kind)plan->header.kind) {
     case PLAN_STEP:
         engine->made = results_at(engine->made.token, plan->header.counts.logit_rows);
+        double start = clock_seconds();
         int status = engine_run_plan(engine, plan);
-        return status ? status : send_results(engine, plan);
+        if (!status)
+            status = send_results(engine, plan);
+        engine_load_beside(engine, clock_seconds() - start);
+        return status;
     case PLAN_BYTES:
         return engine_take_bytes(engine, plan);
     case PLAN_LOAD:

@@ -262,6 +262,7 @@ int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t 
     }
     add_pages(engine, rows, count);
     flight->rows = count;
+    flight->start = clock_seconds();
     flight->wanted = header->counts.logit_rows;
     flight->has_top = header->has_top;
     engine->submitted++;
@@ -273,6 +274,7 @@ int engine_collect(struct engine *engine, struct engine_result *results) {
         return status_fail(STATUS_INVALID, "no step is under way");
     struct flight *flight = flight_at(engine, engine->collected++);
     int status = comm_wait(&flight->arriving);
+    engine->step_seconds = clock_seconds() - flight->start;
     struct results_block block = results_at(flight->results, flight->wanted);
     for (int64_t i = 0; i < flight->wanted && !status; i++)
         results[flight->result_row[i]] = (struct engine_result){
@@ -283,6 +285,10 @@ int engine_collect(struct engine *engine, struct engine_result *results) {
             .top_logprob = flight->has_top ? block.top_logprob + i * SAMPLE_MAX_TOP : NULL,
         };
     return status;
+}
+
+double engine_step_seconds(const struct engine *engine) {
+    return engine->step_seconds;
 }
 
 int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results) {

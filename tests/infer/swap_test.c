@@ -29,7 +29,7 @@ struct swaps {
     size_t memory;
     struct mixed expected[NAMES][WAYS][SHAPES];
     const char *damaged; /* a directory */
-    int64_t texts, replaced, refused, unloaded;
+    int64_t texts, replaced, beside, refused, unloaded;
 };
 
 static void make_request(struct mixed *mixed, int shape, const char *name) {
@@ -77,7 +77,7 @@ struct show {
     struct scheduler *scheduler;
     struct swaps *swaps;
     struct running running[TEXTS];
-    int way[NAMES];
+    int replacing; /* the name that is being replaced beside the steps; -1: none */
     uint32_t draws;
 };
 
@@ -88,6 +88,15 @@ static const char *name_of(int number) {
 
 static uint32_t draw(struct show *show) {
     return mixed_word(1000, show->draws++);
+}
+
+/* By the directory that it is of. */
+static int present_way(const struct show *show, int name) {
+    struct adapter_view view;
+    char path[512];
+    mixed_directory(contents[name][0], path);
+    assert_true(adapters_find(show->adapters, name_of(name), &view));
+    return strcmp(view.directory, path) != 0;
 }
 
 static void start_texts(struct show *show) {
@@ -102,10 +111,10 @@ static void start_texts(struct show *show) {
         if (running->is_used)
             continue;
         running->name = (int)(draw(show) % NAMES);
-        running->way = show->way[running->name];
         running->shape = (int)(draw(show) % SHAPES);
         make_request(&running->mixed, running->shape, name_of(running->name));
         running->is_used = mixed_take(&running->mixed, show->engine, show->adapters);
+        running->way = present_way(show, running->name); /* the taking may have ended a loading */
         if (running->is_used)
             mixed_submit(&running->mixed, show->scheduler);
     }
@@ -114,13 +123,12 @@ static void start_texts(struct show *show) {
 static void replace(struct show *show, int name) {
     char path[512];
     struct adapter_view before, after;
-    mixed_directory(contents[name][1 - show->way[name]], path);
+    mixed_directory(contents[name][1 - present_way(show, name)], path);
     assert_true(adapters_find(show->adapters, name_of(name), &before));
     uint64_t generation = before.generation;
     int status = adapters_replace(show->adapters, name_of(name), path, 0);
     assert_true(adapters_find(show->adapters, name_of(name), &after));
     if (status == STATUS_OK) {
-        show->way[name] = 1 - show->way[name];
         show->swaps->replaced++;
         assert_true(after.generation > generation);
     } else {
@@ -130,13 +138,41 @@ static void replace(struct show *show, int name) {
     }
 }
 
+/* The same beside the steps, a bounded time in each. */
+static void begin_replacing(struct show *show, int name) {
+    char path[512];
+    if (show->replacing >= 0)
+        return;
+    mixed_directory(contents[name][1 - present_way(show, name)], path);
+    int status = adapters_begin(show->adapters, name_of(name), path, 0);
+    show->replacing = status ? -1 : name;
+    show->swaps->refused += status != STATUS_OK;
+    assert_true(!status || status == STATUS_MEMORY);
+}
+
+static void go_on_replacing(struct show *show) {
+    bool is_done;
+    int status = adapters_continue(show->adapters, &is_done);
+    if (!is_done)
+        return;
+    assert_true(!status || status == STATUS_MEMORY);
+    show->swaps->beside += !status;
+    show->replacing = -1;
+}
+
 static void swap(struct show *show) {
     int name = (int)(draw(show) % NAMES);
     char path[512];
-    switch (draw(show) % 5) {
+    go_on_replacing(show);
+    if (name == show->replacing)
+        return;
+    switch (draw(show) % 6) {
+    case 5:
+        begin_replacing(show, name);
+        break;
     case 0:
+        mixed_directory(contents[name][present_way(show, name)], path);
         test_ok(adapters_unload(show->adapters, name_of(name)));
-        mixed_directory(contents[name][show->way[name]], path);
         test_ok(adapters_add(show->adapters, name_of(name), path));
         show->swaps->unloaded++;
         break;
@@ -150,7 +186,7 @@ static void swap(struct show *show) {
 }
 
 static void run_show(struct engine *engine, struct swaps *swaps) {
-    struct show show = {.engine = engine, .swaps = swaps};
+    struct show show = {.engine = engine, .swaps = swaps, .replacing = -1};
     size_t before = engine_adapter_bytes(engine);
     test_ok(adapters_open(engine, &show.adapters));
     test_ok(engine_open_scheduler(engine, &(struct scheduler_options){0}, &show.scheduler));
@@ -164,6 +200,8 @@ static void run_show(struct engine *engine, struct swaps *swaps) {
         assert_true(scheduler_step(show.scheduler) >= 0);
         swap(&show);
     }
+    while (show.replacing >= 0)
+        go_on_replacing(&show);
     mixed_run(show.scheduler);
     start_texts(&show);
     mixed_run(show.scheduler);
@@ -229,8 +267,8 @@ static void check_swaps(struct rank_grid grid, int precision, size_t memory) {
     make_damaged(damaged);
     *swaps = (struct swaps){.grid = grid, .precision = precision, .memory = memory, .damaged = damaged};
     test_ok(comm_local_run(rank_grid_size(&grid), run_rank, swaps));
-    assert_true(swaps->texts > cycles() && swaps->replaced > cycles() / 8 && swaps->unloaded > cycles() / 10);
-    assert_true(swaps->refused > cycles() / 10);
+    assert_true(swaps->texts > cycles() && swaps->replaced > cycles() / 16 && swaps->unloaded > cycles() / 10);
+    assert_true(swaps->refused > cycles() / 10 && swaps->beside > 0);
     free(swaps);
     free(damaged);
 }
