@@ -190,6 +190,10 @@ static int allocate_cache(struct engine *engine) {
         status = kv_pool_open(&engine->pool, engine->kv.page_count, !engine->options.has_no_prefix_cache);
     if (!status)
         status = device_alloc(engine->device, engine->kv_bytes, &engine->kv.pages);
+    if (!status && engine->options.touches_cache) /* a huge page can take as long as a step */
+        status = stream_zero(engine->rank.exec.stream, engine->kv.pages, engine->kv_bytes);
+    if (!status && engine->options.touches_cache)
+        status = stream_wait(engine->rank.exec.stream);
     return status ? status_wrap(status, "KV cache") : STATUS_OK;
 }
 

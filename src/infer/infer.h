@@ -40,6 +40,7 @@ struct engine_options {
     int64_t cache_tokens; /* of all sequences; 0: as many as they can have */
     size_t cache_bytes;   /* on each rank, instead of cache_tokens; 0: not said */
     bool has_no_prefix_cache;
+    bool touches_cache; /* the cache's memory is there before the first step; else it comes where steps first write */
 };
 /* Changes of logits that a text can have beside those of its own tokens. */
 enum { ENGINE_MAX_BIASES = 1024 };

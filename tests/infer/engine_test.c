@@ -6,6 +6,7 @@
 #include "support/test.h"
 
 #include <math.h>
+#include <unistd.h>
 
 enum { T = 24, V = 29 }; /* of the d8_deep golden model */
 
@@ -440,6 +441,52 @@ static void a_penalty_changes_what_was_seen(void **state) {
     engine_close(engine);
 }
 
+/* Bytes of this process that are in memory. */
+static double resident(void) {
+    long long pages, in_memory;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lld %lld", &pages, &in_memory), 2);
+    fclose(file);
+    return (double)in_memory * (double)sysconf(_SC_PAGESIZE);
+}
+
+/* What the memory of an open engine grows by; *cache: of its cache. */
+static double grown(bool touches_cache, double *cache) {
+    struct model_config shape = {.num_layers = 1,
+                                 .hidden_size = 64,
+                                 .num_attention_heads = 1,
+                                 .num_query_groups = 1,
+                                 .ffn_hidden_size = 64,
+                                 .max_position_embeddings = 1024,
+                                 .vocab_size = V,
+                                 .add_bias_linear = true};
+    struct engine_options options = {.device = test_device(),
+                                     .random = &shape,
+                                     .precision = PRECISION_FP32,
+                                     .threads = 1,
+                                     .max_rows = 1,
+                                     .max_logit_rows = 1,
+                                     .max_sequences = 128,
+                                     .touches_cache = touches_cache};
+    struct engine *engine;
+    double before = resident();
+    test_ok(engine_open(&options, &engine));
+    double after = resident();
+    *cache = device_host_reads(engine_rank(engine)->device)
+                 ? (double)(2 * shape.hidden_size * 4) * (double)(shape.max_position_embeddings * 128)
+                 : 0;
+    engine_close(engine);
+    return after - before;
+}
+
+static void a_touched_cache_is_in_memory_before_the_first_step(void **state) {
+    double cache;
+    (void)state;
+    assert_true(grown(false, &cache) <= 0.5 * cache || cache == 0);
+    assert_true(grown(true, &cache) >= 0.9 * cache);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_equals_uncached),
@@ -447,6 +494,7 @@ int main(void) {
         cmocka_unit_test(a_found_beginning_gives_the_same_bits),
         cmocka_unit_test(equal_texts_in_one_step_share_their_pages),
         cmocka_unit_test(nothing_is_allocated_in_a_step),
+        cmocka_unit_test(a_touched_cache_is_in_memory_before_the_first_step),
         cmocka_unit_test(what_does_not_fit_is_refused_and_changes_nothing),
         cmocka_unit_test(scores_equal_the_uncached_path),
         cmocka_unit_test(equal_seeds_give_equal_texts),
