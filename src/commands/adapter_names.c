@@ -48,6 +48,12 @@ int adapter_names_take(struct config_list *directories, struct adapter_names *na
     return check_given(&names->given);
 }
 
+int adapter_names_check(const struct adapter_names *names, const struct config *config) {
+    if (config_is_given(config, "adapter-memory") && !adapter_names_are_given(names))
+        return status_fail(STATUS_USAGE, "--adapter-memory is for --adapter NAME=DIR and --adapter-root");
+    return STATUS_OK;
+}
+
 /* ---- the one adapter of a directory ---- */
 
 /* The adapter that a directory stands for, its own or that of the newest checkpoint; STATUS_NOT_FOUND where it holds

@@ -27,6 +27,8 @@ struct adapter_names {
 /* Takes the items NAME=DIR out of a list of directories, whose others keep their order; a name has no slash, so that
  * ./A=B is a directory. STATUS_USAGE for an empty name or directory, and for a name that is given twice. */
 int adapter_names_take(struct config_list *directories, struct adapter_names *names);
+/* STATUS_USAGE for --adapter-memory without a name. */
+int adapter_names_check(const struct adapter_names *names, const struct config *config);
 static inline bool adapter_names_are_given(const struct adapter_names *names) {
     return names->given.count > 0 || names->root;
 }

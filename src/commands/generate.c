@@ -585,8 +585,10 @@ static int check_forms(const struct generate_command *c, const struct config *co
     return STATUS_OK;
 }
 
-static int check_requests(struct generate_command *c) {
+static int check_requests(struct generate_command *c, const struct config *config) {
     int status = adapter_names_take(&c->base.adapters, &c->names);
+    if (!status)
+        status = adapter_names_check(&c->names, config);
     if (!status && c->base.adapters.count)
         status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
                              c->base.adapters.items[0]);
@@ -606,7 +608,7 @@ static int check(struct generate_command *c, const struct config *config) {
         return status_fail(STATUS_USAGE, "generate wants --prompt TEXT, --messages FILE, --prompt-tokens ID... or "
                                          "--requests FILE");
     if (c->requests.input)
-        return check_requests(c);
+        return check_requests(c, config);
     if (!c->messages && config_is_given(config, "chat-template"))
         return status_fail(STATUS_USAGE, "--chat-template is for --messages");
     if (c->stream && (c->json || c->num_samples > 1))

@@ -1,47 +1,48 @@
-/* Log-probabilities of given tokens: a request of the scheduler that writes nothing. */
+/* Log-probabilities of given tokens: requests of the scheduler that write nothing. */
 #include "infer/infer.h"
 
-struct scoring {
-    float *logprobs;
-    bool is_done;
-};
-
 static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
-    struct scoring *scoring = context;
-    scoring->logprobs[index] = token->logprob;
+    const struct score_text *text = context;
+    text->logprobs[index] = token->logprob;
 }
 
-static void on_done(void *context) {
-    struct scoring *scoring = context;
-    scoring->is_done = true;
+static int submit(struct engine *engine, struct scheduler *scheduler, struct score_text *text) {
+    enum scheduler_refusal refusal;
+    uint64_t number;
+    struct scheduler_request request = {
+        .prompt = text->tokens,
+        .prompt_length = text->count,
+        .slot = text->slot,
+        .stem_tokens = engine_slot_stem(engine, text->slot),
+        .stem_predicts = engine_slot_predicts_first(engine, text->slot),
+        .sampling = {.top_p = 1, .repetition_penalty = 1},
+        .wants_prompt_logprobs = true,
+        .calls = {.on_prompt_logprob = on_prompt_logprob},
+        .context = text,
+    };
+    return scheduler_submit(scheduler, &request, &number, &refusal);
+}
+
+int score_texts(struct engine *engine, struct score_text *texts, int64_t count) {
+    struct scheduler *scheduler;
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < count && !status; i++)
+        status = engine_check_tokens(engine, texts[i].slot, "", texts[i].tokens, texts[i].count);
+    if (!status)
+        status = engine_open_scheduler(engine, &(struct scheduler_options){0}, &scheduler);
+    if (status)
+        return status;
+    for (int64_t i = 0; i < count && !status; i++)
+        if (texts[i].count)
+            status = submit(engine, scheduler, &texts[i]);
+    while (!status && (status = scheduler_step(scheduler)) == 1)
+        status = STATUS_OK;
+    scheduler_close(scheduler);
+    return status;
 }
 
 int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, float *logprobs) {
-    struct scoring scoring = {.logprobs = logprobs};
-    struct scheduler *scheduler = NULL;
-    enum scheduler_refusal refusal;
-    uint64_t number;
-    int slot = engine_opened_slot(engine);
-    struct scheduler_request request = {
-        .prompt = tokens,
-        .prompt_length = count,
-        .slot = slot,
-        .stem_tokens = engine_slot_stem(engine, slot),
-        .stem_predicts = engine_slot_predicts_first(engine, slot),
-        .sampling = {.top_p = 1, .repetition_penalty = 1},
-        .wants_prompt_logprobs = true,
-        .calls = {.on_prompt_logprob = on_prompt_logprob, .on_done = on_done},
-        .context = &scoring,
-    };
-    int status = engine_check_tokens(engine, slot, "", tokens, count);
-    if (status || count == 0)
-        return status;
-    status = engine_open_scheduler(engine, &(struct scheduler_options){0}, &scheduler);
-    if (!status)
-        status = scheduler_submit(scheduler, &request, &number, &refusal);
-    while (!scoring.is_done && status >= 0)
-        status = scheduler_step(scheduler);
-    if (scheduler)
-        scheduler_close(scheduler);
-    return status < 0 ? status : STATUS_OK;
+    struct score_text text = {
+        .slot = engine_opened_slot(engine), .tokens = tokens, .count = count, .logprobs = logprobs};
+    return score_texts(engine, &text, 1);
 }

@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 from model_support import CAMBIUM, EXPECTED, TINY, read_safetensors, rows, run, write_model, write_safetensors
+from requests_support import ADAPTERS, BASE
 
 
 def score(*lines, model=TINY, words=(), **more):
@@ -142,6 +143,63 @@ class Rows(unittest.TestCase):
             newest, _ = score({"tokens": [1, 2, 3]}, model=temporary)
             self.assertEqual(newest, score({"tokens": [1, 2, 3]}, model=directory)[0])
             self.assertNotEqual(newest, score({"tokens": [1, 2, 3]}, model=f"{temporary}/iter_0000003")[0])
+
+
+class Adapters(unittest.TestCase):
+    """Rows that name their adapters."""
+    ROOT = ("--adapter-root", ADAPTERS)
+    IDS = [[3, 9, 27, 20, 60], [5], [], [*range(0, 50, 3)], [1, 2]]
+
+    def alone(self, ids, names):
+        """What --adapter gives."""
+        words = ("--adapter", *(ADAPTERS / name for name in names)) if names else ()
+        return score({"tokens": ids}, words=words, model=BASE)[0]
+
+    def test_rows_have_the_scores_of_their_adapters(self):
+        names = sorted(p.name for p in ADAPTERS.iterdir() if (p / "adapter_config.json").exists())
+        kinds = [[name] for name in names] + [["prefix", "prompt", "lora", "adapter_par_bn"], ["ia3", "lora"], []]
+        self.assertGreater(len(kinds), 20)
+        lines = [(self.IDS[i % len(kinds) % 5], kinds[i % len(kinds)]) for i in range(6 * len(kinds))]
+        expected = {}
+        for ids, kind in lines:
+            key = (tuple(ids), tuple(kind))
+            expected[key] = expected.get(key) or self.alone(ids, kind)
+        given = [{"tokens": ids, "adapters": kind} for ids, kind in lines]
+        whole = b"".join(expected[tuple(ids), tuple(kind)] for ids, kind in lines)
+        for words in ((), ("--adapter-memory", "64K"), ("--ranks", 2), ("--ranks", 3, "--adapter-memory", "64K")):
+            self.assertEqual(score(*given, words=(*self.ROOT, *words), model=BASE)[0], whole, words)
+
+    def test_rows_without_names_have_the_adapters_of_the_run(self):
+        ids = self.IDS[0]
+        named = (f"one={ADAPTERS / 'ia3'}", f"two={ADAPTERS / 'prompt'}")
+        given = [{"tokens": ids}, {"tokens": ids, "adapters": ["one"]}, {"tokens": ids, "adapters": []}, {"tokens": ids, "adapters": ["two", "one"]},
+                 {"tokens": ids, "adapters": None}]
+        kinds = [["lora"], ["ia3"], [], ["prompt", "ia3"], ["lora"]]
+        expected = b"".join(self.alone(ids, kind) for kind in kinds)
+        self.assertEqual(score(*given, words=("--adapter", named[0], ADAPTERS / "lora", named[1]), model=BASE)[0], expected)
+
+    def test_rows_that_name_what_cannot_be(self):
+        good, long = {"tokens": [1, 2], "adapters": ["lora"]}, {"tokens": [1] * 30, "adapters": ["lora"]}
+        for bad, part in (({"tokens": [1], "adapters": ["nobody"]}, "there is no adapter nobody"), ({"tokens": [1], "adapters": "lora"}, "a list of names"),
+                          ({"tokens": [1], "adapters": [1]}, "adapter 0 is not a name"), ({"tokens": [1], "adapters": ["lora"] * 5}, "at most 4"),
+                          (long | {"adapters": ["prompt"]}, "30 tokens"), ({"tokens": [1], "adapters": ["dora", "lora"]}, "DoRA cannot be stacked")):
+            for words in ((), ("--ranks", 2), ("--ranks", 2, "--parallel.tensor_model_parallel_size", 2)):
+                output, errors = score(good, long, bad, good, words=(*self.ROOT, *words), model=BASE, expect=1)
+                self.assertIn("standard input:3: ", errors)
+                self.assertIn(part, errors)
+                self.assertEqual(len(rows(output)), 2)
+        _, errors = score(good, words=("--adapter-memory", "1G"), model=BASE, expect=2)
+        self.assertIn("--adapter-memory is for --adapter NAME=DIR", errors)
+
+    def test_ranks_that_share_a_model_take_adapters_alike(self):
+        given = [{"tokens": self.IDS[i % 5], "adapters": names} for i, names in enumerate((["lora"], ["prompt"], [], ["prefix", "ia3"], ["adapter_seq_bn"]) * 3)]
+        expected = rows(score(*given, words=self.ROOT, model=BASE)[0])
+        for words in (("--ranks", 2, "--parallel.tensor_model_parallel_size", 2), ("--ranks", 4, "--parallel.tensor_model_parallel_size", 2),
+                      ("--ranks", 2, "--parallel.pipeline_model_parallel_size", 2, "--parallel.decoder_first_pipeline_num_layers", 1)):
+            for ours, theirs in zip(rows(score(*given, words=(*self.ROOT, *words), model=BASE)[0]), expected, strict=True):
+                self.assertEqual(ours["tokens"], theirs["tokens"])
+                for a, b in zip(ours["logprobs"], theirs["logprobs"], strict=True):
+                    self.assertTrue(a == b or abs(a - b) <= 2e-5 * max(1, abs(b)), (a, b))
 
 
 class Refused(unittest.TestCase):
