@@ -15,6 +15,8 @@ struct comm_backend {
     int (*await)(struct comm *comm, int from);
     /* `ranks` are checked, hold this rank, and are at least two. */
     int (*subgroup)(struct comm *parent, const int *ranks, int count, struct comm **comm);
+    /* NULL: its ranks cannot die or stop one by one. */
+    int (*watch)(struct comm *world, double seconds);
     void (*abort)(struct comm *comm, const char *reason);
     void (*close)(struct comm *comm);
 };

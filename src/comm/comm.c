@@ -301,6 +301,10 @@ int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm 
     return status;
 }
 
+int comm_watch(struct comm *world, double seconds) {
+    return world->backend->watch ? world->backend->watch(world, seconds) : STATUS_OK;
+}
+
 void comm_close(struct comm *comm) {
     if (comm)
         comm->backend->close(comm);

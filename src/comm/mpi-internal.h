@@ -31,6 +31,7 @@ struct mpi_comm {
     struct mpi_comm *next; /* of its groups */
     MPI_Comm calls, work;
     bool is_world;
+    struct watch *watch;                  /* the world's; NULL: none */
     int *world_rank;                      /* [size] */
     struct comm_request *oldest, *newest; /* started collectives that are not done */
     struct comm_request *unbegun;         /* the first of them that still has windows to begin */

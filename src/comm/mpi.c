@@ -1,6 +1,8 @@
 /* Ranks as processes over MPI: how the world and its groups are made and left. */
 #include "mpi-internal.h"
 
+#include "watch.h"
+
 #include <stdlib.h>
 
 /* Scratch of a group's windows. Pieces are long enough for messages; for many ranks two windows take more than that. */
@@ -23,9 +25,11 @@ static void comm_free(struct mpi_comm *comm) {
 static void mpi_close(struct comm *base) {
     struct mpi_comm *comm = (struct mpi_comm *)base;
     if (comm->is_world) {
+        struct watch *watch = comm->watch;
         mpi_process_close(comm->process);
         comm_free(comm);
-        MPI_Finalize();
+        MPI_Finalize(); /* waits for the others */
+        watch_close(watch);
         return;
     }
     struct mpi_process *process = comm->process;
@@ -38,8 +42,22 @@ static void mpi_close(struct comm *base) {
 /* A thread that hangs inside MPI does not keep the run from its end. */
 static void mpi_abort(struct comm *comm, const char *reason) {
     log_error("rank %d failed: %s", comm->world_rank, reason);
+    watch_fail(((struct mpi_comm *)comm)->watch);
     mpi_enter_soon(((struct mpi_comm *)comm)->process);
     MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+/* Where rank 0 cannot listen, it alone knows. */
+static int mpi_watch(struct comm *world, double seconds) {
+    struct mpi_comm *comm = (struct mpi_comm *)world;
+    struct watch_options options = {.rank = world->rank, .size = world->size, .seconds = seconds};
+    struct watch_card card;
+    int status = world->rank == 0 ? watch_lead(&options, &card, &comm->watch) : STATUS_OK;
+    struct comm_data data = {.send = &card, .receive = &card, .count = sizeof card, .dtype = DTYPE_U8};
+    int shared = comm_broadcast(world, &data, 0);
+    if (status || shared)
+        return status ? status : shared;
+    return world->rank > 0 && card.port ? watch_join(&options, &card, &comm->watch) : STATUS_OK;
 }
 
 static int mpi_subgroup(struct comm *parent, const int *ranks, int count, struct comm **out);
@@ -50,6 +68,7 @@ static const struct comm_backend comm_backend_mpi = {.name = "mpi",
                                                      .finish = mpi_finish,
                                                      .await = mpi_await,
                                                      .subgroup = mpi_subgroup,
+                                                     .watch = mpi_watch,
                                                      .abort = mpi_abort,
                                                      .close = mpi_close};
 
@@ -103,6 +122,7 @@ static int mpi_subgroup(struct comm *base, const int *ranks, int count, struct c
     if (!comm)
         return status_fail(STATUS_MEMORY, "no memory for a group of %d ranks", count);
     comm->base.world_rank = base->world_rank;
+    comm->watch = parent->watch;
     for (int i = 0; i < count; i++)
         comm->world_rank[i] = parent->world_rank[ranks[i]];
     MPI_Group all, some;

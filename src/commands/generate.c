@@ -630,6 +630,8 @@ int command_generate(int argc, char **argv) {
     bool is_help = false;
     int status = launch_begin(&launch);
     if (!status)
+        status = launch_watch(&launch);
+    if (!status)
         status = config_parse(&command, argc, argv, &values, &config, &is_help);
     if (!status && !is_help)
         status = check(&values, config);

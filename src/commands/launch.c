@@ -7,6 +7,9 @@
 
 #include <stdio.h>
 
+/* Without a sign of life for so long, a rank is stopped. */
+enum { RANK_SECONDS = 5 };
+
 int launch_begin(struct launch *launch) {
     *launch = (struct launch){0};
     int status = comm_mpi_is_launched() ? comm_mpi_open(&launch->world) : STATUS_OK;
@@ -15,6 +18,10 @@ int launch_begin(struct launch *launch) {
     if (!status && !launch->is_first && !freopen("/dev/null", "w", stdout))
         status = status_fail_errno("cannot open /dev/null");
     return status;
+}
+
+int launch_watch(const struct launch *launch) {
+    return launch->world ? comm_watch(launch->world, RANK_SECONDS) : STATUS_OK;
 }
 
 int launch_ranks(const struct launch *launch, int64_t asked, int *ranks) {

@@ -19,6 +19,10 @@ struct launch {
  * they are quiet. */
 int launch_begin(struct launch *launch);
 
+/* For a run that answers: the processes watch each other until launch_end, and all end when one dies or is stopped.
+ * Next after launch_begin; launch_agree follows. */
+int launch_watch(const struct launch *launch);
+
 /* The number of ranks: of the launch, or `asked` threads (0: not asked), else 1. */
 int launch_ranks(const struct launch *launch, int64_t asked, int *ranks);
 

@@ -444,6 +444,8 @@ int command_score(int argc, char **argv) {
     bool is_help = false;
     int status = launch_begin(&launch);
     if (!status)
+        status = launch_watch(&launch);
+    if (!status)
         status = config_parse(&command, argc, argv, &values, &config, &is_help);
     if (!status && !is_help)
         status = adapter_names_take(&values.base.adapters, &values.names);

@@ -30,6 +30,7 @@ ENDING_AND_ENVIRONMENT = {
     ("src/base/arena.c", "abort"): "more taken than planned: an assertion that holds in every build",
     ("src/tensor/loans.c", "abort"): "a weight that stays on loan: an assertion of the builds that count loans",
     ("src/comm/launch.c", "getenv"): "a launcher says in the environment, and nowhere else, that there are several ranks",
+    ("src/comm/watch.c", "_exit"): "a rank has died or is stopped: the thread that would pass an error up may sit in MPI",
     ("bench/report.c", "_exit"): "the end of a child process that was started to be measured",
     ("bench/training.c", "getenv"): "TMPDIR, as every program that needs files for a while",
 }

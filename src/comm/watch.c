@@ -1,0 +1,256 @@
+/* The watch of ranks: its thread, and what it finds. watch_join.c has how connections come to be. */
+#include "watch-internal.h"
+
+#include "base/base.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STACK_BYTES = 1 << 20, WHAT_BYTES = 64, LINE_BYTES = 128 };
+static const double beat_seconds = 0.25;
+static const double late_seconds = 1; /* a tick this much after its time: the process, or the machine, was stopped */
+
+void watch_say(int fd, enum watch_sign sign) {
+    char byte = (char)sign;
+    send(fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void say_to_all(const struct watch *watch, enum watch_sign sign) {
+    for (int r = 0; r < watch->peer_count; r++)
+        if (watch->peers[r].state == PEER_HERE)
+            watch_say(watch->peers[r].fd, sign);
+}
+
+/* ---- the end ---- */
+
+static void end_process(void *context, const char *line) {
+    (void)context;
+    if (line)
+        log_error("%s", line);
+    _exit(1); /* the engine's thread may sit in MPI, where nothing reaches it */
+}
+
+/* Who is stopped hears of it too, for when it goes on. */
+static void end_run(struct watch *watch, const char *line, bool is_at_once) {
+    double wait = watch->options.seconds / 2; /* mpirun takes a second to end the others */
+    struct timespec time = {.tv_sec = (time_t)wait, .tv_nsec = (long)((wait - (double)(time_t)wait) * 1e9)};
+    watch->has_said = true;
+    say_to_all(watch, WATCH_OVER);
+    if (!is_at_once)
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+    watch->options.on_end(watch->options.context, line);
+}
+
+/* Rank 1 speaks where it is about rank 0. The others do so later, in case that rank 1 is not there either. */
+static void find(struct watch *watch, int rank, const char *what) {
+    char line[LINE_BYTES];
+    if (watch->has_said)
+        return;
+    snprintf(line, sizeof line, "rank %d %s", rank, what);
+    end_run(watch, line, watch->options.rank <= 1);
+}
+
+/* ---- the thread ---- */
+
+static void leave(struct watch_peer *peer) {
+    peer->state = PEER_GONE;
+    close(peer->fd);
+    peer->fd = -1;
+}
+
+/* Reads a peer's signs; a closed connection has its last ones first. */
+static void hear(struct watch *watch, int rank) {
+    struct watch_peer *peer = &watch->peers[rank];
+    char signs[64];
+    ssize_t count;
+    while ((count = recv(peer->fd, signs, sizeof signs, MSG_DONTWAIT)) > 0) {
+        peer->silent = 0;
+        if (memchr(signs, WATCH_OVER, (size_t)count) && !watch->has_said)
+            end_run(watch, NULL, false);
+        if (watch->has_said)
+            return;
+        if (memchr(signs, WATCH_GOODBYE, (size_t)count)) {
+            leave(peer);
+            return;
+        }
+    }
+    if (count == 0 || (errno != EAGAIN && errno != EINTR))
+        find(watch, rank, "has died");
+}
+
+/* Waits for signs until the next tick, and hears all; true when the thread is to end. */
+static bool listen_until(struct watch *watch, double next) {
+    struct pollfd *polled = watch->polled;
+    int count = 2, left = (int)((next - clock_seconds()) * 1000) + 1;
+    bool has_place = false;
+    for (int i = 0; i < WATCH_GUESTS; i++) {
+        has_place = has_place || watch->guests[i].fd < 0;
+        polled[count++] = (struct pollfd){.fd = watch->guests[i].fd, .events = POLLIN};
+    }
+    for (int r = 0; r < watch->peer_count; r++)
+        polled[count++] = (struct pollfd){.fd = watch->peers[r].fd, .events = POLLIN};
+    polled[0] = (struct pollfd){.fd = watch->wake, .events = POLLIN};
+    polled[1] = (struct pollfd){.fd = has_place ? watch->listener : -1, .events = POLLIN};
+    if (poll(polled, (nfds_t)count, left > 0 ? left : 0) <= 0)
+        return false;
+    if (polled[0].revents)
+        return true;
+    const struct pollfd *of_guests = polled + 2, *of_peers = of_guests + WATCH_GUESTS;
+    for (int r = 0; r < watch->peer_count && !watch->has_said; r++)
+        if (of_peers[r].revents)
+            hear(watch, r);
+    for (int i = 0; i < WATCH_GUESTS; i++)
+        if (of_guests[i].revents)
+            watch_hear_guest(watch, &watch->guests[i]);
+    if (polled[1].revents)
+        watch_accept(watch);
+    watch_close_door(watch);
+    return watch->has_said;
+}
+
+/* One of the own ticks: nobody else's clock, and not the time that passed. */
+static void tick(struct watch *watch, bool is_late) {
+    char what[WHAT_BYTES];
+    snprintf(what, sizeof what, "has not been heard of for %g s", watch->options.seconds);
+    say_to_all(watch, WATCH_BEAT);
+    for (int r = 0; r < watch->peer_count; r++) {
+        struct watch_peer *peer = &watch->peers[r];
+        peer->silent = is_late ? 0 : peer->silent + 1;
+        if (peer->state != PEER_GONE && peer->silent >= watch->timeout)
+            find(watch, r, what);
+    }
+    for (int i = 0; i < WATCH_GUESTS; i++) {
+        struct watch_guest *guest = &watch->guests[i];
+        if (guest->fd >= 0 && ++guest->silent > watch->timeout / 2) {
+            close(guest->fd);
+            guest->fd = -1;
+        }
+    }
+}
+
+static void *look_after(void *context) {
+    struct watch *watch = context;
+    double next = clock_seconds() + beat_seconds;
+    while (!watch->has_said && !listen_until(watch, next)) {
+        double now = clock_seconds();
+        if (now < next)
+            continue;
+        tick(watch, now > next + late_seconds);
+        next = now + beat_seconds;
+    }
+    return NULL;
+}
+
+static int start(struct watch *watch) {
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes))
+        return status_fail(STATUS_MEMORY, "out of memory");
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the other threads' */
+    int error = pthread_create(&watch->thread, &attributes, look_after, watch);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    watch->is_running = !error;
+    return error ? status_fail(STATUS_IO, "cannot start a thread to watch the ranks: %s", strerror(error)) : STATUS_OK;
+}
+
+static void stop(struct watch *watch) {
+    uint64_t one = 1;
+    if (!watch->is_running)
+        return;
+    if (write(watch->wake, &one, sizeof one) == (ssize_t)sizeof one)
+        pthread_join(watch->thread, NULL);
+    watch->is_running = false;
+}
+
+/* ---- beginning and end ---- */
+
+static int make(const struct watch_options *options, struct watch **out) {
+    struct watch *watch = *out = calloc(1, sizeof *watch);
+    int count = options->rank == 0 ? options->size : 1;
+    if (!watch)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    watch->listener = watch->wake = -1;
+    for (int i = 0; i < WATCH_GUESTS; i++)
+        watch->guests[i].fd = -1;
+    watch->peers = calloc((size_t)count, sizeof *watch->peers);
+    watch->polled = calloc(2 + WATCH_GUESTS + (size_t)count, sizeof *watch->polled);
+    if (!watch->peers || !watch->polled)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    watch->options = *options;
+    if (!options->on_end)
+        watch->options.on_end = end_process;
+    watch->timeout = (int)(options->seconds / beat_seconds + 0.5);
+    watch->peer_count = count;
+    for (int r = 0; r < count; r++)
+        watch->peers[r] = (struct watch_peer){.state = PEER_AWAITED, .fd = -1};
+    watch->wake = eventfd(0, EFD_CLOEXEC);
+    return watch->wake < 0 ? status_fail_errno("cannot watch the ranks") : STATUS_OK;
+}
+
+static int finish(int status, struct watch **watch) {
+    if (!status)
+        status = start(*watch);
+    if (status) {
+        watch_close(*watch);
+        *watch = NULL;
+    }
+    return status;
+}
+
+int watch_lead(const struct watch_options *options, struct watch_card *card, struct watch **watch) {
+    *card = (struct watch_card){0};
+    int status = make(options, watch);
+    if (!status) {
+        (*watch)->peers[0].state = PEER_GONE;
+        status = watch_listen(*watch, card);
+    }
+    status = finish(status, watch);
+    if (status)
+        card->port = 0;
+    return status;
+}
+
+int watch_join(const struct watch_options *options, const struct watch_card *card, struct watch **watch) {
+    int status = make(options, watch);
+    if (!status)
+        status = watch_connect(*watch, card, options->seconds / 2);
+    return finish(status, watch);
+}
+
+void watch_fail(struct watch *watch) {
+    if (!watch)
+        return;
+    stop(watch);
+    say_to_all(watch, WATCH_OVER);
+}
+
+void watch_close(struct watch *watch) {
+    if (!watch)
+        return;
+    stop(watch);
+    say_to_all(watch, WATCH_GOODBYE);
+    for (int r = 0; r < watch->peer_count; r++)
+        if (watch->peers[r].fd >= 0)
+            close(watch->peers[r].fd);
+    for (int i = 0; i < WATCH_GUESTS; i++)
+        if (watch->guests[i].fd >= 0)
+            close(watch->guests[i].fd);
+    if (watch->listener >= 0)
+        close(watch->listener);
+    if (watch->wake >= 0)
+        close(watch->wake);
+    free(watch->polled);
+    free(watch->peers);
+    free(watch);
+}

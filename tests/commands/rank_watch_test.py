@@ -1,0 +1,185 @@
+"""A rank of generate or score that is killed or stopped, in any phase: one line names it, and nothing runs on. Who is idle takes
+no core, and a launch that is stopped as a whole goes on as if nothing had been."""
+import itertools
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+from model_support import CAMBIUM, TINY, read_safetensors, run, write_safetensors
+from mpi_support import MPIRUN, is_running, needs_mpirun, rank_processes, wait_for_end
+from pretrain_support import LONG, wait_for
+
+TENSOR, PIPELINE = "--parallel.tensor_model_parallel_size", "--parallel.pipeline_model_parallel_size"
+SECONDS = 10  # in which all must have ended
+POSITIONS = 100_000  # of a text that takes longer than any of this
+
+
+def write_long_model(directory):
+    """The tiny model, whose positions begin again and again."""
+    shutil.copytree(TINY, directory)
+    tensors = read_safetensors(TINY / "model.safetensors")
+    (name,) = (name for name in tensors if name.endswith("wpe.weight"))
+    kind, (positions, width), data = tensors[name]
+    times = POSITIONS // positions
+    tensors[name] = (kind, [positions * times, width], data * times)
+    write_safetensors(directory / "model.safetensors", tensors)
+    config = json.loads((TINY / "config.json").read_text()) | {"n_positions": positions * times}
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+class Launch:
+    """A command under mpirun with a standard input that stays open; it has a model's name of its own, to be found by."""
+
+    numbers = itertools.count()
+
+    def __init__(self, test, ranks, command, *words):
+        self.model = test.models / f"model{next(self.numbers)}"
+        self.model.symlink_to(test.model)
+        self.said = self.model.with_suffix(".said")
+        self.wrote = self.model.with_suffix(".wrote")
+        with open(self.said, "wb") as said, open(self.wrote, "wb") as wrote:
+            words = [*MPIRUN, "-n", str(ranks), CAMBIUM, command, "--model", self.model, *words]
+            own = self.model.with_suffix(".tmp")  # several mpirun that begin at once trip over each other's directories
+            own.mkdir()
+            self.process = subprocess.Popen([*map(str, words)], stdin=subprocess.PIPE, stdout=wrote, stderr=said,
+                                            env=os.environ | {"TMPDIR": str(own)})
+        test.addCleanup(self.close)
+        self.count, self.ranks = ranks, {}
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.kill()
+        self.process.wait()
+
+    def wait_until(self, phase):
+        """opening: all ranks have met, and rank 0 waits for its prompt; idle: for its next text; writing: texts come."""
+        assert wait_for(lambda: "cambium: ranks 0" in self.said.read_text(), self.process), self.said.read_text()
+        self.ranks = rank_processes(str(self.model))
+        assert len(self.ranks) == self.count, self.ranks
+        if phase == "writing":
+            assert wait_for(lambda: self.wrote.stat().st_size > 100, self.process), self.said.read_text()
+        elif phase == "idle":
+            time.sleep(0.5)
+
+    def is_all_there(self):
+        return all(is_running(pid) for pid in self.ranks.values())
+
+    def lines(self):
+        return re.findall(r"^cambium: error: (.*)$", self.said.read_text(), re.M)
+
+
+COMMANDS = {
+    "opening": ("generate", "--prompt", "-"),
+    "idle": ("score", "--input", "-"),
+    "writing": ("generate", "--prompt", "It was", "--max-new-tokens", POSITIONS - 100, "--ignore-eos", "--stream"),
+}
+
+
+@needs_mpirun
+class Watch(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.models = pathlib.Path(temporary.name)
+        self.model = self.models / "long"
+        write_long_model(self.model)
+
+    def strike(self, phase, sign, victim, layout, ranks=2, delay=0.0):
+        launch = Launch(self, ranks, *COMMANDS[phase], *layout)
+        launch.wait_until(phase)
+        time.sleep(delay)
+        self.assertTrue(launch.is_all_there(), launch.said.read_text())
+        os.kill(launch.ranks[victim], sign)
+        start = time.monotonic()
+        left = wait_for_end([*launch.ranks.values(), launch.process.pid], SECONDS)
+        seconds = time.monotonic() - start
+        said = launch.said.read_text()
+        self.assertEqual(left, [], f"processes still run\n{said}")
+        self.assertNotEqual(launch.process.wait(), 0)
+        if sign == signal.SIGSTOP:
+            self.assertGreater(seconds, 4)
+            self.assertEqual(launch.lines(), [f"rank {victim} has not been heard of for 5 s"], said)
+        else:
+            self.assertLess(seconds, 5)
+            # It is the launcher's line alone where mpirun was faster.
+            self.assertIn(launch.lines(), ([f"rank {victim} has died"], []), said)
+            self.assertRegex(said, rf"\brank {victim}\b.*(has died|\bsignal 9\b)")
+
+    def strike_all(self, cases):
+        """Some at a time: most of it is waiting."""
+        failures, left = [], list(cases)
+
+        def work():
+            while left:
+                case = left.pop()
+                try:
+                    self.strike(**case)
+                except Exception as error:  # of a thread, which unittest does not see
+                    failures.append(f"{case}: {error}")
+
+        workers = [threading.Thread(target=work) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        self.assertFalse(failures, "\n".join(failures))
+
+    def test_a_rank_that_dies_or_stops_is_named_and_ends_all(self):
+        kinds = itertools.product(COMMANDS, (signal.SIGKILL, signal.SIGSTOP), (0, 1), ((TENSOR, 2), (PIPELINE, 2)))
+        cases = [dict(phase=phase, sign=sign, victim=victim, layout=layout) for phase, sign, victim, layout in kinds]
+        self.strike_all(cases if LONG else cases[::3])  # phases, signals, ranks and layouts in turn
+
+    @unittest.skipUnless(LONG, "the long tier")
+    def test_at_random_moments_of_four_ranks(self):
+        r = random.Random(20261122)
+        self.strike_all(
+            dict(phase=r.choice(("opening", "opening", "writing")), sign=r.choice((signal.SIGKILL, signal.SIGSTOP)), victim=r.randrange(4),
+                 ranks=4, layout=(TENSOR, 2, PIPELINE, 2), delay=r.random() * 0.1) for _ in range(24))
+
+    @unittest.skipUnless(LONG, "the long tier")
+    def test_a_launch_that_is_stopped_as_a_whole_goes_on(self):
+        launch = Launch(self, 2, *COMMANDS["idle"], TENSOR, 2)
+        launch.wait_until("idle")
+        for sign, seconds in ((signal.SIGSTOP, 8), (signal.SIGCONT, 8)):
+            for pid in launch.ranks.values():
+                os.kill(pid, sign)
+                time.sleep(1)
+            time.sleep(seconds)
+        self.assertTrue(launch.is_all_there(), launch.said.read_text())
+        launch.process.communicate(b'{"tokens": [1, 2, 3]}\n', timeout=60)
+        self.assertEqual((launch.process.returncode, launch.lines()), (0, []))
+        expected, _ = run("score", "--model", launch.model, "--input", "-", input=b'{"tokens": [1, 2, 3]}\n')
+        self.assertEqual(json.loads(launch.wrote.read_text())["tokens"], json.loads(expected)["tokens"])
+
+    def test_an_idle_rank_takes_no_core(self):
+        for layout in ((TENSOR, 2), (PIPELINE, 2)):
+            launch = Launch(self, 2, *COMMANDS["idle"], *layout)
+            launch.wait_until("idle")
+            before = self.core_seconds(launch)
+            time.sleep(2)
+            after = self.core_seconds(launch)
+            for rank in (0, 1):
+                self.assertLess(after[rank] - before[rank], 0.02 * 2, f"rank {rank}, {layout}")
+            _, _ = launch.process.communicate(timeout=60)
+            self.assertEqual((launch.process.returncode, launch.lines()), (0, []))
+
+    def core_seconds(self, launch):
+        """Of each rank, all threads: finer than the ticks of /proc/PID/stat."""
+        taken = {}
+        for rank, pid in launch.ranks.items():
+            paths = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")
+            taken[rank] = sum(int(path.read_text().split()[0]) for path in paths) / 1e9
+        return taken
+
+
+if __name__ == "__main__":
+    unittest.main()
