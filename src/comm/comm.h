@@ -76,7 +76,8 @@ int comm_send(struct comm *comm, const struct comm_data *data, int to);
 int comm_receive(struct comm *comm, const struct comm_data *data, int from);
 /* The same for a message that may be long in coming: waiting for its beginning takes hardly any of a core. Over MPI,
  * where others look for it again and again, this sleeps between two looks for a quarter of the time that it waited: at
- * least 20 microseconds, at most 1 millisecond, and 2 once it waited for 100. Started calls go on meanwhile. */
+ * least 20 microseconds; at most 1 millisecond, 2 once it waited for 100, 4 once it waited for a second. Started calls
+ * go on meanwhile. */
 int comm_receive_patient(struct comm *comm, const struct comm_data *data, int from);
 
 /* ---- started now, finished by comm_wait ---- */

@@ -68,7 +68,7 @@ class Launch:
         if phase == "writing":
             assert wait_for(lambda: self.wrote.stat().st_size > 100, self.process), self.said.read_text()
         elif phase == "idle":
-            time.sleep(0.5)
+            time.sleep(1.5)
 
     def is_all_there(self):
         return all(is_running(pid) for pid in self.ranks.values())
