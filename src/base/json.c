@@ -133,15 +133,17 @@ int json_end(json_t *root, size_t flags, char **text) {
 }
 
 void json_add_string(struct strbuf *out, const void *bytes, size_t length) {
-    const unsigned char *at = bytes;
+    static const char escaped[] = "\"\\\n\t\r\b\f", letters[] = "\"\\ntrbf";
+    const char *at = bytes;
     strbuf_add_char(out, '"');
     for (size_t i = 0; i < length; i++) {
-        if (at[i] == '"' || at[i] == '\\')
-            strbuf_add_char(out, '\\');
-        if (at[i] < 0x20)
+        const char *found = at[i] ? strchr(escaped, at[i]) : NULL;
+        if (found)
+            strbuf_format(out, "\\%c", letters[found - escaped]);
+        else if ((unsigned char)at[i] < 0x20)
             strbuf_format(out, "\\u%04x", at[i]);
         else
-            strbuf_add_char(out, (char)at[i]);
+            strbuf_add_char(out, at[i]);
     }
     strbuf_add_char(out, '"');
 }

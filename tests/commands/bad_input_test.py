@@ -64,6 +64,7 @@ class Refusal(unittest.TestCase):
         write_dataset(cls.good / "data", [[i % 16 for i in range(40)]] * 5)
         (cls.good / "text.txt").write_text("some text to learn from and to tokenize\n" * 20)
         (cls.good / "rows.jsonl").write_text('{"tokens": [1, 2, 3]}\n')
+        (cls.good / "requests.jsonl").write_text('{"prompt": "a", "adapters": ["a"], "max_tokens": 2}\n')
         (cls.good / "tuning.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 8)
         write_lora(cls.good / "lora")
         (cls.good / "run.yaml").write_text(cls.yaml(cls.good))
@@ -111,6 +112,7 @@ class Refusal(unittest.TestCase):
                 "pretrain": ["pretrain", "--config", "run.yaml", "--init-from", "model", "--tokenizer", "tokenizer"],
                 "generate": ["generate", "--model", "model", "--prompt", "a", "--max-new-tokens", "2"],
                 "score": ["score", "--model", "model", "--input", "rows.jsonl", "--adapter", "lora"],
+                "requests": ["generate", "--model", "model", "--requests", "requests.jsonl", "--adapter", "a=lora"],
                 "finetune": ["finetune", "--model", "model", "--data", "tuning.jsonl", "--output", "made", "--optim.lr=1e-3",
                              "--train.train_iters=1", "--train.global_batch_size=4"],
                 "merge": ["merge", "--model", "model", "--adapter", "lora", "--output", "merged"],
@@ -548,12 +550,13 @@ class Unreadable(Refusal):
              "data": ["data.idx", "data.bin", "tokenizer/vocab.json"],
              "pretrain": ["data.idx", "data.bin", "tokenizer/merges.txt", "model/model.safetensors",
                           "model/config.json"],
-             "generate": ["model/config.json", "model/vocab.json", "model/merges.txt"], "score": ["rows.jsonl"]}
+             "generate": ["model/config.json", "model/vocab.json", "model/merges.txt"], "score": ["rows.jsonl"],
+             "requests": ["requests.jsonl", "model/config.json"]}
 
     def test_every_file_of_every_command(self):
         for command, files in self.FILES.items():
             for name, how in itertools.product(files, ("directory", "dangling", "loop", "missing", "fifo")):
-                if how == "fifo" and name in ("text.txt", "rows.jsonl"):
+                if how == "fifo" and name in ("text.txt", "rows.jsonl", "requests.jsonl"):
                     continue  # a corpus or rows may come through a pipe
                 path = self.bad / name
                 kept = path.read_bytes()

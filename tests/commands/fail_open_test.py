@@ -22,6 +22,7 @@ class FailOpen(unittest.TestCase):
         rows.write_text((json.dumps({"prompt": "a", "completion": "bc"}) + "\n") * 8)
         lines.write_text((json.dumps({"text": "abc"}) + "\n") * 8)
         text.write_text("some text\n" * 30)
+        (at / "requests").write_text(json.dumps({"prompt": "ab", "max_tokens": 2, "adapters": ["a"]}) + "\n")
         tune = ("finetune", "--model", model, "--peft", "lora", "--data", rows, "--train.train_iters=2",
                 "--train.global_batch_size=2", "--optim.lr=1e-3", "--output")
         subprocess.run([CAMBIUM, *map(str, tune), at / "adapter"], check=True, capture_output=True)
@@ -31,6 +32,7 @@ class FailOpen(unittest.TestCase):
             "pretrain": run.command("out", **keys)[1:],
             "finetune": [*tune, at / "out"],
             "generate": ["generate", "--model", model, "--adapter", at / "adapter", "--prompt", "ab", "--max-new-tokens", 2, TP2],
+            "requests": ["generate", "--model", model, "--adapter", f"a={at / 'adapter'}", "--requests", at / "requests", "--output", at / "out", TP2],
             "score": ["score", "--model", model, "--input", lines, TP2],
             "preprocess": ["preprocess", "--input", text, "--format", "line", "--tokenizer", model, "--output-prefix", at / "out"],
         }
@@ -54,7 +56,7 @@ class FailOpen(unittest.TestCase):
         return status != 0
 
     def test_threads(self):
-        for name, least in (("pretrain", 14), ("finetune", 20), ("generate", 10), ("score", 6), ("preprocess", 8)):
+        for name, least in (("pretrain", 14), ("finetune", 20), ("generate", 10), ("requests", 10), ("score", 6), ("preprocess", 8)):
             failed, number = 0, 0
             while True:
                 number, told = number + 1, self.clean()

@@ -1,0 +1,82 @@
+/* Any bytes as a line of `generate --requests`: it is refused with one line of text, and perhaps the name of a field,
+ * or gives a request whose values are all in their ranges. */
+#include "requests_line.h"
+
+#include "base/base.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { VOCAB = 100 };
+
+static void check(bool is_right, const char *what) {
+    if (is_right)
+        return;
+    fprintf(stderr, "requests_fuzz: %s (%s)\n", what, status_text());
+    abort();
+}
+
+static bool is_id(int64_t id) {
+    return id >= 0 && id < VOCAB;
+}
+
+static void check_ids(const struct request_line *line) {
+    for (size_t i = 0; i < line->ids.count; i++)
+        check(is_id(line->ids.ids[i]), "an id of the prompt");
+    for (int64_t i = 0; i < line->stop_id_count; i++)
+        check(is_id(line->stop_ids[i]), "a stop id");
+    for (int64_t i = 0; i < line->bias_count; i++) {
+        check(is_id(line->bias[i].id) && isfinite(line->bias[i].bias), "a bias");
+        for (int64_t k = 0; k < i; k++)
+            check(line->bias[k].id != line->bias[i].id, "two biases of an id");
+    }
+    check(line->bias_count + line->stop_id_count <= REQUEST_MAX_CHANGES, "too many changes");
+}
+
+static void check_sampling(const struct sampling *s) {
+    check(s->temperature >= 0 && s->temperature <= 100, "temperature");
+    check(s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1 && s->top_k >= 0, "what is kept");
+    check(s->repetition_penalty > 0 && s->repetition_penalty <= 100, "repetition penalty");
+    check(fabs(s->presence_penalty) <= 100 && fabs(s->frequency_penalty) <= 100, "penalties");
+}
+
+static void check_line(const struct request_line *line) {
+    int prompts = (line->prompt != NULL) + (line->ids.count > 0) + (line->message_count > 0);
+    check(prompts == 1, "not one prompt");
+    check(!line->prompt || strlen(line->prompt) <= line->prompt_length, "the prompt's length");
+    check(line->choices >= 1 && line->choices <= REQUEST_MAX_CHOICES, "choices");
+    check(line->max_tokens >= -1 && line->min_tokens >= 0, "tokens");
+    check(line->max_tokens < 0 || line->min_tokens <= line->max_tokens, "more tokens at least than at most");
+    check(line->logprobs >= -1 && line->logprobs <= REQUEST_MAX_TOP, "logprobs");
+    check(line->prompt_logprobs >= -1 && line->prompt_logprobs <= REQUEST_MAX_TOP, "prompt_logprobs");
+    check(line->priority >= INT32_MIN && line->priority <= INT32_MAX, "priority");
+    check(line->adapter_count <= REQUEST_MAX_ADAPTERS, "adapters");
+    for (int64_t i = 0; i < line->adapter_count; i++)
+        check(line->adapters[i] != NULL, "an adapter without a name");
+    struct writer_stops *stops;
+    check(!writer_stops_open(line->stop, (size_t)line->stop_count, &stops), "stop strings that cannot be");
+    writer_stops_close(stops);
+    check(!line->id || json_is_string(line->id) || json_is_integer(line->id), "an id of another type");
+    check_ids(line);
+    check_sampling(&line->sampling);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct request_line line;
+    const char *field;
+    status_fail(STATUS_OK, "%s", "");
+    int status = request_line_read(&line, (const char *)data, size, true, VOCAB, &field);
+    if (!status)
+        check_line(&line);
+    else
+        check(status == STATUS_INVALID && *status_text(), "refused without a text");
+    check(status || !field, "the field of what is right");
+    if (field)
+        check(!strcmp(field, "prompt") || strlen(field) < size, "a field that the line has not");
+    request_line_free(&line);
+    return 0;
+}
