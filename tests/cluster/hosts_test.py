@@ -1,10 +1,11 @@
-"""pretrain on two hosts: network namespaces joined by a veth pair, Open MPI over TCP between them.
+"""pretrain and generate on two hosts: network namespaces joined by a veth pair, Open MPI over TCP between them.
 
 Each has a network, a host name and a directory for index caches of its own; the checkpoints' directory is shared."""
-import os, signal, subprocess, unittest
+import os, re, signal, subprocess, time, unittest
 
 from cluster_support import need_programs, need_root, skip
 from hosts_support import Network, sh
+from model_support import CAMBIUM, TINY
 from mpi_support import MPIRUN, rank_processes, start, wait_for_end
 from pretrain_support import Run, assert_same_run, timeless, wait_for
 
@@ -76,6 +77,22 @@ class Hosts(unittest.TestCase):
         self.assertEqual(process.returncode, 0, errors)
         self.assertIn(f"going on from {run.directory}/run/{last} ", errors)
         self.assertEqual(timeless(run.records()), timeless(run.records("whole")))
+
+    def test_a_rank_of_generate_that_stops_on_the_other_host_is_named(self):
+        """Ranks 2 and 3 reach rank 0 over the network, rank 1 also by the host's own addresses."""
+        words = [CAMBIUM, "generate", "--model", str(TINY), "--prompt", "-", "--parallel.tensor_model_parallel_size", "2",
+                 "--parallel.pipeline_model_parallel_size", "2", "--seed", str(os.getpid())]
+        for victim in (0, 3):
+            with subprocess.Popen([*network.launcher(2, MPIRUN), "-n", "4", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True) as process:
+                self.addCleanup(process.kill)
+                self.assertTrue(wait_for(lambda: len(rank_processes(str(os.getpid()))) == 4, process))
+                ranks = rank_processes(str(os.getpid()))
+                time.sleep(1)  # they meet
+                os.kill(ranks[victim], signal.SIGSTOP)
+                self.assertEqual(wait_for_end([*ranks.values(), process.pid], 10), [])
+                _, errors = process.communicate()
+                self.assertEqual(re.findall("cambium: error: .*", errors), [f"cambium: error: rank {victim} has not been heard of for 5 s"])
 
     def test_a_command_runs_on_two_hosts_with_a_link_between_that_is_held(self):
         hosts = os.path.join(os.environ["CAMBIUM_SOURCE"], "tools", "hosts")

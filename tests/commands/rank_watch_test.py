@@ -17,8 +17,10 @@ import unittest
 from model_support import CAMBIUM, TINY, read_safetensors, run, write_safetensors
 from mpi_support import MPIRUN, is_running, needs_mpirun, rank_processes, wait_for_end
 from pretrain_support import LONG, wait_for
+from requests_support import ADAPTERS, BASE, as_lines
 
-TENSOR, PIPELINE = "--parallel.tensor_model_parallel_size", "--parallel.pipeline_model_parallel_size"
+TENSOR = ("--parallel.tensor_model_parallel_size", "2")
+PIPELINE = ("--parallel.pipeline_model_parallel_size", "2", "--parallel.decoder_first_pipeline_num_layers", "1")
 SECONDS = 10  # in which all must have ended
 POSITIONS = 100_000  # of a text that takes longer than any of this
 
@@ -43,7 +45,7 @@ class Launch:
 
     def __init__(self, test, ranks, command, *words):
         self.model = test.models / f"model{next(self.numbers)}"
-        self.model.symlink_to(test.model)
+        self.model.symlink_to(BASE if "--adapter-root" in words else test.model)
         self.said = self.model.with_suffix(".said")
         self.wrote = self.model.with_suffix(".wrote")
         with open(self.said, "wb") as said, open(self.wrote, "wb") as wrote:
@@ -61,11 +63,11 @@ class Launch:
         self.process.wait()
 
     def wait_until(self, phase):
-        """opening: all ranks have met, and rank 0 waits for its prompt; idle: for its next text; writing: texts come."""
+        """opening: all ranks have met, and rank 0 waits for its prompt; idle: for its next request; else: texts come."""
         assert wait_for(lambda: "cambium: ranks 0" in self.said.read_text(), self.process), self.said.read_text()
         self.ranks = rank_processes(str(self.model))
         assert len(self.ranks) == self.count, self.ranks
-        if phase == "writing":
+        if phase in ("writing", "loading"):
             assert wait_for(lambda: self.wrote.stat().st_size > 100, self.process), self.said.read_text()
         elif phase == "idle":
             time.sleep(1.5)
@@ -79,9 +81,12 @@ class Launch:
 
 COMMANDS = {
     "opening": ("generate", "--prompt", "-"),
-    "idle": ("score", "--input", "-"),
+    "idle": ("generate", "--requests", "-"),
     "writing": ("generate", "--prompt", "It was", "--max-new-tokens", POSITIONS - 100, "--ignore-eos", "--stream"),
+    # Two of the adapters have room at a time: they come and go beside the texts.
+    "loading": ("generate", "--requests", "REQUESTS", "--adapter-root", ADAPTERS, "--adapter-memory", "64K"),
 }
+NAMES = ("lora", "ia3", "dora", "adapter_seq_bn", "prefix", "lora_all_linear", "prompt", "adapter_par_bn")
 
 
 @needs_mpirun
@@ -92,9 +97,12 @@ class Watch(unittest.TestCase):
         self.models = pathlib.Path(temporary.name)
         self.model = self.models / "long"
         write_long_model(self.model)
+        self.requests = self.models / "requests.jsonl"
+        one = as_lines({"prompt": [1, 2, i], "adapters": [name], "max_tokens": 4} for i, name in enumerate(NAMES))
+        self.requests.write_bytes(one * 10_000)
 
     def strike(self, phase, sign, victim, layout, ranks=2, delay=0.0):
-        launch = Launch(self, ranks, *COMMANDS[phase], *layout)
+        launch = Launch(self, ranks, *(self.requests if w == "REQUESTS" else w for w in COMMANDS[phase]), *layout)
         launch.wait_until(phase)
         time.sleep(delay)
         self.assertTrue(launch.is_all_there(), launch.said.read_text())
@@ -126,7 +134,7 @@ class Watch(unittest.TestCase):
                 except Exception as error:  # of a thread, which unittest does not see
                     failures.append(f"{case}: {error}")
 
-        workers = [threading.Thread(target=work) for _ in range(3)]
+        workers = [threading.Thread(target=work) for _ in range(4)]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -134,20 +142,21 @@ class Watch(unittest.TestCase):
         self.assertFalse(failures, "\n".join(failures))
 
     def test_a_rank_that_dies_or_stops_is_named_and_ends_all(self):
-        kinds = itertools.product(COMMANDS, (signal.SIGKILL, signal.SIGSTOP), (0, 1), ((TENSOR, 2), (PIPELINE, 2)))
+        kinds = itertools.product(COMMANDS, (signal.SIGKILL, signal.SIGSTOP), (0, 1), (TENSOR, PIPELINE))
         cases = [dict(phase=phase, sign=sign, victim=victim, layout=layout) for phase, sign, victim, layout in kinds]
-        self.strike_all(cases if LONG else cases[::3])  # phases, signals, ranks and layouts in turn
+        # Every phase with a rank that is stopped and with one that is killed, ranks and layouts in turn.
+        self.strike_all(cases if LONG else [*cases[::5], cases[19]])
 
     @unittest.skipUnless(LONG, "the long tier")
     def test_at_random_moments_of_four_ranks(self):
         r = random.Random(20261122)
         self.strike_all(
-            dict(phase=r.choice(("opening", "opening", "writing")), sign=r.choice((signal.SIGKILL, signal.SIGSTOP)), victim=r.randrange(4),
-                 ranks=4, layout=(TENSOR, 2, PIPELINE, 2), delay=r.random() * 0.1) for _ in range(24))
+            dict(phase=r.choice(("opening", "opening", "writing", "loading")), sign=r.choice((signal.SIGKILL, signal.SIGSTOP)), victim=r.randrange(4),
+                 ranks=4, layout=TENSOR + PIPELINE, delay=r.random() * 0.1) for _ in range(24))
 
     @unittest.skipUnless(LONG, "the long tier")
     def test_a_launch_that_is_stopped_as_a_whole_goes_on(self):
-        launch = Launch(self, 2, *COMMANDS["idle"], TENSOR, 2)
+        launch = Launch(self, 2, *COMMANDS["idle"], *TENSOR)
         launch.wait_until("idle")
         for sign, seconds in ((signal.SIGSTOP, 8), (signal.SIGCONT, 8)):
             for pid in launch.ranks.values():
@@ -155,20 +164,24 @@ class Watch(unittest.TestCase):
                 time.sleep(1)
             time.sleep(seconds)
         self.assertTrue(launch.is_all_there(), launch.said.read_text())
-        launch.process.communicate(b'{"tokens": [1, 2, 3]}\n', timeout=60)
+        line = as_lines([{"prompt": [1, 2, 3], "max_tokens": 5, "seed": 4}])
+        launch.process.communicate(line, timeout=60)
         self.assertEqual((launch.process.returncode, launch.lines()), (0, []))
-        expected, _ = run("score", "--model", launch.model, "--input", "-", input=b'{"tokens": [1, 2, 3]}\n')
-        self.assertEqual(json.loads(launch.wrote.read_text())["tokens"], json.loads(expected)["tokens"])
+        expected, _ = run("generate", "--model", launch.model, "--requests", "-", input=line)
+        self.assertEqual(json.loads(launch.wrote.read_bytes()), json.loads(expected))
 
     def test_an_idle_rank_takes_no_core(self):
-        for layout in ((TENSOR, 2), (PIPELINE, 2)):
+        for layout in (TENSOR, PIPELINE):
             launch = Launch(self, 2, *COMMANDS["idle"], *layout)
             launch.wait_until("idle")
-            before = self.core_seconds(launch)
-            time.sleep(2)
-            after = self.core_seconds(launch)
-            for rank in (0, 1):
-                self.assertLess(after[rank] - before[rank], 0.02 * 2, f"rank {rank}, {layout}")
+            for last in (False, False, True):  # what else the machine does makes a look dearer, never cheaper
+                before = self.core_seconds(launch)
+                time.sleep(2)
+                after = self.core_seconds(launch)
+                taken = [(after[rank] - before[rank]) / 2 for rank in (0, 1)]
+                if max(taken) < 0.02:
+                    break
+                self.assertFalse(last, f"parts of a core that the ranks took: {taken}, {layout}")
             _, _ = launch.process.communicate(timeout=60)
             self.assertEqual((launch.process.returncode, launch.lines()), (0, []))
 
