@@ -107,6 +107,9 @@ struct bank_call {
     const struct hook_call *hook;
 };
 
+/* Scales the call's y by the vectors that the images have as this entry of a projection. */
+int bank_scale_rows(const struct bank_call *call, int projection, enum projection_entry entry);
+
 /* What a method says of an image: while it is planned, when nothing is copied; then again and again while it is made, a
  * bounded time each, each time from where the last one ended; and once to finish it. */
 enum maker_phase { MAKER_PLANS, MAKER_COPIES, MAKER_FINISHES };

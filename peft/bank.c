@@ -21,6 +21,21 @@ int64_t bank_first_column(const struct peft_bank *bank, const struct model_proje
     return peft_is_row(projection) ? projection->first : projection->first / bank->rank->grid.tensor;
 }
 
+int bank_scale_rows(const struct bank_call *call, int projection, enum projection_entry entry) {
+    const struct hook_call *hook = call->hook;
+    struct group_scale a = {.count = call->list->count,
+                            .segments = call->list->segments,
+                            .entry = bank_projection_entry(call->bank, call->site->layer, projection, entry),
+                            .rows = hook->rows,
+                            .x = hook->y,
+                            .ldx = hook->out,
+                            .x_type = hook->y_dtype,
+                            .y = hook->y,
+                            .ldy = hook->out,
+                            .y_type = hook->y_dtype};
+    return rank_run(hook->rank, PHASE_NORM, group_scale, &a);
+}
+
 /* ---- the hooks ---- */
 
 static bool is_active(const void *self) {

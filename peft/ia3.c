@@ -296,21 +296,6 @@ static int make_image(struct image_maker *maker) {
     return status;
 }
 
-static int scale_rows(const struct bank_call *call, int projection, enum projection_entry entry) {
-    const struct hook_call *hook = call->hook;
-    struct group_scale a = {.count = call->list->count,
-                            .segments = call->list->segments,
-                            .entry = bank_projection_entry(call->bank, call->site->layer, projection, entry),
-                            .rows = hook->rows,
-                            .x = hook->y,
-                            .ldx = hook->out,
-                            .x_type = hook->y_dtype,
-                            .y = hook->y,
-                            .ldy = hook->out,
-                            .y_type = hook->y_dtype};
-    return rank_run(hook->rank, PHASE_NORM, group_scale, &a);
-}
-
 /* Where the rows that are scaled at a projection's input stand: their inputs, the differences, and the products. */
 struct inputs {
     char *x, *difference;
@@ -399,10 +384,10 @@ static int batched(const struct bank_call *call) {
     for (int p = 0; p < bank->family->projection_count && !status; p++) {
         const struct model_projection *projection = &bank->projections[p];
         if (is_after && has_place_for_input(projection))
-            status = scale_rows(call, p, ENTRY_INPUT);
+            status = bank_scale_rows(call, p, ENTRY_INPUT);
         if (is_after || projection->place != call->site->place)
             continue;
-        status = scale_rows(call, p, ENTRY_OUTPUT);
+        status = bank_scale_rows(call, p, ENTRY_OUTPUT);
         bool has_inputs = !has_place_for_input(projection) && scales_input(call, p);
         for (int64_t first = 0; has_inputs && first < call->list->total && !status; first += most) {
             int64_t left = call->list->total - first;

@@ -110,18 +110,8 @@ int lora_batched(const struct bank_call *call) {
             continue;
         for (int64_t first = 0; first < hook->rows && !status; first += most)
             status = multiply(call, p, first, hook->rows - first < most ? hook->rows - first : most);
-        struct group_scale scale = {.count = call->list->count,
-                                    .segments = call->list->segments,
-                                    .entry = bank_projection_entry(bank, call->site->layer, p, ENTRY_OUTPUT),
-                                    .rows = hook->rows,
-                                    .x = hook->y,
-                                    .ldx = hook->out,
-                                    .x_type = hook->y_dtype,
-                                    .y = hook->y,
-                                    .ldy = hook->out,
-                                    .y_type = hook->y_dtype};
         if (!status && has_ratios(call->list))
-            status = rank_run(hook->rank, PHASE_NORM, group_scale, &scale);
+            status = bank_scale_rows(call, p, ENTRY_OUTPUT);
     }
     return status;
 }

@@ -12,7 +12,7 @@ struct adapters;
 
 enum adapter_state { ADAPTER_KNOWN, ADAPTER_RESIDENT, ADAPTER_EVICTED };
 
-/* What a name stands for now. Texts live until the next call. */
+/* What a name stands for now. Its strings live until the next call. */
 struct adapter_view {
     const char *name, *directory;
     enum adapter_state state; /* known: never loaded so far */

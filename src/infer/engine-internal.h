@@ -104,6 +104,10 @@ struct engine {
 static inline bool engine_is_leader(const struct engine *engine) {
     return !engine->holders || engine->holders->rank == 0;
 }
+/* Pages that so many tokens of a sequence fill. */
+static inline int64_t engine_pages_of(int64_t tokens) {
+    return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
 /* Steps that may be under way at once: one a stage. */
 static inline int engine_flights(const struct engine *engine) {
     return engine_depth(engine) + 1;
@@ -131,7 +135,6 @@ int engine_forget_image(struct engine *engine, int image);
 /* run.c */
 /* The results of a step as a block: sets the arrays' places in it. */
 struct results_block results_at(void *block, int64_t wanted);
-size_t results_bytes(int64_t wanted, bool has_top);
 /* Runs a plan of a step on this rank. */
 int engine_run_plan(struct engine *engine, const struct plan *plan);
 

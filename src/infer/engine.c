@@ -109,7 +109,7 @@ static void place_leader(struct engine *engine, struct arena *arena) {
     engine->flights = take(arena, engine_flights(engine), sizeof *engine->flights);
     for (int i = 0; i < engine_flights(engine); i++) {
         int32_t *rows = take(arena, o->max_logit_rows, sizeof *rows);
-        void *results = take(arena, (int64_t)results_bytes(o->max_logit_rows, true), 1);
+        void *results = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
         if (engine->flights)
             engine->flights[i] = (struct flight){.result_row = rows, .results = results};
     }
@@ -123,7 +123,7 @@ static void place_arrays(struct engine *engine, struct arena *arena) {
     if (engine_is_leader(engine))
         place_leader(engine, arena);
     else
-        engine->made.token = take(arena, (int64_t)results_bytes(o->max_logit_rows, true), 1);
+        engine->made.token = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
 }
 
 static struct plan_counts count_most(const struct engine *engine) {
@@ -154,16 +154,12 @@ static int allocate_host(struct engine *engine) {
 
 /* ---- the cache ---- */
 
-static int64_t pages_of(int64_t tokens) {
-    return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
-}
-
 /* What this rank can have, of what all sequences fill at most. */
 static int64_t count_pages(const struct engine *engine) {
     const struct engine_options *o = &engine->options;
     int64_t most = o->max_sequences * engine->max_pages, pages = most;
     if (o->cache_tokens)
-        pages = pages_of(o->cache_tokens);
+        pages = engine_pages_of(o->cache_tokens);
     if (o->cache_bytes)
         pages = (int64_t)(o->cache_bytes / model_kv_bytes(engine->model, 1));
     return pages < most ? pages : most;
@@ -273,7 +269,7 @@ static int open_on(struct engine *engine, const struct pretrained *base) {
                                                    : DTYPE_F32;
     int64_t positions = base->config.max_position_embeddings;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
-    engine->max_pages = pages_of(positions);
+    engine->max_pages = engine_pages_of(positions);
     engine->max_changes = drawing * (positions + ENGINE_MAX_BIASES);
     int status = open_model(engine, &base->config, dtype);
     if (!status)

@@ -76,7 +76,7 @@ int engine_send_plan(struct engine *engine, const struct plan *plan) {
 
 int engine_expect_results(struct engine *engine, struct flight *flight) {
     int from = (engine->rank.grid.pipeline - 1) * engine->rank.grid.tensor;
-    struct comm_data data = data_of(NULL, flight->results, results_bytes(flight->wanted, flight->has_top));
+    struct comm_data data = data_of(NULL, flight->results, model_results_bytes(flight->wanted, flight->has_top));
     return comm_receive_start(engine->holders, &data, from, &flight->arriving);
 }
 
@@ -93,7 +93,7 @@ int engine_end(struct engine *engine) {
 
 static int send_results(struct engine *engine, const struct plan *plan) {
     int64_t wanted = plan->header.counts.logit_rows;
-    struct comm_data data = data_of(engine->made.token, NULL, results_bytes(wanted, plan->header.has_top));
+    struct comm_data data = data_of(engine->made.token, NULL, model_results_bytes(wanted, plan->header.has_top));
     return wanted && engine_makes_results(engine) ? comm_send(engine->holders, &data, 0) : STATUS_OK;
 }
 

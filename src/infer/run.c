@@ -1,11 +1,6 @@
 /* A plan on one rank: page table, prefixes, and the rows through the model. */
 #include "engine-internal.h"
 
-size_t results_bytes(int64_t wanted, bool has_top) {
-    return (size_t)wanted *
-           (sizeof(int32_t) + 2 * sizeof(float) + (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
-}
-
 struct results_block results_at(void *block, int64_t wanted) {
     struct results_block results = {.token = block};
     results.logprob = (float *)(results.token + wanted);

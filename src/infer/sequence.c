@@ -48,7 +48,7 @@ int engine_sequence_new(struct engine *engine) {
 
 void engine_sequence_close(struct engine *engine, int number) {
     struct sequence *sequence = &engine->sequences[number];
-    for (int64_t i = (sequence->length + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - 1; i >= 0; i--)
+    for (int64_t i = engine_pages_of(sequence->length) - 1; i >= 0; i--)
         kv_pool_release(&engine->pool, sequence->pages[i]);
     sequence->is_used = false;
     sequence->length = 0;
@@ -62,13 +62,9 @@ int64_t engine_pages_available(const struct engine *engine) {
     return kv_pool_available(&engine->pool);
 }
 
-static int64_t pages_of(int64_t tokens) {
-    return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
-}
-
 int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t rows) {
     int64_t length = engine->sequences[sequence].length;
-    return pages_of(length + rows) - pages_of(length);
+    return engine_pages_of(length + rows) - engine_pages_of(length);
 }
 
 int64_t engine_pages(const struct engine *engine) {

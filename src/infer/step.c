@@ -223,7 +223,7 @@ static void add_pages(struct engine *engine, const struct engine_row *rows, int6
     struct plan *plan = &engine->built;
     for (int64_t i = 0; i < count; i++) {
         struct sequence *sequence = &engine->sequences[rows[i].sequence];
-        int64_t pages = (sequence->length + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+        int64_t pages = engine_pages_of(sequence->length);
         for (; sequence->told < pages; sequence->told++)
             plan->pages[plan->header.counts.pages++] =
                 (struct plan_page){rows[i].sequence, (int32_t)sequence->told, sequence->pages[sequence->told]};

@@ -220,12 +220,6 @@ bool model_keeps(const struct model *model, const struct model_chunk *chunk, int
 void model_place_activations(struct model *model, struct arena *arena);
 /* Bytes of the blocks that a pass or a step uploads into. */
 size_t model_upload_bytes(const struct model *model);
-/* Bytes of what so many rows of a step give: the token drawn, its log-probability, the loss of the label; where asked
- * for the likeliest tokens and their log-probabilities. */
-static inline size_t model_results_bytes(int64_t rows, bool has_top) {
-    return (size_t)rows *
-           (sizeof(int32_t) + 2 * sizeof(float) + (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
-}
 /* The row stride of logits of so many tokens. */
 static inline int64_t model_vocab_stride(int64_t tokens) {
     return (tokens + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;

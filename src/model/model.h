@@ -200,6 +200,13 @@ struct model_step_result {
     float *top_logprob;
 };
 
+/* Bytes of what so many rows of a step give: the token drawn, its log-probability, the loss of the label; where asked
+ * for the likeliest tokens and their log-probabilities. */
+static inline size_t model_results_bytes(int64_t rows, bool has_top) {
+    return (size_t)rows *
+           (sizeof(int32_t) + 2 * sizeof(float) + (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
+}
+
 /* KV cache of this rank's layers and heads: one block, which the caller allocates on the device, [layers][page_count]
  * pages. */
 struct model_kv {
