@@ -295,10 +295,48 @@ static void ranks_swap_together(void **state) {
     check_swaps((struct rank_grid){1, 1, 1, 1, 3}, PRECISION_FP32, 8 << 20);
 }
 
+/* Memory for one of two: the pinned one stays, the other has no room; unpinned it goes for the other. */
+static void pinned_adapters_stay(void **state) {
+    (void)state;
+    struct engine *engine;
+    struct adapters *adapters;
+    struct adapter_view view;
+    struct engine_options options = {.device = test_device(),
+                                     .model = base_directory(),
+                                     .precision = PRECISION_FP32,
+                                     .threads = 1,
+                                     .max_rows = 8,
+                                     .max_logit_rows = 8,
+                                     .max_sequences = 1,
+                                     .adapter_memory = 1 << 20};
+    test_ok(engine_open(&options, &engine));
+    test_ok(adapters_open(engine, &adapters));
+    mixed_add_all(adapters);
+    test_ok(adapters_load(adapters, "lora", false));
+    assert_true(adapters_find(adapters, "lora", &view));
+    options.adapter_memory = view.bytes * 3 / 2; /* both have the same shape */
+    adapters_close(adapters);
+    engine_close(engine);
+    test_ok(engine_open(&options, &engine));
+    test_ok(adapters_open(engine, &adapters));
+    mixed_add_all(adapters);
+    test_ok(adapters_load(adapters, "lora", true));
+    assert_true(adapters_find(adapters, "lora", &view) && view.is_pinned && view.state == ADAPTER_RESIDENT);
+    test_fails(adapters_load(adapters, "rslora", false), STATUS_UNSUPPORTED, "give adapters more memory");
+    assert_true(adapters_find(adapters, "lora", &view) && view.state == ADAPTER_RESIDENT);
+    test_ok(adapters_load(adapters, "lora", false));
+    test_ok(adapters_load(adapters, "rslora", false));
+    assert_true(adapters_find(adapters, "lora", &view) && view.state == ADAPTER_EVICTED && view.generation == 1);
+    assert_int_equal(strlen(view.digest), 64);
+    adapters_close(adapters);
+    engine_close(engine);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_end_on_the_generation_that_they_began_with),
         cmocka_unit_test(more_adapters_than_fit_take_turns),
+        cmocka_unit_test(pinned_adapters_stay),
         cmocka_unit_test(ranks_swap_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
