@@ -347,6 +347,12 @@ static int swap(struct bank *bank, struct engine_load *load, struct swaps *swaps
         if (!status)
             status = engine_load_step(load);
     }
+    while (swaps->is_under_way && !status) { /* the last one, outside of all windows */
+        bool is_done;
+        status = adapters_continue(bank->adapters, &is_done);
+        swaps->is_under_way = !is_done;
+        swaps->count += is_done;
+    }
     return status;
 }
 
