@@ -81,8 +81,8 @@ int LEVEL(attention_check_workspace)(const struct exec *exec, size_t needed, con
 struct chunk {
     const float *key[CHUNK_PANELS];
     const float *value[CHUNK_PANELS];
-    int64_t value_step; /* units from one group of keys to the next */
-    int64_t ahead;      /* units from these keys and values to those that come next, which one row fetches; or 0 */
+    int64_t value_step;       /* units from one group of keys to the next */
+    const struct chunk *next; /* has all panels, which a tile of one row fetches meanwhile; or NULL */
 };
 
 /* scores[r][j] = a's row r times key j, for rows 0 .. rows-1 (one, or a multiple of SIMD_ROWS) and at least the keys
@@ -91,9 +91,9 @@ struct score_product {
     const struct head_shape *shape;
     const float *a; /* [rows][a_row] units */
     int64_t a_row;
-    const float *const *key; /* the chunk's panels */
-    int64_t ahead;           /* as in the chunk */
-    float *scores;           /* [rows][CHUNK_KEYS] */
+    const float *const *key;      /* the chunk's panels */
+    const float *const *next_key; /* of the next chunk, or the same; for one row */
+    float *scores;                /* [rows][CHUNK_KEYS] */
     int rows;
     const int *visible; /* [rows] 0 .. CHUNK_KEYS */
 };

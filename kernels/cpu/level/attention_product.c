@@ -11,7 +11,8 @@ struct run {
     const float *b[WIDEST];
     int64_t b_step;
     int64_t steps;
-    int64_t ahead; /* of b, fetched with one row: such a product waits for the memory alone */
+    const float
+        *next[WIDEST]; /* what is fetched as b is read, with one row: such a product waits for the memory alone */
 };
 
 ATTENTION_INLINE void run_block(bool pairs, int rows, int wide, vfloat sum[][WIDEST], const struct run *run) {
@@ -22,7 +23,7 @@ ATTENTION_INLINE void run_block(bool pairs, int rows, int wide, vfloat sum[][WID
         for (int n = 0; n < wide; n++) {
             b[n] = simd_load(run->b[n] + k * run->b_step);
             if (rows == 1)
-                __builtin_prefetch(run->b[n] + k * run->b_step + run->ahead, 0, 2);
+                __builtin_prefetch(run->next[n] + k * run->b_step, 0, 3);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
@@ -46,16 +47,13 @@ ATTENTION_INLINE void store_block(int rows, int wide, vfloat sum[][WIDEST], floa
 
 ATTENTION_INLINE void score_block(bool pairs, int rows, int wide, const struct score_product *p, int row, int vector) {
     vfloat sum[SIMD_ROWS][WIDEST];
-    struct run run = {.a = p->a + row * p->a_row,
-                      .a_row = p->a_row,
-                      .a_step = 1,
-                      .b_step = PANEL_KEYS,
-                      .steps = p->shape->depth,
-                      .ahead = p->ahead};
+    struct run run = {
+        .a = p->a + row * p->a_row, .a_row = p->a_row, .a_step = 1, .b_step = PANEL_KEYS, .steps = p->shape->depth};
 #pragma GCC unroll 4
     for (int n = 0; n < wide; n++) {
         int key = (vector + n) * SIMD_LANES;
         run.b[n] = p->key[key / PANEL_KEYS] + key % PANEL_KEYS;
+        run.next[n] = rows == 1 ? p->next_key[key / PANEL_KEYS] + key % PANEL_KEYS : NULL;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
@@ -109,6 +107,7 @@ void LEVEL(attention_scores)(const struct score_product *p) {
 ATTENTION_INLINE void value_block(bool pairs, int rows, int wide, const struct value_product *p, int row, int vector,
                                   int keys) {
     const int group = pairs ? 2 : 1;
+    const struct chunk *next = p->chunk->next ? p->chunk->next : p->chunk;
     vfloat sum[SIMD_ROWS][WIDEST];
     float *c = p->sums + (int64_t)row * p->shape->width + vector * SIMD_LANES;
 #pragma GCC unroll 8
@@ -116,17 +115,16 @@ ATTENTION_INLINE void value_block(bool pairs, int rows, int wide, const struct v
 #pragma GCC unroll 4
         for (int n = 0; n < wide; n++)
             sum[r][n] = simd_load(c + r * (int64_t)p->shape->width + n * SIMD_LANES) * simd_set(p->rescale[row + r]);
-    struct run run = {.a = p->weights + row * CHUNK_KEYS,
-                      .a_row = CHUNK_KEYS,
-                      .a_step = 1,
-                      .b_step = p->chunk->value_step,
-                      .ahead = p->chunk->ahead};
+    struct run run = {
+        .a = p->weights + row * CHUNK_KEYS, .a_row = CHUNK_KEYS, .a_step = 1, .b_step = p->chunk->value_step};
     for (int panel = 0; panel * PANEL_KEYS < keys; panel++) {
         int left = keys - panel * PANEL_KEYS;
         run.steps = (left < PANEL_KEYS ? left : PANEL_KEYS) / group;
 #pragma GCC unroll 4
-        for (int n = 0; n < wide; n++)
+        for (int n = 0; n < wide; n++) {
             run.b[n] = p->chunk->value[panel] + (vector + n) * SIMD_LANES;
+            run.next[n] = next->value[panel] + (vector + n) * SIMD_LANES;
+        }
         run_block(pairs, rows, wide, sum, &run);
         run.a += PANEL_KEYS / group;
     }

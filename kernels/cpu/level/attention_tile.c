@@ -73,7 +73,7 @@ void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *ch
                              .a = tile->queries,
                              .a_row = tile->shape->depth,
                              .key = chunk->key,
-                             .ahead = chunk->ahead,
+                             .next_key = chunk->next ? chunk->next->key : chunk->key,
                              .scores = tile->scores,
                              .rows = tile->rows,
                              .visible = visible});

@@ -3,7 +3,7 @@
  * the level's and its rows whole vectors, else it is copied first.
  *
  * Tiles of few rows read at the speed of the memory, which likes long runs: there the heads of a thread, neighbours in
- * every page, take turns at each chunk. */
+ * every page, take turns at each chunk, and one row fetches the next head's, or the next pages', panels meanwhile. */
 #include "cpu/level/attention-internal.h"
 
 enum { FEW_ROWS = 8, MOST_UNITS = 16 };
@@ -23,7 +23,6 @@ struct paged_plan {
     int group, heads_at_once, head_pieces; /* query heads of a key/value head; of them in one unit; units of one */
     int units, units_at_once;
     bool keys_in_place, values_in_place;
-    int64_t ahead; /* floats from a head's keys or values in a page to the next one's; 0 where they are copied */
     int64_t row_pieces;
     int32_t *first_row; /* [row_pieces + 1] */
     char *scratch;      /* [threads][scratch_bytes] */
@@ -61,8 +60,6 @@ static struct paged_plan paged_plan(const struct paged_attention *a, int threads
     bool level_units = a->type == DTYPE_F32 || plan.shape.pairs;
     plan.keys_in_place = level_units && plan.shape.depth * plan.shape.group == a->head_size;
     plan.values_in_place = level_units && plan.shape.width == a->head_size;
-    if (plan.keys_in_place && plan.values_in_place)
-        plan.ahead = (int64_t)KV_PAGE_TOKENS * plan.shape.depth;
     plan.group = a->heads / a->kv_heads;
     plan.heads_at_once = plan.group < TILE_ROWS ? plan.group : TILE_ROWS;
     plan.head_pieces = (plan.group + plan.heads_at_once - 1) / plan.heads_at_once;
@@ -206,22 +203,27 @@ static void unit_begin(const struct unit_work *w, int unit, struct query_tile *t
     LEVEL(attention_tile_begin)(tile);
 }
 
-/* `has_next`: the next unit follows with the same pages, in which its head lies behind this one's. */
-static void unit_chunk(const struct unit_work *w, int unit, bool has_next, struct query_tile *tile, int64_t first_page,
-                       int pages) {
+/* Panels of the pages from first_page on, as many as the row `seen` - 1 needs; the others are the first one again. */
+static void find_chunk(const struct unit_work *w, int unit, int64_t first_page, int64_t seen, struct chunk *chunk) {
+    int kv_head = unit / w->plan->head_pieces;
+    int pages = clamp_int64((seen + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - first_page, 1, CHUNK_PANELS);
+    *chunk = (struct chunk){.value_step = w->plan->shape.width};
+    for (int p = 0; p < CHUNK_PANELS; p++) {
+        chunk->key[p] = p < pages ? key_panel(w, page_keys(w, kv_head, first_page + p), p) : chunk->key[0];
+        chunk->value[p] = p < pages ? value_panel(w, page_values(w, kv_head, first_page + p), p) : chunk->value[0];
+    }
+}
+
+static void unit_chunk(const struct unit_work *w, int unit, struct query_tile *tile, int64_t first_page,
+                       const struct chunk *chunk) {
     const struct paged_attention *a = w->plan->a;
-    int kv_head = unit / w->plan->head_pieces, heads = unit_heads(w->plan, unit), visible[TILE_ROWS];
+    int heads = unit_heads(w->plan, unit), visible[TILE_ROWS];
     int rows = (int)(w->end - w->first) * heads;
     for (int r = 0; r < tile->rows; r++) {
         int64_t row = w->first + (r < rows ? r : rows - 1) / heads;
         visible[r] = clamp_int64(a->position[row] + 1 - first_page * KV_PAGE_TOKENS, 0, CHUNK_KEYS);
     }
-    struct chunk chunk = {.value_step = w->plan->shape.width, .ahead = has_next ? w->plan->ahead : 0};
-    for (int p = 0; p < pages; p++) {
-        chunk.key[p] = key_panel(w, page_keys(w, kv_head, first_page + p), p);
-        chunk.value[p] = value_panel(w, page_values(w, kv_head, first_page + p), p);
-    }
-    LEVEL(attention_tile_chunk)(tile, &chunk, visible, NULL);
+    LEVEL(attention_tile_chunk)(tile, chunk, visible, NULL);
 }
 
 static void unit_end(const struct unit_work *w, int unit, const struct query_tile *tile) {
@@ -242,11 +244,21 @@ static void attend_units(const struct unit_work *w, int first, int end, struct q
         seen = a->position[i] + 1 > seen ? a->position[i] + 1 : seen;
     for (int unit = first; unit < end; unit++)
         unit_begin(w, unit, &tile[unit - first]);
-    for (int64_t page = 0; page * KV_PAGE_TOKENS < seen; page += CHUNK_PANELS) {
-        int pages = clamp_int64((seen + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - page, 0, CHUNK_PANELS);
-        for (int unit = first; unit < end; unit++)
-            unit_chunk(w, unit, unit + 1 < end, &tile[unit - first], page, pages);
-    }
+    struct chunk chunks[2];
+    bool is_in_place = w->plan->keys_in_place && w->plan->values_in_place;
+    int turn = 0;
+    for (int64_t page = 0; page * KV_PAGE_TOKENS < seen; page += CHUNK_PANELS)
+        for (int unit = first; unit < end; unit++, turn = !turn) {
+            struct chunk *chunk = &chunks[turn], *next = &chunks[!turn];
+            int64_t next_page = unit + 1 < end ? page : page + CHUNK_PANELS;
+            if (!is_in_place || (page == 0 && unit == first))
+                find_chunk(w, unit, page, seen, chunk);
+            if (is_in_place && next_page * KV_PAGE_TOKENS < seen) {
+                find_chunk(w, unit + 1 < end ? unit + 1 : first, next_page, seen, next);
+                chunk->next = next;
+            }
+            unit_chunk(w, unit, &tile[unit - first], page, chunk);
+        }
     for (int unit = first; unit < end; unit++)
         unit_end(w, unit, &tile[unit - first]);
 }
