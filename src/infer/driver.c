@@ -37,6 +37,12 @@ static double now(void *self) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+/* What attending to one more row costs a row, beside its products with the weights; the head is for few rows. */
+static double row_growth(const struct model_config *config) {
+    double weights = model_flops_per_token(config, 0);
+    return (model_flops_per_token(config, 2) - weights) / (weights - model_head_flops_per_token(config));
+}
+
 int engine_open_scheduler(struct engine *engine, const struct scheduler_options *options,
                           struct scheduler **scheduler) {
     struct scheduler_engine calls = {.self = engine,
@@ -55,6 +61,7 @@ int engine_open_scheduler(struct engine *engine, const struct scheduler_options 
     own.page_tokens = KV_PAGE_TOKENS;
     own.pages = engine_pages(engine);
     own.vocab = engine_config(engine)->vocab_size;
+    own.row_growth = row_growth(engine_config(engine));
     own.depth = options->depth && options->depth < engine_depth(engine) ? options->depth : engine_depth(engine);
     return scheduler_open(&calls, &own, scheduler);
 }

@@ -32,15 +32,17 @@ enum { COST_BUCKETS = 32 };
 struct step_cost {
     int64_t max_decode;
     double *decode;       /* [max_decode + 1] a step of so many decode rows alone; 0: not known */
-    double seconds, rows; /* sums over the prefill rows of late, older ones counting less */
+    double seconds, work; /* sums over the prefill rows of late, older ones counting less */
     int32_t
         mixed[COST_BUCKETS]; /* steps with prefill since one without, by the logarithm of the decode rows; -1: never */
 };
 int step_cost_open(struct step_cost *cost, int64_t max_decode);
 void step_cost_close(struct step_cost *cost);
-void step_cost_learn(struct step_cost *cost, int64_t decode_rows, int64_t prefill_rows, double seconds);
+/* `work` of the prefill rows, in rows with nothing before them. */
+void step_cost_learn(struct step_cost *cost, int64_t decode_rows, int64_t prefill_rows, double work, double seconds);
 /* Of no rows: what any step costs. 0: not known. */
 double step_cost_decode(const struct step_cost *cost, int64_t rows);
+/* Of a row with nothing before it. */
 double step_cost_prefill_row(const struct step_cost *cost);
 /* Whether a step of so many decode rows has to be measured without prefill: nearly as many were never, or not of late.
  */
@@ -125,6 +127,7 @@ struct step_text {
 struct step {
     struct step_text *text; /* [max_sequences] */
     int64_t text_count, rows, logit_rows, decode_rows;
+    double prefill_work; /* of the other rows, in rows with nothing before them */
     double submitted_at;
 };
 

@@ -130,7 +130,7 @@ static int collect(struct scheduler *s) {
     double now = s->engine.now(s->engine.self);
     double began = step->submitted_at > s->collected_at ? step->submitted_at : s->collected_at;
     s->collected_at = now;
-    step_cost_learn(&s->cost, step->decode_rows, step->rows - step->decode_rows, now - began);
+    step_cost_learn(&s->cost, step->decode_rows, step->rows - step->decode_rows, step->prefill_work, now - began);
     s->first = (s->first + 1) % s->options.depth;
     s->under_way--;
     for (int64_t i = 0; i < step->text_count; i++)

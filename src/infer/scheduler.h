@@ -128,6 +128,7 @@ struct scheduler_options {
     int64_t max_queued_tokens;    /* of prompts that are not prefilled; 0: any number */
     int depth;                    /* steps under way at once, 1 .. SCHEDULER_MAX_DEPTH */
     double prefill_stretch;       /* at least 1; 0: chunks as long as a step has rows */
+    double row_growth;            /* part of itself by which a prefill row costs more for each row before it */
     double in_weight, out_weight; /* virtual cost of a row prefilled for the first time and not cached, and of a token
                                      written; both 0: 1 and 2 */
 };
@@ -137,7 +138,7 @@ struct scheduler_stats {
     int64_t waiting, running;                              /* texts */
     int64_t queued_tokens;                                 /* of prompts that are not prefilled */
     int64_t steps, decode_rows, prefill_rows, preemptions; /* since the opening */
-    double prefill_row_seconds;                            /* 0: not known yet */
+    double prefill_row_seconds;                            /* with no row before it; 0: not known yet */
 };
 
 struct scheduler;

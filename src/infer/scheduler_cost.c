@@ -1,5 +1,6 @@
 /* What steps cost, learned from their times. A decode step is known by its number of rows; a prefill row is what a step
- * with some of them lasted longer than one without, as an average over the rows of late. */
+ * with some of them lasted longer than one without, as an average over the rows of late; by so much more as a row with
+ * others before it attends to more. */
 #include "scheduler-internal.h"
 
 #include <math.h>
@@ -44,20 +45,20 @@ static void learn_decode(struct step_cost *cost, int64_t rows, double seconds) {
     cost->mixed[bucket_of(rows)] = is_expected ? 0 : OLD - OLD_SOON;
 }
 
-static void learn_prefill(struct step_cost *cost, int64_t rows, double seconds) {
+static void learn_prefill(struct step_cost *cost, double work, double seconds) {
     cost->seconds = kept_part * cost->seconds + seconds;
-    cost->rows = kept_part * cost->rows + (double)rows;
+    cost->work = kept_part * cost->work + work;
 }
 
-void step_cost_learn(struct step_cost *cost, int64_t decode_rows, int64_t prefill_rows, double seconds) {
+void step_cost_learn(struct step_cost *cost, int64_t decode_rows, int64_t prefill_rows, double work, double seconds) {
     if (prefill_rows == 0) {
         learn_decode(cost, decode_rows, seconds);
         return;
     }
     double alone = step_cost_decode(cost, decode_rows);
     int32_t *mixed = &cost->mixed[bucket_of(decode_rows)];
-    if (decode_rows ? alone > 0 : prefill_rows >= FEW_ROWS || cost->rows == 0)
-        learn_prefill(cost, prefill_rows, seconds - alone);
+    if (decode_rows ? alone > 0 : prefill_rows >= FEW_ROWS || cost->work == 0)
+        learn_prefill(cost, work, seconds - alone);
     if (decode_rows && *mixed >= 0)
         ++*mixed;
 }
@@ -72,8 +73,8 @@ double step_cost_decode(const struct step_cost *cost, int64_t rows) {
 }
 
 double step_cost_prefill_row(const struct step_cost *cost) {
-    if (cost->rows == 0)
+    if (cost->work == 0)
         return 0;
-    double row = cost->seconds / cost->rows;
+    double row = cost->seconds / cost->work;
     return row > 1e-9 ? row : 1e-9; /* hidden behind the decode rows, but known */
 }

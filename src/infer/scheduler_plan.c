@@ -283,24 +283,43 @@ static int start_urgent(struct scheduler *s) {
     return is_urgent ? start(s, waiting) : 0;
 }
 
-/* How many prefill rows the step may have beside its decode rows. */
-static int64_t prefill_budget(const struct scheduler *s, const struct step *step, int64_t written) {
+/* The work of rows behind others, in rows with nothing before them. */
+static double prefill_work(const struct scheduler *s, int64_t before, int64_t rows) {
+    double n = (double)rows;
+    return n + s->options.row_growth * n * ((double)before + (n - 1) / 2);
+}
+
+/* The most rows behind `before` whose work is no more, at least one. */
+static int64_t rows_of_work(const struct scheduler *s, int64_t before, int64_t most, double work) {
+    int64_t low = 1, high = most;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (prefill_work(s, before, middle) <= work)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* How much work of prefill the step may have beside its decode rows, in rows with nothing before them. */
+static double prefill_budget(const struct scheduler *s, const struct step *step, int64_t written) {
     const struct scheduler_options *o = &s->options;
-    int64_t rows = o->max_rows - step->rows, group = (written + o->depth - 1) / o->depth;
-    if (!rows || !written || o->prefill_stretch == 0)
-        return rows;
+    int64_t group = (written + o->depth - 1) / o->depth;
+    if (!written || o->prefill_stretch == 0)
+        return INFINITY;
     if (step->decode_rows && step_cost_is_old(&s->cost, step->decode_rows))
         return 0;
     double row = step_cost_prefill_row(&s->cost), decode = step_cost_decode(&s->cost, group);
     double alone = step_cost_decode(&s->cost, step->decode_rows);
-    double fit = row > 0 && decode > 0 ? floor((o->prefill_stretch * decode - alone) / row) : (double)o->page_tokens;
-    return fit < 1 ? 1 : fit < (double)rows ? (int64_t)fit : rows;
+    double fit = row > 0 && decode > 0 ? (o->prefill_stretch * decode - alone) / row : (double)o->page_tokens;
+    return fit < 1 ? 1 : fit;
 }
 
 /* Texts that are begun go on before others begin, but for those of higher priority. */
-static int plan_prefill(struct scheduler *s, struct step *step, int64_t budget) {
+static int plan_prefill(struct scheduler *s, struct step *step, double budget) {
     bool is_full = false;
-    while (budget > 0) {
+    while (budget >= 1 && step->rows < s->options.max_rows) {
         struct text *text = next_to_prefill(s, step), *waiting = is_full ? NULL : next_to_start(s);
         if (waiting && (!text || has_lower_priority(text, waiting))) {
             int started = start(s, waiting);
@@ -313,11 +332,14 @@ static int plan_prefill(struct scheduler *s, struct step *step, int64_t budget) 
         }
         if (!text)
             break;
-        int64_t left = text_goal(text) - text->submitted;
-        int64_t rows = add_rows(s, step, text, left < budget ? left : budget);
+        int64_t left = text_goal(text) - text->submitted, room = s->options.max_rows - step->rows;
+        int64_t before = text->submitted;
+        int64_t rows = add_rows(s, step, text, rows_of_work(s, before, left < room ? left : room, budget));
         if (rows == 0)
             break;
-        budget -= rows;
+        double work = prefill_work(s, before, rows);
+        step->prefill_work += work;
+        budget -= work;
     }
     return STATUS_OK;
 }

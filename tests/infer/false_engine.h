@@ -61,13 +61,15 @@ struct false_engine {
     int first, under_way;
     double clock;
     double step_seconds, decode_row_seconds, prefill_row_seconds; /* what a step costs */
-    int64_t fails_at;                                             /* the step whose collect fails; 0: none */
+    double row_growth; /* part of itself by which a prefill row costs more for each row before it */
+    int64_t fails_at;  /* the step whose collect fails; 0: none */
     int64_t fails_submit_at, bad_logits_at;
     int64_t steps, draws;
     /* Of the last step that was submitted, and the most at once. */
     int64_t last_rows, last_decode_rows, last_prefill_rows, open_sequences, most_sequences, most_rows;
     double last_seconds; /* of the last step that was collected */
     int64_t collected_decode_rows, collected_prefill_rows;
+    double collected_prefill_work; /* in rows with nothing before them */
     int32_t top_token[FALSE_ROWS][FALSE_TOP];
     float top_logprob[FALSE_ROWS][FALSE_TOP];
 };
@@ -268,6 +270,7 @@ static inline int false_collect(void *self, struct engine_result *results) {
     if (e->steps - e->under_way == e->fails_at)
         return status_fail(STATUS_PEER, "rank 3 has failed");
     e->collected_decode_rows = e->collected_prefill_rows = 0;
+    e->collected_prefill_work = 0;
     for (int64_t i = 0; i < step->count; i++) { /* all keys and values, then all rows look at them */
         struct false_row *row = &step->row[i];
         int64_t place = row->length - 1;
@@ -278,13 +281,15 @@ static inline int false_collect(void *self, struct engine_result *results) {
         bool is_first = i == 0 || row[-1].row.sequence != row->row.sequence;
         q->under_way -= is_last;
         q->draws &= !row->row.sampling;
-        *(is_first && is_last && row->row.sampling ? &e->collected_decode_rows : &e->collected_prefill_rows) += 1;
+        bool is_decode = is_first && is_last && row->row.sampling;
+        *(is_decode ? &e->collected_decode_rows : &e->collected_prefill_rows) += 1;
+        e->collected_prefill_work += is_decode ? 0 : 1 + e->row_growth * (double)place;
     }
     for (int64_t i = 0; i < step->count; i++)
         if (step->row[i].row.wants_logits)
             false_find_result(e, &step->row[i], i, &results[i]);
     e->last_seconds = e->step_seconds + e->decode_row_seconds * (double)e->collected_decode_rows +
-                      e->prefill_row_seconds * (double)e->collected_prefill_rows;
+                      e->prefill_row_seconds * e->collected_prefill_work;
     e->clock += e->last_seconds;
     return STATUS_OK;
 }

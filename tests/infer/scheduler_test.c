@@ -275,6 +275,7 @@ struct stretch {
     int changes_at;                           /* a step, 0: none */
     double step_seconds, prefill_row_seconds; /* then */
     int settles;                              /* steps that may be longer: at first, and after the change */
+    double row_growth;
 };
 
 static bool has_prompts_left(int prompts) {
@@ -286,8 +287,12 @@ static bool has_prompts_left(int prompts) {
 
 /* How much longer the longest step with prefill was than one without. */
 static double measure_stretch(const struct stretch *c) {
-    begin(&(struct scheduler_options){
-        .max_rows = 250, .prefill_stretch = c->limit, .max_sequences = 32, .depth = c->depth});
+    begin(&(struct scheduler_options){.max_rows = 250,
+                                      .prefill_stretch = c->limit,
+                                      .row_growth = c->row_growth,
+                                      .max_sequences = 32,
+                                      .depth = c->depth});
+    engine.row_growth = c->row_growth;
     engine.step_seconds = 0.010;
     engine.decode_row_seconds = 0.001;
     engine.prefill_row_seconds = 0.0006;
@@ -323,12 +328,14 @@ static double measure_stretch(const struct stretch *c) {
 static void steps_with_prefill_are_stretched_so_far_and_no_further(void **state) {
     (void)state;
     static const struct stretch cases[] = {
-        {2.5, 1, 4, false, 0, 0, 0, 2},
-        {2.5, 3, 4, false, 0, 0, 0, 6},
-        {2.5, 1, 4, true, 0, 0, 0, 6},
-        {2.5, 1, 4, false, 6, 0.010, 0.002, 12}, /* prefill becomes slower */
-        {2.5, 3, 4, false, 6, 0.010, 0.002, 18},
-        {2.5, 1, 13, false, 10, 0.004, 0.0006, 90}, /* texts become faster: after OLD steps that is seen */
+        {2.5, 1, 4, false, 0, 0, 0, 2, 0},
+        {2.5, 3, 4, false, 0, 0, 0, 6, 0},
+        {2.5, 1, 4, true, 0, 0, 0, 6, 0},
+        {2.5, 1, 4, false, 6, 0.010, 0.002, 12, 0}, /* prefill becomes slower */
+        {2.5, 3, 4, false, 6, 0.010, 0.002, 18, 0},
+        {2.5, 1, 13, false, 10, 0.004, 0.0006, 90, 0}, /* texts become faster: after OLD steps that is seen */
+        {2.5, 1, 4, false, 0, 0, 0, 2, 0.005},         /* the last rows of a prompt cost 2.5 times the first ones */
+        {2.5, 3, 4, false, 0, 0, 0, 6, 0.005},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double stretched = measure_stretch(&cases[i]);
