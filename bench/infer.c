@@ -14,6 +14,7 @@ enum { CONTEXT_COUNT = sizeof decode_contexts / sizeof *decode_contexts, FILL_RO
 struct decoded {
     int64_t steps; /* as far as the model's positions reach */
     double seconds;
+    struct bench_ceiling before, after; /* just around them: memory that others use changes within a run */
 };
 
 struct inference {
@@ -22,7 +23,6 @@ struct inference {
     struct engine_row *rows;
     struct engine_result *results;
     double *seconds;
-    struct bench_ceiling before, after;
     double total;      /* seconds of all measured steps */
     json_t *phases;    /* of what was measured first */
     int64_t row_count; /* of `rows` */
@@ -53,7 +53,11 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
     t->seconds = calloc((size_t)o->steps, sizeof *t->seconds);
     if (!status && (!t->rows || !t->results || !t->seconds))
         status = status_fail(STATUS_MEMORY, "out of memory");
-    return status ? status : bench_measure_ceiling(engine_rank(t->engine)->device, engine_dtype(t->engine), &t->before);
+    return status;
+}
+
+static int measure_ceiling(const struct inference *t, struct bench_ceiling *ceiling) {
+    return bench_measure_ceiling(engine_rank(t->engine)->device, engine_dtype(t->engine), ceiling);
 }
 
 static void close_inference(struct inference *t) {
@@ -131,9 +135,9 @@ static double prefill_flops(const struct inference *t) {
     return B * (T * (2 * (weight_count(c) - head) + 2 * (double)(c->num_layers * c->hidden_size) * T) + 2 * head);
 }
 
-static int finish_prefill(struct inference *t) {
+static int finish_prefill(struct inference *t, struct bench_ceiling both) {
     double step = bench_median(t->seconds, t->options->steps), flops = prefill_flops(t) / step;
-    double ceiling = bench_mean(t->before, t->after).gemm;
+    double ceiling = both.gemm;
     json_t *object = summary(t, "prefill", step, (double)(t->options->seq_length * t->options->micro_batch_size));
     json_object_set_new(object, "model_tflops", json_real(flops / 1e12));
     json_object_set_new(object, "ceiling", json_real(ceiling / 1e12));
@@ -143,8 +147,11 @@ static int finish_prefill(struct inference *t) {
 
 int bench_prefill(const struct bench_options *options) {
     struct inference t = {.options = options};
+    struct bench_ceiling before, after;
     int status = open_inference(&t, options->seq_length * options->micro_batch_size, options->micro_batch_size);
     double unused;
+    if (!status)
+        status = measure_ceiling(&t, &before);
     for (int i = 0; i < 2 && !status; i++)
         status = prefill_once(&t, &unused);
     if (!status)
@@ -158,9 +165,9 @@ int bench_prefill(const struct bench_options *options) {
     if (!status)
         status = end_measuring(&t, options->steps);
     if (!status)
-        status = bench_measure_ceiling(engine_rank(t.engine)->device, engine_dtype(t.engine), &t.after);
+        status = measure_ceiling(&t, &after);
     if (!status)
-        status = finish_prefill(&t);
+        status = finish_prefill(&t, bench_mean(before, after));
     close_inference(&t);
     return status;
 }
@@ -179,7 +186,8 @@ static double decode_bytes(const struct inference *t, int c) {
 }
 
 /* Time of a step at the ceilings: its bytes at the streaming read, or its operations at the GEMM ceiling. */
-static double decode_floor(const struct inference *t, int c, struct bench_ceiling ceiling) {
+static double decode_floor(const struct inference *t, int c) {
+    struct bench_ceiling ceiling = bench_mean(t->decoded[c].before, t->decoded[c].after);
     const struct model_config *config = engine_config(t->engine);
     double attention = 4 * (double)(config->num_layers * config->hidden_size) * decode_context(t, c);
     double flops = (double)t->options->micro_batch_size * (2 * weight_count(config) + attention);
@@ -187,17 +195,17 @@ static double decode_floor(const struct inference *t, int c, struct bench_ceilin
 }
 
 static int finish_decode(struct inference *t) {
-    struct bench_ceiling ceiling = bench_mean(t->before, t->after);
+    struct bench_ceiling ceiling = bench_mean(t->decoded[0].before, t->decoded[0].after);
     double B = (double)t->options->micro_batch_size, step = t->decoded[0].seconds;
     json_t *object = summary(t, "decode", step, B), *contexts = json_array();
     json_object_set_new(object, "bytes_per_s", json_real(decode_bytes(t, 0) / step));
     json_object_set_new(object, "ceiling", json_real(ceiling.read));
     json_object_set_new(object, "gemm_ceiling_tflops", json_real(ceiling.gemm / 1e12));
-    json_object_set_new(object, "floor_seconds", json_real(decode_floor(t, 0, ceiling)));
-    json_object_set_new(object, "ratio", json_real(decode_floor(t, 0, ceiling) / step));
+    json_object_set_new(object, "floor_seconds", json_real(decode_floor(t, 0)));
+    json_object_set_new(object, "ratio", json_real(decode_floor(t, 0) / step));
     for (int c = 0; c < CONTEXT_COUNT && t->decoded[c].steps; c++) {
         const struct decoded *decoded = &t->decoded[c];
-        double floor = decode_floor(t, c, ceiling);
+        double floor = decode_floor(t, c);
         json_array_append_new(contexts, json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "context",
                                                   (json_int_t)decode_contexts[c], "steps", (json_int_t)decoded->steps,
                                                   "seconds", decoded->seconds, "tokens_per_s", B / decoded->seconds,
@@ -232,6 +240,7 @@ static int fill_sequence(struct inference *t, int sequence, int64_t context) {
 static int decode_from(struct inference *t, int c) {
     int64_t context = decode_contexts[c], left = engine_config(t->engine)->max_position_embeddings - context;
     int64_t steps = t->options->steps < left ? t->options->steps : left;
+    struct decoded *decoded = &t->decoded[c];
     int first = 0, opened = 0, status = STATUS_OK;
     for (; opened < t->options->micro_batch_size && !status; opened++) {
         int sequence = engine_sequence_new(t->engine);
@@ -240,6 +249,8 @@ static int decode_from(struct inference *t, int c) {
         first = opened ? first : sequence;
         status = fill_sequence(t, sequence, context);
     }
+    if (!status)
+        status = measure_ceiling(t, &decoded->before);
     if (!status)
         status = begin_measuring(t);
     for (int64_t i = 0; i < steps && !status; i++) {
@@ -251,7 +262,9 @@ static int decode_from(struct inference *t, int c) {
     if (!status)
         status = end_measuring(t, steps);
     if (!status)
-        t->decoded[c] = (struct decoded){.steps = steps, .seconds = bench_median(t->seconds, steps)};
+        status = measure_ceiling(t, &decoded->after);
+    decoded->steps = steps;
+    decoded->seconds = bench_median(t->seconds, steps);
     return status;
 }
 
@@ -266,8 +279,6 @@ int bench_decode(const struct bench_options *options) {
                         (long long)options->steps, (long long)decode_contexts[0]);
     for (int c = 0; c < CONTEXT_COUNT && !status && decode_contexts[c] < positions; c++)
         status = decode_from(&t, c);
-    if (!status)
-        status = bench_measure_ceiling(engine_rank(t.engine)->device, engine_dtype(t.engine), &t.after);
     if (!status)
         status = finish_decode(&t);
     close_inference(&t);

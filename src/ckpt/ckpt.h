@@ -235,6 +235,8 @@ struct ckpt_saver;
 int ckpt_saver_open(const struct ckpt_save *save, bool is_background, struct ckpt_saver **saver);
 /* Bytes that it takes at a rank; of the arrays only prefix, type and only_trainable count. */
 int ckpt_saver_bytes(const struct ckpt_save *save, bool is_background, int ranks, int rank, size_t *bytes);
+/* Before the first save of a run that goes on: prunes what it left when it ended between a save and its pruning. */
+void ckpt_saver_prune(const struct ckpt_saver *saver);
 /* Ends a save that is under way: nothing of it stays. */
 void ckpt_saver_close(struct ckpt_saver *saver);
 /* Begins a save (after the one before it). When it returns, the arrays may change if the saver is a background one: a

@@ -159,6 +159,13 @@ int ckpt_saver_open(const struct ckpt_save *save, bool is_background, struct ckp
     return status ? status_wrap(status, "checkpoints cannot be saved") : STATUS_OK;
 }
 
+void ckpt_saver_prune(const struct ckpt_saver *saver) {
+    struct ckpt_save last = saver->save;
+    last.iteration = last.own_until;
+    if (last.own_until >= 0 && together_is_first(last.model.world))
+        save_prune(&last, saver->others, saver->other_count);
+}
+
 static int count_bytes(struct ckpt_saver *saver, int ranks, int rank, size_t *bytes) {
     int64_t buffers;
     int status = make_plans(saver);

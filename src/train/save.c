@@ -107,7 +107,11 @@ int train_saver_open(struct trainer *trainer) {
     save.model.world = trainer->world;
     save.model.config_text = saver->config_text;
     save.optimizer = optimizer;
-    return status ? status : ckpt_saver_open(&save, run->checkpoint.async_save, &saver->saver);
+    if (!status)
+        status = ckpt_saver_open(&save, run->checkpoint.async_save, &saver->saver);
+    if (!status && !run->train.skip_train)
+        ckpt_saver_prune(saver->saver);
+    return status;
 }
 
 void train_saver_close(struct trainer *trainer) {

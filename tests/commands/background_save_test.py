@@ -34,6 +34,17 @@ class Background(unittest.TestCase):
         run.run(**BESIDE, checkpoint__keep_last=2)
         self.assertEqual(run.checkpoints(), ["iter_0000018", "iter_0000020"])
 
+    def test_what_a_kill_left_unpruned_goes_when_the_run_goes_on(self):
+        """Also where there is nothing left to train. Without training nothing goes."""
+        run = Bounded()
+        run.run(**BESIDE, checkpoint__keep_last=3)
+        left = ["iter_0000015", "iter_0000018", "iter_0000020"]
+        self.assertEqual(run.checkpoints(), left)
+        run.run(**BESIDE, checkpoint__keep_last=2, train__skip_train="true")
+        self.assertEqual(run.checkpoints(), left)
+        run.run(**BESIDE, checkpoint__keep_last=2)
+        self.assertEqual(run.checkpoints(), left[1:])
+
     def test_files_of_bounded_size_come_back(self):
         run = Bounded()
         run.run("whole", model__hidden_size=256)

@@ -115,7 +115,8 @@ class Watch(unittest.TestCase):
         self.assertNotEqual(launch.process.wait(), 0)
         if sign == signal.SIGSTOP:
             self.assertGreater(seconds, 4)
-            self.assertEqual(launch.lines(), [f"rank {victim} has not been heard of for 5 s"], said)
+            # More than one rank says so where mpirun takes longer than they wait for it.
+            self.assertEqual(set(launch.lines()), {f"rank {victim} has not been heard of for 5 s"}, said)
         else:
             self.assertLess(seconds, 5)
             # It is the launcher's line alone where mpirun was faster.
