@@ -273,13 +273,8 @@ struct paged_attention {
  * order, so that the result is deterministic. Where a vocabulary is cut over ranks the token tables hold the entries
  * [first_token, first_token + token_count): the rows of other tokens become 0, position included, so that the sum over
  * the ranks is the whole's, to the bit; their token gradients are left out. Ids from first_virtual on are rows of the
- * tables of virtual tokens, one behind the other; a table that is NULL is another rank's, its rows become 0. */
-enum { EMBEDDING_VIRTUAL_TABLES = 4 };
-struct embedding_virtual {
-    int64_t tokens;
-    const void *table; /* [tokens,C] */
-    float *gradient;   /* accumulated; NULL when frozen */
-};
+ * table of virtual tokens. Where it is NULL it is another rank's, and its rows become 0, as do those of ids behind it;
+ * their gradients are left out, but positions have every row's. */
 struct embedding {
     int64_t rows, cols;
     enum dtype type;
@@ -291,9 +286,9 @@ struct embedding {
     void *x;                               /* forward out */
     const void *dx;                        /* backward in */
     float *dtoken_table, *dposition_table; /* accumulated; NULL when frozen */
-    int64_t first_virtual;
-    int virtual_count; /* of tables; 0: every id is in the vocabulary */
-    struct embedding_virtual virtuals[EMBEDDING_VIRTUAL_TABLES];
+    int64_t first_virtual, virtual_tokens; /* virtual_tokens 0: every id is in the vocabulary */
+    const void *virtual_table;             /* [virtual_tokens,C] or NULL */
+    float *dvirtual_table;                 /* accumulated; NULL when frozen */
 };
 
 /* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse;

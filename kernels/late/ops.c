@@ -77,15 +77,8 @@ static const size_t embedding_pointers[] = {POINTER(embedding, tokens),
                                             POINTER(embedding, dx),
                                             POINTER(embedding, dtoken_table),
                                             POINTER(embedding, dposition_table),
-                                            POINTER(embedding, virtuals[0].table),
-                                            POINTER(embedding, virtuals[0].gradient),
-                                            POINTER(embedding, virtuals[1].table),
-                                            POINTER(embedding, virtuals[1].gradient),
-                                            POINTER(embedding, virtuals[2].table),
-                                            POINTER(embedding, virtuals[2].gradient),
-                                            POINTER(embedding, virtuals[3].table),
-                                            POINTER(embedding, virtuals[3].gradient)};
-_Static_assert(EMBEDDING_VIRTUAL_TABLES == 4, "all tables are listed");
+                                            POINTER(embedding, virtual_table),
+                                            POINTER(embedding, dvirtual_table)};
 static const size_t cross_entropy_pointers[] = {POINTER(cross_entropy, logits), POINTER(cross_entropy, labels),
                                                 POINTER(cross_entropy, loss),   POINTER(cross_entropy, lse),
                                                 POINTER(cross_entropy, dloss),  POINTER(cross_entropy, part)};

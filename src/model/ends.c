@@ -47,37 +47,63 @@ static double embedding_dropout(const struct pass *pass) {
     return !pass->asked.has_dropout ? 0 : c->embedding_dropout < 0 ? c->hidden_dropout : c->embedding_dropout;
 }
 
-_Static_assert((int)HOOKS_PER_PLACE <= (int)EMBEDDING_VIRTUAL_TABLES, "the embedding takes a table of every hook");
+/* What the methods' virtual tokens are, on loan until they are returned. */
+struct virtuals {
+    int count;
+    struct hook_virtual rows[HOOKS_PER_PLACE];
+    int64_t tokens; /* of all */
+};
 
-/* The virtual tokens of all methods, one table behind the other. */
-static void borrow_virtual_rows(const struct model *model, struct embedding *call) {
+static struct virtuals borrow_virtuals(const struct model *model) {
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
-    call->first_virtual = model->options.config.vocab_size;
+    struct virtuals virtuals = {0};
     for (int i = 0; i < hooks->count; i++) {
-        struct hook_virtual rows = {0};
         if (!hooks->hook[i].borrow_rows)
             continue;
-        hooks->hook[i].borrow_rows(hooks->hook[i].self, &rows);
-        call->virtuals[call->virtual_count++] =
-            (struct embedding_virtual){.tokens = rows.tokens, .table = rows.table, .gradient = rows.gradient};
+        struct hook_virtual *rows = &virtuals.rows[virtuals.count++];
+        hooks->hook[i].borrow_rows(hooks->hook[i].self, rows);
+        virtuals.tokens += rows->tokens;
     }
+    return virtuals;
 }
 
-static void return_virtual_rows(const struct model *model) {
+static void return_virtuals(const struct model *model) {
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
     for (int i = 0; i < hooks->count; i++)
         if (hooks->hook[i].borrow_rows)
             hooks->hook[i].return_rows(hooks->hook[i].self);
 }
 
+static size_t virtual_bytes(const struct model *model, int64_t tokens) {
+    return (size_t)(tokens * model->options.config.hidden_size) * dtype_bytes(model->options.dtype);
+}
+
+size_t embedding_virtual_bytes(const struct model *model) {
+    struct virtuals virtuals = borrow_virtuals(model);
+    return_virtuals(model);
+    return virtuals.count > 1 ? virtual_bytes(model, virtuals.tokens) : 0;
+}
+
 int64_t embedding_ids(const struct model *model) {
-    struct embedding call = {0};
-    borrow_virtual_rows(model, &call);
-    return_virtual_rows(model);
-    int64_t ids = call.first_virtual;
-    for (int i = 0; i < call.virtual_count; i++)
-        ids += call.virtuals[i].tokens;
-    return ids;
+    struct virtuals virtuals = borrow_virtuals(model);
+    return_virtuals(model);
+    return model->options.config.vocab_size + virtuals.tokens;
+}
+
+/* The rows of all methods as one table: that of the only one, or copies one behind the other. Each rank has them all,
+ * and one must add them. */
+static int find_virtual_table(const struct model *model, const struct virtuals *virtuals, const void **table) {
+    char *to = model->scratch.virtual_rows;
+    int status = STATUS_OK;
+    *table = virtuals->count > 1 ? to : virtuals->rows[0].table;
+    if (model->rank->place.tensor > 0)
+        *table = NULL;
+    for (int i = 0; i < virtuals->count && virtuals->count > 1 && *table && !status && !model->rank->is_planning; i++) {
+        size_t bytes = virtual_bytes(model, virtuals->rows[i].tokens);
+        status = stream_copy(model->rank->exec.stream, to, virtuals->rows[i].table, bytes);
+        to += bytes;
+    }
+    return status;
 }
 
 int embedding_pass_forward(const struct pass *pass, void *x) {
@@ -96,11 +122,13 @@ int embedding_pass_forward(const struct pass *pass, void *x) {
         .position_table = positions.data,
         .x = model->rank->is_sequence_parallel ? model->scratch.whole : x,
     };
-    borrow_virtual_rows(model, &call);
-    for (int i = 0; i < call.virtual_count && model->rank->place.tensor > 0; i++)
-        call.virtuals[i].table = NULL; /* each has them all, and one must add them */
-    int status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
-    return_virtual_rows(model);
+    struct virtuals virtuals = borrow_virtuals(model);
+    call.first_virtual = model->options.config.vocab_size;
+    call.virtual_tokens = virtuals.tokens;
+    int status = find_virtual_table(model, &virtuals, &call.virtual_table);
+    if (!status)
+        status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
+    return_virtuals(model);
     param_return(&model->store, model->token_table);
     param_return(&model->store, model->position_table);
     if (!status)
@@ -144,9 +172,16 @@ int embedding_pass_backward(const struct pass *pass) {
                      !param_trains(&model->store, model->position_table);
     if (status || is_frozen)
         return status;
-    borrow_virtual_rows(model, &call);
-    status = rank_run_scratch(model->rank, PHASE_REST, embedding_backward, &call);
-    return_virtual_rows(model);
+    struct virtuals virtuals = borrow_virtuals(model);
+    call.first_virtual = model->options.config.vocab_size;
+    for (int i = 0; i < (virtuals.count ? virtuals.count : 1) && !status; i++) {
+        call.virtual_tokens = virtuals.rows[i].tokens;
+        call.dvirtual_table = virtuals.rows[i].gradient;
+        status = rank_run_scratch(model->rank, PHASE_REST, embedding_backward, &call);
+        call.first_virtual += call.virtual_tokens;
+        call.dtoken_table = call.dposition_table = NULL; /* they have theirs */
+    }
+    return_virtuals(model);
     return status;
 }
 

@@ -132,6 +132,7 @@ struct model_kept {
 struct model_scratch {
     void *branch;                            /* [N, C] result of attention or MLP before its residual; gradients */
     void *whole;                             /* [N, C] gathered, under sequence parallelism */
+    void *virtual_rows;                      /* [virtual tokens, C] of several methods */
     void *final;                             /* [N, C] normalised */
     float *final_mean, *final_rstd, *losses; /* [N]; losses of the head's rows */
     double *loss_sum;
@@ -273,6 +274,8 @@ void head_rows_put_back(const struct model_batch *batch, float *losses);
 /* ends.c: embedding and head. */
 /* The number of ids that rows may have: the vocabulary, and behind it the virtual tokens of all methods. */
 int64_t embedding_ids(const struct model *model);
+/* Bytes of scratch.virtual_rows; 0 where one method at most has virtual tokens. */
+size_t embedding_virtual_bytes(const struct model *model);
 int embedding_pass_forward(const struct pass *pass, void *x);
 /* From pass->d. */
 int embedding_pass_backward(const struct pass *pass);

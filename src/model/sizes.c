@@ -251,6 +251,8 @@ void model_place_activations(struct model *model, struct arena *arena) {
     else
         place_passing_blocks(model, arena);
     model->scratch.branch = arena_take(arena, stream_bytes(model));
+    if (model->share.has_embedding)
+        model->scratch.virtual_rows = arena_take(arena, embedding_virtual_bytes(model));
     if (model->rank->is_sequence_parallel) {
         model->scratch.whole = arena_take(arena, whole_bytes(model, o->config.hidden_size));
         model->gradients.whole = arena_take(arena, whole_bytes(model, o->config.hidden_size));

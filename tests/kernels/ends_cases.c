@@ -1,5 +1,5 @@
-/* The ends of the model: embedding {rows, cols, vocabulary, positions, tokens of two virtual tables} and cross-entropy
- * {rows, vocabulary, stride}. */
+/* The ends of the model: embedding {rows, cols, vocabulary, positions, virtual tokens, ids behind them} and
+ * cross-entropy {rows, vocabulary, stride}. */
 #include "op_cases.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@ static struct op_tensor tensor(const char *name, enum op_role role, enum dtype t
 
 /* ---- embedding ---- */
 
-enum { TOKENS, POSITIONS, TOKEN_TABLE, POSITION_TABLE, X, DX, DTOKEN, DPOSITION, VIRTUAL, DVIRTUAL = VIRTUAL + 2 };
-enum { NO_POSITIONS = 1, TOKENS_FROZEN = 2, NOT_MINE = 4 }; /* NOT_MINE: the first virtual table is another rank's */
+enum { TOKENS, POSITIONS, TOKEN_TABLE, POSITION_TABLE, X, DX, DTOKEN, DPOSITION, VIRTUAL, DVIRTUAL };
+enum { NO_POSITIONS = 1, TOKENS_FROZEN = 2, NOT_MINE = 4 }; /* NOT_MINE: the virtual table is another rank's */
 
 static void fill_positions(const struct op_run *run, struct op_tensor *t) {
     for (int64_t i = 0; i < t->cols; i++)
@@ -29,10 +29,8 @@ static void embedding_setup(struct op_run *run) {
     t[TOKEN_TABLE] = tensor("token_table", OP_IN, run->type, run->shape[2], cols);
     if (!(run->variant & NO_POSITIONS))
         t[POSITION_TABLE] = tensor("position_table", OP_IN, run->type, run->shape[3], cols);
-    for (int v = 0; v < 2; v++)
-        if (run->shape[4 + v])
-            t[VIRTUAL + v] =
-                tensor(v ? "virtual table 1" : "virtual table 0", OP_IN, run->type, run->shape[4 + v], cols);
+    if (run->shape[4])
+        t[VIRTUAL] = tensor("virtual table", OP_IN, run->type, run->shape[4], cols);
     t[X] = tensor("x", OP_OUT, run->type, rows, cols);
 }
 
@@ -49,13 +47,10 @@ static void embedding_backward_setup(struct op_run *run) {
         t[DPOSITION] = tensor("dposition_table", OP_ADDED, DTYPE_F32, run->shape[3], run->shape[1]);
     t[DPOSITION].gradient_of = 1 + POSITION_TABLE;
     t[DPOSITION].bound = op_bound(run->shape[0]);
-    for (int v = 0; v < 2; v++) {
-        if (run->shape[4 + v])
-            t[DVIRTUAL + v] = tensor(v ? "virtual gradient 1" : "virtual gradient 0", OP_ADDED, DTYPE_F32,
-                                     run->shape[4 + v], run->shape[1]);
-        t[DVIRTUAL + v].gradient_of = 1 + VIRTUAL + v;
-        t[DVIRTUAL + v].bound = op_bound(run->shape[0]);
-    }
+    if (run->shape[4])
+        t[DVIRTUAL] = tensor("dvirtual_table", OP_ADDED, DTYPE_F32, run->shape[4], run->shape[1]);
+    t[DVIRTUAL].gradient_of = 1 + VIRTUAL;
+    t[DVIRTUAL].bound = op_bound(run->shape[0]);
 }
 
 static struct embedding embedding_arguments(const struct op_run *run) {
@@ -73,13 +68,10 @@ static struct embedding embedding_arguments(const struct op_run *run) {
         .dtoken_table = t[DTOKEN].data,
         .dposition_table = t[DPOSITION].data,
         .first_virtual = run->shape[2],
-        .virtual_count = !run->shape[4]   ? 0
-                         : !run->shape[5] ? 1
-                                          : 2,
-        .virtuals = {{.tokens = run->shape[4],
-                      .table = run->variant & NOT_MINE ? NULL : t[VIRTUAL].data,
-                      .gradient = t[DVIRTUAL].data},
-                     {.tokens = run->shape[5], .table = t[VIRTUAL + 1].data, .gradient = t[DVIRTUAL + 1].data}}};
+        .virtual_tokens = run->shape[4],
+        .virtual_table = run->variant & NOT_MINE ? NULL : t[VIRTUAL].data,
+        .dvirtual_table = t[DVIRTUAL].data,
+    };
 }
 
 static int embedding_forward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
@@ -97,23 +89,20 @@ static size_t embedding_workspace(const struct op_run *run, const struct ops *op
     return ops->embedding_backward_workspace(device, &a);
 }
 
-/* The table of row i's token, an index of run->tensor: `tokens`, or from `virtuals` on; *entry in it. */
+/* The table of row i's token, `tokens` or `virtuals` of run->tensor, and *entry in it; -1: the id is behind both. */
 static int table_of(const struct op_run *run, int64_t i, int tokens, int virtuals, int64_t *entry) {
     *entry = (int64_t)run->tensor[TOKENS].value[i];
     if (*entry < run->shape[2])
         return tokens;
     *entry -= run->shape[2];
-    if (*entry < run->shape[4])
-        return virtuals;
-    *entry -= run->shape[4];
-    return virtuals + 1;
+    return *entry < run->shape[4] ? virtuals : -1;
 }
 
 static double embedded(const struct op_run *run, int64_t i, int64_t j) {
     const struct op_tensor *t = run->tensor;
     int64_t cols = run->shape[1], entry;
     int table = table_of(run, i, TOKEN_TABLE, VIRTUAL, &entry);
-    if (table == VIRTUAL && (run->variant & NOT_MINE))
+    if (table < 0 || (table == VIRTUAL && (run->variant & NOT_MINE)))
         return 0;
     double x = t[table].value[entry * cols + j];
     return t[POSITION_TABLE].role ? x + t[POSITION_TABLE].value[(int64_t)t[POSITIONS].value[i] * cols + j] : x;
@@ -133,7 +122,7 @@ static void embedding_backward_reference(struct op_run *run) {
             double dx = t[DX].value[i * cols + j];
             int64_t entry;
             int table = table_of(run, i, DTOKEN, DVIRTUAL, &entry);
-            if (t[table].role)
+            if (table >= 0 && t[table].role)
                 t[table].expected[entry * cols + j] += dx;
             if (t[DPOSITION].role)
                 t[DPOSITION].expected[(int64_t)t[POSITIONS].value[i] * cols + j] += dx;
@@ -370,7 +359,9 @@ static const struct op_case cases[] = {
     BOTH_TYPES(embedding_backward, "parallel", OP_TEST, 0, 100, 331, 40, 32),
     BOTH_TYPES(embedding_forward, "virtual tokens", OP_TEST, 0, 60, 48, 10, 16, 5, 3),
     BOTH_TYPES(embedding_forward, "virtual tokens of another rank", OP_TEST, NOT_MINE, 60, 37, 10, 16, 5, 3),
-    BOTH_TYPES(embedding_backward, "virtual tokens", OP_TEST, 0, 60, 48, 10, 16, 5, 3),
+    BOTH_TYPES(embedding_backward, "virtual tokens", OP_TEST, 0, 60, 48, 10, 16, 5),
+    BOTH_TYPES(embedding_backward, "virtual tokens, ids behind them", OP_TEST, NO_POSITIONS | TOKENS_FROZEN, 60, 48, 10,
+               16, 5, 3),
     BOTH_TYPES(embedding_backward, "virtual tokens, frozen others", OP_TEST, TOKENS_FROZEN, 200, 331, 3, 16, 5),
     BOTH_TYPES(embedding_forward, "gpt2", OP_BENCH, 0, 1024, 768, 50257, 1024),
     BOTH_TYPES(embedding_backward, "gpt2", OP_BENCH, 0, 1024, 768, 50257, 1024),

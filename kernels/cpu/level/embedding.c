@@ -3,20 +3,13 @@
  */
 #include "cpu/level/rows.h"
 
-/* The row of a virtual token, counted from the first; NULL when another rank has it. */
-TYPED_BODY const void *virtual_row(const struct embedding *a, int64_t number, enum dtype type) {
-    for (int i = 0; i < a->virtual_count; i++) {
-        const struct embedding_virtual *rows = &a->virtuals[i];
-        if (number < rows->tokens)
-            return rows->table ? at_const(rows->table, number * a->cols, type) : NULL;
-        number -= rows->tokens;
-    }
-    return NULL;
-}
-
+/* NULL when another rank has it. */
 TYPED_BODY const void *token_row(const struct embedding *a, int64_t i, enum dtype type) {
-    if (a->virtual_count && a->tokens[i] >= a->first_virtual)
-        return virtual_row(a, a->tokens[i] - a->first_virtual, type);
+    if (a->virtual_tokens && a->tokens[i] >= a->first_virtual) {
+        int64_t row = a->tokens[i] - a->first_virtual;
+        bool is_there = a->virtual_table && row < a->virtual_tokens;
+        return is_there ? at_const(a->virtual_table, row * a->cols, type) : NULL;
+    }
     int64_t entry = a->tokens[i] - a->first_token;
     bool is_here = !a->token_count || (entry >= 0 && entry < a->token_count);
     return is_here ? at_const(a->token_table, entry * a->cols, type) : NULL;
@@ -75,18 +68,14 @@ TYPED_BODY void scatter_columns(const struct embedding *a, const struct scatter 
     }
 }
 
-enum { SCATTERS = 2 + EMBEDDING_VIRTUAL_TABLES };
+enum { SCATTERS = 3 };
 
-static int list_scatters(const struct embedding *a, struct scatter tables[SCATTERS]) {
-    int64_t tokens = a->token_count || !a->virtual_count ? a->token_count : a->first_virtual;
-    int64_t first = a->first_virtual;
+static void list_scatters(const struct embedding *a, struct scatter tables[SCATTERS]) {
+    int64_t tokens = a->token_count || !a->virtual_tokens ? a->token_count : a->first_virtual;
+    float *virtual_table = a->virtual_tokens ? a->dvirtual_table : NULL;
     tables[0] = (struct scatter){a->tokens, a->dtoken_table, a->first_token, tokens};
     tables[1] = (struct scatter){a->positions, a->dposition_table, 0, 0};
-    for (int i = 0; i < a->virtual_count; i++) {
-        tables[2 + i] = (struct scatter){a->tokens, a->virtuals[i].gradient, first, a->virtuals[i].tokens};
-        first += a->virtuals[i].tokens;
-    }
-    return 2 + a->virtual_count;
+    tables[2] = (struct scatter){a->tokens, virtual_table, a->first_virtual, a->virtual_tokens};
 }
 
 int LEVEL(cpu_embedding_backward)(const struct exec *exec, const struct embedding *a) {
@@ -100,8 +89,8 @@ int LEVEL(cpu_embedding_backward)(const struct exec *exec, const struct embeddin
     for (int64_t first = 0; first < a->cols; first += share) {
         int64_t count = a->cols - first < share ? a->cols - first : share;
         struct scatter tables[SCATTERS];
-        int table_count = list_scatters(a, tables);
-        for (int t = 0; t < table_count; t++) {
+        list_scatters(a, tables);
+        for (int t = 0; t < SCATTERS; t++) {
             if (!tables[t].table)
                 continue;
             if (a->type == DTYPE_F32)
