@@ -29,7 +29,8 @@ def run(*words, input=None, expect=0, **more):
 
 
 def rows(output):
-    return [json.loads(line) for line in output.decode().splitlines()]
+    """Of JSON lines. A text may have U+0085 or U+2028, where splitlines would cut."""
+    return [json.loads(line) for line in output.decode().split("\n") if line]
 
 
 # ---- files

@@ -123,7 +123,7 @@ class Fields(unittest.TestCase):
     def setUpClass(cls):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
-        cls.text = "Es grünt so grün, 春眠不觉晓. The end. Of it."
+        cls.text = "Es grünt so grün,\x85\u2028 春眠不觉晓. The end. Of it."
         cls.model = pathlib.Path(temporary.name, "recites")
         write_reciting_model(cls.model, cls.text.encode())
 
