@@ -206,10 +206,12 @@ static int finish_decode(struct inference *t) {
     for (int c = 0; c < CONTEXT_COUNT && t->decoded[c].steps; c++) {
         const struct decoded *decoded = &t->decoded[c];
         double floor = decode_floor(t, c);
-        json_array_append_new(contexts, json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "context",
-                                                  (json_int_t)decode_contexts[c], "steps", (json_int_t)decoded->steps,
-                                                  "seconds", decoded->seconds, "tokens_per_s", B / decoded->seconds,
-                                                  "floor_seconds", floor, "ratio", floor / decoded->seconds));
+        double read = bench_mean(decoded->before, decoded->after).read;
+        json_array_append_new(contexts,
+                              json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "context",
+                                        (json_int_t)decode_contexts[c], "steps", (json_int_t)decoded->steps, "seconds",
+                                        decoded->seconds, "tokens_per_s", B / decoded->seconds, "ceiling", read,
+                                        "floor_seconds", floor, "ratio", floor / decoded->seconds));
     }
     json_object_set_new(object, "contexts", contexts);
     return bench_print(object);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 void test_ok(int status) {
@@ -30,12 +31,14 @@ static void remove_directories(void) {
 }
 
 char *test_directory(void) {
-    char name[] = "/tmp/cambium-test-XXXXXX";
-    assert_non_null(mkdtemp(name));
+    char outer[] = "/tmp/cambium-test-XXXXXX", name[64];
+    assert_non_null(mkdtemp(outer));
     assert_true(directory_count < 64);
     if (directory_count == 0)
         atexit(remove_directories);
-    directories[directory_count++] = strdup(name);
+    directories[directory_count++] = strdup(outer);
+    snprintf(name, sizeof name, "%s/in", outer); /* what stands beside it is no other test's either */
+    assert_int_equal(mkdir(name, 0700), 0);
     return strdup(name);
 }
 
