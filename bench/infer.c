@@ -135,9 +135,8 @@ static double prefill_flops(const struct inference *t) {
     return B * (T * (2 * (weight_count(c) - head) + 2 * (double)(c->num_layers * c->hidden_size) * T) + 2 * head);
 }
 
-static int finish_prefill(struct inference *t, struct bench_ceiling both) {
+static int finish_prefill(struct inference *t, double ceiling) {
     double step = bench_median(t->seconds, t->options->steps), flops = prefill_flops(t) / step;
-    double ceiling = both.gemm;
     json_t *object = summary(t, "prefill", step, (double)(t->options->seq_length * t->options->micro_batch_size));
     json_object_set_new(object, "model_tflops", json_real(flops / 1e12));
     json_object_set_new(object, "ceiling", json_real(ceiling / 1e12));
@@ -167,7 +166,7 @@ int bench_prefill(const struct bench_options *options) {
     if (!status)
         status = measure_ceiling(&t, &after);
     if (!status)
-        status = finish_prefill(&t, bench_mean(before, after));
+        status = finish_prefill(&t, bench_mean(before, after).gemm);
     close_inference(&t);
     return status;
 }

@@ -81,7 +81,7 @@ static size_t virtual_bytes(const struct model *model, int64_t tokens) {
 size_t embedding_virtual_bytes(const struct model *model) {
     struct virtuals virtuals = borrow_virtuals(model);
     return_virtuals(model);
-    return virtuals.count > 1 ? virtual_bytes(model, virtuals.tokens) : 0;
+    return virtuals.count > 1 && model->rank->place.tensor == 0 ? virtual_bytes(model, virtuals.tokens) : 0;
 }
 
 int64_t embedding_ids(const struct model *model) {
@@ -95,10 +95,11 @@ int64_t embedding_ids(const struct model *model) {
 static int find_virtual_table(const struct model *model, const struct virtuals *virtuals, const void **table) {
     char *to = model->scratch.virtual_rows;
     int status = STATUS_OK;
-    *table = virtuals->count > 1 ? to : virtuals->rows[0].table;
-    if (model->rank->place.tensor > 0)
-        *table = NULL;
-    for (int i = 0; i < virtuals->count && virtuals->count > 1 && *table && !status && !model->rank->is_planning; i++) {
+    bool is_first = model->rank->place.tensor == 0;
+    *table = !is_first ? NULL : virtuals->count > 1 ? to : virtuals->rows[0].table;
+    if (!is_first || virtuals->count < 2 || model->rank->is_planning)
+        return STATUS_OK;
+    for (int i = 0; i < virtuals->count && !status; i++) {
         size_t bytes = virtual_bytes(model, virtuals->rows[i].tokens);
         status = stream_copy(model->rank->exec.stream, to, virtuals->rows[i].table, bytes);
         to += bytes;

@@ -274,7 +274,7 @@ void head_rows_put_back(const struct model_batch *batch, float *losses);
 /* ends.c: embedding and head. */
 /* The number of ids that rows may have: the vocabulary, and behind it the virtual tokens of all methods. */
 int64_t embedding_ids(const struct model *model);
-/* Bytes of scratch.virtual_rows; 0 where one method at most has virtual tokens. */
+/* Bytes of scratch.virtual_rows; 0 where one method at most has virtual tokens, or another rank adds them. */
 size_t embedding_virtual_bytes(const struct model *model);
 int embedding_pass_forward(const struct pass *pass, void *x);
 /* From pass->d. */

@@ -30,7 +30,9 @@ def run(*words, input=None, expect=0, **more):
 
 def rows(output):
     """Of JSON lines. A text may have U+0085 or U+2028, where splitlines would cut."""
-    return [json.loads(line) for line in output.decode().split("\n") if line]
+    *lines, rest = output.decode().split("\n")
+    assert not rest, output[-200:]
+    return [json.loads(line) for line in lines]
 
 
 # ---- files

@@ -23,6 +23,11 @@ static const char *const mixed_names[MIXED_NAMES] = {"lora",
                                                      "adapter_double_seq_bn",
                                                      "prefix"};
 
+/* On the backend late each operation is a system call or two: fewer requests, and one rank alone. */
+static inline bool mixed_is_slow(void) {
+    return test_device() && !strcmp(test_device(), "late");
+}
+
 static inline void mixed_directory(const char *name, char path[512]) {
     snprintf(path, 512, TEST_DATA "/peft/golden/%s", name);
 }

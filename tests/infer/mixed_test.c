@@ -7,13 +7,8 @@
 
 enum { REQUESTS = 300, FEWER = 150 };
 
-/* Each operation there is a system call or two: fewer requests, and ranks alone. */
-static bool is_slow(void) {
-    return test_device() && !strcmp(test_device(), "late");
-}
-
 static int request_count(void) {
-    return is_slow() ? FEWER : REQUESTS;
+    return mixed_is_slow() ? FEWER : REQUESTS;
 }
 
 struct scene {
@@ -160,7 +155,7 @@ static void one_run_gives_what_each_gets_alone(void **state) {
         struct scene alone = one_by_one(single, precision, NULL);
         assert_true(alone.count > request_count() * 3 / 4);
         check_together(&alone, single, precision, NULL);
-        if (!is_slow())
+        if (!mixed_is_slow())
             check_together(&alone, (struct rank_grid){1, 1, 1, 1, 2}, precision, NULL); /* stages change no bit */
         free(alone.requests);
     }
@@ -168,7 +163,7 @@ static void one_run_gives_what_each_gets_alone(void **state) {
 
 static void tensor_ranks_give_what_each_gets_alone(void **state) {
     (void)state;
-    if (is_slow())
+    if (mixed_is_slow())
         test_skip("ranks take too long on this device");
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         struct scene alone = one_by_one((struct rank_grid){2, 1, 1, 1, 1}, precision, NULL);

@@ -283,13 +283,13 @@ static void texts_end_on_the_generation_that_they_began_with(void **state) {
 static void more_adapters_than_fit_take_turns(void **state) {
     (void)state;
     check_swaps((struct rank_grid){1, 1, 1, 1, 1}, PRECISION_FP32, 100 << 10);
-    if (!test_device() || strcmp(test_device(), "late"))
+    if (!mixed_is_slow())
         check_swaps((struct rank_grid){2, 1, 1, 1, 1}, PRECISION_FP32, 60 << 10);
 }
 
 static void ranks_swap_together(void **state) {
     (void)state;
-    if (test_device() && !strcmp(test_device(), "late"))
+    if (mixed_is_slow())
         test_skip("ranks take too long on this device");
     check_swaps((struct rank_grid){2, 1, 1, 1, 1}, PRECISION_FP32, 8 << 20);
     check_swaps((struct rank_grid){1, 1, 1, 1, 3}, PRECISION_FP32, 8 << 20);

@@ -11,8 +11,8 @@ struct run {
     const float *b[WIDEST];
     int64_t b_step;
     int64_t steps;
-    const float
-        *next[WIDEST]; /* what is fetched as b is read, with one row: such a product waits for the memory alone */
+    /* Fetched as b is read, with one row: such a product waits for the memory alone. */
+    const float *next[WIDEST];
 };
 
 ATTENTION_INLINE void run_block(bool pairs, int rows, int wide, vfloat sum[][WIDEST], const struct run *run) {
