@@ -17,7 +17,8 @@ set(CAMBIUM_ROOMS
     "train      src/train      pretrained data optim"
     "peft       peft           pretrained"
     "infer      src/infer      pretrained text peft"
-    "bench      bench          train infer"
+    "serve      serve          infer"
+    "bench      bench          train serve"
     "commands   src/commands   bench"
 )
 

@@ -1,9 +1,9 @@
 /* cambium generate: writes text with a trained model. */
 #include "adapter_names.h"
-#include "chat_prompt.h"
 #include "commands.h"
 #include "model_arguments.h"
 #include "requests.h"
+#include "text/prompt.h"
 
 #include "base/json.h"
 #include "base/utf8.h"

@@ -80,7 +80,7 @@ static int submit(struct requests *r, struct answer *answer) {
     int status = scheduler_submit(r->scheduler, &request, &number, &refusal);
     if (!status) {
         answer->state = ANSWER_RUNS;
-        r->texts += answer->line.choices;
+        r->texts += answer->line.asked.choices;
         r->requests++;
         return STATUS_OK;
     }
@@ -97,7 +97,7 @@ static int submit_lines(struct requests *r) {
         struct answer *answer = r->next;
         bool must_wait = false;
         if (answer->state == ANSWER_WAITS) {
-            if (r->requests && r->texts + answer->line.choices > room)
+            if (r->requests && r->texts + answer->line.asked.choices > room)
                 break;
             status = answer_prepare(answer, &r->model, &must_wait);
             if (must_wait && !r->requests)
@@ -120,9 +120,9 @@ static int finish_answers(struct requests *r) {
     while (r->finished && !status) {
         struct answer *answer = r->finished;
         r->finished = answer->next_finished;
-        r->texts -= answer->line.choices;
+        r->texts -= answer->line.asked.choices;
         r->requests--;
-        for (int64_t i = 0; i < answer->line.choices; i++)
+        for (int64_t i = 0; i < answer->line.asked.choices; i++)
             r->drawn += answer->choices[i].drawn;
         status = answer_finish(answer, &r->model);
     }

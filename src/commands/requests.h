@@ -7,7 +7,6 @@
 #ifndef CAMBIUM_COMMANDS_REQUESTS_H
 #define CAMBIUM_COMMANDS_REQUESTS_H
 
-#include "chat_prompt.h"
 #include "requests_line.h"
 
 #include "data/lines.h"
@@ -56,14 +55,13 @@ struct answer {
     int64_t number;               /* of the line */
     enum answer_state state;
     struct request_line line;
-    struct writer_stops *stops;
-    struct prompt_ends ends;
+    struct ask_ends ends;
     uint64_t generations[PEFT_SLOT_IMAGES];
     int slot;
     bool has_slot;
     int64_t cached;
     struct strbuf prompt_logprobs; /* as JSON, without brackets */
-    struct answer_choice *choices; /* [line.choices] */
+    struct answer_choice *choices; /* [line.asked.choices] */
     const struct tokenizer *tokenizer;
     int status;        /* of a callback */
     bool is_broken;    /* a log-probability is no number */

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* ---- JSON ---- */
 
@@ -84,7 +83,7 @@ int answer_new(const char *text, size_t length, int64_t number, int64_t vocab, s
 
 /* Everything but the line that is written. */
 static void free_work(struct answer *answer) {
-    for (int64_t i = 0; answer->choices && i < answer->line.choices; i++) {
+    for (int64_t i = 0; answer->choices && i < answer->line.asked.choices; i++) {
         struct answer_choice *choice = &answer->choices[i];
         writer_free(&choice->writer);
         strbuf_free(&choice->text);
@@ -93,8 +92,7 @@ static void free_work(struct answer *answer) {
     }
     free(answer->choices);
     answer->choices = NULL;
-    writer_stops_close(answer->stops);
-    answer->stops = NULL;
+    ask_ends_close(&answer->ends);
     strbuf_free(&answer->prompt_logprobs);
     request_line_free(&answer->line);
 }
@@ -113,9 +111,9 @@ void answer_free(struct answer *answer) {
 static int find_template(const struct answer *answer, struct requests_model *model, enum chat_template *which) {
     int status = STATUS_OK;
     *which = model->chat_template;
-    for (int64_t i = 0; i < answer->line.adapter_count && *which == CHAT_TEMPLATE_AUTO && !status; i++) {
+    for (int64_t i = 0; i < answer->line.asked.adapter_count && *which == CHAT_TEMPLATE_AUTO && !status; i++) {
         struct adapter_view view;
-        if (adapters_find(model->adapters, answer->line.adapters[i], &view))
+        if (adapters_find(model->adapters, answer->line.asked.adapters[i], &view))
             status = peft_chat_template(view.directory, which);
     }
     if (status || *which != CHAT_TEMPLATE_AUTO)
@@ -150,40 +148,6 @@ static int make_prompt(struct answer *answer, struct requests_model *model, enum
     return status;
 }
 
-/* The request's stop strings and the end of a turn. */
-static int open_stops(struct answer *answer) {
-    const struct request_line *line = &answer->line;
-    size_t count = (size_t)line->stop_count;
-    struct writer_string *strings = calloc(count + 1, sizeof *strings);
-    if (!strings)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    for (size_t i = 0; i < count; i++)
-        strings[i] = line->stop[i];
-    if (answer->ends.turn_end)
-        strings[count++] =
-            (struct writer_string){.bytes = answer->ends.turn_end, .length = strlen(answer->ends.turn_end)};
-    int status = count ? writer_stops_open(strings, count, &answer->stops) : STATUS_OK;
-    free(strings);
-    return status;
-}
-
-/* A tokenizer may know ids that the model cannot draw. */
-static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
-    size_t kept = 0;
-    for (size_t i = 0; i < ends->count; i++)
-        if (ends->ids[i] < vocab)
-            ends->ids[kept++] = ends->ids[i];
-    ends->count = kept;
-}
-
-/* Seeds that every reader of JSON gives back: below 2^53. */
-static int draw_seed(uint64_t *seed) {
-    if (getrandom(seed, sizeof *seed, 0) != sizeof *seed)
-        return status_fail_errno("cannot draw a seed");
-    *seed >>= 11;
-    return STATUS_OK;
-}
-
 /* What is the request's own fault, with the field; or STATUS_MEMORY, which is nobody's. */
 static int prepare(struct answer *answer, struct requests_model *model, const char **field) {
     struct request_line *line = &answer->line;
@@ -193,22 +157,18 @@ static int prepare(struct answer *answer, struct requests_model *model, const ch
     if (status)
         return status;
     *field = "stop";
-    if (line->stop_count && !model->tokenizer)
+    if (line->asked.stop_count && !model->tokenizer)
         return status_fail(STATUS_INVALID, "stop strings need a tokenizer, and %s has none",
                            model->tokenizer_directory);
-    if (!line->ignore_eos)
-        prompt_ends_find(model->tokenizer, model->eos, which, &answer->ends);
-    drop_ends(&answer->ends, engine_config(model->engine)->vocab_size);
-    status = open_stops(answer);
-    if (!status && !line->has_seed)
-        status = draw_seed(&line->sampling.seed);
-    return status;
+    status = ask_ends_open(&line->asked, model->tokenizer, model->eos, which, engine_config(model->engine)->vocab_size,
+                           &answer->ends);
+    return status ? status : ask_draw_seed(&line->asked);
 }
 
 static int take_adapters(struct answer *answer, struct requests_model *model) {
     struct request_line *line = &answer->line;
-    int status =
-        adapters_take(model->adapters, line->adapters, (int)line->adapter_count, &answer->slot, answer->generations);
+    int status = adapters_take(model->adapters, line->asked.adapters, (int)line->asked.adapter_count, &answer->slot,
+                               answer->generations);
     answer->has_slot = !status;
     return status;
 }
@@ -217,19 +177,11 @@ static int take_adapters(struct answer *answer, struct requests_model *model) {
 static int check_length(const struct answer *answer, const struct requests_model *model, const char **field) {
     const struct request_line *line = &answer->line;
     int64_t positions = engine_config(model->engine)->max_position_embeddings;
-    int64_t left = positions + 1 - engine_slot_stem(model->engine, answer->slot) - (int64_t)line->ids.count;
-    *field = line->message_count ? "messages" : "prompt";
-    int status =
-        engine_check_tokens(model->engine, answer->slot, "the prompt has ", line->ids.ids, (int64_t)line->ids.count);
-    if (status)
-        return status;
-    *field = line->min_tokens > left ? "min_tokens" : "max_tokens";
-    int64_t wanted = line->min_tokens > left ? line->min_tokens : line->max_tokens;
-    return wanted <= left ? STATUS_OK
-                          : status_fail(STATUS_INVALID,
-                                        "%lld tokens behind a prompt of %zu: the model's %lld positions have room for "
-                                        "%lld",
-                                        (long long)wanted, line->ids.count, (long long)positions, (long long)left);
+    int status = ask_check_length(&line->asked, model->engine, answer->slot, positions + 1, line->ids.ids,
+                                  (int64_t)line->ids.count, field);
+    if (status && !*field)
+        *field = line->message_count ? "messages" : "prompt";
+    return status;
 }
 
 int answer_prepare(struct answer *answer, struct requests_model *model, bool *must_wait) {
@@ -237,7 +189,7 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
     int status = STATUS_OK;
     *must_wait = false;
     if (!answer->choices) {
-        answer->choices = calloc((size_t)answer->line.choices, sizeof *answer->choices);
+        answer->choices = calloc((size_t)answer->line.asked.choices, sizeof *answer->choices);
         if (!answer->choices)
             return status_fail(STATUS_MEMORY, "out of memory");
         status = prepare(answer, model, &field);
@@ -274,21 +226,17 @@ static void keep(struct answer *answer, int status) {
 static bool on_token(void *context, int64_t index, const struct scheduler_token *token) {
     struct answer *answer = context;
     struct answer_choice *choice = &answer->choices[index];
-    size_t length = 0;
+    bool is_ended = false;
     choice->drawn++;
     answer->is_broken |= !isfinite(token->logprob);
     if (token->is_end || answer->status)
         return answer->status != STATUS_OK;
     keep(answer, token_buffer_add(&choice->tokens, token->token));
-    if (answer->line.logprobs >= 0)
+    if (answer->line.asked.logprobs >= 0)
         add_token(&choice->logprobs, token, true, &answer->is_broken);
-    /* A vocabulary is often padded beyond the tokenizer's: such an id stands for no text. */
-    const unsigned char *bytes =
-        answer->tokenizer ? tokenizer_token_bytes(answer->tokenizer, token->token, &length) : NULL;
-    /* A string that lies within the first min_tokens tokens is no end, nor is one that begins there. */
-    choice->writer.stops = choice->drawn > answer->line.min_tokens ? answer->stops : NULL;
-    keep(answer, writer_add(&choice->writer, bytes, length, &choice->text));
-    return answer->status || choice->writer.is_stopped;
+    keep(answer, ask_write(&answer->line.asked, &answer->ends, answer->tokenizer, token->token, choice->drawn,
+                           &choice->writer, &choice->text, &is_ended));
+    return answer->status || is_ended;
 }
 
 static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
@@ -315,29 +263,10 @@ static void on_done(void *context) {
 void answer_request(struct answer *answer, const struct requests_model *model, struct scheduler_request *request) {
     const struct request_line *line = &answer->line;
     answer->tokenizer = model->tokenizer;
-    *request = (struct scheduler_request){
-        .prompt = line->ids.ids,
-        .prompt_length = (int64_t)line->ids.count,
-        .slot = answer->slot,
-        .stem_tokens = engine_slot_stem(model->engine, answer->slot),
-        .stem_predicts = engine_slot_predicts_first(model->engine, answer->slot),
-        .max_tokens = line->max_tokens,
-        .min_tokens = line->min_tokens,
-        .choices = line->choices,
-        .sampling = line->sampling,
-        .bias = line->bias,
-        .bias_count = line->bias_count,
-        .end_ids = answer->ends.ids,
-        .end_count = (int64_t)answer->ends.count,
-        .stop_ids = line->stop_ids,
-        .stop_count = line->stop_id_count,
-        .top_count = line->logprobs > 0 ? (int32_t)line->logprobs : 0,
-        .wants_prompt_logprobs = line->prompt_logprobs >= 0,
-        .prompt_top_count = line->prompt_logprobs > 0 ? (int32_t)line->prompt_logprobs : 0,
-        .priority = (int32_t)line->priority,
-        .calls = {on_start, on_token, on_prompt_logprob, on_end, on_done},
-        .context = answer,
-    };
+    ask_schedule(&line->asked, model->engine, answer->slot, &answer->ends, line->ids.ids, (int64_t)line->ids.count,
+                 request);
+    request->calls = (struct scheduler_calls){on_start, on_token, on_prompt_logprob, on_end, on_done};
+    request->context = answer;
 }
 
 /* ---- behind it ---- */
@@ -353,7 +282,7 @@ static void add_choice(struct strbuf *out, const struct answer *answer, int64_t 
     for (size_t i = 0; i < choice->tokens.count; i++)
         strbuf_format(out, i ? ",%d" : "%d", choice->tokens.ids[i]);
     strbuf_add_text(out, "],\"logprobs\":");
-    if (answer->line.logprobs >= 0)
+    if (answer->line.asked.logprobs >= 0)
         strbuf_format(out, "[%s]", strbuf_text(&choice->logprobs));
     else
         strbuf_add_text(out, "null");
@@ -367,27 +296,28 @@ static int write_line(struct answer *answer) {
     int64_t drawn = 0;
     add_id(out, line);
     strbuf_add_text(out, ",\"choices\":[");
-    for (int64_t i = 0; i < line->choices; i++) {
+    for (int64_t i = 0; i < line->asked.choices; i++) {
         add_choice(out, answer, i);
         drawn += answer->choices[i].drawn;
     }
     strbuf_add_text(out, "],\"prompt_logprobs\":");
-    if (line->prompt_logprobs >= 0 && !answer->prompt_logprobs.length) /* a single token, which nothing predicts */
+    if (line->asked.prompt_logprobs >= 0 &&
+        !answer->prompt_logprobs.length) /* a single token, which nothing predicts */
         add_token(&answer->prompt_logprobs, &(struct scheduler_token){.token = line->ids.ids[0]}, false,
                   &answer->is_broken);
-    if (line->prompt_logprobs >= 0)
+    if (line->asked.prompt_logprobs >= 0)
         strbuf_format(out, "[%s]", strbuf_text(&answer->prompt_logprobs));
     else
         strbuf_add_text(out, "null");
     out->failed |= answer->prompt_logprobs.failed;
     strbuf_add_text(out, ",\"adapters\":[");
-    for (int64_t i = 0; i < line->adapter_count; i++) {
+    for (int64_t i = 0; i < line->asked.adapter_count; i++) {
         strbuf_add_text(out, i ? ",{\"name\":" : "{\"name\":");
-        add_text(out, line->adapters[i], strlen(line->adapters[i]));
+        add_text(out, line->asked.adapters[i], strlen(line->asked.adapters[i]));
         strbuf_format(out, ",\"generation\":%llu}", (unsigned long long)answer->generations[i]);
     }
     strbuf_format(out, "],\"seed\":%llu,\"prompt_tokens\":%zu,\"cached_tokens\":%lld,\"completion_tokens\":%lld}\n",
-                  (unsigned long long)line->sampling.seed, line->ids.count, (long long)answer->cached,
+                  (unsigned long long)line->asked.sampling.seed, line->ids.count, (long long)answer->cached,
                   (long long)drawn);
     answer->state = ANSWER_IS_WRITTEN;
     return strbuf_status(out);
@@ -395,7 +325,7 @@ static int write_line(struct answer *answer) {
 
 static bool has_failed(const struct answer *answer) {
     bool failed = answer->is_broken;
-    for (int64_t i = 0; i < answer->line.choices; i++)
+    for (int64_t i = 0; i < answer->line.asked.choices; i++)
         failed |= answer->choices[i].reason == SCHEDULER_FAILED;
     return failed;
 }

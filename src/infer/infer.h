@@ -42,8 +42,8 @@ struct engine_options {
     bool has_no_prefix_cache;
     bool touches_cache; /* the cache's memory is there before the first step; else it comes where steps first write */
 };
-/* Changes of logits that a text can have beside those of its own tokens. */
-enum { ENGINE_MAX_BIASES = 1024 };
+/* Changes of logits that a text can have beside those of its own tokens: biases, stop ids, ends (ask.h). */
+enum { ENGINE_MAX_BIASES = 1024 + 1022 + 2 };
 #define ENGINE_ADAPTER_BYTES ((size_t)4 << 30) /* of an adapter's files, at most */
 
 /* Whether there is a model, and ranks of the grid can hold it; a caller asks before the ranks start. `takes_data`: the

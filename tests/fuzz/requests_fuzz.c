@@ -27,14 +27,15 @@ static bool is_id(int64_t id) {
 static void check_ids(const struct request_line *line) {
     for (size_t i = 0; i < line->ids.count; i++)
         check(is_id(line->ids.ids[i]), "an id of the prompt");
-    for (int64_t i = 0; i < line->stop_id_count; i++)
-        check(is_id(line->stop_ids[i]), "a stop id");
-    for (int64_t i = 0; i < line->bias_count; i++) {
-        check(is_id(line->bias[i].id) && isfinite(line->bias[i].bias), "a bias");
+    for (int64_t i = 0; i < line->asked.stop_id_count; i++)
+        check(is_id(line->asked.stop_ids[i]), "a stop id");
+    for (int64_t i = 0; i < line->asked.bias_count; i++) {
+        check(is_id(line->asked.bias[i].id) && isfinite(line->asked.bias[i].bias), "a bias");
         for (int64_t k = 0; k < i; k++)
-            check(line->bias[k].id != line->bias[i].id, "two biases of an id");
+            check(line->asked.bias[k].id != line->asked.bias[i].id, "two biases of an id");
     }
-    check(line->bias_count + line->stop_id_count <= REQUEST_MAX_CHANGES, "too many changes");
+    check(line->asked.bias_count <= ASK_MAX_BIASES && line->asked.stop_id_count <= ASK_MAX_STOP_IDS,
+          "too many changes");
 }
 
 static void check_sampling(const struct sampling *s) {
@@ -48,21 +49,22 @@ static void check_line(const struct request_line *line) {
     int prompts = (line->prompt != NULL) + (line->ids.count > 0) + (line->message_count > 0);
     check(prompts == 1, "not one prompt");
     check(!line->prompt || strlen(line->prompt) <= line->prompt_length, "the prompt's length");
-    check(line->choices >= 1 && line->choices <= REQUEST_MAX_CHOICES, "choices");
-    check(line->max_tokens >= -1 && line->min_tokens >= 0, "tokens");
-    check(line->max_tokens < 0 || line->min_tokens <= line->max_tokens, "more tokens at least than at most");
-    check(line->logprobs >= -1 && line->logprobs <= REQUEST_MAX_TOP, "logprobs");
-    check(line->prompt_logprobs >= -1 && line->prompt_logprobs <= REQUEST_MAX_TOP, "prompt_logprobs");
-    check(line->priority >= INT32_MIN && line->priority <= INT32_MAX, "priority");
-    check(line->adapter_count <= REQUEST_MAX_ADAPTERS, "adapters");
-    for (int64_t i = 0; i < line->adapter_count; i++)
-        check(line->adapters[i] != NULL, "an adapter without a name");
+    check(line->asked.choices >= 1 && line->asked.choices <= ASK_MAX_CHOICES, "choices");
+    check(line->asked.max_tokens >= -1 && line->asked.min_tokens >= 0, "tokens");
+    check(line->asked.max_tokens < 0 || line->asked.min_tokens <= line->asked.max_tokens,
+          "more tokens at least than at most");
+    check(line->asked.logprobs >= -1 && line->asked.logprobs <= ASK_MAX_TOP, "logprobs");
+    check(line->asked.prompt_logprobs >= -1 && line->asked.prompt_logprobs <= ASK_MAX_TOP, "prompt_logprobs");
+    check(line->asked.priority >= INT32_MIN && line->asked.priority <= INT32_MAX, "priority");
+    check(line->asked.adapter_count <= ASK_MAX_ADAPTERS, "adapters");
+    for (int64_t i = 0; i < line->asked.adapter_count; i++)
+        check(line->asked.adapters[i] != NULL, "an adapter without a name");
     struct writer_stops *stops;
-    check(!writer_stops_open(line->stop, (size_t)line->stop_count, &stops), "stop strings that cannot be");
+    check(!writer_stops_open(line->asked.stop, (size_t)line->asked.stop_count, &stops), "stop strings that cannot be");
     writer_stops_close(stops);
     check(!line->id || json_is_string(line->id) || json_is_integer(line->id), "an id of another type");
     check_ids(line);
-    check_sampling(&line->sampling);
+    check_sampling(&line->asked.sampling);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

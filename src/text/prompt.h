@@ -1,9 +1,9 @@
 /* Prompts as they are asked for, by `generate` and by each line of its --requests: texts and messages as tokens, and
  * what ends the text behind them. */
-#ifndef CAMBIUM_COMMANDS_CHAT_PROMPT_H
-#define CAMBIUM_COMMANDS_CHAT_PROMPT_H
+#ifndef CAMBIUM_TEXT_PROMPT_H
+#define CAMBIUM_TEXT_PROMPT_H
 
-#include "text/chat.h"
+#include "chat.h"
 
 /* Appends the ids of a text; an empty one is the beginning of a document. */
 int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, const char *text,

@@ -1,5 +1,5 @@
 /* Texts and messages as tokens, and what ends an answer. */
-#include "chat_prompt.h"
+#include "prompt.h"
 
 #include <string.h>
 

@@ -1,0 +1,85 @@
+/* The table of errors, and their JSON. */
+#include "error.h"
+
+#include "base/base.h"
+#include "base/json.h"
+#include "base/utf8.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char invalid[] = "invalid_request_error", not_found[] = "not_found_error", server_fault[] = "server_error";
+
+static const struct error_row rows[ERROR_COUNT] = {
+    [ERROR_NONE] = {200, "", NULL, 0},
+    [ERROR_ARGUMENT] = {400, invalid, NULL, 3},
+    [ERROR_CONTEXT_LENGTH] = {400, invalid, "context_length_exceeded", 11},
+    [ERROR_KEY] = {401, "authentication_error", "invalid_api_key", 16},
+    [ERROR_PERMISSION] = {403, "authentication_error", "permission_denied", 7},
+    [ERROR_MODEL_NOT_FOUND] = {404, not_found, "model_not_found", 5},
+    [ERROR_ADAPTER_NOT_FOUND] = {404, not_found, "adapter_not_found", 5},
+    [ERROR_ROUTE_NOT_FOUND] = {404, not_found, "route_not_found", 12},
+    [ERROR_METHOD] = {405, invalid, "method_not_allowed", 12},
+    [ERROR_ADAPTER_EXISTS] = {409, "conflict_error", "adapter_exists", 6},
+    [ERROR_GENERATION_CHANGED] = {409, "conflict_error", "generation_changed", 10},
+    [ERROR_BODY_SIZE] = {413, invalid, "body_too_large", 8},
+    [ERROR_HEADER_SIZE] = {431, invalid, "headers_too_large", 8},
+    [ERROR_MEDIA_TYPE] = {415, invalid, "unsupported_media_type", 13},
+    [ERROR_ADAPTER_INVALID] = {422, invalid, "adapter_invalid", 9},
+    [ERROR_OVERLOADED] = {429, "rate_limit_error", "overloaded", 8},
+    [ERROR_SLOW_READER] = {503, server_fault, "slow_reader", 8},
+    [ERROR_DRAINING] = {503, server_fault, "draining", 14},
+    [ERROR_ENGINE_FAILED] = {503, server_fault, "engine_failed", 14},
+    [ERROR_DEADLINE] = {504, "timeout_error", "deadline", 4},
+    [ERROR_ADAPTER_MEMORY] = {507, server_fault, "adapter_memory_full", 8},
+    [ERROR_CANCELLED] = {499, server_fault, "cancelled", 1},
+    [ERROR_INTERNAL] = {500, server_fault, "internal_error", 13},
+};
+
+const struct error_row *error_row(enum error_case which) {
+    return &rows[which];
+}
+
+void error_set(struct error *error, enum error_case which, const char *param, const char *format, ...) {
+    va_list arguments;
+    *error = (struct error){.which = which};
+    if (param)
+        snprintf(error->param, sizeof error->param, "%s", param);
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    if (which == ERROR_OVERLOADED)
+        error->retry_after_ms = 1000;
+}
+
+void error_of_status(struct error *error, enum error_case which, const char *param) {
+    error_set(error, which, param, "%s", status_text());
+}
+
+/* Texts may repeat what a client sent, cut anywhere. */
+static void add_string(struct strbuf *out, const char *text) {
+    struct strbuf mended = STRBUF_INIT;
+    utf8_add_repaired(&mended, text, strlen(text));
+    json_add_string(out, strbuf_text(&mended), mended.length);
+    out->failed |= mended.failed;
+    strbuf_free(&mended);
+}
+
+static void add_string_or_null(struct strbuf *out, const char *text) {
+    if (text && *text)
+        add_string(out, text);
+    else
+        strbuf_add_text(out, "null");
+}
+
+void error_add_json(const struct error *error, struct strbuf *out) {
+    const struct error_row *row = &rows[error->which];
+    strbuf_add_text(out, "{\"error\":{\"message\":");
+    add_string(out, error->text);
+    strbuf_format(out, ",\"type\":\"%s\",\"param\":", row->type);
+    add_string_or_null(out, error->param);
+    strbuf_add_text(out, ",\"code\":");
+    add_string_or_null(out, row->code);
+    strbuf_add_text(out, "}}");
+}

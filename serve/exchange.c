@@ -1,0 +1,51 @@
+/* What all exchanges have in common; their transports do the rest. */
+#include "exchange.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+enum { MAX_FIELDS = 32 };
+
+const char *exchange_field(const struct exchange *exchange, const char *name) {
+    const struct exchange_head *head = &exchange->head;
+    for (size_t i = 0; i < head->field_count; i++)
+        if (!strcmp(head->fields[i].name, name))
+            return head->fields[i].value;
+    return NULL;
+}
+
+int exchange_begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length) {
+    struct field all[MAX_FIELDS];
+    size_t kept = count < MAX_FIELDS - 1 ? count : MAX_FIELDS - 1;
+    if (kept)
+        memcpy(all, fields, kept * sizeof *all);
+    if (*exchange->id)
+        all[kept++] = field_of("x-request-id", exchange->id);
+    exchange->status = status;
+    return exchange->transport->begin(exchange, status, all, kept, length);
+}
+
+int exchange_write(struct exchange *exchange, const void *bytes, size_t length) {
+    return exchange->transport->write(exchange, bytes, length);
+}
+
+int exchange_end(struct exchange *exchange, const struct field *trailers, size_t count) {
+    return exchange->transport->end(exchange, trailers, count);
+}
+
+int exchange_answer(struct exchange *exchange, int status, const char *type, const void *body, size_t length) {
+    struct field field = field_of("content-type", type);
+    int result = exchange_begin(exchange, status, &field, 1, (int64_t)length);
+    if (!result && length)
+        result = exchange_write(exchange, body, length);
+    return result ? result : exchange_end(exchange, NULL, 0);
+}
+
+void exchange_abort(struct exchange *exchange, enum exchange_abort how) {
+    exchange->transport->abort(exchange, how);
+}
+
+size_t exchange_pending(const struct exchange *exchange) {
+    return exchange->transport->pending(exchange);
+}

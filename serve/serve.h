@@ -1,0 +1,63 @@
+/* The server: gRPC and OpenAI-style HTTP in front of an engine.
+ *
+ * One thread, the loop, has every socket: it frames, checks and queues requests and writes answers. The engine's
+ * thread, the leader of the model's ranks, takes calls from a queue, owns scheduler and adapters, and alone calls the
+ * model. Two workers tokenize long texts and read adapters' files. So a client never holds up the engine, nor the
+ * engine a client.
+ *
+ *     server_open         the loop begins, before the ranks start; addresses are bound, nobody is accepted
+ *     server_run          at the leader: opens adapters and scheduler, accepts, and serves until it is told to stop
+ *     server_close
+ *
+ * exchange.h is what protocols see of the transport, call.h what they see of the engine. */
+#ifndef CAMBIUM_SERVE_SERVE_H
+#define CAMBIUM_SERVE_SERVE_H
+
+#include "listen.h"
+
+#include "infer/adapters.h"
+#include "infer/infer.h"
+#include "text/chat.h"
+
+struct serve_name {
+    const char *name, *directory;
+};
+
+struct serve_options {
+    const char *const *model_names; /* [model_name_count] the first is what answers report; none: the directory's */
+    size_t model_name_count;
+    const struct serve_name *adapters; /* [adapter_count] */
+    size_t adapter_count;
+    const char *adapter_root;     /* NULL: none */
+    const char *listen, *control; /* "none": no control listener */
+    const char *api_key_file, *control_key_file, *tls_cert, *tls_key;
+    const char *const *cors_origins; /* [cors_origin_count] */
+    size_t cors_origin_count;
+    bool has_metrics_on_data;
+    enum chat_template chat_template;
+    int64_t max_model_len; /* 0: the model's positions */
+    int64_t max_queued_requests, max_queued_tokens;
+    double prefill_stretch;
+    double request_timeout; /* 0: none */
+    double drain_timeout, rank_timeout;
+    bool logs_json;
+    struct serve_limits limits;
+    int tensor, pipeline; /* for ServerInfo */
+};
+
+struct server;
+
+/* Checks what can be checked, reads keys and certificates, starts the loop and binds. `options` outlives the server. */
+int server_open(const struct serve_options *options, struct server **server);
+/* The leader's, behind engine_open; `tokenizer` may be NULL. Returns when the server was told to stop and has done so,
+ * or with the failure that ended it. */
+int server_run(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
+               const struct tokenizer_files *files);
+void server_close(struct server *server);
+/* A rank is dead or hung: readiness goes, requests fail with UNAVAILABLE; the caller ends the process behind it. Any
+ * thread. */
+void server_fail(struct server *server, const char *line);
+/* Bytes that the server itself may take, for the plan that is printed. */
+size_t server_planned_bytes(const struct serve_options *options);
+
+#endif

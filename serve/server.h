@@ -1,0 +1,45 @@
+/* The server as its own files see it: what the loop's thread shares. Fields are written by who is named, and read by
+ * the loop alone where nothing else is said. */
+#ifndef CAMBIUM_SERVE_SERVER_H
+#define CAMBIUM_SERVE_SERVER_H
+
+#include "error.h"
+#include "serve.h"
+
+#include <event2/event.h>
+
+/* What answers say of the model; set before anybody is accepted. */
+struct server_model {
+    const char *name;         /* that answers report */
+    const char *const *names; /* [name_count] all that name the base */
+    size_t name_count;
+    char fingerprint[16]; /* "b" and 12 hex digits of the base's digest */
+    int64_t created;      /* seconds of the epoch */
+    int64_t max_model_len, vocab;
+    int32_t eos;                       /* -1: none */
+    const char *precision;             /* "fp32", "bf16" */
+    const struct tokenizer *tokenizer; /* NULL: none */
+    const char *chat_template_text;    /* Jinja, of the tokenizer; NULL: none */
+    enum chat_template tokenizers_template;
+};
+
+struct server {
+    const struct serve_options *options;
+    struct event_base *base;
+    struct transport *transport;
+    struct server_model model;
+    struct registry *registry; /* registry.h: adapters, as the loop knows them */
+    struct driver *driver;     /* driver.h: the engine's side */
+    struct metrics *metrics;   /* metrics.h */
+    struct keys *keys[LISTENER_COUNT];
+    bool is_ready, is_draining, has_failed;
+    char failure[256];
+    struct server_own *own; /* of server.c */
+};
+
+/* Whether it serves: a step or an idle beat not long ago, all ranks there, not draining. */
+bool server_is_ready(const struct server *server);
+/* Stops taking requests; what runs ends within `timeout` seconds (negative: the option's). Again: at once. */
+void server_drain(struct server *server, double timeout);
+
+#endif

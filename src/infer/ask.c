@@ -1,0 +1,397 @@
+/* The fields of a request, a row each, and what follows from them. A field that is null counts as absent. */
+#include "ask.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+struct field {
+    const char *name;
+    int (*read)(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab);
+    size_t offset;
+    double low, high; /* both included */
+};
+
+/* ---- values ---- */
+
+static int set_integer(const struct field *field, struct ask *ask, int64_t value) {
+    if ((double)value < field->low || (double)value > field->high)
+        return status_fail(STATUS_INVALID, "expected an integer from %.0f to %.0f", field->low, field->high);
+    *(int64_t *)((char *)ask + field->offset) = value;
+    return STATUS_OK;
+}
+
+static int read_integer(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    (void)vocab;
+    if (!json_is_integer(value))
+        return status_fail(STATUS_INVALID, "expected an integer from %.0f to %.0f", field->low, field->high);
+    return set_integer(field, ask, json_integer_value(value));
+}
+
+static int set_number(const struct field *field, struct ask *ask, double value) {
+    if (!(value >= field->low && value <= field->high))
+        return status_fail(STATUS_INVALID, "expected a number from %g to %g", field->low, field->high);
+    *(double *)((char *)ask + field->offset) = value;
+    return STATUS_OK;
+}
+
+static int read_number(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    (void)vocab;
+    if (!json_is_number(value))
+        return status_fail(STATUS_INVALID, "expected a number from %g to %g", field->low, field->high);
+    return set_number(field, ask, json_number_value(value));
+}
+
+static int read_bool(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    (void)vocab;
+    if (!json_is_boolean(value))
+        return status_fail(STATUS_INVALID, "expected true or false");
+    *(bool *)((char *)ask + field->offset) = json_is_true(value);
+    return STATUS_OK;
+}
+
+static int read_seed(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    int64_t seed = 0;
+    (void)field;
+    (void)vocab;
+    if (!json_is_integer(value) || (seed = json_integer_value(value)) < 0)
+        return status_fail(STATUS_INVALID, "expected an integer from 0 to %lld", (long long)INT64_MAX);
+    ask->sampling.seed = (uint64_t)seed;
+    ask->has_seed = true;
+    return STATUS_OK;
+}
+
+/* ---- lists ---- */
+
+static int reserve(size_t count, size_t most, size_t size, const char *what, void *list) {
+    void *items = NULL;
+    if (count > most)
+        return status_fail(STATUS_INVALID, "expected at most %zu %s", most, what);
+    items = calloc(count + 1, size);
+    memcpy(list, &items, sizeof items);
+    return items ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+int ask_reserve_bias(struct ask *ask, size_t count) {
+    int status = reserve(count, ASK_MAX_BIASES, sizeof *ask->bias, "biases", &ask->bias);
+    ask->bias_count = status ? 0 : (int64_t)count;
+    return status;
+}
+
+int ask_reserve_stop_ids(struct ask *ask, size_t count) {
+    int status = reserve(count, ASK_MAX_STOP_IDS, sizeof *ask->stop_ids, "token ids", &ask->stop_ids);
+    ask->stop_id_count = status ? 0 : (int64_t)count;
+    return status;
+}
+
+int ask_reserve_stops(struct ask *ask, size_t count) {
+    int status = reserve(count, WRITER_MAX_STOPS, sizeof *ask->stop, "strings", &ask->stop);
+    ask->stop_count = status ? 0 : (int64_t)count;
+    return status;
+}
+
+int ask_read_id(const json_t *value, size_t number, int64_t vocab, int32_t *id) {
+    json_int_t given = json_integer_value(value);
+    if (!json_is_integer(value) || given < 0 || given >= vocab)
+        return status_fail(STATUS_INVALID, "token %zu is not an id from 0 to %lld", number, (long long)vocab - 1);
+    *id = (int32_t)given;
+    return STATUS_OK;
+}
+
+static int check_stops(const struct ask *ask) {
+    struct writer_stops *stops;
+    int status = writer_stops_open(ask->stop, (size_t)ask->stop_count, &stops);
+    writer_stops_close(stops);
+    return status;
+}
+
+static int read_adapters(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    (void)field;
+    (void)vocab;
+    size_t count = json_array_size(value);
+    if (!json_is_array(value) || count > ASK_MAX_ADAPTERS)
+        return status_fail(STATUS_INVALID, "expected a list of names of adapters, at most %d", ASK_MAX_ADAPTERS);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *name = json_array_get(value, i);
+        if (!json_is_string(name) || strlen(json_string_value(name)) != json_string_length(name))
+            return status_fail(STATUS_INVALID, "adapter %zu is not a name", i);
+        ask->adapters[ask->adapter_count++] = json_string_value(name);
+    }
+    return STATUS_OK;
+}
+
+/* A string, or a list of them. */
+static int read_stop(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    (void)field;
+    (void)vocab;
+    size_t count = json_is_string(value) ? 1 : json_array_size(value);
+    if (!json_is_string(value) && !json_is_array(value))
+        return status_fail(STATUS_INVALID, "expected a string, or a list of strings");
+    int status = ask_reserve_stops(ask, count);
+    for (size_t i = 0; i < count && !status; i++) {
+        const json_t *string = json_is_string(value) ? value : json_array_get(value, i);
+        if (!json_is_string(string))
+            return status_fail(STATUS_INVALID, "stop string %zu is not a string", i + 1);
+        ask->stop[i] = (struct writer_string){.bytes = json_string_value(string), .length = json_string_length(string)};
+    }
+    return status ? status : check_stops(ask);
+}
+
+static int read_stop_ids(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    (void)field;
+    size_t count = json_array_size(value);
+    if (!json_is_array(value) || count > ASK_MAX_STOP_IDS)
+        return status_fail(STATUS_INVALID, "expected a list of token ids, at most %d", ASK_MAX_STOP_IDS);
+    int status = ask_reserve_stop_ids(ask, count);
+    for (size_t i = 0; i < count && !status; i++)
+        status = ask_read_id(json_array_get(value, i), i, vocab, &ask->stop_ids[i]);
+    return status;
+}
+
+/* A key is an id in plain digits; -1 for what is none of the vocabulary. */
+static int64_t read_key(const char *key, int64_t vocab) {
+    int64_t id = 0;
+    if (!*key || (*key == '0' && key[1]))
+        return -1;
+    for (const char *at = key; *at; at++) {
+        if (*at < '0' || *at > '9' || id >= vocab)
+            return -1;
+        id = id * 10 + (*at - '0');
+    }
+    return id < vocab ? id : -1;
+}
+
+static int read_bias(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    size_t count = json_object_size(value);
+    if (!json_is_object(value) || count > ASK_MAX_BIASES)
+        return status_fail(STATUS_INVALID, "expected an object {\"ID\": BIAS}, of at most %d", ASK_MAX_BIASES);
+    int status = ask_reserve_bias(ask, count);
+    if (status)
+        return status;
+    const char *key;
+    json_t *bias;
+    count = 0;
+    json_object_foreach((json_t *)value, key, bias) {
+        char shown[40];
+        int64_t id = read_key(key, vocab);
+        double number = json_number_value(bias);
+        snprintf(shown, sizeof shown, "%s", key);
+        if (id < 0)
+            return status_fail(STATUS_INVALID, "\"%s\" is not a token id from 0 to %lld", shown, (long long)vocab - 1);
+        if (!json_is_number(bias) || !(number >= field->low && number <= field->high))
+            return status_fail(STATUS_INVALID, "the bias of token %s is not a number from %g to %g", shown, field->low,
+                               field->high);
+        ask->bias[count++] = (struct logit_bias){.id = (int32_t)id, .bias = (float)number};
+    }
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+#define AT(member) offsetof(struct ask, member)
+static const struct field fields[] = {
+    {"adapters", read_adapters, 0, 0, 0},
+    {"max_tokens", read_integer, AT(max_tokens), 0, 1e9},
+    {"min_tokens", read_integer, AT(min_tokens), 0, 1e9},
+    {"n", read_integer, AT(choices), 1, ASK_MAX_CHOICES},
+    {"seed", read_seed, 0, 0, 0},
+    {"temperature", read_number, AT(sampling.temperature), 0, 100},
+    {"top_k", read_integer, AT(sampling.top_k), 0, 1e9},
+    {"top_p", read_number, AT(sampling.top_p), 1e-6, 1},
+    {"min_p", read_number, AT(sampling.min_p), 0, 1},
+    {"repetition_penalty", read_number, AT(sampling.repetition_penalty), 0.01, 100},
+    {"presence_penalty", read_number, AT(sampling.presence_penalty), -100, 100},
+    {"frequency_penalty", read_number, AT(sampling.frequency_penalty), -100, 100},
+    {"logit_bias", read_bias, 0, -1e9, 1e9},
+    {"stop", read_stop, 0, 0, 0},
+    {"stop_token_ids", read_stop_ids, 0, 0, 0},
+    {"ignore_eos", read_bool, AT(ignore_eos), 0, 0},
+    {"logprobs", read_integer, AT(logprobs), 0, ASK_MAX_TOP},
+    {"prompt_logprobs", read_integer, AT(prompt_logprobs), 0, ASK_MAX_TOP},
+    {"priority", read_integer, AT(priority), INT32_MIN, INT32_MAX},
+};
+enum { FIELDS = sizeof fields / sizeof *fields };
+
+static const struct field *find_field(const char *name) {
+    for (size_t i = 0; i < FIELDS; i++)
+        if (!strcmp(fields[i].name, name))
+            return &fields[i];
+    return NULL;
+}
+
+int ask_read_field(struct ask *ask, const char *name, const json_t *value, int64_t vocab, bool *is_known) {
+    const struct field *field = find_field(name);
+    *is_known = field != NULL;
+    return !field || json_is_null(value) ? STATUS_OK : field->read(field, value, ask, vocab);
+}
+
+int ask_set_integer(struct ask *ask, const char *name, int64_t value) {
+    return set_integer(find_field(name), ask, value);
+}
+
+int ask_set_number(struct ask *ask, const char *name, double value) {
+    return set_number(find_field(name), ask, value);
+}
+
+void ask_begin(struct ask *ask) {
+    *ask = (struct ask){
+        .max_tokens = -1,
+        .choices = 1,
+        .logprobs = -1,
+        .prompt_logprobs = -1,
+        .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+    };
+}
+
+void ask_free(struct ask *ask) {
+    free(ask->bias);
+    free(ask->stop_ids);
+    free(ask->stop);
+    *ask = (struct ask){0};
+}
+
+/* ---- together ---- */
+
+static int check_ids(const struct ask *ask, int64_t vocab, const char **field) {
+    const struct field *row = find_field("logit_bias");
+    *field = row->name;
+    for (int64_t i = 0; i < ask->bias_count; i++) {
+        const struct logit_bias *bias = &ask->bias[i];
+        if (bias->id < 0 || bias->id >= vocab)
+            return status_fail(STATUS_INVALID, "%d is not a token id from 0 to %lld", bias->id, (long long)vocab - 1);
+        if (!((double)bias->bias >= row->low && (double)bias->bias <= row->high))
+            return status_fail(STATUS_INVALID, "the bias of token %d is not a number from %g to %g", bias->id, row->low,
+                               row->high);
+        for (int64_t k = 0; k < i; k++)
+            if (ask->bias[k].id == bias->id)
+                return status_fail(STATUS_INVALID, "token %d has two biases", bias->id);
+    }
+    *field = "stop_token_ids";
+    for (int64_t i = 0; i < ask->stop_id_count; i++)
+        if (ask->stop_ids[i] < 0 || ask->stop_ids[i] >= vocab)
+            return status_fail(STATUS_INVALID, "%d is not a token id from 0 to %lld", ask->stop_ids[i],
+                               (long long)vocab - 1);
+    return STATUS_OK;
+}
+
+int ask_check(const struct ask *ask, int64_t vocab, const char **field) {
+    int status = check_ids(ask, vocab, field);
+    if (status)
+        return status;
+    *field = "stop";
+    status = check_stops(ask);
+    if (status)
+        return status;
+    *field = "min_tokens";
+    if (ask->max_tokens >= 0 && ask->min_tokens > ask->max_tokens)
+        return status_fail(STATUS_INVALID, "%lld is more than the max_tokens %lld", (long long)ask->min_tokens,
+                           (long long)ask->max_tokens);
+    *field = NULL;
+    return STATUS_OK;
+}
+
+int ask_draw_seed(struct ask *ask) {
+    uint64_t seed;
+    if (ask->has_seed)
+        return STATUS_OK;
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+        return status_fail_errno("cannot draw a seed");
+    ask->sampling.seed = seed >> 11;
+    ask->has_seed = true;
+    return STATUS_OK;
+}
+
+/* ---- what ends its texts ---- */
+
+/* A tokenizer may know ids that the model cannot draw. */
+static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
+    size_t kept = 0;
+    for (size_t i = 0; i < ends->count; i++)
+        if (ends->ids[i] < vocab)
+            ends->ids[kept++] = ends->ids[i];
+    ends->count = kept;
+}
+
+int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, int32_t eos, enum chat_template which,
+                  int64_t vocab, struct ask_ends *ends) {
+    size_t count = (size_t)ask->stop_count;
+    *ends = (struct ask_ends){0};
+    if (!ask->ignore_eos)
+        prompt_ends_find(tokenizer, eos, which, &ends->own);
+    drop_ends(&ends->own, vocab);
+    struct writer_string *strings = calloc(count + 1, sizeof *strings);
+    if (!strings)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    if (count)
+        memcpy(strings, ask->stop, count * sizeof *strings);
+    const char *turn_end = ends->own.turn_end;
+    if (turn_end)
+        strings[count++] = (struct writer_string){.bytes = turn_end, .length = strlen(turn_end)};
+    int status = count ? writer_stops_open(strings, count, &ends->stops) : STATUS_OK;
+    free(strings);
+    return status;
+}
+
+void ask_ends_close(struct ask_ends *ends) {
+    writer_stops_close(ends->stops);
+    *ends = (struct ask_ends){0};
+}
+
+/* ---- in an engine ---- */
+
+int ask_check_length(const struct ask *ask, const struct engine *engine, int slot, int64_t most, const int32_t *prompt,
+                     int64_t prompt_length, const char **field) {
+    int64_t left = most - engine_slot_stem(engine, slot) - prompt_length;
+    *field = NULL;
+    int status = engine_check_tokens(engine, slot, "the prompt has ", prompt, prompt_length);
+    if (status)
+        return status;
+    *field = ask->min_tokens > left ? "min_tokens" : "max_tokens";
+    int64_t wanted = ask->min_tokens > left ? ask->min_tokens : ask->max_tokens;
+    return wanted <= left ? STATUS_OK
+                          : status_fail(STATUS_INVALID,
+                                        "%lld tokens behind a prompt of %lld: the model's %lld positions have room for "
+                                        "%lld",
+                                        (long long)wanted, (long long)prompt_length,
+                                        (long long)engine_config(engine)->max_position_embeddings, (long long)left);
+}
+
+void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, const struct ask_ends *ends,
+                  const int32_t *prompt, int64_t prompt_length, struct scheduler_request *scheduled) {
+    *scheduled = (struct scheduler_request){
+        .prompt = prompt,
+        .prompt_length = prompt_length,
+        .slot = slot,
+        .stem_tokens = engine_slot_stem(engine, slot),
+        .stem_predicts = engine_slot_predicts_first(engine, slot),
+        .max_tokens = ask->max_tokens,
+        .min_tokens = ask->min_tokens,
+        .choices = ask->choices,
+        .sampling = ask->sampling,
+        .bias = ask->bias,
+        .bias_count = ask->bias_count,
+        .end_ids = ends->own.ids,
+        .end_count = (int64_t)ends->own.count,
+        .stop_ids = ask->stop_ids,
+        .stop_count = ask->stop_id_count,
+        .top_count = ask->logprobs > 0 ? (int32_t)ask->logprobs : 0,
+        .wants_prompt_logprobs = ask->prompt_logprobs >= 0,
+        .prompt_top_count = ask->prompt_logprobs > 0 ? (int32_t)ask->prompt_logprobs : 0,
+        .priority = (int32_t)ask->priority,
+    };
+}
+
+/* ---- one of its texts ---- */
+
+int ask_write(const struct ask *ask, const struct ask_ends *ends, const struct tokenizer *tokenizer, int32_t token,
+              int64_t drawn, struct writer *writer, struct strbuf *out, bool *is_ended) {
+    size_t length = 0;
+    /* A vocabulary is often padded beyond the tokenizer's: such an id stands for no text. */
+    const unsigned char *bytes = tokenizer ? tokenizer_token_bytes(tokenizer, token, &length) : NULL;
+    /* A string that lies within the first min_tokens tokens is no end, nor is one that begins there. */
+    writer->stops = drawn > ask->min_tokens ? ends->stops : NULL;
+    int status = writer_add(writer, bytes, length, out);
+    *is_ended = writer->is_stopped;
+    return status;
+}
