@@ -1,0 +1,86 @@
+/* What the server counts, as /metrics tells it: vLLM's names and buckets, so that its dashboards work, and ours.
+ *
+ * The driver counts texts, prompts and steps as news of them arrives, with the times of the engine; the router counts
+ * what it turns away. Everything is the loop's thread. A metrics of NULL counts nothing. Each text (a choice of a
+ * prompt) is a request in the histograms; a prompt's own tokens count once, whatever its choices. Nothing is allocated
+ * behind metrics_open but for an adapter's first request. */
+#ifndef CAMBIUM_SERVE_METRICS_H
+#define CAMBIUM_SERVE_METRICS_H
+
+#include "error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct metrics;
+struct strbuf;
+
+struct metrics_options {
+    const char *model_name;  /* that answers report */
+    const char *cache_dtype; /* "fp32", "bf16" */
+    int64_t max_model_len, page_tokens, pages;
+    bool has_prefix_cache;
+    int ranks;
+};
+/* All ranks are up. STATUS_MEMORY. */
+int metrics_open(const struct metrics_options *options, struct metrics **metrics);
+void metrics_close(struct metrics *metrics);
+
+/* ---- texts: the driver ---- */
+
+/* A prompt and its texts are the driver's: it zeroes them, sets what is said, and calls in this order. Times are of the
+ * monotonic clock. */
+struct metrics_prompt {
+    double arrived;           /* when the call was submitted; the driver sets it, and the token counts */
+    double started;           /* when it was first taken up */
+    int64_t tokens, cached;   /* of its text, without virtual ones; of them, those whose pages were there */
+    bool has_looked_in_cache; /* it may read the prefix cache */
+};
+struct metrics_text {
+    double first, last; /* when its first and its latest token came */
+    int64_t tokens;     /* drawn so far */
+};
+/* Its first text is taken up: tokens, cached and has_looked_in_cache are set. */
+void metrics_started(struct metrics *metrics, struct metrics_prompt *prompt, double time);
+/* A token was drawn, an end id too. */
+void metrics_token(struct metrics *metrics, const struct metrics_prompt *prompt, struct metrics_text *text,
+                   double time);
+/* A text is over; `prompt` may never have been started. Latencies are those of texts that ended by themselves. */
+enum metrics_end { METRICS_STOP, METRICS_LENGTH, METRICS_ABORT, METRICS_ERROR, METRICS_END_COUNT };
+void metrics_ended(struct metrics *metrics, const struct metrics_prompt *prompt, const struct metrics_text *text,
+                   enum metrics_end how, double time);
+/* A step of the engine: prompt rows that it ran and tokens that it drew, together. */
+void metrics_step(struct metrics *metrics, int64_t tokens);
+
+/* The engine's state, as it was last told. */
+struct metrics_engine {
+    int64_t running, waiting; /* texts */
+    int64_t deferred;         /* of those that wait: not for room, but for their adapter or their reader */
+    int64_t pages_held;       /* by sequences; cached pages and idle stems are free */
+    int64_t preemptions;      /* since the opening */
+    int64_t adapter_bytes;    /* of images on a rank */
+};
+void metrics_tell_engine(struct metrics *metrics, const struct metrics_engine *engine);
+void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up);
+
+/* ---- requests: driver, registry and router ---- */
+
+/* A request was accepted that names the adapter; `method` as the registry has it, "lora" or "lora,ia3". */
+void metrics_adapter_request(struct metrics *metrics, const char *adapter, const char *method);
+/* A load or a replacement is done: ERROR_NONE, or why not. */
+void metrics_adapter_load(struct metrics *metrics, enum error_case result);
+/* A request was answered with an error before anything of it ran. */
+void metrics_rejected(struct metrics *metrics, enum error_case why);
+/* The queue was full, of texts or else of tokens; beside metrics_rejected. */
+void metrics_queue_full(struct metrics *metrics, bool is_of_tokens);
+/* A request that was accepted ended before its time: ERROR_CANCELLED where the client left. */
+void metrics_cancelled(struct metrics *metrics, enum error_case why);
+
+/* ---- text ---- */
+
+/* Appends the text of /metrics, format 0.0.4. `running`, `waiting`: adapters with texts that do, with commas between;
+ * `now`: seconds of the epoch. */
+void metrics_add_text(const struct metrics *metrics, const char *running, const char *waiting, double now,
+                      struct strbuf *out);
+
+#endif
