@@ -49,6 +49,10 @@ struct call_end {
     int64_t prompt, choice;
     bool is_stop;              /* else the length */
     int64_t completion_tokens; /* every drawn token */
+    /* The id that ended it, an end-of-text or a stop id, which is none of the text and in no piece: a completion's
+     * log-probabilities tell of it, too. */
+    bool has_token;
+    struct call_token token;
 };
 
 struct call_news {

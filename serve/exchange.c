@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MAX_FIELDS = 32 };
+enum { MAX_FIELDS = 32, OWN_FIELDS = 4 };
 
 const char *exchange_field(const struct exchange *exchange, const char *name) {
     const struct exchange_head *head = &exchange->head;
@@ -17,11 +17,16 @@ const char *exchange_field(const struct exchange *exchange, const char *name) {
 
 int exchange_begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length) {
     struct field all[MAX_FIELDS];
-    size_t kept = count < MAX_FIELDS - 1 ? count : MAX_FIELDS - 1;
+    size_t kept = count < MAX_FIELDS - OWN_FIELDS ? count : MAX_FIELDS - OWN_FIELDS;
     if (kept)
         memcpy(all, fields, kept * sizeof *all);
     if (*exchange->id)
         all[kept++] = field_of("x-request-id", exchange->id);
+    if (exchange->cors_origin) {
+        all[kept++] = field_of("access-control-allow-origin", exchange->cors_origin);
+        all[kept++] = field_of("access-control-expose-headers", "x-request-id, retry-after, retry-after-ms");
+        all[kept++] = field_of("vary", "origin");
+    }
     exchange->status = status;
     return exchange->transport->begin(exchange, status, all, kept, length);
 }
@@ -44,6 +49,13 @@ int exchange_answer(struct exchange *exchange, int status, const char *type, con
 
 void exchange_abort(struct exchange *exchange, enum exchange_abort how) {
     exchange->transport->abort(exchange, how);
+}
+
+void exchange_close(struct exchange *exchange, bool is_whole) {
+    if (exchange->handler && exchange->handler->on_close)
+        exchange->handler->on_close(exchange, is_whole);
+    if (exchange->on_closed)
+        exchange->on_closed(exchange, is_whole);
 }
 
 size_t exchange_pending(const struct exchange *exchange) {

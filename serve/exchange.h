@@ -7,6 +7,8 @@
 #ifndef CAMBIUM_SERVE_EXCHANGE_H
 #define CAMBIUM_SERVE_EXCHANGE_H
 
+#include "error.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -69,10 +71,13 @@ struct exchange {
     struct server *server;
     /* the router's: */
     const struct exchange_handler *handler;
-    void *context;              /* the handler's */
-    char id[EXCHANGE_ID_BYTES]; /* x-request-id: printable */
-    uint64_t client;            /* 0: without a key */
-    const char *client_name;    /* of the key; "" */
+    void *context;                                               /* the handler's */
+    void (*on_closed)(struct exchange *exchange, bool is_whole); /* the router's, behind the handler's; or NULL */
+    char id[EXCHANGE_ID_BYTES];                                  /* x-request-id: printable */
+    const char *cors_origin;                                     /* of a page that may read the answer; NULL: none */
+    enum error_case error;                                       /* that was answered */
+    uint64_t client;                                             /* 0: without a key */
+    const char *client_name;                                     /* of the key; "" */
     double client_weight;
     double start;      /* seconds of the monotonic clock */
     bool resets_early; /* gRPC over HTTP/2: an answer that ends before its request stops that */
@@ -82,7 +87,8 @@ struct exchange {
 /* The value of a field (the first of the name), or NULL. */
 const char *exchange_field(const struct exchange *exchange, const char *name);
 
-/* Begins the answer. `length` of the body, or -1 for one that is written until exchange_end. x-request-id is added.
+/* Begins the answer. `length` of the body, or -1 for one that is written until exchange_end. x-request-id is added, and
+ * what a page of cors_origin needs.
  * These return 0 or STATUS_MEMORY; after a failure, or when the client has left, they do nothing, and on_close comes.
  */
 int exchange_begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
@@ -94,6 +100,8 @@ int exchange_end(struct exchange *exchange, const struct field *trailers, size_t
 int exchange_answer(struct exchange *exchange, int status, const char *type, const void *body, size_t length);
 /* RST_STREAM, or a connection that is closed without the answer's end; on_close comes. */
 void exchange_abort(struct exchange *exchange, enum exchange_abort how);
+/* The transport's last words to who handles it: on_close and on_closed. The transport frees the exchange behind it. */
+void exchange_close(struct exchange *exchange, bool is_whole);
 /* Bytes of the answer that have not gone to the socket. */
 size_t exchange_pending(const struct exchange *exchange);
 
