@@ -1,0 +1,144 @@
+/* Lines of the log: made in a string, mended value by value, written once. */
+#include "log.h"
+
+#include "base/base.h"
+#include "base/json.h"
+#include "base/utf8.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { VALUE_BYTES = 1024 }; /* so that a line is below PIPE_BUF, and pipes keep it whole */
+
+/* C0 and C1 controls, DEL, and Unicode's ends of lines. */
+static bool is_control(uint32_t point) {
+    return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x2028 || point == 0x2029;
+}
+
+/* `value` as characters that stay on their line. */
+static void add_mended(struct strbuf *out, const char *value) {
+    struct strbuf mended = STRBUF_INIT;
+    utf8_add_repaired(&mended, value, strnlen(value, VALUE_BYTES));
+    const unsigned char *at = (const unsigned char *)strbuf_text(&mended), *end = at + mended.length;
+    while (at < end) {
+        uint32_t point = *at;
+        size_t length = *at < 0x80 ? 1 : utf8_decode(at, end, &point);
+        if (is_control(point))
+            strbuf_add_char(out, '?');
+        else
+            strbuf_add(out, at, length);
+        at += length;
+    }
+    out->failed |= mended.failed;
+    strbuf_free(&mended);
+}
+
+static bool is_plain(const char *text) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/:@+,-[]";
+    return *text && !text[strspn(text, plain)];
+}
+
+static void add_name(struct log_line *line, const char *name) {
+    strbuf_format(&line->text, line->is_json ? ",\"%s\":" : " %s=", name);
+}
+
+void log_line_begin(struct log_line *line, const struct server *server, enum log_level level, const char *event) {
+    static const char *const levels[] = {"info", "warning", "error"};
+    char date[64];
+    double now = clock_wall_seconds();
+    time_t seconds = (time_t)now;
+    struct tm utc;
+    gmtime_r(&seconds, &utc);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
+    *line = (struct log_line){.is_json = server->options->logs_json};
+    strbuf_format(&line->text,
+                  line->is_json ? "{\"time\":\"%s.%03dZ\",\"level\":\"%s\",\"event\":\"%s\"" : "%s.%03dZ %s %s", date,
+                  (int)((now - (double)seconds) * 1000), levels[level], event);
+}
+
+void log_line_text(struct log_line *line, const char *name, const char *value) {
+    struct strbuf mended = STRBUF_INIT;
+    add_name(line, name);
+    add_mended(&mended, value);
+    if (!line->is_json && is_plain(strbuf_text(&mended)))
+        strbuf_add_text(&line->text, strbuf_text(&mended));
+    else
+        json_add_string(&line->text, strbuf_text(&mended), mended.length);
+    line->text.failed |= mended.failed;
+    strbuf_free(&mended);
+}
+
+void log_line_integer(struct log_line *line, const char *name, int64_t value) {
+    add_name(line, name);
+    strbuf_format(&line->text, "%lld", (long long)value);
+}
+
+void log_line_seconds(struct log_line *line, const char *name, double seconds) {
+    add_name(line, name);
+    strbuf_format(&line->text, "%.6f", seconds);
+}
+
+void log_line_end(struct log_line *line) {
+    strbuf_add_text(&line->text, line->is_json ? "}\n" : "\n");
+    if (!line->text.failed)
+        file_write_all(STDERR_FILENO, line->text.data, line->text.length, "standard error");
+    strbuf_free(&line->text);
+}
+
+void log_event(const struct server *server, enum log_level level, const char *event, const char *format, ...) {
+    struct log_line line;
+    char text[VALUE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    log_line_begin(&line, server, level, event);
+    log_line_text(&line, "message", text);
+    log_line_end(&line);
+}
+
+static void add_usage(struct log_line *line, const struct log_usage *usage) {
+    struct strbuf names = STRBUF_INIT;
+    for (int64_t i = 0; i < usage->adapter_count; i++)
+        strbuf_format(&names, i ? ",%s" : "%s", usage->adapters[i]);
+    if (usage->adapter_count)
+        log_line_text(line, "adapters", strbuf_text(&names));
+    line->text.failed |= names.failed;
+    strbuf_free(&names);
+    log_line_integer(line, "prompt_tokens", usage->prompt_tokens);
+    log_line_integer(line, "cached_tokens", usage->cached_tokens);
+    log_line_integer(line, "completion_tokens", usage->completion_tokens);
+    if (usage->queue_seconds >= 0)
+        log_line_seconds(line, "queue_seconds", usage->queue_seconds);
+    if (usage->first_token_seconds >= 0)
+        log_line_seconds(line, "first_token_seconds", usage->first_token_seconds);
+    if (usage->error && usage->error->which != ERROR_NONE) {
+        const char *code = error_row(usage->error->which)->code;
+        log_line_text(line, "error", code ? code : error_row(usage->error->which)->type);
+    }
+}
+
+void log_request(const struct exchange *exchange, bool is_whole, const struct log_usage *usage) {
+    const struct exchange_head *head = &exchange->head;
+    struct log_line line;
+    char path[256];
+    snprintf(path, sizeof path, "%s", head->path); /* without the query, which may be anything */
+    log_line_begin(&line, exchange->server, LOG_INFO, "request");
+    log_line_text(&line, "id", exchange->id);
+    log_line_text(&line, "method", head->method);
+    log_line_text(&line, "path", path);
+    log_line_text(&line, "listener", head->listener == LISTENER_CONTROL ? "control" : "data");
+    log_line_text(&line, "protocol", head->is_http2 ? "HTTP/2" : "HTTP/1.1");
+    log_line_text(&line, "peer", head->peer);
+    if (exchange->client_name && *exchange->client_name)
+        log_line_text(&line, "client", exchange->client_name);
+    log_line_integer(&line, "status", exchange->status);
+    log_line_text(&line, "end", is_whole ? "whole" : "broken");
+    log_line_seconds(&line, "seconds", clock_seconds() - exchange->start);
+    if (usage)
+        add_usage(&line, usage);
+    log_line_end(&line);
+}

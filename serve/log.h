@@ -1,0 +1,45 @@
+/* The server's log, on standard error: a line for each event, as text or as JSON (--log-format), whole in one write.
+ *
+ *     2026-03-01T12:00:00.123Z info request id=4f.. method=POST path=/v1/completions status=200 seconds=0.21
+ *     {"time":"2026-03-01T12:00:00.123Z","level":"info","event":"request","id":"4f..","method":"POST",...}
+ *
+ * Values come from clients and files: bytes that could end a line, move a terminal's cursor or are no UTF-8 are
+ * replaced, long ones are cut. Prompts, texts and keys never come here. Any thread. */
+#ifndef CAMBIUM_SERVE_LOG_H
+#define CAMBIUM_SERVE_LOG_H
+
+#include "exchange.h"
+#include "server.h"
+
+#include "base/strbuf.h"
+
+enum log_level { LOG_INFO, LOG_WARNING, LOG_ERROR };
+
+/* An event with text alone: "ready", "drain", "reload", "adapter", "failure". */
+void log_event(const struct server *server, enum log_level level, const char *event, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* What a request took, for its line. */
+struct log_usage {
+    const char *const *adapters; /* [adapter_count] */
+    int64_t adapter_count;
+    int64_t prompt_tokens, cached_tokens, completion_tokens;
+    double queue_seconds, first_token_seconds; /* since the exchange's start; negative: it never came to that */
+    const struct error *error;                 /* NULL or ERROR_NONE: none */
+};
+/* The line of an exchange, when it is over. `usage` NULL: it asked nothing of the model. */
+void log_request(const struct exchange *exchange, bool is_whole, const struct log_usage *usage);
+
+/* A line by its fields; names are ours. */
+struct log_line {
+    struct strbuf text;
+    bool is_json;
+};
+void log_line_begin(struct log_line *line, const struct server *server, enum log_level level, const char *event);
+void log_line_text(struct log_line *line, const char *name, const char *value);
+void log_line_integer(struct log_line *line, const char *name, int64_t value);
+void log_line_seconds(struct log_line *line, const char *name, double seconds);
+/* Writes it; a line for which there was no memory is lost. */
+void log_line_end(struct log_line *line);
+
+#endif

@@ -1,0 +1,139 @@
+/* Lines of the server's log: whole, on their line whatever clients send, and readable as JSON. */
+#include "base/base.h"
+#include "base/json.h"
+#include "serve/log.h"
+#include "support/test.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+static struct serve_options options;
+static struct server server = {.options = &options};
+
+/* What `write_lines` leaves on standard error. */
+static char *written(void (*write_lines)(void)) {
+    struct strbuf text = STRBUF_INIT;
+    char path[4096], *directory = test_directory();
+    test_ok(file_join(path, sizeof path, directory, "log"));
+    int saved = dup(STDERR_FILENO), file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    assert_true(saved >= 0 && file >= 0);
+    dup2(file, STDERR_FILENO);
+    write_lines();
+    dup2(saved, STDERR_FILENO);
+    close(file);
+    close(saved);
+    test_ok(file_read(path, 1 << 20, &text));
+    free(directory);
+    return text.data;
+}
+
+static const struct exchange exchange = {
+    .head = {.method = "POST",
+             .path = "/v1/completions",
+             .query = "key=sk-secret",
+             .listener = LISTENER_DATA,
+             .is_http2 = true,
+             .peer = "127.0.0.1:5"},
+    .server = &server,
+    .id = "r-1",
+    .client_name = "alice",
+    .status = 200,
+};
+
+static void one_request(void) {
+    static const char *const names[] = {"tone", "style"};
+    struct error error;
+    error_set(&error, ERROR_DEADLINE, NULL, "the text of the error stays with the client");
+    log_request(&exchange, true,
+                &(struct log_usage){.adapters = names,
+                                    .adapter_count = 2,
+                                    .prompt_tokens = 5,
+                                    .completion_tokens = 7,
+                                    .queue_seconds = 0.25,
+                                    .first_token_seconds = -1,
+                                    .error = &error});
+}
+
+static void a_request_has_its_fields_in_both_formats(void **state) {
+    (void)state;
+    static const char expected[] =
+        " info request id=r-1 method=POST path=/v1/completions listener=data protocol=HTTP/2 peer=127.0.0.1:5 "
+        "client=alice status=200 end=whole seconds=";
+    options.logs_json = false;
+    char *text = written(one_request);
+    assert_true(strlen(text) > 24 && text[23] == 'Z' && text[10] == 'T');
+    assert_memory_equal(text + 24, expected, sizeof expected - 1);
+    assert_non_null(strstr(text, " adapters=tone,style prompt_tokens=5 cached_tokens=0 completion_tokens=7 "
+                                 "queue_seconds=0.250000 error=deadline\n"));
+    free(text);
+
+    options.logs_json = true;
+    text = written(one_request);
+    json_error_t where;
+    json_t *root;
+    test_ok(json_read(text, strlen(text), 0, &root, &where));
+    assert_string_equal(json_string_value(json_object_get(root, "event")), "request");
+    assert_string_equal(json_string_value(json_object_get(root, "adapters")), "tone,style");
+    assert_int_equal(json_integer_value(json_object_get(root, "status")), 200);
+    assert_true(json_real_value(json_object_get(root, "queue_seconds")) == 0.25);
+    assert_null(json_object_get(root, "first_token_seconds"));
+    assert_null(strstr(text, "secret"));
+    json_decref(root);
+    free(text);
+}
+
+static void hostile_values(void) {
+    struct log_line line;
+    char large[5000];
+    memset(large, 'x', sizeof large);
+    large[sizeof large - 1] = '\0';
+    log_line_begin(&line, &server, LOG_WARNING, "odd");
+    log_line_text(&line, "a", "x\r\ninfo ready\t\x1b[2J\x7f");
+    log_line_text(&line, "b", "\xc2\x9b 31m \xe2\x80\xa8 \xff\xc3");
+    log_line_text(&line, "c", "a b=\"c\"");
+    log_line_text(&line, "d", "");
+    log_line_text(&line, "e", large);
+    log_line_end(&line);
+    log_event(&server, LOG_ERROR, "failure", "rank %d\nis gone", 1);
+}
+
+static void nothing_that_is_sent_leaves_its_line(void **state) {
+    (void)state;
+    for (int json = 0; json < 2; json++) {
+        options.logs_json = json;
+        char *text = written(hostile_values);
+        int lines = 0;
+        for (const char *at = text; *at; at++) {
+            lines += *at == '\n';
+            assert_true((unsigned char)*at >= ' ' || *at == '\n');
+            assert_true(*at != 0x7f);
+        }
+        assert_int_equal(lines, 2);
+        assert_true(strlen(text) < 4096);
+        assert_null(strstr(text, "\xc2\x9b"));
+        assert_null(strstr(text, "\xe2\x80\xa8"));
+        assert_non_null(strstr(text, "rank 1?is gone"));
+        if (json) {
+            json_error_t where;
+            json_t *root;
+            test_ok(json_read(text, (size_t)(strchr(text, '\n') - text), 0, &root, &where));
+            assert_string_equal(json_string_value(json_object_get(root, "a")), "x??info ready??[2J?");
+            assert_string_equal(json_string_value(json_object_get(root, "b")), "? 31m ? \xef\xbf\xbd\xef\xbf\xbd");
+            assert_int_equal(json_string_length(json_object_get(root, "e")), 1024);
+            json_decref(root);
+        } else {
+            assert_non_null(strstr(text, " warning odd a=\"x??info ready??[2J?\" b="));
+            assert_non_null(strstr(text, " c=\"a b=\\\"c\\\"\" d=\"\" e=x"));
+            assert_non_null(strstr(text, " error failure message=\"rank 1?is gone\"\n"));
+        }
+        free(text);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_request_has_its_fields_in_both_formats),
+        cmocka_unit_test(nothing_that_is_sent_leaves_its_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
