@@ -71,13 +71,15 @@ struct exchange {
     struct server *server;
     /* the router's: */
     const struct exchange_handler *handler;
-    void *context;                                               /* the handler's */
-    void (*on_closed)(struct exchange *exchange, bool is_whole); /* the router's, behind the handler's; or NULL */
-    char id[EXCHANGE_ID_BYTES];                                  /* x-request-id: printable */
-    const char *cors_origin;                                     /* of a page that may read the answer; NULL: none */
-    enum error_case error;                                       /* that was answered */
-    uint64_t client;                                             /* 0: without a key */
-    const char *client_name;                                     /* of the key; "" */
+    void *context; /* the handler's */
+    /* the router's, behind the handler's on_close; or NULL */
+    void (*on_closed)(struct exchange *exchange, bool is_whole);
+    char id[EXCHANGE_ID_BYTES]; /* x-request-id: printable */
+    const char *cors_origin;    /* of a page that may read the answer; NULL: none */
+    enum error_case error;      /* that was answered */
+    bool is_logged;             /* by its handler, which knows more (log.h); else the router does it */
+    uint64_t client;            /* 0: without a key */
+    const char *client_name;    /* of the key; "" */
     double client_weight;
     double start;      /* seconds of the monotonic clock */
     bool resets_early; /* gRPC over HTTP/2: an answer that ends before its request stops that */

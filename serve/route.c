@@ -1,0 +1,361 @@
+/* The table of paths, and what is asked of every request before a handler sees it: in this order its id, the origin of
+ * a page, its key, and whether there is such a path, method and type.
+ *
+ * Paths stand here without /v1: each may be asked with it and without it. */
+#include "route.h"
+
+#include "keys.h"
+#include "log.h"
+#include "metrics.h"
+
+#include "base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+enum {
+    DATA = 1 << LISTENER_DATA,
+    CONTROL = 1 << LISTENER_CONTROL,
+    BOTH = DATA | CONTROL,
+    METRICS = 1 << 2, /* on the data listener where the option says so */
+    /* flags */
+    IS_PUBLIC = 1 << 0,
+    IS_WORK = 1 << 1, /* refused while the server drains, or has failed */
+    IS_BODY = 1 << 2, /* JSON */
+    HAS_REST = 1 << 3 /* the path goes on */
+};
+
+struct row {
+    const char *method, *path;
+    unsigned listeners, flags;
+    route_begin *begin;
+};
+
+static const struct row rows[] = {
+    {"POST", "/completions", BOTH, IS_WORK | IS_BODY, openai_completions},
+    {"POST", "/chat/completions", BOTH, IS_WORK | IS_BODY, openai_chat},
+    {"POST", "/tokenize", BOTH, IS_BODY, openai_tokenize},
+    {"POST", "/detokenize", BOTH, IS_BODY, openai_detokenize},
+    {"GET", "/models", BOTH, 0, openai_models},
+    {"GET", "/models/", BOTH, HAS_REST, openai_model},
+    {"GET", "/tokenizer_info", BOTH, 0, openai_tokenizer_info},
+    {"GET", "/version", BOTH, 0, route_version},
+    {"GET", "/health", BOTH, IS_PUBLIC, route_health},
+    {"GET", "/ready", BOTH, IS_PUBLIC, route_ready},
+    {"GET", "/", BOTH, IS_PUBLIC, page_get},
+    {"GET", "/metrics", CONTROL | METRICS, 0, metrics_get},
+    {"GET", "/adapters", CONTROL, 0, control_adapters},
+    {"POST", "/adapters", CONTROL, IS_BODY, control_adapters},
+    {"PUT", "/adapters/", CONTROL, IS_BODY | HAS_REST, control_adapter},
+    {"DELETE", "/adapters/", CONTROL, HAS_REST, control_adapter},
+    {"POST", "/drain", CONTROL, IS_BODY, control_drain},
+    {"POST", "/load_lora_adapter", CONTROL, IS_BODY, control_vllm_load},
+    {"POST", "/unload_lora_adapter", CONTROL, IS_BODY, control_vllm_unload},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static const struct exchange_handler nobody = {.on_close = NULL};
+
+/* ---- the path ---- */
+
+static const char *bare_path(const struct exchange *exchange) {
+    const char *path = exchange->head.path;
+    return strncmp(path, "/v1/", 4) == 0 && path[4] ? path + 3 : path;
+}
+
+static bool is_offered(const struct exchange *exchange, const struct row *row) {
+    bool has_metrics = exchange->server->options->has_metrics_on_data;
+    return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
+}
+
+static bool is_path_of(const struct exchange *exchange, const struct row *row) {
+    const char *path = bare_path(exchange);
+    size_t length = strlen(row->path);
+    bool is_same = row->flags & HAS_REST ? !strncmp(path, row->path, length) && path[length] : !strcmp(path, row->path);
+    return is_same && is_offered(exchange, row);
+}
+
+/* HEAD is GET whose body the transport leaves out. */
+static bool is_method_of(const char *method, const struct row *row) {
+    return !strcmp(method, row->method) || (!strcmp(method, "HEAD") && !strcmp(row->method, "GET"));
+}
+
+/* The row of path and method; or NULL, with *allowed the methods of the path, "" where there is no such path. */
+static const struct row *find_row(const struct exchange *exchange, struct strbuf *allowed) {
+    for (size_t i = 0; i < ROWS; i++) {
+        if (!is_path_of(exchange, &rows[i]))
+            continue;
+        if (is_method_of(exchange->head.method, &rows[i]))
+            return &rows[i];
+        strbuf_format(allowed, "%s%s%s", allowed->length ? ", " : "", rows[i].method,
+                      strcmp(rows[i].method, "GET") ? "" : ", HEAD");
+    }
+    return NULL;
+}
+
+static int read_hex(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+bool route_rest(const struct exchange *exchange, const char *prefix, char *rest, size_t bytes) {
+    const char *path = bare_path(exchange);
+    size_t length = 0, skipped = strlen(prefix);
+    if (strncmp(path, prefix, skipped) != 0)
+        return false;
+    for (const char *at = path + skipped; *at; at++) {
+        int c = (unsigned char)*at;
+        if (c == '%') {
+            int high = read_hex(at[1]), low = high < 0 ? -1 : read_hex(at[2]);
+            if (low < 0)
+                return false;
+            c = high * 16 + low;
+            at += 2;
+        }
+        if (c == 0 || length + 1 >= bytes)
+            return false;
+        rest[length++] = (char)c;
+    }
+    rest[length] = 0;
+    return length > 0;
+}
+
+/* ---- types ---- */
+
+static bool is_type(const char *type, const char *wanted) {
+    size_t length = strlen(wanted);
+    if (!type || strncasecmp(type, wanted, length) != 0)
+        return false;
+    return !type[length] || strchr("; \t", type[length]);
+}
+
+static bool is_grpc(const struct exchange *exchange) {
+    const char *type = exchange_field(exchange, "content-type");
+    return is_type(type, "application/grpc") || (type && !strncasecmp(type, "application/grpc+", 17));
+}
+
+/* A page of another origin can send any other type without asking first. */
+static bool is_json(const struct exchange *exchange) {
+    const char *type = exchange_field(exchange, "content-type");
+    return !type || is_type(type, "application/json");
+}
+
+/* ---- ids ---- */
+
+static void take_id(struct exchange *exchange) {
+    const char *given = exchange_field(exchange, "x-request-id");
+    size_t length = given ? strlen(given) : 0;
+    bool is_good = length > 0 && length < EXCHANGE_ID_BYTES;
+    for (size_t i = 0; i < length && is_good; i++)
+        is_good = given[i] >= 0x20 && given[i] < 0x7f;
+    if (is_good) {
+        memcpy(exchange->id, given, length + 1);
+        return;
+    }
+    unsigned char drawn[16] = {0};
+    if (getrandom(drawn, sizeof drawn, 0) != sizeof drawn)
+        memcpy(drawn, &exchange->start, sizeof exchange->start);
+    for (size_t i = 0; i < sizeof drawn; i++)
+        snprintf(exchange->id + 2 * i, 3, "%02x", drawn[i]);
+}
+
+/* ---- pages of other origins ---- */
+
+static const char *skip_scheme(const char *origin) {
+    if (!strncmp(origin, "http://", 7))
+        return origin + 7;
+    return strncmp(origin, "https://", 8) ? NULL : origin + 8;
+}
+
+static bool is_loopback(const char *origin) {
+    static const char *const hosts[] = {"localhost", "127.0.0.1", "[::1]"};
+    const char *host = skip_scheme(origin);
+    for (size_t i = 0; host && i < sizeof hosts / sizeof *hosts; i++) {
+        size_t length = strlen(hosts[i]);
+        if (strncmp(host, hosts[i], length) != 0)
+            continue;
+        const char *port = host + length;
+        if (!*port || (*port == ':' && port[1] && strspn(port + 1, "0123456789") == strlen(port + 1)))
+            return true;
+    }
+    return false;
+}
+
+static bool is_allowed_origin(const struct serve_options *options, const char *origin) {
+    for (size_t i = 0; i < options->cors_origin_count; i++) {
+        const char *allowed = options->cors_origins[i];
+        if (strcmp(allowed, "localhost") ? !strcmp(allowed, origin) : is_loopback(origin))
+            return true;
+    }
+    return false;
+}
+
+/* Control is no business of a page that came from elsewhere, whatever its requests look like. */
+static bool is_foreign(const struct exchange *exchange, const char *origin) {
+    const char *host = exchange_field(exchange, "host"), *named = origin ? skip_scheme(origin) : NULL;
+    return origin && !exchange->cors_origin && !(host && named && !strcasecmp(host, named));
+}
+
+static void answer_options(struct exchange *exchange) {
+    struct strbuf allowed = STRBUF_INIT;
+    find_row(exchange, &allowed); /* no row has this method */
+    struct field fields[4] = {field_of("allow", allowed.length ? strbuf_text(&allowed) : "OPTIONS")};
+    size_t count = 1;
+    const char *asked = exchange_field(exchange, "access-control-request-headers");
+    if (exchange->cors_origin) {
+        fields[count++] = field_of("access-control-allow-methods", "GET, HEAD, POST, PUT, DELETE");
+        fields[count++] = field_of("access-control-max-age", "600");
+        if (asked)
+            fields[count++] = field_of("access-control-allow-headers", asked);
+    }
+    if (!exchange_begin(exchange, 200, fields, count, 0))
+        exchange_end(exchange, NULL, 0);
+    strbuf_free(&allowed);
+}
+
+/* ---- errors ---- */
+
+static void fail_http(struct exchange *exchange, const struct error *error, const char *allowed) {
+    const struct error_row *row = error_row(error->which);
+    struct strbuf body = STRBUF_INIT;
+    struct field fields[5] = {field_of("content-type", "application/json")};
+    size_t count = 1;
+    char seconds[24], milliseconds[24];
+    error_add_json(error, &body);
+    if (error->retry_after_ms > 0) {
+        snprintf(seconds, sizeof seconds, "%d", (error->retry_after_ms + 999) / 1000);
+        snprintf(milliseconds, sizeof milliseconds, "%d", error->retry_after_ms);
+        fields[count++] = field_of("retry-after", seconds);
+        fields[count++] = field_of("retry-after-ms", milliseconds);
+    }
+    if (error->which == ERROR_DEADLINE)
+        fields[count++] = field_of("x-should-retry", "false");
+    if (error->which == ERROR_KEY)
+        fields[count++] = field_of("www-authenticate", "Bearer");
+    if (allowed)
+        fields[count++] = field_of("allow", allowed);
+    if (body.failed)
+        exchange_answer(exchange, row->http, "application/json", "{}", 2);
+    else if (!exchange_begin(exchange, row->http, fields, count, (int64_t)body.length) &&
+             !exchange_write(exchange, body.data, body.length))
+        exchange_end(exchange, NULL, 0);
+    strbuf_free(&body);
+}
+
+static void refuse(struct exchange *exchange, const struct error *error, const char *allowed) {
+    exchange->error = error->which;
+    metrics_rejected(exchange->server->metrics, error->which);
+    if (is_grpc(exchange))
+        grpc_fail(exchange, error);
+    else
+        fail_http(exchange, error, allowed);
+}
+
+void route_fail(struct exchange *exchange, const struct error *error) {
+    refuse(exchange, error, NULL);
+}
+
+void route_answer_json(struct exchange *exchange, struct strbuf *json) {
+    struct error error;
+    if (!json->failed)
+        exchange_answer(exchange, 200, "application/json", strbuf_text(json), json->length);
+    else {
+        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
+        route_fail(exchange, &error);
+    }
+    strbuf_free(json);
+}
+
+/* ---- all together ---- */
+
+static void on_closed(struct exchange *exchange, bool is_whole) {
+    if (!exchange->is_logged)
+        log_request(exchange, is_whole, NULL);
+}
+
+static bool has_key(struct exchange *exchange) {
+    const struct keys *keys = exchange->server->keys[exchange->head.listener];
+    return !keys || keys_find(keys, exchange_field(exchange, "authorization"), &exchange->client,
+                              &exchange->client_name, &exchange->client_weight);
+}
+
+/* Whether the server still takes work; *error says why not. */
+static bool takes_work(const struct server *server, struct error *error) {
+    if (server->has_failed)
+        error_set(error, ERROR_ENGINE_FAILED, NULL, "the engine has failed");
+    else if (server->is_draining)
+        error_set(error, ERROR_DRAINING, NULL, "the server is about to stop");
+    return !server->has_failed && !server->is_draining;
+}
+
+static void begin_row(struct exchange *exchange, const struct row *row, const struct strbuf *allowed) {
+    struct error error;
+    const char *path = exchange->head.path, *method = exchange->head.method;
+    if (!row && !allowed->length)
+        error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no %.200s", path);
+    else if (!row)
+        error_set(&error, ERROR_METHOD, NULL, "%.200s does not take %.20s", path, method);
+    else if (row->flags & IS_BODY && !is_json(exchange))
+        error_set(&error, ERROR_MEDIA_TYPE, NULL, "expected a body of type application/json");
+    else if (!(row->flags & IS_WORK) || takes_work(exchange->server, &error)) {
+        row->begin(exchange);
+        return;
+    }
+    refuse(exchange, &error, row || !allowed->length ? NULL : strbuf_text(allowed));
+}
+
+static bool is_public(const struct exchange *exchange, const struct row *row) {
+    static const char health[] = "/grpc.health.v1.Health/";
+    if (is_grpc(exchange))
+        return !strncmp(exchange->head.path, health, sizeof health - 1);
+    return row && row->flags & IS_PUBLIC;
+}
+
+/* An OPTIONS of a page that may ask comes without a key: browsers send none. */
+static void begin_http(struct exchange *exchange) {
+    struct strbuf allowed = STRBUF_INIT;
+    struct error error;
+    const struct row *row = find_row(exchange, &allowed);
+    const char *origin = exchange_field(exchange, "origin");
+    bool is_options = !strcmp(exchange->head.method, "OPTIONS");
+    if (!is_public(exchange, row) && !(is_options && exchange->cors_origin) && !has_key(exchange)) {
+        error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
+        refuse(exchange, &error, NULL);
+    } else if (is_options)
+        answer_options(exchange);
+    else if (exchange->head.listener == LISTENER_CONTROL && is_foreign(exchange, origin)) {
+        error_set(&error, ERROR_PERMISSION, NULL, "pages of other origins may not ask the control listener");
+        refuse(exchange, &error, NULL);
+    } else
+        begin_row(exchange, row, &allowed);
+    strbuf_free(&allowed);
+}
+
+static void begin_grpc(struct exchange *exchange) {
+    struct error error;
+    if (is_public(exchange, NULL) || has_key(exchange)) {
+        grpc_begin(exchange);
+        return;
+    }
+    error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
+    refuse(exchange, &error, NULL);
+}
+
+void route_exchange(struct server *server, struct exchange *exchange) {
+    const char *origin = exchange_field(exchange, "origin");
+    exchange->server = server;
+    exchange->handler = &nobody;
+    exchange->client_name = "";
+    exchange->client_weight = 1;
+    exchange->on_closed = on_closed;
+    take_id(exchange);
+    exchange->cors_origin = origin && is_allowed_origin(server->options, origin) ? origin : NULL;
+    if (is_grpc(exchange))
+        begin_grpc(exchange);
+    else
+        begin_http(exchange);
+}
