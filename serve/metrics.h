@@ -19,6 +19,7 @@ struct metrics_options {
     const char *model_name;  /* that answers report */
     const char *cache_dtype; /* "fp32", "bf16" */
     int64_t max_model_len, page_tokens, pages;
+    int64_t max_adapters; /* that one step can mix */
     bool has_prefix_cache;
     int ranks;
 };

@@ -1,0 +1,57 @@
+/* What metrics.c counts and metrics_text.c writes. */
+#ifndef CAMBIUM_SERVE_METRICS_INTERNAL_H
+#define CAMBIUM_SERVE_METRICS_INTERNAL_H
+
+#include "metrics.h"
+
+#include <stddef.h>
+
+enum { METRICS_BUCKETS = 32 };
+
+struct metrics_histogram {
+    double bounds[METRICS_BUCKETS];       /* [bound_count] upper ends, rising */
+    uint64_t counts[METRICS_BUCKETS + 1]; /* of each bucket alone; the last: above all bounds */
+    int bound_count;
+    double sum;
+};
+
+enum metrics_histogram_kind {
+    METRICS_FIRST_TOKEN,
+    METRICS_BETWEEN_TOKENS,
+    METRICS_PER_TOKEN,
+    METRICS_WHOLE,
+    METRICS_QUEUE,
+    METRICS_PREFILL,
+    METRICS_DECODE,
+    METRICS_INFERENCE,
+    METRICS_PROMPT_TOKENS,
+    METRICS_GENERATION_TOKENS,
+    METRICS_COMPUTED_TOKENS,
+    METRICS_ITERATION,
+    METRICS_HISTOGRAM_COUNT
+};
+
+struct metrics_adapter {
+    char *name, *method;
+    uint64_t requests;
+};
+enum { METRICS_MAX_ADAPTERS = 4096 };
+
+struct metrics {
+    char *model_name, *cache_dtype;
+    int64_t page_tokens, pages, max_adapters;
+    bool has_prefix_cache;
+    bool *rank_is_up; /* [ranks] */
+    int ranks;
+    struct metrics_engine engine;
+    struct metrics_histogram histograms[METRICS_HISTOGRAM_COUNT];
+    uint64_t prompt_tokens, cached_tokens, generation_tokens, cache_queries;
+    uint64_t ended[METRICS_END_COUNT];
+    uint64_t queue_full[2]; /* of texts, of tokens */
+    uint64_t rejected[ERROR_COUNT], cancelled[ERROR_COUNT], loads[ERROR_COUNT];
+    struct metrics_adapter *adapters; /* [adapter_count] */
+    size_t adapter_count;
+    uint64_t other_requests; /* of adapters beyond METRICS_MAX_ADAPTERS */
+};
+
+#endif

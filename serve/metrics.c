@@ -1,0 +1,209 @@
+/* Counting: what a text, a prompt, a step and a request add to. */
+#include "metrics-internal.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const double first_token_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                            1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+static const double between_bounds[] = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                                        .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+static const double whole_bounds[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                      30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+static const double iteration_bounds[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+
+#define SET_BOUNDS(metrics, kind, list)                                                                                \
+    set_bounds(&(metrics)->histograms[kind], list, (int)(sizeof(list) / sizeof *(list)))
+
+static void set_bounds(struct metrics_histogram *histogram, const double *bounds, int count) {
+    memcpy(histogram->bounds, bounds, (size_t)count * sizeof *bounds);
+    histogram->bound_count = count;
+}
+
+/* 1, 2, 5, 10, 20, 50 and so on up to `most`. */
+static void set_decades(struct metrics_histogram *histogram, int64_t most) {
+    static const double steps[] = {1, 2, 5};
+    double decade = 1;
+    for (int i = 0; i < METRICS_BUCKETS && steps[i % 3] * decade <= (double)most; i++) {
+        histogram->bounds[i] = steps[i % 3] * decade;
+        histogram->bound_count = i + 1;
+        if (i % 3 == 2)
+            decade *= 10;
+    }
+}
+
+int metrics_open(const struct metrics_options *options, struct metrics **metrics) {
+    struct metrics *opened = calloc(1, sizeof *opened);
+    *metrics = NULL;
+    if (opened) {
+        opened->model_name = strdup(options->model_name);
+        opened->cache_dtype = strdup(options->cache_dtype);
+        opened->rank_is_up = calloc((size_t)options->ranks, sizeof *opened->rank_is_up);
+    }
+    if (!opened || !opened->model_name || !opened->cache_dtype || !opened->rank_is_up) {
+        metrics_close(opened);
+        return status_fail(STATUS_MEMORY, "out of memory for metrics");
+    }
+    opened->page_tokens = options->page_tokens;
+    opened->pages = options->pages;
+    opened->max_adapters = options->max_adapters;
+    opened->has_prefix_cache = options->has_prefix_cache;
+    opened->ranks = options->ranks;
+    for (int rank = 0; rank < options->ranks; rank++)
+        opened->rank_is_up[rank] = true;
+    SET_BOUNDS(opened, METRICS_FIRST_TOKEN, first_token_bounds);
+    SET_BOUNDS(opened, METRICS_BETWEEN_TOKENS, between_bounds);
+    SET_BOUNDS(opened, METRICS_PER_TOKEN, between_bounds);
+    for (int kind = METRICS_WHOLE; kind <= METRICS_INFERENCE; kind++)
+        SET_BOUNDS(opened, kind, whole_bounds);
+    for (int kind = METRICS_PROMPT_TOKENS; kind <= METRICS_COMPUTED_TOKENS; kind++)
+        set_decades(&opened->histograms[kind], options->max_model_len);
+    SET_BOUNDS(opened, METRICS_ITERATION, iteration_bounds);
+    *metrics = opened;
+    return STATUS_OK;
+}
+
+void metrics_close(struct metrics *metrics) {
+    if (!metrics)
+        return;
+    for (size_t i = 0; i < metrics->adapter_count; i++) {
+        free(metrics->adapters[i].name);
+        free(metrics->adapters[i].method);
+    }
+    free(metrics->adapters);
+    free(metrics->rank_is_up);
+    free(metrics->cache_dtype);
+    free(metrics->model_name);
+    free(metrics);
+}
+
+static void observe(struct metrics *metrics, enum metrics_histogram_kind kind, double value) {
+    struct metrics_histogram *histogram = &metrics->histograms[kind];
+    int bucket = 0;
+    while (bucket < histogram->bound_count && value > histogram->bounds[bucket])
+        bucket++;
+    histogram->counts[bucket]++;
+    histogram->sum += value;
+}
+
+/* Times are those of different threads' looks at one clock. */
+static double span(double from, double to) {
+    return to > from ? to - from : 0;
+}
+
+/* ---- texts ---- */
+
+void metrics_started(struct metrics *metrics, struct metrics_prompt *prompt, double time) {
+    prompt->started = time;
+    if (!metrics)
+        return;
+    metrics->prompt_tokens += (uint64_t)prompt->tokens;
+    metrics->cached_tokens += (uint64_t)prompt->cached;
+    if (prompt->has_looked_in_cache)
+        metrics->cache_queries += (uint64_t)prompt->tokens;
+}
+
+void metrics_token(struct metrics *metrics, const struct metrics_prompt *prompt, struct metrics_text *text,
+                   double time) {
+    bool is_first = text->tokens++ == 0;
+    if (metrics) {
+        metrics->generation_tokens++;
+        if (is_first)
+            observe(metrics, METRICS_FIRST_TOKEN, span(prompt->arrived, time));
+        else
+            observe(metrics, METRICS_BETWEEN_TOKENS, span(text->last, time));
+    }
+    if (is_first)
+        text->first = time;
+    text->last = time;
+}
+
+void metrics_ended(struct metrics *metrics, const struct metrics_prompt *prompt, const struct metrics_text *text,
+                   enum metrics_end how, double time) {
+    if (!metrics)
+        return;
+    metrics->ended[how]++;
+    if (how != METRICS_STOP && how != METRICS_LENGTH)
+        return;
+    double first = text->tokens ? text->first : time, last = text->tokens ? text->last : time;
+    observe(metrics, METRICS_WHOLE, span(prompt->arrived, time));
+    observe(metrics, METRICS_QUEUE, span(prompt->arrived, prompt->started));
+    observe(metrics, METRICS_PREFILL, span(prompt->started, first));
+    observe(metrics, METRICS_DECODE, span(first, last));
+    observe(metrics, METRICS_INFERENCE, span(prompt->started, last));
+    if (text->tokens > 1)
+        observe(metrics, METRICS_PER_TOKEN, span(first, last) / (double)(text->tokens - 1));
+    observe(metrics, METRICS_PROMPT_TOKENS, (double)prompt->tokens);
+    observe(metrics, METRICS_GENERATION_TOKENS, (double)text->tokens);
+    observe(metrics, METRICS_COMPUTED_TOKENS, (double)(prompt->tokens - prompt->cached));
+}
+
+void metrics_step(struct metrics *metrics, int64_t tokens) {
+    if (metrics)
+        observe(metrics, METRICS_ITERATION, (double)tokens);
+}
+
+void metrics_tell_engine(struct metrics *metrics, const struct metrics_engine *engine) {
+    if (metrics)
+        metrics->engine = *engine;
+}
+
+void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up) {
+    if (metrics && rank >= 0 && rank < metrics->ranks)
+        metrics->rank_is_up[rank] = is_up;
+}
+
+/* ---- requests ---- */
+
+static bool add_adapter(struct metrics *metrics, const char *name, const char *method) {
+    struct metrics_adapter added = {.requests = 1};
+    struct metrics_adapter *adapters = realloc(metrics->adapters, (metrics->adapter_count + 1) * sizeof *adapters);
+    if (!adapters)
+        return false;
+    metrics->adapters = adapters;
+    added.name = strdup(name);
+    added.method = strdup(method);
+    if (!added.name || !added.method) {
+        free(added.name);
+        free(added.method);
+        return false;
+    }
+    adapters[metrics->adapter_count++] = added;
+    return true;
+}
+
+void metrics_adapter_request(struct metrics *metrics, const char *adapter, const char *method) {
+    if (!metrics)
+        return;
+    for (size_t i = 0; i < metrics->adapter_count; i++) {
+        struct metrics_adapter *known = &metrics->adapters[i];
+        if (!strcmp(known->name, adapter) && !strcmp(known->method, method)) {
+            known->requests++;
+            return;
+        }
+    }
+    if (metrics->adapter_count == METRICS_MAX_ADAPTERS || !add_adapter(metrics, adapter, method))
+        metrics->other_requests++;
+}
+
+void metrics_adapter_load(struct metrics *metrics, enum error_case result) {
+    if (metrics)
+        metrics->loads[result]++;
+}
+
+void metrics_rejected(struct metrics *metrics, enum error_case why) {
+    if (metrics)
+        metrics->rejected[why]++;
+}
+
+void metrics_queue_full(struct metrics *metrics, bool is_of_tokens) {
+    if (metrics)
+        metrics->queue_full[is_of_tokens]++;
+}
+
+void metrics_cancelled(struct metrics *metrics, enum error_case why) {
+    if (metrics)
+        metrics->cancelled[why]++;
+}
