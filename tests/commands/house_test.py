@@ -16,8 +16,8 @@ LIBRARY_ROOMS = {
     "omp.h": {"kernels"},
     "immintrin.h": {"kernels"},
     "yaml.h": {"config"},
-    "zlib.h": {"data", "text"},
-    "protobuf-c": {"train"},
+    "zlib.h": {"data", "text", "serve"},
+    "protobuf-c": {"train", "serve"},
     "mpi.h": {"comm"},
 }
 # State that outlives a call, and why it may. Everything else travels in arguments.

@@ -1,0 +1,505 @@
+/* What all methods of gRPC have in common. A call is freed when its exchange closes; its method hears of the end then,
+ * or before, when the deadline comes. */
+#include "grpc.h"
+
+#include "grpc_frames.h"
+#include "proto_check.h"
+#include "route.h"
+
+#include "base/base.h"
+#include "base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct grpc_call {
+    struct exchange *exchange;
+    const struct grpc_method *method;
+    struct grpc_frames frames;
+    ProtobufCMessage *message; /* of a method that takes one */
+    bool has_message, has_begun, is_finished;
+    bool is_given; /* the method has had a message and was not closed */
+    void *context; /* the method's */
+    struct event *timer;
+    double deadline;
+};
+
+struct exchange *grpc_exchange(const struct grpc_call *call) {
+    return call->exchange;
+}
+
+void grpc_set_context(struct grpc_call *call, void *context) {
+    call->context = context;
+}
+
+void *grpc_context(const struct grpc_call *call) {
+    return call->context;
+}
+
+double grpc_deadline(const struct grpc_call *call) {
+    return call->deadline;
+}
+
+bool grpc_is_finished(const struct grpc_call *call) {
+    return call->is_finished;
+}
+
+bool grpc_is_full(const struct grpc_call *call) {
+    return exchange_pending(call->exchange) > (size_t)call->exchange->server->options->limits.stream_output_bytes;
+}
+
+/* ---- answers ---- */
+
+static const struct field content_type = {
+    .name = "content-type", .value = "application/grpc", .name_length = 12, .value_length = 16};
+
+/* Clients take 8 KiB of trailers: no message may fill them. */
+enum { MAX_MESSAGE_FIELD = 4096, MAX_TRAILERS = 16 };
+
+void grpc_add_message(struct strbuf *out, const char *text) {
+    struct strbuf repaired = STRBUF_INIT;
+    size_t begin = out->length;
+    utf8_add_repaired(&repaired, text, strlen(text));
+    const unsigned char *at = (const unsigned char *)strbuf_text(&repaired), *end = at + repaired.length;
+    while (at < end && !out->failed) {
+        size_t length = utf8_length(at, end);
+        if (out->length - begin + 3 * length > MAX_MESSAGE_FIELD)
+            break;
+        for (size_t i = 0; i < length; i++)
+            if (at[i] < 0x20 || at[i] > 0x7e || at[i] == '%')
+                strbuf_format(out, "%%%02X", at[i]);
+            else
+                strbuf_add_char(out, (char)at[i]);
+        at += length;
+    }
+    out->failed |= repaired.failed;
+    strbuf_free(&repaired);
+}
+
+/* The fields of an end; without the memory for a text, it has none. */
+static size_t set_end(struct field *fields, char number[16], struct strbuf *message, int status, const char *text) {
+    size_t count = 0;
+    snprintf(number, 16, "%d", status);
+    fields[count++] = field_of("grpc-status", number);
+    if (*text)
+        grpc_add_message(message, text);
+    if (message->length && !message->failed)
+        fields[count++] = field_of("grpc-message", strbuf_text(message));
+    return count;
+}
+
+/* An answer of nothing but its end: one HEADERS frame. */
+static void answer_end_alone(struct exchange *exchange, const struct field *trailers, size_t count) {
+    struct field fields[MAX_TRAILERS + 1] = {content_type};
+    memcpy(fields + 1, trailers, count * sizeof *trailers);
+    if (!exchange_begin(exchange, 200, fields, count + 1, 0))
+        exchange_end(exchange, NULL, 0);
+}
+
+static size_t set_error(struct field *fields, char number[16], char pushback[16], struct strbuf *message,
+                        const struct error *error) {
+    struct strbuf text = STRBUF_INIT;
+    if (*error->param)
+        strbuf_format(&text, "%s: ", error->param);
+    strbuf_add_text(&text, error->text);
+    size_t count = set_end(fields, number, message, error_row(error->which)->grpc, strbuf_text(&text));
+    strbuf_free(&text);
+    if (error->retry_after_ms > 0) {
+        snprintf(pushback, 16, "%d", error->retry_after_ms);
+        fields[count++] = field_of("grpc-retry-pushback-ms", pushback);
+    }
+    return count;
+}
+
+static void refuse_with(struct exchange *exchange, const struct error *error, const struct field *more) {
+    struct field fields[MAX_TRAILERS];
+    char number[16], pushback[16];
+    struct strbuf message = STRBUF_INIT;
+    size_t count = set_error(fields, number, pushback, &message, error);
+    if (more)
+        fields[count++] = *more;
+    exchange->error = error->which;
+    exchange->resets_early = true;
+    answer_end_alone(exchange, fields, count);
+    strbuf_free(&message);
+}
+
+void grpc_fail(struct exchange *exchange, const struct error *error) {
+    refuse_with(exchange, error, NULL);
+}
+
+void grpc_begin_answer(struct grpc_call *call, const struct field *fields, size_t count) {
+    struct field all[MAX_TRAILERS] = {content_type};
+    if (call->has_begun || call->is_finished || count >= MAX_TRAILERS)
+        return;
+    call->has_begun = true;
+    if (count)
+        memcpy(all + 1, fields, count * sizeof *fields);
+    exchange_begin(call->exchange, 200, all, count + 1, -1);
+}
+
+/* Whatever it does later, the deadline is no matter any more. */
+static void set_finished(struct grpc_call *call) {
+    call->is_finished = true;
+    if (call->timer)
+        event_free(call->timer);
+    call->timer = NULL;
+}
+
+static void end(struct grpc_call *call, const struct field *trailers, size_t count) {
+    set_finished(call);
+    if (call->has_begun)
+        exchange_end(call->exchange, trailers, count);
+    else
+        answer_end_alone(call->exchange, trailers, count);
+}
+
+void grpc_finish_with(struct grpc_call *call, int status, const char *text, const struct field *trailers,
+                      size_t count) {
+    struct field fields[MAX_TRAILERS];
+    char number[16];
+    struct strbuf message = STRBUF_INIT;
+    if (call->is_finished)
+        return;
+    size_t all = set_end(fields, number, &message, status, text);
+    for (size_t i = 0; i < count && all < MAX_TRAILERS; i++)
+        fields[all++] = trailers[i];
+    end(call, fields, all);
+    strbuf_free(&message);
+}
+
+void grpc_finish(struct grpc_call *call, const struct error *error) {
+    struct field fields[MAX_TRAILERS];
+    char number[16], pushback[16];
+    struct strbuf message = STRBUF_INIT;
+    if (call->is_finished)
+        return;
+    if (!error) {
+        grpc_finish_with(call, 0, "", NULL, 0);
+        return;
+    }
+    call->exchange->error = error->which;
+    size_t count = set_error(fields, number, pushback, &message, error);
+    end(call, fields, count);
+    strbuf_free(&message);
+}
+
+void grpc_finish_memory(struct grpc_call *call) {
+    struct error error;
+    error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
+    grpc_finish(call, &error);
+}
+
+void grpc_send(struct grpc_call *call, const ProtobufCMessage *message) {
+    size_t length = protobuf_c_message_get_packed_size(message);
+    if (call->is_finished)
+        return;
+    if (length > GRPC_MAX_MESSAGE) {
+        struct error error;
+        error_set(&error, ERROR_BODY_SIZE, NULL, "the answer's message would have %zu bytes, and may have %d", length,
+                  GRPC_MAX_MESSAGE);
+        grpc_finish(call, &error);
+        return;
+    }
+    unsigned char *bytes = malloc(GRPC_PREFIX_BYTES + length);
+    if (!bytes) {
+        grpc_finish_memory(call);
+        return;
+    }
+    grpc_prefix_write(bytes, (uint32_t)length);
+    protobuf_c_message_pack(message, bytes + GRPC_PREFIX_BYTES);
+    grpc_begin_answer(call, NULL, 0);
+    exchange_write(call->exchange, bytes, GRPC_PREFIX_BYTES + length);
+    free(bytes);
+}
+
+void grpc_answer(struct grpc_call *call, const ProtobufCMessage *message) {
+    grpc_send(call, message);
+    grpc_finish(call, NULL);
+}
+
+/* ---- requests ---- */
+
+static void close_method(struct grpc_call *call) {
+    if (call->is_given && call->context && call->method->on_close)
+        call->method->on_close(call);
+    call->is_given = false;
+}
+
+static void fail_frame(struct grpc_call *call, enum grpc_frame frame) {
+    struct error error;
+    switch (frame) {
+    case GRPC_FRAME_BAD_FLAG:
+        error_set(&error, ERROR_INTERNAL, NULL, "a message has flags that it cannot have with its encoding");
+        break;
+    case GRPC_FRAME_TOO_LARGE:
+        error_set(&error, ERROR_BODY_SIZE, NULL, "a message may have %llu bytes",
+                  (unsigned long long)call->frames.limit);
+        break;
+    case GRPC_FRAME_BAD_GZIP:
+        error_set(&error, ERROR_INTERNAL, NULL, "a message is not gzip");
+        break;
+    default:
+        grpc_finish_memory(call);
+        return;
+    }
+    grpc_finish(call, &error);
+}
+
+/* Unpacks the message that is whole; NULL: the call has ended. */
+static ProtobufCMessage *unpack(struct grpc_call *call) {
+    ProtobufCMessage *message;
+    struct proto_fault fault;
+    struct error error;
+    const struct strbuf *bytes = &call->frames.message;
+    enum proto_result result =
+        proto_unpack(call->method->request, (const unsigned char *)strbuf_text(bytes), bytes->length, &message, &fault);
+    grpc_frames_next(&call->frames);
+    if (result == PROTO_OK)
+        return message;
+    if (result == PROTO_MEMORY) {
+        grpc_finish_memory(call);
+        return NULL;
+    }
+    error_set(&error,
+              result == PROTO_TEXT       ? ERROR_ARGUMENT
+              : result == PROTO_TOO_MUCH ? ERROR_BODY_SIZE
+                                         : ERROR_INTERNAL,
+              fault.field, "%s", fault.text);
+    grpc_finish(call, &error);
+    return NULL;
+}
+
+static void fail_count(struct grpc_call *call, const char *text) {
+    struct error error;
+    error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "%s", text);
+    grpc_finish(call, &error);
+}
+
+/* One of many: at once. A client that sends and does not read is not answered for ever. */
+static void give_one_of_many(struct grpc_call *call) {
+    struct error error;
+    if (grpc_is_full(call)) {
+        error_set(&error, ERROR_SLOW_READER, NULL, "the client does not read its answers");
+        grpc_finish(call, &error);
+        return;
+    }
+    ProtobufCMessage *message = unpack(call);
+    if (!message)
+        return;
+    call->is_given = true;
+    call->method->on_message(call, message);
+    proto_free(message);
+}
+
+static void on_body(struct exchange *exchange, const unsigned char *bytes, size_t length) {
+    struct grpc_call *call = exchange->context;
+    while (length && !call->is_finished) {
+        if (call->has_message && !call->method->takes_many) {
+            fail_count(call, "the method takes one message");
+            return;
+        }
+        enum grpc_frame frame = grpc_frames_take(&call->frames, &bytes, &length);
+        if (frame == GRPC_FRAME_MORE)
+            return;
+        if (frame != GRPC_FRAME_WHOLE)
+            fail_frame(call, frame);
+        else if (call->method->takes_many)
+            give_one_of_many(call);
+        else {
+            call->message = unpack(call);
+            call->has_message = true;
+        }
+    }
+}
+
+static void on_end(struct exchange *exchange) {
+    struct grpc_call *call = exchange->context;
+    struct error error;
+    if (call->is_finished)
+        return;
+    if (!grpc_frames_are_whole(&call->frames)) {
+        error_set(&error, ERROR_INTERNAL, NULL, "a message breaks off");
+        grpc_finish(call, &error);
+    } else if (call->method->takes_many) {
+        call->is_given = true;
+        if (call->method->on_end)
+            call->method->on_end(call);
+    } else if (!call->has_message) {
+        fail_count(call, "the method takes a message");
+    } else {
+        call->is_given = true;
+        call->method->on_message(call, call->message);
+    }
+}
+
+static void on_room(struct exchange *exchange) {
+    struct grpc_call *call = exchange->context;
+    if (call->is_given && call->method->on_room && !call->is_finished)
+        call->method->on_room(call);
+}
+
+static void call_close(struct grpc_call *call) {
+    set_finished(call);
+    close_method(call);
+    proto_free(call->message);
+    grpc_frames_free(&call->frames);
+    free(call);
+}
+
+static void on_close(struct exchange *exchange, bool is_whole) {
+    struct grpc_call *call = exchange->context;
+    (void)is_whole;
+    exchange->context = NULL;
+    call_close(call);
+}
+
+static const struct exchange_handler handler = {
+    .on_body = on_body, .on_end = on_end, .on_room = on_room, .on_close = on_close};
+
+/* ---- deadlines ---- */
+
+bool grpc_read_timeout(const char *text, double *seconds) {
+    static const struct {
+        char letter;
+        double seconds;
+    } units[] = {{'H', 3600}, {'M', 60}, {'S', 1}, {'m', 1e-3}, {'u', 1e-6}, {'n', 1e-9}};
+    int digits = 0;
+    double number = 0;
+    for (; text[digits] >= '0' && text[digits] <= '9'; digits++) {
+        if (digits == GRPC_MAX_TIMEOUT_DIGITS)
+            return false;
+        number = number * 10 + (text[digits] - '0');
+    }
+    if (!digits || !text[digits] || text[digits + 1])
+        return false;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (units[i].letter == text[digits]) {
+            *seconds = number * units[i].seconds;
+            return true;
+        }
+    return false;
+}
+
+/* The method lets go of what it has at once: the status may wait for a client that does not read. */
+static void on_deadline(evutil_socket_t none, short what, void *context) {
+    struct grpc_call *call = context;
+    struct error error;
+    (void)none;
+    (void)what;
+    close_method(call);
+    error_set(&error, ERROR_DEADLINE, NULL, "the deadline of the call has passed");
+    grpc_finish(call, &error);
+}
+
+/* Of the request's head; false: it is refused. */
+static bool arm(struct grpc_call *call) {
+    struct exchange *exchange = call->exchange;
+    const char *text = exchange_field(exchange, "grpc-timeout");
+    struct error error;
+    double seconds;
+    if (!text)
+        return true;
+    if (!grpc_read_timeout(text, &seconds)) {
+        error_set(&error, ERROR_INTERNAL, "grpc-timeout", "expected up to %d digits and one of H, M, S, m, u, n",
+                  GRPC_MAX_TIMEOUT_DIGITS);
+        grpc_fail(exchange, &error);
+        return false;
+    }
+    struct timeval after = {.tv_sec = (time_t)seconds,
+                            .tv_usec = (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
+    call->deadline = clock_seconds() + seconds;
+    call->timer = evtimer_new(exchange->server->base, on_deadline, call);
+    if (call->timer && !evtimer_add(call->timer, &after))
+        return true;
+    error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
+    grpc_fail(exchange, &error);
+    return false;
+}
+
+/* ---- the beginning ---- */
+
+static const struct grpc_method *find_method(const struct exchange *exchange,
+                                             const struct grpc_service *const *services, size_t count) {
+    const char *path = exchange->head.path + 1, *slash = *exchange->head.path == '/' ? strchr(path, '/') : NULL;
+    for (size_t i = 0; slash && i < count; i++) {
+        const struct grpc_service *service = services[i];
+        size_t length = (size_t)(slash - path);
+        if (strlen(service->name) != length || memcmp(service->name, path, length) ||
+            (service->is_control && exchange->head.listener != LISTENER_CONTROL))
+            continue;
+        for (size_t k = 0; k < service->method_count; k++)
+            if (!strcmp(service->methods[k].name, slash + 1))
+                return &service->methods[k];
+    }
+    return NULL;
+}
+
+/* What HTTP itself is asked to say; false: it was said. */
+static bool check_http(struct exchange *exchange) {
+    const struct exchange_head *head = &exchange->head;
+    const char *type = exchange_field(exchange, "content-type");
+    const char *behind = type && !strncasecmp(type, "application/grpc", 16) ? type + 16 : NULL;
+    static const char method[] = "gRPC is asked by POST\n", version[] = "gRPC needs HTTP/2\n",
+                      kind[] = "expected application/grpc\n";
+    bool is_grpc = behind && (!*behind || *behind == '+' || *behind == ';');
+    if (strcmp(head->method, "POST"))
+        exchange_answer(exchange, 405, "text/plain", method, sizeof method - 1);
+    else if (!head->is_http2)
+        exchange_answer(exchange, 415, "text/plain", version, sizeof version - 1);
+    else if (!is_grpc)
+        exchange_answer(exchange, 415, "text/plain", kind, sizeof kind - 1);
+    else
+        return true;
+    return false;
+}
+
+/* Encodings of messages; false: it is refused. */
+static bool check_encoding(struct exchange *exchange, bool *may_be_packed) {
+    static const struct field ours = {
+        .name = "grpc-accept-encoding", .value = "identity,gzip", .name_length = 20, .value_length = 13};
+    const char *type = exchange_field(exchange, "content-type") + 16;
+    const char *encoding = exchange_field(exchange, "grpc-encoding");
+    struct error error;
+    *may_be_packed = encoding && !strcmp(encoding, "gzip");
+    if (*type == '+' && (strncasecmp(type, "+proto", 6) || (type[6] && type[6] != ';'))) {
+        error_set(&error, ERROR_ROUTE_NOT_FOUND, "content-type", "messages are in protobuf alone");
+        grpc_fail(exchange, &error);
+        return false;
+    }
+    if (!encoding || *may_be_packed || !strcmp(encoding, "identity"))
+        return true;
+    error_set(&error, ERROR_ROUTE_NOT_FOUND, "grpc-encoding", "messages are packed by gzip, or not at all");
+    refuse_with(exchange, &error, &ours);
+    return false;
+}
+
+void grpc_start(struct exchange *exchange, const struct grpc_service *const *services, size_t count) {
+    bool may_be_packed;
+    struct error error;
+    if (!check_http(exchange))
+        return;
+    exchange->resets_early = true;
+    const struct grpc_method *method = find_method(exchange, services, count);
+    if (!method) {
+        error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no method %.128s", exchange->head.path);
+        grpc_fail(exchange, &error);
+        return;
+    }
+    if (!check_encoding(exchange, &may_be_packed))
+        return;
+    struct grpc_call *call = calloc(1, sizeof *call);
+    if (!call) {
+        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
+        grpc_fail(exchange, &error);
+        return;
+    }
+    *call = (struct grpc_call){.exchange = exchange, .method = method};
+    grpc_frames_begin(&call->frames, (uint64_t)exchange->server->options->limits.body_bytes, may_be_packed);
+    if (!arm(call)) {
+        call_close(call);
+        return;
+    }
+    exchange->handler = &handler;
+    exchange->context = call;
+}

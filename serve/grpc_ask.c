@@ -1,0 +1,246 @@
+/* What a message of gRPC asks of the model, as a call. Ranges are those of every protocol (infer/ask.h). */
+#include "grpc-internal.h"
+
+#include "registry.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What Generate and Score have alike. */
+struct input {
+    const char *model;
+    char *const *adapters;
+    size_t adapter_count;
+    const char *text; /* NULL: none */
+    const Cambium__V1__Tokens *tokens;
+};
+
+static struct server *server_of(const struct grpc_call *call) {
+    return grpc_exchange(call)->server;
+}
+
+static bool refuse(struct error *error, const char *field) {
+    error_of_status(error, ERROR_ARGUMENT, field);
+    return false;
+}
+
+/* ---- names ---- */
+
+static bool is_base(const struct server *server, const char *name) {
+    for (size_t i = 0; i < server->model.name_count; i++)
+        if (!strcmp(server->model.names[i], name))
+            return true;
+    return !*name;
+}
+
+static bool read_names(const struct server *server, const struct input *input, struct ask *ask, struct error *error) {
+    struct registry_adapter adapter;
+    if (!is_base(server, input->model)) {
+        if (!registry_find(server, input->model, &adapter)) {
+            error_set(error, ERROR_MODEL_NOT_FOUND, "model", "there is no model '%.64s'", input->model);
+            return false;
+        }
+        ask->adapters[ask->adapter_count++] = input->model;
+    }
+    for (size_t i = 0; i < input->adapter_count; i++) {
+        if (ask->adapter_count == ASK_MAX_ADAPTERS) {
+            error_set(error, ERROR_ARGUMENT, "adapters", "expected a list of names of adapters, at most %d",
+                      ASK_MAX_ADAPTERS);
+            return false;
+        }
+        if (!registry_find(server, input->adapters[i], &adapter)) {
+            error_set(error, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter '%.64s'", input->adapters[i]);
+            return false;
+        }
+        ask->adapters[ask->adapter_count++] = input->adapters[i];
+    }
+    return true;
+}
+
+/* ---- prompts ---- */
+
+static bool read_ids(const struct server *server, const Cambium__V1__Tokens *tokens, struct token_buffer *ids,
+                     struct error *error) {
+    int status = tokens->n_ids ? STATUS_OK : status_fail(STATUS_INVALID, "expected at least one token id");
+    for (size_t i = 0; i < tokens->n_ids && !status; i++)
+        status = (int64_t)tokens->ids[i] < server->model.vocab
+                     ? token_buffer_add(ids, (int32_t)tokens->ids[i])
+                     : status_fail(STATUS_INVALID, "token %zu is not an id from 0 to %lld", i,
+                                   (long long)server->model.vocab - 1);
+    return status ? refuse(error, "tokens.ids") : true;
+}
+
+static bool read_prompt(const struct server *server, const struct input *input, struct call_prompt *prompt,
+                        struct error *error) {
+    if (input->tokens)
+        return read_ids(server, input->tokens, &prompt->ids, error);
+    if (!input->text) {
+        error_set(error, ERROR_ARGUMENT, "input", "expected text or tokens");
+        return false;
+    }
+    if (!server->model.tokenizer) {
+        error_set(error, ERROR_ARGUMENT, "text", "the model has no tokenizer: only tokens can be given");
+        return false;
+    }
+    prompt->text = input->text;
+    prompt->length = strlen(input->text);
+    return true;
+}
+
+/* ---- settings ---- */
+
+struct integer {
+    const char *name;
+    bool is_there;
+    int64_t value;
+};
+struct number {
+    const char *name;
+    bool is_there;
+    double value;
+};
+
+static bool set_integers(struct ask *ask, const struct integer *rows, size_t count, struct error *error) {
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].is_there && ask_set_integer(ask, rows[i].name, rows[i].value))
+            return refuse(error, rows[i].name);
+    return true;
+}
+
+static bool set_numbers(struct ask *ask, const struct number *rows, size_t count, struct error *error) {
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].is_there && ask_set_number(ask, rows[i].name, rows[i].value))
+            return refuse(error, rows[i].name);
+    return true;
+}
+
+/* An id that no vocabulary has stays one that none has. */
+static int32_t id_of(uint32_t id) {
+    return id > INT32_MAX ? INT32_MAX : (int32_t)id;
+}
+
+static bool read_sampling(struct ask *ask, const Cambium__V1__Sampling *sampling, struct error *error) {
+    const struct number numbers[] = {
+        {"temperature", sampling->_temperature_case, (double)sampling->temperature},
+        {"top_p", sampling->_top_p_case, (double)sampling->top_p},
+        {"min_p", true, (double)sampling->min_p},
+        {"repetition_penalty", sampling->_repetition_penalty_case, (double)sampling->repetition_penalty},
+        {"presence_penalty", true, (double)sampling->presence_penalty},
+        {"frequency_penalty", true, (double)sampling->frequency_penalty},
+    };
+    const struct integer top_k = {"top_k", true, sampling->top_k};
+    if (!set_numbers(ask, numbers, sizeof numbers / sizeof *numbers, error) || !set_integers(ask, &top_k, 1, error))
+        return false;
+    if (sampling->_seed_case) {
+        ask->sampling.seed = sampling->seed;
+        ask->has_seed = true;
+    }
+    if (ask_reserve_bias(ask, sampling->n_logit_bias))
+        return refuse(error, "logit_bias");
+    for (size_t i = 0; i < sampling->n_logit_bias; i++)
+        ask->bias[i] =
+            (struct logit_bias){.id = id_of(sampling->logit_bias[i]->id), .bias = sampling->logit_bias[i]->bias};
+    return true;
+}
+
+static bool read_lists(struct ask *ask, const Cambium__V1__GenerateRequest *asked, struct error *error) {
+    if (ask_reserve_stops(ask, asked->n_stop))
+        return refuse(error, "stop");
+    for (size_t i = 0; i < asked->n_stop; i++)
+        ask->stop[i] = (struct writer_string){.bytes = asked->stop[i], .length = strlen(asked->stop[i])};
+    if (ask_reserve_stop_ids(ask, asked->n_stop_token_ids))
+        return refuse(error, "stop_token_ids");
+    for (size_t i = 0; i < asked->n_stop_token_ids; i++)
+        ask->stop_ids[i] = id_of(asked->stop_token_ids[i]);
+    return true;
+}
+
+static bool read_settings(struct ask *ask, const Cambium__V1__GenerateRequest *asked, int64_t vocab,
+                          struct error *error) {
+    const struct integer integers[] = {
+        {"max_tokens", asked->_max_tokens_case, asked->max_tokens},
+        {"min_tokens", true, asked->min_tokens},
+        {"n", asked->n != 0, asked->n},
+        {"logprobs", asked->_logprobs_case, asked->logprobs},
+        {"prompt_logprobs", asked->_prompt_logprobs_case, asked->prompt_logprobs},
+        {"priority", true, asked->priority},
+    };
+    const char *field;
+    ask->ignore_eos = asked->ignore_eos;
+    if (!set_integers(ask, integers, sizeof integers / sizeof *integers, error) ||
+        (asked->sampling && !read_sampling(ask, asked->sampling, error)) || !read_lists(ask, asked, error))
+        return false;
+    return ask_check(ask, vocab, &field) ? refuse(error, field) : true;
+}
+
+/* ---- calls ---- */
+
+static struct call *begin(struct grpc_call *call) {
+    const struct exchange *exchange = grpc_exchange(call);
+    struct call *made = call_new(exchange->server, 1);
+    if (!made) {
+        grpc_finish_memory(call);
+        return NULL;
+    }
+    made->id = exchange->id;
+    made->client = exchange->client;
+    made->client_name = exchange->client_name;
+    made->client_weight = exchange->client_weight;
+    made->deadline = grpc_deadline(call);
+    return made;
+}
+
+static struct call *give(struct grpc_call *call, struct call *made, bool is_right, const struct error *error) {
+    if (is_right)
+        return made;
+    call_free(made);
+    grpc_finish(call, error);
+    return NULL;
+}
+
+struct call *grpc_ask_generate(struct grpc_call *call, const Cambium__V1__GenerateRequest *asked) {
+    const struct input input = {
+        .model = asked->model,
+        .adapters = asked->adapters,
+        .adapter_count = asked->n_adapters,
+        .text = asked->input_case == CAMBIUM__V1__GENERATE_REQUEST__INPUT_TEXT ? asked->text : NULL,
+        .tokens = asked->input_case == CAMBIUM__V1__GENERATE_REQUEST__INPUT_TOKENS ? asked->tokens : NULL,
+    };
+    const struct server *server = server_of(call);
+    struct call *made = begin(call);
+    struct error error;
+    if (!made)
+        return NULL;
+    if (*asked->cache_salt) {
+        made->cache_salt = asked->cache_salt;
+        made->cache_salt_length = strlen(asked->cache_salt);
+    }
+    bool is_right = read_names(server, &input, &made->ask, &error) &&
+                    read_settings(&made->ask, asked, server->model.vocab, &error) &&
+                    read_prompt(server, &input, &made->prompts[0], &error);
+    return give(call, made, is_right, &error);
+}
+
+/* The tokens of the prompt alone: a request for none behind it. */
+struct call *grpc_ask_score(struct grpc_call *call, const Cambium__V1__ScoreRequest *asked) {
+    const struct input input = {
+        .model = asked->model,
+        .adapters = asked->adapters,
+        .adapter_count = asked->n_adapters,
+        .text = asked->input_case == CAMBIUM__V1__SCORE_REQUEST__INPUT_TEXT ? asked->text : NULL,
+        .tokens = asked->input_case == CAMBIUM__V1__SCORE_REQUEST__INPUT_TOKENS ? asked->tokens : NULL,
+    };
+    const struct server *server = server_of(call);
+    struct call *made = begin(call);
+    struct error error;
+    if (!made)
+        return NULL;
+    bool is_right =
+        read_names(server, &input, &made->ask, &error) && read_prompt(server, &input, &made->prompts[0], &error);
+    made->ask.max_tokens = 0;
+    if (is_right && ask_set_integer(&made->ask, "prompt_logprobs", asked->top))
+        is_right = refuse(&error, "top");
+    return give(call, made, is_right, &error);
+}

@@ -1,0 +1,415 @@
+/* What becomes of a call, as messages of gRPC: streamed, whole, or the prompt's log-probabilities alone. */
+#include "grpc-internal.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens that are kept until the answer goes out whole. */
+struct kept_tokens {
+    struct call_token *tokens;
+    int64_t count, capacity;
+    struct call_top *tops;
+    int64_t top_count, top_capacity;
+};
+
+/* One text of an answer that goes out whole. */
+struct choice {
+    struct strbuf text;
+    struct kept_tokens kept;
+    bool has_ended;
+    struct call_end end;
+};
+
+enum kind { STREAMED, WHOLE, SCORE };
+
+struct generation {
+    struct grpc_call *call;
+    struct call *asked;
+    enum kind kind;
+    bool has_started; /* streamed: Started has gone out */
+    struct kept_tokens prompt;
+    struct choice *choices; /* [choice_count] of a whole answer */
+    int64_t choice_count;
+    size_t bytes; /* that an answer that goes out whole will have, at least */
+};
+
+/* ---- Started, Output, Finished ---- */
+
+struct started {
+    Cambium__V1__Started message;
+    Cambium__V1__AdapterVersion adapters[ASK_MAX_ADAPTERS], *adapter_list[ASK_MAX_ADAPTERS];
+    struct grpc_token_list prompt;
+};
+
+static int started_fill(struct started *started, const struct call *asked, const struct call_token *prompt,
+                        int64_t count, const struct call_top *tops) {
+    Cambium__V1__Started *message = &started->message;
+    cambium__v1__started__init(message);
+    message->request_id = (char *)asked->id;
+    message->prompt_tokens = (uint32_t)asked->prompts[0].ids.count;
+    message->cached_tokens = (uint32_t)asked->cached[0];
+    message->seed = asked->ask.sampling.seed;
+    for (int64_t i = 0; i < asked->ask.adapter_count; i++) {
+        cambium__v1__adapter_version__init(&started->adapters[i]);
+        started->adapters[i].name = (char *)asked->ask.adapters[i];
+        started->adapters[i].generation = asked->generations[i];
+        started->adapter_list[i] = &started->adapters[i];
+    }
+    message->n_adapters = (size_t)asked->ask.adapter_count;
+    message->adapters = started->adapter_list;
+    int status = grpc_token_list_fill(&started->prompt, prompt, count, tops);
+    message->n_prompt_logprobs = started->prompt.count;
+    message->prompt_logprobs = started->prompt.token_list;
+    return status;
+}
+
+struct output {
+    Cambium__V1__Output message;
+    struct grpc_text text;
+    struct grpc_token_list logprobs;
+    uint32_t *ids;
+};
+
+static int output_fill(struct output *output, const struct call *asked, int64_t index, const char *text, size_t length,
+                       const struct call_token *tokens, int64_t count, const struct call_top *tops) {
+    Cambium__V1__Output *message = &output->message;
+    *output = (struct output){0};
+    cambium__v1__output__init(message);
+    message->index = (uint32_t)index;
+    output->ids = malloc(((size_t)count + 1) * sizeof *output->ids);
+    if (!output->ids)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; i < count; i++)
+        output->ids[i] = (uint32_t)tokens[i].id;
+    message->n_token_ids = (size_t)count;
+    message->token_ids = output->ids;
+    int status = grpc_text_set(&output->text, &message->base, &message->text, 2, text, length);
+    if (!status && asked->ask.logprobs >= 0) {
+        status = grpc_token_list_fill(&output->logprobs, tokens, count, tops);
+        message->n_logprobs = output->logprobs.count;
+        message->logprobs = output->logprobs.token_list;
+    }
+    return status;
+}
+
+static void output_free(struct output *output) {
+    free(output->ids);
+    grpc_text_free(&output->text);
+    grpc_token_list_free(&output->logprobs);
+}
+
+static void finished_fill(Cambium__V1__Finished *message, const struct call_end *end) {
+    cambium__v1__finished__init(message);
+    message->index = (uint32_t)end->choice;
+    message->reason = end->is_stop ? CAMBIUM__V1__FINISHED__REASON__STOP : CAMBIUM__V1__FINISHED__REASON__LENGTH;
+    message->completion_tokens = (uint32_t)end->completion_tokens;
+}
+
+/* ---- streamed ---- */
+
+static void send_started(struct generation *generation, const struct call_news *news, const struct call_piece *prompt) {
+    struct started started = {0};
+    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
+    if (generation->has_started)
+        return;
+    generation->has_started = true;
+    int status = started_fill(&started, generation->asked, prompt ? news->tokens + prompt->first_token : NULL,
+                              prompt ? prompt->token_count : 0, news->tops);
+    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_STARTED;
+    answer.started = &started.message;
+    if (status)
+        grpc_finish_memory(generation->call);
+    else
+        grpc_send(generation->call, &answer.base);
+    grpc_token_list_free(&started.prompt);
+}
+
+static void send_output(struct generation *generation, const struct call_news *news, const struct call_piece *piece) {
+    struct output output;
+    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
+    int status = output_fill(&output, generation->asked, piece->choice, strbuf_text(&news->text) + piece->begin,
+                             piece->length, news->tokens + piece->first_token, piece->token_count, news->tops);
+    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_OUTPUT;
+    answer.output = &output.message;
+    if (status)
+        grpc_finish_memory(generation->call);
+    else
+        grpc_send(generation->call, &answer.base);
+    output_free(&output);
+}
+
+static void send_finished(struct generation *generation, const struct call_end *end) {
+    Cambium__V1__Finished finished;
+    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
+    finished_fill(&finished, end);
+    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_FINISHED;
+    answer.finished = &finished;
+    grpc_send(generation->call, &answer.base);
+}
+
+/* Started waits for the prompt's log-probabilities where they are wanted. */
+static void stream_news(struct generation *generation, const struct call_news *news) {
+    if (news->is_accepted)
+        grpc_begin_answer(generation->call, NULL, 0);
+    if (news->started_count && generation->asked->ask.prompt_logprobs < 0)
+        send_started(generation, news, NULL);
+    for (int64_t i = 0; i < news->piece_count; i++) {
+        const struct call_piece *piece = &news->pieces[i];
+        send_started(generation, news, piece->choice < 0 ? piece : NULL);
+        if (piece->choice >= 0)
+            send_output(generation, news, piece);
+    }
+    for (int64_t i = 0; i < news->end_count; i++) {
+        send_started(generation, news, NULL);
+        send_finished(generation, &news->ends[i]);
+    }
+    if (!news->is_done && grpc_is_full(generation->call))
+        call_pause(generation->asked, true);
+}
+
+void grpc_generate_room(struct grpc_call *call) {
+    struct generation *generation = grpc_context(call);
+    if (generation)
+        call_pause(generation->asked, false);
+}
+
+/* ---- whole ---- */
+
+static int grow(void *list, int64_t count, int64_t more, int64_t *capacity, size_t size) {
+    void *items;
+    memcpy(&items, list, sizeof items);
+    if (count + more <= *capacity)
+        return STATUS_OK;
+    int64_t wanted = *capacity * 2 > count + more ? *capacity * 2 : count + more;
+    void *larger = realloc(items, (size_t)wanted * size);
+    if (!larger)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    memcpy(list, &larger, sizeof larger);
+    *capacity = wanted;
+    return STATUS_OK;
+}
+
+static int keep(struct kept_tokens *kept, const struct call_news *news, const struct call_piece *piece) {
+    int status = grow(&kept->tokens, kept->count, piece->token_count, &kept->capacity, sizeof *kept->tokens);
+    for (int64_t i = 0; i < piece->token_count && !status; i++) {
+        struct call_token *token = &kept->tokens[kept->count];
+        *token = news->tokens[piece->first_token + i];
+        status = grow(&kept->tops, kept->top_count, token->top_count, &kept->top_capacity, sizeof *kept->tops);
+        if (status)
+            break;
+        if (token->top_count)
+            memcpy(kept->tops + kept->top_count, news->tops + token->first_top,
+                   (size_t)token->top_count * sizeof *kept->tops);
+        token->first_top = kept->top_count;
+        kept->top_count += token->top_count;
+        kept->count++;
+    }
+    return status;
+}
+
+static void kept_free(struct kept_tokens *kept) {
+    free(kept->tokens);
+    free(kept->tops);
+}
+
+/* What cannot go out in one message is not kept until the end. */
+static bool has_room(struct generation *generation, const struct call_news *news, const struct call_piece *piece) {
+    enum { LEAST_LOGPROB = 13 }; /* an id, a double, their tags and the length of both */
+    bool has_logprobs = piece->choice < 0 || generation->asked->ask.logprobs >= 0;
+    struct error error;
+    generation->bytes += piece->length + (size_t)piece->token_count;
+    for (int64_t i = 0; has_logprobs && i < piece->token_count; i++)
+        generation->bytes += (size_t)(1 + news->tokens[piece->first_token + i].top_count) * LEAST_LOGPROB;
+    if (generation->bytes <= GRPC_MAX_MESSAGE)
+        return true;
+    error_set(&error, ERROR_BODY_SIZE, NULL, "the answer would be larger than the %d bytes of a message%s",
+              GRPC_MAX_MESSAGE, generation->kind == WHOLE ? ": Generate streams it" : "");
+    grpc_finish(generation->call, &error);
+    return false;
+}
+
+static int keep_news(struct generation *generation, const struct call_news *news) {
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < news->piece_count && !status; i++) {
+        const struct call_piece *piece = &news->pieces[i];
+        if (!has_room(generation, news, piece))
+            return STATUS_OK;
+        if (piece->choice < 0) {
+            status = keep(&generation->prompt, news, piece);
+        } else if (piece->choice < generation->choice_count) {
+            struct choice *choice = &generation->choices[piece->choice];
+            strbuf_add(&choice->text, strbuf_text(&news->text) + piece->begin, piece->length);
+            status = strbuf_status(&choice->text);
+            if (!status)
+                status = keep(&choice->kept, news, piece);
+        }
+    }
+    for (int64_t i = 0; i < news->end_count; i++)
+        if (news->ends[i].choice < generation->choice_count) {
+            generation->choices[news->ends[i].choice].end = news->ends[i];
+            generation->choices[news->ends[i].choice].has_ended = true;
+        }
+    return status;
+}
+
+struct whole {
+    struct output *outputs;
+    Cambium__V1__Output **output_list;
+    Cambium__V1__Finished *finished, **finished_list;
+};
+
+static int fill_choices(const struct generation *generation, struct whole *whole,
+                        Cambium__V1__GenerateOnceResponse *answer) {
+    size_t count = (size_t)generation->choice_count;
+    whole->outputs = calloc(count + 1, sizeof *whole->outputs);
+    whole->output_list = calloc(count + 1, sizeof *whole->output_list);
+    whole->finished = calloc(count + 1, sizeof *whole->finished);
+    whole->finished_list = calloc(count + 1, sizeof *whole->finished_list);
+    if (!whole->outputs || !whole->output_list || !whole->finished || !whole->finished_list)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    answer->outputs = whole->output_list;
+    answer->finished = whole->finished_list;
+    for (size_t i = 0; i < count; i++) {
+        const struct choice *choice = &generation->choices[i];
+        int status = output_fill(&whole->outputs[i], generation->asked, (int64_t)i, strbuf_text(&choice->text),
+                                 choice->text.length, choice->kept.tokens, choice->kept.count, choice->kept.tops);
+        if (status)
+            return status;
+        whole->output_list[answer->n_outputs++] = &whole->outputs[i].message;
+        if (!choice->has_ended)
+            continue;
+        finished_fill(&whole->finished[i], &choice->end);
+        whole->finished_list[answer->n_finished++] = &whole->finished[i];
+    }
+    return STATUS_OK;
+}
+
+static void answer_whole(struct generation *generation) {
+    struct started started = {0};
+    struct whole whole = {0};
+    Cambium__V1__GenerateOnceResponse answer = CAMBIUM__V1__GENERATE_ONCE_RESPONSE__INIT;
+    const struct kept_tokens *prompt = &generation->prompt;
+    int status = started_fill(&started, generation->asked, prompt->tokens, prompt->count, prompt->tops);
+    answer.started = &started.message;
+    if (!status)
+        status = fill_choices(generation, &whole, &answer);
+    if (status)
+        grpc_finish_memory(generation->call);
+    else
+        grpc_answer(generation->call, &answer.base);
+    for (int64_t i = 0; whole.outputs && i < generation->choice_count; i++)
+        output_free(&whole.outputs[i]);
+    free(whole.outputs);
+    free(whole.output_list);
+    free(whole.finished);
+    free(whole.finished_list);
+    grpc_token_list_free(&started.prompt);
+}
+
+static void answer_score(struct generation *generation) {
+    Cambium__V1__ScoreResponse answer = CAMBIUM__V1__SCORE_RESPONSE__INIT;
+    struct grpc_token_list list;
+    const struct kept_tokens *prompt = &generation->prompt;
+    if (grpc_token_list_fill(&list, prompt->tokens, prompt->count, prompt->tops)) {
+        grpc_finish_memory(generation->call);
+        return;
+    }
+    answer.n_tokens = list.count;
+    answer.tokens = list.token_list;
+    grpc_answer(generation->call, &answer.base);
+    grpc_token_list_free(&list);
+}
+
+/* ---- calls ---- */
+
+static void on_news(struct call *asked, const struct call_news *news) {
+    struct generation *generation = asked->context;
+    if (grpc_is_finished(generation->call))
+        return; /* it is freed when the exchange closes */
+    if (generation->kind == STREAMED)
+        stream_news(generation, news);
+    else if (keep_news(generation, news))
+        grpc_finish_memory(generation->call);
+    if (!news->is_done)
+        return;
+    if (news->error.which)
+        grpc_finish(generation->call, &news->error);
+    else if (generation->kind == WHOLE)
+        answer_whole(generation);
+    else if (generation->kind == SCORE)
+        answer_score(generation);
+    else
+        grpc_finish(generation->call, NULL);
+}
+
+void grpc_generate_close(struct grpc_call *call) {
+    struct generation *generation = grpc_context(call);
+    call_free(generation->asked);
+    for (int64_t i = 0; i < generation->choice_count; i++) {
+        strbuf_free(&generation->choices[i].text);
+        kept_free(&generation->choices[i].kept);
+    }
+    free(generation->choices);
+    kept_free(&generation->prompt);
+    free(generation);
+}
+
+static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
+    struct generation *generation = calloc(1, sizeof *generation);
+    int64_t count = kind == WHOLE && asked ? asked->ask.choices : 0;
+    struct choice *choices = count ? calloc((size_t)count, sizeof *choices) : NULL;
+    if (!asked || !generation || (count && !choices)) {
+        free(choices);
+        free(generation);
+        if (asked) {
+            call_free(asked);
+            grpc_finish_memory(call);
+        }
+        return;
+    }
+    *generation =
+        (struct generation){.call = call, .asked = asked, .kind = kind, .choices = choices, .choice_count = count};
+    asked->context = generation;
+    asked->on_news = on_news;
+    grpc_set_context(call, generation);
+    call_submit(asked);
+}
+
+void grpc_generate(struct grpc_call *call, const ProtobufCMessage *message) {
+    begin(call, grpc_ask_generate(call, (const Cambium__V1__GenerateRequest *)message), STREAMED);
+}
+
+void grpc_generate_once(struct grpc_call *call, const ProtobufCMessage *message) {
+    begin(call, grpc_ask_generate(call, (const Cambium__V1__GenerateRequest *)message), WHOLE);
+}
+
+void grpc_score(struct grpc_call *call, const ProtobufCMessage *message) {
+    begin(call, grpc_ask_score(call, (const Cambium__V1__ScoreRequest *)message), SCORE);
+}
+
+static const struct grpc_method methods[] = {
+    {.name = "Generate",
+     .request = &cambium__v1__generate_request__descriptor,
+     .gives_many = true,
+     .on_message = grpc_generate,
+     .on_room = grpc_generate_room,
+     .on_close = grpc_generate_close},
+    {.name = "GenerateOnce",
+     .request = &cambium__v1__generate_request__descriptor,
+     .on_message = grpc_generate_once,
+     .on_close = grpc_generate_close},
+    {.name = "Score",
+     .request = &cambium__v1__score_request__descriptor,
+     .on_message = grpc_score,
+     .on_close = grpc_generate_close},
+    {.name = "Tokenize",
+     .request = &cambium__v1__tokenize_request__descriptor,
+     .on_message = grpc_tokenize,
+     .on_close = grpc_tokenize_close},
+    {.name = "Detokenize", .request = &cambium__v1__detokenize_request__descriptor, .on_message = grpc_detokenize},
+    {.name = "ServerInfo", .request = &cambium__v1__server_info_request__descriptor, .on_message = grpc_server_info},
+};
+const struct grpc_service grpc_cambium = {
+    .name = "cambium.v1.Cambium", .methods = methods, .method_count = sizeof methods / sizeof *methods};
