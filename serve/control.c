@@ -1,0 +1,266 @@
+/* What the control listener takes over HTTP: adapters listed, loaded, replaced and unloaded, and the end of service.
+ * A change answers when all ranks have made it; its client may leave before, and the change is made all the same. */
+#include "json_in.h"
+#include "json_out.h"
+#include "registry.h"
+#include "route.h"
+
+#include "base/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_BYTES = 128 };
+
+/* ---- adapters as JSON ---- */
+
+static void add_methods(const char *methods, struct strbuf *out) {
+    strbuf_add_text(out, ",\"methods\":[");
+    for (const char *at = methods; *at;) {
+        size_t length = strcspn(at, ",");
+        if (at > methods)
+            strbuf_add_char(out, ',');
+        json_out_string(out, at, length);
+        at += length + (at[length] == ',');
+    }
+    strbuf_add_char(out, ']');
+}
+
+static void add_adapter(const struct registry_adapter *adapter, struct strbuf *out) {
+    strbuf_add_text(out, "{\"name\":");
+    json_out_text(out, adapter->name);
+    add_methods(adapter->methods, out);
+    strbuf_format(out, ",\"generation\":%llu,\"digest\":", (unsigned long long)adapter->generation);
+    json_out_text(out, adapter->digest);
+    strbuf_format(out, ",\"parameters\":%lld,\"bytes\":%lld,\"virtual_tokens\":%lld,\"state\":",
+                  (long long)adapter->parameters, (long long)adapter->bytes, (long long)adapter->virtual_tokens);
+    json_out_text(out, adapter->state);
+    strbuf_format(out, ",\"pinned\":%s,\"running\":%lld,\"waiting\":%lld}", adapter->is_pinned ? "true" : "false",
+                  (long long)adapter->running, (long long)adapter->waiting);
+}
+
+static void list_adapters(struct exchange *exchange) {
+    struct registry_adapter adapter;
+    struct strbuf out = STRBUF_INIT;
+    strbuf_add_text(&out, "{\"adapters\":[");
+    for (int i = 0; registry_at(exchange->server, i, &adapter); i++) {
+        if (i)
+            strbuf_add_char(&out, ',');
+        add_adapter(&adapter, &out);
+    }
+    strbuf_add_text(&out, "]}");
+    route_answer_json(exchange, &out);
+}
+
+/* ---- changes ---- */
+
+struct job {
+    struct exchange *exchange; /* NULL: its client has left */
+    enum registry_change_kind kind;
+    bool is_vllms;
+    char name[NAME_BYTES];
+};
+
+static void on_close(struct exchange *exchange, bool is_whole) {
+    struct job *job = exchange->context;
+    (void)is_whole;
+    if (job)
+        job->exchange = NULL;
+}
+
+static const struct exchange_handler waiting = {.on_close = on_close};
+
+static void answer_vllm(const struct job *job) {
+    struct strbuf out = STRBUF_INIT;
+    strbuf_format(&out, "Success: LoRA adapter '%s' %s successfully.", job->name,
+                  job->kind == REGISTRY_UNLOAD ? "removed" : "added");
+    exchange_answer(job->exchange, 200, "text/plain; charset=utf-8", strbuf_text(&out), out.length);
+    strbuf_free(&out);
+}
+
+static void answer_job(const struct job *job, const struct registry_adapter *adapter) {
+    struct strbuf out = STRBUF_INIT;
+    if (adapter)
+        add_adapter(adapter, &out);
+    else
+        strbuf_add_text(&out, "{}");
+    route_answer_json(job->exchange, &out);
+}
+
+static void on_done(void *context, const struct error *error, const struct registry_adapter *adapter) {
+    struct job *job = context;
+    struct error told = *error;
+    if (job->exchange) {
+        job->exchange->context = NULL;
+        if (job->is_vllms && told.which == ERROR_ADAPTER_EXISTS) /* vLLM has 400 for it */
+            told.which = ERROR_ARGUMENT;
+        if (told.which)
+            route_fail(job->exchange, &told);
+        else if (job->is_vllms)
+            answer_vllm(job);
+        else
+            answer_job(job, adapter);
+    }
+    free(job);
+}
+
+static bool check_name(const struct server *server, const char *name, const char *field, struct error *error) {
+    for (size_t i = 0; name && i < server->model.name_count; i++)
+        if (!strcmp(server->model.names[i], name)) {
+            error_set(error, ERROR_ARGUMENT, field, "%s: \"%.200s\" is the base model", field, name);
+            return false;
+        }
+    if (name && registry_name_is_valid(name))
+        return true;
+    error_set(error, ERROR_ARGUMENT, field, "%s: expected a name of letters, digits and ._- that begins with no dot",
+              field);
+    return false;
+}
+
+static void start(struct exchange *exchange, const struct registry_change *asked, bool is_vllms) {
+    struct error error;
+    struct registry_change change = *asked;
+    struct job *job = calloc(1, sizeof *job);
+    if (!job) {
+        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
+        route_fail(exchange, &error);
+        return;
+    }
+    job->exchange = exchange;
+    job->kind = change.kind;
+    job->is_vllms = is_vllms;
+    snprintf(job->name, sizeof job->name, "%s", change.name);
+    change.on_done = on_done;
+    change.context = job;
+    route_continue(exchange, &waiting, job);
+    registry_start(exchange->server, &change);
+}
+
+/* ---- POST /v1/adapters, PUT and DELETE /v1/adapters/NAME ---- */
+
+static void on_load(struct exchange *exchange, const char *bytes, size_t length) {
+    struct registry_change change = {.kind = REGISTRY_LOAD};
+    struct error error;
+    json_t *root;
+    if (json_in_read(bytes, length, false, &root, &error) &&
+        json_in_string(json_object_get(root, "name"), "name", &change.name, &error) &&
+        json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
+        json_in_bool(json_object_get(root, "pinned"), "pinned", &change.is_pinned, &error) &&
+        check_name(exchange->server, change.name, "name", &error))
+        start(exchange, &change, false);
+    else
+        route_fail(exchange, &error);
+    json_decref(root);
+}
+
+void control_adapters(struct exchange *exchange) {
+    static const struct route_body body = {.on_whole = on_load};
+    if (!strcmp(exchange->head.method, "POST"))
+        route_collect(exchange, &body);
+    else
+        list_adapters(exchange);
+}
+
+/* The name in the path; false: answered already. */
+static bool read_path_name(struct exchange *exchange, char name[NAME_BYTES]) {
+    struct error error;
+    if (route_rest(exchange, "/adapters/", name, NAME_BYTES) && registry_name_is_valid(name))
+        return true;
+    error_set(&error, ERROR_ADAPTER_NOT_FOUND, NULL, "the path does not end with the name of an adapter");
+    route_fail(exchange, &error);
+    return false;
+}
+
+static void on_replace(struct exchange *exchange, const char *bytes, size_t length) {
+    char name[NAME_BYTES];
+    struct registry_change change = {.kind = REGISTRY_REPLACE, .name = name};
+    struct error error;
+    int64_t generation = 0;
+    json_t *root;
+    if (!read_path_name(exchange, name))
+        return;
+    if (json_in_read(bytes, length, true, &root, &error) &&
+        json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
+        json_in_integer(json_object_get(root, "if_generation"), "if_generation", 0, INT64_MAX, &generation, &error)) {
+        change.if_generation = (uint64_t)generation;
+        start(exchange, &change, false);
+    } else
+        route_fail(exchange, &error);
+    json_decref(root);
+}
+
+void control_adapter(struct exchange *exchange) {
+    static const struct route_body body = {.on_whole = on_replace};
+    char name[NAME_BYTES];
+    if (!strcmp(exchange->head.method, "PUT"))
+        route_collect(exchange, &body);
+    else if (read_path_name(exchange, name))
+        start(exchange, &(struct registry_change){.kind = REGISTRY_UNLOAD, .name = name}, false);
+}
+
+/* ---- vLLM's routes ---- */
+
+static void on_vllm_load(struct exchange *exchange, const char *bytes, size_t length) {
+    struct registry_change change = {.kind = REGISTRY_LOAD};
+    struct error error;
+    json_t *root;
+    if (json_in_read(bytes, length, false, &root, &error) &&
+        json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
+        json_in_string(json_object_get(root, "lora_path"), "lora_path", &change.path, &error) &&
+        json_in_bool(json_object_get(root, "load_inplace"), "load_inplace", &change.in_place, &error) &&
+        check_name(exchange->server, change.name, "lora_name", &error)) {
+        if (change.path && *change.path)
+            start(exchange, &change, true);
+        else {
+            error_set(&error, ERROR_ARGUMENT, "lora_path", "lora_path: expected a name under --adapter-root");
+            route_fail(exchange, &error);
+        }
+    } else
+        route_fail(exchange, &error);
+    json_decref(root);
+}
+
+void control_vllm_load(struct exchange *exchange) {
+    static const struct route_body body = {.on_whole = on_vllm_load};
+    route_collect(exchange, &body);
+}
+
+static void on_vllm_unload(struct exchange *exchange, const char *bytes, size_t length) {
+    struct registry_change change = {.kind = REGISTRY_UNLOAD};
+    struct error error;
+    json_t *root;
+    if (json_in_read(bytes, length, false, &root, &error) &&
+        json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
+        check_name(exchange->server, change.name, "lora_name", &error))
+        start(exchange, &change, true);
+    else
+        route_fail(exchange, &error);
+    json_decref(root);
+}
+
+void control_vllm_unload(struct exchange *exchange) {
+    static const struct route_body body = {.on_whole = on_vllm_unload};
+    route_collect(exchange, &body);
+}
+
+/* ---- the end of service ---- */
+
+/* Answers before the listeners close: what is accepted still runs. */
+static void on_drain(struct exchange *exchange, const char *bytes, size_t length) {
+    struct error error;
+    double timeout = -1;
+    json_t *root;
+    if (json_in_read(bytes, length, true, &root, &error) &&
+        json_in_number(json_object_get(root, "timeout_s"), "timeout_s", 0, 1e6, &timeout, &error)) {
+        exchange_answer(exchange, 200, "application/json", "{}", 2);
+        server_drain(exchange->server, timeout);
+    } else
+        route_fail(exchange, &error);
+    json_decref(root);
+}
+
+void control_drain(struct exchange *exchange) {
+    static const struct route_body body = {.on_whole = on_drain};
+    route_collect(exchange, &body);
+}

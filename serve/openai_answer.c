@@ -1,0 +1,190 @@
+/* What answers are made of, streamed or not; and those that are one text of JSON. */
+#include "openai.h"
+
+#include "json_out.h"
+#include "route.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+/* ---- choices ---- */
+
+int64_t openai_prompt_of(const struct openai *request, const struct openai_choice *choice) {
+    return (choice - request->choices) / request->call->ask.choices;
+}
+
+const char *openai_finish_reason(const struct openai_choice *choice) {
+    return !choice->is_ended ? "null" : choice->is_stop ? "\"stop\"" : "\"length\"";
+}
+
+static void add_token(struct openai *request, struct openai_choice *choice, const struct call_news *news,
+                      const struct call_token *told, struct openai_part *part) {
+    struct openai_token token = {.tokenizer = request->server->model.tokenizer,
+                                 .token = told,
+                                 .tops = news->tops + told->first_top,
+                                 .most = request->tops};
+    if (request->tells_logprobs && request->is_chat)
+        openai_add_chat_token(part, &token);
+    else if (request->tells_logprobs)
+        openai_add_completion_token(part, &choice->place, &token);
+}
+
+void openai_take(struct openai *request, struct openai_choice *choice, const struct call_news *news,
+                 const struct call_piece *piece, const struct call_end *end, struct openai_part *part) {
+    const struct openai_prompt *prompt = &request->prompts[openai_prompt_of(request, choice)];
+    if (!choice->has_begun && request->echoes) {
+        openai_part_join(part, &prompt->part);
+        choice->place = prompt->place;
+    }
+    choice->has_begun = true;
+    if (piece)
+        strbuf_add(&part->text, strbuf_text(&news->text) + piece->begin, piece->length);
+    for (int64_t i = 0; piece && i < piece->token_count; i++) {
+        const struct call_token *token = &news->tokens[piece->first_token + i];
+        add_token(request, choice, news, token, part);
+        if (request->returns_ids)
+            strbuf_format(&part->ids, "%s%d", part->ids.length ? "," : "", token->id);
+    }
+    if (!end)
+        return;
+    choice->is_ended = true;
+    choice->is_stop = end->is_stop;
+    if (end->has_token && !request->is_chat) /* a chat's log-probabilities are those of its text */
+        add_token(request, choice, news, &end->token, part);
+}
+
+/* ---- around them ---- */
+
+void openai_add_head(const struct openai *request, struct strbuf *out) {
+    const struct server_model *model = &request->server->model;
+    struct strbuf id = STRBUF_INIT;
+    strbuf_format(&id, "%s-%s", request->is_chat ? "chatcmpl" : "cmpl", request->exchange->id);
+    strbuf_add_text(out, "\"id\":");
+    json_out_text(out, strbuf_text(&id));
+    strbuf_format(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":",
+                  !request->is_chat    ? "text_completion"
+                  : request->is_stream ? "chat.completion.chunk"
+                                       : "chat.completion",
+                  (long long)request->created);
+    json_out_text(out, request->model);
+    strbuf_add_text(out, ",\"system_fingerprint\":");
+    json_out_text(out, model->fingerprint);
+    strbuf_add_char(out, ',');
+    out->failed |= id.failed;
+    strbuf_free(&id);
+}
+
+static void add_ids(const struct token_buffer *ids, struct strbuf *out) {
+    for (size_t i = 0; i < ids->count; i++)
+        strbuf_format(out, i ? ",%d" : "%d", ids->ids[i]);
+}
+
+void openai_add_prompt_facts(const struct openai *request, int64_t prompt, struct strbuf *out) {
+    if (request->returns_ids) {
+        strbuf_add_text(out, ",\"prompt_token_ids\":[");
+        add_ids(&request->call->prompts[prompt].ids, out);
+        strbuf_add_char(out, ']');
+    }
+    if (request->prompt_tops >= 0) {
+        const struct strbuf *told = &request->prompts[prompt].logprobs;
+        strbuf_add_text(out, ",\"prompt_logprobs\":[");
+        strbuf_add(out, strbuf_text(told), told->length);
+        strbuf_add_char(out, ']');
+    }
+}
+
+void openai_add_facts(const struct openai *request, struct strbuf *out) {
+    const struct ask *ask = &request->call->ask;
+    strbuf_add_text(out, "\"adapters\":[");
+    for (int64_t i = 0; i < ask->adapter_count; i++) {
+        strbuf_add_text(out, i ? ",{\"name\":" : "{\"name\":");
+        json_out_text(out, ask->adapters[i]);
+        strbuf_format(out, ",\"generation\":%llu}", (unsigned long long)request->call->generations[i]);
+    }
+    strbuf_format(out, "],\"seed\":%llu", (unsigned long long)ask->sampling.seed);
+    if (request->is_chat)
+        openai_add_prompt_facts(request, 0, out);
+    strbuf_add_char(out, ',');
+}
+
+void openai_add_usage(const struct openai *request, struct strbuf *out) {
+    int64_t prompts = 0, cached = 0;
+    for (int64_t i = 0; i < request->call->prompt_count; i++) {
+        prompts += (int64_t)request->call->prompts[i].ids.count;
+        cached += request->call->cached[i];
+    }
+    strbuf_format(out,
+                  "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
+                  "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+                  (long long)prompts, (long long)request->completion_tokens,
+                  (long long)(prompts + request->completion_tokens), (long long)cached);
+}
+
+/* ---- one text ---- */
+
+static void add_choice(const struct openai *request, const struct openai_choice *choice, struct strbuf *out) {
+    const struct openai_part *part = &choice->part;
+    strbuf_format(out, "{\"index\":%td,", choice - request->choices);
+    if (request->is_chat) {
+        strbuf_add_text(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+        json_out_string(out, strbuf_text(&part->text), part->text.length);
+        strbuf_add_text(out, ",\"refusal\":null},");
+    } else {
+        strbuf_add_text(out, "\"text\":");
+        json_out_string(out, strbuf_text(&part->text), part->text.length);
+        strbuf_add_char(out, ',');
+    }
+    openai_add_logprobs(out, part, request->is_chat, request->tells_logprobs);
+    strbuf_format(out, ",\"finish_reason\":%s", openai_finish_reason(choice));
+    if (request->returns_ids)
+        strbuf_format(out, ",\"token_ids\":[%s]", strbuf_text(&part->ids));
+    if (!request->is_chat)
+        openai_add_prompt_facts(request, openai_prompt_of(request, choice), out);
+    strbuf_add_char(out, '}');
+    out->failed |= openai_part_failed(part);
+}
+
+static void answer(struct openai *request) {
+    struct strbuf out = STRBUF_INIT;
+    strbuf_add_char(&out, '{');
+    openai_add_head(request, &out);
+    openai_add_facts(request, &out);
+    strbuf_add_text(&out, "\"choices\":[");
+    for (int64_t i = 0; i < request->choice_count; i++) {
+        if (i)
+            strbuf_add_char(&out, ',');
+        add_choice(request, &request->choices[i], &out);
+        openai_part_free(&request->choices[i].part); /* it stands in the answer now */
+        request->choices[i].part = (struct openai_part){.text = STRBUF_INIT};
+    }
+    strbuf_add_text(&out, "],");
+    openai_add_usage(request, &out);
+    strbuf_add_char(&out, '}');
+    for (int64_t i = 0; i < request->call->prompt_count; i++)
+        out.failed |= request->prompts[i].logprobs.failed || openai_part_failed(&request->prompts[i].part);
+    route_answer_json(request->exchange, &out);
+}
+
+void openai_answer_news(struct openai *request, const struct call_news *news) {
+    int64_t choices = request->call->ask.choices;
+    for (int64_t i = 0; i < news->piece_count; i++) {
+        const struct call_piece *piece = &news->pieces[i];
+        if (piece->choice < 0)
+            continue;
+        struct openai_choice *choice = &request->choices[piece->prompt * choices + piece->choice];
+        openai_take(request, choice, news, piece, NULL, &choice->part);
+    }
+    for (int64_t i = 0; i < news->end_count; i++) {
+        const struct call_end *end = &news->ends[i];
+        struct openai_choice *choice = &request->choices[end->prompt * choices + end->choice];
+        openai_take(request, choice, news, NULL, end, &choice->part);
+    }
+    if (!news->is_done)
+        return;
+    request->has_answered = true;
+    if (request->error.which)
+        route_fail(request->exchange, &request->error);
+    else
+        answer(request);
+}

@@ -1,0 +1,114 @@
+/* POST /v1/completions: prompts as texts or ids, one or many. */
+#include "openai.h"
+
+#include "json_in.h"
+#include "route.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+enum { DEFAULT_TOKENS = 16 };
+
+/* ---- prompts ---- */
+
+static bool refuse_prompt(struct error *error, const char *what) {
+    error_set(error, ERROR_ARGUMENT, "prompt", "prompt: %s", what);
+    return false;
+}
+
+static bool take_text(struct call_prompt *prompt, const json_t *value) {
+    prompt->text = json_string_value(value);
+    prompt->length = json_string_length(value);
+    return true;
+}
+
+static bool take_ids(const struct openai *request, struct call_prompt *prompt, const json_t *list,
+                     struct error *error) {
+    size_t count = json_array_size(list);
+    int status = count ? STATUS_OK : status_fail(STATUS_INVALID, "a list of token ids is empty");
+    for (size_t i = 0; i < count && !status; i++) {
+        int32_t id = 0;
+        status = ask_read_id(json_array_get(list, i), i, request->server->model.vocab, &id);
+        if (!status)
+            status = token_buffer_add(&prompt->ids, id);
+    }
+    if (status)
+        json_in_fail(status, "prompt", error);
+    return status == STATUS_OK;
+}
+
+/* A list is one prompt where it begins with a number. */
+static bool open_completion(struct openai *request, struct error *error) {
+    json_t *value = json_object_get(request->root, "prompt");
+    bool is_list = json_is_array(value) && !json_is_number(json_array_get(value, 0));
+    size_t count = is_list ? json_array_size(value) : 1;
+    if (!value || (!json_is_string(value) && !json_is_array(value)))
+        return refuse_prompt(error, "expected a text, a list of token ids, or a list of either");
+    if (!json_is_string(value) && !json_array_size(value))
+        return refuse_prompt(error, "the list is empty");
+    if (count > (size_t)request->server->options->max_queued_requests) {
+        error_set(error, ERROR_ARGUMENT, "prompt", "prompt: %zu prompts are more than this server queues", count);
+        return false;
+    }
+    request->call = call_new(request->server, (int64_t)count);
+    if (!request->call) {
+        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = is_list ? json_array_get(value, i) : value;
+        struct call_prompt *prompt = &request->call->prompts[i];
+        if (!json_is_string(item) && !json_is_array(item))
+            return refuse_prompt(error, "expected a text, a list of token ids, or a list of either");
+        if (!(json_is_string(item) ? take_text(prompt, item) : take_ids(request, prompt, item, error)))
+            return false;
+    }
+    return true;
+}
+
+/* ---- fields ---- */
+
+static bool read_prompt(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    (void)request; /* the call was made with it */
+    (void)name;
+    (void)value;
+    (void)error;
+    return true;
+}
+
+static bool read_echo(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    return json_in_bool(value, name, &request->echoes, error);
+}
+
+static const struct openai_field fields[] = {{"prompt", read_prompt}, {"echo", read_echo}};
+
+/* An echo never reads the prefix cache: it asks for the log-probabilities of its prompt whether it tells them or not.
+ */
+static bool check_completion(struct openai *request, struct error *error) {
+    struct ask *ask = &request->call->ask;
+    (void)error;
+    request->tops = ask->logprobs;
+    request->tells_logprobs = ask->logprobs >= 0;
+    request->prompt_tops = ask->prompt_logprobs;
+    int64_t echoed = ask->logprobs > 0 ? ask->logprobs : 0;
+    if (request->echoes && ask->prompt_logprobs < echoed)
+        ask->prompt_logprobs = echoed;
+    if (ask->max_tokens < 0)
+        ask->max_tokens = ask->min_tokens > DEFAULT_TOKENS ? ask->min_tokens : DEFAULT_TOKENS;
+    return true;
+}
+
+static const struct openai_kind completion = {.fields = fields,
+                                              .field_count = sizeof fields / sizeof *fields,
+                                              .open = open_completion,
+                                              .check = check_completion};
+
+static void on_whole(struct exchange *exchange, const char *bytes, size_t length) {
+    openai_start(exchange, &completion, bytes, length);
+}
+
+void openai_completions(struct exchange *exchange) {
+    static const struct route_body body = {.on_whole = on_whole};
+    route_collect(exchange, &body);
+}

@@ -1,0 +1,267 @@
+/* What the server says of itself and of its models, and texts to ids and back. */
+#include "server.h"
+
+#include "json_in.h"
+#include "json_out.h"
+#include "registry.h"
+#include "route.h"
+#include "text_job.h"
+
+#include "base/base.h"
+#include "infer/ask.h"
+#include "text/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- models ---- */
+
+/* An adapter is a model whose parent is the base. */
+static void add_model(const struct server *server, const char *name, const char *parent, struct strbuf *out) {
+    strbuf_add_text(out, "{\"id\":");
+    json_out_text(out, name);
+    strbuf_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"cambium\",\"root\":",
+                  (long long)server->model.created);
+    json_out_text(out, name);
+    strbuf_add_text(out, ",\"parent\":");
+    if (parent)
+        json_out_text(out, parent);
+    else
+        strbuf_add_text(out, "null");
+    strbuf_format(out, ",\"max_model_len\":%lld}", (long long)server->model.max_model_len);
+}
+
+void openai_models(struct exchange *exchange) {
+    const struct server *server = exchange->server;
+    struct registry_adapter adapter;
+    struct strbuf out = STRBUF_INIT;
+    strbuf_add_text(&out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < server->model.name_count; i++) {
+        if (i)
+            strbuf_add_char(&out, ',');
+        add_model(server, server->model.names[i], NULL, &out);
+    }
+    for (int i = 0; registry_at(server, i, &adapter); i++) {
+        strbuf_add_char(&out, ',');
+        add_model(server, adapter.name, server->model.name, &out);
+    }
+    strbuf_add_text(&out, "]}");
+    route_answer_json(exchange, &out);
+}
+
+void openai_model(struct exchange *exchange) {
+    const struct server *server = exchange->server;
+    struct registry_adapter adapter;
+    struct strbuf out = STRBUF_INIT;
+    struct error error;
+    char name[512];
+    bool is_name = route_rest(exchange, "/models/", name, sizeof name);
+    for (size_t i = 0; is_name && i < server->model.name_count && !out.length; i++)
+        if (!strcmp(server->model.names[i], name))
+            add_model(server, name, NULL, &out);
+    if (is_name && !out.length && registry_find(server, name, &adapter))
+        add_model(server, adapter.name, server->model.name, &out);
+    if (out.length) {
+        route_answer_json(exchange, &out);
+        return;
+    }
+    error_set(&error, ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%.200s\"", is_name ? name : "");
+    strbuf_free(&out);
+    route_fail(exchange, &error);
+}
+
+/* ---- texts to ids ---- */
+
+static bool needs_tokenizer(struct exchange *exchange) {
+    struct error error;
+    if (exchange->server->model.tokenizer)
+        return true;
+    error_set(&error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
+    route_fail(exchange, &error);
+    return false;
+}
+
+/* A text on its way; its client may leave first. */
+struct job {
+    struct exchange *exchange; /* NULL: has left */
+};
+
+static void on_job_close(struct exchange *exchange, bool is_whole) {
+    struct job *job = exchange->context;
+    (void)is_whole;
+    if (job)
+        job->exchange = NULL;
+}
+
+static const struct exchange_handler waiting = {.on_close = on_job_close};
+
+static void answer_ids(struct exchange *exchange, const struct token_buffer *ids) {
+    struct strbuf out = STRBUF_INIT;
+    strbuf_format(&out, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", ids->count,
+                  (long long)exchange->server->model.max_model_len);
+    for (size_t i = 0; i < ids->count; i++)
+        strbuf_format(&out, i ? ",%d" : "%d", ids->ids[i]);
+    strbuf_add_text(&out, "]}");
+    route_answer_json(exchange, &out);
+}
+
+static void on_ids(void *context, int status, struct token_buffer *ids) {
+    struct job *job = context;
+    struct error error;
+    if (job->exchange) {
+        job->exchange->context = NULL;
+        if (!status)
+            answer_ids(job->exchange, ids);
+        else {
+            json_in_fail(status, "prompt", &error);
+            route_fail(job->exchange, &error);
+        }
+    }
+    if (!status)
+        token_buffer_free(ids);
+    free(job);
+}
+
+static void start_job(struct exchange *exchange, const char *text, size_t length) {
+    struct error error;
+    struct job *job = calloc(1, sizeof *job);
+    if (job && !text_job_start(exchange->server, text, length, on_ids, job)) {
+        job->exchange = exchange;
+        route_continue(exchange, &waiting, job);
+        return;
+    }
+    free(job);
+    error_set(&error, ERROR_OVERLOADED, NULL, "too many long texts wait for the tokenizer");
+    route_fail(exchange, &error);
+}
+
+/* add_special_tokens changes nothing: no text has tokens put before it. */
+static bool read_prompt(const json_t *root, const json_t **prompt, struct error *error) {
+    bool ignored;
+    *prompt = json_object_get(root, "prompt");
+    if (!json_in_bool(json_object_get(root, "add_special_tokens"), "add_special_tokens", &ignored, error))
+        return false;
+    if (json_is_string(*prompt))
+        return true;
+    error_set(error, ERROR_ARGUMENT, "prompt", "prompt: expected a text");
+    return false;
+}
+
+static void on_text(struct exchange *exchange, const char *bytes, size_t length) {
+    const json_t *prompt;
+    struct error error;
+    json_t *root;
+    if (!json_in_read(bytes, length, false, &root, &error) || !read_prompt(root, &prompt, &error))
+        route_fail(exchange, &error);
+    else if (needs_tokenizer(exchange))
+        start_job(exchange, json_string_value(prompt), json_string_length(prompt));
+    json_decref(root);
+}
+
+void openai_tokenize(struct exchange *exchange) {
+    static const struct route_body body = {.on_whole = on_text};
+    route_collect(exchange, &body);
+}
+
+/* ---- and back ---- */
+
+static bool read_ids(const struct server *server, const json_t *list, struct token_buffer *ids, struct error *error) {
+    if (!json_is_array(list)) {
+        error_set(error, ERROR_ARGUMENT, "tokens", "tokens: expected a list of token ids");
+        return false;
+    }
+    int64_t vocab = tokenizer_vocab_size(server->model.tokenizer);
+    int status = STATUS_OK;
+    for (size_t i = 0; i < json_array_size(list) && !status; i++) {
+        int32_t id = 0;
+        status = ask_read_id(json_array_get(list, i), i, vocab, &id);
+        if (!status)
+            status = token_buffer_add(ids, id);
+    }
+    if (status)
+        json_in_fail(status, "tokens", error);
+    return status == STATUS_OK;
+}
+
+static void answer_text(struct exchange *exchange, const struct token_buffer *ids) {
+    struct strbuf out = STRBUF_INIT, text = STRBUF_INIT;
+    int status = tokenizer_decode(exchange->server->model.tokenizer, ids->ids, ids->count, &text);
+    strbuf_add_text(&out, "{\"prompt\":");
+    json_out_string(&out, strbuf_text(&text), text.length);
+    strbuf_add_char(&out, '}');
+    out.failed |= status || text.failed; /* the ids are of the vocabulary: it was memory */
+    strbuf_free(&text);
+    route_answer_json(exchange, &out);
+}
+
+static void on_tokens(struct exchange *exchange, const char *bytes, size_t length) {
+    struct token_buffer ids = TOKEN_BUFFER_INIT;
+    struct error error;
+    json_t *root;
+    if (!json_in_read(bytes, length, false, &root, &error))
+        route_fail(exchange, &error);
+    else if (needs_tokenizer(exchange)) {
+        if (read_ids(exchange->server, json_object_get(root, "tokens"), &ids, &error))
+            answer_text(exchange, &ids);
+        else
+            route_fail(exchange, &error);
+    }
+    token_buffer_free(&ids);
+    json_decref(root);
+}
+
+void openai_detokenize(struct exchange *exchange) {
+    static const struct route_body body = {.on_whole = on_tokens};
+    route_collect(exchange, &body);
+}
+
+/* What the harness asks of a tokenizer elsewhere: the text of its end-of-text, and its template. */
+void openai_tokenizer_info(struct exchange *exchange) {
+    const struct server_model *model = &exchange->server->model;
+    struct strbuf out = STRBUF_INIT;
+    size_t length = 0;
+    if (!needs_tokenizer(exchange))
+        return;
+    const unsigned char *eos = tokenizer_token_bytes(model->tokenizer, model->eos, &length);
+    strbuf_add_text(&out, "{\"eos_token\":");
+    if (eos)
+        json_out_string(&out, eos, length);
+    else
+        strbuf_add_text(&out, "null");
+    strbuf_add_text(&out, ",\"bos_token\":null,\"pad_token\":null,\"chat_template\":");
+    if (model->chat_template_text)
+        json_out_text(&out, model->chat_template_text);
+    else
+        strbuf_add_text(&out, "null");
+    strbuf_add_char(&out, '}');
+    route_answer_json(exchange, &out);
+}
+
+/* ---- the server ---- */
+
+void route_version(struct exchange *exchange) {
+    static const char body[] = "{\"version\":\"" CAMBIUM_VERSION "\"}";
+    exchange_answer(exchange, 200, "application/json", body, sizeof body - 1);
+}
+
+/* The loop answers: the process lives. */
+void route_health(struct exchange *exchange) {
+    static const char body[] = "{\"status\":\"ok\"}";
+    exchange_answer(exchange, 200, "application/json", body, sizeof body - 1);
+}
+
+void route_ready(struct exchange *exchange) {
+    static const char body[] = "{\"status\":\"ready\"}";
+    const struct server *server = exchange->server;
+    struct error error;
+    if (server_is_ready(server)) {
+        exchange_answer(exchange, 200, "application/json", body, sizeof body - 1);
+        return;
+    }
+    if (server->is_draining)
+        error_set(&error, ERROR_DRAINING, NULL, "the server is about to stop");
+    else
+        error_set(&error, ERROR_ENGINE_FAILED, NULL, "%s",
+                  server->has_failed ? "the engine has failed" : "the engine is not ready");
+    route_fail(exchange, &error);
+}

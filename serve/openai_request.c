@@ -1,0 +1,386 @@
+/* The fields that completions and chats have alike, and a request's life: read, asked, answered, closed. */
+#include "openai.h"
+
+#include "json_in.h"
+#include "json_out.h"
+#include "log.h"
+#include "registry.h"
+#include "route.h"
+
+#include "base/base.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- fields ---- */
+
+bool openai_keep(struct openai *request, char *text, struct error *error) {
+    char **grown = realloc(request->joined, (request->joined_count + 1) * sizeof *grown);
+    if (grown) {
+        request->joined = grown;
+        request->joined[request->joined_count++] = text;
+        return true;
+    }
+    free(text);
+    error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+    return false;
+}
+
+bool openai_find_model(const struct server *server, const json_t *value, const char **adapter, struct error *error) {
+    const char *name = NULL;
+    struct registry_adapter found;
+    *adapter = NULL;
+    if (!json_in_string(value, "model", &name, error))
+        return false;
+    if (!name || !*name)
+        return true;
+    for (size_t i = 0; i < server->model.name_count; i++)
+        if (!strcmp(server->model.names[i], name))
+            return true;
+    if (!registry_name_is_valid(name))
+        error_set(error, ERROR_ARGUMENT, "model", "model: \"%.200s\" cannot be the name of a model", name);
+    else if (!registry_find(server, name, &found))
+        error_set(error, ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%s\"", name);
+    else {
+        *adapter = name;
+        return true;
+    }
+    return false;
+}
+
+/* A model that is an adapter stands for it; a list of adapters beside it would mean two things. */
+static bool take_model(struct openai *request, struct error *error) {
+    const char *adapter;
+    struct ask *ask = &request->call->ask;
+    request->model = request->server->model.name;
+    if (!openai_find_model(request->server, json_object_get(request->root, "model"), &adapter, error))
+        return false;
+    if (!adapter)
+        return true;
+    if (ask->adapter_count) {
+        error_set(error, ERROR_ARGUMENT, "adapters", "adapters: the model \"%s\" is an adapter already", adapter);
+        return false;
+    }
+    request->model = adapter;
+    ask->adapters[ask->adapter_count++] = adapter;
+    return true;
+}
+
+static bool read_nothing(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    (void)request;
+    (void)name;
+    (void)value;
+    (void)error;
+    return true;
+}
+
+static bool read_stream(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    return json_in_bool(value, name, &request->is_stream, error);
+}
+
+static bool read_returns_ids(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    return json_in_bool(value, name, &request->returns_ids, error);
+}
+
+static bool read_stream_options(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    if (!json_is_object(value)) {
+        error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
+        return false;
+    }
+    if (!json_is_true(json_object_get(request->root, "stream"))) {
+        error_set(error, ERROR_ARGUMENT, name, "%s: only for a stream", name);
+        return false;
+    }
+    return json_in_bool(json_object_get(value, "include_usage"), name, &request->tells_usage, error);
+}
+
+static bool read_cache_salt(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    if (!json_in_string(value, name, &request->call->cache_salt, error))
+        return false;
+    request->call->cache_salt_length = json_string_length(value);
+    return true;
+}
+
+static bool refuse_field(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    (void)request;
+    (void)value;
+    error_set(error, ERROR_ARGUMENT, name, "%s: not supported", name);
+    return false;
+}
+
+static bool read_response_format(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    const char *type = json_string_value(json_object_get(value, "type"));
+    (void)request;
+    if (type && !strcmp(type, "text"))
+        return true;
+    error_set(error, ERROR_ARGUMENT, name, "%s: only {\"type\": \"text\"} is supported", name);
+    return false;
+}
+
+static bool read_best_of(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    const json_t *n = json_object_get(request->root, "n");
+    int64_t best_of = 1, choices = json_is_integer(n) ? json_integer_value(n) : 1;
+    if (!json_in_integer(value, name, 1, ASK_MAX_CHOICES, &best_of, error))
+        return false;
+    if (best_of <= choices)
+        return true;
+    error_set(error, ERROR_ARGUMENT, name, "%s: more than n is not supported", name);
+    return false;
+}
+
+static const struct openai_field common[] = {
+    {"model", read_nothing},         {"user", read_nothing},
+    {"stream", read_stream},         {"stream_options", read_stream_options},
+    {"cache_salt", read_cache_salt}, {"return_token_ids", read_returns_ids},
+    {"best_of", read_best_of},       {"response_format", read_response_format},
+    {"suffix", refuse_field},        {"tools", refuse_field},
+    {"functions", refuse_field},
+};
+
+static const struct openai_field *find_field(const struct openai_field *fields, size_t count, const char *name) {
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(fields[i].name, name))
+            return &fields[i];
+    return NULL;
+}
+
+static void note_ignored(struct openai *request, const char *name) {
+    enum { MOST = 200 };
+    if (request->ignored.length < MOST)
+        strbuf_format(&request->ignored, "%s%.64s", request->ignored.length ? " " : "", name);
+}
+
+static bool read_field(struct openai *request, const struct openai_kind *kind, const char *name, const json_t *value,
+                       struct error *error) {
+    const struct openai_field *field = find_field(kind->fields, kind->field_count, name);
+    bool is_known = true;
+    if (!field)
+        field = find_field(common, sizeof common / sizeof *common, name);
+    if (field)
+        return json_is_null(value) || field->read(request, name, value, error);
+    int status = ask_read_field(&request->call->ask, name, value, request->server->model.vocab, &is_known);
+    if (!is_known)
+        note_ignored(request, name);
+    if (status)
+        json_in_fail(status, name, error);
+    return status == STATUS_OK;
+}
+
+static bool read_fields(struct openai *request, const struct openai_kind *kind, struct error *error) {
+    const char *name, *field = NULL;
+    json_t *value;
+    struct ask *ask = &request->call->ask;
+    json_object_foreach(request->root, name, value) {
+        if (!read_field(request, kind, name, value, error))
+            return false;
+    }
+    if (!take_model(request, error) || !kind->check(request, error))
+        return false;
+    int status = ask_check(ask, request->server->model.vocab, &field);
+    if (status)
+        json_in_fail(status, field, error);
+    int64_t most = request->server->options->max_queued_requests;
+    if (!status && request->call->prompt_count * ask->choices > most) {
+        error_set(error, ERROR_ARGUMENT, "n", "n: %lld texts are more than this server queues (%lld)",
+                  (long long)(request->call->prompt_count * ask->choices), (long long)most);
+        return false;
+    }
+    return status == STATUS_OK;
+}
+
+/* ---- its life ---- */
+
+static void free_request(struct openai *request) {
+    openai_stream_free(request);
+    for (int64_t i = 0; request->prompts && i < request->call->prompt_count; i++) {
+        openai_part_free(&request->prompts[i].part);
+        strbuf_free(&request->prompts[i].logprobs);
+    }
+    for (int64_t i = 0; request->choices && i < request->choice_count; i++)
+        openai_part_free(&request->choices[i].part);
+    if (request->call)
+        call_free(request->call);
+    for (size_t i = 0; i < request->joined_count; i++)
+        free(request->joined[i]);
+    free(request->joined);
+    free(request->prompts);
+    free(request->choices);
+    free(request->messages);
+    strbuf_free(&request->ignored);
+    json_decref(request->root);
+    free(request);
+}
+
+static void log_it(struct openai *request, struct exchange *exchange, bool is_whole) {
+    const struct call *call = request->call;
+    struct log_usage usage = {
+        .adapters = call->ask.adapters,
+        .adapter_count = call->ask.adapter_count,
+        .completion_tokens = request->completion_tokens,
+        .queue_seconds = -1,
+        .first_token_seconds = request->first_token > 0 ? request->first_token - exchange->start : -1,
+        .error = request->error.which ? &request->error : NULL,
+    };
+    for (int64_t i = 0; i < call->prompt_count; i++) {
+        usage.prompt_tokens += (int64_t)call->prompts[i].ids.count;
+        usage.cached_tokens += call->cached[i];
+    }
+    exchange->is_logged = true;
+    log_request(exchange, is_whole, &usage);
+}
+
+static void on_close(struct exchange *exchange, bool is_whole) {
+    struct openai *request = exchange->context;
+    log_it(request, exchange, is_whole);
+    free_request(request);
+}
+
+static void on_room(struct exchange *exchange) {
+    struct openai *request = exchange->context;
+    if (!request->is_paused)
+        return;
+    request->is_paused = false;
+    call_pause(request->call, false);
+}
+
+static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
+
+static void note_times(struct openai *request, const struct call_news *news) {
+    if ((news->piece_count || news->end_count) && request->first_token == 0)
+        request->first_token = clock_seconds();
+    for (int64_t i = 0; i < news->end_count; i++)
+        request->completion_tokens += news->ends[i].completion_tokens;
+}
+
+/* Prompts' tokens, for echoes and for prompt_logprobs. */
+static void take_prompt_tokens(struct openai *request, const struct call_news *news, const struct call_piece *piece) {
+    struct openai_prompt *prompt = &request->prompts[piece->prompt];
+    for (int64_t i = 0; i < piece->token_count; i++) {
+        const struct call_token *told = &news->tokens[piece->first_token + i];
+        struct openai_token token = {.tokenizer = request->server->model.tokenizer,
+                                     .token = told,
+                                     .tops = news->tops + told->first_top,
+                                     .most = request->tops};
+        if (request->echoes && request->tells_logprobs)
+            openai_add_completion_token(&prompt->part, &prompt->place, &token);
+        token.most = request->prompt_tops;
+        if (request->prompt_tops >= 0)
+            openai_add_plain_token(&prompt->logprobs, &token);
+    }
+}
+
+static void on_news(struct call *call, const struct call_news *news) {
+    struct openai *request = call->context;
+    if (request->has_answered)
+        return;
+    note_times(request, news);
+    for (int64_t i = 0; i < news->piece_count; i++)
+        if (news->pieces[i].choice < 0)
+            take_prompt_tokens(request, news, &news->pieces[i]);
+    if (news->is_done && news->error.which)
+        request->error = news->error;
+    if (request->is_stream)
+        openai_stream_news(request, news);
+    else
+        openai_answer_news(request, news);
+}
+
+/* ---- its beginning ---- */
+
+static bool read_timeout(struct openai *request, struct error *error) {
+    const char *given = exchange_field(request->exchange, "x-request-timeout");
+    char *end = NULL;
+    double seconds = given ? strtod(given, &end) : 0;
+    if (!given)
+        return true;
+    if (end == given || *end || !isfinite(seconds) || seconds <= 0 || seconds > 1e7) {
+        error_set(error, ERROR_ARGUMENT, "x-request-timeout", "x-request-timeout: expected seconds, more than 0");
+        return false;
+    }
+    request->call->deadline = request->exchange->start + seconds;
+    return true;
+}
+
+/* What an echo repeats: the text as it came, or that of the ids. */
+static bool take_echo(struct openai *request, struct error *error) {
+    for (int64_t i = 0; request->echoes && i < request->call->prompt_count; i++) {
+        const struct call_prompt *prompt = &request->call->prompts[i];
+        struct strbuf *text = &request->prompts[i].part.text;
+        const struct tokenizer *tokenizer = request->server->model.tokenizer;
+        if (prompt->text)
+            strbuf_add(text, prompt->text, prompt->length);
+        for (size_t k = 0; !prompt->text && tokenizer && k < prompt->ids.count; k++) {
+            size_t length = 0; /* a model's vocabulary may be larger than its tokenizer's */
+            const unsigned char *bytes = tokenizer_token_bytes(tokenizer, prompt->ids.ids[k], &length);
+            strbuf_add(text, bytes, length);
+        }
+        if (text->failed) {
+            error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool open_choices(struct openai *request, struct error *error) {
+    struct call *call = request->call;
+    struct ask *ask = &call->ask;
+    struct exchange *exchange = request->exchange;
+    request->choice_count = call->prompt_count * ask->choices;
+    request->prompts = calloc((size_t)call->prompt_count, sizeof *request->prompts);
+    request->choices = calloc((size_t)request->choice_count, sizeof *request->choices);
+    if (!request->prompts || !request->choices || ask_draw_seed(ask)) {
+        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+        return false;
+    }
+    call->is_chat = request->is_chat;
+    call->id = exchange->id;
+    call->client = exchange->client;
+    call->client_name = exchange->client_name;
+    call->client_weight = exchange->client_weight;
+    call->on_news = on_news;
+    call->context = request;
+    request->created = (int64_t)clock_wall_seconds();
+    return take_echo(request, error);
+}
+
+static bool read(struct openai *request, const struct openai_kind *kind, const char *bytes, size_t length,
+                 struct error *error) {
+    return json_in_read(bytes, length, false, &request->root, error) && kind->open(request, error) &&
+           read_fields(request, kind, error) && read_timeout(request, error) && open_choices(request, error);
+}
+
+static void log_ignored(const struct openai *request) {
+    struct log_line line;
+    if (!request->ignored.length)
+        return;
+    log_line_begin(&line, request->server, LOG_WARNING, "ignored");
+    log_line_text(&line, "id", request->exchange->id);
+    log_line_text(&line, "fields", strbuf_text(&request->ignored));
+    log_line_end(&line);
+}
+
+void openai_start(struct exchange *exchange, const struct openai_kind *kind, const char *bytes, size_t length) {
+    struct error error;
+    struct openai *request = calloc(1, sizeof *request);
+    if (!request) {
+        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
+        route_fail(exchange, &error);
+        return;
+    }
+    request->exchange = exchange;
+    request->server = exchange->server;
+    request->is_chat = kind->is_chat;
+    request->tops = request->prompt_tops = request->longest = -1;
+    request->asks_for_head = true;
+    if (!read(request, kind, bytes, length, &error)) {
+        free_request(request);
+        route_fail(exchange, &error);
+        return;
+    }
+    log_ignored(request);
+    route_continue(exchange, &answering, request);
+    call_submit(request->call);
+}

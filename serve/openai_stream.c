@@ -1,0 +1,215 @@
+/* Answers as server-sent events: one `data: ` line of JSON and a blank line each, and comments as events of their own
+ * where nothing else comes for long.
+ *
+ * The head goes out with the first token, or with the first comment: until then a failure still has a status. Clients
+ * count chunks that bring text as tokens, so a completion's reason to end stands on the chunk of its last token; a
+ * chat's comes behind it, in a chunk with nothing in it, which they do not count. */
+#include "openai.h"
+
+#include "json_out.h"
+#include "route.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+enum { COMMENT_SECONDS = 5 };
+
+/* ---- writing ---- */
+
+/* Gives what has gathered to the transport; a client that does not read it is waited for. */
+static void flush(struct openai *request) {
+    struct exchange *exchange = request->exchange;
+    size_t most = (size_t)request->server->options->limits.stream_output_bytes;
+    if (!request->out.length)
+        return;
+    exchange_write(exchange, request->out.data, request->out.length);
+    strbuf_clear(&request->out);
+    request->has_written = true;
+    if (!request->is_paused && !request->has_answered && exchange_pending(exchange) > most) {
+        request->is_paused = true;
+        call_pause(request->call, true);
+    }
+}
+
+static bool begin(struct openai *request) {
+    static const char type[] = "text/event-stream; charset=utf-8";
+    struct field fields[] = {field_of("content-type", type), field_of("cache-control", "no-cache")};
+    if (request->has_begun)
+        return true;
+    request->has_begun = true;
+    return !exchange_begin(request->exchange, 200, fields, 2, -1);
+}
+
+static void on_time(evutil_socket_t ignored, short what, void *context) {
+    struct openai *request = context;
+    (void)ignored;
+    (void)what;
+    bool is_silent = !request->has_written;
+    request->has_written = false;
+    if (!is_silent || request->is_paused || request->has_answered || !begin(request))
+        return;
+    strbuf_add_text(&request->out, ": waiting\n\n");
+    flush(request);
+    request->has_written = false;
+}
+
+static void start_timer(struct openai *request) {
+    struct timeval interval = {.tv_sec = COMMENT_SECONDS};
+    request->timer = event_new(request->server->base, -1, EV_PERSIST, on_time, request);
+    if (request->timer)
+        event_add(request->timer, &interval); /* without it there are no comments, and nothing else is wrong */
+}
+
+void openai_stream_free(struct openai *request) {
+    if (request->timer)
+        event_free(request->timer);
+    strbuf_free(&request->head);
+    strbuf_free(&request->out);
+    openai_part_free(&request->chunk);
+}
+
+/* ---- chunks ---- */
+
+static void open_chunk(struct openai *request) {
+    struct strbuf *out = &request->out;
+    if (!request->head.length) {
+        strbuf_add_text(&request->head, "data: {");
+        openai_add_head(request, &request->head);
+        out->failed |= request->head.failed;
+    }
+    strbuf_add(out, strbuf_text(&request->head), request->head.length);
+    if (!request->has_chunk)
+        openai_add_facts(request, out);
+    request->has_chunk = true;
+    strbuf_add_text(out, "\"choices\":[");
+}
+
+static void close_chunk(struct openai *request) {
+    strbuf_add_text(&request->out, request->tells_usage ? "}],\"usage\":null}\n\n" : "}]}\n\n");
+}
+
+static void add_index(struct openai *request, const struct openai_choice *choice) {
+    strbuf_format(&request->out, "{\"index\":%td,", choice - request->choices);
+}
+
+static void add_text_chunk(struct openai *request, struct openai_choice *choice, bool is_first) {
+    struct strbuf *out = &request->out;
+    const struct openai_part *part = &request->chunk;
+    open_chunk(request);
+    add_index(request, choice);
+    strbuf_add_text(out, request->is_chat ? "\"delta\":{\"content\":" : "\"text\":");
+    json_out_string(out, strbuf_text(&part->text), part->text.length);
+    strbuf_add_text(out, request->is_chat ? "}," : ",");
+    openai_add_logprobs(out, part, request->is_chat, request->tells_logprobs);
+    strbuf_format(out, ",\"finish_reason\":%s", request->is_chat ? "null" : openai_finish_reason(choice));
+    if (request->returns_ids)
+        strbuf_format(out, ",\"token_ids\":[%s]", strbuf_text(&part->ids));
+    if (is_first && !request->is_chat)
+        openai_add_prompt_facts(request, openai_prompt_of(request, choice), out);
+    close_chunk(request);
+    out->failed |= openai_part_failed(part);
+}
+
+static void add_delta(struct openai *request, struct openai_choice *choice, const char *delta) {
+    open_chunk(request);
+    add_index(request, choice);
+    strbuf_format(&request->out, "\"delta\":{%s},\"logprobs\":null,\"finish_reason\":%s", delta,
+                  openai_finish_reason(choice));
+    close_chunk(request);
+}
+
+/* Readers want the first choice first. */
+static void add_roles(struct openai *request) {
+    if (!request->is_chat || request->has_chunk)
+        return;
+    for (int64_t i = 0; i < request->choice_count; i++)
+        add_delta(request, &request->choices[i], "\"role\":\"assistant\",\"content\":null");
+}
+
+static void add_piece(struct openai *request, struct openai_choice *choice, const struct call_news *news,
+                      const struct call_piece *piece, const struct call_end *end) {
+    bool is_first = !choice->has_begun;
+    openai_part_clear(&request->chunk);
+    openai_take(request, choice, news, piece, end, &request->chunk);
+    add_roles(request);
+    if (piece || !request->is_chat)
+        add_text_chunk(request, choice, is_first);
+    if (end && request->is_chat)
+        add_delta(request, choice, "");
+}
+
+static struct openai_choice *choice_of(struct openai *request, int64_t prompt, int64_t choice) {
+    return &request->choices[prompt * request->call->ask.choices + choice];
+}
+
+/* An end belongs to the last piece that the news has of its choice. */
+static void add_news(struct openai *request, const struct call_news *news) {
+    for (int64_t i = 0; i < news->end_count; i++)
+        choice_of(request, news->ends[i].prompt, news->ends[i].choice)->end = i + 1;
+    for (int64_t i = 0; i < news->piece_count; i++)
+        if (news->pieces[i].choice >= 0)
+            choice_of(request, news->pieces[i].prompt, news->pieces[i].choice)->last_piece = i + 1;
+    for (int64_t i = 0; i < news->piece_count; i++) {
+        const struct call_piece *piece = &news->pieces[i];
+        if (piece->choice < 0)
+            continue;
+        struct openai_choice *choice = choice_of(request, piece->prompt, piece->choice);
+        bool is_last = choice->last_piece == i + 1 && choice->end;
+        add_piece(request, choice, news, piece, is_last ? &news->ends[choice->end - 1] : NULL);
+        if (is_last)
+            choice->end = 0;
+    }
+    for (int64_t i = 0; i < news->end_count; i++) {
+        struct openai_choice *choice = choice_of(request, news->ends[i].prompt, news->ends[i].choice);
+        if (choice->end)
+            add_piece(request, choice, news, NULL, &news->ends[i]);
+        choice->end = 0;
+    }
+}
+
+/* ---- the end ---- */
+
+static void fail(struct openai *request) {
+    request->has_answered = true;
+    if (!request->has_begun) {
+        route_fail(request->exchange, &request->error);
+        return;
+    }
+    strbuf_clear(&request->out);
+    request->out.failed = false;
+    strbuf_add_text(&request->out, "data: ");
+    error_add_json(&request->error, &request->out);
+    strbuf_add_text(&request->out, "\n\n");
+    if (!request->out.failed)
+        flush(request);
+    request->exchange->error = request->error.which;
+    exchange_abort(request->exchange, ABORT_INTERNAL);
+}
+
+static void finish(struct openai *request) {
+    request->has_answered = true;
+    if (request->tells_usage) {
+        open_chunk(request);
+        strbuf_add_text(&request->out, "],");
+        openai_add_usage(request, &request->out);
+        strbuf_add_text(&request->out, "}\n\n");
+    }
+    strbuf_add_text(&request->out, "data: [DONE]\n\n");
+    if (begin(request)) {
+        flush(request);
+        exchange_end(request->exchange, NULL, 0);
+    }
+}
+
+void openai_stream_news(struct openai *request, const struct call_news *news) {
+    if (news->is_accepted)
+        start_timer(request);
+    add_news(request, news);
+    if (news->is_done && !request->error.which)
+        finish(request);
+    else if (news->is_done)
+        fail(request);
+    else if (request->out.length && begin(request))
+        flush(request);
+}
