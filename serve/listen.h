@@ -38,8 +38,8 @@ int transport_open(const struct transport_options *options, struct transport **t
 /* Binds `where`, "HOST:PORT", "[V6]:PORT" or "unix:PATH"; nobody is accepted yet. A path that stands there is removed
  * only where it is a socket on which nobody listens. STATUS_USAGE, STATUS_IO. */
 int transport_bind(struct transport *transport, enum listener_kind kind, const char *where);
-/* Begins to accept. */
-void transport_accept(struct transport *transport);
+/* Begins to accept; until then clients are refused. */
+int transport_accept(struct transport *transport);
 /* The address as it can be asked: "127.0.0.1:8000", "unix:PATH"; NULL: not bound. */
 const char *transport_address(const struct transport *transport, enum listener_kind kind);
 /* Reads certificate and key again; a damaged file changes nothing, and its status says what is wrong. */

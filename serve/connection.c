@@ -1,0 +1,310 @@
+/* A connection: its socket, the bytes that wait, and which protocol speaks on it. See connection-internal.h. */
+#include "connection-internal.h"
+
+#include "base/base.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    PREFACE_BYTES = 24,
+    READS_PER_TURN = 4,   /* of 64 KiB: then others have their turn */
+    ROUNDS_PER_TURN = 32, /* of filling and writing */
+    TLS_RECORD_BYTES = 16384
+};
+static const char preface[PREFACE_BYTES + 1] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+static const double linger_seconds = 5; /* for the client to read what it was told */
+
+bool pace_holds(struct pace *pace, double now, double interval, size_t waiting) {
+    if (!waiting || pace->since <= 0) {
+        *pace = (struct pace){waiting ? now : 0, 0};
+        return true;
+    }
+    if (now - pace->since < interval)
+        return true;
+    if ((double)pace->bytes < PACE_BYTES_PER_SECOND * interval)
+        return false;
+    *pace = (struct pace){now, 0};
+    return true;
+}
+
+void connection_schedule(struct connection *connection) {
+    struct transport *transport = connection->transport;
+    if (connection->is_scheduled)
+        return;
+    connection->is_scheduled = true;
+    TAILQ_INSERT_TAIL(&transport->scheduled, connection, scheduled);
+    event_active(transport->flush, 0, 0);
+}
+
+static void protocol_close(struct connection *connection) {
+    const struct connection_protocol *protocol = connection->protocol;
+    connection->protocol = NULL;
+    if (protocol)
+        protocol->close(connection);
+}
+
+void connection_end(struct connection *connection) {
+    if (connection->stage >= CONNECTION_ENDING)
+        return;
+    connection->stage = CONNECTION_ENDING;
+    connection->ending = clock_seconds();
+    connection_pause_reading(connection, false);
+    connection_schedule(connection);
+}
+
+void connection_kill(struct connection *connection) {
+    connection->stage = CONNECTION_DEAD;
+    connection_schedule(connection);
+}
+
+void connection_pause_reading(struct connection *connection, bool is_paused) {
+    if (connection->is_reading == !is_paused || connection->is_eof)
+        return;
+    connection->is_reading = !is_paused;
+    if (is_paused)
+        event_del(&connection->readable);
+    else if (event_add(&connection->readable, NULL))
+        connection_kill(connection);
+}
+
+static void speak(struct connection *connection, const struct connection_protocol *protocol) {
+    connection->stage = CONNECTION_OPEN;
+    if (protocol->open(connection)) {
+        connection_kill(connection);
+        return;
+    }
+    connection->protocol = protocol;
+    if (connection->transport->is_draining && connection->kind == LISTENER_DATA)
+        protocol->drain(connection);
+}
+
+/* HTTP/2 begins with its preface; the first byte that differs makes it HTTP/1.1. What has matched is known, so that it
+ * need not be kept. */
+static void tell_apart(struct connection *connection, const unsigned char **bytes, size_t *length) {
+    while (*length && connection->matched < PREFACE_BYTES && **bytes == (unsigned char)preface[connection->matched]) {
+        connection->matched++;
+        (*bytes)++;
+        (*length)--;
+    }
+    if (connection->matched == PREFACE_BYTES)
+        speak(connection, &http2_protocol);
+    else if (*length)
+        speak(connection, &http1_protocol);
+    else
+        return;
+    if (connection->stage == CONNECTION_OPEN && connection->matched)
+        connection->protocol->receive(connection, (const unsigned char *)preface, connection->matched);
+}
+
+/* Of a client that was told to stop. A client that sends a body before it reads wants to get as far as the limit. */
+static size_t most_discarded(const struct connection *connection) {
+    return (size_t)connection->transport->options.limits.body_bytes;
+}
+
+static void take(struct connection *connection, const unsigned char *bytes, size_t length) {
+    connection->received = clock_seconds();
+    if (connection->stage == CONNECTION_UNKNOWN)
+        tell_apart(connection, &bytes, &length);
+    if (connection->stage == CONNECTION_OPEN && length)
+        connection->protocol->receive(connection, bytes, length);
+    else if (connection->stage >= CONNECTION_ENDING && (connection->discarded += length) > most_discarded(connection))
+        connection_kill(connection);
+}
+
+/* Bytes, 0 at the end, -1 for later, -2 for a failure: as tls_read. */
+static ssize_t socket_read(struct connection *connection) {
+    struct transport *transport = connection->transport;
+    if (connection->tls && connection->stage < CONNECTION_LINGERING)
+        return tls_read(connection->tls, transport->buffer, sizeof transport->buffer);
+    ssize_t n = recv(connection->fd, transport->buffer, sizeof transport->buffer, 0);
+    if (n < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? TLS_AGAIN : TLS_FAILED;
+    return n;
+}
+
+static bool is_handshaken(struct connection *connection) {
+    bool is_http2 = false;
+    ssize_t n = tls_handshake(connection->tls, &is_http2);
+    if (n == TLS_FAILED)
+        connection_kill(connection);
+    if (n <= 0)
+        return false;
+    speak(connection, is_http2 ? &http2_protocol : &http1_protocol);
+    return connection->stage == CONNECTION_OPEN;
+}
+
+static void read_all(struct connection *connection) {
+    if (connection->stage == CONNECTION_HANDSHAKE && !is_handshaken(connection))
+        return;
+    for (int reads = 0; connection->stage != CONNECTION_DEAD && connection->is_reading; reads++) {
+        if (reads == READS_PER_TURN) { /* TLS may hold bytes of which the socket says nothing */
+            if (connection->tls)
+                event_active(&connection->readable, EV_READ, 0);
+            return;
+        }
+        ssize_t n = socket_read(connection);
+        if (n > 0) {
+            take(connection, connection->transport->buffer, (size_t)n);
+            continue;
+        }
+        if (n == TLS_EOF) {
+            connection_pause_reading(connection, true);
+            connection->is_eof = true;
+        } else if (n == TLS_FAILED) {
+            connection_kill(connection);
+        }
+        return;
+    }
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *context) {
+    struct connection *connection = context;
+    (void)fd;
+    (void)what;
+    read_all(connection);
+    connection_schedule(connection);
+}
+
+static void on_writable(evutil_socket_t fd, short what, void *context) {
+    struct connection *connection = context;
+    (void)fd;
+    (void)what;
+    if (connection->tls && tls_wants_write(connection->tls))
+        read_all(connection);
+    connection_schedule(connection);
+}
+
+/* Whether more could go at once: all that waited has gone. */
+static bool out_is_written(struct connection *connection) {
+    size_t before = evbuffer_get_length(connection->out);
+    while (before) {
+        ssize_t n;
+        if (connection->tls) {
+            size_t length = before < TLS_RECORD_BYTES ? before : TLS_RECORD_BYTES;
+            unsigned char *bytes = evbuffer_pullup(connection->out, (ev_ssize_t)length);
+            n = bytes ? tls_write(connection->tls, bytes, length) : TLS_FAILED;
+            if (n > 0)
+                evbuffer_drain(connection->out, (size_t)n);
+        } else {
+            n = evbuffer_write(connection->out, connection->fd);
+            if (n <= 0)
+                n = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? TLS_AGAIN : TLS_FAILED;
+        }
+        if (n == TLS_FAILED) {
+            connection_kill(connection);
+            return false;
+        }
+        if (n == TLS_AGAIN)
+            return false;
+        connection->writing.bytes += (size_t)n;
+        before = evbuffer_get_length(connection->out);
+    }
+    return true;
+}
+
+/* Behind the last byte: our side is shut, and what the client still sends is read for a while. Closing on unread bytes
+ * would reset the connection, and the client might lose what it has not read. */
+static void linger(struct connection *connection) {
+    connection->stage = CONNECTION_LINGERING;
+    connection->ending = clock_seconds();
+    if (connection->tls)
+        tls_shutdown(connection->tls);
+    shutdown(connection->fd, SHUT_WR);
+}
+
+static void flush_rounds(struct connection *connection) {
+    bool is_free = true;
+    for (int round = 0; is_free && round < ROUNDS_PER_TURN && connection->stage == CONNECTION_OPEN; round++) {
+        connection->protocol->produce(connection);
+        if (!evbuffer_get_length(connection->out)) {
+            connection->protocol->settle(connection);
+            if (!evbuffer_get_length(connection->out))
+                return;
+        }
+        is_free = out_is_written(connection);
+        if (connection->stage == CONNECTION_OPEN)
+            connection->protocol->settle(connection);
+    }
+}
+
+void connection_flush(struct connection *connection) {
+    flush_rounds(connection);
+    if (connection->stage >= CONNECTION_ENDING)
+        protocol_close(connection);
+    if (connection->stage == CONNECTION_ENDING && out_is_written(connection))
+        linger(connection);
+    bool is_left = evbuffer_get_length(connection->out) > 0;
+    if (connection->is_eof && (connection->stage == CONNECTION_LINGERING || connection->stage < CONNECTION_OPEN))
+        connection->stage = CONNECTION_DEAD;
+    if (connection->stage == CONNECTION_DEAD)
+        return;
+    if (!is_left)
+        connection->writing.since = 0;
+    else if (connection->writing.since <= 0)
+        connection->writing = (struct pace){clock_seconds(), 0};
+    bool waits = is_left || (connection->tls && tls_wants_write(connection->tls));
+    if (waits != (bool)event_pending(&connection->writable, EV_WRITE, NULL))
+        waits ? event_add(&connection->writable, NULL) : event_del(&connection->writable);
+}
+
+void connection_tick(struct connection *connection, double now) {
+    const struct serve_limits *limits = &connection->transport->options.limits;
+    size_t waiting = evbuffer_get_length(connection->out);
+    if (!pace_holds(&connection->writing, now, limits->write_timeout, waiting))
+        connection_kill(connection);
+    else if (connection->stage < CONNECTION_OPEN && now - connection->opened > limits->header_timeout)
+        connection_kill(connection);
+    else if (connection->stage == CONNECTION_LINGERING && now - connection->ending > linger_seconds)
+        connection_kill(connection);
+    else if (connection->stage == CONNECTION_OPEN)
+        connection->protocol->tick(connection, now);
+}
+
+void connection_free(struct connection *connection) {
+    protocol_close(connection);
+    if (connection->is_scheduled)
+        TAILQ_REMOVE(&connection->transport->scheduled, connection, scheduled);
+    TAILQ_REMOVE(&connection->transport->connections, connection, all);
+    connection->transport->listeners[connection->kind].count--;
+    event_del(&connection->readable);
+    event_del(&connection->writable);
+    tls_socket_free(connection->tls);
+    close(connection->fd);
+    evbuffer_free(connection->out);
+    free(connection);
+}
+
+int connection_open(struct listener *listener, int fd, const char *peer) {
+    struct transport *transport = listener->transport;
+    struct connection *connection = calloc(1, sizeof *connection);
+    int on = 1;
+    if (connection)
+        connection->out = evbuffer_new();
+    if (connection && listener->is_tls)
+        connection->tls = tls_socket_new(transport->tls, fd);
+    if (!connection || !connection->out || (listener->is_tls && !connection->tls)) {
+        if (connection && connection->out)
+            evbuffer_free(connection->out);
+        free(connection);
+        close(fd);
+        return status_fail(STATUS_MEMORY, "a connection: out of memory");
+    }
+    connection->transport = transport;
+    connection->kind = listener->kind;
+    connection->stage = listener->is_tls ? CONNECTION_HANDSHAKE : CONNECTION_UNKNOWN;
+    connection->fd = fd;
+    connection->opened = connection->received = clock_seconds();
+    snprintf(connection->peer, sizeof connection->peer, "%s", peer);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    event_assign(&connection->readable, transport->options.base, fd, EV_READ | EV_PERSIST, on_readable, connection);
+    event_assign(&connection->writable, transport->options.base, fd, EV_WRITE | EV_PERSIST, on_writable, connection);
+    TAILQ_INSERT_TAIL(&transport->connections, connection, all);
+    listener->count++;
+    connection_pause_reading(connection, false);
+    return 0;
+}

@@ -1,0 +1,400 @@
+/* HTTP/1.1 on a connection: one request after the other, answers with a length or in chunks. The parser stands apart
+ * (http1_parser.h); here are the life of a connection and the answers. */
+#include "connection-internal.h"
+#include "error.h"
+#include "http1_parser.h"
+
+#include "base/base.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_LINE_BYTES = 8192,
+    MAX_WAITING_BYTES = 65536, /* of requests that came before their turn */
+};
+static const double keep_alive_seconds = 75;
+
+struct http1 {
+    struct connection *connection;
+    struct http1_parser parser;
+    struct strbuf waiting; /* requests that came before their turn */
+    struct exchange exchange;
+    bool has_exchange;
+    bool is_whole;             /* the request */
+    bool is_begun, is_ended;   /* the answer */
+    bool is_aborted;           /* it is broken off */
+    bool is_chunked, is_empty; /* empty: of HEAD, 204 and 304 */
+    bool closes;               /* the connection goes when the answer has gone */
+    bool was_over;             /* the limit of output */
+    int64_t left;              /* bytes that the answer still must have; -1: its length was not told */
+    int64_t requests;
+    uint64_t body_bytes; /* of the request, so far */
+    double since;        /* it waits for a request, or for the rest of a head */
+    struct pace body;
+};
+
+static struct http1 *of(const struct exchange *exchange) {
+    return (struct http1 *)((char *)exchange - offsetof(struct http1, exchange));
+}
+
+static const struct serve_limits *limits_of(const struct http1 *http) {
+    return &http->connection->transport->options.limits;
+}
+
+static const char *reason_of(int status) {
+    static const struct {
+        int status;
+        const char *reason;
+    } rows[] = {
+        {200, "OK"},
+        {201, "Created"},
+        {202, "Accepted"},
+        {204, "No Content"},
+        {304, "Not Modified"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {408, "Request Timeout"},
+        {409, "Conflict"},
+        {413, "Content Too Large"},
+        {414, "URI Too Long"},
+        {415, "Unsupported Media Type"},
+        {417, "Expectation Failed"},
+        {422, "Unprocessable Content"},
+        {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
+        {505, "HTTP Version Not Supported"},
+        {507, "Insufficient Storage"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].status == status)
+            return rows[i].reason;
+    return "";
+}
+
+/* Appends to what goes out; without memory the connection cannot go on. */
+static int put(struct http1 *http, const void *bytes, size_t length) {
+    if (!evbuffer_add(http->connection->out, bytes, length))
+        return 0;
+    connection_kill(http->connection);
+    return status_fail(STATUS_MEMORY, "an answer: out of memory");
+}
+
+static bool is_writable(const struct http1 *http) {
+    return http->has_exchange && http->connection->stage == CONNECTION_OPEN && !http->is_ended && !http->is_aborted;
+}
+
+static bool is_clean(const struct field *field) {
+    return !memchr(field->value, '\r', field->value_length) && !memchr(field->value, '\n', field->value_length) &&
+           !memchr(field->value, 0, field->value_length);
+}
+
+static int answer_begin(struct exchange *exchange, int status, const struct field *fields, size_t count,
+                        int64_t length) {
+    struct http1 *http = of(exchange);
+    struct strbuf head = STRBUF_INIT;
+    if (!is_writable(http) || http->is_begun)
+        return 0;
+    bool has_body = status >= 200 && status != 204 && status != 304;
+    http->is_begun = true;
+    http->is_empty = !has_body || !strcmp(exchange->head.method, "HEAD");
+    http->is_chunked = has_body && length < 0 && !http->parser.request.is_http10;
+    http->left = has_body ? length : 0;
+    if (!http->is_whole || http->connection->is_draining || (length < 0 && !http->is_chunked))
+        http->closes = true;
+    strbuf_format(&head, "HTTP/1.1 %d %s\r\ndate: %s\r\n", status, reason_of(status),
+                  transport_date(http->connection->transport));
+    for (size_t i = 0; i < count; i++)
+        if (is_clean(&fields[i])) {
+            strbuf_add(&head, fields[i].name, fields[i].name_length);
+            strbuf_add_text(&head, ": ");
+            strbuf_add(&head, fields[i].value, fields[i].value_length);
+            strbuf_add_text(&head, "\r\n");
+        }
+    if (http->is_chunked)
+        strbuf_add_text(&head, "transfer-encoding: chunked\r\n");
+    else if (has_body && length >= 0)
+        strbuf_format(&head, "content-length: %lld\r\n", (long long)length);
+    strbuf_add_text(&head, http->closes ? "connection: close\r\n\r\n" : "\r\n");
+    int result = strbuf_status(&head);
+    if (result)
+        connection_kill(http->connection);
+    else
+        result = put(http, head.data, head.length);
+    strbuf_free(&head);
+    connection_schedule(http->connection);
+    return result;
+}
+
+static int answer_write(struct exchange *exchange, const void *bytes, size_t length) {
+    struct http1 *http = of(exchange);
+    char size[24];
+    if (!is_writable(http) || !http->is_begun || http->is_empty || !length)
+        return 0;
+    if (http->left >= 0 && !http->is_chunked) {
+        length = (int64_t)length < http->left ? length : (size_t)http->left;
+        http->left -= (int64_t)length;
+    }
+    int n = http->is_chunked ? snprintf(size, sizeof size, "%zx\r\n", length) : 0;
+    if ((n && put(http, size, (size_t)n)) || put(http, bytes, length) || (n && put(http, "\r\n", 2)))
+        return STATUS_MEMORY;
+    if (evbuffer_get_length(http->connection->out) > (size_t)limits_of(http)->stream_output_bytes)
+        http->was_over = true;
+    connection_schedule(http->connection);
+    return 0;
+}
+
+static int answer_end(struct exchange *exchange, const struct field *trailers, size_t count) {
+    struct http1 *http = of(exchange);
+    (void)trailers;
+    (void)count;
+    if (!is_writable(http) || !http->is_begun)
+        return 0;
+    connection_schedule(http->connection);
+    http->is_ended = true;
+    if (http->is_chunked && !http->is_empty)
+        return put(http, "0\r\n\r\n", 5);
+    if (http->left > 0 && !http->is_empty) /* the client waits for bytes that never come */
+        http->is_aborted = true;
+    return 0;
+}
+
+static void answer_abort(struct exchange *exchange, enum exchange_abort how) {
+    struct http1 *http = of(exchange);
+    (void)how;
+    if (!is_writable(http))
+        return;
+    http->is_aborted = true;
+    connection_schedule(http->connection);
+}
+
+static size_t answer_pending(const struct exchange *exchange) {
+    return evbuffer_get_length(of(exchange)->connection->out);
+}
+
+static const struct exchange_transport answers = {answer_begin, answer_write, answer_end, answer_abort, answer_pending};
+
+static void exchange_close(struct http1 *http, bool is_whole) {
+    if (!http->has_exchange)
+        return;
+    http->has_exchange = false;
+    if (http->exchange.handler)
+        http->exchange.handler->on_close(&http->exchange, is_whole);
+}
+
+/* An answer of the transport's own, to what never became an exchange or cannot go on as one; then the end. */
+static void refuse(struct http1 *http, int status, const char *problem) {
+    struct strbuf text = STRBUF_INIT, body = STRBUF_INIT;
+    struct error error;
+    bool is_late = http->is_begun;
+    exchange_close(http, false);
+    if (http->connection->stage != CONNECTION_OPEN)
+        return;
+    error_set(&error,
+              status == 413   ? ERROR_BODY_SIZE
+              : status == 431 ? ERROR_HEADER_SIZE
+                              : ERROR_ARGUMENT,
+              NULL, "%s", problem);
+    error_add_json(&error, &body);
+    strbuf_format(&text,
+                  "HTTP/1.1 %d %s\r\ndate: %s\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n"
+                  "connection: close\r\n\r\n",
+                  status, reason_of(status), transport_date(http->connection->transport), body.length);
+    strbuf_add(&text, strbuf_text(&body), body.length);
+    if (!is_late && !text.failed && !body.failed && status)
+        put(http, text.data, text.length);
+    strbuf_free(&text);
+    strbuf_free(&body);
+    connection_end(http->connection);
+}
+
+static void exchange_start(struct http1 *http) {
+    struct transport *transport = http->connection->transport;
+    const struct http1_request *request = &http->parser.request;
+    bool has_body = request->is_chunked || request->content_length;
+    http->exchange = (struct exchange){
+        .head = {.method = request->method,
+                 .path = request->path,
+                 .query = request->query,
+                 .fields = request->fields,
+                 .field_count = request->field_count,
+                 .listener = http->connection->kind,
+                 .is_tls = http->connection->tls != NULL,
+                 .peer = http->connection->peer},
+        .transport = &answers,
+        .server = transport->options.server,
+        .client_name = "",
+        .start = clock_seconds(),
+    };
+    http->has_exchange = true;
+    http->is_whole = !has_body;
+    http->is_begun = http->is_ended = http->is_aborted = http->was_over = false;
+    http->body_bytes = 0;
+    http->body = (struct pace){0};
+    http->since = 0;
+    http->closes =
+        request->is_http10 || request->wants_close || ++http->requests >= limits_of(http)->requests_per_connection;
+    transport->options.route(transport->options.server, &http->exchange);
+    if (is_writable(http) && !http->is_begun && has_body && request->expects_continue)
+        put(http, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+    connection_schedule(http->connection);
+}
+
+/* Who has answered, or leaves the body alone, still has it counted: no client may send for ever. */
+static void body_take(struct http1 *http, const struct http1_bytes *body) {
+    const struct exchange_handler *handler = http->exchange.handler;
+    http->body_bytes += body->length;
+    http->body.bytes += body->length;
+    if (is_writable(http) && handler && handler->on_body)
+        handler->on_body(&http->exchange, body->at, body->length);
+    if (http->body_bytes > (uint64_t)limits_of(http)->body_bytes && is_writable(http))
+        refuse(http, 413, "the body is too large");
+}
+
+static void request_end(struct http1 *http) {
+    const struct exchange_handler *handler = http->exchange.handler;
+    http->is_whole = true;
+    if (is_writable(http) && handler && handler->on_end)
+        handler->on_end(&http->exchange);
+    connection_schedule(http->connection);
+}
+
+/* Takes bytes until a request is whole; gives back how many. */
+static size_t parse(struct http1 *http, const unsigned char *bytes, size_t length) {
+    struct http1_bytes rest = {bytes, length}, body;
+    while (http->connection->stage == CONNECTION_OPEN) {
+        switch (http1_parse(&http->parser, &rest, &body)) {
+        case HTTP1_HEAD:
+            exchange_start(http);
+            break;
+        case HTTP1_BODY:
+            body_take(http, &body);
+            break;
+        case HTTP1_END:
+            request_end(http);
+            return length - rest.length;
+        case HTTP1_BAD:
+            refuse(http, http->parser.status, http->parser.problem);
+            return length;
+        default:
+            if (!http->has_exchange && !http->since && http1_parser_is_within(&http->parser))
+                http->since = clock_seconds();
+            return length;
+        }
+    }
+    return length;
+}
+
+static void http1_receive(struct connection *connection, const unsigned char *bytes, size_t length) {
+    struct http1 *http = connection->state;
+    if (!http->waiting.length && !(http->has_exchange && http->is_whole)) {
+        size_t taken = parse(http, bytes, length);
+        bytes += taken;
+        length -= taken;
+    }
+    if (!length || connection->stage != CONNECTION_OPEN)
+        return;
+    strbuf_add(&http->waiting, bytes, length);
+    if (http->waiting.failed)
+        connection_kill(connection);
+    else if (http->waiting.length > MAX_WAITING_BYTES)
+        connection_pause_reading(connection, true);
+}
+
+static void http1_produce(struct connection *connection) {
+    (void)connection;
+}
+
+/* The answer has gone out: the next request has its turn, or the connection ends. */
+static void exchange_finish(struct http1 *http) {
+    struct connection *connection = http->connection;
+    bool is_over = http->closes || !http->is_whole || http->is_aborted || connection->is_draining;
+    exchange_close(http, !http->is_aborted);
+    if (connection->stage != CONNECTION_OPEN)
+        return;
+    if (is_over) {
+        connection_end(connection);
+        return;
+    }
+    http1_parser_next(&http->parser);
+    http->since = 0;
+    if (!http->waiting.length)
+        return;
+    struct strbuf bytes = http->waiting;
+    http->waiting = STRBUF_INIT;
+    connection_pause_reading(connection, false);
+    http1_receive(connection, (const unsigned char *)bytes.data, bytes.length);
+    strbuf_free(&bytes);
+}
+
+static void http1_settle(struct connection *connection) {
+    struct http1 *http = connection->state;
+    size_t left = evbuffer_get_length(connection->out);
+    if (http->has_exchange && http->was_over && left <= (size_t)limits_of(http)->stream_output_bytes / 2) {
+        http->was_over = false;
+        if (is_writable(http) && http->exchange.handler && http->exchange.handler->on_room)
+            http->exchange.handler->on_room(&http->exchange);
+        left = evbuffer_get_length(connection->out);
+    }
+    if (http->has_exchange && (http->is_ended || http->is_aborted) && !left)
+        exchange_finish(http);
+    if (connection->stage != CONNECTION_OPEN || !connection->is_eof)
+        return;
+    /* The client sends no more: it has left, as far as anybody can tell. What is answered already still goes out. */
+    if (!http->has_exchange)
+        connection_end(connection);
+    else if (!http->is_ended && !http->is_aborted)
+        connection_kill(connection);
+}
+
+static void http1_tick(struct connection *connection, double now) {
+    struct http1 *http = connection->state;
+    const struct serve_limits *limits = limits_of(http);
+    double keep_alive = limits->idle_timeout < keep_alive_seconds ? limits->idle_timeout : keep_alive_seconds;
+    if (http->has_exchange) {
+        if (!http->is_whole && !pace_holds(&http->body, now, limits->header_timeout, 1))
+            refuse(http, 408, "the body comes too slowly");
+    } else if (http->since ? now - http->since > limits->header_timeout : false) {
+        refuse(http, 408, "the head comes too slowly");
+    } else if (!http->since && now - connection->received > (http->requests ? keep_alive : limits->header_timeout)) {
+        connection_end(connection);
+    }
+}
+
+static void http1_drain(struct connection *connection) {
+    struct http1 *http = connection->state;
+    connection->is_draining = true;
+    if (!http->has_exchange && !http->since)
+        connection_end(connection);
+}
+
+static void http1_close(struct connection *connection) {
+    struct http1 *http = connection->state;
+    exchange_close(http, false);
+    http1_parser_free(&http->parser);
+    strbuf_free(&http->waiting);
+    free(http);
+}
+
+static int http1_open(struct connection *connection) {
+    const struct serve_limits *limits = &connection->transport->options.limits;
+    const struct http1_limits heads = {MAX_LINE_BYTES, (size_t)limits->header_bytes, (size_t)limits->headers};
+    struct http1 *http = calloc(1, sizeof *http);
+    if (!http)
+        return status_fail(STATUS_MEMORY, "a connection: out of memory");
+    http->connection = connection;
+    http1_parser_init(&http->parser, &heads);
+    connection->state = http;
+    return 0;
+}
+
+const struct connection_protocol http1_protocol = {http1_open, http1_receive, http1_produce, http1_settle,
+                                                   http1_tick, http1_drain,   http1_close};

@@ -1,0 +1,352 @@
+/* HTTP/2 on a connection, by nghttp2: its session, its rates, and its end. Streams are in http2_stream.c.
+ *
+ * The library answers, acknowledges and refuses by itself, so what a hostile client can make it do is counted here: a
+ * walk over the frames' heads, in front of the library, takes from a budget what each useless frame costs. Some of them
+ * the library shows to nobody. */
+#include "http2-internal.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OUTBOUND_FRAMES = 1000, /* that the library may hold beside our own output */
+    FRAME_HEAD_BYTES = 9,
+    PREFACE_BYTES = 24,
+    PING_STRIKES = 2,
+    USEFUL_PER_DATA = 4, /* frames that a frame of data may bring back: window updates, the ping of an estimate */
+    MOST_USEFUL = 1000,
+};
+static const double ping_seconds = 300, busy_ping_seconds = 5, ping_timeout = 20, drain_ping_seconds = 10;
+static const unsigned char drain_ping[8] = "draining";
+
+struct http2_shared {
+    nghttp2_session_callbacks *callbacks;
+    nghttp2_option *option;
+};
+
+void bucket_fill(struct bucket *bucket, double burst, double per_second, double now) {
+    if (bucket->time <= 0)
+        bucket->tokens = burst;
+    else
+        bucket->tokens += (now - bucket->time) * per_second;
+    bucket->time = now;
+    if (bucket->tokens > burst)
+        bucket->tokens = burst;
+}
+
+/* The client has spent what it may: GOAWAY, and the end. */
+static void calm_down(struct http2 *http, const char *why) {
+    http->is_over = true;
+    http->goaway_code = NGHTTP2_ENHANCE_YOUR_CALM;
+    http->goaway_text = why;
+    connection_schedule(http->connection);
+}
+
+void http2_spend(struct http2 *http, struct bucket *bucket, double cost) {
+    bucket->tokens -= cost;
+    if (bucket->tokens < 0 && !http->is_over)
+        calm_down(http, bucket == &http->resets ? "too many resets" : "too many useless frames");
+}
+
+/* What the head of a frame says of its use. DATA is judged when its padding is known, PING when it is read. */
+static void frame_judge(struct http2 *http) {
+    uint8_t type = http->frame_head[3];
+    switch (type) {
+    case NGHTTP2_DATA:
+    case NGHTTP2_HEADERS:
+        return;
+    case NGHTTP2_RST_STREAM:
+        http2_spend(http, &http->resets, 1);
+        return;
+    case NGHTTP2_WINDOW_UPDATE:
+    case NGHTTP2_PING:
+        if (http->useful > 0) {
+            http->useful--;
+            return;
+        }
+    }
+    http2_spend(http, &http->glitches, 1);
+}
+
+static void frames_walk(struct http2 *http, const unsigned char *bytes, size_t length) {
+    if (http->preface_left) {
+        size_t n = length < http->preface_left ? length : http->preface_left;
+        http->preface_left -= n;
+        bytes += n;
+        length -= n;
+    }
+    while (length) {
+        if (http->payload_left) {
+            size_t n = length < http->payload_left ? length : http->payload_left;
+            http->payload_left -= n;
+            bytes += n;
+            length -= n;
+            continue;
+        }
+        http->frame_head[http->frame_head_bytes++] = *bytes++;
+        length--;
+        if (http->frame_head_bytes < FRAME_HEAD_BYTES)
+            continue;
+        http->frame_head_bytes = 0;
+        const uint8_t *head = http->frame_head;
+        http->payload_left = (size_t)head[0] << 16 | (size_t)head[1] << 8 | head[2];
+        frame_judge(http);
+    }
+}
+
+static void http2_receive(struct connection *connection, const unsigned char *bytes, size_t length) {
+    struct http2 *http = connection->state;
+    const struct serve_limits *limits = http2_limits(http);
+    double now = clock_seconds();
+    if (http->is_over)
+        return;
+    bucket_fill(&http->glitches, (double)limits->glitches, (double)limits->glitches_per_s, now);
+    bucket_fill(&http->resets, (double)limits->resets, (double)limits->resets_per_s, now);
+    frames_walk(http, bytes, length);
+    if (http->is_over)
+        return;
+    http->is_receiving = true;
+    ssize_t n = nghttp2_session_mem_recv(http->session, bytes, length);
+    http->is_receiving = false;
+    if (n == NGHTTP2_ERR_NOMEM || n == NGHTTP2_ERR_CALLBACK_FAILURE)
+        connection_kill(connection);
+    else if (n < 0) { /* flooded, or no preface: the library has perhaps queued a GOAWAY */
+        http->is_over = true;
+        http->goaway_code = n == NGHTTP2_ERR_FLOODED ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_PROTOCOL_ERROR;
+        http->goaway_text = nghttp2_strerror((int)n);
+    }
+    if (nghttp2_session_get_outbound_queue_size(http->session) > OUTBOUND_FRAMES)
+        calm_down(http, "answers are not read");
+    connection_schedule(connection);
+}
+
+static ssize_t on_send(nghttp2_session *session, const uint8_t *bytes, size_t length, int flags, void *user) {
+    struct http2 *http = user;
+    struct evbuffer *out = http->connection->out;
+    (void)session;
+    (void)flags;
+    if (evbuffer_get_length(out) >= (size_t)http2_limits(http)->output_bytes)
+        return NGHTTP2_ERR_WOULDBLOCK;
+    return evbuffer_add(out, bytes, length) ? NGHTTP2_ERR_CALLBACK_FAILURE : (ssize_t)length;
+}
+
+/* gRPC's rule: pings every 5 minutes, every 5 seconds while a call runs, and as they come when data was sent. */
+static void ping_judge(struct http2 *http, const nghttp2_ping *ping) {
+    double now = clock_seconds();
+    if (ping->hd.flags & NGHTTP2_FLAG_ACK) {
+        if (http->drain == DRAIN_NOTICED && !memcmp(ping->opaque_data, drain_ping, sizeof drain_ping))
+            http->drain = DRAIN_ACKNOWLEDGED;
+        return;
+    }
+    double least = TAILQ_EMPTY(&http->streams) ? ping_seconds : busy_ping_seconds;
+    if (http->has_sent_data || http->last_ping <= 0)
+        http->strikes = 0;
+    else if (now - http->last_ping < least && ++http->strikes > PING_STRIKES)
+        calm_down(http, "too_many_pings");
+    http->has_sent_data = false;
+    http->last_ping = now;
+}
+
+static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
+    struct http2 *http = user;
+    (void)session;
+    switch (frame->hd.type) {
+    case NGHTTP2_PING:
+        ping_judge(http, &frame->ping);
+        return 0;
+    case NGHTTP2_DATA:
+        if (frame->hd.length <= frame->data.padlen && !(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
+            http2_spend(http, &http->glitches, 1);
+        return http2_stream_frame(http, frame);
+    case NGHTTP2_HEADERS:
+        return http2_stream_frame(http, frame);
+    default:
+        return 0;
+    }
+}
+
+static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
+    struct http2 *http = user;
+    (void)session;
+    switch (frame->hd.type) {
+    case NGHTTP2_RST_STREAM: /* of the library, for a client's mistake; ours are no glitch of the client */
+        if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR && frame->rst_stream.error_code != NGHTTP2_CANCEL)
+            http2_spend(http, &http->glitches, 1);
+        return 0;
+    case NGHTTP2_DATA:
+    case NGHTTP2_HEADERS:
+        http->has_sent_data = true;
+        if (http->useful < MOST_USEFUL)
+            http->useful += USEFUL_PER_DATA;
+        return http2_stream_sent(http, frame);
+    default:
+        return 0;
+    }
+}
+
+struct http2_shared *http2_shared_new(const struct transport_options *options) {
+    const struct serve_limits *limits = &options->limits;
+    struct http2_shared *shared = calloc(1, sizeof *shared);
+    if (!shared || nghttp2_session_callbacks_new(&shared->callbacks) || nghttp2_option_new(&shared->option)) {
+        http2_shared_free(shared);
+        return NULL;
+    }
+    nghttp2_session_callbacks_set_send_callback(shared->callbacks, on_send);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(shared->callbacks, on_frame_recv);
+    nghttp2_session_callbacks_set_on_frame_send_callback(shared->callbacks, on_frame_send);
+    http2_stream_callbacks(shared->callbacks);
+    nghttp2_option_set_no_closed_streams(shared->option, 1);
+    nghttp2_option_set_no_auto_window_update(shared->option, 1);
+    nghttp2_option_set_max_outbound_ack(shared->option, OUTBOUND_FRAMES);
+    nghttp2_option_set_max_settings(shared->option, 32);
+    nghttp2_option_set_max_continuations(shared->option, 8);
+    /* Behind our own count, which says why. */
+    nghttp2_option_set_stream_reset_rate_limit(shared->option, (uint64_t)limits->resets * 2 + 2,
+                                               (uint64_t)limits->resets_per_s * 2 + 2);
+    return shared;
+}
+
+void http2_shared_free(struct http2_shared *shared) {
+    if (!shared)
+        return;
+    nghttp2_session_callbacks_del(shared->callbacks);
+    nghttp2_option_del(shared->option);
+    free(shared);
+}
+
+static int settings_submit(struct http2 *http) {
+    const struct serve_limits *limits = http2_limits(http);
+    const nghttp2_settings_entry entries[] = {
+        {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, (uint32_t)limits->streams},
+        {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, (uint32_t)limits->stream_window},
+        {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, (uint32_t)limits->header_bytes},
+        {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
+    };
+    if (nghttp2_submit_settings(http->session, NGHTTP2_FLAG_NONE, entries, sizeof entries / sizeof *entries) ||
+        nghttp2_session_set_local_window_size(http->session, NGHTTP2_FLAG_NONE, 0, (int32_t)limits->connection_window))
+        return status_fail(STATUS_MEMORY, "a connection: out of memory");
+    return 0;
+}
+
+static int http2_open(struct connection *connection) {
+    const struct http2_shared *shared = connection->transport->http2;
+    struct http2 *http = calloc(1, sizeof *http);
+    if (!http)
+        return status_fail(STATUS_MEMORY, "a connection: out of memory");
+    http->connection = connection;
+    http->preface_left = PREFACE_BYTES;
+    http->idle_since = clock_seconds();
+    TAILQ_INIT(&http->streams);
+    TAILQ_INIT(&http->touched);
+    if (nghttp2_session_server_new2(&http->session, shared->callbacks, http, shared->option) || settings_submit(http)) {
+        nghttp2_session_del(http->session);
+        free(http);
+        return status_fail(STATUS_MEMORY, "a connection: out of memory");
+    }
+    connection->state = http;
+    return 0;
+}
+
+/* The first GOAWAY names no last stream, so that what the client has sent already is served; the second, behind the
+ * answer to a ping, names it. */
+static void drain_go_on(struct http2 *http, double now) {
+    if (http->drain == DRAIN_WANTED) {
+        nghttp2_submit_shutdown_notice(http->session);
+        nghttp2_submit_ping(http->session, NGHTTP2_FLAG_NONE, drain_ping);
+        http->drain = DRAIN_NOTICED;
+        http->drain_since = now;
+    }
+    if (http->drain == DRAIN_NOTICED && now - http->drain_since > drain_ping_seconds)
+        http->drain = DRAIN_ACKNOWLEDGED;
+    if (http->drain == DRAIN_ACKNOWLEDGED) {
+        http->drain = DRAIN_LAST;
+        nghttp2_submit_goaway(http->session, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(http->session),
+                              NGHTTP2_NO_ERROR, NULL, 0);
+    }
+}
+
+/* GOAWAY with its reason, which is the last that is said. */
+static void say_goodbye(struct http2 *http) {
+    if (http->has_said_goodbye)
+        return;
+    http->has_said_goodbye = true;
+    nghttp2_submit_goaway(http->session, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(http->session),
+                          http->goaway_code, (const uint8_t *)http->goaway_text,
+                          http->goaway_text ? strlen(http->goaway_text) : 0);
+    nghttp2_session_terminate_session(http->session, http->goaway_code);
+}
+
+static void http2_produce(struct connection *connection) {
+    struct http2 *http = connection->state;
+    if (http->drain && http->drain != DRAIN_LAST)
+        drain_go_on(http, clock_seconds());
+    if (http->is_over)
+        say_goodbye(http);
+    else
+        http2_streams_submit(http);
+    int status = nghttp2_session_send(http->session);
+    if (!status && !http->is_over && http2_streams_submit(http)) /* what became empty, and is to be broken off then */
+        status = nghttp2_session_send(http->session);
+    if (status)
+        connection_kill(connection);
+}
+
+static void http2_settle(struct connection *connection) {
+    struct http2 *http = connection->state;
+    http2_streams_tell(http);
+    if (connection->stage != CONNECTION_OPEN)
+        return;
+    if (connection->is_eof) {
+        connection_kill(connection);
+        return;
+    }
+    bool is_silent = !nghttp2_session_want_write(http->session) && !evbuffer_get_length(connection->out);
+    if (is_silent && (http->is_over || !nghttp2_session_want_read(http->session)) && http->drain != DRAIN_NOTICED)
+        connection_end(connection);
+}
+
+static void http2_tick(struct connection *connection, double now) {
+    struct http2 *http = connection->state;
+    const struct serve_limits *limits = http2_limits(http);
+    bool is_idle = TAILQ_EMPTY(&http->streams);
+    if (http->drain && http->drain != DRAIN_LAST)
+        connection_schedule(connection);
+    http2_streams_tick(http, now);
+    if (http->head_since > 0 && now - http->head_since > limits->header_timeout) {
+        calm_down(http, "a head comes too slowly");
+    } else if (is_idle && !http->is_over && now - http->idle_since > limits->idle_timeout) {
+        http->is_over = true;
+        http->goaway_code = NGHTTP2_NO_ERROR;
+        connection_schedule(connection);
+    } else if (!is_idle && now - connection->received > limits->idle_timeout) { /* is anybody there? */
+        if (!http->has_pinged) {
+            nghttp2_submit_ping(http->session, NGHTTP2_FLAG_NONE, NULL);
+            connection_schedule(connection);
+        } else if (now - connection->received > limits->idle_timeout + ping_timeout) {
+            connection_kill(connection);
+        }
+        http->has_pinged = true;
+    } else {
+        http->has_pinged = false;
+    }
+}
+
+static void http2_drain(struct connection *connection) {
+    struct http2 *http = connection->state;
+    connection->is_draining = true;
+    if (!http->drain)
+        http->drain = DRAIN_WANTED;
+    connection_schedule(connection);
+}
+
+static void http2_close(struct connection *connection) {
+    struct http2 *http = connection->state;
+    http2_streams_close(http);
+    nghttp2_session_del(http->session);
+    free(http);
+}
+
+const struct connection_protocol http2_protocol = {http2_open, http2_receive, http2_produce, http2_settle,
+                                                   http2_tick, http2_drain,   http2_close};

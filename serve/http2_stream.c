@@ -1,0 +1,536 @@
+/* Streams of HTTP/2: requests as they are gathered, answers as they are told to the library. See http2-internal.h. */
+#include "error.h"
+#include "http2-internal.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Fields that are kept: all text in one string. */
+struct kept {
+    struct strbuf text; /* name, zero byte, value, zero byte, ... */
+    struct span {
+        size_t name, name_length, value, value_length; /* name and value: where in the text */
+    } * spans;
+    size_t count, capacity;
+};
+
+struct http2_stream {
+    struct exchange exchange;
+    struct http2 *http;
+    int32_t id;
+    TAILQ_ENTRY(http2_stream) all, touches;
+    bool is_touched;
+    /* The request. */
+    struct kept request;
+    struct field *fields;
+    char *path;          /* and the query behind it */
+    size_t header_bytes; /* names, values and 32 each */
+    bool is_routed;      /* the handler has it */
+    bool is_whole;       /* the request */
+    bool is_closed;      /* on_close was called, or nobody wants it */
+    uint64_t body_bytes;
+    struct pace body;
+    double discarding; /* since when the rest of a body is thrown away; 0: it is not */
+    /* The answer. */
+    struct kept answer, trailers;
+    struct evbuffer *out;
+    bool is_begun, is_ended, is_submitted, is_deferred;
+    bool is_aborted, is_reset; /* reset: told to the library */
+    bool is_empty;             /* of HEAD, 204, 304 */
+    bool was_over;             /* the limit of output */
+    uint32_t abort_code;
+    struct pace writing;
+};
+
+static struct http2_stream *of(const struct exchange *exchange) {
+    return (struct http2_stream *)((char *)exchange - offsetof(struct http2_stream, exchange));
+}
+
+static int kept_add(struct kept *kept, const void *name, size_t name_length, const void *value, size_t value_length) {
+    if (kept->count == kept->capacity) {
+        size_t capacity = kept->capacity ? 2 * kept->capacity : 16;
+        struct span *spans = reallocarray(kept->spans, capacity, sizeof *spans);
+        if (!spans)
+            return status_fail(STATUS_MEMORY, "a stream: out of memory");
+        kept->spans = spans;
+        kept->capacity = capacity;
+    }
+    struct span span = {kept->text.length, name_length, kept->text.length + name_length + 1, value_length};
+    strbuf_add(&kept->text, name, name_length);
+    strbuf_add_char(&kept->text, 0);
+    strbuf_add(&kept->text, value, value_length);
+    strbuf_add_char(&kept->text, 0);
+    kept->spans[kept->count++] = span;
+    return strbuf_status(&kept->text);
+}
+
+static int kept_add_field(struct kept *kept, const struct field *field) {
+    return kept_add(kept, field->name, field->name_length, field->value, field->value_length);
+}
+
+static void kept_free(struct kept *kept) {
+    strbuf_free(&kept->text);
+    free(kept->spans);
+    *kept = (struct kept){0};
+}
+
+static const char *kept_value(const struct kept *kept, const char *name) {
+    for (size_t i = 0; i < kept->count; i++)
+        if (!strcmp(kept->text.data + kept->spans[i].name, name))
+            return kept->text.data + kept->spans[i].value;
+    return NULL;
+}
+
+/* The caller frees it; NULL: no memory. */
+static nghttp2_nv *kept_list(const struct kept *first, const struct kept *second, size_t *count) {
+    nghttp2_nv *list = calloc(first->count + (second ? second->count : 0) + 1, sizeof *list);
+    *count = 0;
+    if (!list)
+        return NULL;
+    for (const struct kept *kept = first; kept; kept = kept == first ? second : NULL)
+        for (size_t i = 0; i < kept->count; i++) {
+            const struct span *span = &kept->spans[i];
+            list[(*count)++] =
+                (nghttp2_nv){(uint8_t *)kept->text.data + span->name, (uint8_t *)kept->text.data + span->value,
+                             span->name_length, span->value_length, NGHTTP2_NV_FLAG_NONE};
+        }
+    return list;
+}
+
+static void touch(struct http2_stream *stream) {
+    if (!stream->is_touched) {
+        stream->is_touched = true;
+        TAILQ_INSERT_TAIL(&stream->http->touched, stream, touches);
+    }
+    connection_schedule(stream->http->connection);
+}
+
+/* Answers. */
+
+static bool is_writable(const struct http2_stream *stream) {
+    return !stream->is_closed && !stream->is_ended && !stream->is_aborted;
+}
+
+static void abort_stream(struct http2_stream *stream, uint32_t code) {
+    if (stream->is_aborted)
+        return;
+    stream->is_aborted = true;
+    stream->abort_code = code;
+    touch(stream);
+}
+
+/* Without memory an answer cannot be whole. */
+static int lose(struct http2_stream *stream) {
+    evbuffer_drain(stream->out, evbuffer_get_length(stream->out));
+    abort_stream(stream, NGHTTP2_INTERNAL_ERROR);
+    return STATUS_MEMORY;
+}
+
+static int answer_begin(struct exchange *exchange, int status, const struct field *fields, size_t count,
+                        int64_t length) {
+    struct http2_stream *stream = of(exchange);
+    char number[24];
+    int result;
+    if (!is_writable(stream) || stream->is_begun)
+        return 0;
+    stream->is_begun = true;
+    stream->is_empty = status == 204 || status == 304 || !strcmp(exchange->head.method, "HEAD");
+    snprintf(number, sizeof number, "%d", status);
+    result = kept_add(&stream->answer, ":status", 7, number, strlen(number));
+    for (size_t i = 0; i < count && !result; i++)
+        result = kept_add_field(&stream->answer, &fields[i]);
+    if (!result && length >= 0 && status != 204 && !exchange->resets_early) {
+        snprintf(number, sizeof number, "%lld", (long long)length);
+        result = kept_add(&stream->answer, "content-length", 14, number, strlen(number));
+    }
+    const char *date = transport_date(stream->http->connection->transport);
+    if (!result && !exchange->resets_early)
+        result = kept_add(&stream->answer, "date", 4, date, strlen(date));
+    touch(stream);
+    return result ? lose(stream) : 0;
+}
+
+static int answer_write(struct exchange *exchange, const void *bytes, size_t length) {
+    struct http2_stream *stream = of(exchange);
+    if (!is_writable(stream) || !stream->is_begun || stream->is_empty || !length)
+        return 0;
+    if (evbuffer_add(stream->out, bytes, length)) {
+        status_fail(STATUS_MEMORY, "an answer: out of memory");
+        return lose(stream);
+    }
+    if (evbuffer_get_length(stream->out) > (size_t)http2_limits(stream->http)->stream_output_bytes)
+        stream->was_over = true;
+    touch(stream);
+    return 0;
+}
+
+static int answer_end(struct exchange *exchange, const struct field *trailers, size_t count) {
+    struct http2_stream *stream = of(exchange);
+    int result = 0;
+    if (!is_writable(stream) || !stream->is_begun)
+        return 0;
+    for (size_t i = 0; i < count && !result; i++)
+        result = kept_add_field(&stream->trailers, &trailers[i]);
+    if (result)
+        return lose(stream);
+    stream->is_ended = true;
+    touch(stream);
+    return 0;
+}
+
+static void answer_abort(struct exchange *exchange, enum exchange_abort how) {
+    static const uint32_t codes[] = {[ABORT_INTERNAL] = NGHTTP2_INTERNAL_ERROR,
+                                     [ABORT_CANCEL] = NGHTTP2_CANCEL,
+                                     [ABORT_REFUSED] = NGHTTP2_REFUSED_STREAM,
+                                     [ABORT_TOO_MUCH] = NGHTTP2_ENHANCE_YOUR_CALM};
+    struct http2_stream *stream = of(exchange);
+    if (is_writable(stream))
+        abort_stream(stream, codes[how]);
+}
+
+static size_t answer_pending(const struct exchange *exchange) {
+    return evbuffer_get_length(of(exchange)->out);
+}
+
+static const struct exchange_transport answers = {answer_begin, answer_write, answer_end, answer_abort, answer_pending};
+
+/* What the library asks for: bytes of the answer, and its end, which trailers may follow. */
+static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t length, uint32_t *flags,
+                       nghttp2_data_source *source, void *user) {
+    struct http2_stream *stream = source->ptr;
+    size_t waiting = evbuffer_get_length(stream->out), n = waiting < length ? waiting : length;
+    (void)user;
+    if (!n && !stream->is_ended) {
+        stream->is_deferred = true;
+        return NGHTTP2_ERR_DEFERRED;
+    }
+    evbuffer_remove(stream->out, bytes, n);
+    stream->writing.bytes += n;
+    stream->http->needs_telling |= stream->was_over;
+    if (stream->is_aborted && n == waiting)
+        touch(stream);
+    if (n < waiting || !stream->is_ended)
+        return (ssize_t)n;
+    *flags |= NGHTTP2_DATA_FLAG_EOF;
+    if (stream->trailers.count) {
+        size_t count;
+        nghttp2_nv *list = kept_list(&stream->trailers, NULL, &count);
+        int error = list ? nghttp2_submit_trailer(session, id, list, count) : NGHTTP2_ERR_NOMEM;
+        free(list);
+        if (error)
+            return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+        *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    }
+    return (ssize_t)n;
+}
+
+static int response_submit(struct http2_stream *stream) {
+    nghttp2_session *session = stream->http->session;
+    const nghttp2_data_provider provider = {{.ptr = stream}, on_read};
+    bool is_alone = stream->is_empty || (stream->is_ended && !evbuffer_get_length(stream->out));
+    size_t count;
+    nghttp2_nv *list = kept_list(&stream->answer, is_alone ? &stream->trailers : NULL, &count);
+    stream->is_submitted = true;
+    int error = list ? nghttp2_submit_response(session, stream->id, list, count, is_alone ? NULL : &provider)
+                     : NGHTTP2_ERR_NOMEM;
+    free(list);
+    kept_free(&stream->answer);
+    return error;
+}
+
+/* A stream that is broken off goes when what was written before has gone. */
+static void stream_submit(struct http2_stream *stream) {
+    nghttp2_session *session = stream->http->session;
+    bool has_bytes = evbuffer_get_length(stream->out) > 0;
+    int error = 0;
+    if (stream->is_reset)
+        return;
+    if (stream->is_aborted && !has_bytes) {
+        stream->is_reset = true;
+        nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, stream->id, stream->abort_code);
+        return;
+    }
+    if (stream->is_begun && !stream->is_submitted) {
+        error = response_submit(stream);
+    } else if (stream->is_deferred && (has_bytes || stream->is_ended)) {
+        stream->is_deferred = false;
+        error = nghttp2_session_resume_data(session, stream->id);
+    }
+    if (error)
+        lose(stream);
+}
+
+bool http2_streams_submit(struct http2 *http) {
+    bool has_any = !TAILQ_EMPTY(&http->touched);
+    while (!TAILQ_EMPTY(&http->touched)) {
+        struct http2_stream *stream = TAILQ_FIRST(&http->touched);
+        TAILQ_REMOVE(&http->touched, stream, touches);
+        stream->is_touched = false;
+        stream_submit(stream);
+    }
+    return has_any;
+}
+
+/* The life of a stream. */
+
+static void stream_close(struct http2_stream *stream, bool is_whole) {
+    if (stream->is_closed)
+        return;
+    stream->is_closed = true;
+    if (stream->is_routed && stream->exchange.handler)
+        stream->exchange.handler->on_close(&stream->exchange, is_whole);
+}
+
+static void stream_free(struct http2_stream *stream) {
+    struct http2 *http = stream->http;
+    TAILQ_REMOVE(&http->streams, stream, all);
+    if (stream->is_touched)
+        TAILQ_REMOVE(&http->touched, stream, touches);
+    if (TAILQ_EMPTY(&http->streams))
+        http->idle_since = clock_seconds();
+    kept_free(&stream->request);
+    kept_free(&stream->answer);
+    kept_free(&stream->trailers);
+    free(stream->fields);
+    free(stream->path);
+    evbuffer_free(stream->out);
+    free(stream);
+}
+
+void http2_streams_close(struct http2 *http) {
+    while (!TAILQ_EMPTY(&http->streams)) {
+        struct http2_stream *stream = TAILQ_FIRST(&http->streams);
+        stream_close(stream, false);
+        stream_free(stream);
+    }
+}
+
+static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
+    struct http2 *http = user;
+    http->head_since = clock_seconds();
+    if (frame->headers.cat != NGHTTP2_HCAT_REQUEST)
+        return 0;
+    struct http2_stream *stream = calloc(1, sizeof *stream);
+    if (stream)
+        stream->out = evbuffer_new();
+    if (!stream || !stream->out) {
+        free(stream);
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
+    stream->http = http;
+    stream->id = frame->hd.stream_id;
+    TAILQ_INSERT_TAIL(&http->streams, stream, all);
+    nghttp2_session_set_stream_user_data(session, stream->id, stream);
+    return 0;
+}
+
+/* The library does not keep the limit of the list of fields that it announces. Trailers of a request are counted with
+ * its head, and forgotten. */
+static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
+                     const uint8_t *value, size_t value_length, uint8_t flags, void *user) {
+    struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
+    (void)flags;
+    (void)user;
+    if (!stream)
+        return 0;
+    const struct serve_limits *limits = http2_limits(stream->http);
+    stream->header_bytes += name_length + value_length + 32;
+    if (stream->header_bytes > (size_t)limits->header_bytes || stream->request.count >= (size_t)limits->headers)
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    if (stream->is_routed)
+        return 0;
+    return kept_add(&stream->request, name, name_length, value, value_length) ? NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE
+                                                                              : 0;
+}
+
+/* The head from what was kept: pseudo-fields apart, the authority as "host". */
+static int head_make(struct http2_stream *stream) {
+    struct exchange_head *head = &stream->exchange.head;
+    const struct kept *kept = &stream->request;
+    const char *text = strbuf_text(&kept->text), *path = kept_value(kept, ":path");
+    bool has_authority = kept_value(kept, ":authority") != NULL;
+    stream->fields = calloc(kept->count + 1, sizeof *stream->fields);
+    stream->path = path ? strdup(path) : NULL;
+    if (!stream->fields || !stream->path)
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    for (size_t i = 0; i < kept->count; i++) {
+        const struct span *span = &kept->spans[i];
+        struct field field = {text + span->name, text + span->value, span->name_length, span->value_length};
+        if (!strcmp(field.name, ":authority"))
+            field.name = "host", field.name_length = 4;
+        else if (*field.name == ':' || (has_authority && !strcmp(field.name, "host")))
+            continue;
+        stream->fields[head->field_count++] = field;
+    }
+    char *query = strchr(stream->path, '?');
+    if (query)
+        *query++ = 0;
+    head->method = kept_value(kept, ":method");
+    head->path = stream->path;
+    head->query = query ? query : "";
+    head->fields = stream->fields;
+    return head->method ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+}
+
+static int stream_route(struct http2_stream *stream, bool is_whole) {
+    const struct connection *connection = stream->http->connection;
+    const struct transport_options *options = &connection->transport->options;
+    stream->exchange = (struct exchange){
+        .head = {.listener = connection->kind,
+                 .is_http2 = true,
+                 .is_tls = connection->tls != NULL,
+                 .peer = connection->peer},
+        .transport = &answers,
+        .server = options->server,
+        .client_name = "",
+        .start = clock_seconds(),
+    };
+    if (head_make(stream))
+        return nghttp2_submit_rst_stream(stream->http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_INTERNAL_ERROR);
+    stream->is_routed = true;
+    stream->is_whole = is_whole;
+    options->route(options->server, &stream->exchange);
+    return 0;
+}
+
+static void request_end(struct http2_stream *stream) {
+    const struct exchange_handler *handler = stream->exchange.handler;
+    stream->is_whole = true;
+    if (is_writable(stream) && handler && handler->on_end)
+        handler->on_end(&stream->exchange);
+}
+
+int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame) {
+    struct http2_stream *stream = nghttp2_session_get_stream_user_data(http->session, frame->hd.stream_id);
+    bool is_end = frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
+    int result = 0;
+    if (frame->hd.type == NGHTTP2_HEADERS)
+        http->head_since = 0;
+    if (!stream)
+        return 0;
+    if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST)
+        result = stream_route(stream, is_end);
+    if (!result && is_end && stream->is_routed)
+        request_end(stream);
+    return result;
+}
+
+/* JSON: an answer that is out before its request is whole has the rest thrown away, as clients that are reset lose the
+ * answer. */
+static void discard(struct http2_stream *stream, size_t length) {
+    stream->body_bytes += length;
+    if (stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes && !stream->is_reset) {
+        stream->is_reset = true;
+        nghttp2_submit_rst_stream(stream->http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
+    }
+}
+
+static void body_refuse(struct http2_stream *stream) {
+    struct strbuf body = STRBUF_INIT;
+    struct error error;
+    if (stream->is_begun) {
+        abort_stream(stream, NGHTTP2_CANCEL);
+        return;
+    }
+    error_set(&error, ERROR_BODY_SIZE, NULL, "the body is too large");
+    error_add_json(&error, &body);
+    exchange_answer(&stream->exchange, 413, "application/json", strbuf_text(&body), body.length);
+    strbuf_free(&body);
+    stream->body_bytes = 0; /* so much again is thrown away */
+}
+
+static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *bytes, size_t length,
+                         void *user) {
+    struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
+    (void)flags;
+    (void)user;
+    if (nghttp2_session_consume(session, id, length) == NGHTTP2_ERR_NOMEM)
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    if (!stream)
+        return 0;
+    const struct exchange_handler *handler = stream->exchange.handler;
+    stream->body.bytes += length;
+    if (!is_writable(stream)) {
+        discard(stream, length);
+        return 0;
+    }
+    stream->body_bytes += length;
+    if (handler && handler->on_body)
+        handler->on_body(&stream->exchange, bytes, length);
+    if (!stream->exchange.resets_early && is_writable(stream) &&
+        stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes)
+        body_refuse(stream);
+    return 0;
+}
+
+/* The answer's last frame is out. Where the request is not whole, gRPC stops it with RST_STREAM(NO_ERROR); submitted
+ * any earlier, that would take the answer back. */
+int http2_stream_sent(struct http2 *http, const nghttp2_frame *frame) {
+    struct http2_stream *stream = nghttp2_session_get_stream_user_data(http->session, frame->hd.stream_id);
+    if (!stream || !(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
+        return 0;
+    if (!stream->is_whole && stream->exchange.resets_early && !stream->is_reset) {
+        stream->is_reset = true;
+        if (nghttp2_submit_rst_stream(http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR))
+            return NGHTTP2_ERR_CALLBACK_FAILURE;
+    } else if (!stream->is_whole) {
+        stream->discarding = clock_seconds();
+    }
+    stream_close(stream, true);
+    return 0;
+}
+
+static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t error, void *user) {
+    struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
+    (void)error;
+    (void)user;
+    if (!stream)
+        return 0;
+    nghttp2_session_set_stream_user_data(session, id, NULL);
+    stream_close(stream, false);
+    stream_free(stream);
+    return 0;
+}
+
+void http2_stream_callbacks(nghttp2_session_callbacks *callbacks) {
+    nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data_chunk);
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
+}
+
+void http2_streams_tell(struct http2 *http) {
+    if (!http->needs_telling)
+        return;
+    http->needs_telling = false;
+    struct http2_stream *stream;
+    TAILQ_FOREACH(stream, &http->streams, all) {
+        size_t half = (size_t)http2_limits(http)->stream_output_bytes / 2;
+        if (!stream->was_over || evbuffer_get_length(stream->out) > half)
+            continue;
+        stream->was_over = false;
+        if (is_writable(stream) && stream->exchange.handler && stream->exchange.handler->on_room)
+            stream->exchange.handler->on_room(&stream->exchange);
+    }
+}
+
+/* Who does not read its answer loses it; who does not send its body, or never ends, too. */
+void http2_streams_tick(struct http2 *http, double now) {
+    const struct serve_limits *limits = http2_limits(http);
+    struct http2_stream *stream;
+    TAILQ_FOREACH(stream, &http->streams, all) {
+        size_t waiting = evbuffer_get_length(stream->out);
+        bool wants_body = stream->is_routed && !stream->is_whole && !stream->exchange.resets_early;
+        if (!pace_holds(&stream->writing, now, limits->write_timeout, waiting) ||
+            !pace_holds(&stream->body, now, limits->header_timeout, wants_body && !stream->discarding)) {
+            evbuffer_drain(stream->out, waiting);
+            abort_stream(stream, NGHTTP2_CANCEL);
+        } else if (stream->discarding > 0 && !stream->is_reset && now - stream->discarding > limits->header_timeout) {
+            stream->is_reset = true;
+            nghttp2_submit_rst_stream(http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
+            connection_schedule(http->connection);
+        }
+    }
+}

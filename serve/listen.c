@@ -1,0 +1,351 @@
+/* The transport as a whole: its life, its addresses, and who is accepted on them. connection.c goes on from there. */
+#include "connection-internal.h"
+
+#include "base/base.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BACKLOG = 1024, ACCEPTS_PER_TURN = 64, TICK_MICROSECONDS = 250000, PAUSE_MICROSECONDS = 100000 };
+
+/* For who cannot be served: sent as it is, whatever protocol was meant, and read by no one but HTTP/1.1. */
+static const char full[] = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+                           "content-length: 109\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
+                           "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,"
+                           "\"code\":\"too_many_connections\"}}";
+
+const char *transport_date(struct transport *transport) {
+    time_t now = time(NULL);
+    struct tm parts;
+    if (now != transport->date_second && gmtime_r(&now, &parts)) {
+        static const char days[] = "SunMonTueWedThuFriSat", months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+        transport->date_second = now;
+        snprintf(transport->date, sizeof transport->date, "%.3s, %02d %.3s %d %02d:%02d:%02d GMT",
+                 days + 3 * parts.tm_wday, parts.tm_mday, months + 3 * parts.tm_mon, parts.tm_year + 1900,
+                 parts.tm_hour, parts.tm_min, parts.tm_sec);
+    }
+    return transport->date;
+}
+
+/* Connections that are scheduled while this runs come again behind the events that wait by now. */
+static void on_flush(evutil_socket_t fd, short what, void *context) {
+    struct transport *transport = context;
+    struct connection_list list = TAILQ_HEAD_INITIALIZER(list);
+    (void)fd;
+    (void)what;
+    TAILQ_CONCAT(&list, &transport->scheduled, scheduled);
+    while (!TAILQ_EMPTY(&list)) {
+        struct connection *connection = TAILQ_FIRST(&list);
+        TAILQ_REMOVE(&list, connection, scheduled);
+        connection->is_scheduled = false;
+        connection_flush(connection);
+        if (connection->stage == CONNECTION_DEAD)
+            connection_free(connection);
+    }
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *context) {
+    struct transport *transport = context;
+    struct connection *connection;
+    double now = clock_seconds();
+    (void)fd;
+    (void)what;
+    TAILQ_FOREACH(connection, &transport->connections, all)
+    connection_tick(connection, now);
+}
+
+int transport_open(const struct transport_options *options, struct transport **made) {
+    struct transport *transport = calloc(1, sizeof *transport);
+    const struct timeval period = {.tv_usec = TICK_MICROSECONDS};
+    int status = 0;
+    if (!transport)
+        return status_fail(STATUS_MEMORY, "the transport: out of memory");
+    transport->options = *options;
+    TAILQ_INIT(&transport->connections);
+    TAILQ_INIT(&transport->scheduled);
+    for (int kind = 0; kind < LISTENER_COUNT; kind++)
+        transport->listeners[kind] = (struct listener){.transport = transport, .kind = kind, .fd = -1};
+    /* A client that has left shows as EPIPE. Flags of single writes would not do: OpenSSL has none. */
+    signal(SIGPIPE, SIG_IGN);
+    transport->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    transport->flush = event_new(options->base, -1, 0, on_flush, transport);
+    transport->tick = event_new(options->base, -1, EV_PERSIST, on_tick, transport);
+    transport->http2 = http2_shared_new(options);
+    if (!transport->flush || !transport->tick || !transport->http2 || event_add(transport->tick, &period))
+        status = status_fail(STATUS_MEMORY, "the transport: out of memory");
+    if (!status && options->tls_cert)
+        status = tls_open(options->tls_cert, options->tls_key, &transport->tls);
+    if (status)
+        transport_close(transport);
+    else
+        *made = transport;
+    return status;
+}
+
+/* The address of a peer or of our own, as text. */
+static void address_text(const struct sockaddr_storage *address, bool has_port, char *text, size_t bytes) {
+    char host[INET6_ADDRSTRLEN] = "";
+    const struct sockaddr_in *four = (const struct sockaddr_in *)address;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
+    if (address->ss_family == AF_INET) {
+        inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
+        snprintf(text, bytes, has_port ? "%s:%d" : "%s", host, ntohs(four->sin_port));
+    } else if (address->ss_family == AF_INET6) {
+        inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
+        snprintf(text, bytes, has_port ? "[%s]:%d" : "%s", host, ntohs(six->sin6_port));
+    } else {
+        snprintf(text, bytes, "unix");
+    }
+}
+
+static void listener_close(struct listener *listener) {
+    if (listener->acceptable)
+        event_free(listener->acceptable);
+    if (listener->resume)
+        event_free(listener->resume);
+    listener->acceptable = listener->resume = NULL;
+    if (listener->fd >= 0)
+        close(listener->fd);
+    if (listener->path)
+        unlink(listener->path);
+    free(listener->path);
+    listener->path = NULL;
+    listener->fd = -1;
+}
+
+/* There is no descriptor for another connection: the reserve is given up for as long as it takes to say so. */
+static void answer_from_reserve(struct listener *listener) {
+    struct transport *transport = listener->transport;
+    const struct timeval pause = {.tv_usec = PAUSE_MICROSECONDS};
+    if (transport->reserve >= 0) {
+        close(transport->reserve);
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            if (!listener->is_tls && send(fd, full, sizeof full - 1, MSG_NOSIGNAL) > 0)
+                shutdown(fd, SHUT_WR);
+            close(fd);
+        }
+        transport->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+    event_del(listener->acceptable);
+    evtimer_add(listener->resume, &pause);
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *context) {
+    struct listener *listener = context;
+    (void)fd;
+    (void)what;
+    if (listener->transport->reserve < 0)
+        listener->transport->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    event_add(listener->acceptable, NULL);
+}
+
+static void on_acceptable(evutil_socket_t fd, short what, void *context) {
+    struct listener *listener = context;
+    struct sockaddr_storage address;
+    char peer[64];
+    (void)what;
+    for (int accepts = 0; accepts < ACCEPTS_PER_TURN; accepts++) {
+        socklen_t length = sizeof address;
+        int client = accept4(fd, (struct sockaddr *)&address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (client < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+            answer_from_reserve(listener);
+        if (client < 0 && errno == ECONNABORTED)
+            continue;
+        if (client < 0)
+            return;
+        if (listener->count >= listener->transport->options.limits.connections) {
+            if (!listener->is_tls && send(client, full, sizeof full - 1, MSG_NOSIGNAL) > 0)
+                shutdown(client, SHUT_WR);
+            close(client);
+            continue;
+        }
+        address_text(&address, false, peer, sizeof peer);
+        if (connection_open(listener, client, peer))
+            log_warning("%s", status_text());
+    }
+}
+
+static int bind_fd(struct listener *listener, const struct sockaddr *address, socklen_t length, const char *where) {
+    int on = 1, fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return status_fail_errno("%s: cannot make a socket", where);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, address, length)) {
+        int status = status_fail_errno("%s: cannot bind", where);
+        close(fd);
+        return status;
+    }
+    listener->fd = fd;
+    return 0;
+}
+
+/* A socket that nobody listens on is what a server left that was killed; anything else is somebody's. */
+static int path_is_free(const char *path, const struct sockaddr_un *address) {
+    struct stat facts;
+    if (lstat(path, &facts))
+        return errno == ENOENT ? 0 : status_fail_errno("%s: cannot be looked at", path);
+    if (!S_ISSOCK(facts.st_mode))
+        return status_fail(STATUS_USAGE, "%s: there is something that is no socket", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return status_fail_errno("%s: cannot make a socket", path);
+    int result = connect(fd, (const struct sockaddr *)address, sizeof *address);
+    int error = errno;
+    close(fd);
+    if (!result || error != ECONNREFUSED)
+        return status_fail(STATUS_USAGE, "%s: another server listens there", path);
+    return unlink(path) ? status_fail_errno("%s: cannot remove the socket of a server that has ended", path) : 0;
+}
+
+static int bind_unix(struct listener *listener, const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (!*path || strlen(path) >= sizeof address.sun_path)
+        return status_fail(STATUS_USAGE, "unix:%s: a path has 1 to %zu bytes", path, sizeof address.sun_path - 1);
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    int status = path_is_free(path, &address);
+    if (!status && !(listener->path = strdup(path)))
+        status = status_fail(STATUS_MEMORY, "%s: out of memory", path);
+    if (!status)
+        status = bind_fd(listener, (struct sockaddr *)&address, sizeof address, path);
+    if (!status && chmod(path, 0600))
+        status = status_fail_errno("%s: cannot make it private", path);
+    if (status && listener->fd < 0) { /* nothing of ours stands there */
+        free(listener->path);
+        listener->path = NULL;
+    }
+    return status;
+}
+
+/* "HOST:PORT" or "[V6]:PORT". */
+static int address_split(const char *where, char *host, size_t bytes, const char **port) {
+    const char *colon = strrchr(where, ':');
+    size_t length = colon ? (size_t)(colon - where) : 0;
+    bool is_bracketed = length >= 2 && where[0] == '[' && colon[-1] == ']';
+    char *end;
+    if (is_bracketed) {
+        where++;
+        length -= 2;
+    }
+    if (!length || length >= bytes || (!is_bracketed && memchr(where, ':', length)))
+        return status_fail(STATUS_USAGE, "%s: an address is HOST:PORT, [V6]:PORT or unix:PATH", where);
+    memcpy(host, where, length);
+    host[length] = 0;
+    *port = colon + 1;
+    unsigned long number = strtoul(*port, &end, 10);
+    if (**port < '0' || **port > '9' || *end || number > 65535)
+        return status_fail(STATUS_USAGE, "%s: a port is a number up to 65535", where);
+    return 0;
+}
+
+static int bind_tcp(struct listener *listener, const char *where) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
+    char host[256];
+    const char *port = "";
+    int status = address_split(where, host, sizeof host, &port);
+    if (status)
+        return status;
+    int error = getaddrinfo(host, port, &hints, &found);
+    if (error)
+        return status_fail(STATUS_USAGE, "%s: no such host (%s)", where, gai_strerror(error));
+    for (struct addrinfo *one = found; one; one = one->ai_next) {
+        status = bind_fd(listener, one->ai_addr, one->ai_addrlen, where);
+        if (!status)
+            break;
+    }
+    freeaddrinfo(found);
+    return status;
+}
+
+int transport_bind(struct transport *transport, enum listener_kind kind, const char *where) {
+    struct listener *listener = &transport->listeners[kind];
+    bool is_unix = !strncmp(where, "unix:", 5);
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    char text[80];
+    int status = is_unix ? bind_unix(listener, where + 5) : bind_tcp(listener, where);
+    listener->is_tls = transport->tls && !is_unix;
+    if (!status && getsockname(listener->fd, (struct sockaddr *)&address, &length))
+        status = status_fail_errno("%s: no address", where);
+    if (!status) {
+        address_text(&address, true, text, sizeof text);
+        listener->address = strdup(is_unix ? where : text);
+        listener->acceptable =
+            event_new(transport->options.base, listener->fd, EV_READ | EV_PERSIST, on_acceptable, listener);
+        listener->resume = evtimer_new(transport->options.base, on_resume, listener);
+        if (!listener->address || !listener->acceptable || !listener->resume)
+            status = status_fail(STATUS_MEMORY, "%s: out of memory", where);
+    }
+    if (status)
+        listener_close(listener);
+    return status;
+}
+
+int transport_accept(struct transport *transport) {
+    for (int kind = 0; kind < LISTENER_COUNT; kind++) {
+        struct listener *listener = &transport->listeners[kind];
+        if (listener->fd < 0)
+            continue;
+        if (listen(listener->fd, BACKLOG))
+            return status_fail_errno("%s: cannot listen", listener->address);
+        if (event_add(listener->acceptable, NULL))
+            return status_fail(STATUS_MEMORY, "%s: out of memory", listener->address);
+    }
+    return 0;
+}
+
+const char *transport_address(const struct transport *transport, enum listener_kind kind) {
+    return transport->listeners[kind].address;
+}
+
+int transport_reload(struct transport *transport) {
+    return transport->tls ? tls_reload(transport->tls) : 0;
+}
+
+void transport_drain(struct transport *transport) {
+    struct connection *connection;
+    transport->is_draining = true;
+    listener_close(&transport->listeners[LISTENER_DATA]);
+    TAILQ_FOREACH(connection, &transport->connections, all) {
+        if (connection->kind != LISTENER_DATA || connection->is_draining)
+            continue;
+        connection->is_draining = true;
+        if (connection->stage == CONNECTION_OPEN)
+            connection->protocol->drain(connection);
+        else if (connection->stage < CONNECTION_OPEN && !connection->matched)
+            connection_kill(connection);
+    }
+}
+
+int64_t transport_connections(const struct transport *transport, enum listener_kind kind) {
+    return transport->listeners[kind].count;
+}
+
+void transport_close(struct transport *transport) {
+    if (!transport)
+        return;
+    for (int kind = 0; kind < LISTENER_COUNT; kind++) {
+        listener_close(&transport->listeners[kind]);
+        free(transport->listeners[kind].address);
+    }
+    while (!TAILQ_EMPTY(&transport->connections))
+        connection_free(TAILQ_FIRST(&transport->connections));
+    if (transport->flush)
+        event_free(transport->flush);
+    if (transport->tick)
+        event_free(transport->tick);
+    http2_shared_free(transport->http2);
+    tls_close(transport->tls);
+    if (transport->reserve >= 0)
+        close(transport->reserve);
+    free(transport);
+}
