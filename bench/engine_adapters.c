@@ -322,12 +322,23 @@ static int plan_swaps(const struct engine_bench *bench, int64_t tokens, struct s
     return swaps->seconds ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
+/* By the files that the name has. */
+static int begin_replacement(struct bank *bank, const char *name) {
+    struct adapter_view view;
+    struct adapter_files files;
+    adapters_find(bank->adapters, name, &view);
+    int status = adapter_files_read(view.directory, &files);
+    if (!status)
+        status = adapters_begin(bank->adapters, name, &files, ADAPTER_REPLACE, 0);
+    adapter_files_free(&files);
+    return status;
+}
+
 /* Goes on with a replacement, or begins the next one. */
 static int go_on(struct bank *bank, const char *name, struct swaps *swaps) {
     bool is_done = false;
     double start = clock_seconds();
-    int status = swaps->is_under_way ? adapters_continue(bank->adapters, &is_done)
-                                     : adapters_begin(bank->adapters, name, NULL, 0);
+    int status = swaps->is_under_way ? adapters_continue(bank->adapters, &is_done) : begin_replacement(bank, name);
     swaps->seconds[swaps->parts++] = clock_seconds() - start;
     swaps->is_under_way = !is_done;
     swaps->count += is_done;

@@ -8,10 +8,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { FRAME_NAME = 56, FRAME = FRAME_NAME + 8 };
@@ -121,19 +123,47 @@ int peft_bytes_digest(const struct peft_bytes *bytes, char digest[PEFT_SHA256_BY
 
 /* ---- reading ---- */
 
+/* Where a directory stands: beneath a root no link is followed, on the way to it or in it. */
+struct place {
+    const char *root, *path; /* root NULL: the path is any */
+    const char *shown;       /* in messages */
+};
+
+static int open_beneath(int at, const char *path, int flags) {
+    struct open_how how = {.flags = (uint64_t)(flags | O_CLOEXEC),
+                           .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+    return (int)syscall(SYS_openat2, at, path, &how, sizeof how);
+}
+
+static int open_folder(const struct place *place) {
+    int flags = O_RDONLY | O_DIRECTORY;
+    if (!place->root)
+        return open(place->path, flags | O_CLOEXEC);
+    int root = open(place->root, flags | O_CLOEXEC);
+    if (root < 0)
+        return root;
+    int folder = open_beneath(root, place->path, flags), reason = errno;
+    close(root);
+    errno = reason;
+    return folder;
+}
+
 /* A file while it is read; descriptor -1: there is none. */
 struct source {
     char path[PATH_MAX];
     int descriptor;
+    bool is_tried;
     struct stat info;
 };
 
-static int open_source(int folder, const char *directory, int kind, struct source *source) {
+static int open_source(int folder, const struct place *place, int kind, struct source *source) {
     const char *name = kinds[kind].name;
-    int status = file_join(source->path, sizeof source->path, directory, name);
+    int status = file_join(source->path, sizeof source->path, place->shown, name);
     if (status)
         return status;
-    source->descriptor = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    source->is_tried = true;
+    source->descriptor = place->root ? open_beneath(folder, name, O_RDONLY | O_NONBLOCK)
+                                     : openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (source->descriptor < 0)
         return errno == ENOENT ? STATUS_OK : status_fail_errno("cannot open %s", source->path);
     if (fstat(source->descriptor, &source->info))
@@ -146,18 +176,20 @@ static int open_source(int folder, const char *directory, int kind, struct sourc
     return STATUS_OK;
 }
 
-static int open_sources(const char *directory, struct source sources[KINDS]) {
-    int status = STATUS_OK, folder = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+static int open_sources(const struct place *place, struct source sources[KINDS]) {
+    int status = STATUS_OK, folder = open_folder(place);
     if (folder < 0) {
-        status = errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO;
-        status_fail_errno("cannot open the directory %s", directory);
+        status = errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND
+                 : errno == ELOOP || errno == EXDEV  ? STATUS_INVALID
+                                                     : STATUS_IO;
+        status_fail_errno("cannot open the directory %s", place->shown);
         return status;
     }
     bool has_tensors = false;
     for (int k = 0; k < KINDS && !status; k++) {
         if (kinds[k].has_tensors && has_tensors)
             continue;
-        status = open_source(folder, directory, k, &sources[k]);
+        status = open_source(folder, place, k, &sources[k]);
         has_tensors = has_tensors || (kinds[k].has_tensors && sources[k].descriptor >= 0);
     }
     close(folder);
@@ -229,23 +261,28 @@ static bool is_same_time(struct timespec a, struct timespec b) {
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
-/* Whether the paths lead to what was read, and that is as it was. */
-static bool is_unchanged(const struct source sources[KINDS]) {
-    for (int k = 0; k < KINDS; k++) {
-        const struct stat *before = &sources[k].info;
-        struct stat now;
-        bool is_there = *sources[k].path && !stat(sources[k].path, &now);
-        if (is_there != (sources[k].descriptor >= 0))
-            return false;
-        if (is_there &&
-            (now.st_dev != before->st_dev || now.st_ino != before->st_ino || now.st_size != before->st_size ||
-             !is_same_time(now.st_mtim, before->st_mtim) || !is_same_time(now.st_ctim, before->st_ctim)))
-            return false;
-    }
-    return true;
+static bool is_same_file(const struct stat *before, int folder, const char *name) {
+    struct stat now;
+    return !fstatat(folder, name, &now, 0) && now.st_dev == before->st_dev && now.st_ino == before->st_ino &&
+           now.st_size == before->st_size && is_same_time(now.st_mtim, before->st_mtim) &&
+           is_same_time(now.st_ctim, before->st_ctim);
 }
 
-static int read_once(const char *directory, size_t limit, struct peft_bytes *bytes, bool *is_whole) {
+/* Whether the place leads to what was read, and that is as it was. */
+static bool is_unchanged(const struct place *place, const struct source sources[KINDS]) {
+    int folder = open_folder(place);
+    bool is_same = folder >= 0;
+    for (int k = 0; k < KINDS && is_same; k++) {
+        bool is_there = sources[k].is_tried && !faccessat(folder, kinds[k].name, F_OK, 0);
+        is_same = is_there == (sources[k].descriptor >= 0) &&
+                  (!is_there || is_same_file(&sources[k].info, folder, kinds[k].name));
+    }
+    if (folder >= 0)
+        close(folder);
+    return is_same;
+}
+
+static int read_once(const struct place *place, size_t limit, struct peft_bytes *bytes, bool *is_whole) {
     struct source *sources = calloc(KINDS, sizeof *sources);
     size_t total;
     if (!sources)
@@ -253,12 +290,12 @@ static int read_once(const char *directory, size_t limit, struct peft_bytes *byt
     for (int k = 0; k < KINDS; k++)
         sources[k].descriptor = -1;
     *is_whole = true;
-    int status = open_sources(directory, sources);
+    int status = open_sources(place, sources);
     if (!status)
-        status = check_sources(directory, sources, limit, &total);
+        status = check_sources(place->shown, sources, limit, &total);
     if (!status)
         status = read_sources(sources, total, bytes, is_whole);
-    *is_whole = *is_whole && (status || is_unchanged(sources));
+    *is_whole = *is_whole && (status || is_unchanged(place, sources));
     for (int k = 0; k < KINDS; k++)
         if (sources[k].descriptor >= 0)
             close(sources[k].descriptor);
@@ -266,20 +303,30 @@ static int read_once(const char *directory, size_t limit, struct peft_bytes *byt
     return status;
 }
 
-int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes) {
+static int read_place(const struct place *place, size_t limit, struct peft_bytes *bytes) {
     enum { TRIES = 3 };
     bool is_whole = false;
     int status = STATUS_OK;
     *bytes = (struct peft_bytes){0};
     for (int i = 0; i < TRIES && !is_whole && !status; i++) {
         peft_bytes_free(bytes);
-        bytes->directory = strdup(directory);
-        status = bytes->directory ? read_once(directory, limit, bytes, &is_whole)
-                                  : status_fail(STATUS_MEMORY, "out of memory");
+        bytes->directory = strdup(place->shown);
+        status =
+            bytes->directory ? read_once(place, limit, bytes, &is_whole) : status_fail(STATUS_MEMORY, "out of memory");
     }
     if (!status && !is_whole)
-        status = status_fail(STATUS_INVALID, "%s: its files change while they are read", directory);
+        status = status_fail(STATUS_INVALID, "%s: its files change while they are read", place->shown);
     if (status)
         peft_bytes_free(bytes);
     return status;
+}
+
+int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes) {
+    return read_place(&(struct place){.path = directory, .shown = directory}, limit, bytes);
+}
+
+int peft_bytes_read_beneath(const char *root, const char *path, size_t limit, struct peft_bytes *bytes) {
+    char shown[PATH_MAX];
+    int status = file_join(shown, sizeof shown, root, path);
+    return status ? status : read_place(&(struct place){.root = root, .path = path, .shown = shown}, limit, bytes);
 }

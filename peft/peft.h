@@ -121,6 +121,9 @@ enum { PEFT_SHA256_BYTES = 65 };
 /* Reads the directory of one adapter, of at most `limit` bytes together. STATUS_INVALID also where another changes the
  * files meanwhile, more often than they are read again. Directory and data are from malloc. */
 int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes);
+/* The same of the directory `path` below `root`: no link is followed from the root to a file, and nothing above the
+ * root (openat2). STATUS_INVALID where that would be. */
+int peft_bytes_read_beneath(const char *root, const char *path, size_t limit, struct peft_bytes *bytes);
 void peft_bytes_free(struct peft_bytes *bytes);
 /* SHA-256 of the block, in hexadecimal digits: of the name (56 bytes, zeros behind it), the length (8 bytes,
  * little-endian) and the contents of adapter_config.json, the tensors' file, cambium_adapter.json and

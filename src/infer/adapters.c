@@ -26,8 +26,8 @@ struct named {
 /* A generation that is being loaded beside steps. */
 struct job {
     struct named *named; /* NULL: none */
-    char *directory, digest[PEFT_SHA256_BYTES];
-    struct peft_bytes bytes;
+    struct adapter_files files;
+    enum adapter_change change;
     bool is_under_way; /* in the engine */
     bool is_done;      /* then its status, and why: */
     int status;
@@ -59,8 +59,7 @@ static void free_named(struct named *named) {
 }
 
 static void end_job(struct job *job) {
-    peft_bytes_free(&job->bytes);
-    free(job->directory);
+    adapter_files_free(&job->files);
     *job = (struct job){0};
 }
 
@@ -216,30 +215,34 @@ static int check_digest(const struct named *named, const char *digest) {
                        named->directory, named->name);
 }
 
-/* What the directory has, as a version that is not the name's yet. `digest`: of the files. */
-static int load_version(struct adapters *adapters, const char *directory, const struct version *spared,
-                        struct version *version, char digest[PEFT_SHA256_BYTES], const struct named *expected) {
-    struct peft_bytes bytes;
-    int image = -1, status = peft_bytes_read(directory, ENGINE_ADAPTER_BYTES, &bytes);
-    if (status)
-        return status;
-    status = peft_bytes_digest(&bytes, digest);
-    if (!status && expected)
-        status = check_digest(expected, digest);
-    if (!status)
-        status = make_image(adapters, &bytes, spared, &image);
-    peft_bytes_free(&bytes);
-    if (status)
-        return status;
+static void set_image(struct adapters *adapters, struct version *version, int image) {
     version->image = image;
     version->bytes = engine_image_bytes(adapters->engine, image);
     version->virtual_tokens = engine_image_stem(adapters->engine, image);
-    return STATUS_OK;
+}
+
+/* What the directory has, as a version that is not the name's yet. `digest`: of the files. */
+static int load_version(struct adapters *adapters, const char *directory, const struct version *spared,
+                        struct version *version, char digest[PEFT_SHA256_BYTES], const struct named *expected) {
+    struct adapter_files files;
+    int image = -1, status = adapter_files_read(directory, &files);
+    *digest = 0;
+    if (status)
+        return status;
+    memcpy(digest, files.digest, sizeof files.digest);
+    if (expected)
+        status = check_digest(expected, digest);
+    if (!status)
+        status = make_image(adapters, &files.bytes, spared, &image);
+    adapter_files_free(&files);
+    if (!status)
+        set_image(adapters, version, image);
+    return status;
 }
 
 /* The name's present version into memory; a first one where there was none. */
 static int make_resident(struct adapters *adapters, struct named *named) {
-    char digest[PEFT_SHA256_BYTES];
+    char digest[PEFT_SHA256_BYTES] = "";
     if (named->version && named->version->image >= 0)
         return STATUS_OK;
     settle(adapters); /* which may give the name another version */
@@ -301,7 +304,7 @@ int adapters_replace(struct adapters *adapters, const char *name, const char *di
         status = check_generation(named, if_generation);
     if (status)
         return status;
-    char digest[PEFT_SHA256_BYTES];
+    char digest[PEFT_SHA256_BYTES] = "";
     char *kept = strdup(directory ? directory : named->directory);
     struct version *version = kept ? add_version(adapters) : NULL;
     status = version ? load_version(adapters, kept, named->version, version, digest, NULL)
@@ -320,7 +323,7 @@ int adapters_replace(struct adapters *adapters, const char *name, const char *di
 static int begin_job(struct adapters *adapters) {
     struct job *job = &adapters->job;
     for (bool is_any = true;;) {
-        int status = engine_image_begin(adapters->engine, &job->bytes);
+        int status = engine_image_begin(adapters->engine, &job->files.bytes);
         job->is_under_way = !status;
         if (status != STATUS_MEMORY)
             return status;
@@ -331,27 +334,37 @@ static int begin_job(struct adapters *adapters) {
     }
 }
 
-/* The image is all ranks', and the name's; or there is none, or it begins again. */
+/* The image is the name's: of its present generation, which had none, or of a new one. */
+static int use_image(struct adapters *adapters, int image) {
+    struct job *job = &adapters->job;
+    struct version *present = job->named->version;
+    if (job->change == ADAPTER_BRING && present) {
+        set_image(adapters, present, image);
+        return STATUS_OK;
+    }
+    struct version *version = add_version(adapters);
+    char *directory = version ? strdup(job->files.bytes.directory) : NULL;
+    if (directory) {
+        set_image(adapters, version, image);
+        return install(adapters, job->named, version, directory, job->files.digest);
+    }
+    if (version)
+        forget_version(adapters, version);
+    int status = engine_image_drop(adapters->engine, image);
+    return status ? status : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* The image is all ranks', and used; or there is none, or it begins again. */
 static int end_image(struct adapters *adapters) {
     struct job *job = &adapters->job;
-    struct version *version = add_version(adapters);
     int image = engine_image_end(adapters->engine), status = STATUS_OK;
     bool is_any = false;
     job->is_under_way = false;
-    if (version && image >= 0) {
-        version->image = image;
-        version->bytes = engine_image_bytes(adapters->engine, image);
-        version->virtual_tokens = engine_image_stem(adapters->engine, image);
-        char *directory = job->directory;
-        job->directory = NULL;
+    if (image >= 0) {
         job->is_done = true;
-        return install(adapters, job->named, version, directory, job->digest);
+        return use_image(adapters, image);
     }
     snprintf(job->reason, sizeof job->reason, "%s", status_text());
-    if (version)
-        forget_version(adapters, version);
-    if (image >= 0) /* there was no memory to note it in */
-        return engine_image_drop(adapters->engine, image);
     if (image == STATUS_MEMORY || image == STATUS_PEER)
         status = evict(adapters, job->named->version, &is_any);
     if (!status && is_any)
@@ -359,7 +372,8 @@ static int end_image(struct adapters *adapters) {
     return status ? status : status_fail(image, "%s", job->reason);
 }
 
-int adapters_begin(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation) {
+int adapters_begin(struct adapters *adapters, const char *name, struct adapter_files *files, enum adapter_change change,
+                   uint64_t if_generation) {
     struct job *job = &adapters->job;
     struct named *named;
     int status = find_known(adapters, name, &named);
@@ -367,19 +381,31 @@ int adapters_begin(struct adapters *adapters, const char *name, const char *dire
         status = status_fail(STATUS_INVALID, "adapter %s is being loaded", job->named->name);
     if (!status)
         status = check_generation(named, if_generation);
+    if (!status && change == ADAPTER_BRING)
+        status = check_digest(named, files->digest);
     if (status)
         return status;
-    job->directory = strdup(directory ? directory : named->directory);
-    status = job->directory ? peft_bytes_read(job->directory, ENGINE_ADAPTER_BYTES, &job->bytes)
-                            : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = peft_bytes_digest(&job->bytes, job->digest);
-    job->named = named;
-    if (!status)
-        status = begin_job(adapters);
+    *job = (struct job){.named = named, .files = *files, .change = change};
+    job->is_done = change == ADAPTER_BRING && named->version && named->version->image >= 0;
+    status = job->is_done ? STATUS_OK : begin_job(adapters);
     if (status)
-        end_job(job);
+        *job = (struct job){0};
+    else
+        *files = (struct adapter_files){0};
     return status;
+}
+
+bool adapters_are_busy(const struct adapters *adapters) {
+    return adapters->job.named != NULL;
+}
+
+int adapters_absent(const struct adapters *adapters, const char *const *names, int count) {
+    for (int i = 0; i < count; i++) {
+        const struct named *named = find(adapters, names[i]);
+        if (named && !(named->version && named->version->image >= 0))
+            return i;
+    }
+    return -1;
 }
 
 static void go_on(struct adapters *adapters, double seconds) {

@@ -35,10 +35,32 @@ int adapters_load(struct adapters *adapters, const char *name, bool is_pinned);
 /* The name stands for what is in `directory` now (NULL: its own again), as a new generation. Where that cannot be
  * loaded, beside the old one, nothing has changed. `if_generation` other than 0: only if that is the present one. */
 int adapters_replace(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation);
-/* The same beside steps, one adapter at a time (a name that was never loaded is so for the first time): begun, then
- * gone on with after each step, for an eighth of its time, until *is_done, when the status is that of the whole. */
-int adapters_begin(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation);
+
+/* An adapter's files as they were read, by any thread. */
+struct adapter_files {
+    struct peft_bytes bytes;
+    char digest[PEFT_SHA256_BYTES];
+};
+int adapter_files_read(const char *directory, struct adapter_files *files);
+/* The same of a directory below `root`: no link, and nothing above the root, is followed on the way to a file. */
+int adapter_files_read_beneath(const char *root, const char *path, struct adapter_files *files);
+/* Zeroed files are allowed. */
+void adapter_files_free(struct adapter_files *files);
+
+enum adapter_change {
+    ADAPTER_BRING,  /* the present generation into memory, from the same files; or the first one */
+    ADAPTER_REPLACE /* a new generation */
+};
+/* A name's files to its image beside steps, one adapter at a time: begun, then gone on with after each step, for an
+ * eighth of its time, until *is_done, when the status is that of the whole. The files are taken over with status 0,
+ * else they stay the caller's: STATUS_MEMORY where texts are in the way of an image, and later there may be room. */
+int adapters_begin(struct adapters *adapters, const char *name, struct adapter_files *files, enum adapter_change change,
+                   uint64_t if_generation);
 int adapters_continue(struct adapters *adapters, bool *is_done);
+/* Whether a change is under way. */
+bool adapters_are_busy(const struct adapters *adapters);
+/* The first of these names that is known and not in memory, which adapters_take would load; -1: none. */
+int adapters_absent(const struct adapters *adapters, const char *const *names, int count);
 /* The name is unknown from here on. */
 int adapters_unload(struct adapters *adapters, const char *name);
 

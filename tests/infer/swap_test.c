@@ -144,7 +144,10 @@ static void begin_replacing(struct show *show, int name) {
     if (show->replacing >= 0)
         return;
     mixed_directory(contents[name][1 - present_way(show, name)], path);
-    int status = adapters_begin(show->adapters, name_of(name), path, 0);
+    struct adapter_files files;
+    test_ok(adapter_files_read(path, &files));
+    int status = adapters_begin(show->adapters, name_of(name), &files, ADAPTER_REPLACE, 0);
+    adapter_files_free(&files);
     show->replacing = status ? -1 : name;
     show->swaps->refused += status != STATUS_OK;
     assert_true(!status || status == STATUS_MEMORY);

@@ -1,0 +1,25 @@
+/* Reading an adapter's files, which is the same whoever wants them and needs no engine. */
+#include "adapters.h"
+
+static int digest(int status, struct adapter_files *files) {
+    if (!status)
+        status = peft_bytes_digest(&files->bytes, files->digest);
+    if (status)
+        adapter_files_free(files);
+    return status;
+}
+
+int adapter_files_read(const char *directory, struct adapter_files *files) {
+    *files = (struct adapter_files){0};
+    return digest(peft_bytes_read(directory, ENGINE_ADAPTER_BYTES, &files->bytes), files);
+}
+
+int adapter_files_read_beneath(const char *root, const char *path, struct adapter_files *files) {
+    *files = (struct adapter_files){0};
+    return digest(peft_bytes_read_beneath(root, path, ENGINE_ADAPTER_BYTES, &files->bytes), files);
+}
+
+void adapter_files_free(struct adapter_files *files) {
+    peft_bytes_free(&files->bytes);
+    *files = (struct adapter_files){0};
+}
