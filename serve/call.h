@@ -37,8 +37,8 @@ struct call_token {
     float logprob;
     int64_t first_top, top_count; /* of news->tops */
 };
-/* What was added to one text; prompts' tokens, where prompt_logprobs are asked for, come as choice -1, before the first
- * token of choice 0 and whole. A token travels with the text that completes it: its last byte, where no stop string can
+/* What was added to one text. Prompts' tokens, where prompt_logprobs are asked for, come in order as choice -1, before
+ * the first token of choice 0. A token travels with the text that completes it: its last byte, where no stop string can
  * begin in it any more. */
 struct call_piece {
     int64_t prompt, choice;
@@ -55,19 +55,31 @@ struct call_end {
     struct call_token token;
 };
 
+struct call_start {
+    int64_t prompt, cached; /* cached: of its tokens */
+    double time;
+};
+struct call_draw { /* a token was drawn, whether or not it can be told yet */
+    int64_t prompt, choice;
+    double time; /* seconds of the monotonic clock */
+};
+
 struct call_news {
-    bool is_accepted; /* names, lengths and room are right: an answer can begin; `call` has generations and seed */
-    int64_t *started, started_count; /* prompts that were taken up: call->cached is known of them */
+    bool is_accepted; /* names, lengths and room are right: an answer can begin; generations of the call are set */
+    uint64_t generations[ASK_MAX_ADAPTERS];
+    struct call_start *starts; /* [start_count] prompts that were taken up; call->cached has them, too */
+    int64_t start_count, start_capacity;
+    struct call_draw *draws; /* [draw_count] */
+    int64_t draw_count, draw_capacity;
     struct strbuf text;
-    struct call_piece *pieces;
+    struct call_piece *pieces; /* [piece_count] */
     int64_t piece_count, piece_capacity;
-    struct call_token *tokens;
+    struct call_token *tokens; /* [token_count] */
     int64_t token_count, token_capacity;
-    struct call_top *tops;
+    struct call_top *tops; /* [top_count] */
     int64_t top_count, top_capacity;
-    struct call_end *ends;
+    struct call_end *ends; /* [end_count]; the tops of their tokens are of `tops` */
     int64_t end_count, end_capacity;
-    double time; /* of the step, seconds of the monotonic clock */
     bool is_done;
     struct error error; /* with is_done; ERROR_NONE: all is well */
 };

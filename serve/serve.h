@@ -24,7 +24,7 @@ struct serve_name {
 };
 
 struct serve_options {
-    const char *const *model_names; /* [model_name_count] the first is what answers report; none: the directory's */
+    const char *const *model_names; /* [model_name_count] at least one; the first is what answers report */
     size_t model_name_count;
     const struct serve_name *adapters; /* [adapter_count] */
     size_t adapter_count;
@@ -33,7 +33,7 @@ struct serve_options {
     const char *api_key_file, *control_key_file, *tls_cert, *tls_key;
     const char *const *cors_origins; /* [cors_origin_count] */
     size_t cors_origin_count;
-    bool has_metrics_on_data;
+    bool has_metrics_on_data, has_prefix_cache;
     enum chat_template chat_template;
     int64_t max_model_len; /* 0: the model's positions */
     int64_t max_queued_requests, max_queued_tokens;

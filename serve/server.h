@@ -39,6 +39,8 @@ struct server {
 
 /* Whether it serves: a step or an idle beat not long ago, all ranks there, not draining. */
 bool server_is_ready(const struct server *server);
+/* Takes over what the engine's thread has counted: before the metrics are read. */
+void server_count(struct server *server);
 /* Stops taking requests; what runs ends within `timeout` seconds (negative: the option's). Again: at once. */
 void server_drain(struct server *server, double timeout);
 

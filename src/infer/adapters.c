@@ -270,6 +270,12 @@ int adapters_load(struct adapters *adapters, const char *name, bool is_pinned) {
     int status = find_known(adapters, name, &named);
     if (!status)
         status = make_resident(adapters, named);
+    return status ? status : adapters_pin(adapters, name, is_pinned);
+}
+
+int adapters_pin(struct adapters *adapters, const char *name, bool is_pinned) {
+    struct named *named;
+    int status = find_known(adapters, name, &named);
     if (!status)
         named->is_pinned = is_pinned;
     return status;

@@ -57,6 +57,8 @@ enum adapter_change {
 int adapters_begin(struct adapters *adapters, const char *name, struct adapter_files *files, enum adapter_change change,
                    uint64_t if_generation);
 int adapters_continue(struct adapters *adapters, bool *is_done);
+/* Whether it stays when memory runs out. STATUS_NOT_FOUND. */
+int adapters_pin(struct adapters *adapters, const char *name, bool is_pinned);
 /* Whether a change is under way. */
 bool adapters_are_busy(const struct adapters *adapters);
 /* The first of these names that is known and not in memory, which adapters_take would load; -1: none. */

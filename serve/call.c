@@ -1,0 +1,385 @@
+/* A call on the loop's side: checked, tokenized, given to the driver; its news handed to whoever made it. */
+#include "call.h"
+
+#include "call_own.h"
+#include "registry.h"
+#include "server-internal.h"
+#include "text_job.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- making and freeing ---- */
+
+static struct call_news *new_news(void) {
+    return calloc(1, sizeof(struct call_news));
+}
+
+static void free_call(struct call *call) {
+    struct call_own *own = call->own;
+    struct call_own **first = &call->server->own->first_call;
+    if (own->previous)
+        own->previous->next = own->next;
+    else if (*first == own)
+        *first = own->next;
+    if (own->next)
+        own->next->previous = own->previous;
+    ask_ends_close(&own->ends);
+    news_free(own->making);
+    news_free(own->published);
+    news_free(own->reading);
+    call_count_close(own);
+    free(own);
+    for (int64_t i = 0; i < call->prompt_count; i++)
+        token_buffer_free(&call->prompts[i].ids);
+    ask_free(&call->ask);
+    free(call->prompts);
+    free(call->cached);
+    free(call);
+}
+
+static void link_call(struct call_own *own, struct server *server) {
+    own->next = server->own->first_call;
+    if (own->next)
+        own->next->previous = own;
+    server->own->first_call = own;
+}
+
+struct call *call_new(struct server *server, int64_t prompt_count) {
+    struct call *call = calloc(1, sizeof *call);
+    struct call_own *own = calloc(1, sizeof *own);
+    if (!call || !own) {
+        free(call);
+        free(own);
+        return NULL;
+    }
+    *call = (struct call){.server = server, .own = own, .prompt_count = prompt_count, .client_weight = 1};
+    *own = (struct call_own){.call = call, .driver = server->driver, .slot = -1};
+    ask_begin(&call->ask);
+    link_call(own, server);
+    call->prompts = calloc((size_t)prompt_count, sizeof *call->prompts);
+    call->cached = calloc((size_t)prompt_count, sizeof *call->cached);
+    own->making = new_news();
+    own->published = new_news();
+    own->reading = new_news();
+    if (call->prompts && call->cached && own->making && own->published && own->reading)
+        return call;
+    call->prompt_count = call->prompts ? prompt_count : 0;
+    free_call(call);
+    return NULL;
+}
+
+void call_free(struct call *call) {
+    struct call_own *own = call->own;
+    if (!own->is_submitted && !own->texts_left && !own->is_failing) {
+        free_call(call);
+        return;
+    }
+    own->is_abandoned = true;
+    if (own->is_submitted)
+        driver_tell(own->driver, own, CALL_CANCEL);
+}
+
+/* ---- news ---- */
+
+static int64_t texts_of(const struct call *call) {
+    return call->prompt_count * call->ask.choices;
+}
+
+/* The server's books are closed once a call, whoever ends it. */
+static void leave(struct call_own *own, const struct error *error) {
+    if (own->has_left || !own->has_entered)
+        return;
+    own->has_left = true;
+    own->call->server->own->texts -= texts_of(own->call);
+    own->call->server->own->calls--;
+    call_count_done(own, error);
+}
+
+static void hand_over(struct call_own *own, const struct call_news *news) {
+    struct call *call = own->call;
+    if (news->is_accepted)
+        memcpy(call->generations, news->generations, sizeof call->generations);
+    for (int64_t i = 0; i < news->start_count; i++)
+        call->cached[news->starts[i].prompt] = news->starts[i].cached;
+    call_count_news(own, news);
+    if (news->is_done)
+        leave(own, &news->error);
+    if (own->is_abandoned || own->is_failed)
+        return;
+    call->on_news(call, news);
+}
+
+static void take_news(struct loop_note *note) {
+    struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
+    struct call *call = own->call;
+    struct call_news *news = driver_take_news(own->driver, own);
+    bool is_done = news->is_done, is_abandoned = own->is_abandoned;
+    if (is_done)
+        own->is_submitted = false;
+    hand_over(own, news);
+    /* Behind the last news the call is its owner's, who may have freed it in there. */
+    if (!is_done)
+        news_clear(news);
+    else if (is_abandoned)
+        free_call(call);
+}
+
+/* What is wrong before the engine has the call comes as news, too. */
+static void tell_failure(struct loop_note *note) {
+    struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
+    struct call *call = own->call;
+    bool is_abandoned = own->is_abandoned;
+    own->is_failing = false;
+    own->reading->is_done = true;
+    own->reading->error = own->failure;
+    hand_over(own, own->reading);
+    if (is_abandoned)
+        free_call(call);
+}
+
+/* The first failure counts; it is told when no text is under way any more. */
+static void fail(struct call_own *own) {
+    if (own->texts_left || own->is_failing)
+        return;
+    own->is_failing = true;
+    own->note.run = tell_failure;
+    loop_post(own->call->server->own->loop, &own->note);
+}
+
+static void fail_status(struct call_own *own, enum error_case which, const char *param) {
+    if (!own->failure.which)
+        error_of_status(&own->failure, which, param);
+}
+
+/* ---- before the engine has it ---- */
+
+static void give_to_driver(struct call_own *own) {
+    own->is_submitted = true;
+    own->note.run = take_news;
+    driver_tell(own->driver, own, CALL_SUBMIT | (own->is_abandoned || own->cause ? (unsigned)CALL_CANCEL : 0));
+}
+
+static void go_on(struct call_own *own) {
+    const struct call *call = own->call;
+    if (own->texts_left)
+        return;
+    for (int64_t p = 0; p < call->prompt_count && !own->failure.which; p++)
+        if (!call->prompts[p].ids.count)
+            error_set(&own->failure, ERROR_ARGUMENT, call->is_chat ? "messages" : "prompt",
+                      "an empty text, and the tokenizer has no end-of-text to begin with");
+    if (own->failure.which)
+        fail(own);
+    else
+        give_to_driver(own);
+}
+
+struct encoding {
+    struct call_own *own;
+    int64_t prompt;
+};
+
+static void on_encoded(void *context, int status, struct token_buffer *ids) {
+    struct encoding encoding = *(struct encoding *)context;
+    free(context);
+    encoding.own->texts_left--;
+    encoding.own->call->prompts[encoding.prompt].ids = *ids;
+    if (status)
+        fail_status(encoding.own, ERROR_ARGUMENT, encoding.own->call->is_chat ? "messages" : "prompt");
+    go_on(encoding.own);
+}
+
+static int render(struct call_own *own, const struct call_prompt *prompt, struct chat_pieces *pieces) {
+    size_t count = prompt->message_count - prompt->continues;
+    const struct chat_message *last = &prompt->messages[prompt->message_count - 1];
+    bool asks = !prompt->has_no_head || prompt->continues;
+    if (asks && !prompt->continues && last->role == CHAT_ASSISTANT)
+        return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
+    if (prompt->continues && (last->role != CHAT_ASSISTANT || !count))
+        return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could go on");
+    int status = chat_render(own->chat_template, prompt->messages, count, asks, pieces);
+    if (!status && prompt->continues)
+        status = chat_pieces_add(pieces, last->text, last->length, 0);
+    return status;
+}
+
+static int start_encoding(struct call_own *own, int64_t p) {
+    struct call *call = own->call;
+    const struct call_prompt *prompt = &call->prompts[p];
+    struct chat_pieces pieces = {0};
+    struct encoding *encoding = malloc(sizeof *encoding);
+    if (!encoding)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    *encoding = (struct encoding){own, p};
+    int status = prompt->message_count ? render(own, prompt, &pieces) : STATUS_OK;
+    if (!status)
+        status = prompt->message_count
+                     ? text_job_start_chat(call->server, &pieces, on_encoded, encoding)
+                     : text_job_start(call->server, prompt->text, prompt->length, on_encoded, encoding);
+    chat_pieces_free(&pieces);
+    if (status)
+        free(encoding);
+    else
+        own->texts_left++;
+    return status;
+}
+
+static int start_encodings(struct call_own *own) {
+    struct call *call = own->call;
+    int status = STATUS_OK;
+    for (int64_t p = 0; p < call->prompt_count && !status; p++) {
+        if (call->prompts[p].ids.count)
+            continue;
+        if (!call->server->model.tokenizer)
+            status = status_fail(STATUS_INVALID, "a text needs a tokenizer, and the model has none");
+        else
+            status = start_encoding(own, p);
+        if (status)
+            fail_status(own, status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT,
+                        call->is_chat ? "messages" : "prompt");
+    }
+    return status;
+}
+
+/* The first adapter's, else the tokenizer's, else the option's. */
+static int find_template(struct call_own *own) {
+    const struct server *server = own->call->server;
+    struct registry_adapter adapter;
+    for (int64_t i = 0; i < own->call->ask.adapter_count && own->chat_template == CHAT_TEMPLATE_AUTO; i++)
+        if (registry_find(server, own->names[i], &adapter))
+            own->chat_template = adapter.chat_template;
+    if (own->chat_template == CHAT_TEMPLATE_AUTO)
+        own->chat_template = server->model.tokenizers_template;
+    if (own->chat_template == CHAT_TEMPLATE_AUTO)
+        own->chat_template = server->options->chat_template;
+    if (own->chat_template != CHAT_TEMPLATE_AUTO)
+        return STATUS_OK;
+    error_set(&own->failure, ERROR_ARGUMENT, "messages",
+              "messages need a chat template, and neither the adapters nor the tokenizer have one");
+    return STATUS_INVALID;
+}
+
+static int check_adapters(struct call_own *own) {
+    struct ask *ask = &own->call->ask;
+    for (int64_t i = 0; i < ask->adapter_count; i++) {
+        struct registry_adapter adapter;
+        if (!registry_find(own->call->server, ask->adapters[i], &adapter)) {
+            char shown[ADAPTER_NAME_BYTES];
+            snprintf(shown, sizeof shown, "%s", ask->adapters[i]);
+            error_set(&own->failure, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter %s", shown);
+            return STATUS_INVALID;
+        }
+        snprintf(own->names[i], sizeof own->names[i], "%s", ask->adapters[i]);
+    }
+    return STATUS_OK;
+}
+
+static int check_room(struct call_own *own) {
+    const struct call *call = own->call;
+    const struct server *server = call->server;
+    int64_t most = server->options->max_queued_requests, texts = texts_of(call);
+    if (server->has_failed || server->is_draining)
+        error_set(&own->failure, server->has_failed ? ERROR_ENGINE_FAILED : ERROR_DRAINING, NULL,
+                  server->has_failed ? "the engine has failed" : "the server is shutting down");
+    else if (texts > most)
+        error_set(&own->failure, ERROR_ARGUMENT, "n", "%lld texts are asked for: at most %lld are taken at once",
+                  (long long)texts, (long long)most);
+    else if (texts > most - server->own->texts)
+        error_set(&own->failure, ERROR_OVERLOADED, NULL,
+                  "%lld texts wait or run, and %lld more are asked for: at most %lld are taken",
+                  (long long)server->own->texts, (long long)texts, (long long)most);
+    return own->failure.which ? STATUS_INVALID : STATUS_OK;
+}
+
+/* Clients share no pages with each other, nor one client's salts. Without both: what everybody shares. */
+static uint64_t salt_of(const struct call *call) {
+    uint64_t salt = DIGEST_START;
+    if (!call->client && !call->cache_salt_length)
+        return 0;
+    salt = digest_bytes(salt, &call->client, sizeof call->client);
+    salt = digest_bytes(salt, call->cache_salt, call->cache_salt_length);
+    return salt ? salt : 1;
+}
+
+static int prepare(struct call_own *own) {
+    struct call *call = own->call;
+    const struct server_model *model = &call->server->model;
+    const char *field = NULL;
+    int status = check_room(own);
+    if (!status)
+        status = check_adapters(own);
+    if (!status && call->is_chat)
+        status = find_template(own);
+    if (status)
+        return status;
+    status = ask_check(&call->ask, model->vocab, &field);
+    if (!status && call->ask.stop_count && !model->tokenizer) {
+        field = "stop";
+        status = status_fail(STATUS_INVALID, "stop strings need a tokenizer, and the model has none");
+    }
+    if (!status)
+        status = ask_draw_seed(&call->ask);
+    if (!status)
+        status = ask_ends_open(&call->ask, model->tokenizer, model->eos, own->chat_template, model->vocab, &own->ends);
+    if (status)
+        fail_status(own, status == STATUS_INVALID ? ERROR_ARGUMENT : ERROR_INTERNAL, field);
+    return status;
+}
+
+void call_submit(struct call *call) {
+    struct call_own *own = call->own;
+    double now = clock_seconds(), timeout = call->server->options->request_timeout;
+    own->submitted = now;
+    own->salt = salt_of(call);
+    if (timeout > 0 && (call->deadline <= 0 || call->deadline > now + timeout))
+        call->deadline = now + timeout;
+    int status = prepare(own);
+    if (!status) {
+        own->has_entered = true;
+        call->server->own->texts += texts_of(call);
+        call->server->own->calls++;
+        status = call_count_begin(own);
+        if (status)
+            fail_status(own, ERROR_INTERNAL, NULL);
+    }
+    if (!status)
+        status = start_encodings(own);
+    if (status)
+        fail(own);
+    else
+        go_on(own);
+}
+
+void call_pause(struct call *call, bool is_paused) {
+    struct call_own *own = call->own;
+    if (own->is_paused == is_paused)
+        return;
+    own->is_paused = is_paused;
+    if (own->is_submitted)
+        driver_tell(own->driver, own, is_paused ? CALL_PAUSE : CALL_RESUME);
+}
+
+/* ---- all of them ---- */
+
+void call_cancel_all(struct server *server, enum error_case why) {
+    for (struct call_own *own = server->own->first_call; own; own = own->next) {
+        own->cause = why;
+        if (own->is_submitted)
+            driver_tell(own->driver, own, CALL_CANCEL);
+    }
+}
+
+void call_fail_all(struct server *server, const struct error *error) {
+    for (struct call_own *own = server->own->first_call, *next; own; own = next) {
+        struct call_news news = {.is_done = true, .error = *error};
+        next = own->next;
+        if (own->is_failed || own->is_abandoned || !own->has_entered || own->has_left)
+            continue;
+        leave(own, error);
+        own->is_failed = true;
+        own->is_submitted = true; /* so that nothing is freed that the engine may still look at */
+        own->call->on_news(own->call, &news);
+    }
+}

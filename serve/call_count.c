@@ -1,0 +1,118 @@
+/* What is counted of a call: by the metrics, and by the registry for its adapters. Counting that lacks memory does not
+ * hold up a call; it is refused before it begins. */
+#include "call_own.h"
+#include "registry.h"
+#include "server-internal.h"
+
+#include "metrics.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+
+struct call_counts {
+    struct metrics_prompt *prompts; /* [prompt_count] */
+    struct metrics_text *texts;     /* [prompt_count * choices] */
+    bool *has_ended;                /* [prompt_count * choices] */
+    bool is_running;                /* its first text was taken up */
+    bool was_accepted;
+};
+
+static int64_t texts_of(const struct call *call) {
+    return call->prompt_count * call->ask.choices;
+}
+
+static void tell_registry(const struct call_own *own, int64_t running, int64_t waiting) {
+    for (int64_t i = 0; i < own->call->ask.adapter_count; i++)
+        registry_count(own->call->server, own->names[i], running, waiting);
+}
+
+int call_count_begin(struct call_own *own) {
+    const struct call *call = own->call;
+    struct call_counts *counts = own->counts = calloc(1, sizeof *counts);
+    if (counts) {
+        counts->prompts = calloc((size_t)call->prompt_count, sizeof *counts->prompts);
+        counts->texts = calloc((size_t)texts_of(call), sizeof *counts->texts);
+        counts->has_ended = calloc((size_t)texts_of(call), sizeof *counts->has_ended);
+    }
+    tell_registry(own, 0, texts_of(call));
+    if (!counts || !counts->prompts || !counts->texts || !counts->has_ended)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t p = 0; p < call->prompt_count; p++)
+        counts->prompts[p].arrived = own->submitted;
+    return STATUS_OK;
+}
+
+static void count_accepted(struct call_own *own) {
+    own->counts->was_accepted = true;
+    for (int64_t i = 0; i < own->call->ask.adapter_count; i++) {
+        struct registry_adapter adapter;
+        if (registry_find(own->call->server, own->names[i], &adapter))
+            metrics_adapter_request(own->call->server->metrics, own->names[i], adapter.methods);
+    }
+}
+
+static void count_start(struct call_own *own, const struct call_start *start) {
+    const struct call *call = own->call;
+    struct metrics_prompt *prompt = &own->counts->prompts[start->prompt];
+    prompt->tokens = (int64_t)call->prompts[start->prompt].ids.count;
+    prompt->cached = start->cached;
+    prompt->has_looked_in_cache = call->ask.prompt_logprobs < 0;
+    metrics_started(call->server->metrics, prompt, start->time);
+    if (!own->counts->is_running)
+        tell_registry(own, texts_of(call), -texts_of(call));
+    own->counts->is_running = true;
+}
+
+void call_count_news(struct call_own *own, const struct call_news *news) {
+    struct call_counts *counts = own->counts;
+    struct metrics *metrics = own->call->server->metrics;
+    int64_t choices = own->call->ask.choices;
+    if (!counts || own->has_left)
+        return;
+    if (news->is_accepted)
+        count_accepted(own);
+    for (int64_t i = 0; i < news->start_count; i++)
+        count_start(own, &news->starts[i]);
+    for (int64_t i = 0; i < news->draw_count; i++) {
+        const struct call_draw *draw = &news->draws[i];
+        metrics_token(metrics, &counts->prompts[draw->prompt], &counts->texts[draw->prompt * choices + draw->choice],
+                      draw->time);
+    }
+    for (int64_t i = 0; i < news->end_count; i++) {
+        int64_t text = news->ends[i].prompt * choices + news->ends[i].choice;
+        counts->has_ended[text] = true;
+        metrics_ended(metrics, &counts->prompts[news->ends[i].prompt], &counts->texts[text],
+                      news->ends[i].is_stop ? METRICS_STOP : METRICS_LENGTH, clock_seconds());
+    }
+}
+
+static enum metrics_end end_of(enum error_case which) {
+    return which == ERROR_CANCELLED || which == ERROR_DEADLINE || which == ERROR_SLOW_READER || which == ERROR_DRAINING
+               ? METRICS_ABORT
+               : METRICS_ERROR;
+}
+
+void call_count_done(struct call_own *own, const struct error *error) {
+    struct call_counts *counts = own->counts;
+    struct call *call = own->call;
+    bool is_running = counts && counts->is_running;
+    tell_registry(own, is_running ? -texts_of(call) : 0, is_running ? 0 : -texts_of(call));
+    if (!counts || !counts->was_accepted)
+        return;
+    for (int64_t i = 0; i < texts_of(call); i++)
+        if (!counts->has_ended[i])
+            metrics_ended(call->server->metrics, &counts->prompts[i / call->ask.choices], &counts->texts[i],
+                          end_of(error->which), clock_seconds());
+    if (error->which)
+        metrics_cancelled(call->server->metrics, error->which);
+}
+
+void call_count_close(struct call_own *own) {
+    if (own->counts) {
+        free(own->counts->prompts);
+        free(own->counts->texts);
+        free(own->counts->has_ended);
+    }
+    free(own->counts);
+}

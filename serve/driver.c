@@ -1,0 +1,227 @@
+/* The engine's thread: takes what was told, steps, publishes, sleeps. */
+#include "driver-internal.h"
+
+#include "base/base.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+static const double beat_seconds = 0.25; /* an idle thread shows by so often that it lives */
+
+int driver_open(const struct driver_options *options, struct driver **out) {
+    pthread_condattr_t clock;
+    const struct serve_options *serve = options->server->options;
+    struct driver *driver = *out = calloc(1, sizeof *driver);
+    if (!driver)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    driver->options = *options;
+    driver->last_change = &driver->changes;
+    driver->last_new_change = &driver->new_changes;
+    pthread_mutex_init(&driver->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&driver->told, &clock);
+    pthread_condattr_destroy(&clock);
+    int status = engine_open_scheduler(
+        options->engine,
+        &(struct scheduler_options){.prefill_stretch = serve->prefill_stretch,
+                                    .max_queued_tokens = serve->max_queued_tokens},
+        &driver->scheduler);
+    if (status) {
+        driver_close(driver);
+        *out = NULL;
+    }
+    return status;
+}
+
+void driver_close(struct driver *driver) {
+    if (!driver)
+        return;
+    scheduler_close(driver->scheduler);
+    pthread_mutex_destroy(&driver->lock);
+    pthread_cond_destroy(&driver->told);
+    free(driver);
+}
+
+/* ---- what it is told ---- */
+
+void driver_tell(struct driver *driver, struct call_own *own, unsigned commands) {
+    pthread_mutex_lock(&driver->lock);
+    if (commands & (CALL_PAUSE | CALL_RESUME))
+        own->commands &= ~(unsigned)(CALL_PAUSE | CALL_RESUME); /* the last one counts */
+    own->commands |= commands;
+    if (!own->is_told) {
+        own->is_told = true;
+        own->next_command = NULL;
+        *(driver->last_command ? &driver->last_command->next_command : &driver->commands) = own;
+        driver->last_command = own;
+    }
+    pthread_cond_signal(&driver->told);
+    pthread_mutex_unlock(&driver->lock);
+}
+
+void driver_change(struct driver *driver, struct driver_change *change) {
+    change->next = NULL;
+    pthread_mutex_lock(&driver->lock);
+    *driver->last_new_change = change;
+    driver->last_new_change = &change->next;
+    pthread_cond_signal(&driver->told);
+    pthread_mutex_unlock(&driver->lock);
+}
+
+void driver_end(struct driver *driver) {
+    pthread_mutex_lock(&driver->lock);
+    driver->must_end = true;
+    pthread_cond_signal(&driver->told);
+    pthread_mutex_unlock(&driver->lock);
+}
+
+/* *must_end: and nothing was told. */
+static void take_told(struct driver *driver, bool *must_end) {
+    pthread_mutex_lock(&driver->lock);
+    struct call_own *own = driver->commands;
+    driver->commands = driver->last_command = NULL;
+    if (driver->new_changes) {
+        *driver->last_change = driver->new_changes;
+        driver->last_change = driver->last_new_change;
+        driver->new_changes = NULL;
+        driver->last_new_change = &driver->new_changes;
+    }
+    *must_end = driver->must_end && !own;
+    pthread_mutex_unlock(&driver->lock);
+    for (struct call_own *next; own; own = next) {
+        pthread_mutex_lock(&driver->lock);
+        unsigned commands = own->commands;
+        next = own->next_command;
+        own->commands = 0;
+        own->is_told = false;
+        pthread_mutex_unlock(&driver->lock);
+        driver_do(driver, own, commands);
+    }
+}
+
+/* ---- what it tells ---- */
+
+/* Whether all news went out: where the loop has not taken a call's last news, the next waits in `making`. */
+static void publish_calls(struct driver *driver) {
+    struct call_own *own = driver->changed;
+    driver->changed = NULL;
+    pthread_mutex_lock(&driver->lock);
+    driver->has_taken = false;
+    pthread_mutex_unlock(&driver->lock);
+    for (struct call_own *next; own; own = next) {
+        next = own->next_changed;
+        own->is_changed = false;
+        pthread_mutex_lock(&driver->lock);
+        bool can_go = !own->is_posted;
+        if (can_go) {
+            struct call_news *news = own->published;
+            own->published = own->making;
+            own->making = news;
+            own->is_posted = true;
+        }
+        pthread_mutex_unlock(&driver->lock);
+        if (can_go) /* the call may be gone behind this */
+            loop_post(driver->options.loop, &own->note);
+        else
+            driver_note(driver, own);
+    }
+    pthread_mutex_lock(&driver->lock);
+    driver->has_more = driver->changed != NULL;
+    pthread_mutex_unlock(&driver->lock);
+}
+
+struct call_news *driver_take_news(struct driver *driver, struct call_own *own) {
+    pthread_mutex_lock(&driver->lock);
+    struct call_news *news = own->published;
+    own->published = own->reading;
+    own->reading = news;
+    own->is_posted = false;
+    driver->has_taken = true;
+    if (driver->has_more)
+        pthread_cond_signal(&driver->told);
+    pthread_mutex_unlock(&driver->lock);
+    return news;
+}
+
+static void publish_stats(struct driver *driver, bool has_stepped) {
+    struct engine *engine = driver->options.engine;
+    struct driver_stats stats = {.pages = engine_pages(engine),
+                                 .pages_free = engine_pages_available(engine),
+                                 .adapter_bytes = engine_adapter_bytes(engine)};
+    scheduler_read_stats(driver->scheduler, &stats.scheduler);
+    pthread_mutex_lock(&driver->lock);
+    int64_t rows = stats.scheduler.prefill_rows - driver->stats.scheduler.prefill_rows;
+    if (has_stepped && stats.scheduler.steps != driver->stats.scheduler.steps && driver->step_count < DRIVER_STEPS)
+        driver->steps[driver->step_count++] = rows + driver->drawn;
+    driver->stats = stats;
+    pthread_mutex_unlock(&driver->lock);
+    driver->drawn = 0;
+}
+
+void driver_read_stats(struct driver *driver, struct driver_stats *stats) {
+    pthread_mutex_lock(&driver->lock);
+    *stats = driver->stats;
+    pthread_mutex_unlock(&driver->lock);
+}
+
+int64_t driver_take_steps(struct driver *driver, int64_t tokens[DRIVER_STEPS]) {
+    pthread_mutex_lock(&driver->lock);
+    int64_t count = driver->step_count;
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = driver->steps[i];
+    driver->step_count = 0;
+    pthread_mutex_unlock(&driver->lock);
+    return count;
+}
+
+uint64_t driver_progress(const struct driver *driver) {
+    return atomic_load(&driver->progress);
+}
+
+/* ---- the thread ---- */
+
+/* Until something is told, a deadline passes or a beat is due. */
+static void sleep_until_told(struct driver *driver) {
+    double now = clock_seconds(), wait = beat_seconds, deadline = scheduler_next_deadline(driver->scheduler);
+    struct timespec until;
+    if (deadline > 0 && deadline - now < wait)
+        wait = deadline > now ? deadline - now : 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t nanoseconds = until.tv_nsec + (int64_t)(wait * 1e9);
+    until.tv_sec += (time_t)(nanoseconds / 1000000000);
+    until.tv_nsec = nanoseconds % 1000000000;
+    pthread_mutex_lock(&driver->lock);
+    while (!driver->commands && !driver->new_changes && !(driver->must_end && !driver->calls) &&
+           !(driver->has_more && driver->has_taken))
+        if (pthread_cond_timedwait(&driver->told, &driver->lock, &until) == ETIMEDOUT)
+            break;
+    pthread_mutex_unlock(&driver->lock);
+}
+
+int driver_run(struct driver *driver) {
+    for (;;) {
+        bool must_end;
+        take_told(driver, &must_end);
+        driver_retry(driver);
+        int stepped = driver->calls ? scheduler_step(driver->scheduler) : 0;
+        driver_settle(driver);
+        bool is_busy = driver_go_on(driver);
+        if (stepped < 0 || driver->status) {
+            driver->status = driver->status ? driver->status : stepped;
+            driver_fail_all(driver);
+            driver_settle(driver);
+        }
+        publish_stats(driver, stepped > 0);
+        publish_calls(driver);
+        driver_publish_adapters(driver);
+        atomic_fetch_add(&driver->progress, 1);
+        if (driver->status)
+            return driver->status;
+        if (must_end && !driver->calls && !driver->changes && !driver->changed)
+            return STATUS_OK;
+        if (!stepped && !is_busy)
+            sleep_until_told(driver);
+    }
+}

@@ -1,0 +1,189 @@
+/* Changes of adapters at the engine, one after the other, in pieces between steps.
+ *
+ * A change that fails leaves everything as it was. An adapter that a text waits for and that has no room now is put
+ * aside until texts have ended; whoever asked for a change is told at once that there is no room. */
+#include "driver-internal.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void end_change(struct driver *driver) {
+    struct driver_change *change = driver->changes;
+    driver->changes = change->next;
+    if (!driver->changes)
+        driver->last_change = &driver->changes;
+    adapter_files_free(&change->files);
+    driver->has_room = driver->adapters_changed = true;
+    if (change->error.which && change->kind == CHANGE_BRING)
+        driver_fail_waiting(driver, change->name, &change->error);
+    driver_publish_adapters(driver); /* who asked sees the list as it is now */
+    loop_post(driver->options.loop, &change->note);
+}
+
+static enum error_case case_of(int status) {
+    return status == STATUS_NOT_FOUND  ? ERROR_ADAPTER_NOT_FOUND
+           : status == STATUS_MEMORY ? ERROR_ADAPTER_MEMORY
+                                     : ERROR_ADAPTER_INVALID;
+}
+
+static void fail_change(struct driver *driver, int status) {
+    struct driver_change *change = driver->changes;
+    struct error error;
+    error_of_status(&error, case_of(status), NULL);
+    if (change->is_new)
+        adapters_unload(driver->options.adapters, change->name);
+    change->error = error;
+    end_change(driver);
+}
+
+/* The last of the list from here on. */
+static void rotate(struct driver *driver) {
+    struct driver_change *change = driver->changes;
+    driver->changes = change->next;
+    if (!driver->changes)
+        driver->last_change = &driver->changes;
+    change->next = NULL;
+    *driver->last_change = change;
+    driver->last_change = &change->next;
+}
+
+/* A loading's name: a new one, or one that was never loaded. false: the change has ended. */
+static bool prepare_load(struct driver *driver, struct driver_change *change, enum adapter_change *how) {
+    struct adapter_view view;
+    bool is_known = adapters_find(driver->options.adapters, change->name, &view);
+    *how = ADAPTER_BRING;
+    if (is_known && view.generation && !change->in_place) {
+        error_set(&change->error, ERROR_ADAPTER_EXISTS, "name", "there is an adapter %s already: replace it",
+                  change->name);
+        end_change(driver);
+        return false;
+    }
+    if (is_known && view.generation)
+        *how = ADAPTER_REPLACE;
+    else if (is_known && strcmp(view.directory, change->files.bytes.directory)) {
+        *how = ADAPTER_REPLACE; /* a first generation from elsewhere */
+    } else if (!is_known) {
+        int status = adapters_add(driver->options.adapters, change->name, change->files.bytes.directory);
+        change->is_new = !status;
+        if (status) {
+            fail_change(driver, status);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool prepare_replace(struct driver *driver, struct driver_change *change) {
+    struct adapter_view view;
+    if (!adapters_find(driver->options.adapters, change->name, &view)) {
+        error_set(&change->error, ERROR_ADAPTER_NOT_FOUND, "name", "there is no adapter %s", change->name);
+        end_change(driver);
+        return false;
+    }
+    if (change->if_generation && change->if_generation != view.generation) {
+        error_set(&change->error, ERROR_GENERATION_CHANGED, "if_generation",
+                  "adapter %s is of generation %llu, not %llu", change->name, (unsigned long long)view.generation,
+                  (unsigned long long)change->if_generation);
+        end_change(driver);
+        return false;
+    }
+    return true;
+}
+
+static void begin_change(struct driver *driver) {
+    struct driver_change *change = driver->changes;
+    enum adapter_change how = ADAPTER_REPLACE;
+    if (change->kind == CHANGE_UNLOAD) {
+        int status = adapters_unload(driver->options.adapters, change->name);
+        if (status)
+            fail_change(driver, status);
+        else
+            end_change(driver);
+        return;
+    }
+    if (change->kind == CHANGE_LOAD && !prepare_load(driver, change, &how))
+        return;
+    if (change->kind == CHANGE_REPLACE && !prepare_replace(driver, change))
+        return;
+    if (change->kind == CHANGE_BRING)
+        how = ADAPTER_BRING;
+    int status = adapters_begin(driver->options.adapters, change->name, &change->files, how, 0);
+    change->is_under_way = !status;
+    change->is_aside = status == STATUS_MEMORY && change->kind == CHANGE_BRING && driver->holders > 0;
+    change->gives = driver->gives;
+    if (status && !change->is_aside)
+        fail_change(driver, status);
+}
+
+static void go_on_change(struct driver *driver) {
+    struct driver_change *change = driver->changes;
+    bool is_done;
+    int status = adapters_continue(driver->options.adapters, &is_done);
+    if (!is_done)
+        return;
+    change->is_under_way = false;
+    if (!status && change->kind != CHANGE_BRING)
+        status = adapters_pin(driver->options.adapters, change->name, change->is_pinned);
+    if (status)
+        fail_change(driver, status);
+    else
+        end_change(driver);
+}
+
+static bool is_blocked(const struct driver *driver, const struct driver_change *change) {
+    return change->is_aside && change->gives == driver->gives && driver->holders > 0;
+}
+
+bool driver_go_on(struct driver *driver) {
+    int64_t count = 0;
+    for (const struct driver_change *change = driver->changes; change; change = change->next)
+        count++;
+    while (count && is_blocked(driver, driver->changes) && --count)
+        rotate(driver);
+    if (!count)
+        return false;
+    if (driver->changes->error.which)
+        end_change(driver);
+    else if (driver->changes->is_under_way)
+        go_on_change(driver);
+    else
+        begin_change(driver);
+    return true;
+}
+
+/* ---- the list ---- */
+
+static struct driver_adapter copy_view(const struct adapter_view *view) {
+    struct driver_adapter copy = {.state = view->state,
+                                  .generation = view->generation,
+                                  .bytes = view->bytes,
+                                  .virtual_tokens = view->virtual_tokens,
+                                  .is_pinned = view->is_pinned};
+    snprintf(copy.name, sizeof copy.name, "%s", view->name);
+    snprintf(copy.digest, sizeof copy.digest, "%s", view->digest);
+    return copy;
+}
+
+static void deliver(struct loop_note *note) {
+    struct driver_adapters *list = (struct driver_adapters *)note;
+    list->driver->options.on_adapters(list->driver->options.server, list);
+}
+
+void driver_publish_adapters(struct driver *driver) {
+    struct adapter_view view;
+    int count = 0;
+    if (!driver->adapters_changed)
+        return;
+    while (adapters_at(driver->options.adapters, count, &view))
+        count++;
+    struct driver_adapters *list = malloc(sizeof *list + (size_t)count * sizeof *list->items);
+    if (!list)
+        return; /* again behind the next step */
+    *list = (struct driver_adapters){.note = {.run = deliver}, .driver = driver, .count = count};
+    for (int i = 0; adapters_at(driver->options.adapters, i, &view); i++)
+        list->items[i] = copy_view(&view);
+    driver->adapters_changed = false;
+    loop_post(driver->options.loop, &list->note);
+}

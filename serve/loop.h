@@ -1,0 +1,50 @@
+/* The loop: a thread with libevent's base, and the way for other threads to have something done on it.
+ *
+ * A note is a piece of work with a function; whoever posts it owns its memory until the function runs. Notes run in the
+ * order in which they came, once each; a note that waits may not be posted again. Workers are threads with a bounded
+ * queue of jobs, whose second half runs on the loop. */
+#ifndef CAMBIUM_SERVE_LOOP_H
+#define CAMBIUM_SERVE_LOOP_H
+
+#include <event2/event.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct loop;
+
+struct loop_note {
+    struct loop_note *next;
+    void (*run)(struct loop_note *note);
+};
+
+/* The base is there; nothing runs yet. STATUS_MEMORY, STATUS_IO. */
+int loop_open(struct loop **loop);
+struct event_base *loop_base(struct loop *loop);
+/* Starts the thread. */
+int loop_start(struct loop *loop);
+/* Any thread. */
+void loop_post(struct loop *loop, struct loop_note *note);
+/* What is posted still runs, then the thread ends. Not the loop's thread. */
+void loop_stop(struct loop *loop);
+/* Behind loop_stop, or instead of loop_start. NULL is allowed. */
+void loop_close(struct loop *loop);
+
+/* ---- workers: worker.c ---- */
+
+struct worker;
+
+struct worker_job {
+    struct worker_job *next;
+    void (*work)(struct worker_job *job); /* on the worker's thread */
+    void (*done)(struct worker_job *job); /* on the loop's, behind it; the job is its owner's again */
+    struct loop_note note;                /* the worker's */
+};
+
+/* Starts a thread for at most `capacity` jobs that wait. */
+int worker_open(struct loop *loop, size_t capacity, struct worker **worker);
+/* Any thread. false: the queue is full, and nothing has happened. */
+bool worker_add(struct worker *worker, struct worker_job *job);
+/* Jobs that wait are done first. While the loop still runs. NULL is allowed. */
+void worker_close(struct worker *worker);
+
+#endif

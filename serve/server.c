@@ -1,0 +1,460 @@
+/* The server's life: what is opened before the ranks, what the model adds, readiness, drain and the end.
+ *
+ * The engine's thread opens what the loop reads and then posts a note: from there on it is the loop's. At the end the
+ * driver's thread waits until answers have gone out and the loop has let go. */
+#include "server-internal.h"
+
+#include "log.h"
+#include "metrics.h"
+#include "registry.h"
+#include "route.h"
+
+#include "base/base.h"
+#include "base/json.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { TEXT_JOBS = 256, FILE_JOBS = 64, GRACE_TICKS = 8 };
+static const double tick_seconds = 0.25;
+static const double late_seconds = 1; /* a tick so much after its time: the process was stopped */
+
+/* ---- readiness ---- */
+
+bool server_is_ready(const struct server *server) {
+    const struct server_own *own = server->own;
+    return server->is_ready && !server->is_draining && !server->has_failed &&
+           own->still * tick_seconds < server->options->rank_timeout;
+}
+
+void server_count(struct server *server) {
+    struct driver_stats stats;
+    int64_t *steps = server->own->steps;
+    if (!server->driver)
+        return;
+    int64_t count = driver_take_steps(server->driver, steps);
+    for (int64_t i = 0; i < count; i++)
+        metrics_step(server->metrics, steps[i]);
+    driver_read_stats(server->driver, &stats);
+    metrics_tell_engine(server->metrics, &(struct metrics_engine){.running = stats.scheduler.running,
+                                                                  .waiting = stats.scheduler.waiting,
+                                                                  .pages_held = stats.pages - stats.pages_free,
+                                                                  .preemptions = stats.scheduler.preemptions,
+                                                                  .adapter_bytes = (int64_t)stats.adapter_bytes});
+}
+
+/* ---- the end ---- */
+
+/* Nothing runs any more: the driver may go. */
+static void end_if_idle(struct server *server) {
+    if (server->is_draining && server->driver && !server->own->calls && !registry_changes(server))
+        driver_end(server->driver);
+}
+
+static void give_up(evutil_socket_t fd, short what, void *context) {
+    struct server *server = context;
+    (void)fd;
+    (void)what;
+    log_event(server, LOG_WARNING, "drain", "%lld requests did not end in time", (long long)server->own->calls);
+    call_cancel_all(server, ERROR_DRAINING);
+}
+
+void server_drain(struct server *server, double timeout) {
+    double seconds = timeout < 0 ? server->options->drain_timeout : timeout;
+    struct timeval time = {.tv_sec = (time_t)seconds, .tv_usec = (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
+    if (server->is_draining) {
+        call_cancel_all(server, ERROR_DRAINING);
+        return;
+    }
+    server->is_draining = true;
+    log_event(server, LOG_INFO, "drain", "no more requests are taken; %lld run or wait, and have %g s",
+              (long long)server->own->calls, seconds);
+    transport_drain(server->transport);
+    event_add(server->own->drain_timer, &time);
+    end_if_idle(server);
+}
+
+static void on_stop(evutil_socket_t number, short what, void *context) {
+    struct server *server = context;
+    (void)what;
+    if (server->own->stops++) {
+        log_event(server, LOG_WARNING, "drain", "a second signal (%s): ending at once", strsignal((int)number));
+        _exit(1);
+    }
+    server_drain(server, -1);
+}
+
+static void on_reload(evutil_socket_t number, short what, void *context) {
+    static const char *const names[LISTENER_COUNT] = {"--api-key-file", "--control-key-file"};
+    struct server *server = context;
+    (void)number;
+    (void)what;
+    for (int i = 0; i < LISTENER_COUNT; i++)
+        if (server->keys[i] && keys_reload(server->keys[i]))
+            log_event(server, LOG_ERROR, "reload", "%s: %s; the keys are as they were", names[i], status_text());
+        else if (server->keys[i])
+            log_event(server, LOG_INFO, "reload", "%s: %zu keys", names[i], keys_count(server->keys[i]));
+    if (!server->options->tls_cert)
+        return;
+    if (transport_reload(server->transport))
+        log_event(server, LOG_ERROR, "reload", "%s; the certificate is as it was", status_text());
+    else
+        log_event(server, LOG_INFO, "reload", "--tls-cert");
+}
+
+/* Behind the engine's end, until answers have gone out. */
+static void close_when_written(struct server *server) {
+    struct server_own *own = server->own;
+    if (!own->is_ending || (transport_connections(server->transport, LISTENER_DATA) && own->grace++ < GRACE_TICKS))
+        return;
+    transport_close(server->transport);
+    server->transport = NULL;
+    event_del(own->tick);
+    pthread_mutex_lock(&own->lock);
+    own->has_ended = true;
+    pthread_cond_signal(&own->ended);
+    pthread_mutex_unlock(&own->lock);
+}
+
+static void begin_end(struct loop_note *note) {
+    struct server_own *own = (struct server_own *)((char *)note - offsetof(struct server_own, end_note));
+    struct server *server = own->server;
+    own->is_ending = true;
+    if (!server->is_draining) {
+        server->is_draining = true;
+        transport_drain(server->transport);
+    }
+    close_when_written(server);
+}
+
+/* ---- a failure ---- */
+
+static void fail_all(struct server *server, const char *line) {
+    struct error error;
+    if (server->has_failed)
+        return;
+    server->has_failed = true;
+    snprintf(server->failure, sizeof server->failure, "%s", line);
+    error_set(&error, ERROR_ENGINE_FAILED, NULL, "the engine has failed");
+    call_fail_all(server, &error);
+}
+
+struct failure {
+    struct loop_note note;
+    struct server *server;
+    char line[256];
+};
+
+static void on_failure(struct loop_note *note) {
+    struct failure *failure = (struct failure *)note;
+    fail_all(failure->server, failure->line);
+    free(failure);
+}
+
+void server_fail(struct server *server, const char *line) {
+    struct failure *failure = calloc(1, sizeof *failure);
+    if (!failure)
+        return;
+    failure->note.run = on_failure;
+    failure->server = server;
+    snprintf(failure->line, sizeof failure->line, "%s", line);
+    loop_post(server->own->loop, &failure->note);
+}
+
+/* The engine's thread is stuck and cannot be asked: answers get a moment to go out. */
+static void on_hang(struct server *server) {
+    char line[128];
+    snprintf(line, sizeof line, "rank 0 makes no progress since %g s", server->options->rank_timeout);
+    fail_all(server, line);
+    server->own->hang_ticks++;
+    if (server->own->hang_ticks > 2) {
+        log_error("%s", line);
+        _exit(1);
+    }
+}
+
+/* Counted in the loop's own ticks: who was stopped as a whole, and goes on, is not hung. */
+static void watch(struct server *server) {
+    struct server_own *own = server->own;
+    double now = clock_seconds();
+    uint64_t progress = server->driver ? driver_progress(server->driver) : 0;
+    bool is_late = now - own->last_tick > tick_seconds + late_seconds;
+    own->last_tick = now;
+    if (!server->is_ready || own->is_ending || progress != own->progress || is_late) {
+        own->progress = progress;
+        own->still = 0;
+        return;
+    }
+    own->still++;
+    if (own->still * tick_seconds >= server->options->rank_timeout)
+        on_hang(server);
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *context) {
+    struct server *server = context;
+    (void)fd;
+    (void)what;
+    watch(server);
+    server_count(server);
+    end_if_idle(server);
+    close_when_written(server);
+}
+
+/* ---- opening ---- */
+
+static int open_keys(struct server *server) {
+    const struct serve_options *o = server->options;
+    int status = o->api_key_file ? keys_open(o->api_key_file, &server->keys[LISTENER_DATA]) : STATUS_OK;
+    if (!status && o->control_key_file)
+        status = keys_open(o->control_key_file, &server->keys[LISTENER_CONTROL]);
+    return status;
+}
+
+static bool is_local(const char *where) {
+    return !strncmp(where, "unix:", 5) || !strncmp(where, "127.", 4) || !strncmp(where, "[::1]:", 6) ||
+           !strncmp(where, "localhost:", 10);
+}
+
+static bool has_control(const struct serve_options *options) {
+    return strcmp(options->control, "none") != 0;
+}
+
+static int bind_all(struct server *server) {
+    const struct serve_options *o = server->options;
+    struct transport_options transport = {.base = server->base,
+                                          .limits = o->limits,
+                                          .tls_cert = o->tls_cert,
+                                          .tls_key = o->tls_key,
+                                          .route = route_exchange,
+                                          .server = server};
+    if (has_control(o) && !is_local(o->control) && !o->control_key_file)
+        return status_fail(STATUS_USAGE, "--control %s is neither loopback nor a unix socket: it needs "
+                                         "--control-key-file", o->control);
+    if (!is_local(o->listen) && !o->api_key_file)
+        log_warning("--listen %s without --api-key-file: whoever reaches it may ask", o->listen);
+    int status = transport_open(&transport, &server->transport);
+    if (!status)
+        status = transport_bind(server->transport, LISTENER_DATA, o->listen);
+    if (!status && has_control(o))
+        status = transport_bind(server->transport, LISTENER_CONTROL, o->control);
+    return status;
+}
+
+static int add_events(struct server *server) {
+    struct server_own *own = server->own;
+    struct timeval tick = {.tv_usec = (suseconds_t)(tick_seconds * 1e6)};
+    own->tick = event_new(server->base, -1, EV_PERSIST, on_tick, server);
+    own->drain_timer = evtimer_new(server->base, give_up, server);
+    own->on_term = evsignal_new(server->base, SIGTERM, on_stop, server);
+    own->on_int = evsignal_new(server->base, SIGINT, on_stop, server);
+    own->on_hup = evsignal_new(server->base, SIGHUP, on_reload, server);
+    if (!own->tick || !own->drain_timer || !own->on_term || !own->on_int || !own->on_hup)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    own->last_tick = clock_seconds();
+    if (event_add(own->tick, &tick) || event_add(own->on_term, NULL) || event_add(own->on_int, NULL) ||
+        event_add(own->on_hup, NULL))
+        return status_fail(STATUS_IO, "cannot watch signals");
+    return STATUS_OK;
+}
+
+int server_open(const struct serve_options *options, struct server **out) {
+    struct server *server = *out = calloc(1, sizeof *server);
+    struct server_own *own = calloc(1, sizeof *own);
+    if (!server || !own) {
+        free(server);
+        free(own);
+        *out = NULL;
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    signal(SIGPIPE, SIG_IGN);
+    *server = (struct server){.options = options, .own = own};
+    own->server = server;
+    pthread_mutex_init(&own->lock, NULL);
+    pthread_cond_init(&own->ended, NULL);
+    int status = loop_open(&own->loop);
+    if (!status) {
+        server->base = loop_base(own->loop);
+        status = open_keys(server);
+    }
+    if (!status)
+        status = bind_all(server);
+    if (!status)
+        status = add_events(server);
+    if (!status)
+        status = worker_open(own->loop, TEXT_JOBS, &own->text_worker);
+    if (!status)
+        status = worker_open(own->loop, FILE_JOBS, &own->file_worker);
+    if (!status)
+        status = loop_start(own->loop);
+    if (status) {
+        server_close(server);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* ---- the model ---- */
+
+static int name_model(struct server *server, struct engine *engine) {
+    const struct serve_options *o = server->options;
+    struct server_model *model = &server->model;
+    char digest[PEFT_DIGEST_BYTES];
+    int status = peft_base_digest(engine_directory(engine), digest);
+    if (status)
+        return status;
+    snprintf(model->fingerprint, sizeof model->fingerprint, "b%.12s", digest);
+    model->names = o->model_names;
+    model->name_count = o->model_name_count;
+    model->name = o->model_names[0];
+    model->created = (int64_t)clock_wall_seconds();
+    return STATUS_OK;
+}
+
+static int describe_model(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
+                          const struct tokenizer_files *files) {
+    const struct model_config *config = engine_config(engine);
+    struct server_model *model = &server->model;
+    int64_t most = server->options->max_model_len;
+    if (most > config->max_position_embeddings)
+        return status_fail(STATUS_USAGE, "--max-model-len %lld: the model has %lld positions", (long long)most,
+                           (long long)config->max_position_embeddings);
+    int32_t eos = tokenizer ? tokenizer_eos_id(tokenizer) : -1;
+    model->max_model_len = most ? most : config->max_position_embeddings;
+    model->vocab = config->vocab_size;
+    model->eos = eos >= 0 ? eos : engine_eos_id(engine);
+    model->precision = dtype_name(engine_dtype(engine));
+    model->tokenizer = tokenizer;
+    if (tokenizer && files && chat_template_of_tokenizer(files, &model->tokenizers_template))
+        model->tokenizers_template = CHAT_TEMPLATE_AUTO; /* one that is none of ours */
+    int status = name_model(server, engine);
+    if (!status && tokenizer)
+        status = tokenizer_encoder_new(tokenizer, &server->own->encoder);
+    if (!status && tokenizer)
+        status = tokenizer_encoder_new(tokenizer, &server->own->worker_encoder);
+    return status;
+}
+
+/* A step before anybody can ask: what it needs is there from then on. */
+static int first_step(struct engine *engine) {
+    int32_t ids[2] = {0, 0};
+    float logprobs[2];
+    return score_tokens(engine, ids, 2, logprobs);
+}
+
+static int open_books(struct server *server, struct engine *engine) {
+    const struct serve_options *o = server->options;
+    struct server_own *own = server->own;
+    struct driver_options driver = {.server = server,
+                                    .loop = own->loop,
+                                    .engine = engine,
+                                    .tokenizer = server->model.tokenizer,
+                                    .on_adapters = registry_take,
+                                    .on_absent = registry_bring};
+    struct metrics_options metrics = {.model_name = server->model.name,
+                                      .cache_dtype = server->model.precision,
+                                      .max_model_len = server->model.max_model_len,
+                                      .page_tokens = KV_PAGE_TOKENS,
+                                      .pages = engine_pages(engine),
+                                      .has_prefix_cache = o->has_prefix_cache,
+                                      .ranks = o->tensor * o->pipeline};
+    int status = metrics_open(&metrics, &server->metrics);
+    if (!status)
+        status = adapters_open(engine, &own->adapters);
+    if (!status)
+        status = registry_open(server, own->adapters, &server->registry);
+    driver.adapters = own->adapters;
+    return status ? status : driver_open(&driver, &own->driver);
+}
+
+/* ---- serving ---- */
+
+static void print_ready(struct server *server) {
+    const char *control = transport_address(server->transport, LISTENER_CONTROL);
+    printf("{\"event\":\"ready\",\"listen\":\"%s\",\"control\":\"%s\"}\n",
+           transport_address(server->transport, LISTENER_DATA), control ? control : "none");
+    fflush(stdout);
+    log_event(server, LOG_INFO, "ready", "%s is served at %s, control at %s", server->model.name,
+              transport_address(server->transport, LISTENER_DATA), control ? control : "none");
+}
+
+static void begin_serving(struct loop_note *note) {
+    struct server_own *own = (struct server_own *)((char *)note - offsetof(struct server_own, begin_note));
+    struct server *server = own->server;
+    server->driver = own->driver;
+    if (server->is_draining) { /* told to stop while the model was opened */
+        driver_end(server->driver);
+        return;
+    }
+    server->is_ready = true;
+    transport_accept(server->transport);
+    print_ready(server);
+}
+
+static void wait_for_the_end(struct server *server) {
+    struct server_own *own = server->own;
+    own->end_note.run = begin_end;
+    loop_post(own->loop, &own->end_note);
+    pthread_mutex_lock(&own->lock);
+    while (!own->has_ended)
+        pthread_cond_wait(&own->ended, &own->lock);
+    pthread_mutex_unlock(&own->lock);
+}
+
+int server_run(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
+               const struct tokenizer_files *files) {
+    struct server_own *own = server->own;
+    int status = describe_model(server, engine, tokenizer, files);
+    if (!status)
+        status = first_step(engine);
+    if (!status)
+        status = open_books(server, engine);
+    if (status)
+        return status;
+    own->begin_note.run = begin_serving;
+    loop_post(own->loop, &own->begin_note);
+    status = driver_run(own->driver);
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", status_text());
+    if (status)
+        server_fail(server, reason);
+    wait_for_the_end(server);
+    return status ? status_fail(status, "%s", reason) : STATUS_OK;
+}
+
+void server_close(struct server *server) {
+    struct server_own *own = server ? server->own : NULL;
+    if (!server)
+        return;
+    worker_close(own->text_worker);
+    worker_close(own->file_worker);
+    if (own->loop)
+        loop_stop(own->loop);
+    if (server->transport)
+        transport_close(server->transport);
+    struct event *events[] = {own->tick, own->drain_timer, own->on_term, own->on_int, own->on_hup};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (events[i])
+            event_free(events[i]);
+    registry_close(server->registry);
+    driver_close(own->driver);
+    adapters_close(own->adapters);
+    metrics_close(server->metrics);
+    tokenizer_encoder_free(own->encoder);
+    tokenizer_encoder_free(own->worker_encoder);
+    for (int i = 0; i < LISTENER_COUNT; i++)
+        keys_close(server->keys[i]);
+    loop_close(own->loop);
+    pthread_mutex_destroy(&own->lock);
+    pthread_cond_destroy(&own->ended);
+    free(own);
+    free(server);
+}
+
+size_t server_planned_bytes(const struct serve_options *options) {
+    const struct serve_limits *limits = &options->limits;
+    return (size_t)limits->body_bytes * 4 + (size_t)limits->connections * 16384;
+}
