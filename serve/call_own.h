@@ -32,9 +32,9 @@ struct call_text {
 struct call_run {
     struct call_own *own;
     int64_t prompt;
-    uint64_t number;    /* of the scheduler */
-    bool is_running;    /* there */
-    bool has_prompt;    /* a token of the prompt was told */
+    uint64_t number;         /* of the scheduler */
+    bool is_running;         /* there */
+    bool has_prompt;         /* a token of the prompt was told */
     struct call_text *texts; /* [ask.choices] */
 };
 
@@ -44,8 +44,8 @@ struct call_own {
     struct call *call;
     struct driver *driver;
     /* the loop's */
-    bool is_submitted;   /* the engine has it, until is_done */
-    bool is_abandoned;   /* nobody wants it any more: freed when it is done */
+    bool is_submitted; /* the engine has it, until is_done */
+    bool is_abandoned; /* nobody wants it any more: freed when it is done */
     bool is_paused, is_failing, is_failed;
     enum error_case cause;      /* why it is cancelled, where not by its client; set before the driver is told */
     bool has_entered, has_left; /* the server's books */
@@ -72,8 +72,8 @@ struct call_own {
     /* under the driver's lock */
     unsigned commands; /* enum call_command */
     struct call_own *next_command;
-    bool is_told;     /* in the list of commands */
-    bool is_posted;   /* `published` has news that the loop has not taken */
+    bool is_told;   /* in the list of commands */
+    bool is_posted; /* `published` has news that the loop has not taken */
     struct call_news *published;
     struct loop_note note;
 };

@@ -9,19 +9,19 @@
 struct driver {
     struct driver_options options;
     struct scheduler *scheduler;
-    int64_t calls;                  /* that it has */
-    struct call_own *changed;       /* with news to publish */
-    struct call_own *waiting;       /* for adapters, in the order in which they came */
+    int64_t calls;            /* that it has */
+    struct call_own *changed; /* with news to publish */
+    struct call_own *waiting; /* for adapters, in the order in which they came */
     struct driver_change *changes, **last_change;
     bool adapters_changed, has_room; /* has_room: a call gave adapters back, or a change ended */
-    int64_t holders, gives;         /* calls that have adapters; how often one gave them back */
-    int64_t drawn;                  /* tokens of this step */
-    int status;                     /* the engine's failure */
+    int64_t holders, gives;          /* calls that have adapters; how often one gave them back */
+    int64_t drawn;                   /* tokens of this step */
+    int status;                      /* the engine's failure */
     _Atomic uint64_t progress;
 
     pthread_mutex_t lock;
     pthread_cond_t told;
-    struct call_own *commands, **last_command;
+    struct call_own *commands, *last_command;
     struct driver_change *new_changes, **last_new_change;
     bool must_end;
     bool has_more, has_taken; /* news waits until the loop has taken the last; it has taken some since */

@@ -35,7 +35,7 @@ struct driver_change {
     struct driver_change *next;
     bool is_under_way, is_new, is_aside; /* is_new: the name was added for it; is_aside: until texts have ended */
     int64_t gives;                       /* of the driver, when it was put aside */
-    struct loop_note note;     /* run: the owner's */
+    struct loop_note note;               /* run: the owner's */
 };
 
 /* What a name stands for now: a copy for the loop. */

@@ -76,16 +76,16 @@ static void keep(struct call_own *own, int status) {
 
 static void on_start(void *context, int64_t cached) {
     struct call_run *run = context;
-    keep(run->own, news_add_start(run->own->making,
-                                  &(struct call_start){.prompt = run->prompt, .cached = cached, .time = clock_seconds()}));
+    keep(run->own,
+         news_add_start(run->own->making,
+                        &(struct call_start){.prompt = run->prompt, .cached = cached, .time = clock_seconds()}));
     driver_note(run->own->driver, run->own);
 }
 
 /* A token with its likeliest ones. */
 static void read_token(struct call_own *own, const struct scheduler_token *token, bool has_logprob,
                        struct call_held *held) {
-    *held = (struct call_held){
-        .token = {.id = token->token, .has_logprob = has_logprob, .logprob = token->logprob}};
+    *held = (struct call_held){.token = {.id = token->token, .has_logprob = has_logprob, .logprob = token->logprob}};
     bool is_broken = has_logprob && !isfinite(token->logprob);
     for (int32_t i = 0; i < token->top_count && i < ASK_MAX_TOP; i++) {
         held->tops[i] = (struct call_top){.id = token->top_token[i], .logprob = token->top_logprob[i]};

@@ -23,9 +23,9 @@ static void end_change(struct driver *driver) {
 }
 
 static enum error_case case_of(int status) {
-    return status == STATUS_NOT_FOUND  ? ERROR_ADAPTER_NOT_FOUND
-           : status == STATUS_MEMORY ? ERROR_ADAPTER_MEMORY
-                                     : ERROR_ADAPTER_INVALID;
+    return status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND
+           : status == STATUS_MEMORY  ? ERROR_ADAPTER_MEMORY
+                                      : ERROR_ADAPTER_INVALID;
 }
 
 static void fail_change(struct driver *driver, int status) {

@@ -153,7 +153,7 @@ static void send_finished(struct generation *generation, const struct call_end *
 static void stream_news(struct generation *generation, const struct call_news *news) {
     if (news->is_accepted)
         grpc_begin_answer(generation->call, NULL, 0);
-    if (news->started_count && generation->asked->ask.prompt_logprobs < 0)
+    if (news->start_count && generation->asked->ask.prompt_logprobs < 0)
         send_started(generation, news, NULL);
     for (int64_t i = 0; i < news->piece_count; i++) {
         const struct call_piece *piece = &news->pieces[i];

@@ -109,10 +109,10 @@ static void remove_entry(struct registry *registry, const char *name) {
 static const char *state_of(const struct entry *entry) {
     if (entry->loading)
         return "loading";
-    return !entry->is_there                          ? "retiring"
+    return !entry->is_there                      ? "retiring"
            : entry->at.state == ADAPTER_RESIDENT ? "resident"
            : entry->at.state == ADAPTER_EVICTED  ? "evicted"
-                                                     : "known";
+                                                 : "known";
 }
 
 static struct registry_adapter view_of(const struct entry *entry) {
@@ -206,8 +206,7 @@ static int read_facts(const struct adapter_files *files, struct adapter_facts *f
     int status = peft_files_open_bytes(&files->bytes, 1, &opened);
     *facts = (struct adapter_facts){0};
     if (!status) {
-        snprintf(facts->methods, sizeof facts->methods, "%s",
-                 peft_method_names[peft_files_configs(opened)[0].type]);
+        snprintf(facts->methods, sizeof facts->methods, "%s", peft_method_names[peft_files_configs(opened)[0].type]);
         facts->parameters = ckpt_elements(peft_files_tensors(opened, 0));
         if (peft_bytes_chat_template(&files->bytes, &facts->chat_template))
             facts->chat_template = CHAT_TEMPLATE_AUTO; /* one that is none of ours: as if none were recorded */
@@ -332,8 +331,9 @@ static void check_change(const struct server *server, const struct registry_chan
     struct registry_adapter adapter;
     bool has_path = asked->path && *asked->path;
     if (!registry_name_is_valid(asked->name))
-        error_set(error, ERROR_ARGUMENT, "name", "an adapter's name is 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', and "
-                                                 "does not begin with '.'");
+        error_set(error, ERROR_ARGUMENT, "name",
+                  "an adapter's name is 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', and "
+                  "does not begin with '.'");
     else if (has_path && !registry_name_is_valid(asked->path))
         error_set(error, ERROR_ARGUMENT, "path", "a path is the name of a directory in --adapter-root");
     else if (has_path && !root)

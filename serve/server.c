@@ -65,7 +65,8 @@ static void give_up(evutil_socket_t fd, short what, void *context) {
 
 void server_drain(struct server *server, double timeout) {
     double seconds = timeout < 0 ? server->options->drain_timeout : timeout;
-    struct timeval time = {.tv_sec = (time_t)seconds, .tv_usec = (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
+    struct timeval time = {.tv_sec = (time_t)seconds,
+                           .tv_usec = (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
     if (server->is_draining) {
         call_cancel_all(server, ERROR_DRAINING);
         return;
@@ -146,7 +147,7 @@ static void fail_all(struct server *server, const char *line) {
 struct failure {
     struct loop_note note;
     struct server *server;
-    char line[256];
+    char line[512];
 };
 
 static void on_failure(struct loop_note *note) {
@@ -232,8 +233,10 @@ static int bind_all(struct server *server) {
                                           .route = route_exchange,
                                           .server = server};
     if (has_control(o) && !is_local(o->control) && !o->control_key_file)
-        return status_fail(STATUS_USAGE, "--control %s is neither loopback nor a unix socket: it needs "
-                                         "--control-key-file", o->control);
+        return status_fail(STATUS_USAGE,
+                           "--control %s is neither loopback nor a unix socket: it needs "
+                           "--control-key-file",
+                           o->control);
     if (!is_local(o->listen) && !o->api_key_file)
         log_warning("--listen %s without --api-key-file: whoever reaches it may ask", o->listen);
     int status = transport_open(&transport, &server->transport);

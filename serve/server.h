@@ -33,7 +33,7 @@ struct server {
     struct metrics *metrics;   /* metrics.h */
     struct keys *keys[LISTENER_COUNT];
     bool is_ready, is_draining, has_failed;
-    char failure[256];
+    char failure[512];
     struct server_own *own; /* of server.c */
 };
 
