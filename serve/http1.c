@@ -182,12 +182,11 @@ static size_t answer_pending(const struct exchange *exchange) {
 
 static const struct exchange_transport answers = {answer_begin, answer_write, answer_end, answer_abort, answer_pending};
 
-static void exchange_close(struct http1 *http, bool is_whole) {
+static void close_exchange(struct http1 *http, bool is_whole) {
     if (!http->has_exchange)
         return;
     http->has_exchange = false;
-    if (http->exchange.handler)
-        http->exchange.handler->on_close(&http->exchange, is_whole);
+    exchange_close(&http->exchange, is_whole);
 }
 
 /* An answer of the transport's own, to what never became an exchange or cannot go on as one; then the end. */
@@ -195,7 +194,7 @@ static void refuse(struct http1 *http, int status, const char *problem) {
     struct strbuf text = STRBUF_INIT, body = STRBUF_INIT;
     struct error error;
     bool is_late = http->is_begun;
-    exchange_close(http, false);
+    close_exchange(http, false);
     if (http->connection->stage != CONNECTION_OPEN)
         return;
     error_set(&error,
@@ -317,7 +316,7 @@ static void http1_produce(struct connection *connection) {
 static void exchange_finish(struct http1 *http) {
     struct connection *connection = http->connection;
     bool is_over = http->closes || !http->is_whole || http->is_aborted || connection->is_draining;
-    exchange_close(http, !http->is_aborted);
+    close_exchange(http, !http->is_aborted);
     if (connection->stage != CONNECTION_OPEN)
         return;
     if (is_over) {
@@ -378,7 +377,7 @@ static void http1_drain(struct connection *connection) {
 
 static void http1_close(struct connection *connection) {
     struct http1 *http = connection->state;
-    exchange_close(http, false);
+    close_exchange(http, false);
     http1_parser_free(&http->parser);
     strbuf_free(&http->waiting);
     free(http);

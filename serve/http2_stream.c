@@ -279,8 +279,8 @@ static void stream_close(struct http2_stream *stream, bool is_whole) {
     if (stream->is_closed)
         return;
     stream->is_closed = true;
-    if (stream->is_routed && stream->exchange.handler)
-        stream->exchange.handler->on_close(&stream->exchange, is_whole);
+    if (stream->is_routed)
+        exchange_close(&stream->exchange, is_whole);
 }
 
 static void stream_free(struct http2_stream *stream) {
