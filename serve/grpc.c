@@ -3,6 +3,7 @@
 #include "grpc.h"
 
 #include "grpc_frames.h"
+#include "metrics.h"
 #include "proto_check.h"
 #include "route.h"
 
@@ -111,7 +112,7 @@ static size_t set_error(struct field *fields, char number[16], char pushback[16]
     return count;
 }
 
-static void refuse_with(struct exchange *exchange, const struct error *error, const struct field *more) {
+static void fail_with(struct exchange *exchange, const struct error *error, const struct field *more) {
     struct field fields[MAX_TRAILERS];
     char number[16], pushback[16];
     struct strbuf message = STRBUF_INIT;
@@ -125,7 +126,13 @@ static void refuse_with(struct exchange *exchange, const struct error *error, co
 }
 
 void grpc_fail(struct exchange *exchange, const struct error *error) {
-    refuse_with(exchange, error, NULL);
+    fail_with(exchange, error, NULL);
+}
+
+/* grpc_fail of what the router let through. */
+static void refuse(struct exchange *exchange, const struct error *error, const struct field *more) {
+    metrics_rejected(exchange->server->metrics, error->which);
+    fail_with(exchange, error, more);
 }
 
 void grpc_begin_answer(struct grpc_call *call, const struct field *fields, size_t count) {
@@ -179,6 +186,8 @@ void grpc_finish(struct grpc_call *call, const struct error *error) {
         return;
     }
     call->exchange->error = error->which;
+    if (!call->has_begun && error->which != ERROR_DEADLINE)
+        metrics_rejected(call->exchange->server->metrics, error->which);
     size_t count = set_error(fields, number, pushback, &message, error);
     end(call, fields, count);
     strbuf_free(&message);
@@ -403,7 +412,7 @@ static bool arm(struct grpc_call *call) {
     if (!grpc_read_timeout(text, &seconds)) {
         error_set(&error, ERROR_INTERNAL, "grpc-timeout", "expected up to %d digits and one of H, M, S, m, u, n",
                   GRPC_MAX_TIMEOUT_DIGITS);
-        grpc_fail(exchange, &error);
+        refuse(exchange, &error, NULL);
         return false;
     }
     struct timeval after = {.tv_sec = (time_t)seconds,
@@ -413,7 +422,7 @@ static bool arm(struct grpc_call *call) {
     if (call->timer && !evtimer_add(call->timer, &after))
         return true;
     error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-    grpc_fail(exchange, &error);
+    refuse(exchange, &error, NULL);
     return false;
 }
 
@@ -464,13 +473,13 @@ static bool check_encoding(struct exchange *exchange, bool *may_be_packed) {
     *may_be_packed = encoding && !strcmp(encoding, "gzip");
     if (*type == '+' && (strncasecmp(type, "+proto", 6) || (type[6] && type[6] != ';'))) {
         error_set(&error, ERROR_ROUTE_NOT_FOUND, "content-type", "messages are in protobuf alone");
-        grpc_fail(exchange, &error);
+        refuse(exchange, &error, NULL);
         return false;
     }
     if (!encoding || *may_be_packed || !strcmp(encoding, "identity"))
         return true;
     error_set(&error, ERROR_ROUTE_NOT_FOUND, "grpc-encoding", "messages are packed by gzip, or not at all");
-    refuse_with(exchange, &error, &ours);
+    refuse(exchange, &error, &ours);
     return false;
 }
 
@@ -483,7 +492,7 @@ void grpc_start(struct exchange *exchange, const struct grpc_service *const *ser
     const struct grpc_method *method = find_method(exchange, services, count);
     if (!method) {
         error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no method %.128s", exchange->head.path);
-        grpc_fail(exchange, &error);
+        refuse(exchange, &error, NULL);
         return;
     }
     if (!check_encoding(exchange, &may_be_packed))
@@ -491,7 +500,7 @@ void grpc_start(struct exchange *exchange, const struct grpc_service *const *ser
     struct grpc_call *call = calloc(1, sizeof *call);
     if (!call) {
         error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-        grpc_fail(exchange, &error);
+        refuse(exchange, &error, NULL);
         return;
     }
     *call = (struct grpc_call){.exchange = exchange, .method = method};
