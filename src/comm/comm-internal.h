@@ -16,7 +16,7 @@ struct comm_backend {
     /* `ranks` are checked, hold this rank, and are at least two. */
     int (*subgroup)(struct comm *parent, const int *ranks, int count, struct comm **comm);
     /* NULL: its ranks cannot die or stop one by one. */
-    int (*watch)(struct comm *world, double seconds);
+    int (*watch)(struct comm *world, const struct comm_watch_options *options);
     void (*abort)(struct comm *comm, const char *reason);
     void (*close)(struct comm *comm);
 };

@@ -301,8 +301,8 @@ int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm 
     return status;
 }
 
-int comm_watch(struct comm *world, double seconds) {
-    return world->backend->watch ? world->backend->watch(world, seconds) : STATUS_OK;
+int comm_watch(struct comm *world, const struct comm_watch_options *options) {
+    return world->backend->watch ? world->backend->watch(world, options) : STATUS_OK;
 }
 
 void comm_close(struct comm *comm) {

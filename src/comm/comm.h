@@ -167,10 +167,16 @@ int comm_local_run(int ranks, int (*function)(struct comm *world, void *context)
 bool comm_mpi_is_launched(void);
 
 /* Begins to watch the ranks of the world, until comm_close: all call it before they make groups, and agree afterwards.
- * When a rank dies, or gives
- * no sign of life for so many seconds because it is stopped or cut off, one rank says so in a line that names it, and
- * all processes end with status 1 (watch.h). Ranks that are threads die and stop together: nothing to do. */
-int comm_watch(struct comm *world, double seconds);
+ * When a rank dies, or gives no sign of life for so many seconds because it is stopped or cut off, one rank says so in
+ * a line that names it, and all processes end with status 1 (watch.h). Ranks that are threads die and stop together:
+ * nothing to do. */
+struct comm_watch_options {
+    double seconds;
+    /* NULL: prints the line and ends the process; else as on_end of watch.h, for this rank. */
+    void (*on_end)(void *context, const char *line);
+    void *context;
+};
+int comm_watch(struct comm *world, const struct comm_watch_options *options);
 
 /* Initialises MPI, once in a process, and gives the world of all its ranks; comm_close ends MPI. STATUS_UNSUPPORTED in
  * a build without it. Every group of it is used from the thread that uses the world, or from one at a time. */

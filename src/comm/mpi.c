@@ -48,9 +48,13 @@ static void mpi_abort(struct comm *comm, const char *reason) {
 }
 
 /* Where rank 0 cannot listen, it alone knows. */
-static int mpi_watch(struct comm *world, double seconds) {
+static int mpi_watch(struct comm *world, const struct comm_watch_options *asked) {
     struct mpi_comm *comm = (struct mpi_comm *)world;
-    struct watch_options options = {.rank = world->rank, .size = world->size, .seconds = seconds};
+    struct watch_options options = {.rank = world->rank,
+                                    .size = world->size,
+                                    .seconds = asked->seconds,
+                                    .on_end = asked->on_end,
+                                    .context = asked->context};
     struct watch_card card;
     int status = world->rank == 0 ? watch_lead(&options, &card, &comm->watch) : STATUS_OK;
     struct comm_data data = {.send = &card, .receive = &card, .count = sizeof card, .dtype = DTYPE_U8};

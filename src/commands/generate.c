@@ -1,5 +1,6 @@
 /* cambium generate: writes text with a trained model. */
 #include "adapter_names.h"
+#include "batch_arguments.h"
 #include "commands.h"
 #include "model_arguments.h"
 #include "requests.h"
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREFILL_ROWS = 512, SCORED_ROWS = 256, MESSAGES_BYTES = 1 << 26 };
+enum { PREFILL_ROWS = 512, MESSAGES_BYTES = 1 << 26 };
 
 struct generate_command {
     struct model_arguments base;
@@ -27,11 +28,8 @@ struct generate_command {
     /* of --requests */
     struct requests_options requests;
     struct adapter_names names;
-    int64_t max_batch_size, max_batch_tokens, kv_cache_memory;
-    int prefix_cache; /* of on_off */
+    struct batch_arguments batch;
 };
-
-static const char *const on_off[] = {"on", "off", NULL};
 
 #define AT(field) offsetof(struct generate_command, field)
 static const struct config_row rows[] = {
@@ -142,40 +140,8 @@ static const struct config_row rows[] = {
      .help = "--requests: go on behind the answers that the output has"},
     ADAPTER_ROOT_ROW(AT(names)),
     ADAPTER_MEMORY_ROW(AT(names)),
-    {.path = "max-batch-size",
-     .type = CONFIG_INT,
-     .offset = AT(max_batch_size),
-     .default_text = "64",
-     .minimum = 1,
-     .maximum = 65536,
-     .help = "--requests: texts that are written at once"},
-    {.path = "max-batch-tokens",
-     .type = CONFIG_INT,
-     .offset = AT(max_batch_tokens),
-     .default_text = "512",
-     .minimum = 1,
-     .maximum = 1 << 20,
-     .help = "--requests: rows of a step, of prompts and of texts together"},
-    {.path = "prefill-stretch",
-     .type = CONFIG_FLOAT,
-     .offset = AT(requests.prefill_stretch),
-     .default_text = "2.5",
-     .minimum = 1,
-     .maximum = 1e6,
-     .help = "--requests: how much longer a step may get by prompts while texts are written"},
-    {.path = "kv-cache-memory",
-     .type = CONFIG_SIZE,
-     .offset = AT(kv_cache_memory),
-     .default_text = "4G",
-     .minimum = 1,
-     .maximum = 1e15,
-     .help = "--requests: for keys and values, on each rank; no more than all texts can fill is taken"},
-    {.path = "prefix-cache",
-     .type = CONFIG_CHOICE,
-     .offset = AT(prefix_cache),
-     .default_text = "on",
-     .choices = on_off,
-     .help = "--requests: whether prompts that begin alike are computed once"},
+    BATCH_ROWS(AT(batch), "--requests: ", "4G",
+               "for keys and values, on each rank; no more than all texts can fill is taken"),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
@@ -493,19 +459,12 @@ static int read_prompt(struct run *run, const char *tokenizer) {
     return status ? status : generate_check(run->engine, run->ids.ids, (int64_t)run->ids.count);
 }
 
-/* Rows with logits are those that draw, and those of prompts whose log-probabilities are asked for. */
 static struct engine_options choose_options(const struct generate_command *c) {
-    if (!c->requests.input)
-        return (struct engine_options){.max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
-                                       .max_logit_rows = c->num_samples,
-                                       .max_sequences = c->num_samples};
-    int64_t scored = c->max_batch_tokens < SCORED_ROWS ? c->max_batch_tokens : SCORED_ROWS;
-    return (struct engine_options){.max_rows = c->max_batch_tokens,
-                                   .max_logit_rows = c->max_batch_size > scored ? c->max_batch_size : scored,
-                                   .max_sequences = c->max_batch_size,
-                                   .cache_bytes = (size_t)c->kv_cache_memory,
-                                   .has_no_prefix_cache = c->prefix_cache == 1,
-                                   .adapter_memory = adapter_names_memory(&c->names)};
+    if (c->requests.input)
+        return batch_engine_options(&c->batch, adapter_names_memory(&c->names));
+    return (struct engine_options){.max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
+                                   .max_logit_rows = c->num_samples,
+                                   .max_sequences = c->num_samples};
 }
 
 static int open_run(struct run *run) {
@@ -528,6 +487,7 @@ static int answer_requests(struct run *run, struct requests_result *result) {
     struct adapters *adapters = NULL;
     options.tokenizer = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
     options.chat_template = (enum chat_template)c->chat_template;
+    options.prefill_stretch = c->batch.prefill_stretch;
     int status = adapter_names_open(&c->names, run->engine, &adapters);
     if (!status)
         status = requests_run(&options, run->engine, adapters, run->tokenizer, result);
@@ -592,9 +552,8 @@ static int check_requests(struct generate_command *c, const struct config *confi
     if (!status && c->base.adapters.count)
         status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
                              c->base.adapters.items[0]);
-    if (!status && c->max_batch_tokens < c->max_batch_size)
-        status = status_fail(STATUS_USAGE, "--max-batch-tokens %lld is less than --max-batch-size %lld",
-                             (long long)c->max_batch_tokens, (long long)c->max_batch_size);
+    if (!status)
+        status = batch_check(&c->batch);
     return status ? status : requests_check(&c->requests);
 }
 

@@ -21,7 +21,7 @@ int launch_begin(struct launch *launch) {
 }
 
 int launch_watch(const struct launch *launch) {
-    return launch->world ? comm_watch(launch->world, RANK_SECONDS) : STATUS_OK;
+    return launch->world ? comm_watch(launch->world, &(struct comm_watch_options){.seconds = RANK_SECONDS}) : STATUS_OK;
 }
 
 int launch_ranks(const struct launch *launch, int64_t asked, int *ranks) {

@@ -21,6 +21,7 @@ static const struct {
     {"pretrain", command_pretrain, "train a GPT"},
     {"finetune", command_finetune, "train an adapter on a frozen model"},
     {"generate", command_generate, "write text with a trained model"},
+    {"serve", command_serve, "answer requests over HTTP and gRPC"},
     {"score", command_score, "log-probability of every token of given texts"},
     {"adapter", command_adapter, "show what an adapter is"},
     {"merge", command_merge, "fold adapters into a model"},

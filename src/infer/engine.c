@@ -366,7 +366,17 @@ struct rank *engine_rank(struct engine *engine) {
     return &engine->rank;
 }
 
+void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
+    *plan = (struct engine_plan){
+        .weights = engine->plan.weights,
+        .cache = engine->kv_bytes,
+        .adapters = engine->bank ? peft_bank_memory(engine->bank) + peft_bank_fixed_bytes(engine->bank) : 0,
+        .workspace = engine->plan.activations + engine->plan.workspace,
+    };
+}
+
 size_t engine_planned_bytes(const struct engine *engine) {
-    size_t adapters = engine->bank ? peft_bank_memory(engine->bank) + peft_bank_fixed_bytes(engine->bank) : 0;
-    return engine->plan.weights + engine->plan.activations + engine->plan.workspace + engine->kv_bytes + adapters;
+    struct engine_plan plan;
+    engine_read_plan(engine, &plan);
+    return plan.weights + plan.cache + plan.adapters + plan.workspace;
 }

@@ -63,7 +63,12 @@ int32_t engine_eos_id(const struct engine *engine);
 struct rank *engine_rank(struct engine *engine);
 /* Steps that may be under way at once. */
 int engine_depth(const struct engine *engine);
-/* Bytes: packed weights, cache, activations and workspace. */
+/* Bytes on this rank that are taken at the opening. */
+struct engine_plan {
+    size_t weights, cache, adapters, workspace; /* workspace: with activations */
+};
+void engine_read_plan(const struct engine *engine, struct engine_plan *plan);
+/* All of them. */
 size_t engine_planned_bytes(const struct engine *engine);
 
 /* ---- ranks: link.c ---- */

@@ -1,0 +1,390 @@
+/* cambium serve: answers requests with a trained model and its adapters. */
+#include "adapter_names.h"
+#include "batch_arguments.h"
+#include "commands.h"
+#include "model_arguments.h"
+
+#include "serve/serve.h"
+
+#include "base/base.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct serve_command {
+    struct model_arguments base;
+    struct batch_arguments batch;
+    struct adapter_names names;
+    struct config_list model_names, cors_origins;
+    const char *listen, *control, *api_key_file, *control_key_file, *tls_cert, *tls_key;
+    bool metrics_on_data;
+    int chat_template; /* enum */
+    int64_t max_model_len, max_queued_requests, max_queued_tokens;
+    double request_timeout, drain_timeout, rank_timeout;
+    int log_format; /* of log_formats */
+    struct serve_limits limits;
+};
+
+static const char *const log_formats[] = {"text", "json", NULL};
+
+#define AT(field) offsetof(struct serve_command, field)
+#define TEXT_ROW(path_, field, metavar_, help_)                                                                        \
+    { .path = path_, .type = CONFIG_STRING, .offset = AT(field), .metavar = metavar_, .help = help_ }
+#define FILE_ROW(path_, field, help_)                                                                                  \
+    { .path = path_, .type = CONFIG_STRING, .offset = AT(field), .metavar = "FILE", .is_path = true, .help = help_ }
+#define COUNT_ROW(path_, field, default_, low, high, help_)                                                            \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_INT, .offset = AT(field), .default_text = default_, .minimum = low,              \
+        .maximum = high, .help = help_                                                                                 \
+    }
+#define SECONDS_ROW(path_, field, default_, low, help_)                                                                \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_FLOAT, .offset = AT(field), .default_text = default_, .minimum = low,            \
+        .maximum = 1e6, .help = help_                                                                                  \
+    }
+#define BYTES_ROW(path_, field, default_, help_)                                                                       \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_SIZE, .offset = AT(field), .default_text = default_, .minimum = 1024,            \
+        .maximum = 1e12, .help = help_                                                                                 \
+    }
+
+static const struct config_row rows[] = {
+    MODEL_ROW(AT(base)),
+    {.path = "model-name",
+     .type = CONFIG_LIST,
+     .offset = AT(model_names),
+     .metavar = "NAME...",
+     .help = "names of the base for clients; answers report the first. The directory's name when not given"},
+    MODEL_TOKENIZER_ROW(AT(base)),
+    {.path = "adapter",
+     .type = CONFIG_LIST,
+     .offset = AT(base.adapters),
+     .metavar = "NAME=DIR...",
+     .is_path = true,
+     .help = "adapters that requests may name"},
+    ADAPTER_ROOT_ROW(AT(names)),
+    {.path = "adapter-memory",
+     .type = CONFIG_SIZE,
+     .offset = AT(names) + offsetof(struct adapter_names, memory),
+     .default_text = "512M",
+     .minimum = 1,
+     .maximum = 1e15,
+     .help = "for adapters, on each rank: those that no text uses make room for others"},
+    {.path = "listen",
+     .type = CONFIG_STRING,
+     .offset = AT(listen),
+     .default_text = "127.0.0.1:8000",
+     .metavar = "HOST:PORT",
+     .help = "where requests come in, HTTP/1.1 and HTTP/2; port 0 is any that is free, unix:PATH a socket"},
+    {.path = "control",
+     .type = CONFIG_STRING,
+     .offset = AT(control),
+     .default_text = "127.0.0.1:8001",
+     .metavar = "HOST:PORT",
+     .help = "where adapters are changed and metrics read; unix:PATH, or none"},
+    FILE_ROW("api-key-file", api_key_file,
+             "keys of --listen, \"name key [weight]\" a line; without it anybody may ask"),
+    FILE_ROW("control-key-file", control_key_file, "keys of --control"),
+    FILE_ROW("tls-cert", tls_cert, "certificate chain (PEM): TLS alone is spoken then"),
+    FILE_ROW("tls-key", tls_key, "its private key (PEM)"),
+    {.path = "cors-origin",
+     .type = CONFIG_LIST,
+     .offset = AT(cors_origins),
+     .metavar = "ORIGIN...",
+     .help = "pages that may ask from a browser; localhost: any of this machine"},
+    {.path = "metrics-on-data",
+     .type = CONFIG_BOOL,
+     .offset = AT(metrics_on_data),
+     .help = "/metrics on --listen, too"},
+    {.path = "chat-template",
+     .type = CONFIG_CHOICE,
+     .offset = AT(chat_template),
+     .default_text = "auto",
+     .choices = chat_template_names,
+     .help = "how messages become text where neither an adapter nor the tokenizer says so"},
+    COUNT_ROW("max-model-len", max_model_len, "0", 0, 1e9,
+              "tokens of prompt and text together; 0: the model's positions"),
+    BATCH_ROWS(AT(batch), "", NULL,
+               "for keys and values, on each rank; a quarter of the memory when not given, and no more than all texts "
+               "can fill"),
+    COUNT_ROW("max-queued-requests", max_queued_requests, "256", 1, 1e6, "texts that wait or run; more are refused"),
+    COUNT_ROW("max-queued-tokens", max_queued_tokens, "0", 0, 1e12, "of prompts that wait; 0: any number"),
+    SECONDS_ROW("request-timeout", request_timeout, "0", 0, "seconds that a request may take; 0: any time"),
+    SECONDS_ROW("drain-timeout", drain_timeout, "30", 0, "seconds that requests have to end in when the server stops"),
+    SECONDS_ROW("rank-timeout", rank_timeout, "10", 1, "seconds without a sign of life after which a rank is hung"),
+    {.path = "log-format",
+     .type = CONFIG_CHOICE,
+     .offset = AT(log_format),
+     .default_text = "text",
+     .choices = log_formats,
+     .help = "of the lines on standard error"},
+    COUNT_ROW("limits.connections", limits.connections, "1024", 1, 1e6, "of a listener"),
+    COUNT_ROW("limits.streams", limits.streams, "100", 1, 1e6, "of an HTTP/2 connection"),
+    BYTES_ROW("limits.header_bytes", limits.header_bytes, "16K", "of a request's head, names, values and 32 a field"),
+    COUNT_ROW("limits.headers", limits.headers, "100", 1, 1e4, "fields of a request's head"),
+    BYTES_ROW("limits.body_bytes", limits.body_bytes, "8M", "of a request's body, and of a gRPC message"),
+    BYTES_ROW("limits.stream_window", limits.stream_window, "256K", "HTTP/2 window of a stream"),
+    BYTES_ROW("limits.connection_window", limits.connection_window, "4M", "HTTP/2 window of a connection"),
+    BYTES_ROW("limits.output_bytes", limits.output_bytes, "64K", "that wait to be sent on a connection"),
+    BYTES_ROW("limits.stream_output_bytes", limits.stream_output_bytes, "256K", "that wait of one answer"),
+    SECONDS_ROW("limits.header_timeout", limits.header_timeout, "10", 0.1, "seconds for a request's head"),
+    SECONDS_ROW("limits.idle_timeout", limits.idle_timeout, "300", 0.1, "seconds of a connection without requests"),
+    SECONDS_ROW("limits.write_timeout", limits.write_timeout, "30", 0.1, "seconds that a client may not read"),
+    COUNT_ROW("limits.glitches", limits.glitches, "1000", 1, 1e9, "useless frames of a connection at once"),
+    COUNT_ROW("limits.glitches_per_s", limits.glitches_per_s, "100", 1, 1e9, "and a second"),
+    COUNT_ROW("limits.resets", limits.resets, "1000", 1, 1e9, "streams that a client resets at once"),
+    COUNT_ROW("limits.resets_per_s", limits.resets_per_s, "200", 1, 1e9, "and a second"),
+    COUNT_ROW("limits.requests_per_connection", limits.requests_per_connection, "1000", 1, 1e9, "of HTTP/1.1"),
+    MODEL_PRECISION_ROW(AT(base)),
+    MODEL_DEVICE_ROW(AT(base)),
+    MODEL_THREADS_ROW(AT(base)),
+    MODEL_RANKS_ROW(AT(base)),
+    MODEL_LAYOUT_ROWS(AT(base)),
+};
+
+static const struct config_command command = {
+    .name = "serve",
+    .synopsis = "cambium serve --model DIR [--adapter-root DIR] [--listen HOST:PORT] [OPTIONS]",
+    .description =
+        "Serves a trained model and its adapters: OpenAI-style HTTP and gRPC on one port, and control on another. "
+        "Standard output gets one line, when requests are served. SIGTERM ends it when the requests that run have "
+        "ended; SIGHUP reads keys and certificates again.",
+    .examples = "  cambium serve --model out/gpt\n"
+                "  cambium serve --model out/gpt --adapter-root adapters --listen 0.0.0.0:8000 --api-key-file keys\n"
+                "  curl localhost:8000/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 20}'\n"
+                "  mpirun -n 2 cambium serve --model out/gpt --parallel.tensor_model_parallel_size=2\n",
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .positional_offset = SIZE_MAX,
+};
+
+/* ---- options ---- */
+
+struct serving {
+    struct serve_command *command;
+    struct serve_options options;
+    struct serve_name *adapters;
+    char *names;     /* that the adapters' point into */
+    char *base_name; /* of the directory */
+    const char *base_names[1];
+    struct rank_grid grid;
+    struct server *server; /* of the first rank */
+};
+
+/* The last part of the model's path. */
+static int name_base(struct serving *serving, const char *model) {
+    size_t end = strlen(model);
+    while (end > 1 && model[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start > 0 && model[start - 1] != '/')
+        start--;
+    serving->base_name = strndup(model + start, end - start);
+    serving->base_names[0] = serving->base_name;
+    return serving->base_name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* "NAME=DIR" as two strings. */
+static int split_names(struct serving *serving) {
+    const struct config_list *given = &serving->command->names.given;
+    size_t bytes = 1;
+    for (size_t i = 0; i < given->count; i++)
+        bytes += strlen(given->items[i]) + 1;
+    serving->adapters = calloc(given->count + 1, sizeof *serving->adapters);
+    serving->names = malloc(bytes);
+    if (!serving->adapters || !serving->names)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    char *at = serving->names;
+    for (size_t i = 0; i < given->count; i++) {
+        size_t length = strlen(given->items[i]);
+        memcpy(at, given->items[i], length + 1);
+        char *directory = strchr(at, '=');
+        *directory++ = 0;
+        serving->adapters[i] = (struct serve_name){.name = at, .directory = directory};
+        at += length + 1;
+    }
+    return STATUS_OK;
+}
+
+static int fill_options(struct serving *serving) {
+    const struct serve_command *c = serving->command;
+    bool is_named = c->model_names.count > 0;
+    int status = split_names(serving);
+    if (!status && !is_named)
+        status = name_base(serving, c->base.model);
+    serving->options = (struct serve_options){
+        .model_names = is_named ? c->model_names.items : serving->base_names,
+        .model_name_count = is_named ? c->model_names.count : 1,
+        .adapters = serving->adapters,
+        .adapter_count = c->names.given.count,
+        .adapter_root = c->names.root,
+        .listen = c->listen,
+        .control = c->control,
+        .api_key_file = c->api_key_file,
+        .control_key_file = c->control_key_file,
+        .tls_cert = c->tls_cert,
+        .tls_key = c->tls_key,
+        .cors_origins = c->cors_origins.items,
+        .cors_origin_count = c->cors_origins.count,
+        .has_metrics_on_data = c->metrics_on_data,
+        .has_prefix_cache = c->batch.prefix_cache == 0,
+        .chat_template = (enum chat_template)c->chat_template,
+        .max_model_len = c->max_model_len,
+        .max_queued_requests = c->max_queued_requests,
+        .max_queued_tokens = c->max_queued_tokens,
+        .prefill_stretch = c->batch.prefill_stretch,
+        .request_timeout = c->request_timeout,
+        .drain_timeout = c->drain_timeout,
+        .rank_timeout = c->rank_timeout,
+        .logs_json = c->log_format == 1,
+        .limits = c->limits,
+        .tensor = serving->grid.tensor,
+        .pipeline = serving->grid.pipeline,
+    };
+    return status;
+}
+
+static int check(struct serve_command *c) {
+    int status = adapter_names_take(&c->base.adapters, &c->names);
+    if (!status && c->base.adapters.count)
+        status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
+                             c->base.adapters.items[0]);
+    if (!status && !c->tls_cert != !c->tls_key)
+        status = status_fail(STATUS_USAGE, "--tls-cert and --tls-key belong together");
+    return status ? status : batch_check(&c->batch);
+}
+
+/* The memory for keys and values where none is named: what the first rank finds, for all. */
+static int choose_cache(struct serve_command *c, const struct launch *launch, int ranks) {
+    struct memory_limit limit = memory_limit_find("");
+    int64_t bytes = limit.bytes == SIZE_MAX ? (int64_t)4 << 30 : (int64_t)(limit.bytes / 4) / ranks;
+    struct comm_data data = {.send = &bytes, .receive = &bytes, .count = 1, .dtype = DTYPE_I64};
+    if (c->batch.kv_cache_memory)
+        return STATUS_OK;
+    int status = launch->world ? comm_broadcast(launch->world, &data, 0) : STATUS_OK;
+    c->batch.kv_cache_memory = bytes;
+    return status;
+}
+
+/* ---- ranks ---- */
+
+static void print_plan(const struct serving *serving, const struct engine *engine) {
+    static const double mib = 1 << 20;
+    struct engine_plan plan;
+    engine_read_plan(engine, &plan);
+    log_info(
+        "memory of each rank: weights %.0f MiB, %lld pages of keys and values %.0f, adapters %.0f, activations and "
+        "workspace %.0f; server %.0f",
+        (double)plan.weights / mib, (long long)engine_pages(engine), (double)plan.cache / mib,
+        (double)plan.adapters / mib, (double)plan.workspace / mib,
+        (double)server_planned_bytes(&serving->options) / mib);
+}
+
+static int serve(struct serving *serving, struct engine *engine) {
+    const struct serve_command *c = serving->command;
+    const char *directory = c->base.tokenizer ? c->base.tokenizer : engine_directory(engine);
+    struct tokenizer_files files = {0};
+    struct tokenizer *tokenizer = NULL;
+    int status = STATUS_OK;
+    if (c->base.tokenizer || tokenizer_is_present(directory)) {
+        status = tokenizer_files_read(directory, &files);
+        if (!status)
+            status = tokenizer_open_files(&files, &tokenizer);
+    }
+    if (!status) {
+        print_plan(serving, engine);
+        status = server_run(serving->server, engine, tokenizer, tokenizer ? &files : NULL);
+    }
+    server_close(serving->server); /* it has borrowed engine and tokenizer */
+    serving->server = NULL;
+    tokenizer_close(tokenizer);
+    tokenizer_files_free(&files);
+    return status;
+}
+
+static int run_rank(struct comm *world, void *context) {
+    struct serving *serving = context;
+    struct serve_command *c = serving->command;
+    struct engine_options options = batch_engine_options(&c->batch, (size_t)c->names.memory);
+    struct engine *engine = NULL;
+    options.touches_cache = true;
+    log_quiet(world->rank != 0);
+    int status = model_engine_open(&c->base, world, &serving->grid, options, &engine);
+    if (!status)
+        status = world->rank == 0 ? serve(serving, engine) : engine_follow(engine);
+    if (!status)
+        status = engine_end(engine);
+    if (status)
+        launch_abort(world, status);
+    engine_close(engine);
+    return status;
+}
+
+/* Answers get a moment to go out; the engine's thread may sit in MPI, where nothing reaches it. */
+static void on_lost_rank(void *context, const char *line) {
+    struct serving *serving = context;
+    struct timespec moment = {.tv_nsec = 300000000};
+    if (serving->server)
+        server_fail(serving->server, line ? line : "a rank has failed");
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, NULL);
+    if (line)
+        log_error("%s", line);
+    _exit(1);
+}
+
+/* The loop begins before the first rank is bound to its cores. The others leave signals to the first. */
+static int begin(struct serving *serving, struct launch *launch) {
+    int status = fill_options(serving);
+    if (!status && launch->is_first)
+        status = server_open(&serving->options, &serving->server);
+    if (!launch->is_first) {
+        signal(SIGTERM, SIG_IGN);
+        signal(SIGINT, SIG_IGN);
+        signal(SIGHUP, SIG_IGN);
+    }
+    status = launch_agree(launch, status);
+    if (status || !launch->world)
+        return status;
+    return launch_agree(
+        launch, comm_watch(launch->world, &(struct comm_watch_options){.seconds = serving->command->rank_timeout,
+                                                                       .on_end = launch->is_first ? on_lost_rank : NULL,
+                                                                       .context = serving}));
+}
+
+int command_serve(int argc, char **argv) {
+    struct serve_command values = {0};
+    struct serving serving = {.command = &values};
+    struct config *config = NULL;
+    struct launch launch;
+    struct facts facts = FACTS_INIT;
+    bool is_help = false;
+    int status = launch_begin(&launch);
+    if (!status)
+        status = config_parse(&command, argc, argv, &values, &config, &is_help);
+    if (!status && !is_help)
+        status = check(&values);
+    if (!status && !is_help)
+        status = model_grid(&values.base, &launch, false, &serving.grid);
+    if (!status)
+        status = model_facts(&values.base, &launch, &command, &values, is_help, &facts);
+    status = launch_agree(&launch, status);
+    if (!status)
+        status = launch_same(&launch, &facts);
+    facts_free(&facts);
+    if (!status && !is_help)
+        status = choose_cache(&values, &launch, rank_grid_size(&serving.grid));
+    if (!status && !is_help)
+        status = begin(&serving, &launch);
+    if (!status && !is_help)
+        status = launch_run(&launch, rank_grid_size(&serving.grid), run_rank, &serving);
+    server_close(serving.server);
+    free(serving.adapters);
+    free(serving.names);
+    free(serving.base_name);
+    config_free(config);
+    return launch_end(&launch, status);
+}
