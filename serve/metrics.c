@@ -34,7 +34,7 @@ static void set_decades(struct metrics_histogram *histogram, int64_t most) {
     }
 }
 
-int metrics_open(const struct metrics_options *options, struct metrics **metrics) {
+int metrics_new(const struct metrics_options *options, struct metrics **metrics) {
     struct metrics *opened = calloc(1, sizeof *opened);
     *metrics = NULL;
     if (opened) {
@@ -43,7 +43,7 @@ int metrics_open(const struct metrics_options *options, struct metrics **metrics
         opened->rank_is_up = calloc((size_t)options->ranks, sizeof *opened->rank_is_up);
     }
     if (!opened || !opened->model_name || !opened->cache_dtype || !opened->rank_is_up) {
-        metrics_close(opened);
+        metrics_free(opened);
         return status_fail(STATUS_MEMORY, "out of memory for metrics");
     }
     opened->page_tokens = options->page_tokens;
@@ -65,7 +65,7 @@ int metrics_open(const struct metrics_options *options, struct metrics **metrics
     return STATUS_OK;
 }
 
-void metrics_close(struct metrics *metrics) {
+void metrics_free(struct metrics *metrics) {
     if (!metrics)
         return;
     for (size_t i = 0; i < metrics->adapter_count; i++) {

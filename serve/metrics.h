@@ -3,7 +3,7 @@
  * The driver counts texts, prompts and steps as news of them arrives, with the times of the engine; the router counts
  * what it turns away. Everything is the loop's thread. A metrics of NULL counts nothing. Each text (a choice of a
  * prompt) is a request in the histograms; a prompt's own tokens count once, whatever its choices. Nothing is allocated
- * behind metrics_open but for an adapter's first request. */
+ * behind metrics_new but for an adapter's first request. */
 #ifndef CAMBIUM_SERVE_METRICS_H
 #define CAMBIUM_SERVE_METRICS_H
 
@@ -24,8 +24,8 @@ struct metrics_options {
     int ranks;
 };
 /* All ranks are up. STATUS_MEMORY. */
-int metrics_open(const struct metrics_options *options, struct metrics **metrics);
-void metrics_close(struct metrics *metrics);
+int metrics_new(const struct metrics_options *options, struct metrics **metrics);
+void metrics_free(struct metrics *metrics);
 
 /* ---- texts: the driver ---- */
 

@@ -364,7 +364,7 @@ static int open_books(struct server *server, struct engine *engine) {
                                       .pages = engine_pages(engine),
                                       .has_prefix_cache = o->has_prefix_cache,
                                       .ranks = o->tensor * o->pipeline};
-    int status = metrics_open(&metrics, &server->metrics);
+    int status = metrics_new(&metrics, &server->metrics);
     if (!status)
         status = adapters_open(engine, &own->adapters);
     if (!status)
@@ -445,7 +445,7 @@ void server_close(struct server *server) {
     registry_close(server->registry);
     driver_close(own->driver);
     adapters_close(own->adapters);
-    metrics_close(server->metrics);
+    metrics_free(server->metrics);
     tokenizer_encoder_free(own->encoder);
     tokenizer_encoder_free(own->worker_encoder);
     for (int i = 0; i < LISTENER_COUNT; i++)

@@ -155,7 +155,7 @@ static const struct config_command command = {
         "ended; SIGHUP reads keys and certificates again.",
     .examples = "  cambium serve --model out/gpt\n"
                 "  cambium serve --model out/gpt --adapter-root adapters --listen 0.0.0.0:8000 --api-key-file keys\n"
-                "  curl localhost:8000/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 20}'\n"
+                "  curl localhost:8000/v1/completions --json '{\"prompt\": \"Once\", \"max_tokens\": 20}'\n"
                 "  mpirun -n 2 cambium serve --model out/gpt --parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,

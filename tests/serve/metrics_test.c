@@ -20,14 +20,14 @@ struct scrape {
 
 static int set_up(void **state) {
     struct scrape *scrape = calloc(1, sizeof *scrape);
-    test_ok(metrics_open(&options, &scrape->metrics));
+    test_ok(metrics_new(&options, &scrape->metrics));
     *state = scrape;
     return 0;
 }
 
 static int tear_down(void **state) {
     struct scrape *scrape = *state;
-    metrics_close(scrape->metrics);
+    metrics_free(scrape->metrics);
     strbuf_free(&scrape->text);
     free(scrape);
     return 0;
@@ -251,8 +251,8 @@ static void a_models_name_may_be_anything(void **state) {
     struct scrape *scrape = *state;
     struct metrics_options odd = options;
     odd.model_name = "a\"b\\c\nd\xff";
-    metrics_close(scrape->metrics);
-    test_ok(metrics_open(&odd, &scrape->metrics));
+    metrics_free(scrape->metrics);
+    test_ok(metrics_new(&odd, &scrape->metrics));
     take(scrape);
     expect(scrape, "vllm:num_requests_running", "{model_name=\"a\\\"b\\\\c\\nd\xef\xbf\xbd\",engine=\"0\"}", "0");
 }
