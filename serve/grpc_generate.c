@@ -1,4 +1,5 @@
-/* What becomes of a call, as messages of gRPC: streamed, whole, or the prompt's log-probabilities alone. */
+/* What becomes of a call, as messages of gRPC: streamed, whole, or the prompt's log-probabilities alone. A prompt's
+ * tokens, and those of an answer that goes out whole, are kept until their message goes out. */
 #include "grpc-internal.h"
 
 #include "base/base.h"
@@ -6,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens that are kept until the answer goes out whole. */
 struct kept_tokens {
     struct call_token *tokens;
     int64_t count, capacity;
@@ -107,75 +107,7 @@ static void finished_fill(Cambium__V1__Finished *message, const struct call_end 
     message->completion_tokens = (uint32_t)end->completion_tokens;
 }
 
-/* ---- streamed ---- */
-
-static void send_started(struct generation *generation, const struct call_news *news, const struct call_piece *prompt) {
-    struct started started = {0};
-    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
-    if (generation->has_started)
-        return;
-    generation->has_started = true;
-    int status = started_fill(&started, generation->asked, prompt ? news->tokens + prompt->first_token : NULL,
-                              prompt ? prompt->token_count : 0, news->tops);
-    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_STARTED;
-    answer.started = &started.message;
-    if (status)
-        grpc_finish_memory(generation->call);
-    else
-        grpc_send(generation->call, &answer.base);
-    grpc_token_list_free(&started.prompt);
-}
-
-static void send_output(struct generation *generation, const struct call_news *news, const struct call_piece *piece) {
-    struct output output;
-    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
-    int status = output_fill(&output, generation->asked, piece->choice, strbuf_text(&news->text) + piece->begin,
-                             piece->length, news->tokens + piece->first_token, piece->token_count, news->tops);
-    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_OUTPUT;
-    answer.output = &output.message;
-    if (status)
-        grpc_finish_memory(generation->call);
-    else
-        grpc_send(generation->call, &answer.base);
-    output_free(&output);
-}
-
-static void send_finished(struct generation *generation, const struct call_end *end) {
-    Cambium__V1__Finished finished;
-    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
-    finished_fill(&finished, end);
-    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_FINISHED;
-    answer.finished = &finished;
-    grpc_send(generation->call, &answer.base);
-}
-
-/* Started waits for the prompt's log-probabilities where they are wanted. */
-static void stream_news(struct generation *generation, const struct call_news *news) {
-    if (news->is_accepted)
-        grpc_begin_answer(generation->call, NULL, 0);
-    if (news->start_count && generation->asked->ask.prompt_logprobs < 0)
-        send_started(generation, news, NULL);
-    for (int64_t i = 0; i < news->piece_count; i++) {
-        const struct call_piece *piece = &news->pieces[i];
-        send_started(generation, news, piece->choice < 0 ? piece : NULL);
-        if (piece->choice >= 0)
-            send_output(generation, news, piece);
-    }
-    for (int64_t i = 0; i < news->end_count; i++) {
-        send_started(generation, news, NULL);
-        send_finished(generation, &news->ends[i]);
-    }
-    if (!news->is_done && grpc_is_full(generation->call))
-        call_pause(generation->asked, true);
-}
-
-void grpc_generate_room(struct grpc_call *call) {
-    struct generation *generation = grpc_context(call);
-    if (generation)
-        call_pause(generation->asked, false);
-}
-
-/* ---- whole ---- */
+/* ---- what is kept ---- */
 
 static int grow(void *list, int64_t count, int64_t more, int64_t *capacity, size_t size) {
     void *items;
@@ -229,6 +161,82 @@ static bool has_room(struct generation *generation, const struct call_news *news
     grpc_finish(generation->call, &error);
     return false;
 }
+
+/* ---- streamed ---- */
+
+static void send_started(struct generation *generation) {
+    struct started started = {0};
+    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
+    const struct kept_tokens *prompt = &generation->prompt;
+    if (generation->has_started)
+        return;
+    generation->has_started = true;
+    int status = started_fill(&started, generation->asked, prompt->tokens, prompt->count, prompt->tops);
+    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_STARTED;
+    answer.started = &started.message;
+    if (status)
+        grpc_finish_memory(generation->call);
+    else
+        grpc_send(generation->call, &answer.base);
+    grpc_token_list_free(&started.prompt);
+}
+
+static void send_output(struct generation *generation, const struct call_news *news, const struct call_piece *piece) {
+    struct output output;
+    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
+    int status = output_fill(&output, generation->asked, piece->choice, strbuf_text(&news->text) + piece->begin,
+                             piece->length, news->tokens + piece->first_token, piece->token_count, news->tops);
+    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_OUTPUT;
+    answer.output = &output.message;
+    if (status)
+        grpc_finish_memory(generation->call);
+    else
+        grpc_send(generation->call, &answer.base);
+    output_free(&output);
+}
+
+static void send_finished(struct generation *generation, const struct call_end *end) {
+    Cambium__V1__Finished finished;
+    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
+    finished_fill(&finished, end);
+    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_FINISHED;
+    answer.finished = &finished;
+    grpc_send(generation->call, &answer.base);
+}
+
+/* Started waits for the prompt's log-probabilities where they are wanted, which come before the first text. */
+static int stream_news(struct generation *generation, const struct call_news *news) {
+    if (news->is_accepted)
+        grpc_begin_answer(generation->call, NULL, 0);
+    if (news->start_count && generation->asked->ask.prompt_logprobs < 0)
+        send_started(generation);
+    for (int64_t i = 0; i < news->piece_count; i++) {
+        const struct call_piece *piece = &news->pieces[i];
+        if (piece->choice >= 0) {
+            send_started(generation);
+            send_output(generation, news, piece);
+        } else if (!has_room(generation, news, piece)) {
+            return STATUS_OK;
+        } else if (keep(&generation->prompt, news, piece)) {
+            return STATUS_MEMORY;
+        }
+    }
+    for (int64_t i = 0; i < news->end_count; i++) {
+        send_started(generation);
+        send_finished(generation, &news->ends[i]);
+    }
+    if (!news->is_done && grpc_is_full(generation->call))
+        call_pause(generation->asked, true);
+    return STATUS_OK;
+}
+
+void grpc_generate_room(struct grpc_call *call) {
+    struct generation *generation = grpc_context(call);
+    if (generation)
+        call_pause(generation->asked, false);
+}
+
+/* ---- whole ---- */
 
 static int keep_news(struct generation *generation, const struct call_news *news) {
     int status = STATUS_OK;
@@ -328,9 +336,8 @@ static void on_news(struct call *asked, const struct call_news *news) {
     struct generation *generation = asked->context;
     if (grpc_is_finished(generation->call))
         return; /* it is freed when the exchange closes */
-    if (generation->kind == STREAMED)
-        stream_news(generation, news);
-    else if (keep_news(generation, news))
+    int status = generation->kind == STREAMED ? stream_news(generation, news) : keep_news(generation, news);
+    if (status)
         grpc_finish_memory(generation->call);
     if (!news->is_done)
         return;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 static const struct interop_service *const services[] = {
+    &interop_grpc,
     &interop_plain, /* has everything that is left: the last */
 };
 

@@ -11,6 +11,6 @@ struct interop_service {
     bool (*claims)(const struct exchange *exchange);
     void (*begin)(struct exchange *exchange); /* sets handler and context, or answers */
 };
-extern const struct interop_service interop_plain;
+extern const struct interop_service interop_grpc, interop_plain;
 
 #endif

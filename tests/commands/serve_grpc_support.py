@@ -1,0 +1,135 @@
+"""A client of gRPC for the tests: Debian's grpcio, and messages made from the descriptors that the server itself gives."""
+import contextlib
+import sys
+import unittest
+
+DEBIAN = "/usr/lib/python3/dist-packages"  # where its packages are, for another build of the same Python
+try:
+    import grpc
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+except ImportError:
+    sys.path.append(DEBIAN)
+    try:
+        import grpc
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError:
+        grpc = None
+
+needs_grpcio = unittest.skipUnless(grpc, "there is no python3-grpcio, or none for this Python")
+PATIENCE = 60
+
+
+# ---- the wire, as far as reflection needs it before there are messages
+
+def varint(number):
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def field(number, content):
+    """A field with a length."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def fields(content):
+    """(number, value) of the fields with a length, and of varints."""
+    at, found = 0, []
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = content[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(content):
+        tag = number()
+        value = number()
+        if tag & 7 == 2:
+            value, at = content[at:at + value], at + value
+        found.append((tag >> 3, value))
+    return found
+
+
+class Client:
+    """A channel, and every method of the services that reflection tells of: client.call("Generate", text=...)."""
+
+    def __init__(self, address, key=None, root=None, options=()):
+        options = [("grpc.enable_http_proxy", 0), *options]
+        self.channel = (grpc.secure_channel(address, grpc.ssl_channel_credentials(root), options) if root
+                        else grpc.insecure_channel(address, options))
+        self.metadata = [("authorization", f"Bearer {key}")] if key else []
+        self.pool, self.files = None, {}
+
+    def close(self):
+        self.channel.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    # ---- bytes
+
+    def raw(self, path, body, metadata=(), timeout=PATIENCE, **more):
+        """One message of bytes there, one back."""
+        return self.channel.unary_unary(path)(body, metadata=[*self.metadata, *metadata], timeout=timeout, **more)
+
+    def reflect(self, *requests, version="v1"):
+        """Answers of reflection, as (number, content) of what each tells."""
+        path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+        answers = self.channel.stream_stream(path)(iter(requests), metadata=self.metadata, timeout=PATIENCE)
+        return [next((number, value) for number, value in fields(answer) if number >= 4) for answer in answers]
+
+    def file_with(self, symbol, version="v1"):
+        """The FileDescriptorProto in which a symbol stands."""
+        (number, content), = self.reflect(field(4, symbol.encode()), version=version)
+        assert number == 4, content
+        return descriptor_pb2.FileDescriptorProto.FromString(fields(content)[0][1])
+
+    # ---- messages
+
+    def learn(self):
+        if self.pool:
+            return
+        self.pool = descriptor_pool.DescriptorPool()
+        for service in ("cambium.v1.Cambium", "grpc.health.v1.Health"):
+            file = self.file_with(service)
+            self.pool.Add(file)
+            for entry in file.service:
+                for method in entry.method:
+                    self.files[method.name] = (f"/{file.package}.{entry.name}/{method.name}", method)
+
+    def type(self, name):
+        return message_factory.MessageFactory(self.pool).GetPrototype(self.pool.FindMessageTypeByName(name.lstrip(".")))
+
+    def message(self, name, **values):
+        self.learn()
+        return self.type(f"cambium.v1.{name}")(**values)
+
+    def call(self, name, request=None, metadata=(), timeout=PATIENCE, compression=None, **values):
+        """The answer of a method, or of one that streams, a call to iterate."""
+        self.learn()
+        path, method = self.files[name]
+        request = request if request is not None else self.type(method.input_type)(**values)
+        kind = self.channel.unary_stream if method.server_streaming else self.channel.unary_unary
+        ask = kind(path, request_serializer=lambda message: message.SerializeToString(),
+                   response_deserializer=self.type(method.output_type).FromString)
+        return ask(request, metadata=[*self.metadata, *metadata], timeout=timeout, compression=compression)
+
+
+@contextlib.contextmanager
+def fails(test, status, part=""):
+    """The block ends with this status of gRPC, whose message has the part."""
+    with test.assertRaises(grpc.RpcError) as caught:
+        yield caught
+    error = caught.exception
+    test.assertEqual((error.code().name, part in error.details()), (status, True), error.details())
