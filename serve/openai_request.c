@@ -219,7 +219,7 @@ static void log_it(struct openai *request, struct exchange *exchange, bool is_wh
         .adapters = call->ask.adapters,
         .adapter_count = call->ask.adapter_count,
         .completion_tokens = request->completion_tokens,
-        .queue_seconds = -1,
+        .queue_seconds = request->first_start > 0 ? request->first_start - exchange->start : -1,
         .first_token_seconds = request->first_token > 0 ? request->first_token - exchange->start : -1,
         .error = request->error.which ? &request->error : NULL,
     };
@@ -248,8 +248,10 @@ static void on_room(struct exchange *exchange) {
 static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
 
 static void note_times(struct openai *request, const struct call_news *news) {
-    if ((news->piece_count || news->end_count) && request->first_token == 0)
-        request->first_token = clock_seconds();
+    if (news->start_count && request->first_start == 0)
+        request->first_start = news->starts[0].time;
+    if (news->draw_count && request->first_token == 0)
+        request->first_token = news->draws[0].time;
     for (int64_t i = 0; i < news->end_count; i++)
         request->completion_tokens += news->ends[i].completion_tokens;
 }

@@ -1,0 +1,99 @@
+/* An exchange whose answer is kept: what handlers do, without a socket. A test program has it once. */
+#ifndef CAMBIUM_TESTS_SERVE_FAKE_EXCHANGE_H
+#define CAMBIUM_TESTS_SERVE_FAKE_EXCHANGE_H
+
+#include "support/test.h"
+
+#include "serve/exchange.h"
+
+#include "base/strbuf.h"
+
+enum { FAKE_FIELDS = 16 };
+
+struct fake {
+    struct exchange exchange; /* the first: the transport finds the rest by it */
+    struct field fields[FAKE_FIELDS];
+    int status;
+    int64_t length;
+    struct strbuf head, body; /* head: "name: value\n" a field */
+    int begun, ended, aborted, writes;
+    size_t pending; /* what exchange_pending says */
+};
+
+static inline int fake_begin(struct exchange *exchange, int status, const struct field *fields, size_t count,
+                             int64_t length) {
+    struct fake *fake = (struct fake *)exchange;
+    assert_int_equal(fake->begun++, 0);
+    fake->status = status;
+    fake->length = length;
+    for (size_t i = 0; i < count; i++)
+        strbuf_format(&fake->head, "%.*s: %.*s\n", (int)fields[i].name_length, fields[i].name,
+                      (int)fields[i].value_length, fields[i].value);
+    return 0;
+}
+
+static inline int fake_write(struct exchange *exchange, const void *bytes, size_t length) {
+    struct fake *fake = (struct fake *)exchange;
+    assert_int_equal(fake->begun, 1);
+    assert_int_equal(fake->ended, 0);
+    fake->writes++;
+    strbuf_add(&fake->body, bytes, length);
+    return 0;
+}
+
+static inline int fake_end(struct exchange *exchange, const struct field *trailers, size_t count) {
+    struct fake *fake = (struct fake *)exchange;
+    (void)trailers;
+    (void)count;
+    assert_int_equal(fake->begun, 1);
+    assert_int_equal(fake->ended++, 0);
+    assert_true(fake->length < 0 || (size_t)fake->length == fake->body.length);
+    return 0;
+}
+
+static inline void fake_abort(struct exchange *exchange, enum exchange_abort how) {
+    (void)how;
+    ((struct fake *)exchange)->aborted++;
+}
+
+static inline size_t fake_pending(const struct exchange *exchange) {
+    return ((const struct fake *)exchange)->pending;
+}
+
+static const struct exchange_transport fake_transport = {fake_begin, fake_write, fake_end, fake_abort, fake_pending};
+
+static inline void fake_open(struct fake *fake, struct server *server, enum listener_kind listener, const char *method,
+                             const char *path) {
+    *fake = (struct fake){
+        .exchange = {.head = {.method = method, .path = path, .query = "", .listener = listener, .peer = "test"},
+                     .transport = &fake_transport,
+                     .server = server}};
+    fake->exchange.head.fields = fake->fields;
+}
+
+static inline void fake_field(struct fake *fake, const char *name, const char *value) {
+    assert_true(fake->exchange.head.field_count < FAKE_FIELDS);
+    fake->fields[fake->exchange.head.field_count++] = field_of(name, value);
+}
+
+/* The request's body, in pieces of so many bytes, and its end. */
+static inline void fake_send(struct fake *fake, const char *body, size_t each) {
+    struct exchange *exchange = &fake->exchange;
+    for (size_t left = strlen(body); left;) {
+        size_t length = left < each ? left : each;
+        if (exchange->handler->on_body)
+            exchange->handler->on_body(exchange, (const unsigned char *)body, length);
+        body += length;
+        left -= length;
+    }
+    if (exchange->handler->on_end)
+        exchange->handler->on_end(exchange);
+}
+
+static inline void fake_close(struct fake *fake) {
+    exchange_close(&fake->exchange, fake->ended > 0);
+    strbuf_free(&fake->head);
+    strbuf_free(&fake->body);
+}
+
+#endif

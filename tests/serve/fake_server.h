@@ -1,0 +1,125 @@
+/* A server without an engine, a registry of two adapters, and calls whose news a test makes up. A test program has it
+ * once: the functions here stand for those of call.c, registry.c, text_job.c and server.c. */
+#ifndef CAMBIUM_TESTS_SERVE_FAKE_SERVER_H
+#define CAMBIUM_TESTS_SERVE_FAKE_SERVER_H
+
+#include "support/test.h"
+
+#include "serve/call.h"
+#include "serve/registry.h"
+#include "serve/text_job.h"
+
+/* What happened last. */
+static struct call *fake_call;
+static int fake_freed, fake_paused;
+static double fake_drained;
+
+struct call *call_new(struct server *server, int64_t prompt_count) {
+    struct call *call = calloc(1, sizeof *call);
+    call->server = server;
+    call->prompt_count = prompt_count;
+    call->prompts = calloc((size_t)prompt_count, sizeof *call->prompts);
+    call->cached = calloc((size_t)prompt_count, sizeof *call->cached);
+    ask_begin(&call->ask);
+    return call;
+}
+
+void call_submit(struct call *call) {
+    fake_call = call;
+}
+
+void call_pause(struct call *call, bool is_paused) {
+    (void)call;
+    fake_paused = is_paused;
+}
+
+void call_free(struct call *call) {
+    for (int64_t i = 0; i < call->prompt_count; i++)
+        token_buffer_free(&call->prompts[i].ids);
+    ask_free(&call->ask);
+    free(call->prompts);
+    free(call->cached);
+    free(call);
+    fake_call = NULL;
+    fake_freed++;
+}
+
+static const char *const fake_adapters[] = {"ia3", "lora"};
+
+bool registry_at(const struct server *server, int number, struct registry_adapter *adapter) {
+    (void)server;
+    if (number >= 2)
+        return false;
+    *adapter = (struct registry_adapter){.name = fake_adapters[number],
+                                         .methods = number ? "lora" : "ia3,lora",
+                                         .digest = "ab",
+                                         .state = "resident",
+                                         .generation = (uint64_t)number + 3};
+    return true;
+}
+
+bool registry_find(const struct server *server, const char *name, struct registry_adapter *adapter) {
+    for (int i = 0; registry_at(server, i, adapter); i++)
+        if (!strcmp(adapter->name, name))
+            return true;
+    return false;
+}
+
+bool registry_name_is_valid(const char *name) {
+    size_t length = strlen(name);
+    return length && length <= 64 && *name != '.' &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == length;
+}
+
+static struct registry_change fake_change;
+static char fake_change_name[80];
+
+void registry_start(struct server *server, const struct registry_change *change) {
+    (void)server;
+    fake_change = *change;
+    snprintf(fake_change_name, sizeof fake_change_name, "%s %s", change->name, change->path ? change->path : "-");
+}
+
+int text_job_start(struct server *server, const char *text, size_t length,
+                   void (*on_done)(void *context, int status, struct token_buffer *ids), void *context) {
+    (void)server;
+    (void)text;
+    (void)length;
+    (void)on_done;
+    (void)context;
+    return STATUS_MEMORY;
+}
+
+bool server_is_ready(const struct server *server) {
+    return server->is_ready && !server->is_draining;
+}
+
+void server_drain(struct server *server, double timeout) {
+    server->is_draining = true;
+    fake_drained = timeout;
+}
+
+void server_count(struct server *server); /* of an internal header */
+void server_count(struct server *server) {
+    (void)server;
+}
+
+static const char *const fake_names[] = {"tiny", "org/tiny"};
+static const struct serve_options fake_options = {
+    .max_queued_requests = 16, .limits = {.body_bytes = 4096, .stream_output_bytes = 1000}, .logs_json = true};
+
+static inline struct server fake_server(void) {
+    return (struct server){.options = &fake_options,
+                           .is_ready = true,
+                           .model = {.name = "tiny",
+                                     .names = fake_names,
+                                     .name_count = 2,
+                                     .fingerprint = "b0123456789ab",
+                                     .created = 1700000000,
+                                     .max_model_len = 32,
+                                     .vocab = 100,
+                                     .eos = -1,
+                                     .precision = "fp32"}};
+}
+
+#endif
