@@ -138,6 +138,25 @@ static int hold(struct call_text *text, const struct call_held *held) {
     return STATUS_OK;
 }
 
+static void add_prompt_token(struct call_run *run, const struct scheduler_token *token, bool has_logprob) {
+    struct call_own *own = run->own;
+    struct call_held held;
+    read_token(own, token, has_logprob, &held);
+    int status = news_add_piece(own->making, run->prompt, -1, own->making->text.length);
+    keep(own, status ? status : news_add_token(own->making, &held.token, held.tops));
+    run->has_prompt = true;
+    driver_note(own->driver, own);
+}
+
+/* The first token of a prompt where nothing predicts it: before all else of the prompt and its texts. */
+static void add_first_token(struct call_run *run) {
+    const struct call_own *own = run->own;
+    const struct token_buffer *ids = &own->call->prompts[run->prompt].ids;
+    if (!run->has_prompt && own->call->ask.prompt_logprobs >= 0 &&
+        !engine_slot_predicts_first(own->driver->options.engine, own->slot))
+        add_prompt_token(run, &(struct scheduler_token){.token = ids->ids[0]}, false);
+}
+
 static bool on_token(void *context, int64_t choice, const struct scheduler_token *token) {
     struct call_run *run = context;
     struct call_own *own = run->own;
@@ -147,6 +166,7 @@ static bool on_token(void *context, int64_t choice, const struct scheduler_token
     bool is_ended = false;
     own->driver->drawn++;
     text->drawn++;
+    add_first_token(run);
     keep(own, news_add_draw(own->making, &(struct call_draw){run->prompt, choice, clock_seconds()}));
     driver_note(own->driver, own);
     read_token(own, token, true, &held);
@@ -163,23 +183,6 @@ static bool on_token(void *context, int64_t choice, const struct scheduler_token
     keep(own, hold(text, &held));
     keep(own, give_piece(run, choice, begin, false));
     return is_ended || own->is_cancelled;
-}
-
-static void add_prompt_token(struct call_run *run, const struct scheduler_token *token, bool has_logprob) {
-    struct call_own *own = run->own;
-    struct call_held held;
-    read_token(own, token, has_logprob, &held);
-    int status = news_add_piece(own->making, run->prompt, -1, own->making->text.length);
-    keep(own, status ? status : news_add_token(own->making, &held.token, held.tops));
-    run->has_prompt = true;
-    driver_note(own->driver, own);
-}
-
-/* The first token of a prompt where nothing predicts it. */
-static void add_first_token(struct call_run *run) {
-    const struct token_buffer *ids = &run->own->call->prompts[run->prompt].ids;
-    if (!run->has_prompt && run->own->call->ask.prompt_logprobs >= 0)
-        add_prompt_token(run, &(struct scheduler_token){.token = ids->ids[0]}, false);
 }
 
 static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
@@ -417,6 +420,17 @@ static void end_waiting(struct driver *driver, struct call_own *own) {
     finish(driver, own);
 }
 
+/* The list is taken off first: who still has to wait goes on it again. */
+static void retry_all(struct driver *driver) {
+    struct call_own *own = driver->waiting;
+    driver->waiting = NULL;
+    for (struct call_own *next; own; own = next) {
+        next = own->next_waiting;
+        own->is_waiting = false;
+        begin(driver, own);
+    }
+}
+
 void driver_retry(struct driver *driver) {
     double now = clock_seconds();
     for (struct call_own *own = driver->waiting, *next; own; own = next) {
@@ -424,11 +438,10 @@ void driver_retry(struct driver *driver) {
         if (own->call->deadline > 0 && own->call->deadline <= now) {
             fail_with(own, ERROR_DEADLINE, "the request's time is over");
             end_waiting(driver, own);
-        } else if (driver->has_room) {
-            wait_no_more(driver, own);
-            begin(driver, own);
         }
     }
+    if (driver->has_room)
+        retry_all(driver);
     driver->has_room = false;
 }
 
