@@ -2,12 +2,14 @@
 #include "call.h"
 
 #include "call_own.h"
+#include "metrics.h"
 #include "registry.h"
 #include "server-internal.h"
 #include "text_job.h"
 
 #include "base/base.h"
 
+#include <openssl/sha.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -286,20 +288,27 @@ static int check_room(struct call_own *own) {
     else if (texts > most)
         error_set(&own->failure, ERROR_ARGUMENT, "n", "%lld texts are asked for: at most %lld are taken at once",
                   (long long)texts, (long long)most);
-    else if (texts > most - server->own->texts)
+    else if (texts > most - server->own->texts) {
         error_set(&own->failure, ERROR_OVERLOADED, NULL,
                   "%lld texts wait or run, and %lld more are asked for: at most %lld are taken",
                   (long long)server->own->texts, (long long)texts, (long long)most);
+        metrics_queue_full(server->metrics, false);
+    }
     return own->failure.which ? STATUS_INVALID : STATUS_OK;
 }
 
-/* Clients share no pages with each other, nor one client's salts. Without both: what everybody shares. */
+/* Clients share no pages with each other, nor one client's salts, and none can choose a salt that gives another's
+ * number. Without both: what everybody shares. */
 static uint64_t salt_of(const struct call *call) {
-    uint64_t salt = DIGEST_START;
+    unsigned char both[sizeof call->client + SHA256_DIGEST_LENGTH], digest[SHA256_DIGEST_LENGTH];
+    uint64_t salt;
     if (!call->client && !call->cache_salt_length)
         return 0;
-    salt = digest_bytes(salt, &call->client, sizeof call->client);
-    salt = digest_bytes(salt, call->cache_salt, call->cache_salt_length);
+    memcpy(both, &call->client, sizeof call->client);
+    if (!SHA256((const unsigned char *)call->cache_salt, call->cache_salt_length, both + sizeof call->client) ||
+        !SHA256(both, sizeof both, digest))
+        return digest_bytes(DIGEST_START, &call, sizeof call) | 1; /* no memory: it shares nothing */
+    memcpy(&salt, digest, sizeof salt);
     return salt ? salt : 1;
 }
 

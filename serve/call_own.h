@@ -66,6 +66,7 @@ struct call_own {
     int64_t running;
     int slot;
     bool has_slot, is_waiting, is_cancelled, is_accepted, is_ended, is_changed, must_pause;
+    bool is_full_of_tokens;        /* the queue, and so it was refused; the loop's when it is done */
     struct call_own *next_changed; /* with news that is not published */
     struct error error;
     struct call_news *making;

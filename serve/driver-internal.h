@@ -26,7 +26,7 @@ struct driver {
     bool must_end;
     bool has_more, has_taken; /* news waits until the loop has taken the last; it has taken some since */
     struct driver_stats stats;
-    int64_t steps[DRIVER_STEPS], step_count;
+    struct metrics_steps steps;
 };
 
 /* ---- driver_call.c ---- */

@@ -144,7 +144,7 @@ struct call_news *driver_take_news(struct driver *driver, struct call_own *own) 
     return news;
 }
 
-static void publish_stats(struct driver *driver, bool has_stepped) {
+static void publish_stats(struct driver *driver) {
     struct engine *engine = driver->options.engine;
     struct driver_stats stats = {.pages = engine_pages(engine),
                                  .pages_free = engine_pages_available(engine),
@@ -152,8 +152,8 @@ static void publish_stats(struct driver *driver, bool has_stepped) {
     scheduler_read_stats(driver->scheduler, &stats.scheduler);
     pthread_mutex_lock(&driver->lock);
     int64_t rows = stats.scheduler.prefill_rows - driver->stats.scheduler.prefill_rows;
-    if (has_stepped && stats.scheduler.steps != driver->stats.scheduler.steps && driver->step_count < DRIVER_STEPS)
-        driver->steps[driver->step_count++] = rows + driver->drawn;
+    if (rows + driver->drawn)
+        metrics_count_step(&driver->steps, rows + driver->drawn);
     driver->stats = stats;
     pthread_mutex_unlock(&driver->lock);
     driver->drawn = 0;
@@ -165,14 +165,11 @@ void driver_read_stats(struct driver *driver, struct driver_stats *stats) {
     pthread_mutex_unlock(&driver->lock);
 }
 
-int64_t driver_take_steps(struct driver *driver, int64_t tokens[DRIVER_STEPS]) {
+void driver_take_steps(struct driver *driver, struct metrics_steps *steps) {
     pthread_mutex_lock(&driver->lock);
-    int64_t count = driver->step_count;
-    for (int64_t i = 0; i < count; i++)
-        tokens[i] = driver->steps[i];
-    driver->step_count = 0;
+    *steps = driver->steps;
+    driver->steps = (struct metrics_steps){0};
     pthread_mutex_unlock(&driver->lock);
-    return count;
 }
 
 uint64_t driver_progress(const struct driver *driver) {
@@ -212,7 +209,7 @@ int driver_run(struct driver *driver) {
             driver_fail_all(driver);
             driver_settle(driver);
         }
-        publish_stats(driver, stepped > 0);
+        publish_stats(driver);
         publish_calls(driver);
         driver_publish_adapters(driver);
         atomic_fetch_add(&driver->progress, 1);

@@ -6,6 +6,7 @@
 #define CAMBIUM_SERVE_DRIVER_H
 
 #include "call_own.h"
+#include "metrics.h"
 #include "server.h"
 
 #include <pthread.h>
@@ -64,9 +65,6 @@ struct driver_stats {
     int64_t adapter_texts;
 };
 
-/* Of one step, for the histogram. */
-enum { DRIVER_STEPS = 4096 };
-
 /* ---- the driver ---- */
 
 struct driver_options {
@@ -93,7 +91,7 @@ void driver_end(struct driver *driver);
 /* Grows while the thread works or idles: what does not change for long hangs. */
 uint64_t driver_progress(const struct driver *driver);
 void driver_read_stats(struct driver *driver, struct driver_stats *stats);
-/* Tokens of each step since the last call, at most DRIVER_STEPS; how many. */
-int64_t driver_take_steps(struct driver *driver, int64_t tokens[DRIVER_STEPS]);
+/* The steps since the last call. */
+void driver_take_steps(struct driver *driver, struct metrics_steps *steps);
 
 #endif

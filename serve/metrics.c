@@ -12,7 +12,8 @@ static const double between_bounds[] = {.01, .025, .05, .075, .1,  .15, .2, .3, 
                                         .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
 static const double whole_bounds[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                       30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-static const double iteration_bounds[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+static const double iteration_bounds[METRICS_STEP_BUCKETS - 1] = {1,   8,    16,   32,   64,   128,  256,
+                                                                  512, 1024, 2048, 4096, 8192, 16384};
 
 #define SET_BOUNDS(metrics, kind, list)                                                                                \
     set_bounds(&(metrics)->histograms[kind], list, (int)(sizeof(list) / sizeof *(list)))
@@ -79,12 +80,17 @@ void metrics_free(struct metrics *metrics) {
     free(metrics);
 }
 
+/* The first whose upper end is not below the value; the number of bounds: above them all. */
+static int find_bucket(const double *bounds, int count, double value) {
+    int bucket = 0;
+    while (bucket < count && value > bounds[bucket])
+        bucket++;
+    return bucket;
+}
+
 static void observe(struct metrics *metrics, enum metrics_histogram_kind kind, double value) {
     struct metrics_histogram *histogram = &metrics->histograms[kind];
-    int bucket = 0;
-    while (bucket < histogram->bound_count && value > histogram->bounds[bucket])
-        bucket++;
-    histogram->counts[bucket]++;
+    histogram->counts[find_bucket(histogram->bounds, histogram->bound_count, value)]++;
     histogram->sum += value;
 }
 
@@ -140,9 +146,17 @@ void metrics_ended(struct metrics *metrics, const struct metrics_prompt *prompt,
     observe(metrics, METRICS_COMPUTED_TOKENS, (double)(prompt->tokens - prompt->cached));
 }
 
-void metrics_step(struct metrics *metrics, int64_t tokens) {
-    if (metrics)
-        observe(metrics, METRICS_ITERATION, (double)tokens);
+void metrics_count_step(struct metrics_steps *steps, int64_t tokens) {
+    steps->counts[find_bucket(iteration_bounds, METRICS_STEP_BUCKETS - 1, (double)tokens)]++;
+    steps->tokens += (uint64_t)tokens;
+}
+
+void metrics_add_steps(struct metrics *metrics, const struct metrics_steps *steps) {
+    if (!metrics)
+        return;
+    for (int i = 0; i < METRICS_STEP_BUCKETS; i++)
+        metrics->histograms[METRICS_ITERATION].counts[i] += steps->counts[i];
+    metrics->histograms[METRICS_ITERATION].sum += (double)steps->tokens;
 }
 
 void metrics_tell_engine(struct metrics *metrics, const struct metrics_engine *engine) {

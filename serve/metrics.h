@@ -50,8 +50,14 @@ void metrics_token(struct metrics *metrics, const struct metrics_prompt *prompt,
 enum metrics_end { METRICS_STOP, METRICS_LENGTH, METRICS_ABORT, METRICS_ERROR, METRICS_END_COUNT };
 void metrics_ended(struct metrics *metrics, const struct metrics_prompt *prompt, const struct metrics_text *text,
                    enum metrics_end how, double time);
-/* A step of the engine: prompt rows that it ran and tokens that it drew, together. */
-void metrics_step(struct metrics *metrics, int64_t tokens);
+/* Steps of the engine, which its thread counts in an object of its own until the loop adds it to the rest; zeroed, it
+ * is empty. `tokens`: prompt rows that the step ran and tokens that it drew, together. */
+enum { METRICS_STEP_BUCKETS = 14 };
+struct metrics_steps {
+    uint64_t counts[METRICS_STEP_BUCKETS], tokens;
+};
+void metrics_count_step(struct metrics_steps *steps, int64_t tokens);
+void metrics_add_steps(struct metrics *metrics, const struct metrics_steps *steps);
 
 /* The engine's state, as it was last told. */
 struct metrics_engine {

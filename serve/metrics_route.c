@@ -14,6 +14,7 @@ void metrics_get(struct exchange *exchange) {
     struct server *server = exchange->server;
     struct strbuf text = STRBUF_INIT, running = STRBUF_INIT, waiting = STRBUF_INIT;
     struct registry_adapter adapter;
+    server_count(server);
     for (int i = 0; registry_at(server, i, &adapter); i++) {
         if (adapter.running)
             add_name(&running, adapter.name);

@@ -2,6 +2,7 @@
  * it, then whoever asked is told. Few are on their way at once, so that files do not fill the memory. */
 #include "registry.h"
 
+#include "log.h"
 #include "metrics.h"
 #include "server-internal.h"
 
@@ -234,6 +235,21 @@ static void work(struct worker_job *job) {
 
 static void start_next(struct server *server);
 
+static void log_change(const struct server *server, const struct driver_change *change) {
+    static const char *const changes[] = {"bring", "load", "replace", "unload"};
+    struct registry_adapter adapter;
+    struct log_line line;
+    bool has_failed = change->error.which != ERROR_NONE;
+    log_line_begin(&line, server, has_failed ? LOG_WARNING : LOG_INFO, "adapter");
+    log_line_text(&line, "change", changes[change->kind]);
+    log_line_text(&line, "name", change->name);
+    if (has_failed)
+        log_line_text(&line, "error", change->error.text);
+    else if (registry_find(server, change->name, &adapter))
+        log_line_integer(&line, "generation", (int64_t)adapter.generation);
+    log_line_end(&line);
+}
+
 static void tell(struct pending *pending) {
     struct server *server = pending->server;
     struct registry *registry = server->registry;
@@ -247,6 +263,7 @@ static void tell(struct pending *pending) {
         entry->facts = change->facts;
         snprintf(entry->directory, sizeof entry->directory, "%s", pending->directory);
     }
+    log_change(server, change);
     if (change->kind != CHANGE_UNLOAD)
         metrics_adapter_load(server->metrics, change->error.which);
     if (pending->on_done) {

@@ -33,12 +33,11 @@ bool server_is_ready(const struct server *server) {
 
 void server_count(struct server *server) {
     struct driver_stats stats;
-    int64_t *steps = server->own->steps;
+    struct metrics_steps steps;
     if (!server->driver)
         return;
-    int64_t count = driver_take_steps(server->driver, steps);
-    for (int64_t i = 0; i < count; i++)
-        metrics_step(server->metrics, steps[i]);
+    driver_take_steps(server->driver, &steps);
+    metrics_add_steps(server->metrics, &steps);
     driver_read_stats(server->driver, &stats);
     metrics_tell_engine(server->metrics, &(struct metrics_engine){.running = stats.scheduler.running,
                                                                   .waiting = stats.scheduler.waiting,
@@ -362,6 +361,7 @@ static int open_books(struct server *server, struct engine *engine) {
                                       .max_model_len = server->model.max_model_len,
                                       .page_tokens = KV_PAGE_TOKENS,
                                       .pages = engine_pages(engine),
+                                      .max_adapters = engine_max_sequences(engine),
                                       .has_prefix_cache = o->has_prefix_cache,
                                       .ranks = o->tensor * o->pipeline};
     int status = metrics_new(&metrics, &server->metrics);

@@ -71,7 +71,7 @@ class Server:
     """`cambium serve` until the block ends. Its standard error is in `lines`, line by line."""
 
     def __init__(self, *words, model=TINY, listen="127.0.0.1:0", control="127.0.0.1:0", launcher=(), env=None):
-        self.lines, self.news = [], threading.Condition()
+        self.lines, self.news, self.expected = [], threading.Condition(), (0, -signal.SIGKILL)
         self.process = subprocess.Popen(
             [*map(str, launcher), CAMBIUM, "serve", "--model", str(model), "--listen", listen, "--control", control,
              "--device", os.environ.get("CAMBIUM_TEST_DEVICE", "cpu"), *map(str, words)],
@@ -80,9 +80,7 @@ class Server:
         self.reader.start()
         first = self.process.stdout.readline()
         if not first:
-            self.process.wait(PATIENCE)
-            self.reader.join(PATIENCE)
-            raise AssertionError(f"the server ended with {self.process.returncode}:\n" + "\n".join(self.lines))
+            raise AssertionError(f"the server ended with {self.wait()}:\n" + "\n".join(self.lines))
         self.ready = json.loads(first)
         self.addresses = {"data": self.ready["listen"], "control": self.ready["control"]}
 
@@ -154,6 +152,8 @@ class Server:
     def wait(self, patience=PATIENCE):
         status = self.process.wait(patience)
         self.reader.join(PATIENCE)
+        self.process.stdout.close()
+        self.process.stderr.close()
         return status
 
     def stop(self):
@@ -171,12 +171,10 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-        finally:
-            self.process.stdout.close()
         if kind:
             print("\n".join(self.lines[-50:]))
         else:
-            assert status in (0, -signal.SIGKILL), f"the server ended with {status}:\n" + "\n".join(self.lines[-50:])
+            assert status in self.expected, f"the server ended with {status}:\n" + "\n".join(self.lines[-50:])
 
 
 SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\"n])*",?)*\})? (\S+)')

@@ -52,6 +52,12 @@ static void expect_own(const struct scrape *scrape, const char *name, const char
     expect(scrape, name, own, value);
 }
 
+static void step(struct metrics *metrics, int64_t tokens) {
+    struct metrics_steps steps = {0};
+    metrics_count_step(&steps, tokens);
+    metrics_add_steps(metrics, &steps);
+}
+
 /* A text of `tokens` tokens, `gap` seconds each, as the driver tells of it. */
 static void run_text(struct metrics *metrics, double arrived, int64_t prompt_tokens, int64_t cached, int64_t tokens,
                      double gap, enum metrics_end how) {
@@ -60,11 +66,11 @@ static void run_text(struct metrics *metrics, double arrived, int64_t prompt_tok
     struct metrics_text text = {0};
     double time = arrived + 0.25;
     metrics_started(metrics, &prompt, time);
-    metrics_step(metrics, prompt_tokens - cached + 1);
+    step(metrics, prompt_tokens - cached + 1);
     for (int64_t i = 0; i < tokens; i++) {
         time += gap;
         if (i)
-            metrics_step(metrics, 1);
+            step(metrics, 1);
         metrics_token(metrics, &prompt, &text, time);
     }
     metrics_ended(metrics, &prompt, &text, how, time);
@@ -142,10 +148,12 @@ static void a_text_of_one_token_or_none_has_no_gap(void **state) {
 
 static void a_bucket_has_what_is_at_its_bound_and_below(void **state) {
     struct scrape *scrape = *state;
-    metrics_step(scrape->metrics, 1);
-    metrics_step(scrape->metrics, 8);
-    metrics_step(scrape->metrics, 9);
-    metrics_step(scrape->metrics, 16385);
+    struct metrics_steps steps = {0};
+    metrics_count_step(&steps, 1);
+    metrics_count_step(&steps, 8);
+    metrics_count_step(&steps, 9);
+    metrics_count_step(&steps, 16385);
+    metrics_add_steps(scrape->metrics, &steps);
     take(scrape);
     static const char *const expected[][2] = {
         {"1.0", "1"}, {"8.0", "2"}, {"16.0", "3"}, {"16384.0", "3"}, {"+Inf", "4"}};
