@@ -44,12 +44,12 @@ static bool read_names(const struct server *server, const struct input *input, s
         }
         ask->adapters[ask->adapter_count++] = input->model;
     }
+    if (input->adapter_count > (size_t)(ASK_MAX_ADAPTERS - ask->adapter_count)) {
+        error_set(error, ERROR_ARGUMENT, "adapters", "expected a list of names of adapters, at most %d",
+                  ASK_MAX_ADAPTERS);
+        return false;
+    }
     for (size_t i = 0; i < input->adapter_count; i++) {
-        if (ask->adapter_count == ASK_MAX_ADAPTERS) {
-            error_set(error, ERROR_ARGUMENT, "adapters", "expected a list of names of adapters, at most %d",
-                      ASK_MAX_ADAPTERS);
-            return false;
-        }
         if (!registry_find(server, input->adapters[i], &adapter)) {
             error_set(error, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter '%.64s'", input->adapters[i]);
             return false;

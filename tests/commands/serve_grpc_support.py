@@ -111,11 +111,11 @@ class Client:
     def type(self, name):
         return message_factory.MessageFactory(self.pool).GetPrototype(self.pool.FindMessageTypeByName(name.lstrip(".")))
 
-    def message(self, name, **values):
+    def message(self, name, /, **values):
         self.learn()
         return self.type(f"cambium.v1.{name}")(**values)
 
-    def call(self, name, request=None, metadata=(), timeout=PATIENCE, compression=None, **values):
+    def call(self, name, /, request=None, metadata=(), timeout=PATIENCE, compression=None, **values):
         """The answer of a method, or of one that streams, a call to iterate."""
         self.learn()
         path, method = self.files[name]
