@@ -71,6 +71,7 @@ struct connection {
     double opened, received; /* when; the last bytes from the client */
     double ending;           /* since when */
     size_t discarded;
+    uint64_t sent, arrived; /* bytes given to the socket; read by the client's side, by the last tick */
     struct pace writing;
     bool is_scheduled, is_eof, is_reading, is_draining;
     char peer[64];

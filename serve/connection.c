@@ -4,17 +4,20 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum {
     PREFACE_BYTES = 24,
     READS_PER_TURN = 4,   /* of 64 KiB: then others have their turn */
     ROUNDS_PER_TURN = 32, /* of filling and writing */
-    TLS_RECORD_BYTES = 16384
+    TLS_RECORD_BYTES = 16384,
+    SOCKET_BUFFER_BYTES = 256 << 10 /* the kernel would let it grow to megabytes, for who does not read */
 };
 static const char preface[PREFACE_BYTES + 1] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static const double linger_seconds = 5; /* for the client to read what it was told */
@@ -201,7 +204,7 @@ static bool out_is_written(struct connection *connection) {
         }
         if (n == TLS_AGAIN)
             return false;
-        connection->writing.bytes += (size_t)n;
+        connection->sent += (size_t)n;
         before = evbuffer_get_length(connection->out);
     }
     return true;
@@ -243,19 +246,27 @@ void connection_flush(struct connection *connection) {
         connection->stage = CONNECTION_DEAD;
     if (connection->stage == CONNECTION_DEAD)
         return;
-    if (!is_left)
-        connection->writing.since = 0;
-    else if (connection->writing.since <= 0)
-        connection->writing = (struct pace){clock_seconds(), 0};
     bool waits = is_left || (connection->tls && tls_wants_write(connection->tls));
     if (waits != (bool)event_pending(&connection->writable, EV_WRITE, NULL))
         waits ? event_add(&connection->writable, NULL) : event_del(&connection->writable);
 }
 
+/* The socket's own buffer hides for long what the client reads; asked, the kernel tells. */
+static bool is_read_by_client(struct connection *connection, double now) {
+    int queued = 0;
+    if (ioctl(connection->fd, SIOCOUTQ, &queued))
+        queued = 0;
+    uint64_t arrived = connection->sent > (uint64_t)queued ? connection->sent - (uint64_t)queued : 0;
+    if (arrived > connection->arrived)
+        connection->writing.bytes += (size_t)(arrived - connection->arrived);
+    connection->arrived = arrived;
+    return pace_holds(&connection->writing, now, connection->transport->options.limits.write_timeout,
+                      evbuffer_get_length(connection->out) + (size_t)queued);
+}
+
 void connection_tick(struct connection *connection, double now) {
     const struct serve_limits *limits = &connection->transport->options.limits;
-    size_t waiting = evbuffer_get_length(connection->out);
-    if (!pace_holds(&connection->writing, now, limits->write_timeout, waiting))
+    if (!is_read_by_client(connection, now))
         connection_kill(connection);
     else if (connection->stage < CONNECTION_OPEN && now - connection->opened > limits->header_timeout)
         connection_kill(connection);
@@ -282,7 +293,7 @@ void connection_free(struct connection *connection) {
 int connection_open(struct listener *listener, int fd, const char *peer) {
     struct transport *transport = listener->transport;
     struct connection *connection = calloc(1, sizeof *connection);
-    int on = 1;
+    int on = 1, bytes = SOCKET_BUFFER_BYTES;
     if (connection)
         connection->out = evbuffer_new();
     if (connection && listener->is_tls)
@@ -301,6 +312,7 @@ int connection_open(struct listener *listener, int fd, const char *peer) {
     connection->opened = connection->received = clock_seconds();
     snprintf(connection->peer, sizeof connection->peer, "%s", peer);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     event_assign(&connection->readable, transport->options.base, fd, EV_READ | EV_PERSIST, on_readable, connection);
     event_assign(&connection->writable, transport->options.base, fd, EV_WRITE | EV_PERSIST, on_writable, connection);
     TAILQ_INSERT_TAIL(&transport->connections, connection, all);

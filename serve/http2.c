@@ -169,7 +169,6 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
 
 static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
     struct http2 *http = user;
-    (void)session;
     switch (frame->hd.type) {
     case NGHTTP2_RST_STREAM: /* of the library, for a client's mistake; ours are no glitch of the client */
         if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR && frame->rst_stream.error_code != NGHTTP2_CANCEL)
@@ -181,6 +180,10 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
         if (http->useful < MOST_USEFUL)
             http->useful += USEFUL_PER_DATA;
         return http2_stream_sent(http, frame);
+    case NGHTTP2_GOAWAY: /* the library would send a ping in front of it, and the answer would prove nothing */
+        if (http->drain == DRAIN_NOTICED && nghttp2_submit_ping(session, NGHTTP2_FLAG_NONE, drain_ping))
+            return NGHTTP2_ERR_CALLBACK_FAILURE;
+        return 0;
     default:
         return 0;
     }
@@ -254,7 +257,6 @@ static int http2_open(struct connection *connection) {
 static void drain_go_on(struct http2 *http, double now) {
     if (http->drain == DRAIN_WANTED) {
         nghttp2_submit_shutdown_notice(http->session);
-        nghttp2_submit_ping(http->session, NGHTTP2_FLAG_NONE, drain_ping);
         http->drain = DRAIN_NOTICED;
         http->drain_since = now;
     }

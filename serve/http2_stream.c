@@ -516,14 +516,16 @@ void http2_streams_tell(struct http2 *http) {
     }
 }
 
-/* Who does not read its answer loses it; who does not send its body, or never ends, too. */
+/* Who opens no window for its answer loses it; who does not send its body, or never ends, too. */
 void http2_streams_tick(struct http2 *http, double now) {
     const struct serve_limits *limits = http2_limits(http);
     struct http2_stream *stream;
     TAILQ_FOREACH(stream, &http->streams, all) {
         size_t waiting = evbuffer_get_length(stream->out);
+        bool is_shut = nghttp2_session_get_stream_remote_window_size(http->session, stream->id) <= 0 ||
+                       nghttp2_session_get_remote_window_size(http->session) <= 0;
         bool wants_body = stream->is_routed && !stream->is_whole && !stream->exchange.resets_early;
-        if (!pace_holds(&stream->writing, now, limits->write_timeout, waiting) ||
+        if (!pace_holds(&stream->writing, now, limits->write_timeout, is_shut ? waiting : 0) ||
             !pace_holds(&stream->body, now, limits->header_timeout, wants_body && !stream->discarding)) {
             evbuffer_drain(stream->out, waiting);
             abort_stream(stream, NGHTTP2_CANCEL);
