@@ -179,20 +179,6 @@ void registry_take(struct server *server, struct driver_adapters *list) {
 
 /* ---- files ---- */
 
-/* The adapter that a directory stands for: its own, or that of the newest checkpoint. */
-static int find_one(const char *directory, char found[PATH_MAX]) {
-    char **all;
-    size_t count;
-    int status = peft_find(&directory, 1, &all, &count);
-    if (!status && count != 1)
-        status = status_fail(STATUS_INVALID, "%s holds %zu adapters: each of them needs a name of its own", directory,
-                             count);
-    if (!status)
-        snprintf(found, PATH_MAX, "%s", all[0]);
-    file_list_free(all, count);
-    return status;
-}
-
 /* A directory of the options, or one below the root. */
 static int read_files(const struct serve_options *options, const char *directory, struct adapter_files *files) {
     const char *root = options->adapter_root;
@@ -216,12 +202,21 @@ static int read_facts(const struct adapter_files *files, struct adapter_facts *f
     return status;
 }
 
+static int resolve(struct pending *pending) {
+    char *found;
+    int status = adapter_files_find(pending->directory, &found);
+    if (!status)
+        snprintf(pending->directory, sizeof pending->directory, "%s", found);
+    free(found);
+    return status;
+}
+
 static void work(struct worker_job *job) {
     struct pending *pending = (struct pending *)job;
     struct driver_change *change = &pending->change;
     if (change->kind == CHANGE_UNLOAD || change->error.which)
         return;
-    int status = pending->is_named ? find_one(pending->directory, pending->directory) : STATUS_OK;
+    int status = pending->is_named ? resolve(pending) : STATUS_OK;
     if (!status)
         status = read_files(pending->server->options, pending->directory, &change->files);
     if (!status)
@@ -415,19 +410,18 @@ void registry_start(struct server *server, const struct registry_change *asked) 
 /* ---- opening ---- */
 
 static int add_first(struct registry *registry, const char *name, const char *directory) {
-    char found[PATH_MAX];
-    int status = find_one(directory, found);
+    char *found;
+    int status = adapter_files_find(directory, &found);
     if (!status)
         status = adapters_add(registry->adapters, name, found);
-    if (status)
-        return status;
-    struct entry *entry = add(registry, name, found);
-    if (!entry)
-        return STATUS_MEMORY;
-    entry->is_there = true;
-    if (peft_chat_template(found, &entry->facts.chat_template))
-        entry->facts.chat_template = CHAT_TEMPLATE_AUTO;
-    return STATUS_OK;
+    struct entry *entry = status ? NULL : add(registry, name, found);
+    if (entry) {
+        entry->is_there = true;
+        if (peft_chat_template(found, &entry->facts.chat_template))
+            entry->facts.chat_template = CHAT_TEMPLATE_AUTO;
+    }
+    free(found);
+    return status || entry ? status : STATUS_MEMORY;
 }
 
 static int add_root(struct registry *registry, const char *root) {

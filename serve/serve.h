@@ -43,6 +43,8 @@ struct serve_options {
     bool logs_json;
     struct serve_limits limits;
     int tensor, pipeline; /* for ServerInfo */
+    /* Ends the process with status 1 and this line: a rank hangs, or a second signal came. The loop's thread. */
+    void (*end_process)(const char *line);
 };
 
 struct server;

@@ -81,11 +81,12 @@ void server_drain(struct server *server, double timeout) {
 static void on_stop(evutil_socket_t number, short what, void *context) {
     struct server *server = context;
     (void)what;
-    if (server->own->stops++) {
-        log_event(server, LOG_WARNING, "drain", "a second signal (%s): ending at once", strsignal((int)number));
-        _exit(1);
-    }
-    server_drain(server, -1);
+    char line[96];
+    snprintf(line, sizeof line, "a second signal (%s): ending at once", strsignal((int)number));
+    if (server->own->stops++)
+        server->options->end_process(line);
+    else
+        server_drain(server, -1);
 }
 
 static void on_reload(evutil_socket_t number, short what, void *context) {
@@ -171,10 +172,8 @@ static void on_hang(struct server *server) {
     snprintf(line, sizeof line, "rank 0 makes no progress since %g s", server->options->rank_timeout);
     fail_all(server, line);
     server->own->hang_ticks++;
-    if (server->own->hang_ticks > 2) {
-        log_error("%s", line);
-        _exit(1);
-    }
+    if (server->own->hang_ticks > 2)
+        server->options->end_process(line);
 }
 
 /* Counted in the loop's own ticks: who was stopped as a whole, and goes on, is not hung. */

@@ -54,25 +54,7 @@ int adapter_names_check(const struct adapter_names *names, const struct config *
     return STATUS_OK;
 }
 
-/* ---- the one adapter of a directory ---- */
-
-/* The adapter that a directory stands for, its own or that of the newest checkpoint; STATUS_NOT_FOUND where it holds
- * none, STATUS_INVALID where it holds several. The caller frees *found. */
-static int find_one(const char *directory, char **found) {
-    char **all;
-    size_t count;
-    *found = NULL;
-    int status = peft_find(&directory, 1, &all, &count);
-    if (!status && count != 1)
-        status = status_fail(STATUS_INVALID, "%s holds %zu adapters: each of them needs a name of its own", directory,
-                             count);
-    if (!status) {
-        *found = strdup(all[0]);
-        status = *found ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    }
-    file_list_free(all, count);
-    return status;
-}
+/* ---- directories ---- */
 
 static int add_given(const char *item, struct adapters *adapters) {
     char name[NAME_MAX + 1], *found;
@@ -81,7 +63,7 @@ static int add_given(const char *item, struct adapters *adapters) {
         return status_fail(STATUS_USAGE, "--adapter: a name of %zu bytes: at most %d", length, NAME_MAX);
     memcpy(name, item, length);
     name[length] = 0;
-    int status = find_one(item + length + 1, &found);
+    int status = adapter_files_find(item + length + 1, &found);
     if (!status)
         status = adapters_add(adapters, name, found);
     free(found);
@@ -121,7 +103,7 @@ static int add_entry(const char *root, const char *name, struct adapters *adapte
     if (!is_beneath(root, path))
         status = status_fail(STATUS_INVALID, "%s leads out of %s", path, root);
     if (!status)
-        status = find_one(path, &found);
+        status = adapter_files_find(path, &found);
     if (!status)
         status = check_beneath(root, found);
     if (!status)

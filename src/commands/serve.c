@@ -210,6 +210,12 @@ static int split_names(struct serving *serving) {
     return STATUS_OK;
 }
 
+/* Nothing is waited for: the engine's thread may sit in MPI, where nothing reaches it. */
+static void end_process(const char *line) {
+    log_error("%s", line);
+    _exit(1);
+}
+
 static int fill_options(struct serving *serving) {
     const struct serve_command *c = serving->command;
     bool is_named = c->model_names.count > 0;
@@ -244,6 +250,7 @@ static int fill_options(struct serving *serving) {
         .limits = c->limits,
         .tensor = serving->grid.tensor,
         .pipeline = serving->grid.pipeline,
+        .end_process = end_process,
     };
     return status;
 }
@@ -324,7 +331,7 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-/* Answers get a moment to go out; the engine's thread may sit in MPI, where nothing reaches it. */
+/* Answers get a moment to go out. */
 static void on_lost_rank(void *context, const char *line) {
     struct serving *serving = context;
     struct timespec moment = {.tv_nsec = 300000000};

@@ -36,6 +36,9 @@ int adapters_load(struct adapters *adapters, const char *name, bool is_pinned);
  * loaded, beside the old one, nothing has changed. `if_generation` other than 0: only if that is the present one. */
 int adapters_replace(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation);
 
+/* The directory of the one adapter that `directory` stands for: its own, or that of the newest checkpoint; the caller
+ * frees *found. STATUS_NOT_FOUND where it holds none, STATUS_INVALID where it holds several. */
+int adapter_files_find(const char *directory, char **found);
 /* An adapter's files as they were read, by any thread. */
 struct adapter_files {
     struct peft_bytes bytes;
