@@ -10,9 +10,9 @@
 #include "base/base.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- fields ---- */
 
@@ -273,6 +273,13 @@ static void take_prompt_tokens(struct openai *request, const struct call_news *n
     }
 }
 
+/* A chat's prompt is its messages. */
+static void take_error(struct openai *request, const struct error *error) {
+    request->error = *error;
+    if (request->is_chat && !strcmp(error->param, "prompt"))
+        snprintf(request->error.param, sizeof request->error.param, "messages");
+}
+
 static void on_news(struct call *call, const struct call_news *news) {
     struct openai *request = call->context;
     if (request->has_answered)
@@ -282,7 +289,7 @@ static void on_news(struct call *call, const struct call_news *news) {
         if (news->pieces[i].choice < 0)
             take_prompt_tokens(request, news, &news->pieces[i]);
     if (news->is_done && news->error.which)
-        request->error = news->error;
+        take_error(request, &news->error);
     if (request->is_stream)
         openai_stream_news(request, news);
     else
