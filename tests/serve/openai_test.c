@@ -149,7 +149,7 @@ static void a_completion_streams_byte_by_byte(void **state) {
     stream_has(&fake,
                HEAD FACTS "\"choices\":[{\"index\":0,\"text\":\"a\\\"\\n\",\"logprobs\":null,\"finish_reason\":null}],"
                           "\"usage\":null}\n\n" HEAD "\"choices\":[{\"index\":0,\"text\":\"b\",\"logprobs\":null,"
-                                                     "\"finish_reason\":\"length\"}],\"usage\":null}\n\n" HEAD
+                          "\"finish_reason\":\"length\"}],\"usage\":null}\n\n" HEAD
                           "\"choices\":[],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":2,\"total_tokens\":4,"
                           "\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\ndata: [DONE]\n\n");
     fake_close(&fake);
@@ -177,7 +177,7 @@ static void a_chat_streams_byte_by_byte(void **state) {
         "\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHAT_HEAD
         "\"choices\":[{\"index\":1,\"delta\":{\"content\":\"a\"},\"logprobs\":null,\"finish_reason\":null}]}"
         "\n\n" CHAT_HEAD "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"b\"},\"logprobs\":null,\"finish_reason\":"
-                         "null}]}\n\n" CHAT_HEAD
+        "null}]}\n\n" CHAT_HEAD
         "\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n" CHAT_HEAD
         "\"choices\":[{\"index\":1,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n");
     fake_close(&fake);
