@@ -77,6 +77,7 @@ struct exchange {
     char id[EXCHANGE_ID_BYTES]; /* x-request-id: printable */
     const char *cors_origin;    /* of a page that may read the answer; NULL: none */
     enum error_case error;      /* that was answered */
+    bool is_accepted;           /* its work has begun: an error is no rejection any more */
     bool is_logged;             /* by its handler, which knows more (log.h); else the router does it */
     uint64_t client;            /* 0: without a key */
     const char *client_name;    /* of the key; "" */

@@ -285,6 +285,7 @@ static void on_news(struct call *call, const struct call_news *news) {
     if (request->has_answered)
         return;
     note_times(request, news);
+    request->exchange->is_accepted |= news->is_accepted;
     for (int64_t i = 0; i < news->piece_count; i++)
         if (news->pieces[i].choice < 0)
             take_prompt_tokens(request, news, &news->pieces[i]);

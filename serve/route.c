@@ -248,7 +248,8 @@ static void fail_http(struct exchange *exchange, const struct error *error, cons
 
 static void refuse(struct exchange *exchange, const struct error *error, const char *allowed) {
     exchange->error = error->which;
-    metrics_rejected(exchange->server->metrics, error->which);
+    if (!exchange->is_accepted)
+        metrics_rejected(exchange->server->metrics, error->which);
     if (is_grpc(exchange))
         grpc_fail(exchange, error);
     else
