@@ -332,6 +332,13 @@ static void answer_score(struct generation *generation) {
 
 /* ---- calls ---- */
 
+/* What every protocol calls the prompt is the input here. */
+static void fail(struct generation *generation, struct error error) {
+    if (!strcmp(error.param, "prompt"))
+        snprintf(error.param, sizeof error.param, "input");
+    grpc_finish(generation->call, &error);
+}
+
 static void on_news(struct call *asked, const struct call_news *news) {
     struct generation *generation = asked->context;
     if (grpc_is_finished(generation->call))
@@ -342,7 +349,7 @@ static void on_news(struct call *asked, const struct call_news *news) {
     if (!news->is_done)
         return;
     if (news->error.which)
-        grpc_finish(generation->call, &news->error);
+        fail(generation, news->error);
     else if (generation->kind == WHOLE)
         answer_whole(generation);
     else if (generation->kind == SCORE)

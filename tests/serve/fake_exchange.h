@@ -15,10 +15,16 @@ struct fake {
     struct field fields[FAKE_FIELDS];
     int status;
     int64_t length;
-    struct strbuf head, body; /* head: "name: value\n" a field */
+    struct strbuf head, body, trailers; /* head and trailers: "name: value\n" a field */
     int begun, ended, aborted, writes;
     size_t pending; /* what exchange_pending says */
 };
+
+static inline void fake_keep(struct strbuf *out, const struct field *fields, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        strbuf_format(out, "%.*s: %.*s\n", (int)fields[i].name_length, fields[i].name, (int)fields[i].value_length,
+                      fields[i].value);
+}
 
 static inline int fake_begin(struct exchange *exchange, int status, const struct field *fields, size_t count,
                              int64_t length) {
@@ -26,9 +32,7 @@ static inline int fake_begin(struct exchange *exchange, int status, const struct
     assert_int_equal(fake->begun++, 0);
     fake->status = status;
     fake->length = length;
-    for (size_t i = 0; i < count; i++)
-        strbuf_format(&fake->head, "%.*s: %.*s\n", (int)fields[i].name_length, fields[i].name,
-                      (int)fields[i].value_length, fields[i].value);
+    fake_keep(&fake->head, fields, count);
     return 0;
 }
 
@@ -43,8 +47,7 @@ static inline int fake_write(struct exchange *exchange, const void *bytes, size_
 
 static inline int fake_end(struct exchange *exchange, const struct field *trailers, size_t count) {
     struct fake *fake = (struct fake *)exchange;
-    (void)trailers;
-    (void)count;
+    fake_keep(&fake->trailers, trailers, count);
     assert_int_equal(fake->begun, 1);
     assert_int_equal(fake->ended++, 0);
     assert_true(fake->length < 0 || (size_t)fake->length == fake->body.length);
@@ -94,6 +97,7 @@ static inline void fake_close(struct fake *fake) {
     exchange_close(&fake->exchange, fake->ended > 0);
     strbuf_free(&fake->head);
     strbuf_free(&fake->body);
+    strbuf_free(&fake->trailers);
 }
 
 #endif

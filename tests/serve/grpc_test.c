@@ -1,5 +1,5 @@
 /* gRPC over an exchange whose transport is here: what a client sends, cut anywhere, and what it is answered. */
-#include "support/test.h"
+#include "serve/fake_exchange.h"
 
 #include "serve/grpc.h"
 #include "serve/grpc_frames.h"
@@ -10,52 +10,6 @@
 
 #include <event2/event.h>
 #include <zlib.h>
-
-/* ---- a transport that keeps what it is given ---- */
-
-struct kept {
-    int status, begins, ends;
-    int64_t length;
-    struct strbuf fields, body, trailers; /* "name: value\n" */
-    size_t pending;
-};
-static struct kept kept;
-
-static void keep_fields(struct strbuf *out, const struct field *fields, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        strbuf_format(out, "%.*s: %.*s\n", (int)fields[i].name_length, fields[i].name, (int)fields[i].value_length,
-                      fields[i].value);
-}
-static int begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length) {
-    (void)exchange;
-    kept.begins++;
-    kept.status = status;
-    kept.length = length;
-    keep_fields(&kept.fields, fields, count);
-    return STATUS_OK;
-}
-static int write_body(struct exchange *exchange, const void *bytes, size_t length) {
-    (void)exchange;
-    assert_int_equal(kept.ends, 0);
-    strbuf_add(&kept.body, bytes, length);
-    return STATUS_OK;
-}
-static int end(struct exchange *exchange, const struct field *trailers, size_t count) {
-    (void)exchange;
-    kept.ends++;
-    keep_fields(&kept.trailers, trailers, count);
-    return STATUS_OK;
-}
-static void abort_it(struct exchange *exchange, enum exchange_abort how) {
-    (void)exchange;
-    (void)how;
-}
-static size_t pending(const struct exchange *exchange) {
-    (void)exchange;
-    return kept.pending;
-}
-static const struct exchange_transport transport = {
-    .begin = begin, .write = write_body, .end = end, .abort = abort_it, .pending = pending};
 
 /* ---- a service ---- */
 
@@ -116,41 +70,37 @@ static const struct grpc_service *const services[] = {&service, &control};
 
 /* ---- a client ---- */
 
-enum { LIMIT = 1000, MAX_CLIENT_FIELDS = 4 };
+enum { LIMIT = 1000 };
 static struct serve_options options = {.limits = {.body_bytes = LIMIT, .stream_output_bytes = 4096}};
 static struct server server = {.options = &options};
-static struct exchange exchange;
-static struct field client_fields[MAX_CLIENT_FIELDS];
+static struct fake fake;
 
-static void ask_with(const char *path, const char *name, const char *value) {
-    strbuf_free(&kept.fields);
-    strbuf_free(&kept.body);
-    strbuf_free(&kept.trailers);
-    kept = (struct kept){0};
+static void ask_as(const char *method, const char *path, const char *type, enum listener_kind listener) {
     closed = 0;
-    client_fields[0] = field_of("content-type", "application/grpc");
-    client_fields[1] = field_of(name, value);
-    exchange = (struct exchange){
-        .head =
-            {.method = "POST", .path = path, .query = "", .fields = client_fields, .field_count = 2, .is_http2 = true},
-        .transport = &transport,
-        .server = &server,
-    };
-    grpc_start(&exchange, services, 2);
+    fake_open(&fake, &server, listener, method, path);
+    fake.exchange.head.is_http2 = true;
+    fake_field(&fake, "content-type", type);
+}
+static void ask_with(const char *path, const char *name, const char *value) {
+    ask_as("POST", path, "application/grpc", LISTENER_DATA);
+    fake_field(&fake, name, value);
+    grpc_start(&fake.exchange, services, 2);
 }
 static void ask(const char *path) {
     ask_with(path, "te", "trailers");
 }
 static void send_bytes(const void *bytes, size_t length) {
-    if (exchange.handler)
-        exchange.handler->on_body(&exchange, bytes, length);
+    if (fake.exchange.handler)
+        fake.exchange.handler->on_body(&fake.exchange, bytes, length);
 }
 static void half_close(void) {
-    if (exchange.handler)
-        exchange.handler->on_end(&exchange);
+    if (fake.exchange.handler)
+        fake.exchange.handler->on_end(&fake.exchange);
 }
+static size_t answered; /* bytes of the last answer's messages */
 static void leave(void) {
-    exchange_close(&exchange, true);
+    answered = fake.body.length;
+    fake_close(&fake);
 }
 
 /* A frame with a message that has this text. */
@@ -166,15 +116,15 @@ static void add_message(struct strbuf *out, const char *text, size_t length) {
 
 static void expect_status(int status, const char *message) {
     char wanted[64];
-    const struct strbuf *where = kept.length == 0 ? &kept.fields : &kept.trailers;
+    const char *where = strbuf_text(fake.length == 0 ? &fake.head : &fake.trailers);
     snprintf(wanted, sizeof wanted, "grpc-status: %d\n", status);
-    assert_int_equal(kept.begins, 1);
-    assert_int_equal(kept.ends, 1);
-    assert_int_equal(kept.status, 200);
-    assert_non_null(strstr(strbuf_text(&kept.fields), "content-type: application/grpc\n"));
-    if (!strstr(strbuf_text(where), wanted) || (message && !strstr(strbuf_text(where), message)))
-        fail_msg("expected %s and %s in %s", wanted, message ? message : "nothing", strbuf_text(where));
-    assert_true(exchange.resets_early);
+    assert_int_equal(fake.begun, 1);
+    assert_int_equal(fake.ended, 1);
+    assert_int_equal(fake.status, 200);
+    assert_non_null(strstr(strbuf_text(&fake.head), "content-type: application/grpc\n"));
+    if (!strstr(where, wanted) || (message && !strstr(where, message)))
+        fail_msg("expected %s and %s in %s", wanted, message ? message : "nothing", where);
+    assert_true(fake.exchange.resets_early);
 }
 
 /* Sends the bytes to a method and expects this end. */
@@ -196,11 +146,11 @@ static void a_message_cut_anywhere_is_the_same(void **state) {
         ask("/test.Service/Once");
         send_bytes(bytes.data, cut);
         send_bytes(bytes.data + cut, bytes.length - cut);
-        assert_int_equal(kept.begins, 0); /* one message: its end is waited for */
+        assert_int_equal(fake.begun, 0); /* one message: its end is waited for */
         half_close();
         expect_status(0, NULL);
-        assert_int_equal(kept.length, -1);
-        assert_memory_equal(kept.body.data, "\0\0\0\0\x05\x0a\x03\0\0\0", 10);
+        assert_int_equal(fake.length, -1);
+        assert_memory_equal(fake.body.data, "\0\0\0\0\x05\x0a\x03\0\0\0", 10);
         assert_int_equal(closed, 0);
         leave();
         assert_int_equal(closed, 1);
@@ -209,8 +159,8 @@ static void a_message_cut_anywhere_is_the_same(void **state) {
     for (int message = 0; message < 3; message++)
         for (size_t i = 0; i < bytes.length; i++)
             send_bytes(bytes.data + i, 1);
-    assert_int_equal(kept.body.length, 30);
-    assert_int_equal(kept.ends, 0);
+    assert_int_equal(fake.body.length, 30);
+    assert_int_equal(fake.ended, 0);
     half_close();
     expect_status(0, NULL);
     leave();
@@ -283,7 +233,7 @@ static void gzip_is_bounded_by_what_comes_out(void **state) {
                "abc",
                5);
     expect_packed(&bytes, 0, NULL);
-    assert_int_equal(kept.body.length, 10);
+    assert_int_equal(answered, 10);
     size_t whole = bytes.length;
     bytes.data[4]--; /* the stream breaks off */
     bytes.length--;
@@ -302,53 +252,47 @@ static void gzip_is_bounded_by_what_comes_out(void **state) {
     strbuf_free(&bytes);
 }
 
+static void expect_refusal(const char *path, const char *name, const char *value, int status, const char *message) {
+    ask_with(path, name, value);
+    expect_status(status, message);
+    assert_int_equal(fake.length, 0);
+    assert_int_equal(fake.trailers.length, 0);
+    assert_null(fake.exchange.handler);
+    leave();
+}
+
 static void refusals_are_one_frame(void **state) {
     (void)state;
-    ask("/test.Service/None");
-    expect_status(12, "there is no method /test.Service/None");
-    assert_int_equal(kept.length, 0);
-    assert_int_equal(kept.trailers.length, 0);
-    assert_int_equal(exchange.error, ERROR_ROUTE_NOT_FOUND);
-    ask("/test.Servic/Once");
-    expect_status(12, NULL);
-    ask("test");
-    expect_status(12, NULL);
-    ask("/");
-    expect_status(12, NULL);
-    ask_with("/test.Service/Once", "grpc-encoding", "snappy");
-    expect_status(12, "grpc-accept-encoding: identity,gzip\n");
-    ask_with("/test.Service/Once", "grpc-timeout", "123456789S");
-    expect_status(13, "grpc-timeout");
-    assert_null(exchange.handler);
-    ask("/test.Control/Once");
-    expect_status(12, NULL);
-    exchange.head.listener = LISTENER_CONTROL;
-    exchange.handler = NULL;
-    grpc_start(&exchange, services, 2);
-    assert_non_null(exchange.handler);
+    expect_refusal("/test.Service/None", "te", "trailers", 12, "there is no method /test.Service/None");
+    assert_int_equal(fake.exchange.error, ERROR_ROUTE_NOT_FOUND);
+    expect_refusal("/test.Servic/Once", "te", "trailers", 12, NULL);
+    expect_refusal("/test.Service", "te", "trailers", 12, NULL);
+    expect_refusal("/", "te", "trailers", 12, NULL);
+    expect_refusal("*", "te", "trailers", 12, NULL);
+    expect_refusal("/test.Service/Once", "grpc-encoding", "snappy", 12, "grpc-accept-encoding: identity,gzip\n");
+    expect_refusal("/test.Service/Once", "grpc-timeout", "123456789S", 13, "grpc-timeout");
+    expect_refusal("/test.Control/Once", "te", "trailers", 12, NULL);
+    ask_as("POST", "/test.Control/Once", "application/grpc", LISTENER_CONTROL);
+    grpc_start(&fake.exchange, services, 2);
+    assert_non_null(fake.exchange.handler);
     leave();
 }
 
 static void http_has_its_own_statuses(void **state) {
-    (void)state;
     static const struct {
         const char *method, *type;
         bool is_http2;
         int status;
     } rows[] = {{"GET", "application/grpc", true, 405},      {"POST", "application/grpc", false, 415},
                 {"POST", "application/grpc-web", true, 415}, {"POST", "application/json", true, 415},
-                {"POST", "application/grpc+proto", true, 0}, {"POST", "application/grpc;x=y", true, 0},
+                {"POST", "application/grpc+proto", true, 0}, {"POST", "Application/gRPC;x=y", true, 0},
                 {"POST", "application/grpc+json", true, 200}};
+    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ask("/test.Service/Once");
-        leave();
-        kept.status = 0;
-        client_fields[0] = field_of("content-type", rows[i].type);
-        exchange.head.method = rows[i].method;
-        exchange.head.is_http2 = rows[i].is_http2;
-        exchange.handler = NULL;
-        grpc_start(&exchange, services, 2);
-        assert_int_equal(kept.status, rows[i].status);
+        ask_as(rows[i].method, "/test.Service/Once", rows[i].type, LISTENER_DATA);
+        fake.exchange.head.is_http2 = rows[i].is_http2;
+        grpc_start(&fake.exchange, services, 2);
+        assert_int_equal(fake.status, rows[i].status);
         leave();
     }
 }
@@ -358,7 +302,7 @@ static void errors_are_told_once(void **state) {
     (void)state;
     add_message(&bytes, "", 0);
     expect_end("/test.Service/Fail", &bytes, 8, "grpc-message: n: 100%25 full%0A\ngrpc-retry-pushback-ms: 1000\n");
-    assert_int_equal(exchange.error, ERROR_OVERLOADED);
+    assert_int_equal(fake.exchange.error, ERROR_OVERLOADED);
     strbuf_free(&bytes);
 }
 
@@ -384,7 +328,7 @@ static void an_answer_too_large_for_clients_is_none(void **state) {
         }
         strbuf_add(&bytes, text.data, text.length);
         expect_end("/test.Service/Once", &bytes, large ? 8 : 0, NULL);
-        assert_int_equal(kept.body.length, large ? 0 : GRPC_PREFIX_BYTES + GRPC_MAX_MESSAGE);
+        assert_int_equal(answered, large ? 0 : GRPC_PREFIX_BYTES + GRPC_MAX_MESSAGE);
     }
     options.limits.body_bytes = limit;
     strbuf_free(&bytes);
@@ -397,10 +341,10 @@ static void who_sends_and_does_not_read_is_stopped(void **state) {
     add_message(&bytes, "abc", 3);
     ask("/test.Service/Many");
     send_bytes(bytes.data, bytes.length);
-    kept.pending = 4097;
+    fake.pending = 4097;
     send_bytes(bytes.data, bytes.length);
     expect_status(8, "does not read");
-    assert_int_equal(kept.body.length, 10);
+    assert_int_equal(fake.body.length, 10);
     leave();
     strbuf_free(&bytes);
 }
@@ -470,9 +414,6 @@ static int open_base(void **state) {
 }
 static int close_base(void **state) {
     (void)state;
-    strbuf_free(&kept.fields);
-    strbuf_free(&kept.body);
-    strbuf_free(&kept.trailers);
     event_base_free(server.base);
     return 0;
 }
