@@ -73,7 +73,7 @@ struct connection {
     size_t discarded;
     uint64_t sent, arrived; /* bytes given to the socket; read by the client's side, by the last tick */
     struct pace writing;
-    bool is_scheduled, is_eof, is_reading, is_draining;
+    bool is_scheduled, is_eof, is_draining;
     char peer[64];
 };
 TAILQ_HEAD(connection_list, connection);
@@ -110,7 +110,6 @@ void connection_schedule(struct connection *connection);
 void connection_end(struct connection *connection);
 /* Closes without a word. */
 void connection_kill(struct connection *connection);
-void connection_pause_reading(struct connection *connection, bool is_paused);
 /* Of the transport's event and timer. */
 void connection_flush(struct connection *connection);
 void connection_tick(struct connection *connection, double now);

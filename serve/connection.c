@@ -56,23 +56,12 @@ void connection_end(struct connection *connection) {
         return;
     connection->stage = CONNECTION_ENDING;
     connection->ending = clock_seconds();
-    connection_pause_reading(connection, false);
     connection_schedule(connection);
 }
 
 void connection_kill(struct connection *connection) {
     connection->stage = CONNECTION_DEAD;
     connection_schedule(connection);
-}
-
-void connection_pause_reading(struct connection *connection, bool is_paused) {
-    if (connection->is_reading == !is_paused || connection->is_eof)
-        return;
-    connection->is_reading = !is_paused;
-    if (is_paused)
-        event_del(&connection->readable);
-    else if (event_add(&connection->readable, NULL))
-        connection_kill(connection);
 }
 
 static void speak(struct connection *connection, const struct connection_protocol *protocol) {
@@ -144,7 +133,7 @@ static bool is_handshaken(struct connection *connection) {
 static void read_all(struct connection *connection) {
     if (connection->stage == CONNECTION_HANDSHAKE && !is_handshaken(connection))
         return;
-    for (int reads = 0; connection->stage != CONNECTION_DEAD && connection->is_reading; reads++) {
+    for (int reads = 0; connection->stage != CONNECTION_DEAD && !connection->is_eof; reads++) {
         if (reads == READS_PER_TURN) { /* TLS may hold bytes of which the socket says nothing */
             if (connection->tls)
                 event_active(&connection->readable, EV_READ, 0);
@@ -156,7 +145,7 @@ static void read_all(struct connection *connection) {
             continue;
         }
         if (n == TLS_EOF) {
-            connection_pause_reading(connection, true);
+            event_del(&connection->readable);
             connection->is_eof = true;
         } else if (n == TLS_FAILED) {
             connection_kill(connection);
@@ -254,6 +243,8 @@ void connection_flush(struct connection *connection) {
 /* The socket's own buffer hides for long what the client reads; asked, the kernel tells. */
 static bool is_read_by_client(struct connection *connection, double now) {
     int queued = 0;
+    if (connection->arrived == connection->sent && !evbuffer_get_length(connection->out))
+        return pace_holds(&connection->writing, now, 0, 0);
     if (ioctl(connection->fd, SIOCOUTQ, &queued))
         queued = 0;
     uint64_t arrived = connection->sent > (uint64_t)queued ? connection->sent - (uint64_t)queued : 0;
@@ -317,6 +308,7 @@ int connection_open(struct listener *listener, int fd, const char *peer) {
     event_assign(&connection->writable, transport->options.base, fd, EV_WRITE | EV_PERSIST, on_writable, connection);
     TAILQ_INSERT_TAIL(&transport->connections, connection, all);
     listener->count++;
-    connection_pause_reading(connection, false);
+    if (event_add(&connection->readable, NULL))
+        connection_kill(connection);
     return 0;
 }

@@ -10,16 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_LINE_BYTES = 8192,
-    MAX_WAITING_BYTES = 65536, /* of requests that came before their turn */
-};
+enum { MAX_LINE_BYTES = 8192 };
 static const double keep_alive_seconds = 75;
 
 struct http1 {
     struct connection *connection;
     struct http1_parser parser;
-    struct strbuf waiting; /* requests that came before their turn */
+    struct evbuffer *waiting; /* requests that came before their turn; NULL: none ever did */
     struct exchange exchange;
     bool has_exchange;
     bool is_whole;             /* the request */
@@ -292,20 +289,36 @@ static size_t parse(struct http1 *http, const unsigned char *bytes, size_t lengt
     return length;
 }
 
+static bool has_turn(const struct http1 *http) {
+    return http->connection->stage == CONNECTION_OPEN && !(http->has_exchange && http->is_whole);
+}
+
+/* What comes before its turn cannot be left in the socket: the end of a client that leaves would stand behind it, and
+ * not be seen. */
+static void keep_waiting(struct http1 *http, const unsigned char *bytes, size_t length) {
+    if (!http->waiting)
+        http->waiting = evbuffer_new();
+    if (!http->waiting || evbuffer_add(http->waiting, bytes, length) ||
+        evbuffer_get_length(http->waiting) > (size_t)limits_of(http)->body_bytes)
+        connection_kill(http->connection);
+}
+
 static void http1_receive(struct connection *connection, const unsigned char *bytes, size_t length) {
     struct http1 *http = connection->state;
-    if (!http->waiting.length && !(http->has_exchange && http->is_whole)) {
+    if (has_turn(http) && !(http->waiting && evbuffer_get_length(http->waiting))) {
         size_t taken = parse(http, bytes, length);
         bytes += taken;
         length -= taken;
     }
-    if (!length || connection->stage != CONNECTION_OPEN)
-        return;
-    strbuf_add(&http->waiting, bytes, length);
-    if (http->waiting.failed)
-        connection_kill(connection);
-    else if (http->waiting.length > MAX_WAITING_BYTES)
-        connection_pause_reading(connection, true);
+    if (length && connection->stage == CONNECTION_OPEN)
+        keep_waiting(http, bytes, length);
+}
+
+/* Takes from what waited up to the end of a request. */
+static void take_waiting(struct http1 *http) {
+    struct evbuffer_iovec piece;
+    while (http->waiting && has_turn(http) && evbuffer_peek(http->waiting, -1, NULL, &piece, 1) > 0)
+        evbuffer_drain(http->waiting, parse(http, piece.iov_base, piece.iov_len));
 }
 
 static void http1_produce(struct connection *connection) {
@@ -325,13 +338,7 @@ static void exchange_finish(struct http1 *http) {
     }
     http1_parser_next(&http->parser);
     http->since = 0;
-    if (!http->waiting.length)
-        return;
-    struct strbuf bytes = http->waiting;
-    http->waiting = STRBUF_INIT;
-    connection_pause_reading(connection, false);
-    http1_receive(connection, (const unsigned char *)bytes.data, bytes.length);
-    strbuf_free(&bytes);
+    take_waiting(http);
 }
 
 static void http1_settle(struct connection *connection) {
@@ -379,7 +386,8 @@ static void http1_close(struct connection *connection) {
     struct http1 *http = connection->state;
     close_exchange(http, false);
     http1_parser_free(&http->parser);
-    strbuf_free(&http->waiting);
+    if (http->waiting)
+        evbuffer_free(http->waiting);
     free(http);
 }
 

@@ -133,6 +133,14 @@ def frame(kind, flags, stream, payload=b""):
     return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
 
 
+def head_frames(stream, block, flags=END_STREAM, most=16384):
+    """HEADERS, and CONTINUATION where it is long."""
+    pieces = [block[at:at + most] for at in range(0, len(block), most)]
+    last = len(pieces) - 1
+    return b"".join(frame(CONTINUATION if i else HEADERS, (0 if i else flags) | (END_HEADERS if i == last else 0), stream, one)
+                    for i, one in enumerate(pieces))
+
+
 def window_update(stream, more):
     return frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", more))
 
@@ -174,7 +182,7 @@ class Http2:
                                     (":authority", self.authority), *fields], huffman=False)
 
     def request(self, stream, path="/", method="GET", fields=(), end=True):
-        return frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, self.block(path, method, fields))
+        return head_frames(stream, self.block(path, method, fields), END_STREAM if end else 0)
 
     def take(self, size):
         while len(self.input) < size:

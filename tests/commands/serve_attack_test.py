@@ -1,0 +1,332 @@
+"""What hostile clients do to a server, and what becomes of it: the attack ends, others are served meanwhile, and memory
+does not grow."""
+import contextlib
+import json
+import resource
+import socket
+import struct
+import threading
+import time
+import unittest
+
+from interop_support import (ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, PADDED,
+                             INTERNAL_ERROR, NO_ERROR, PATIENCE, PING, PREFACE, PRIORITY, PROTOCOL_ERROR, REFUSED_STREAM,
+                             RST_STREAM, SANITIZED, SETTINGS, GOAWAY, Gone, Http2, Server, frame, head_frames, hpack, read_all, settings,
+                             window_update)
+
+GROWTH = 6 << 20  # bytes that an attack may leave behind: what the allocator keeps of its buffers
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+class Bystander(threading.Thread):
+    """Asks without a pause; in the end it must have been answered every time."""
+
+    def __init__(self, server):
+        super().__init__()
+        self.server, self.is_over, self.answers, self.failure = server, threading.Event(), 0, None
+
+    def run(self):
+        try:
+            while not self.is_over.is_set():
+                answer = self.server.ask()
+                assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"hello"), answer
+                self.answers += 1
+        except BaseException as failure:
+            self.failure = failure
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, kind, *_):
+        self.is_over.set()
+        self.join()
+        if not kind:
+            assert self.failure is None, repr(self.failure)
+            assert self.answers > 0
+
+
+class Attacks(unittest.TestCase):
+    limits = {}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(Server(**cls.limits))
+        for turn in range(20):  # its buffers are there
+            cls.server.ask()
+
+    @contextlib.contextmanager
+    def attack(self):
+        """Around an attack: somebody else is served, and memory and descriptors are as before."""
+        memory, descriptors = self.server.resident(), self.server.descriptors()
+        with Bystander(self.server):
+            yield
+        end = time.monotonic() + PATIENCE
+        while self.server.descriptors() > descriptors:
+            self.assertLess(time.monotonic(), end, "connections stay")
+            time.sleep(0.01)
+        if not SANITIZED:
+            self.assertLess(self.server.resident() - memory, GROWTH)
+
+    def flood(self, data, times, first=b""):
+        """Sends data over and over, reading all that comes; GOAWAY's error, or None when it was left alone."""
+        with Http2(self.server) as client:
+            client.send(first)
+            reader = threading.Thread(target=lambda: frames.extend(client.read_to_end()))
+            frames = []
+            reader.start()
+            try:
+                for turn in range(times):
+                    client.send(data)
+                client.socket.shutdown(socket.SHUT_WR)
+            except (Gone, OSError):
+                pass
+            reader.join(PATIENCE)
+            errors = [struct.unpack(">I", one[3][4:8])[0] for one in frames if one[0] == GOAWAY]
+            return errors[0] if errors else None
+
+    def flood_unread(self, data):
+        """The same by who reads nothing, until it is stopped."""
+        with Http2(self.server) as client, self.assertRaises(Gone):
+            while True:
+                client.send(data)
+
+
+@unittest.skipUnless(hpack, "python3-hpack is not installed")
+class Floods(Attacks):
+    def test_rapid_reset(self):
+        with self.attack(), Http2(self.server) as client:
+            block = client.block("/wait")
+            reset = struct.pack(">I", CANCEL)
+            with contextlib.suppress(Gone):
+                for i in range(5000):
+                    client.send(frame(HEADERS, END_HEADERS | END_STREAM, 2 * i + 1, block) +
+                                frame(RST_STREAM, 0, 2 * i + 1, reset))
+            self.assertIn(client.goodbye()[1], (ENHANCE_YOUR_CALM, ))
+
+    def test_a_client_that_cancels_now_and_then_is_left_alone(self):
+        with Http2(self.server) as client:
+            for i in range(300):
+                client.send(client.request(2 * i + 1, "/wait") + frame(RST_STREAM, 0, 2 * i + 1, struct.pack(">I", CANCEL)))
+            client.send(client.request(10001))
+            self.assertEqual(client.answer(10001)[1], b"hello")
+
+    def test_continuation_flood(self):
+        with self.attack():
+            first = frame(HEADERS, 0, 1, b"\x82")
+            self.assertIsNotNone(self.flood(100 * frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b"), 1000, first))
+
+    def test_ping_flood(self):
+        with self.attack():
+            self.assertEqual(self.flood(1000 * frame(PING, 0, 0, 8 * b"a"), 100), ENHANCE_YOUR_CALM)
+            self.flood_unread(1000 * frame(PING, 0, 0, 8 * b"a"))
+
+    def test_pings_that_come_too_often(self):
+        with Http2(self.server) as client:
+            for turn in range(4):
+                client.send(frame(PING, 0, 0, bytes((turn,)) * 8))
+            self.assertEqual(client.goodbye()[1:], (ENHANCE_YOUR_CALM, "too_many_pings"))
+
+    def test_pings_for_data_are_left_alone(self):
+        """As a client that measures how fast data can come."""
+        with Http2(self.server) as client:
+            for i in range(200):
+                client.send(client.request(2 * i + 1) + frame(PING, 0, 0, 8 * b"a") + window_update(0, 5))
+                self.assertEqual(client.answer(2 * i + 1)[1], b"hello")
+
+    def test_settings_flood(self):
+        with self.attack():
+            self.assertEqual(self.flood(1000 * settings(), 100), ENHANCE_YOUR_CALM)
+            self.flood_unread(1000 * settings())
+            self.assertIsNotNone(self.flood(frame(SETTINGS, 0, 0, 1000 * struct.pack(">HI", 99, 1)), 10))
+
+    def test_empty_data(self):
+        with self.attack():
+            for payload, flags in ((b"", 0), (b"\x03\0\0\0", PADDED)):
+                with Http2(self.server) as client:
+                    first = client.request(1, "/echo", "POST", end=False)
+                self.assertEqual(self.flood(1000 * frame(DATA, flags, 1, payload), 500, first), ENHANCE_YOUR_CALM)
+
+    def test_made_you_reset(self):
+        with self.attack():
+            with Http2(self.server) as client:
+                block = client.block("/wait")
+                bad = block + b"\x00\x01A\x01b"  # a name in upper case
+            overflow = [frame(HEADERS, END_HEADERS | END_STREAM, 2 * i + 1, block) + 2 * window_update(2 * i + 1, (1 << 31) - 1)
+                        for i in range(5000)]
+            self.assertEqual(self.flood(b"".join(overflow), 1), ENHANCE_YOUR_CALM)
+            mistakes = [frame(HEADERS, END_HEADERS | END_STREAM, 2 * i + 1, bad) for i in range(5000)]
+            # Those of one turn may be over the number of streams as well.
+            self.assertIn(self.flood(b"".join(mistakes), 1), (ENHANCE_YOUR_CALM, PROTOCOL_ERROR))
+            self.assertIsNone(self.flood(mistakes[0], 1))
+
+    def test_frames_that_nobody_knows(self):
+        with self.attack():
+            self.assertEqual(self.flood(1000 * frame(0x42, 0, 0, b"abc"), 20), ENHANCE_YOUR_CALM)
+
+    def test_priorities_of_idle_streams(self):
+        with self.attack():
+            frames = b"".join(frame(PRIORITY, 0, 2 * i + 1, b"\0\0\0\0\x10") for i in range(20000))
+            self.assertEqual(self.flood(frames, 10), ENHANCE_YOUR_CALM)
+
+    def test_window_updates_for_nothing(self):
+        with self.attack():
+            self.assertEqual(self.flood(1000 * window_update(0, 1), 100), ENHANCE_YOUR_CALM)
+
+    def test_mistakes_that_end_a_connection(self):
+        with self.attack():
+            with Http2(self.server) as client:
+                get = client.request(1, "/wait")
+            for data in (window_update(0, 0), get + frame(DATA, END_STREAM, 1, b"a"), frame(PRIORITY, 0, 1, b"abc"),
+                         frame(SETTINGS, 0, 0, b"abc"), frame(SETTINGS, 0, 1), frame(PING, 0, 0, b"abc"),
+                         frame(DATA, 0, 0, b"a"), frame(HEADERS, END_HEADERS, 2, b"\x82"), frame(CONTINUATION, 0, 1),
+                         frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff\xff\xff"), window_update(0, (1 << 31) - 1),
+                         frame(RST_STREAM, 0, 1, b"\0\0\0\0"), b"\xff\xff\xff" + frame(DATA, 0, 1)[3:] + 20000 * b"a"):
+                error = self.flood(data, 1)
+                self.assertTrue(error is not None and error != NO_ERROR, data[:40])
+
+
+@unittest.skipUnless(hpack, "python3-hpack is not installed")
+class Oversized(Attacks):
+    def test_long_lists_of_fields(self):
+        with self.attack(), Http2(self.server) as client:
+            fields = [(f"a{i}", 1000 * "b") for i in range(30)]
+            client.send(client.request(1, fields=fields))
+            self.assertEqual(client.answer(1)[3], INTERNAL_ERROR)
+            client.send(client.request(3, fields=[(f"a{i}", "b") for i in range(120)]))
+            self.assertEqual(client.answer(3)[3], INTERNAL_ERROR)
+            client.send(client.request(5))
+            self.assertEqual(client.answer(5)[1], b"hello")
+
+    def test_a_table_that_is_blown_up(self):
+        """4,000 bytes in the table, and one byte for each of their repetitions: 39 MB from 10 KB."""
+        with self.attack(), Http2(self.server) as client:
+            value = 4000 * b"a"
+            literal = b"\x40\x01x\x7f" + bytes(((len(value) - 127) & 127 | 128, (len(value) - 127) >> 7)) + value
+            client.encoder = hpack.Encoder()
+            client.send(head_frames(1, client.block() + literal + 10000 * b"\xbe"))
+            self.assertEqual(client.answer(1)[3], INTERNAL_ERROR)
+
+    def test_more_streams_than_allowed(self):
+        with self.attack(), Http2(self.server) as client:
+            requests = b"".join(client.request(2 * i + 1, "/wait") for i in range(101))
+            client.send(requests)  # before the settings are acknowledged
+            kind, flags, stream, payload = client.read_kind(RST_STREAM)
+            self.assertEqual((stream, struct.unpack(">I", payload)[0]), (201, REFUSED_STREAM))
+
+    def test_bodies_that_are_never_whole(self):
+        """A hundred streams a connection, each a byte short of what a body may have."""
+        with self.attack():
+            for turn in range(3):
+                with Http2(self.server, settings()) as client:
+                    for i in range(100):
+                        client.send(client.request(2 * i + 1, "/echo", "POST", end=False))
+                    sent = 0
+                    client.socket.settimeout(1)
+                    with contextlib.suppress(Gone, TimeoutError):
+                        while sent < 64 << 20:
+                            for i in range(100):
+                                client.send(frame(DATA, 0, 2 * i + 1, 16000 * b"a"))
+                                sent += 16000
+
+    def test_a_long_head_of_http1(self):
+        with self.attack():
+            for turn in range(20):
+                with self.server.connect() as client, contextlib.suppress(ConnectionError):
+                    client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n" + (1 << 20) * b"a")
+                    self.assertTrue(read_all(client).startswith(b"HTTP/1.1 431 "))
+
+    def test_requests_before_their_turn_are_bounded(self):
+        """Who sends requests while the first is not answered; who leaves then is noticed as well."""
+        def send_all():
+            with self.server.connect() as client, self.assertRaises(ConnectionError):
+                client.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+                while True:
+                    client.sendall(1000 * GET)
+
+        def send_some():
+            with self.server.connect() as client:
+                client.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n" + 100000 * GET)
+
+        send_all()  # the allocator keeps what it had to have once
+        with self.attack():
+            for turn in range(3):
+                send_all()
+                send_some()
+
+    def test_answers_that_are_not_read(self):
+        def ask_and_leave():
+            begun = self.server.counts()["begun"]
+            with contextlib.ExitStack() as stack:
+                for turn in range(50):
+                    client = stack.enter_context(self.server.connect())
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                    client.sendall(b"GET /stream?100000 HTTP/1.1\r\nHost: a\r\n\r\n")
+                while self.server.counts()["begun"] < begun + 51:
+                    time.sleep(0.01)
+
+        ask_and_leave()  # the allocator keeps what it had to have once
+        with self.attack():
+            for turn in range(5):
+                ask_and_leave()
+        self.assertLess(self.server.counts()["most_pending"], 300000)
+
+
+class Crowds(unittest.TestCase):
+    def test_a_thousand_idle_connections(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < 2200:
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+            except ValueError:
+                self.skipTest("too few descriptors are allowed")
+        with Server() as server, contextlib.ExitStack() as stack:
+            server.ask()
+            memory = server.resident()
+            for turn in range(1000):
+                client = stack.enter_context(server.connect())
+                if turn % 3 == 1:
+                    client.sendall(b"GET / HTT")
+                elif turn % 3 == 2 and hpack:
+                    client.sendall(PREFACE + settings())
+            for turn in range(50):
+                self.assertTrue(server.ask().endswith(b"hello"))
+            if not SANITIZED:
+                self.assertLess(server.resident() - memory, 48 << 20)
+
+    def test_connections_over_the_limit_are_told(self):
+        with Server(connections=5) as server, contextlib.ExitStack() as stack:
+            for turn in range(5):
+                client = stack.enter_context(server.connect())
+                client.sendall(GET)
+                client.recv(1)
+            with server.connect() as client:
+                answer = read_all(client)
+            self.assertTrue(answer.startswith(b"HTTP/1.1 503 "), answer)
+            body = answer.partition(b"\r\n\r\n")[2]
+            self.assertIn(b"content-length: %d\r\n" % len(body), answer)
+            self.assertEqual(json.loads(body)["error"]["code"], "too_many_connections")
+            stack.close()
+            end = time.monotonic() + PATIENCE
+            while not server.ask().startswith(b"HTTP/1.1 200 "):
+                self.assertLess(time.monotonic(), end)
+
+    def test_no_descriptors_are_left(self):
+        with Server() as server, contextlib.ExitStack() as stack:
+            used = server.descriptors()
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used + 10, used + 10))
+            for turn in range(10):
+                client = stack.enter_context(server.connect())
+                client.sendall(GET)
+                client.recv(1)
+            for turn in range(3):  # the reserve answers, and is there again
+                with server.connect() as client:
+                    self.assertTrue(read_all(client).startswith(b"HTTP/1.1 503 "))
+            stack.close()
+            end = time.monotonic() + PATIENCE
+            while not server.ask().startswith(b"HTTP/1.1 200 "):
+                self.assertLess(time.monotonic(), end)
+
+
+if __name__ == "__main__":
+    unittest.main()
