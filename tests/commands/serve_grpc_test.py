@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import struct
+import subprocess
 import tempfile
 import unittest
 
@@ -330,6 +331,40 @@ class Lives(unittest.TestCase):
                             client.raw(path, b"")
                     self.assertEqual(client.raw("/grpc.health.v1.Health/Check", b""), b"\x08\x01")
                 self.assertEqual(someone.call("ServerInfo").vocab_size, 300)
+
+    @unittest.skipUnless(shutil.which("openssl"), "there is no openssl to make a certificate")
+    def test_tls(self):
+        directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        cert, key = directory / "cert.pem", directory / "key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+                        "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        with Server("--tls-cert", cert, "--tls-key", key) as server, \
+                Client(server.addresses["data"], root=cert.read_bytes()) as client, \
+                Client(server.addresses["control"], root=cert.read_bytes()) as control:
+            asked = {"text": "hello world", "sampling": {"seed": 1}, "max_tokens": 4}
+            _, texts = joined(list(client.call("Generate", **asked)), 1)
+            self.assertEqual(texts[0][0], client.call("GenerateOnce", **asked).outputs[0].text)
+            ids = client.call("Tokenize", text="hello world").ids
+            self.assertEqual(client.call("Detokenize", ids=ids).text, "hello world")
+            self.assertEqual([token.id for token in client.call("Score", text="hello world").tokens], list(ids))
+            self.assertEqual(client.call("ServerInfo").vocab_size, 300)
+            self.assertEqual(client.call("Check").status, 1)
+            self.assertEqual(len(control.call("ListAdapters").adapters), 0)
+            large = {"ids": [76] * (1 << 20)}
+            self.assertEqual(len(client.call("Detokenize", **large).text),
+                             len(client.call("Detokenize", ids=[76]).text) << 20)
+
+    def test_who_finds_no_room_is_told_when_to_come_back(self):
+        with Server("--max-queued-requests", "2", model=self.long_model()) as server, \
+                Client(server.addresses["data"]) as client:
+            long = client.call("Generate", text="a", n=2, ignore_eos=True)
+            self.assertEqual(next(long).WhichOneof("event"), "started")
+            with fails(self, "RESOURCE_EXHAUSTED", "at most 2") as caught:
+                client.call("GenerateOnce", text="a", max_tokens=1)
+            self.assertEqual(dict(caught.exception.trailing_metadata())["grpc-retry-pushback-ms"], "1000")
+            long.cancel()
+            server.await_metric("vllm:num_requests_running", 0)
+            self.assertEqual(len(client.call("GenerateOnce", text="a", max_tokens=1).outputs), 1)
 
     def test_drain(self):
         with Server() as server, Client(server.addresses["data"]) as client, Client(server.addresses["control"]) as control:
