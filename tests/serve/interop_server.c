@@ -13,8 +13,7 @@
 #include <string.h>
 
 static const struct interop_service *const services[] = {
-    &interop_grpc,
-    &interop_plain, /* has everything that is left: the last */
+    &interop_grpc, &interop_plain, /* has everything that is left: the last */
 };
 
 static void route(struct server *server, struct exchange *exchange) {
