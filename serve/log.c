@@ -115,10 +115,12 @@ static void add_usage(struct log_line *line, const struct log_usage *usage) {
         log_line_seconds(line, "queue_seconds", usage->queue_seconds);
     if (usage->first_token_seconds >= 0)
         log_line_seconds(line, "first_token_seconds", usage->first_token_seconds);
-    if (usage->error && usage->error->which != ERROR_NONE) {
-        const char *code = error_row(usage->error->which)->code;
-        log_line_text(line, "error", code ? code : error_row(usage->error->which)->type);
-    }
+}
+
+static void add_error(struct log_line *line, enum error_case which) {
+    const struct error_row *row = error_row(which);
+    if (which != ERROR_NONE)
+        log_line_text(line, "error", row->code ? row->code : row->type);
 }
 
 void log_request(const struct exchange *exchange, bool is_whole, const struct log_usage *usage) {
@@ -140,5 +142,6 @@ void log_request(const struct exchange *exchange, bool is_whole, const struct lo
     log_line_seconds(&line, "seconds", clock_seconds() - exchange->start);
     if (usage)
         add_usage(&line, usage);
+    add_error(&line, usage && usage->error && usage->error->which ? usage->error->which : exchange->error);
     log_line_end(&line);
 }

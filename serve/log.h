@@ -25,7 +25,7 @@ struct log_usage {
     int64_t adapter_count;
     int64_t prompt_tokens, cached_tokens, completion_tokens;
     double queue_seconds, first_token_seconds; /* since the exchange's start; negative: it never came to that */
-    const struct error *error;                 /* NULL or ERROR_NONE: none */
+    const struct error *error;                 /* NULL or ERROR_NONE: the exchange's, if any */
 };
 /* The line of an exchange, when it is over. `usage` NULL: it asked nothing of the model. */
 void log_request(const struct exchange *exchange, bool is_whole, const struct log_usage *usage);

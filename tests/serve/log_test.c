@@ -54,6 +54,12 @@ static void one_request(void) {
                                     .error = &error});
 }
 
+static void a_refused_request(void) {
+    struct exchange refused = exchange;
+    refused.error = ERROR_KEY;
+    log_request(&refused, false, NULL);
+}
+
 static void a_request_has_its_fields_in_both_formats(void **state) {
     (void)state;
     static const char expected[] =
@@ -65,6 +71,11 @@ static void a_request_has_its_fields_in_both_formats(void **state) {
     assert_memory_equal(text + 24, expected, sizeof expected - 1);
     assert_non_null(strstr(text, " adapters=tone,style prompt_tokens=5 cached_tokens=0 completion_tokens=7 "
                                  "queue_seconds=0.250000 error=deadline\n"));
+    free(text);
+
+    text = written(a_refused_request);
+    assert_non_null(strstr(text, " end=broken "));
+    assert_non_null(strstr(text, " error=invalid_api_key\n"));
     free(text);
 
     options.logs_json = true;
