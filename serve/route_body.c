@@ -53,10 +53,13 @@ static void on_close(struct exchange *exchange, bool is_whole) {
 
 static const struct exchange_handler collecting = {.on_body = on_body, .on_end = on_end, .on_close = on_close};
 
-/* Whether the length that is promised is too large; a promise is all it is. */
+/* Whether the length that is promised is too large, and the client waits to be told so. Others send before they read:
+ * they are answered when so much has come, and what is left of most bodies is still taken from them. */
 static bool promises_too_much(const struct exchange *exchange) {
     const char *promised = exchange_field(exchange, "content-length");
-    return promised && strtoull(promised, NULL, 10) > (unsigned long long)exchange->server->options->limits.body_bytes;
+    bool waits = exchange_field(exchange, "expect") != NULL;
+    return promised && waits &&
+           strtoull(promised, NULL, 10) > (unsigned long long)exchange->server->options->limits.body_bytes;
 }
 
 void route_collect(struct exchange *exchange, const struct route_body *body) {

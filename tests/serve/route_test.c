@@ -295,8 +295,9 @@ static void a_body_must_be_json_and_not_too_large(void **state) {
     large[sizeof large - 1] = 0;
     for (int promises = 0; promises < 2; promises++) {
         begin(&fake, LISTENER_DATA, "POST", "/v1/completions");
-        if (promises)
-            fake_field(&fake, "content-length", "4999");
+        fake_field(&fake, "content-length", "4999");
+        if (promises) /* and waits for an answer to it */
+            fake_field(&fake, "expect", "100-continue");
         route_exchange(&server, &fake.exchange);
         assert_int_equal(fake.begun, promises);
         fake_send(&fake, large, 100);
