@@ -161,7 +161,9 @@ static void fail_status(struct call_own *own, enum error_case which, const char 
 static void give_to_driver(struct call_own *own) {
     own->is_submitted = true;
     own->note.run = take_news;
-    driver_tell(own->driver, own, CALL_SUBMIT | (own->is_abandoned || own->cause ? (unsigned)CALL_CANCEL : 0));
+    driver_tell(own->driver, own,
+                CALL_SUBMIT | (own->is_abandoned ? (unsigned)CALL_CANCEL : 0) |
+                    (own->must_stop ? (unsigned)CALL_STOP : 0));
 }
 
 static void go_on(struct call_own *own) {
@@ -372,11 +374,11 @@ void call_pause(struct call *call, bool is_paused) {
 
 /* ---- all of them ---- */
 
-void call_cancel_all(struct server *server, enum error_case why) {
+void call_stop_all(struct server *server) {
     for (struct call_own *own = server->own->first_call; own; own = own->next) {
-        own->cause = why;
+        own->must_stop = true;
         if (own->is_submitted)
-            driver_tell(own->driver, own, CALL_CANCEL);
+            driver_tell(own->driver, own, CALL_STOP);
     }
 }
 

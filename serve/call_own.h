@@ -38,7 +38,8 @@ struct call_run {
     struct call_text *texts; /* [ask.choices] */
 };
 
-enum call_command { CALL_SUBMIT = 1, CALL_CANCEL = 2, CALL_PAUSE = 4, CALL_RESUME = 8 };
+/* CALL_STOP: cancelled, and not by its client. */
+enum call_command { CALL_SUBMIT = 1, CALL_CANCEL = 2, CALL_PAUSE = 4, CALL_RESUME = 8, CALL_STOP = 16 };
 
 struct call_own {
     struct call *call;
@@ -47,7 +48,7 @@ struct call_own {
     bool is_submitted; /* the engine has it, until is_done */
     bool is_abandoned; /* nobody wants it any more: freed when it is done */
     bool is_paused, is_failing, is_failed;
-    enum error_case cause;      /* why it is cancelled, where not by its client; set before the driver is told */
+    bool must_stop;             /* the server's time is over: cancelled as soon as the engine has it */
     bool has_entered, has_left; /* the server's books */
     int64_t texts_left;         /* to be tokenized */
     struct error failure;       /* before the engine had it */
@@ -66,7 +67,9 @@ struct call_own {
     int64_t running;
     int slot;
     bool has_slot, is_waiting, is_cancelled, is_accepted, is_ended, is_changed, must_pause;
+    bool has_cleared;              /* all memory of adapters once, to have its own beside each other */
     bool is_full_of_tokens;        /* the queue, and so it was refused; the loop's when it is done */
+    enum error_case cause;         /* why it is cancelled, where not by its client */
     struct call_own *next_changed; /* with news that is not published */
     struct error error;
     struct call_news *making;
@@ -106,8 +109,8 @@ void call_count_close(struct call_own *own);
 
 /* ---- call.c ---- */
 
-/* Every call ends: at the engine, with this error where it has none; or at once, whatever the engine does. */
-void call_cancel_all(struct server *server, enum error_case why);
+/* Every call ends: at the engine, as the server is draining; or at once with this error, whatever the engine does. */
+void call_stop_all(struct server *server);
 void call_fail_all(struct server *server, const struct error *error);
 
 #endif

@@ -37,6 +37,10 @@ void driver_do(struct driver *driver, struct call_own *own, unsigned commands);
 void driver_retry(struct driver *driver);
 /* The call has news. */
 void driver_note(struct driver *driver, struct call_own *own);
+/* The first call that waits and names the adapter, or NULL. */
+struct call_own *driver_first_waiting(const struct driver *driver, const char *name);
+/* A call that waits ends with this. */
+void driver_fail_one(struct driver *driver, struct call_own *own, const struct error *error);
 /* Calls that wait for the adapter fail with it. */
 void driver_fail_waiting(struct driver *driver, const char *name, const struct error *error);
 /* Behind a step: calls whose last text has ended are done. */
@@ -48,6 +52,8 @@ void driver_fail_all(struct driver *driver);
 
 /* Goes on with the changes of adapters, for a bounded time. Whether there was something to do. */
 bool driver_go_on(struct driver *driver);
+/* An adapter has waited long for memory: calls that would take more of it let it go first. */
+bool driver_is_starving(const struct driver *driver);
 /* Posts the list of adapters where it has changed. */
 void driver_publish_adapters(struct driver *driver);
 

@@ -30,12 +30,14 @@ struct driver_change {
     struct adapter_files files; /* not of an unloading */
     struct adapter_facts facts;
     bool is_pinned, in_place;
-    uint64_t if_generation;
-    struct error error; /* told; one that is set before fails the change, and the calls that wait for it */
+    uint64_t if_generation; /* of a bringing: that its files were read for */
+    struct error error;     /* told; one that is set before fails the change, and the calls that wait for it */
+    bool is_moot;           /* told: a bringing that nobody needs any more, or that must read its files again */
     /* the driver's */
     struct driver_change *next;
     bool is_under_way, is_new, is_aside; /* is_new: the name was added for it; is_aside: until texts have ended */
     int64_t gives;                       /* of the driver, when it was put aside */
+    double since;                        /* it was put aside for the first time */
     struct loop_note note;               /* run: the owner's */
 };
 

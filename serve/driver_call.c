@@ -57,6 +57,13 @@ static void fail_with(struct call_own *own, enum error_case which, const char *t
         error_set(&own->error, which, NULL, "%s", text);
 }
 
+static void fail_cancelled(struct call_own *own) {
+    if (own->cause)
+        fail_with(own, own->cause, "the server is shutting down, and the time for what runs is over");
+    else
+        fail_with(own, ERROR_CANCELLED, "the request was cancelled");
+}
+
 /* Its texts end; the scheduler says when. */
 static void cancel_runs(struct driver *driver, struct call_own *own) {
     own->is_cancelled = true;
@@ -200,7 +207,7 @@ static void on_end(void *context, int64_t choice, enum scheduler_end reason) {
     else if (reason == SCHEDULER_FAILED)
         fail_with(own, ERROR_INTERNAL, "a token has no probability: the model's numbers are broken");
     else if (reason == SCHEDULER_CANCELLED)
-        fail_with(own, own->cause ? own->cause : ERROR_CANCELLED, "the request was cancelled");
+        fail_cancelled(own);
     if (reason != SCHEDULER_STOP && reason != SCHEDULER_LENGTH)
         return;
     if (choice == 0)
@@ -389,6 +396,11 @@ static bool ask_for_absent(struct driver *driver, struct call_own *own) {
     return true;
 }
 
+/* Where an adapter starves, who names some waits, too: texts end then, and it has its turn. */
+static bool must_wait(struct driver *driver, struct call_own *own) {
+    return ask_for_absent(driver, own) || (own->call->ask.adapter_count && driver_is_starving(driver));
+}
+
 static void wait_for_adapters(struct driver *driver, struct call_own *own) {
     struct call_own **at = &driver->waiting;
     while (*at)
@@ -408,7 +420,7 @@ static void wait_no_more(struct driver *driver, struct call_own *own) {
 }
 
 static void begin(struct driver *driver, struct call_own *own) {
-    if (!own->is_cancelled && ask_for_absent(driver, own))
+    if (!own->is_cancelled && must_wait(driver, own))
         wait_for_adapters(driver, own);
     else if (own->is_cancelled)
         finish(driver, own);
@@ -446,14 +458,30 @@ void driver_retry(struct driver *driver) {
     driver->has_room = false;
 }
 
+static bool names_adapter(const struct call_own *own, const char *name) {
+    for (int64_t i = 0; i < own->call->ask.adapter_count; i++)
+        if (!strcmp(own->names[i], name))
+            return true;
+    return false;
+}
+
+struct call_own *driver_first_waiting(const struct driver *driver, const char *name) {
+    struct call_own *own = driver->waiting;
+    while (own && !names_adapter(own, name))
+        own = own->next_waiting;
+    return own;
+}
+
+void driver_fail_one(struct driver *driver, struct call_own *own, const struct error *error) {
+    own->error = *error;
+    end_waiting(driver, own);
+}
+
 void driver_fail_waiting(struct driver *driver, const char *name, const struct error *error) {
     for (struct call_own *own = driver->waiting, *next; own; own = next) {
         next = own->next_waiting;
-        for (int64_t i = 0; i < own->call->ask.adapter_count; i++)
-            if (!strcmp(own->names[i], name) && !own->is_ended) {
-                own->error = *error;
-                end_waiting(driver, own);
-            }
+        if (names_adapter(own, name))
+            driver_fail_one(driver, own, error);
     }
 }
 
@@ -462,7 +490,7 @@ void driver_fail_waiting(struct driver *driver, const char *name, const struct e
 static void cancel(struct driver *driver, struct call_own *own) {
     if (own->is_ended)
         return;
-    fail_with(own, own->cause ? own->cause : ERROR_CANCELLED, "the request was cancelled");
+    fail_cancelled(own);
     if (own->is_waiting)
         end_waiting(driver, own);
     else
@@ -470,11 +498,16 @@ static void cancel(struct driver *driver, struct call_own *own) {
 }
 
 void driver_do(struct driver *driver, struct call_own *own, unsigned commands) {
+    bool is_cancelled = (commands & (CALL_CANCEL | CALL_STOP)) != 0;
+    if (commands & CALL_STOP)
+        own->cause = ERROR_DRAINING;
     if (commands & CALL_SUBMIT) {
         driver->calls++;
-        own->is_cancelled = (commands & CALL_CANCEL) != 0;
+        own->is_cancelled = is_cancelled;
+        if (is_cancelled)
+            fail_cancelled(own);
         begin(driver, own);
-    } else if (commands & CALL_CANCEL)
+    } else if (is_cancelled)
         cancel(driver, own);
     if (!(commands & (CALL_PAUSE | CALL_RESUME)) || own->is_ended)
         return;

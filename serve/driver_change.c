@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const double patience_seconds = 0.5; /* for which texts may overtake an adapter that waits for memory */
+
 static void end_change(struct driver *driver) {
     struct driver_change *change = driver->changes;
     driver->changes = change->next;
@@ -60,9 +62,10 @@ static bool prepare_load(struct driver *driver, struct driver_change *change, en
         end_change(driver);
         return false;
     }
-    if (is_known && view.generation)
+    if (is_known && view.generation) {
         *how = ADAPTER_REPLACE;
-    else if (is_known && strcmp(view.directory, change->files.bytes.directory)) {
+        change->is_pinned |= view.is_pinned;
+    } else if (is_known && strcmp(view.directory, change->files.bytes.directory)) {
         *how = ADAPTER_REPLACE; /* a first generation from elsewhere */
     } else if (!is_known) {
         int status = adapters_add(driver->options.adapters, change->name, change->files.bytes.directory);
@@ -89,7 +92,62 @@ static bool prepare_replace(struct driver *driver, struct driver_change *change)
         end_change(driver);
         return false;
     }
+    change->is_pinned = view.is_pinned;
     return true;
+}
+
+/* A bringing may have waited while its name was brought, replaced or unloaded. false: the change has ended. */
+static bool prepare_bring(struct driver *driver, struct driver_change *change) {
+    const char *names[ASK_MAX_ADAPTERS];
+    const struct call_own *first = driver_first_waiting(driver, change->name);
+    struct adapter_view view;
+    int count = first ? (int)first->call->ask.adapter_count : 0;
+    change->is_moot = !first || (adapters_find(driver->options.adapters, change->name, &view) &&
+                                 (view.state == ADAPTER_RESIDENT || view.generation != change->if_generation));
+    if (change->is_moot) {
+        change->error = (struct error){0};
+        end_change(driver); /* whoever still waits for it asks again */
+        return false;
+    }
+    for (int i = 0; i < count; i++)
+        names[i] = first->names[i];
+    adapters_spare(driver->options.adapters, names, count);
+    return true;
+}
+
+/* There is no room. Beside texts it waits. Without them its first call may have others that are in the way: all begin
+ * again side by side, and where that does not do, the call fails, and whoever is content with less asks again. */
+static void put_aside(struct driver *driver, struct driver_change *change) {
+    struct call_own *first = driver_first_waiting(driver, change->name);
+    change->is_aside = driver->holders > 0;
+    change->gives = driver->gives;
+    if (change->is_aside) {
+        change->since = change->since > 0 ? change->since : clock_seconds();
+    } else if (first && first->call->ask.adapter_count > 1 && !first->has_cleared) {
+        first->has_cleared = true;
+        int status = adapters_clear(driver->options.adapters);
+        driver->status = driver->status ? driver->status : status;
+        driver->adapters_changed = true;
+    } else if (first && first->call->ask.adapter_count > 1) {
+        struct error error;
+        error_of_status(&error, ERROR_ADAPTER_MEMORY, "adapters");
+        driver_fail_one(driver, first, &error);
+        change->is_moot = true;
+        end_change(driver);
+    } else
+        fail_change(driver, STATUS_MEMORY);
+}
+
+bool driver_is_starving(const struct driver *driver) {
+    double now = 0;
+    for (const struct driver_change *change = driver->changes; change; change = change->next) {
+        if (!change->is_aside)
+            continue;
+        now = now > 0 ? now : clock_seconds();
+        if (now - change->since > patience_seconds)
+            return true;
+    }
+    return false;
 }
 
 static void begin_change(struct driver *driver) {
@@ -107,13 +165,18 @@ static void begin_change(struct driver *driver) {
         return;
     if (change->kind == CHANGE_REPLACE && !prepare_replace(driver, change))
         return;
-    if (change->kind == CHANGE_BRING)
+    if (change->kind == CHANGE_BRING) {
         how = ADAPTER_BRING;
+        if (!prepare_bring(driver, change))
+            return;
+    } else
+        adapters_spare(driver->options.adapters, NULL, 0);
     int status = adapters_begin(driver->options.adapters, change->name, &change->files, how, 0);
     change->is_under_way = !status;
-    change->is_aside = status == STATUS_MEMORY && change->kind == CHANGE_BRING && driver->holders > 0;
-    change->gives = driver->gives;
-    if (status && !change->is_aside)
+    change->is_aside = false;
+    if (status == STATUS_MEMORY && change->kind == CHANGE_BRING)
+        put_aside(driver, change);
+    else if (status)
         fail_change(driver, status);
 }
 
@@ -132,6 +195,13 @@ static void go_on_change(struct driver *driver) {
         end_change(driver);
 }
 
+/* Its files could not be read. */
+static void end_failed(struct driver *driver) {
+    struct driver_change *change = driver->changes;
+    if (change->kind != CHANGE_BRING || prepare_bring(driver, change))
+        end_change(driver);
+}
+
 static bool is_blocked(const struct driver *driver, const struct driver_change *change) {
     return change->is_aside && change->gives == driver->gives && driver->holders > 0;
 }
@@ -145,7 +215,7 @@ bool driver_go_on(struct driver *driver) {
     if (!count)
         return false;
     if (driver->changes->error.which)
-        end_change(driver);
+        end_failed(driver);
     else if (driver->changes->is_under_way)
         go_on_change(driver);
     else

@@ -254,12 +254,12 @@ static void tell(struct pending *pending) {
         entry->loading--;
     if (entry && change->kind == CHANGE_BRING)
         entry->is_bringing = false;
-    if (entry && !change->error.which && change->kind != CHANGE_UNLOAD) {
+    if (entry && !change->error.which && !change->is_moot && change->kind != CHANGE_UNLOAD) {
         entry->facts = change->facts;
         snprintf(entry->directory, sizeof entry->directory, "%s", pending->directory);
     }
     log_change(server, change);
-    if (change->kind != CHANGE_UNLOAD)
+    if (change->kind != CHANGE_UNLOAD && !change->is_moot)
         metrics_adapter_load(server->metrics, change->error.which);
     if (pending->on_done) {
         struct registry_adapter view;
@@ -298,6 +298,8 @@ static void start_next(struct server *server) {
         const struct entry *entry = find(registry, pending->change.name);
         if (!*pending->directory && entry)
             snprintf(pending->directory, sizeof pending->directory, "%s", entry->directory);
+        if (pending->change.kind == CHANGE_BRING && entry)
+            pending->change.if_generation = entry->at.generation;
         pending->job.work = work;
         pending->job.done = on_read;
         if (!worker_add(server->own->file_worker, &pending->job)) { /* it has room for as many as are under way */

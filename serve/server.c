@@ -59,7 +59,7 @@ static void give_up(evutil_socket_t fd, short what, void *context) {
     (void)fd;
     (void)what;
     log_event(server, LOG_WARNING, "drain", "%lld requests did not end in time", (long long)server->own->calls);
-    call_cancel_all(server, ERROR_DRAINING);
+    call_stop_all(server);
 }
 
 void server_drain(struct server *server, double timeout) {
@@ -67,7 +67,7 @@ void server_drain(struct server *server, double timeout) {
     struct timeval time = {.tv_sec = (time_t)seconds,
                            .tv_usec = (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
     if (server->is_draining) {
-        call_cancel_all(server, ERROR_DRAINING);
+        call_stop_all(server);
         return;
     }
     server->is_draining = true;
@@ -169,7 +169,7 @@ void server_fail(struct server *server, const char *line) {
 /* The engine's thread is stuck and cannot be asked: answers get a moment to go out. */
 static void on_hang(struct server *server) {
     char line[128];
-    snprintf(line, sizeof line, "rank 0 makes no progress since %g s", server->options->rank_timeout);
+    snprintf(line, sizeof line, "rank 0 has made no progress for %g s", server->options->rank_timeout);
     fail_all(server, line);
     server->own->hang_ticks++;
     if (server->own->hang_ticks > 2)
@@ -183,6 +183,10 @@ static void watch(struct server *server) {
     uint64_t progress = server->driver ? driver_progress(server->driver) : 0;
     bool is_late = now - own->last_tick > tick_seconds + late_seconds;
     own->last_tick = now;
+    if (own->hang_ticks) { /* its requests were told that it has failed: it is too late to go on */
+        on_hang(server);
+        return;
+    }
     if (!server->is_ready || own->is_ending || progress != own->progress || is_late) {
         own->progress = progress;
         own->still = 0;

@@ -20,7 +20,7 @@ struct named {
     char *name, *directory;
     char digest[PEFT_SHA256_BYTES];
     struct version *version; /* NULL: never loaded */
-    bool is_pinned;
+    bool is_pinned, is_spared;
 };
 
 /* A generation that is being loaded beside steps. */
@@ -163,7 +163,8 @@ static int retire(struct adapters *adapters, struct version *version) {
 /* ---- memory ---- */
 
 static bool is_idle(const struct version *version) {
-    return version->image >= 0 && !version->texts && version->named && !version->named->is_pinned;
+    return version->image >= 0 && !version->texts && version->named && !version->named->is_pinned &&
+           !version->named->is_spared;
 }
 
 /* The idle image that was used longest ago goes. *is_any: there was one. */
@@ -217,6 +218,7 @@ static int check_digest(const struct named *named, const char *digest) {
 
 static void set_image(struct adapters *adapters, struct version *version, int image) {
     version->image = image;
+    version->last_use = ++adapters->uses; /* whoever wanted it has not begun yet */
     version->bytes = engine_image_bytes(adapters->engine, image);
     version->virtual_tokens = engine_image_stem(adapters->engine, image);
 }
@@ -278,6 +280,24 @@ int adapters_pin(struct adapters *adapters, const char *name, bool is_pinned) {
     int status = find_known(adapters, name, &named);
     if (!status)
         named->is_pinned = is_pinned;
+    return status;
+}
+
+void adapters_spare(struct adapters *adapters, const char *const *names, int count) {
+    for (int i = 0; i < adapters->count; i++)
+        adapters->named[i]->is_spared = false;
+    for (int i = 0; i < count; i++) {
+        struct named *named = find(adapters, names[i]);
+        if (named)
+            named->is_spared = true;
+    }
+}
+
+int adapters_clear(struct adapters *adapters) {
+    int status = STATUS_OK;
+    adapters_spare(adapters, NULL, 0);
+    for (bool is_any = true; is_any && !status;)
+        status = evict(adapters, NULL, &is_any);
     return status;
 }
 

@@ -62,6 +62,10 @@ int adapters_begin(struct adapters *adapters, const char *name, struct adapter_f
 int adapters_continue(struct adapters *adapters, bool *is_done);
 /* Whether it stays when memory runs out. STATUS_NOT_FOUND. */
 int adapters_pin(struct adapters *adapters, const char *name, bool is_pinned);
+/* Until the next call no image of these names makes room for another. */
+void adapters_spare(struct adapters *adapters, const char *const *names, int count);
+/* Every image that no text uses and that is not pinned goes, of spared names, too: pieces of memory become one. */
+int adapters_clear(struct adapters *adapters);
 /* Whether a change is under way. */
 bool adapters_are_busy(const struct adapters *adapters);
 /* The first of these names that is known and not in memory, which adapters_take would load; -1: none. */
