@@ -3,6 +3,7 @@
 #include "grpc-internal.h"
 
 #include "health.pb-c.h"
+#include "route.h"
 
 #include "base/base.h"
 
@@ -88,6 +89,7 @@ static void watch_begin(struct grpc_call *call, const ProtobufCMessage *message)
     *watch = (struct watch){
         .call = call, .service = ((const Grpc__Health__V1__HealthCheckRequest *)message)->service, .timer = timer};
     grpc_set_context(call, watch);
+    route_forget(grpc_exchange(call));
     tell(watch);
 }
 

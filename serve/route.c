@@ -260,6 +260,12 @@ void route_fail(struct exchange *exchange, const struct error *error) {
     refuse(exchange, error, NULL);
 }
 
+void route_forget(struct exchange *exchange) {
+    if (exchange->head.listener == LISTENER_DATA && !exchange->is_endless)
+        exchange->server->exchanges--;
+    exchange->is_endless = true;
+}
+
 void route_answer_json(struct exchange *exchange, struct strbuf *json) {
     struct error error;
     if (!json->failed)
@@ -274,6 +280,8 @@ void route_answer_json(struct exchange *exchange, struct strbuf *json) {
 /* ---- all together ---- */
 
 static void on_closed(struct exchange *exchange, bool is_whole) {
+    if (exchange->head.listener == LISTENER_DATA && !exchange->is_endless)
+        exchange->server->exchanges--;
     if (!exchange->is_logged)
         log_request(exchange, is_whole, NULL);
 }
@@ -353,6 +361,7 @@ void route_exchange(struct server *server, struct exchange *exchange) {
     exchange->client_name = "";
     exchange->client_weight = 1;
     exchange->on_closed = on_closed;
+    server->exchanges += exchange->head.listener == LISTENER_DATA;
     take_id(exchange);
     exchange->cors_origin = origin && is_allowed_origin(server->options, origin) ? origin : NULL;
     if (is_grpc(exchange))

@@ -22,6 +22,9 @@ void route_fail(struct exchange *exchange, const struct error *error);
 /* Answers 200 with a text of JSON, which is freed; where memory lacked for it, with an error. */
 void route_answer_json(struct exchange *exchange, struct strbuf *json);
 
+/* Its end is its client's: the server does not wait for it when it stops. */
+void route_forget(struct exchange *exchange);
+
 /* A request whose body is one text, whole: `on_whole` gets it, at most limits.body_bytes (413 beyond), and answers at
  * once, or goes on by route_continue. The bytes end with a zero byte and live until on_whole returns. */
 struct route_body {

@@ -27,6 +27,7 @@ struct server_own {
     int stops;             /* signals */
     bool is_ending;        /* the engine has ended; answers go out, for so many ticks more: */
     int grace;
+    double drain_deadline;
     struct loop_note begin_note, end_note;
     pthread_mutex_t lock;
     pthread_cond_t ended;

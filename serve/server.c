@@ -71,6 +71,7 @@ void server_drain(struct server *server, double timeout) {
         return;
     }
     server->is_draining = true;
+    server->own->drain_deadline = clock_seconds() + seconds;
     log_event(server, LOG_INFO, "drain", "no more requests are taken; %lld run or wait, and have %g s",
               (long long)server->own->calls, seconds);
     transport_drain(server->transport);
@@ -107,10 +108,17 @@ static void on_reload(evutil_socket_t number, short what, void *context) {
         log_event(server, LOG_INFO, "reload", "--tls-cert");
 }
 
-/* Behind the engine's end, until answers have gone out. */
+/* Behind the engine's end: answers go out, as long as requests had to end in; then connections close, for a moment. */
+static bool must_wait(struct server *server) {
+    struct server_own *own = server->own;
+    if (server->exchanges && clock_seconds() < own->drain_deadline)
+        return true;
+    return transport_connections(server->transport, LISTENER_DATA) && own->grace++ < GRACE_TICKS;
+}
+
 static void close_when_written(struct server *server) {
     struct server_own *own = server->own;
-    if (!own->is_ending || (transport_connections(server->transport, LISTENER_DATA) && own->grace++ < GRACE_TICKS))
+    if (!own->is_ending || must_wait(server))
         return;
     transport_close(server->transport);
     server->transport = NULL;

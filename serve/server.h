@@ -32,6 +32,7 @@ struct server {
     struct driver *driver;     /* driver.h: the engine's side */
     struct metrics *metrics;   /* metrics.h */
     struct keys *keys[LISTENER_COUNT];
+    int64_t exchanges; /* of the data listener, that are open and will end */
     bool is_ready, is_draining, has_failed;
     char failure[512];
     struct server_own *own; /* of server.c */
