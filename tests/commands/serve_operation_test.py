@@ -1,11 +1,11 @@
 """What an operator relies on: keys on every way in, files read again, drain, readiness, limits of time and queue, logs, and
 counts that are exact."""
 import contextlib
-import http.client
 import json
 import pathlib
-import re
+import shutil
 import signal
+import subprocess
 import tempfile
 import unittest
 
@@ -14,7 +14,7 @@ try:
 except ImportError:
     grpc = None
 
-from model_support import TINY, write_byte_model
+from model_support import write_byte_model
 from serve_support import PATIENCE, Server, read_metrics
 
 LONG = 16000  # tokens, seconds of work for the model below
@@ -275,6 +275,14 @@ class Metrics(Operation):
             families = {family.name: family for family in text_string_to_metric_families(answer.body.decode())}
             self.assertEqual(families["vllm:time_to_first_token_seconds"].type, "histogram")
             self.assertEqual(families["vllm:generation_tokens"].samples[0].value, 3)
+
+    @unittest.skipUnless(shutil.which("promtool"), "no promtool")
+    def test_promtool_has_nothing_to_say_but_of_names_that_are_vllms(self):
+        with Server() as server:
+            done = subprocess.run(["promtool", "check", "metrics"], input=server.ask("GET", "/metrics", listener="control").body,
+                                  capture_output=True, timeout=PATIENCE)
+            told = [line for line in (done.stdout + done.stderr).decode().splitlines() if not line.endswith("should not contain ':'")]
+            self.assertEqual(told, ['vllm:iteration_tokens_total non-counter metrics should not have "_total" suffix'])
 
     def test_metrics_are_not_on_the_data_listener_unasked(self):
         with Server() as server:
