@@ -2,6 +2,7 @@
 refused with which status."""
 import gzip
 import pathlib
+import random
 import re
 import shutil
 import struct
@@ -317,6 +318,48 @@ class Lives(unittest.TestCase):
             events += stream  # now it reads, and nothing is lost
             _, texts = joined(events, 16)
             self.assertEqual([len(text[1]) for text in texts], [3999] * 16)
+
+    def test_cancels_deadlines_and_ends_cross(self):
+        """Whenever a client leaves, whoever stays has the right text, and nothing is left over."""
+        chance, expected = random.Random(11), ("ab" * 20)[:37]
+        asked = {"text": "a", "max_tokens": 37, "sampling": {"temperature": 0}}
+        with Server(model=self.long_model()) as server, Client(server.addresses["data"]) as client:
+            whole, ends = 0, set()
+            for _ in range(15):
+                calls = [client.call("Generate", n=chance.choice((1, 1, 3)), timeout=chance.choice((60, 60, 0.002, 0.02)), **asked)
+                         for _ in range(20)]
+                for call in chance.sample(calls, 5):
+                    call.cancel()
+                for call in calls:
+                    events, left = [], chance.randrange(80)
+                    try:
+                        for event in call:
+                            events.append(event)
+                            if len(events) > left:
+                                call.cancel()
+                        ends.add("OK")
+                    except grpc.RpcError as error:
+                        ends.add(error.code().name)
+                        continue
+                    count = sum(event.WhichOneof("event") == "finished" for event in events)
+                    self.assertEqual([text[0] for text in joined(events, count)[1]], [expected] * count)
+                    whole += 1
+            self.assertEqual(ends, {"OK", "CANCELLED", "DEADLINE_EXCEEDED"})
+            self.assertGreater(whole, 15)
+            for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
+                server.await_metric(name, 0)
+            self.assertEqual(client.call("GenerateOnce", **asked).outputs[0].text, expected)
+
+    def test_who_does_not_read_for_long_loses_the_call(self):
+        options = [("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
+        with Server("--limits.write_timeout=1", model=self.long_model()) as server, \
+                Client(server.addresses["data"], options=options) as client:
+            stream = client.call("Generate", text="a", n=16, ignore_eos=True, logprobs=5)
+            self.assertEqual(next(stream).WhichOneof("event"), "started")
+            server.await_metric("vllm:num_requests_running", 0)
+            with self.assertRaises(grpc.RpcError):
+                list(stream)
+            self.assertEqual(len(client.call("GenerateOnce", text="a", max_tokens=1).outputs), 1)
 
     def test_keys(self):
         directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
