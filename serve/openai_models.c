@@ -55,18 +55,20 @@ void openai_model(struct exchange *exchange) {
     struct strbuf out = STRBUF_INIT;
     struct error error;
     char name[512];
-    bool is_name = route_rest(exchange, "/models/", name, sizeof name);
-    for (size_t i = 0; is_name && i < server->model.name_count && !out.length; i++)
-        if (!strcmp(server->model.names[i], name))
-            add_model(server, name, NULL, &out);
-    if (is_name && !out.length && registry_find(server, name, &adapter))
+    bool is_name = route_rest(exchange, "/models/", name, sizeof name), is_found = false;
+    for (size_t i = 0; is_name && i < server->model.name_count; i++)
+        is_found |= !strcmp(server->model.names[i], name);
+    if (is_found)
+        add_model(server, name, NULL, &out);
+    else if (is_name && registry_find(server, name, &adapter)) {
         add_model(server, adapter.name, server->model.name, &out);
-    if (out.length) {
+        is_found = true;
+    }
+    if (is_found) {
         route_answer_json(exchange, &out);
         return;
     }
     error_set(&error, ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%.200s\"", is_name ? name : "");
-    strbuf_free(&out);
     route_fail(exchange, &error);
 }
 
@@ -268,6 +270,7 @@ void route_health(struct exchange *exchange) {
 void route_ready(struct exchange *exchange) {
     static const char body[] = "{\"status\":\"ready\"}";
     const struct server *server = exchange->server;
+    struct strbuf out = STRBUF_INIT;
     struct error error;
     if (server_is_ready(server)) {
         exchange_answer(exchange, 200, "application/json", body, sizeof body - 1);
@@ -278,5 +281,7 @@ void route_ready(struct exchange *exchange) {
     else
         error_set(&error, ERROR_ENGINE_FAILED, NULL, "%s",
                   server->has_failed ? "the engine has failed" : "the engine is not ready");
-    route_fail(exchange, &error);
+    error_add_json(&error, &out); /* who asks whether it may ask is not turned away */
+    exchange_answer(exchange, error_row(error.which)->http, "application/json", strbuf_text(&out), out.length);
+    strbuf_free(&out);
 }

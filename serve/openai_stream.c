@@ -171,7 +171,6 @@ static void add_news(struct openai *request, const struct call_news *news) {
 /* ---- the end ---- */
 
 static void fail(struct openai *request) {
-    request->has_answered = true;
     if (!request->has_begun) {
         route_fail(request->exchange, &request->error);
         return;
@@ -187,8 +186,7 @@ static void fail(struct openai *request) {
     exchange_abort(request->exchange, ABORT_INTERNAL);
 }
 
-static void finish(struct openai *request) {
-    request->has_answered = true;
+static void add_last(struct openai *request) {
     if (request->tells_usage) {
         open_chunk(request);
         strbuf_add_text(&request->out, "],");
@@ -196,10 +194,6 @@ static void finish(struct openai *request) {
         strbuf_add_text(&request->out, "}\n\n");
     }
     strbuf_add_text(&request->out, "data: [DONE]\n\n");
-    if (begin(request)) {
-        flush(request);
-        exchange_end(request->exchange, NULL, 0);
-    }
 }
 
 void openai_stream_news(struct openai *request, const struct call_news *news) {
@@ -207,9 +201,14 @@ void openai_stream_news(struct openai *request, const struct call_news *news) {
         start_timer(request);
     add_news(request, news);
     if (news->is_done && !request->error.which)
-        finish(request);
-    else if (news->is_done)
+        add_last(request);
+    if (request->out.failed && !request->error.which)
+        error_set(&request->error, ERROR_OVERLOADED, NULL, "out of memory");
+    request->has_answered = news->is_done || request->error.which;
+    if (request->error.which)
         fail(request);
     else if (request->out.length && begin(request))
         flush(request);
+    if (request->has_answered && !request->error.which)
+        exchange_end(request->exchange, NULL, 0);
 }

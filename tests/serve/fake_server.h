@@ -3,7 +3,7 @@
 #ifndef CAMBIUM_TESTS_SERVE_FAKE_SERVER_H
 #define CAMBIUM_TESTS_SERVE_FAKE_SERVER_H
 
-#include "support/test.h"
+#include "serve/fake_exchange.h"
 
 #include "serve/call.h"
 #include "serve/registry.h"
@@ -15,11 +15,13 @@ static int fake_freed, fake_paused;
 static double fake_drained;
 
 struct call *call_new(struct server *server, int64_t prompt_count) {
+    FAKE_OUTSIDE(true);
     struct call *call = calloc(1, sizeof *call);
     call->server = server;
     call->prompt_count = prompt_count;
     call->prompts = calloc((size_t)prompt_count, sizeof *call->prompts);
     call->cached = calloc((size_t)prompt_count, sizeof *call->cached);
+    FAKE_OUTSIDE(false);
     ask_begin(&call->ask);
     return call;
 }
