@@ -1,8 +1,9 @@
-"""tools/slurm/pretrain.sbatch under a Slurm that this test starts: munge, slurmctld, and a slurmd for each of two nodes,
+"""tools/slurm/pretrain.sbatch and `cambium serve` under a Slurm that this test starts: munge, slurmctld, and a slurmd for each of two nodes,
 all on this machine, with configuration, key, ports and state of their own."""
-import os, pathlib, re, signal, socket, subprocess, tempfile, time, unittest
+import http.client, os, pathlib, re, shlex, signal, socket, subprocess, tempfile, time, unittest
 
 from cluster_support import need_programs, need_root, skip
+from model_support import TINY
 from mpi_support import rank_processes, wait_for_end
 from pretrain_support import CAMBIUM, SOURCE, Run, timeless
 
@@ -241,6 +242,29 @@ class Batch(unittest.TestCase):
             slurm.wait(job, lambda: slurm.state(job) == "FAILED")
             self.assertIn(said, slurm.output(job))
             self.assertNotIn("srun", slurm.output(job))
+
+
+class Serving(unittest.TestCase):
+    def test_the_line_of_the_documents_serves_and_drains(self):
+        line = re.search(r"^    sbatch (.*)$", (SOURCE / "docs/serving.md").read_text(), re.M)[1]
+        for there, here in (("cambium serve", f"{CAMBIUM} serve --control none"), ("out/gpt", str(TINY)), ("0.0.0.0:8000", "0.0.0.0:0"),
+                            (" keys ", f" {slurm.root}/keys ")):
+            self.assertIn(there, line)
+            line = line.replace(there, here)
+        (slurm.root / "keys").write_text("alice sk-alice\n")
+        job = slurm.submit("--output=cambium-%j.out", "--overcommit", *shlex.split(line))
+        slurm.wait(job, lambda: '"event":"ready"' in slurm.output(job))
+        port = re.search(r'"listen":"0.0.0.0:(\d+)"', slurm.output(job))[1]
+        for key, status in (("sk-alice", 200), ("sk-none", 401)):
+            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+            connection.request("POST", "/v1/completions", '{"prompt": [1, 2], "max_tokens": 4}',
+                               {"content-type": "application/json", "authorization": "Bearer " + key})
+            self.assertEqual(connection.getresponse().status, status)
+            connection.close()
+        slurm.sh("scancel", "--signal=TERM", str(job))
+        slurm.wait(job, lambda: slurm.state(job) in ("COMPLETED", "FAILED", "CANCELLED"))
+        self.assertEqual(slurm.state(job), "COMPLETED", slurm.output(job))
+        self.assertIn(" info drain ", slurm.output(job))
 
 
 if __name__ == "__main__":
