@@ -209,28 +209,33 @@ static void linger(struct connection *connection) {
     shutdown(connection->fd, SHUT_WR);
 }
 
-static void flush_rounds(struct connection *connection) {
-    bool is_free = true;
-    for (int round = 0; is_free && round < ROUNDS_PER_TURN && connection->stage == CONNECTION_OPEN; round++) {
+/* Whether there may be more: others have their turn first. */
+static bool flush_rounds(struct connection *connection) {
+    for (int round = 0; round < ROUNDS_PER_TURN; round++) {
+        if (connection->stage != CONNECTION_OPEN)
+            return false;
         connection->protocol->produce(connection);
         if (!evbuffer_get_length(connection->out)) {
             connection->protocol->settle(connection);
             if (!evbuffer_get_length(connection->out))
-                return;
+                return false;
         }
-        is_free = out_is_written(connection);
+        bool is_free = out_is_written(connection);
         if (connection->stage == CONNECTION_OPEN)
             connection->protocol->settle(connection);
+        if (!is_free)
+            return false;
     }
+    return true;
 }
 
 void connection_flush(struct connection *connection) {
-    flush_rounds(connection);
+    bool has_more = flush_rounds(connection);
     if (connection->stage >= CONNECTION_ENDING)
         protocol_close(connection);
     if (connection->stage == CONNECTION_ENDING && out_is_written(connection))
         linger(connection);
-    bool is_left = evbuffer_get_length(connection->out) > 0;
+    bool is_left = has_more || evbuffer_get_length(connection->out) > 0;
     if (connection->is_eof && (connection->stage == CONNECTION_LINGERING || connection->stage < CONNECTION_OPEN))
         connection->stage = CONNECTION_DEAD;
     if (connection->stage == CONNECTION_DEAD)

@@ -35,7 +35,11 @@ struct http2 {
     /* Times. */
     double idle_since, head_since, drain_since;
     enum drain_stage drain;
-    bool is_receiving, has_pinged, needs_telling;
+    bool has_pinged, needs_telling;
+    /* Bytes of bodies that are not whole yet; of some streams the window is not given back until there are fewer. */
+    uint64_t gathered;
+    bool has_withheld;
+    const struct http2_stream *foremost; /* it goes on meanwhile, to its end; or NULL */
     /* The end. */
     bool is_over, has_said_goodbye;
     uint32_t goaway_code;

@@ -107,9 +107,7 @@ static void http2_receive(struct connection *connection, const unsigned char *by
     frames_walk(http, bytes, length);
     if (http->is_over)
         return;
-    http->is_receiving = true;
     ssize_t n = nghttp2_session_mem_recv(http->session, bytes, length);
-    http->is_receiving = false;
     if (n == NGHTTP2_ERR_NOMEM || n == NGHTTP2_ERR_CALLBACK_FAILURE)
         connection_kill(connection);
     else if (n < 0) { /* flooded, or no preface: the library has perhaps queued a GOAWAY */

@@ -31,6 +31,8 @@ struct http2_stream {
     bool is_whole;       /* the request */
     bool is_closed;      /* on_close was called, or nobody wants it */
     uint64_t body_bytes;
+    uint64_t gathered; /* of the connection's count */
+    size_t withheld;   /* bytes whose window was not given back */
     struct pace body;
     double discarding; /* since when the rest of a body is thrown away; 0: it is not */
     /* The answer. */
@@ -262,8 +264,52 @@ static void stream_submit(struct http2_stream *stream) {
         lose(stream);
 }
 
+/* Handlers gather bodies until they are whole. Together those of a connection may be as long as one: beyond that the
+ * streams get no new window, but for the one that had come furthest, and the others follow when it has ended. It is
+ * chosen once, or streams that overtake each other by a byte would all go on. */
+static bool may_go_on(struct http2_stream *stream) {
+    struct http2 *http = stream->http;
+    const struct http2_stream *other;
+    if (http->gathered <= (uint64_t)http2_limits(http)->body_bytes)
+        return true;
+    if (!http->foremost)
+        TAILQ_FOREACH(other, &http->streams, all)
+    if (!http->foremost || other->gathered > http->foremost->gathered)
+        http->foremost = other;
+    return stream == http->foremost;
+}
+
+static int window_return(struct http2_stream *stream, size_t length) {
+    stream->withheld += length;
+    if (!may_go_on(stream)) {
+        stream->http->has_withheld = true;
+        return 0;
+    }
+    length = stream->withheld;
+    stream->withheld = 0;
+    return nghttp2_session_consume_stream(stream->http->session, stream->id, length);
+}
+
+static void gathered_forget(struct http2_stream *stream) {
+    stream->http->gathered -= stream->gathered;
+    stream->gathered = 0;
+    if (stream->http->foremost == stream)
+        stream->http->foremost = NULL;
+}
+
+static void windows_return(struct http2 *http) {
+    struct http2_stream *stream;
+    if (!http->has_withheld)
+        return;
+    http->has_withheld = false;
+    TAILQ_FOREACH(stream, &http->streams, all)
+    if (stream->withheld)
+        window_return(stream, 0);
+}
+
 bool http2_streams_submit(struct http2 *http) {
     bool has_any = !TAILQ_EMPTY(&http->touched);
+    windows_return(http);
     while (!TAILQ_EMPTY(&http->touched)) {
         struct http2_stream *stream = TAILQ_FIRST(&http->touched);
         TAILQ_REMOVE(&http->touched, stream, touches);
@@ -279,6 +325,7 @@ static void stream_close(struct http2_stream *stream, bool is_whole) {
     if (stream->is_closed)
         return;
     stream->is_closed = true;
+    gathered_forget(stream);
     if (stream->is_routed)
         exchange_close(&stream->exchange, is_whole);
 }
@@ -398,6 +445,7 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
 static void request_end(struct http2_stream *stream) {
     const struct exchange_handler *handler = stream->exchange.handler;
     stream->is_whole = true;
+    gathered_forget(stream);
     if (is_writable(stream) && handler && handler->on_end)
         handler->on_end(&stream->exchange);
 }
@@ -446,7 +494,7 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
     (void)flags;
     (void)user;
-    if (nghttp2_session_consume(session, id, length) == NGHTTP2_ERR_NOMEM)
+    if (nghttp2_session_consume_connection(session, length) || (stream && window_return(stream, length)))
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     if (!stream)
         return 0;
@@ -457,6 +505,8 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
         return 0;
     }
     stream->body_bytes += length;
+    stream->gathered += length;
+    stream->http->gathered += length;
     if (handler && handler->on_body)
         handler->on_body(&stream->exchange, bytes, length);
     if (!stream->exchange.resets_early && is_writable(stream) &&
@@ -524,7 +574,7 @@ void http2_streams_tick(struct http2 *http, double now) {
         size_t waiting = evbuffer_get_length(stream->out);
         bool is_shut = nghttp2_session_get_stream_remote_window_size(http->session, stream->id) <= 0 ||
                        nghttp2_session_get_remote_window_size(http->session) <= 0;
-        bool wants_body = stream->is_routed && !stream->is_whole && !stream->exchange.resets_early;
+        bool wants_body = stream->is_routed && !stream->is_whole && !stream->withheld && !stream->exchange.resets_early;
         if (!pace_holds(&stream->writing, now, limits->write_timeout, is_shut ? waiting : 0) ||
             !pace_holds(&stream->body, now, limits->header_timeout, wants_body && !stream->discarding)) {
             evbuffer_drain(stream->out, waiting);
