@@ -68,16 +68,22 @@ class Stream:
 
 
 class Server:
-    """`cambium serve` until the block ends. Its standard error is in `lines`, line by line."""
+    """`cambium serve` until the block ends. Its standard error is in `lines`, line by line, or goes to the file `errors`.
+    One that is not awaited has begun, no more."""
 
-    def __init__(self, *words, model=TINY, listen="127.0.0.1:0", control="127.0.0.1:0", launcher=(), env=None):
+    def __init__(self, *words, model=TINY, listen="127.0.0.1:0", control="127.0.0.1:0", launcher=(), env=None, errors=None,
+                 is_awaited=True):
         self.lines, self.news, self.expected = [], threading.Condition(), (0, -signal.SIGKILL)
         self.process = subprocess.Popen(
             [*map(str, launcher), CAMBIUM, "serve", "--model", str(model), "--listen", listen, "--control", control,
              "--device", os.environ.get("CAMBIUM_TEST_DEVICE", "cpu"), *map(str, words)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | (env or {}))
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors or subprocess.PIPE, env=os.environ | (env or {}))
         self.reader = threading.Thread(target=self.read_errors, daemon=True)
         self.reader.start()
+        if is_awaited:
+            self.await_ready()
+
+    def await_ready(self):
         first = self.process.stdout.readline()
         if not first:
             raise AssertionError(f"the server ended with {self.wait()}:\n" + "\n".join(self.lines))
@@ -85,7 +91,7 @@ class Server:
         self.addresses = {"data": self.ready["listen"], "control": self.ready["control"]}
 
     def read_errors(self):
-        for line in self.process.stderr:
+        for line in self.process.stderr or ():
             with self.news:
                 self.lines.append(line.decode(errors="replace").rstrip("\n"))
                 self.news.notify_all()

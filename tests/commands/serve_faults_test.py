@@ -1,0 +1,308 @@
+"""A rank that is killed, stopped or hung, at any moment of a server's life: nobody is told that it is ready, requests fail as
+they should, one line says who and why, and nothing runs on. A server that was stopped as a whole goes on."""
+import contextlib
+import ctypes
+import http.client
+import itertools
+import os
+import pathlib
+import random
+import signal
+import tempfile
+import threading
+import time
+import unittest
+
+from model_support import SANITIZED, TINY
+from mpi_support import is_running, needs_mpirun, wait_for_end
+from pretrain_support import LONG
+from rank_watch_test import PIPELINE, TENSOR, write_long_model
+from serve_grpc_support import Client, grpc
+from serve_ranks_support import RankServer
+from serve_support import PATIENCE, Server, write_prompt
+
+TIMEOUT = 2  # --rank-timeout
+LIMIT = TIMEOUT + 2  # in which all must have ended
+SLACK = 2  # for the launcher, on a machine that does other things
+WORDS = ("--rank-timeout", TIMEOUT, "--kv-cache-memory", "64M")
+ENDLESS = {"prompt": "It was", "max_tokens": 90_000, "ignore_eos": True}
+PHASES = ("load", "idle", "prefill", "decode", "swap")
+
+
+class Asker(threading.Thread):
+    """A request that would take for ever, on a thread of its own: `told` is what became of it."""
+
+    def __init__(self, server, kind):
+        super().__init__(daemon=True)
+        self.server, self.ask, self.told, self.has_begun = server, getattr(self, kind), None, threading.Event()
+        self.start()
+
+    def run(self):
+        try:
+            self.told = self.ask()
+        except (OSError, http.client.HTTPException) as error:
+            self.told = type(error).__name__
+        self.has_begun.set()
+
+    def whole(self):
+        self.has_begun.set()
+        answer = self.server.ask("POST", "/v1/completions", ENDLESS)
+        return answer.status, answer.code
+
+    def prefill(self):
+        self.has_begun.set()
+        answer = self.server.ask("POST", "/v1/completions", ENDLESS | {"prompt": [5] * 60_000, "max_tokens": 9})
+        return answer.status, answer.code
+
+    def stream(self):
+        last = None
+        with self.server.stream("/v1/completions", ENDLESS) as stream:
+            for last in stream:
+                self.has_begun.set()
+            return stream.is_done, last.get("error", {}).get("code")
+
+    def grpc(self):
+        with Client(self.server.addresses["data"]) as client:
+            try:
+                for _ in client.call("Generate", text="It was", max_tokens=90_000, ignore_eos=True):
+                    self.has_begun.set()
+            except grpc.RpcError as error:
+                return error.code().name
+
+    def swap(self):
+        for number in itertools.count():
+            name = "one" if number % 2 else "two"
+            answer = self.server.ask("PUT", "/v1/adapters/x", {"path": name}, listener="control")
+            self.has_begun.set()
+            if answer.status != 200:
+                return answer.status, answer.code
+
+
+# What each may be told, in the order of `kinds`; a connection that is gone without a word is that of a process which is.
+FAILED = {"whole": (503, "engine_failed"), "prefill": (503, "engine_failed"), "stream": (False, "engine_failed"),
+          "grpc": "UNAVAILABLE", "swap": (503, "engine_failed")}
+KINDS = {"load": (), "idle": (), "prefill": ("prefill", "whole"), "decode": ("stream", "whole", "grpc"), "swap": ("swap", "stream")}
+
+
+class Faults(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.models = pathlib.Path(temporary.name)
+        self.model, self.root = self.models / "long", self.models / "root"
+        write_long_model(self.model)
+        write_prompt(self.root / "one", 5_000, 32)  # several pieces long
+        write_prompt(self.root / "two", 5_001, 32)
+
+
+def is_ready(server):
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return server.ask("GET", "/ready", timeout=5).status == 200
+    return False
+
+
+@needs_mpirun
+class Ranks(Faults):
+    def strike(self, phase, sign, victim, layout, ranks=2, delay=0.0):
+        server = RankServer(ranks, *WORDS, *layout, "--adapter-root", self.root, model=self.model, is_awaited=False)
+        try:
+            askers = self.begin(server, phase)
+            time.sleep(delay)
+            self.assertTrue(all(is_running(pid) for pid in server.ranks.values()), server.lines)
+            os.kill(server.ranks[victim], sign)
+            start = time.monotonic()
+            if phase != "load":
+                while is_ready(server):
+                    self.assertLess(time.monotonic() - start, LIMIT)
+                    time.sleep(0.02)
+            left = wait_for_end([*server.ranks.values(), server.process.pid], LIMIT + SLACK - (time.monotonic() - start))
+            self.assertEqual(left, [], "processes still run")
+            self.assertNotEqual(server.process.wait(), 0)
+            server.reader.join()
+            self.check_lines(server, sign, victim)
+            for kind, asker in askers.items():
+                asker.join(PATIENCE)
+                if victim:
+                    self.assertEqual(asker.told, FAILED[kind], kind)
+                else:
+                    self.assertIn(asker.told, (FAILED[kind], (False, None), *(e.__name__ for e in (
+                        ConnectionResetError, ConnectionRefusedError, http.client.RemoteDisconnected, http.client.IncompleteRead,
+                        BrokenPipeError))), kind)
+        finally:
+            for pid in server.ranks.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            server.process.kill()
+            server.process.wait()
+            server.process.stdout.close()
+            server.reader.join()
+            server.process.stderr.close()
+            server.directory.cleanup()
+
+    def begin(self, server, phase):
+        if phase == "load":
+            server.wait_line("cambium: ranks 0")
+            server.find_ranks()
+            return {}
+        server.await_ready()
+        if phase == "swap":
+            self.assertEqual(server.ask("POST", "/v1/adapters", {"name": "x", "path": "one"}, listener="control").status, 200)
+        askers = {kind: Asker(server, kind) for kind in KINDS[phase] if kind != "grpc" or grpc}
+        for asker in askers.values():
+            self.assertTrue(asker.has_begun.wait(PATIENCE))
+        return askers
+
+    def check_lines(self, server, sign, victim):
+        said = [line[len("cambium: error: "):] for line in server.lines if line.startswith("cambium: error: ")]
+        if sign == signal.SIGSTOP:
+            self.assertEqual(set(said), {f"rank {victim} has not been heard of for {TIMEOUT} s"}, server.lines)
+        else:  # the launcher's line alone where mpirun was faster
+            self.assertIn(said, ([f"rank {victim} has died"], []), server.lines)
+            self.assertRegex("\n".join(server.lines), rf"\brank {victim}\b.*(has died|\bsignal 9\b)")
+
+    def strike_all(self, cases):
+        """Some at a time: most of it is waiting."""
+        failures, left = [], list(cases)
+
+        def work():
+            while left:
+                case = left.pop()
+                try:
+                    self.strike(**case)
+                except Exception as error:  # of a thread, which unittest does not see
+                    failures.append(f"{case}: {error!r}")
+
+        workers = [threading.Thread(target=work) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        self.assertFalse(failures, "\n".join(failures))
+
+    def test_a_rank_that_dies_or_stops_is_named_and_ends_all(self):
+        draw = random.Random(12)
+        kinds = itertools.product(PHASES, (signal.SIGKILL, signal.SIGSTOP), (0, 1), (TENSOR, PIPELINE))
+        cases = [dict(phase=phase, sign=sign, victim=victim, layout=layout, delay=draw.random() * 0.2) for phase, sign, victim, layout in kinds]
+        # Every phase with a rank that is stopped and with one that is killed, ranks and layouts in turn.
+        self.strike_all(cases if LONG else [case for i, case in enumerate(cases) if i % 4 == (i // 4) % 4])
+
+    @unittest.skipUnless(LONG, "the long tier")
+    def test_at_random_moments_of_four_ranks(self):
+        draw = random.Random(20261123)
+        self.strike_all(dict(phase=draw.choice(PHASES), sign=draw.choice((signal.SIGKILL, signal.SIGSTOP)), victim=draw.randrange(4),
+                             ranks=4, layout=TENSOR + PIPELINE, delay=draw.random()) for _ in range(24))
+
+    def test_a_launch_that_is_stopped_as_a_whole_goes_on(self):
+        with RankServer(2, *WORDS, *TENSOR, model=self.model) as server:
+            pids = list(server.ranks.values())
+            with server.stream("/v1/completions", ENDLESS | {"max_tokens": 2_000}) as stream:
+                next(stream)
+                for pid in pids:
+                    os.kill(pid, signal.SIGSTOP)
+                time.sleep(TIMEOUT + 1)
+                for pid in pids:
+                    os.kill(pid, signal.SIGCONT)
+                self.assertEqual(sum(1 for chunk in stream if chunk["choices"][0]["finish_reason"] == "length"), 1)
+                self.assertTrue(stream.is_done)
+            time.sleep(TIMEOUT + 1)  # nobody finds out later
+            self.assertTrue(is_ready(server))
+            server.complete("It was", max_tokens=3)
+
+
+# ---- ranks that are threads
+
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WAIT_ALL = 17, 0x4206, 0x4207, 0x40000000
+
+
+def busiest_thread(pid, work):
+    """The thread that had the processor for longest while work() ran."""
+    look = lambda: {int(path.parent.name): int(path.read_text().split()[0]) for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")}
+    before = look()
+    work()
+    after = look()
+    return max(after, key=lambda thread: after[thread] - before.get(thread, 0))
+
+
+class Threads(Faults):
+    def trace(self, request, thread):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        if libc.ptrace(request, thread, None, None):
+            self.skipTest(f"no thread can be traced here: {os.strerror(ctypes.get_errno())}")
+
+    @unittest.skipIf(SANITIZED, "a sanitizer has threads and a tracer of its own")
+    def test_an_engine_that_hangs_is_told_and_ended(self):
+        server = Server(*WORDS, model=self.model)
+        asker, whole = Asker(server, "stream"), Asker(server, "whole")
+        try:
+            asker.has_begun.wait(PATIENCE)
+            thread = busiest_thread(server.process.pid, lambda: time.sleep(0.3))
+            self.trace(PTRACE_SEIZE, thread)
+            self.trace(PTRACE_INTERRUPT, thread)
+            start = time.monotonic()
+            asker.join(PATIENCE)
+            whole.join(PATIENCE)
+            self.assertEqual((asker.told, whole.told), (FAILED["stream"], FAILED["whole"]))
+            self.assertFalse(is_ready(server))
+            left = wait_for_end([server.process.pid], LIMIT + SLACK - (time.monotonic() - start))
+            self.assertEqual(left, [])
+            with contextlib.suppress(ChildProcessError):
+                if thread != server.process.pid:
+                    os.waitpid(thread, WAIT_ALL)
+            self.assertEqual(server.wait(), 1)
+            self.assertIn(f"cambium: error: rank 0 has made no progress for {TIMEOUT} s", server.lines)
+        finally:
+            server.process.kill()
+            server.process.wait()
+            server.process.stdout.close()
+
+    def test_a_server_that_was_stopped_goes_on(self):
+        with Server(*WORDS, "--ranks", 2, *TENSOR, model=self.model) as server:
+            with server.stream("/v1/completions", ENDLESS | {"max_tokens": 2_000}) as stream:
+                next(stream)
+                server.signal(signal.SIGSTOP)
+                time.sleep(TIMEOUT + 1)
+                server.signal(signal.SIGCONT)
+                self.assertEqual(sum(1 for chunk in stream if chunk["choices"][0]["finish_reason"] == "length"), 1)
+                self.assertTrue(stream.is_done)
+            self.assertTrue(is_ready(server))
+
+    def test_a_signal_while_it_starts_ends_it(self):
+        draw = random.Random(4)
+        for _ in range(40 if LONG else 8):
+            server = Server(*WORDS, *draw.choice(((), ("--ranks", 2, *TENSOR))), model=self.model, is_awaited=False)
+            time.sleep(draw.random() * 0.15)
+            server.signal(draw.choice((signal.SIGTERM, signal.SIGINT)))
+            # Before it minds signals it ends by one.
+            self.assertIn(server.wait(), (0, -signal.SIGTERM, -signal.SIGINT), server.lines)
+            server.process.stdout.close()
+            server.process.stderr.close()
+
+    def test_idle_ranks_take_no_core(self):
+        for words in ((), ("--ranks", 2, *TENSOR), ("--ranks", 2, *PIPELINE)):
+            with Server(*words, model=TINY) as server:
+                server.complete("It was", max_tokens=3)
+                self.assert_idle([server.process.pid], 2 if words else 1)
+
+    @needs_mpirun
+    def test_idle_processes_take_no_core(self):
+        with RankServer(2, *TENSOR, model=TINY) as server:
+            server.complete("It was", max_tokens=3)
+            self.assert_idle(server.ranks.values(), 1)
+
+    def assert_idle(self, pids, ranks):
+        def seconds():
+            """Of each process, all threads: finer than the ticks of /proc/PID/stat."""
+            return [sum(int(path.read_text().split()[0]) for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9 for pid in pids]
+
+        for last in (False, False, True):  # what else the machine does makes a look dearer, never cheaper
+            before = seconds()
+            time.sleep(1.5)
+            taken = [(b - a) / 1.5 / ranks for a, b in zip(before, seconds())]
+            if max(taken) < 0.02:
+                return
+            self.assertFalse(last, f"parts of a core that each rank took: {taken}")
+
+
+if __name__ == "__main__":
+    unittest.main()
