@@ -15,7 +15,7 @@ except ImportError:
     grpc = None
 
 from model_support import write_byte_model
-from serve_support import PATIENCE, Server, read_metrics
+from serve_support import PATIENCE, Server, read_metrics, write_prompt
 
 LONG = 16000  # tokens, seconds of work for the model below
 ROUTES = [("POST", path) for path in ("/v1/completions", "/v1/chat/completions", "/completions", "/tokenize", "/detokenize")] + \
@@ -249,6 +249,24 @@ class Metrics(Operation):
             server.complete(ids, max_tokens=2, echo=True, logprobs=1)
             later = server.metrics()
             self.assertEqual((later["vllm:prefix_cache_queries_total"], later["vllm:prompt_tokens_cached_total"]), (300, sum(told)))
+
+    def test_adapters_are_counted_by_name_and_method(self):
+        for name, tokens in (("one", 1), ("two", 2)):
+            write_prompt(self.root / "adapters" / name, tokens, width=32)
+        (self.root / "adapters" / "two" / "adapter_model.safetensors").write_bytes(b"damaged")
+        with Server("--adapter-root", self.root / "adapters", model=self.long) as server:
+            for adapters in (["one"], ["one"], []):
+                server.complete("a", adapters=adapters, max_tokens=1)
+            self.assertEqual(server.ask("POST", "/v1/completions", {"prompt": "a", "model": "two"}).status, 422)
+            now = server.metrics()
+            self.assertEqual(now['cambium:adapter_requests_total{adapter="one",method="prompt"}'], 2)
+            self.assertEqual(now['cambium:adapter_loads_total{result="success"}'], 1)
+            self.assertEqual(now['cambium:adapter_loads_total{result="adapter_invalid"}'], 1)
+            self.assertEqual(now["cambium:adapter_memory_bytes"], server.ask("GET", "/v1/adapters", listener="control").json["adapters"][0]["bytes"])
+            with server.stream("/v1/completions", {"prompt": "a", "model": "one", "max_tokens": LONG, "ignore_eos": True}) as stream:
+                next(stream)
+                text = server.ask("GET", "/metrics", listener="control").body.decode()
+                self.assertRegex(text, r'vllm:lora_requests_info\{max_lora="64",waiting_lora_adapters="",running_lora_adapters="one"\} \d{10}\.')
 
     def test_nothing_is_held_when_all_clients_have_left(self):
         with Server(model=self.long) as server:
