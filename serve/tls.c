@@ -45,7 +45,9 @@ static int context_open(const char *cert, const char *key, SSL_CTX **made) {
     if (!context)
         return status_fail(STATUS_MEMORY, "%s: out of memory", cert);
     int status = 0;
-    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+    /* A client may close without a word of TLS: both protocols know by themselves what is whole. */
+    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                     SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(context,
                      SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
@@ -117,19 +119,16 @@ void tls_socket_free(struct tls_socket *socket) {
     free(socket);
 }
 
-/* OpenSSL 3 reports an end of file without close_notify as a failure of the protocol; to us it is an end. */
 static ssize_t result(struct tls_socket *socket, int n, bool is_read) {
     if (n > 0)
         return n;
     int error = SSL_get_error(socket->ssl, n);
-    bool is_eof = error == SSL_ERROR_ZERO_RETURN ||
-                  (error == SSL_ERROR_SSL && ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING);
     ERR_clear_error();
     if (error == SSL_ERROR_WANT_WRITE && is_read)
         socket->wants_write = true;
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
         return TLS_AGAIN;
-    return is_eof ? TLS_EOF : TLS_FAILED;
+    return error == SSL_ERROR_ZERO_RETURN ? TLS_EOF : TLS_FAILED;
 }
 
 ssize_t tls_handshake(struct tls_socket *socket, bool *is_http2) {
