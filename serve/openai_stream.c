@@ -183,7 +183,10 @@ static void fail(struct openai *request) {
     if (!request->out.failed)
         flush(request);
     request->exchange->error = request->error.which;
-    exchange_abort(request->exchange, ABORT_INTERNAL);
+    if (request->exchange->head.is_http2) /* readers drop what they have not read of a stream that is reset */
+        exchange_end(request->exchange, NULL, 0);
+    else
+        exchange_abort(request->exchange, ABORT_INTERNAL);
 }
 
 static void add_last(struct openai *request) {

@@ -213,10 +213,10 @@ static void an_error_before_the_head_has_a_status(void **state) {
     fake_close(&fake);
 }
 
-static void an_error_within_a_stream_is_an_event_and_no_end(void **state) {
+static void fail_within(bool is_http2) {
     struct fake fake;
-    (void)state;
     asks(&fake, completions, "{\"prompt\":[1],\"stream\":true}");
+    fake.exchange.head.is_http2 = is_http2;
     tell_accepted();
     add_text(0, "a");
     tell();
@@ -226,9 +226,16 @@ static void an_error_within_a_stream_is_an_event_and_no_end(void **state) {
         &fake, HEAD FACTS
         "\"choices\":[{\"index\":0,\"text\":\"a\",\"logprobs\":null,\"finish_reason\":null}]}\n\n"
         "data: {\"error\":{\"message\":\"late\",\"type\":\"timeout_error\",\"param\":null,\"code\":\"deadline\"}}\n\n");
-    assert_int_equal(fake.ended, 0);
-    assert_int_equal(fake.aborted, 1);
+    assert_int_equal(fake.ended, is_http2);
+    assert_int_equal(fake.aborted, !is_http2);
     fake_close(&fake);
+}
+
+/* Over HTTP/1.1 the final chunk is missing. Over HTTP/2 readers would lose the event with the stream. */
+static void an_error_within_a_stream_is_an_event_and_no_end(void **state) {
+    (void)state;
+    fail_within(false);
+    fail_within(true);
 }
 
 static void a_slow_reader_is_waited_for(void **state) {
