@@ -79,6 +79,7 @@ struct exchange {
     enum error_case error;      /* that was answered */
     bool is_accepted;           /* its work has begun: an error is no rejection any more */
     bool is_endless;            /* it ends when its client does: nobody waits for it when the server stops */
+    bool is_probe;              /* of health or metrics: no line where all is well */
     bool is_logged;             /* by its handler, which knows more (log.h); else the router does it */
     uint64_t client;            /* 0: without a key */
     const char *client_name;    /* of the key; "" */

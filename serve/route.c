@@ -22,9 +22,10 @@ enum {
     METRICS = 1 << 2, /* on the data listener where the option says so */
     /* flags */
     IS_PUBLIC = 1 << 0,
-    IS_WORK = 1 << 1, /* refused while the server drains, or has failed */
-    IS_BODY = 1 << 2, /* JSON */
-    HAS_REST = 1 << 3 /* the path goes on */
+    IS_WORK = 1 << 1,  /* refused while the server drains, or has failed */
+    IS_BODY = 1 << 2,  /* JSON */
+    HAS_REST = 1 << 3, /* the path goes on */
+    IS_PROBE = 1 << 4  /* asked again and again: no line of the log where all is well */
 };
 
 struct row {
@@ -42,10 +43,10 @@ static const struct row rows[] = {
     {"GET", "/models/", BOTH, HAS_REST, openai_model},
     {"GET", "/tokenizer_info", BOTH, 0, openai_tokenizer_info},
     {"GET", "/version", BOTH, 0, route_version},
-    {"GET", "/health", BOTH, IS_PUBLIC, route_health},
-    {"GET", "/ready", BOTH, IS_PUBLIC, route_ready},
+    {"GET", "/health", BOTH, IS_PUBLIC | IS_PROBE, route_health},
+    {"GET", "/ready", BOTH, IS_PUBLIC | IS_PROBE, route_ready},
     {"GET", "/", BOTH, IS_PUBLIC, page_get},
-    {"GET", "/metrics", CONTROL | METRICS, 0, metrics_get},
+    {"GET", "/metrics", CONTROL | METRICS, IS_PROBE, metrics_get},
     {"GET", "/adapters", CONTROL, 0, control_adapters},
     {"POST", "/adapters", CONTROL, IS_BODY, control_adapters},
     {"PUT", "/adapters/", CONTROL, IS_BODY | HAS_REST, control_adapter},
@@ -146,6 +147,12 @@ static bool is_json(const struct exchange *exchange) {
 
 /* ---- ids ---- */
 
+static void add_hex(char out[17], uint64_t number) {
+    for (int i = 15; i >= 0; i--, number >>= 4)
+        out[i] = "0123456789abcdef"[number & 15];
+    out[16] = 0;
+}
+
 static void take_id(struct exchange *exchange) {
     const char *given = exchange_field(exchange, "x-request-id");
     size_t length = given ? strlen(given) : 0;
@@ -156,11 +163,12 @@ static void take_id(struct exchange *exchange) {
         memcpy(exchange->id, given, length + 1);
         return;
     }
-    unsigned char drawn[16] = {0};
-    if (getrandom(drawn, sizeof drawn, 0) != sizeof drawn)
-        memcpy(drawn, &exchange->start, sizeof exchange->start);
-    for (size_t i = 0; i < sizeof drawn; i++)
-        snprintf(exchange->id + 2 * i, 3, "%02x", drawn[i]);
+    struct server *server = exchange->server;
+    while (!server->first_id) /* random, so that two servers' ids differ */
+        if (getrandom(&server->first_id, sizeof server->first_id, 0) != sizeof server->first_id)
+            memcpy(&server->first_id, &exchange->start, sizeof exchange->start);
+    add_hex(exchange->id, server->first_id);
+    add_hex(exchange->id + 16, ++server->last_id);
 }
 
 /* ---- pages of other origins ---- */
@@ -282,7 +290,8 @@ void route_answer_json(struct exchange *exchange, struct strbuf *json) {
 static void on_closed(struct exchange *exchange, bool is_whole) {
     if (exchange->head.listener == LISTENER_DATA && !exchange->is_endless)
         exchange->server->exchanges--;
-    if (!exchange->is_logged)
+    bool is_well = is_whole && exchange->status < 400 && !exchange->error;
+    if (!exchange->is_logged && !(exchange->is_probe && is_well))
         log_request(exchange, is_whole, NULL);
 }
 
@@ -311,6 +320,7 @@ static void begin_row(struct exchange *exchange, const struct row *row, const st
     else if (row->flags & IS_BODY && !is_json(exchange))
         error_set(&error, ERROR_MEDIA_TYPE, NULL, "expected a body of type application/json");
     else if (!(row->flags & IS_WORK) || takes_work(exchange->server, &error)) {
+        exchange->is_probe = row->flags & IS_PROBE;
         row->begin(exchange);
         return;
     }
@@ -346,7 +356,8 @@ static void begin_http(struct exchange *exchange) {
 
 static void begin_grpc(struct exchange *exchange) {
     struct error error;
-    if (is_public(exchange, NULL) || has_key(exchange)) {
+    exchange->is_probe = is_public(exchange, NULL);
+    if (exchange->is_probe || has_key(exchange)) {
         grpc_begin(exchange);
         return;
     }
