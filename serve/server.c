@@ -144,9 +144,12 @@ static void begin_end(struct loop_note *note) {
 
 static void fail_all(struct server *server, const char *line) {
     struct error error;
+    int rank;
     if (server->has_failed)
         return;
     server->has_failed = true;
+    if (sscanf(line, "rank %d ", &rank) == 1) /* lines about a rank begin with it */
+        metrics_tell_rank(server->metrics, rank, false);
     snprintf(server->failure, sizeof server->failure, "%s", line);
     error_set(&error, ERROR_ENGINE_FAILED, NULL, "the engine has failed");
     call_fail_all(server, &error);

@@ -199,6 +199,19 @@ class Limits(Operation):
             waiting.close()
             server.await_metric("vllm:num_requests_waiting", 0)
 
+    def test_prompts_that_wait_are_bounded_by_their_tokens(self):
+        with Server("--max-batch-size", 1, "--max-queued-tokens", 50, model=self.long) as server, self.begin(server):
+            waiting = server.connect()
+            waiting.request("POST", "/v1/completions", json.dumps({"prompt": [1] * 40, "stream": True}), {"content-type": "application/json"})
+            server.await_metric("vllm:num_requests_waiting", 1)
+            answer = server.ask("POST", "/v1/completions", {"prompt": [2] * 40})
+            self.assertEqual((answer.status, answer.code), (429, "overloaded"))
+            self.assertGreater(int(answer.headers["retry-after-ms"]), 0)
+            now = server.metrics()
+            self.assertEqual(now['vllm:admission_rejections_total{model_name="long",reason="max_num_queued_tokens"}'], 1)
+            self.assertEqual(now['vllm:admission_rejections_total{model_name="long",reason="max_num_queued_reqs"}'], 0)
+            waiting.close()
+
     def test_a_request_has_its_time(self):
         with Server("--request-timeout", 0.2, model=self.long) as server:
             body = {"prompt": "a", "max_tokens": LONG, "ignore_eos": True}
