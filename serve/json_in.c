@@ -10,7 +10,7 @@
 
 struct shape {
     int depth, deepest;
-    size_t lists, values;
+    size_t lists, fields, values;
 };
 
 /* Behind a string's opening quotation mark: behind its closing one, or the end. */
@@ -35,6 +35,8 @@ static void look(const char *text, size_t length, struct shape *shape) {
                 shape->deepest = shape->depth;
         } else if (c == ']' || c == '}')
             shape->depth--;
+        else if (c == ':')
+            shape->fields++;
         else if (c == ',')
             shape->values++;
     }
@@ -52,6 +54,8 @@ static bool check_shape(const char *text, size_t length, struct error *error) {
         error_set(error, ERROR_ARGUMENT, NULL, "the JSON is nested more than %d deep", JSON_IN_DEPTH);
     else if (shape.lists > JSON_IN_LISTS)
         error_set(error, ERROR_ARGUMENT, NULL, "the JSON has more than %d lists and objects", JSON_IN_LISTS);
+    else if (shape.fields > JSON_IN_FIELDS)
+        error_set(error, ERROR_ARGUMENT, NULL, "the JSON has more than %d fields", JSON_IN_FIELDS);
     else if (shape.values > JSON_IN_VALUES)
         error_set(error, ERROR_ARGUMENT, NULL, "the JSON has more than %d values", JSON_IN_VALUES);
     else

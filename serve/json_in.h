@@ -14,8 +14,9 @@
 
 enum {
     JSON_IN_DEPTH = 64,
-    JSON_IN_LISTS = 1 << 15, /* and objects, in one text: each takes hundreds of bytes */
-    JSON_IN_VALUES = 1 << 20
+    JSON_IN_LISTS = 1 << 15,  /* and objects, in one text: each takes hundreds of bytes */
+    JSON_IN_FIELDS = 1 << 16, /* of all objects: each takes a hundred */
+    JSON_IN_VALUES = 1 << 19  /* each takes forty */
 };
 
 /* Reads a text that is an object: no key twice, no NUL, UTF-8, nested at most so deeply. An empty text is an empty

@@ -31,6 +31,18 @@ static bool read_role(const json_t *value, size_t number, enum chat_role *role, 
     return refuse(error, number, "expected the role system, developer, user or assistant");
 }
 
+/* The text becomes the request's own; what else a message holds need not stay. */
+static bool keep(struct openai *request, struct strbuf *text, struct chat_message *message, struct error *error) {
+    if (strbuf_reserve(text, 1)) {
+        strbuf_free(text);
+        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+        return false;
+    }
+    message->text = text->data;
+    message->length = text->length;
+    return openai_keep(request, text->data, error);
+}
+
 /* Parts are joined by line ends. */
 static bool join_parts(struct openai *request, const json_t *parts, size_t number, struct chat_message *message,
                        struct error *error) {
@@ -46,14 +58,7 @@ static bool join_parts(struct openai *request, const json_t *parts, size_t numbe
             strbuf_add_char(&joined, '\n');
         strbuf_add(&joined, json_string_value(text), json_string_length(text));
     }
-    if (strbuf_reserve(&joined, 1)) {
-        strbuf_free(&joined);
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-        return false;
-    }
-    message->text = joined.data;
-    message->length = joined.length;
-    return openai_keep(request, joined.data, error);
+    return keep(request, &joined, message, error);
 }
 
 static bool read_message(struct openai *request, const json_t *json, size_t number, struct chat_message *message,
@@ -77,9 +82,9 @@ static bool read_message(struct openai *request, const json_t *json, size_t numb
         return join_parts(request, content, number, message, error);
     if (!json_is_string(content))
         return refuse(error, number, "expected a content that is a text, or a list of text parts");
-    message->text = json_string_value(content);
-    message->length = json_string_length(content);
-    return true;
+    struct strbuf text = STRBUF_INIT;
+    strbuf_add(&text, json_string_value(content), json_string_length(content));
+    return keep(request, &text, message, error);
 }
 
 static bool open_chat(struct openai *request, struct error *error) {
@@ -100,6 +105,7 @@ static bool open_chat(struct openai *request, struct error *error) {
             return false;
     request->call->prompts[0].messages = request->messages;
     request->call->prompts[0].message_count = count;
+    json_object_del(request->root, "messages");
     return true;
 }
 

@@ -56,17 +56,17 @@ static bool open_completion(struct openai *request, struct error *error) {
         error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
         return false;
     }
-    bool has_text = false;
     for (size_t i = 0; i < count; i++) {
         const json_t *item = is_list ? json_array_get(value, i) : value;
-        has_text |= json_is_string(item);
         struct call_prompt *prompt = &request->call->prompts[i];
         if (!json_is_string(item) && !json_is_array(item))
             return refuse_prompt(error, "expected a text, a list of token ids, or a list of either");
         if (!(json_is_string(item) ? take_text(prompt, item) : take_ids(request, prompt, item, error)))
             return false;
+        if (is_list && json_is_array(item)) /* ids that are read would stay, in ten times their memory */
+            json_array_set_new(value, i, json_null());
     }
-    if (!has_text) /* ids are read, and take ten times their memory as JSON */
+    if (!is_list && json_is_array(value))
         json_object_del(request->root, "prompt");
     return true;
 }

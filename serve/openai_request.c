@@ -168,6 +168,19 @@ static bool read_field(struct openai *request, const struct openai_kind *kind, c
     return status == STATUS_OK;
 }
 
+/* What no string of the call stands in goes: it may be anything, and large. */
+static void forget_fields(json_t *root) {
+    static const struct openai_field kept[] = {
+        {"prompt", NULL}, {"model", NULL}, {"adapters", NULL}, {"stop", NULL}, {"cache_salt", NULL}};
+    const char *name;
+    void *next;
+    json_t *value;
+    json_object_foreach_safe(root, next, name, value) {
+        if (!find_field(kept, sizeof kept / sizeof *kept, name))
+            json_object_del(root, name);
+    }
+}
+
 static bool read_fields(struct openai *request, const struct openai_kind *kind, struct error *error) {
     const char *name, *field = NULL;
     json_t *value;
@@ -178,6 +191,7 @@ static bool read_fields(struct openai *request, const struct openai_kind *kind, 
     }
     if (!take_model(request, error) || !kind->check(request, error))
         return false;
+    forget_fields(request->root);
     int status = ask_check(ask, request->server->model.vocab, &field);
     if (status)
         json_in_fail(status, field, error);

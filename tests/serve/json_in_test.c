@@ -109,6 +109,11 @@ static void many_small_things_are_refused_before_they_take_memory(void **state) 
     text = repeated("1,", JSON_IN_VALUES + 2, &length);
     refuses(text, length, "values");
     free(text);
+    text = repeated("\"b\":1,", JSON_IN_FIELDS, &length);
+    text[5] = '{';
+    text[length - 2] = '}';
+    refuses(text, length, "fields");
+    free(text);
 }
 
 static void an_empty_body_is_nothing_where_it_may_be(void **state) {
