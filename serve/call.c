@@ -209,6 +209,22 @@ static int render(struct call_own *own, const struct call_prompt *prompt, struct
     return status;
 }
 
+/* A text that has too many tokens, however long each is, need not be tokenized to see that. */
+static int check_bytes(struct call_own *own, const struct call_prompt *prompt) {
+    const struct server_model *model = &own->call->server->model;
+    size_t bytes = prompt->length;
+    for (size_t i = 0; i < prompt->message_count; i++)
+        bytes += prompt->messages[i].length;
+    size_t least = bytes / model->longest_token;
+    if (least <= (size_t)model->max_model_len)
+        return STATUS_OK;
+    error_set(&own->failure, ERROR_CONTEXT_LENGTH, own->call->is_chat ? "messages" : "prompt",
+              "this model's maximum context length is %lld tokens, and the request has more than %zu: its text has %zu "
+              "bytes",
+              (long long)model->max_model_len, least, bytes);
+    return STATUS_INVALID;
+}
+
 static int start_encoding(struct call_own *own, int64_t p) {
     struct call *call = own->call;
     const struct call_prompt *prompt = &call->prompts[p];
@@ -238,7 +254,7 @@ static int start_encodings(struct call_own *own) {
             continue;
         if (!call->server->model.tokenizer)
             status = status_fail(STATUS_INVALID, "a text needs a tokenizer, and the model has none");
-        else
+        else if (!(status = check_bytes(own, &call->prompts[p])))
             status = start_encoding(own, p);
         if (status)
             fail_status(own, status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT,

@@ -127,13 +127,18 @@ static void on_ids(void *context, int status, struct token_buffer *ids) {
 static void start_job(struct exchange *exchange, const char *text, size_t length) {
     struct error error;
     struct job *job = calloc(1, sizeof *job);
-    if (job && !text_job_start(exchange->server, text, length, on_ids, job)) {
+    int status =
+        job ? text_job_start(exchange->server, text, length, on_ids, job) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status) {
         job->exchange = exchange;
         route_continue(exchange, &waiting, job);
         return;
     }
     free(job);
-    error_set(&error, ERROR_OVERLOADED, NULL, "too many long texts wait for the tokenizer");
+    if (status == STATUS_INVALID)
+        json_in_fail(status, "prompt", &error);
+    else
+        error_of_status(&error, ERROR_OVERLOADED, NULL);
     route_fail(exchange, &error);
 }
 

@@ -330,6 +330,14 @@ static int name_model(struct server *server, struct engine *engine) {
     return STATUS_OK;
 }
 
+static size_t longest_token(const struct tokenizer *tokenizer) {
+    size_t longest = 1, length;
+    for (int32_t id = 0; id < tokenizer_vocab_size(tokenizer); id++)
+        if (tokenizer_token_bytes(tokenizer, id, &length) && length > longest)
+            longest = length;
+    return longest;
+}
+
 static int describe_model(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
                           const struct tokenizer_files *files) {
     const struct model_config *config = engine_config(engine);
@@ -344,6 +352,7 @@ static int describe_model(struct server *server, struct engine *engine, const st
     model->eos = eos >= 0 ? eos : engine_eos_id(engine);
     model->precision = dtype_name(engine_dtype(engine));
     model->tokenizer = tokenizer;
+    model->longest_token = tokenizer ? longest_token(tokenizer) : 1;
     if (tokenizer && files && chat_template_of_tokenizer(files, &model->tokenizers_template))
         model->tokenizers_template = CHAT_TEMPLATE_AUTO; /* one that is none of ours */
     int status = name_model(server, engine);

@@ -19,6 +19,7 @@ struct server_model {
     int32_t eos;                       /* -1: none */
     const char *precision;             /* "fp32", "bf16" */
     const struct tokenizer *tokenizer; /* NULL: none */
+    size_t longest_token;              /* bytes */
     const char *chat_template_text;    /* Jinja, of the tokenizer; NULL: none */
     enum chat_template tokenizers_template;
 };
@@ -33,7 +34,7 @@ struct server {
     struct metrics *metrics;   /* metrics.h */
     struct keys *keys[LISTENER_COUNT];
     uint64_t first_id, last_id; /* of requests: the router's */
-    int64_t exchanges; /* of the data listener, that are open and will end */
+    int64_t exchanges;          /* of the data listener, that are open and will end */
     bool is_ready, is_draining, has_failed;
     char failure[512];
     struct server_own *own; /* of server.c */

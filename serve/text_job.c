@@ -65,6 +65,13 @@ static void done_short(struct loop_note *note) {
     done(&job->base);
 }
 
+static int check_length(size_t length) {
+    return length <= TEXT_JOB_BYTES
+               ? STATUS_OK
+               : status_fail(STATUS_INVALID, "a text of %zu bytes: at most %d are tokenized at once", length,
+                             TEXT_JOB_BYTES);
+}
+
 static struct job *new_job(struct server *server, size_t length) {
     struct job *job = calloc(1, sizeof *job);
     if (!job)
@@ -103,6 +110,8 @@ static int start(struct server *server, struct job *job, void (*on_done)(void *,
 
 int text_job_start(struct server *server, const char *text, size_t length,
                    void (*on_done)(void *context, int status, struct token_buffer *ids), void *context) {
+    if (check_length(length))
+        return STATUS_INVALID;
     struct job *job = new_job(server, length);
     if (!job)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -116,6 +125,8 @@ int text_job_start_chat(struct server *server, const struct chat_pieces *pieces,
     size_t length = 0;
     for (size_t i = 0; i < pieces->count; i++)
         length += pieces->items[i].length;
+    if (check_length(length))
+        return STATUS_INVALID;
     struct job *job = new_job(server, length);
     struct piece *copy = job ? calloc(pieces->count + 1, sizeof *copy) : NULL;
     if (!copy) {

@@ -229,6 +229,9 @@ class Completions(Served):
     def test_bad_values_name_their_field(self):
         context = self.refused("/v1/completions", {"prompt": [1] * 65, "max_tokens": 1}, 400, "prompt", "context_length_exceeded")
         self.assertTrue("64" in context["message"] and "65" in context["message"], context)
+        self.refused("/v1/completions", {"prompt": "a" * 7000000}, 400, "prompt", "context_length_exceeded")
+        self.post("/tokenize", {"prompt": "a" * (1 << 20)})
+        self.assertEqual(self.post("/tokenize", {"prompt": "a" * (1 << 20) + "a"}, 400).json["error"]["param"], "prompt")
         self.refused("/v1/completions", {"prompt": [1] * 60, "max_tokens": 6}, 400, "max_tokens", "context_length_exceeded")
         self.assertEqual(self.complete(prompt=[1] * 63, max_tokens=1)["usage"]["completion_tokens"], 1)
         for more, param in (({"temperature": -1}, "temperature"), ({"max_tokens": -1}, "max_tokens"), ({"n": 0}, "n"),
