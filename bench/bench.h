@@ -58,6 +58,17 @@ int bench_make_directory(char directory[BENCH_DIRECTORY_BYTES], const char *purp
 /* Prints an object (and frees it) as one line. */
 int bench_print(json_t *object);
 double bench_median(double *values, int64_t count);
+/* The value that a share of them does not exceed; sorts them. */
+double bench_quantile(double *values, int64_t count, double share);
+/* Numbers, as many as come; {0} is none. */
+struct bench_series {
+    double *values;
+    int64_t count, room;
+};
+int bench_series_add(struct bench_series *series, double value);
+void bench_series_free(struct bench_series *series);
+/* Until threads that spin while they wait for their turn have gone to sleep. */
+void bench_pause(void);
 /* The most memory that a process of its own takes for it. Before anything has started threads. */
 int bench_peak_of(int (*work)(const void *context), const void *context, size_t *bytes);
 /* The mean of two measurements of a ceiling: before and after. */

@@ -1,9 +1,7 @@
 /* Two runs of the trainer, a step of each in turn. */
 #include "training.h"
 
-#include <time.h>
-
-enum { WARM_UP = 2, PAUSE_NANOSECONDS = 20 * 1000 * 1000 };
+enum { WARM_UP = 2 };
 
 int64_t bench_baseline_threads(const struct bench_options *options) {
     int64_t threads =
@@ -16,17 +14,12 @@ int64_t bench_contest_iterations(int64_t steps) {
     return WARM_UP + steps;
 }
 
-/* Threads that wait for their next turn spin for some milliseconds before they sleep. */
-static void pause_for_sleepers(void) {
-    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NANOSECONDS}, NULL);
-}
-
 static int take_turns(struct bench_contest *contest, enum bench_order order) {
     int status = STATUS_OK;
     if (contest->baseline) {
-        pause_for_sleepers();
+        bench_pause();
         status = bench_runner_obey(contest->baseline, order);
-        pause_for_sleepers();
+        bench_pause();
     }
     if (!status && contest->peer && order == ORDER_WARM_UP)
         status = bench_peer_number(contest->peer, "step", "seconds", &(double){0});
@@ -52,7 +45,7 @@ int bench_contest_measure(struct bench_contest *contest, int64_t steps) {
     for (int64_t i = 0; i < steps && !status; i++) {
         status = take_turns(contest, ORDER_STEP);
         if (!status && contest->peer) {
-            pause_for_sleepers();
+            bench_pause();
             status = bench_peer_number(contest->peer, "step", "seconds", &contest->peer_seconds[i]);
         }
         if (!status)

@@ -3,60 +3,45 @@
 
 #include "base/json.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- pairs ---- */
 
 int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double own, double other) {
-    if (pairs->count == pairs->room) {
-        int64_t room = pairs->room ? 2 * pairs->room : 64;
-        double *a = realloc(pairs->own, (size_t)room * sizeof *a);
-        pairs->own = a ? a : pairs->own;
-        double *b = realloc(pairs->other, (size_t)room * sizeof *b);
-        pairs->other = b ? b : pairs->other;
-        if (!a || !b)
-            return status_fail(STATUS_MEMORY, "out of memory");
-        pairs->room = room;
-    }
-    pairs->own[pairs->count] = own;
-    pairs->other[pairs->count++] = other;
-    return bench_print(
-        json_pack("{s:s, s:f, s:f}", "figure", bench->figure, "seconds", own, "baseline_seconds", other));
-}
-
-double engine_quantile(double *values, int64_t count, double share) {
-    bench_median(values, count);
-    int64_t at = (int64_t)ceil(share * (double)count) - 1;
-    return values[at < 0 ? 0 : at];
+    int status = bench_series_add(&pairs->own, own);
+    if (!status)
+        status = bench_series_add(&pairs->other, other);
+    return status ? status
+                  : bench_print(json_pack("{s:s, s:f, s:f}", "figure", bench->figure, "seconds", own,
+                                          "baseline_seconds", other));
 }
 
 json_t *engine_pairs_figure(const struct engine_bench *bench, struct engine_pairs *pairs, bool is_speed,
                             double tokens) {
-    double *ratios = calloc((size_t)pairs->count + 1, sizeof *ratios);
-    for (int64_t i = 0; ratios && i < pairs->count; i++)
-        ratios[i] = is_speed ? pairs->other[i] / pairs->own[i] : pairs->own[i] / pairs->other[i];
+    int64_t count = pairs->other.count; /* where memory lacked, `own` may have one more */
+    double *ratios = calloc((size_t)count + 1, sizeof *ratios);
+    for (int64_t i = 0; ratios && i < count; i++)
+        ratios[i] =
+            is_speed ? pairs->other.values[i] / pairs->own.values[i] : pairs->own.values[i] / pairs->other.values[i];
     double own = 0, other = 0;
-    if (pairs->count) {
-        own = bench_median(pairs->own, pairs->count);
-        other = bench_median(pairs->other, pairs->count);
+    if (count) {
+        own = bench_median(pairs->own.values, count);
+        other = bench_median(pairs->other.values, count);
     }
-    json_t *figure =
-        ratios && pairs->count
-            ? json_pack("{s:s, s:f, s:[f, f], s:I, s:f, s:f}", "figure", bench->figure, "ratio",
-                        bench_median(ratios, pairs->count), "quartiles", engine_quantile(ratios, pairs->count, 0.25),
-                        engine_quantile(ratios, pairs->count, 0.75), "pairs", (json_int_t)pairs->count, "seconds", own,
-                        "baseline_seconds", other)
-            : NULL;
+    json_t *figure = ratios && count
+                         ? json_pack("{s:s, s:f, s:[f, f], s:I, s:f, s:f}", "figure", bench->figure, "ratio",
+                                     bench_median(ratios, count), "quartiles", bench_quantile(ratios, count, 0.25),
+                                     bench_quantile(ratios, count, 0.75), "pairs", (json_int_t)count, "seconds", own,
+                                     "baseline_seconds", other)
+                         : NULL;
     if (figure && tokens > 0) {
         json_object_set_new(figure, "tokens_per_s", json_real(tokens / own));
         json_object_set_new(figure, "baseline_tokens_per_s", json_real(tokens / other));
     }
     free(ratios);
-    free(pairs->own);
-    free(pairs->other);
-    *pairs = (struct engine_pairs){0};
+    bench_series_free(&pairs->own);
+    bench_series_free(&pairs->other);
     return figure;
 }
 

@@ -9,7 +9,15 @@
 #include "infer/infer.h"
 
 /* ENGINE_ROWS: of a step. A text's tokens are shares of the model's positions: of 1,024 as many as stand here. */
-enum { ENGINE_TEXTS = 16, ENGINE_ROWS = 512, ENGINE_IN = 128, ENGINE_OUT = 128, ENGINE_SHARED = 512, ENGINE_OWN = 16 };
+enum {
+    ENGINE_TEXTS = 16,
+    ENGINE_MOST_TEXTS = 64,
+    ENGINE_ROWS = 512,
+    ENGINE_IN = 128,
+    ENGINE_OUT = 128,
+    ENGINE_SHARED = 512,
+    ENGINE_OWN = 16
+};
 
 /* Adapters of every kind, as files with random values: the method of the options as they describe it, two variants of
  * those that have keys for them, and every other method. */
@@ -36,16 +44,13 @@ int64_t engine_bench_share(const struct engine_bench *bench, int64_t of_1024);
 
 /* Measurements of two sides in turn. */
 struct engine_pairs {
-    double *own, *other; /* [count] seconds */
-    int64_t count, room;
+    struct bench_series own, other; /* seconds */
 };
 /* Prints a line. */
 int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double own, double other);
 /* {"figure", "ratio": the median of pairs, its quartiles, the medians of both sides, and where a measurement is of so
  * many tokens their speed}. `is_speed`: the ratio is of speeds, not of times. Ends the pairs. */
 json_t *engine_pairs_figure(const struct engine_bench *bench, struct engine_pairs *pairs, bool is_speed, double tokens);
-/* The value that a share of them does not exceed; sorts them. */
-double engine_quantile(double *values, int64_t count, double share);
 
 /* ---- bare steps: engine_group.c ---- */
 
@@ -53,18 +58,21 @@ double engine_quantile(double *values, int64_t count, double share);
 struct engine_group {
     struct engine *engine;
     int64_t count;
-    int sequence[ENGINE_TEXTS];
+    int sequence[ENGINE_MOST_TEXTS];
     struct engine_row *rows; /* [ENGINE_ROWS] */
     struct engine_result *results;
-    int32_t token[ENGINE_TEXTS]; /* drawn last */
+    int32_t token[ENGINE_MOST_TEXTS]; /* drawn last */
 };
-int32_t engine_token(const struct engine *engine, uint64_t text, int64_t index);
-/* Opens ENGINE_TEXTS texts, text i on slots[i] (NULL: the base), and runs stems and prompts of `in` tokens in steps as
- * long as can be; each has its first token drawn. */
-int engine_group_open(struct engine_group *group, struct engine *engine, const int *slots, int64_t in);
+/* Token `index` of a random text that has this number. */
+int32_t engine_token(const struct model_config *config, uint64_t text, int64_t index);
+/* Opens `count` texts, at most ENGINE_MOST_TEXTS, text i on slots[i] (NULL: the base), and runs stems and prompts of
+ * `in` tokens in steps as long as can be; each has its first token drawn. */
+int engine_group_open(struct engine_group *group, struct engine *engine, const int *slots, int64_t count, int64_t in);
 /* The next token of each. */
 int engine_group_step(struct engine_group *group, double *seconds);
 void engine_group_close(struct engine_group *group);
+/* The seconds of `count` texts on the base, from the opening to the last of `out` tokens. */
+int engine_group_run(struct engine *engine, int64_t count, int64_t in, int64_t out, double *seconds);
 
 /* ---- texts of a scheduler: engine_load.c ---- */
 
@@ -75,8 +83,7 @@ struct engine_load {
     struct engine *engine;
     struct scheduler *scheduler;
     int gap_class;
-    double *gaps[LOAD_CLASSES];
-    int64_t gap_count[LOAD_CLASSES], gap_room[LOAD_CLASSES];
+    struct bench_series gaps[LOAD_CLASSES];
     bool is_out_of_memory;
 };
 struct engine_load_text {
@@ -121,6 +128,8 @@ int engine_figure_scheduler(struct engine_bench *bench, json_t **figure);
 int engine_figure_prefix(struct engine_bench *bench, json_t **figure);
 int engine_figure_prompts(struct engine_bench *bench, json_t **figure);
 int engine_figure_pipeline(struct engine_bench *bench, json_t **figure);
+/* Layers of the first of two stages that have about as many weights: the head counts as so many layers. */
+int64_t engine_first_layers(const struct model_config *c);
 
 /* ---- memory: engine_memory.c ---- */
 

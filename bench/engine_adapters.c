@@ -214,9 +214,9 @@ int engine_figure_adapters(struct engine_bench *bench, json_t **figure) {
     if (!status)
         status = take_kinds(&bank, slots);
     if (!status)
-        status = engine_group_open(&own, bank.engine, slots, bench->in);
+        status = engine_group_open(&own, bank.engine, slots, ENGINE_TEXTS, bench->in);
     if (!status)
-        status = engine_group_open(&base, bank.engine, NULL, bench->in);
+        status = engine_group_open(&base, bank.engine, NULL, ENGINE_TEXTS, bench->in);
     if (!status)
         status = contest(bench, &own, &base, count_steps(bench, bench->in), &pairs);
     engine_group_close(&own);
@@ -253,9 +253,9 @@ static int contest_of_some(struct engine_bench *bench, struct bank *bank, char (
         status = take_slot(bank, name[k], &slots[k]);
     if (status)
         return status;
-    status = engine_group_open(&own, bank->engine, slots, in);
+    status = engine_group_open(&own, bank->engine, slots, ENGINE_TEXTS, in);
     if (!status)
-        status = engine_group_open(&base, bank->engine, NULL, in);
+        status = engine_group_open(&base, bank->engine, NULL, ENGINE_TEXTS, in);
     if (!status)
         status = contest(bench, &own, &base, bench->options->steps < most ? bench->options->steps : most, pairs);
     engine_group_close(&own);
@@ -287,9 +287,9 @@ int engine_figure_idle_bank(struct engine_bench *bench, json_t **figure) {
     if (!status)
         status = engine_bench_open(bench, options, &plain);
     if (!status)
-        status = engine_group_open(&own, bank.engine, NULL, bench->in);
+        status = engine_group_open(&own, bank.engine, NULL, ENGINE_TEXTS, bench->in);
     if (!status)
-        status = engine_group_open(&other, plain, NULL, bench->in);
+        status = engine_group_open(&other, plain, NULL, ENGINE_TEXTS, bench->in);
     if (!status)
         status = contest(bench, &own, &other, count_steps(bench, bench->in), &pairs);
     engine_group_close(&own);
@@ -374,7 +374,7 @@ static int begin_texts(struct engine_bench *bench, struct engine_load *load, con
     int status = prompt ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     for (int k = 0; k < ENGINE_TEXTS && !status; k++) {
         for (int64_t i = 0; i < bench->in; i++)
-            prompt[i] = engine_token(load->engine, (uint64_t)k, i);
+            prompt[i] = engine_token(&bench->config, (uint64_t)k, i);
         struct engine_load_request request = {
             .slot = slots[k], .prompt = prompt, .in = bench->in, .out = out, .has_gaps = true};
         status = engine_load_submit(load, &request, &texts[k]);
@@ -390,15 +390,15 @@ static int begin_texts(struct engine_bench *bench, struct engine_load *load, con
 static json_t *swap_figure(const struct engine_bench *bench, struct engine_load *load, struct swaps *swaps) {
     double p99[LOAD_CLASSES], median[LOAD_CLASSES];
     for (int c = 0; c < LOAD_CLASSES; c++) {
-        p99[c] = engine_quantile(load->gaps[c], load->gap_count[c], 0.99);
-        median[c] = bench_median(load->gaps[c], load->gap_count[c]);
+        p99[c] = bench_quantile(load->gaps[c].values, load->gaps[c].count, 0.99);
+        median[c] = bench_median(load->gaps[c].values, load->gaps[c].count);
     }
     return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f}", "figure", bench->figure, "ratio",
                      p99[SWAPPING] / p99[UNDISTURBED], "p99_seconds", p99[SWAPPING], "baseline_p99_seconds",
                      p99[UNDISTURBED], "median_seconds", median[SWAPPING], "baseline_median_seconds",
                      median[UNDISTURBED], "swaps", (json_int_t)swaps->count, "part_seconds",
                      bench_median(swaps->seconds, swaps->parts), "longest_part_seconds",
-                     engine_quantile(swaps->seconds, swaps->parts, 1));
+                     bench_quantile(swaps->seconds, swaps->parts, 1));
 }
 
 static int measure_swaps(struct engine_bench *bench, int kind, json_t **figure) {

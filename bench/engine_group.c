@@ -5,10 +5,10 @@
 
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
 
-int32_t engine_token(const struct engine *engine, uint64_t text, int64_t index) {
+int32_t engine_token(const struct model_config *config, uint64_t text, int64_t index) {
     uint32_t word =
         philox(4, (uint32_t)index, (uint32_t)text, (uint32_t)(text >> 32), (uint32_t)RNG_TEST << 24).word[0];
-    return (int32_t)(word % (uint32_t)engine_config(engine)->vocab_size);
+    return (int32_t)(word % (uint32_t)config->vocab_size);
 }
 
 static void give_tokens(struct engine_group *group, int64_t rows) {
@@ -34,7 +34,7 @@ static int fill(struct engine_group *group, const int *slots, int64_t in) {
         for (int64_t i = 0; i < stem + in && !status; i++) {
             bool is_last = i == stem + in - 1;
             group->rows[rows++] = (struct engine_row){
-                .token = i < stem ? ENGINE_STEM : engine_token(group->engine, (uint64_t)k, i - stem),
+                .token = i < stem ? ENGINE_STEM : engine_token(engine_config(group->engine), (uint64_t)k, i - stem),
                 .sequence = group->sequence[k],
                 .wants_logits = is_last,
                 .label = -1,
@@ -48,13 +48,13 @@ static int fill(struct engine_group *group, const int *slots, int64_t in) {
     return status;
 }
 
-int engine_group_open(struct engine_group *group, struct engine *engine, const int *slots, int64_t in) {
+int engine_group_open(struct engine_group *group, struct engine *engine, const int *slots, int64_t count, int64_t in) {
     *group = (struct engine_group){.engine = engine};
     group->rows = calloc(ENGINE_ROWS, sizeof *group->rows);
     group->results = calloc(ENGINE_ROWS, sizeof *group->results);
     if (!group->rows || !group->results)
         return status_fail(STATUS_MEMORY, "out of memory");
-    for (; group->count < ENGINE_TEXTS; group->count++) {
+    for (; group->count < count; group->count++) {
         struct engine_text text = {.slot = slots ? slots[group->count] : -1};
         int sequence = engine_sequence_open(engine, &text, NULL);
         if (sequence < 0)
@@ -74,6 +74,17 @@ int engine_group_step(struct engine_group *group, double *seconds) {
     double start = clock_seconds();
     int status = run(group, group->count);
     *seconds = clock_seconds() - start;
+    return status;
+}
+
+int engine_group_run(struct engine *engine, int64_t count, int64_t in, int64_t out, double *seconds) {
+    struct engine_group group;
+    double unused, start = clock_seconds();
+    int status = engine_group_open(&group, engine, NULL, count, in);
+    for (int64_t i = 1; i < out && !status; i++)
+        status = engine_group_step(&group, &unused);
+    *seconds = clock_seconds() - start;
+    engine_group_close(&group);
     return status;
 }
 

@@ -6,19 +6,8 @@
 /* ---- gaps ---- */
 
 static void add_gap(struct engine_load *load, double seconds) {
-    int c = load->gap_class;
-    if (c == LOAD_NO_CLASS)
-        return;
-    if (load->gap_count[c] == load->gap_room[c]) {
-        int64_t room = load->gap_room[c] ? 2 * load->gap_room[c] : 1024;
-        double *gaps = realloc(load->gaps[c], (size_t)room * sizeof *gaps);
-        load->is_out_of_memory |= !gaps;
-        if (!gaps)
-            return;
-        load->gaps[c] = gaps;
-        load->gap_room[c] = room;
-    }
-    load->gaps[c][load->gap_count[c]++] = seconds;
+    if (load->gap_class != LOAD_NO_CLASS && bench_series_add(&load->gaps[load->gap_class], seconds))
+        load->is_out_of_memory = true;
 }
 
 static bool on_token(void *context, int64_t choice, const struct scheduler_token *token) {
@@ -52,7 +41,7 @@ void engine_load_close(struct engine_load *load) {
     if (load->scheduler)
         scheduler_close(load->scheduler);
     for (int c = 0; c < LOAD_CLASSES; c++)
-        free(load->gaps[c]);
+        bench_series_free(&load->gaps[c]);
     *load = (struct engine_load){0};
 }
 
@@ -96,7 +85,7 @@ int engine_load_run(struct engine_bench *bench, struct engine *engine, int depth
     status = status ? status : opened;
     for (int k = 0; k < ENGINE_TEXTS && !status; k++) {
         for (int64_t i = 0; i < bench->in; i++)
-            prompt[i] = engine_token(engine, (uint64_t)k, i);
+            prompt[i] = engine_token(&bench->config, (uint64_t)k, i);
         struct engine_load_request request = {.slot = -1, .prompt = prompt, .in = bench->in, .out = bench->out};
         status = engine_load_submit(&load, &request, &texts[k]);
     }

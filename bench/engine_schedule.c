@@ -11,17 +11,6 @@ static const double stretch = 2.5; /* of a step, by prompts that come in: what g
 
 /* ---- the same rows in bare steps ---- */
 
-static int run_bare(struct engine_bench *bench, struct engine *engine, double *seconds) {
-    struct engine_group group;
-    double unused, start = clock_seconds();
-    int status = engine_group_open(&group, engine, NULL, bench->in);
-    for (int64_t i = 1; i < bench->out && !status; i++)
-        status = engine_group_step(&group, &unused);
-    *seconds = clock_seconds() - start;
-    engine_group_close(&group);
-    return status;
-}
-
 int engine_figure_scheduler(struct engine_bench *bench, json_t **figure) {
     struct engine *engine = NULL;
     struct engine_pairs pairs = {0};
@@ -29,11 +18,11 @@ int engine_figure_scheduler(struct engine_bench *bench, json_t **figure) {
     double own, bare;
     int status = engine_bench_open(bench, options, &engine);
     if (!status)
-        status = run_bare(bench, engine, &bare);
+        status = engine_group_run(engine, ENGINE_TEXTS, bench->in, bench->out, &bare);
     for (int64_t i = 0; i < bench->options->steps && !status; i++) {
         status = engine_load_run(bench, engine, 0, &own);
         if (!status)
-            status = run_bare(bench, engine, &bare);
+            status = engine_group_run(engine, ENGINE_TEXTS, bench->in, bench->out, &bare);
         if (!status)
             status = engine_pairs_add(bench, &pairs, own, bare);
     }
@@ -53,7 +42,7 @@ static int time_first_token(struct engine_bench *bench, struct engine_load *load
     if (!prompt)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t i = 0; i < in; i++)
-        prompt[i] = engine_token(load->engine, i < shared ? 0 : own, i);
+        prompt[i] = engine_token(&bench->config, i < shared ? 0 : own, i);
     struct engine_load_request request = {.slot = -1, .prompt = prompt, .in = in, .out = 1, .salt = salt};
     int status = engine_load_submit(load, &request, &text);
     if (!status)
@@ -105,7 +94,7 @@ static int run_prompt(struct incoming *in, double *seconds, int64_t *steps) {
     struct engine_load_text text;
     in->prompts++;
     for (int64_t i = 0; i < length; i++)
-        in->prompt[i] = engine_token(in->load.engine, (uint64_t)(ENGINE_TEXTS + in->prompts), i);
+        in->prompt[i] = engine_token(&in->bench->config, (uint64_t)(ENGINE_TEXTS + in->prompts), i);
     struct engine_load_request request = {.slot = -1, .prompt = in->prompt, .in = length, .out = 1};
     int status = engine_load_submit(&in->load, &request, &text);
     for (*steps = 0; !text.is_done && !status; ++*steps)
@@ -148,7 +137,7 @@ static int begin_texts(struct incoming *in) {
     int status = STATUS_OK;
     for (int k = 0; k < ENGINE_TEXTS - 1 && !status; k++) {
         for (int64_t i = 0; i < bench->in; i++)
-            in->prompt[i] = engine_token(in->load.engine, (uint64_t)k, i);
+            in->prompt[i] = engine_token(&in->bench->config, (uint64_t)k, i);
         struct engine_load_request request = {
             .slot = -1, .prompt = in->prompt, .in = bench->in, .out = out, .has_gaps = true};
         status = engine_load_submit(&in->load, &request, &in->texts[k]);
@@ -162,15 +151,15 @@ static int begin_texts(struct incoming *in) {
 
 static int finish_prompts(struct incoming *in, json_t **figure) {
     struct engine_load *load = &in->load;
-    double median = bench_median(load->gaps[QUIET], load->gap_count[QUIET]);
-    double p99 = engine_quantile(load->gaps[BUSY], load->gap_count[BUSY], 0.99);
+    double median = bench_median(load->gaps[QUIET].values, load->gaps[QUIET].count);
+    double p99 = bench_quantile(load->gaps[BUSY].values, load->gaps[BUSY].count, 0.99);
     json_t *first = engine_pairs_figure(in->bench, &in->first_token, false, 0);
     if (!first)
         return STATUS_OK;
     *figure = json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:o}", "figure", in->bench->figure, "ratio", p99 / median,
                         "p99_seconds", p99, "median_seconds", median, "median_beside_prompts_seconds",
-                        bench_median(load->gaps[BUSY], load->gap_count[BUSY]), "p99_without_prompts_seconds",
-                        engine_quantile(load->gaps[QUIET], load->gap_count[QUIET], 0.99), "first_token", first);
+                        bench_median(load->gaps[BUSY].values, load->gaps[BUSY].count), "p99_without_prompts_seconds",
+                        bench_quantile(load->gaps[QUIET].values, load->gaps[QUIET].count, 0.99), "first_token", first);
     return STATUS_OK;
 }
 
@@ -203,8 +192,7 @@ struct stages {
     struct engine_pairs pairs;
 };
 
-/* The head counts as so many layers; both stages have about as many weights. */
-static int64_t first_layers(const struct model_config *c) {
+int64_t engine_first_layers(const struct model_config *c) {
     double layer = (4 * (double)c->hidden_size + 2 * (double)c->ffn_hidden_size) * (double)c->hidden_size;
     double head = (double)c->vocab_size * (double)c->hidden_size / layer;
     int64_t first = (int64_t)(((double)c->num_layers + head) / 2 + 0.5);
@@ -234,7 +222,7 @@ static int run_stage(struct comm *world, void *context) {
                                      .has_no_prefix_cache = true,
                                      .world = world,
                                      .grid = {1, 1, 1, 1, STAGES},
-                                     .first_layers = first_layers(&stages->bench->config),
+                                     .first_layers = engine_first_layers(&stages->bench->config),
                                      .threads = site.threads};
     if (!status)
         status = engine_bench_open(stages->bench, options, &engine);

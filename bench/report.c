@@ -5,13 +5,15 @@
 #include "base/json.h"
 #include "pretrained/pretrained.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { CEILING_MILLISECONDS = 700 };
+enum { CEILING_MILLISECONDS = 700, PAUSE_NANOSECONDS = 20 * 1000 * 1000 };
 
 int bench_model_config(const char *model, struct model_config *config) {
     if (!strcmp(model, "gpt2-124m")) {
@@ -54,6 +56,34 @@ static int compare_doubles(const void *a, const void *b) {
 double bench_median(double *values, int64_t count) {
     qsort(values, (size_t)count, sizeof *values, compare_doubles);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+double bench_quantile(double *values, int64_t count, double share) {
+    bench_median(values, count);
+    int64_t at = (int64_t)ceil(share * (double)count) - 1;
+    return values[at < 0 ? 0 : at];
+}
+
+int bench_series_add(struct bench_series *series, double value) {
+    if (series->count == series->room) {
+        int64_t room = series->room ? 2 * series->room : 64;
+        double *values = realloc(series->values, (size_t)room * sizeof *values);
+        if (!values)
+            return status_fail(STATUS_MEMORY, "out of memory");
+        series->values = values;
+        series->room = room;
+    }
+    series->values[series->count++] = value;
+    return STATUS_OK;
+}
+
+void bench_series_free(struct bench_series *series) {
+    free(series->values);
+    *series = (struct bench_series){0};
+}
+
+void bench_pause(void) {
+    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NANOSECONDS}, NULL);
 }
 
 int bench_peak_of(int (*work)(const void *context), const void *context, size_t *bytes) {

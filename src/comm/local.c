@@ -296,6 +296,9 @@ struct runner {
 
 static void *runner_main(void *argument) {
     struct runner *runner = argument;
+    char name[16]; /* for tools that show threads; those that this one starts inherit it */
+    snprintf(name, sizeof name, "rank %d", runner->comm->rank);
+    pthread_setname_np(pthread_self(), name);
     runner->status = runner->function(runner->comm, runner->context);
     if (runner->status) {
         snprintf(runner->text, sizeof runner->text, "%s", status_text());

@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 #include "base/json.h"
+#include "bench.h"
 #include "bench/bench.h"
 #include "launch.h"
 #include "trainee.h"
@@ -115,15 +116,14 @@ static const struct config_row rows[] = {
      .help = "bench ops, gemm, engine: only operations or figures with this in their names"},
 };
 
-/* The section `parallel` of a run, and `peft`. The caller frees them. */
-static struct config_row *section_rows(size_t *count) {
+struct config_row *bench_section_rows(bool has_layouts, size_t *count) {
     const struct config_row *key;
     size_t keys = 0;
     while (peft_key(keys))
         keys++;
     struct config_row *all = malloc((run_row_count + keys) * sizeof *all);
     *count = 0;
-    for (size_t i = 0; all && i < run_row_count; i++)
+    for (size_t i = 0; all && has_layouts && i < run_row_count; i++)
         if (!strncmp(run_rows[i].path, "parallel.", 9)) {
             all[*count] = run_rows[i];
             all[(*count)++].offset += AT(run);
@@ -138,7 +138,7 @@ static struct config_row *section_rows(size_t *count) {
 static struct config_command describe(const struct config_row *sections, size_t count) {
     return (struct config_command){
         .name = "bench",
-        .synopsis = "cambium bench gemm|ops|tokenizer|train|finetune|checkpoint|prefill|decode|engine [OPTIONS]",
+        .synopsis = "cambium bench gemm|ops|tokenizer|train|finetune|checkpoint|prefill|decode|engine|serve [OPTIONS]",
         .description =
             "Measures one thing and prints JSON lines, the summary last. Each figure stands beside a ceiling that was "
             "measured just before and after in the same run (FLOP/s of plain matrix products, or the streaming read); "
@@ -150,7 +150,8 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "plain write there. bench decode measures behind 32, 512 and 1,000 tokens. bench engine gives ratios of "
             "two "
             "sides taken in turn: what scheduling, adapters, prefix caching, swapping and pipelining do beside bare "
-            "steps of the engine.",
+            "steps of the engine. bench serve asks a server; it has options of its own, which 'cambium bench serve "
+            "--help' tells.",
         .examples = "  cambium bench train --micro-batch-size 4 --seq-length 256 --precision bf16\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.tensor_model_parallel_size=2\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.use_distributed_optimizer\n"
@@ -160,6 +161,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
                     "  cambium bench checkpoint --precision bf16 --ranks 2\n"
                     "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"
                     "  cambium bench engine --precision bf16 --steps 5\n"
+                    "  cambium bench serve --precision bf16 --threads 2\n"
                     "  cambium bench ops --filter layernorm\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
@@ -183,13 +185,14 @@ static int run(const char *what, struct bench_options *values) {
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
         if (what && !strcmp(what, benches[i].name))
             return benches[i].run(values);
-    return what ? status_fail(
-                      STATUS_USAGE,
-                      "bench: '%s' is not gemm, ops, tokenizer, train, finetune, checkpoint, prefill, decode or engine",
-                      what)
-                : status_fail(
-                      STATUS_USAGE,
-                      "bench wants gemm, ops, tokenizer, train, finetune, checkpoint, prefill, decode or engine");
+    return what
+               ? status_fail(STATUS_USAGE,
+                             "bench: '%s' is not gemm, ops, tokenizer, train, finetune, checkpoint, prefill, decode, "
+                             "engine or serve",
+                             what)
+               : status_fail(
+                     STATUS_USAGE,
+                     "bench wants gemm, ops, tokenizer, train, finetune, checkpoint, prefill, decode, engine or serve");
 }
 
 /* Only bench train and bench checkpoint have ranks. */
@@ -205,8 +208,10 @@ static int measure(const char *what, struct bench_options *values, const struct 
 }
 
 int command_bench(int argc, char **argv) {
+    if (argc > 0 && !strcmp(argv[0], "serve"))
+        return bench_serve_command(argc - 1, argv + 1);
     size_t count;
-    struct config_row *sections = section_rows(&count);
+    struct config_row *sections = bench_section_rows(true, &count);
     const struct config_command command = describe(sections, count);
     struct bench_options values = {0};
     struct config *config = NULL;

@@ -31,6 +31,7 @@ ENDING_AND_ENVIRONMENT = {
     ("src/tensor/loans.c", "abort"): "a weight that stays on loan: an assertion of the builds that count loans",
     ("src/comm/launch.c", "getenv"): "a launcher says in the environment, and nowhere else, that there are several ranks",
     ("src/comm/watch.c", "_exit"): "a rank has died or is stopped: the thread that would pass an error up may sit in MPI",
+    ("bench/process.c", "_exit"): "a child process that could not become another program",
     ("bench/report.c", "_exit"): "the end of a child process that was started to be measured",
     ("bench/training.c", "getenv"): "TMPDIR, as every program that needs files for a while",
 }
@@ -168,7 +169,7 @@ class Files(unittest.TestCase):
 
 
 # Names of methods that are words of other things as well: options of commands, keys of rows.
-OTHER_WORDS = {"adapter", "prompt"}
+OTHER_WORDS = {"adapter", "prompt", "prefix"}
 
 
 class Methods(unittest.TestCase):

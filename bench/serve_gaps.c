@@ -1,0 +1,240 @@
+/* Gaps between the tokens of texts, while prompts come in or adapters are replaced beside them, and while not. */
+#include "serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { QUIET, BUSY };
+enum { PROMPT = 1000 /* of 1,024 positions */, WINDOW = 32 /* gaps of each text */ };
+
+/* Texts that are written all the time: where one ends, the next one begins. */
+struct writers {
+    struct serve_bench *bench;
+    int64_t count;
+    struct serve_text *texts;
+    bool on_adapters;
+    double began;
+};
+
+static int begin(struct writers *writers, int64_t i) {
+    struct serve_bench *bench = writers->bench;
+    int64_t in = engine_bench_share(&bench->engine, ENGINE_IN),
+            virtual = writers->on_adapters ? bench->options->engine.peft.num_virtual_tokens : 0,
+            left = bench->engine.config.max_position_embeddings - in - virtual;
+    return serve_text_ask(bench,
+                          &(struct serve_ask){.client = bench->client[0],
+                                              .adapter = writers->on_adapters && bench->adapter_count
+                                                             ? bench->adapters[i % bench->adapter_count]
+                                                             : NULL,
+                                              .in = in,
+                                              .out = bench->out && bench->out < left ? bench->out : left,
+                                              .has_gaps = true},
+                          &writers->texts[i]);
+}
+
+/* Waits for something, and lets the next texts begin. */
+static int turn(struct writers *writers) {
+    struct serve_bench *bench = writers->bench;
+    int status = client_turn(bench->client[0]);
+    for (int64_t i = 0; i < writers->count && !status; i++) {
+        struct serve_text *text = &writers->texts[i];
+        if (!text->text.is_done)
+            continue;
+        status = client_await(bench->client[0], &text->text); /* with its failure */
+        serve_text_free(text);
+        if (!status)
+            status = begin(writers, i);
+    }
+    return status;
+}
+
+/* Until each text has a token, and a step has run without a prompt. */
+static int open_writers(struct writers *writers) {
+    int status = STATUS_OK;
+    writers->texts = calloc((size_t)writers->count + 1, sizeof *writers->texts);
+    if (!writers->texts)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    writers->bench->gap_class = SERVE_NO_CLASS;
+    writers->began = clock_seconds();
+    for (int64_t i = 0; i < writers->count && !status; i++)
+        status = begin(writers, i);
+    for (int64_t i = 0; i < writers->count; i++)
+        while (!status && writers->texts[i].text.chunks < 2)
+            status = turn(writers);
+    return status;
+}
+
+/* Texts that are left do not count. */
+static void close_writers(struct writers *writers) {
+    struct serve_bench *bench = writers->bench;
+    for (int64_t i = 0; writers->texts && i < writers->count; i++) {
+        if (writers->texts[i].text.wire)
+            client_leave(bench->client[0], &writers->texts[i].text);
+        writers->texts[i].is_measured = false;
+        serve_text_free(&writers->texts[i]);
+    }
+    free(writers->texts);
+    bench->tally.duration += clock_seconds() - writers->began;
+}
+
+/* Until so many more gaps of a class have come. */
+static int wait_gaps(struct writers *writers, int gap_class, int64_t count) {
+    struct serve_bench *bench = writers->bench;
+    int64_t end = bench->gaps[gap_class].count + count;
+    int status = STATUS_OK;
+    bench->gap_class = gap_class;
+    while (bench->gaps[gap_class].count < end && !status && !bench->tally.has_failed)
+        status = turn(writers);
+    bench->gap_class = SERVE_NO_CLASS;
+    return status;
+}
+
+static void tell(struct serve_bench *bench, const char *name, double value) {
+    json_object_set_new(bench->found, name, json_real(value));
+}
+
+static void tell_gaps(struct serve_bench *bench) {
+    static const char *const names[SERVE_TEXT_CLASSES][2] = {{"quiet_median_gap_ms", "quiet_p99_gap_ms"},
+                                                             {"busy_median_gap_ms", "busy_p99_gap_ms"}};
+    for (int c = 0; c < SERVE_TEXT_CLASSES; c++) {
+        tell(bench, names[c][0], 1e3 * bench_median(bench->gaps[c].values, bench->gaps[c].count));
+        tell(bench, names[c][1], 1e3 * bench_quantile(bench->gaps[c].values, bench->gaps[c].count, 0.99));
+    }
+}
+
+static double p99(struct serve_bench *bench, int gap_class) {
+    return bench_quantile(bench->gaps[gap_class].values, bench->gaps[gap_class].count, 0.99);
+}
+
+/* ---- prompts that come in ---- */
+
+struct prompts {
+    int64_t length;
+    struct bench_series beside, alone; /* seconds to the first token */
+};
+
+static int run_alone(struct serve_bench *bench, struct prompts *prompts, int64_t count) {
+    struct serve_ask ask = {.client = bench->client[0], .in = prompts->length, .out = 1};
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < count && !status; i++) {
+        double seconds;
+        status = serve_first_token(bench, &ask, &seconds);
+        if (!status)
+            status = bench_series_add(&prompts->alone, seconds);
+    }
+    return status;
+}
+
+/* A prompt beside the texts, and behind it as many gaps without one. */
+static int run_beside(struct writers *writers, struct prompts *prompts) {
+    struct serve_bench *bench = writers->bench;
+    struct serve_text prompt;
+    int64_t before = bench->gaps[BUSY].count;
+    int status = serve_text_ask(bench, &(struct serve_ask){.client = bench->client[0], .in = prompts->length, .out = 1},
+                                &prompt);
+    bench->gap_class = BUSY;
+    while (!prompt.text.is_done && !status)
+        status = turn(writers);
+    bench->gap_class = SERVE_NO_CLASS;
+    if (!status)
+        status = client_await(bench->client[0], &prompt.text);
+    if (!status)
+        status = bench_series_add(&prompts->beside, prompt.text.first - prompt.text.asked);
+    if (prompt.text.wire)
+        client_leave(bench->client[0], &prompt.text);
+    serve_text_free(&prompt);
+    int64_t gaps = bench->gaps[BUSY].count - before;
+    return status ? status : wait_gaps(writers, QUIET, gaps > writers->count ? gaps : writers->count);
+}
+
+static int run_prompts(struct serve_bench *bench, struct prompts *prompts) {
+    struct writers writers = {.bench = bench, .count = bench->streams > 1 ? bench->streams - 1 : 1};
+    int status = open_writers(&writers);
+    bench->is_measured = true;
+    for (int64_t i = 0; i < bench->requests && !status; i++)
+        status = run_beside(&writers, prompts);
+    close_writers(&writers);
+    return status;
+}
+
+int serve_scenario_long_prompt(struct serve_bench *bench) {
+    struct prompts prompts = {.length = bench->in};
+    double unused;
+    bench->out = bench->options->output_len; /* of the texts: as much as goes where nothing is said */
+    int status = serve_first_token(
+        bench, &(struct serve_ask){.client = bench->client[0], .in = prompts.length, .out = 1}, &unused);
+    if (!status)
+        status = run_alone(bench, &prompts, (bench->requests + 1) / 2);
+    if (!status)
+        status = run_prompts(bench, &prompts);
+    bench->is_measured = false;
+    if (!status) /* behind the step in which the server saw that the texts were left */
+        status = serve_first_token(bench, &(struct serve_ask){.client = bench->client[0], .in = 1, .out = 1}, &unused);
+    if (!status)
+        status = run_alone(bench, &prompts, (bench->requests + 1) / 2);
+    if (!status) {
+        double beside = bench_median(prompts.beside.values, prompts.beside.count),
+               alone = bench_median(prompts.alone.values, prompts.alone.count);
+        double median = bench_median(bench->gaps[QUIET].values, bench->gaps[QUIET].count);
+        tell(bench, "gap_p99_over_median", p99(bench, BUSY) / median);
+        tell(bench, "ttft_over_alone", beside / alone);
+        tell(bench, "ttft_beside_ms", 1e3 * beside);
+        tell(bench, "ttft_alone_ms", 1e3 * alone);
+        tell_gaps(bench);
+    }
+    bench_series_free(&prompts.beside);
+    bench_series_free(&prompts.alone);
+    return status;
+}
+
+/* ---- adapters that are replaced ---- */
+
+/* One replacement after the other, until there were enough gaps; what is under way then ends outside of the window. */
+static int swap(struct writers *writers, struct bench_series *seconds) {
+    struct serve_bench *bench = writers->bench;
+    int64_t end = bench->gaps[BUSY].count + WINDOW * writers->count;
+    int status = STATUS_OK;
+    while (!status && bench->gaps[BUSY].count < end && !bench->tally.has_failed) {
+        char path[128];
+        struct client_text change = {.method = "PUT", .path = path, .body = "{}"};
+        snprintf(path, sizeof path, "/v1/adapters/%s", bench->adapters[seconds->count % bench->adapter_count]);
+        status = client_ask(bench->control, &change);
+        bench->gap_class = BUSY;
+        while (!change.is_done && !status) {
+            status = turn(writers);
+            if (bench->gaps[BUSY].count >= end)
+                bench->gap_class = SERVE_NO_CLASS;
+        }
+        bench->gap_class = SERVE_NO_CLASS;
+        if (!status)
+            status = client_await(bench->control, &change);
+        if (change.wire)
+            client_leave(bench->control, &change);
+        if (!status)
+            status = bench_series_add(seconds, clock_seconds() - change.asked);
+    }
+    return status;
+}
+
+int serve_scenario_swap(struct serve_bench *bench) {
+    struct writers writers = {.bench = bench, .count = bench->streams, .on_adapters = true};
+    struct bench_series seconds = {0};
+    bench->out = bench->options->output_len;
+    int status = open_writers(&writers);
+    bench->is_measured = true;
+    while (seconds.count < bench->requests && !status && !bench->tally.has_failed) {
+        status = wait_gaps(&writers, QUIET, WINDOW * writers.count);
+        if (!status)
+            status = swap(&writers, &seconds);
+    }
+    close_writers(&writers);
+    if (!status && seconds.count) {
+        tell(bench, "gap_p99_over_quiet", p99(bench, BUSY) / p99(bench, QUIET));
+        tell(bench, "swap_ms", 1e3 * bench_median(seconds.values, seconds.count));
+        json_object_set_new(bench->found, "swaps", json_integer((json_int_t)seconds.count));
+        json_object_set_new(bench->found, "adapters", json_integer((json_int_t)bench->adapter_count));
+        tell_gaps(bench);
+    }
+    bench_series_free(&seconds);
+    return status;
+}

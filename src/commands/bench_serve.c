@@ -1,0 +1,197 @@
+/* cambium bench serve: its own options are read here; those of serve go to the server that it starts. */
+#include "bench.h"
+#include "commands.h"
+#include "launch.h"
+#include "model_arguments.h"
+
+#include "base/base.h"
+#include "base/json.h"
+#include "bench/serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct values {
+    struct bench_serve_options options; /* first: bench_section_rows counts from its `engine` */
+    int64_t ranks;
+    int precision; /* of model_precisions */
+};
+_Static_assert(offsetof(struct values, options.engine) == 0, "where bench_section_rows begins");
+
+#define AT(field) offsetof(struct values, field)
+#define COUNT_ROW(path_, field, help_)                                                                                 \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_INT, .offset = AT(options.field), .default_text = "0", .minimum = 0,             \
+        .maximum = 1e9, .help = help_                                                                                  \
+    }
+
+static const struct config_row rows[] = {
+    {.path = "url",
+     .type = CONFIG_STRING,
+     .offset = AT(options.url),
+     .metavar = "URL",
+     .help = "a server that runs, http://HOST:PORT, of any program that has /v1/completions; one is started when not "
+             "given"},
+    {.path = "protocol",
+     .type = CONFIG_CHOICE,
+     .offset = AT(options.protocol),
+     .default_text = "http",
+     .choices = bench_protocols,
+     .help = "to ask over"},
+    {.path = "scenario",
+     .type = CONFIG_CHOICE,
+     .offset = AT(options.scenario),
+     .default_text = "streams",
+     .choices = bench_scenarios,
+     .help = "what is measured"},
+    COUNT_ROW("streams", streams, "texts at once; 0: 16"),
+    COUNT_ROW("requests", requests,
+              "in all: of streams, bank and pipeline in rounds of as many as there are streams, of long-prompt prompts "
+              "that come in, of swap replacements, of health calls a round; 0: what the scenario takes"),
+    COUNT_ROW("input-len", input_len,
+              "tokens of a prompt, of prefix behind the shared ones, of long-prompt those that come in; 0: 128, 16 and "
+              "1,000 of 1,024 positions"),
+    COUNT_ROW("output-len", output_len,
+              "tokens of a text; 0: 128 of 1,024 positions, of long-prompt and swap all that are left"),
+    COUNT_ROW("shared-prefix", shared_prefix, "of prefix: tokens that all prompts begin with; 0: 512 of 1,024"),
+    {.path = "adapters",
+     .type = CONFIG_LIST,
+     .offset = AT(options.adapters),
+     .metavar = "N|DIR...",
+     .help = "of bank and swap: how many, with random values, or directories, or at --url names; one of each kind when "
+             "not given"},
+    {.path = "method",
+     .type = CONFIG_CHOICE,
+     .offset = AT(options.engine.peft.type),
+     .default_text = PEFT_DEFAULT_METHOD,
+     .choices = peft_method_names,
+     .help =
+         "of adapters with random values; all kinds in turn when not given. Its keys are those of the section peft"},
+    {.path = "seconds",
+     .type = CONFIG_FLOAT,
+     .offset = AT(options.seconds),
+     .default_text = "5",
+     .minimum = 0.1,
+     .maximum = 1e5,
+     .help = "of idle: how long nothing is asked"},
+    {.path = "model",
+     .type = CONFIG_STRING,
+     .offset = AT(options.engine.model),
+     .metavar = "DIR",
+     .is_path = true,
+     .help =
+         "model directory; GPT-2 124M with random weights when not given. With --url whose vocabulary and positions "
+         "prompts are for"},
+    CONFIG_DEVICE_ROW(AT(options.engine.device)),
+    {.path = "precision",
+     .type = CONFIG_CHOICE,
+     .offset = AT(precision),
+     .default_text = "auto",
+     .choices = model_precisions,
+     .help = "to compute in; auto is the files' type, of random weights fp32"},
+    {.path = "threads",
+     .type = CONFIG_INT,
+     .offset = AT(options.engine.threads),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 4096,
+     .help = "of each rank; 0 is all cores, one where shared"},
+    RANKS_ROW(AT(ranks), "ranks of the server, as threads of its process; 1 when not given"),
+};
+/* Options that the server gets as well; all that are not in `rows` go to it alone. */
+static const char *const shared[] = {"device", "precision", "threads", "ranks"};
+
+static struct config_command describe(const struct config_row *sections, size_t count) {
+    return (struct config_command){
+        .name = "bench serve",
+        .synopsis = "cambium bench serve [--url URL | --model DIR] [--scenario NAME] [OPTIONS] [OPTIONS OF SERVE]",
+        .description =
+            "Measures a server by a client in another process, and prints JSON lines, the summary last; its keys are "
+            "those of vLLM's benchmark of servers. The server is this program, started with all options that are not "
+            "listed here, or one that runs at --url. streams: texts at once on the base, in turn with bare steps of "
+            "the engine on the same rows (ratio). prefix: the time to the first token behind a shared beginning over "
+            "that behind a fresh one. long-prompt: gaps between the tokens of all streams but one while prompts come "
+            "in, over their median, and the prompts' first token over that of one alone. swap: gaps while one adapter "
+            "after the other is replaced, over not. bank: texts on adapters over as many on the base. pipeline: two "
+            "stages over one. health: gRPC's health check by h2load over nghttpd's answers to GET of an empty file. "
+            "idle: the processor's time of each rank while nothing is asked.",
+        .examples = "  cambium bench serve --precision bf16 --threads 2\n"
+                    "  cambium bench serve --precision bf16 --protocol grpc --streams 1\n"
+                    "  cambium bench serve --model out/gpt --scenario bank --adapters 512 --method lora\n"
+                    "  cambium bench serve --scenario idle --ranks 2 --parallel.tensor_model_parallel_size=2\n"
+                    "  cambium bench serve --url http://127.0.0.1:8000 --streams 16 --input-len 16 --output-len 240\n",
+        .rows = rows,
+        .row_count = sizeof rows / sizeof *rows,
+        .section_rows = sections,
+        .section_row_count = count,
+        .positional_offset = SIZE_MAX,
+    };
+}
+
+/* ---- whose an option is ---- */
+
+struct words {
+    const char **own, **passed; /* [own_count], [passed_count] */
+    int own_count, passed_count;
+};
+
+static bool is_named(const char *word, const char *path) {
+    size_t length = strcspn(word + 2, "=");
+    return !strncmp(word + 2, path, length) && !path[length];
+}
+
+/* An option is ours, the server's, or both; the words behind it go with it. */
+static void divide(int argc, char **argv, const struct config_command *command, struct words *words) {
+    bool is_own = true, is_passed = false;
+    for (int i = 0; i < argc; i++) {
+        bool is_option = !strncmp(argv[i], "--", 2);
+        if (is_option || !strcmp(argv[i], "-h")) {
+            is_own = !is_option || is_named(argv[i], "help");
+            is_passed = false;
+            for (size_t k = 0; k < command->row_count; k++)
+                is_own |= is_option && is_named(argv[i], command->rows[k].path);
+            for (size_t k = 0; k < command->section_row_count; k++)
+                is_own |= is_option && is_named(argv[i], command->section_rows[k].path);
+            for (size_t k = 0; k < sizeof shared / sizeof *shared; k++)
+                is_passed |= is_option && is_named(argv[i], shared[k]);
+        }
+        if (is_own)
+            words->own[words->own_count++] = argv[i];
+        if (is_passed || !is_own)
+            words->passed[words->passed_count++] = argv[i];
+    }
+}
+
+static int measure(struct values *values, const struct config *config, const struct words *words) {
+    struct bench_serve_options *options = &values->options;
+    options->engine.precision = values->precision - 1;
+    options->ranks = (int)values->ranks;
+    options->is_mixed = !config_is_given(config, "method");
+    options->words = words->passed;
+    options->word_count = words->passed_count;
+    json_begin(); /* ended by each line that is printed */
+    return bench_serve(options);
+}
+
+int bench_serve_command(int argc, char **argv) {
+    size_t count;
+    struct config_row *sections = bench_section_rows(false, &count);
+    const struct config_command command = describe(sections, count);
+    struct values values = {0};
+    struct config *config = NULL;
+    struct words words = {.own = calloc((size_t)argc + 1, sizeof *words.own),
+                          .passed = calloc((size_t)argc + 1, sizeof *words.passed)};
+    bool is_help = false;
+    int status = sections && words.own && words.passed ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status) {
+        divide(argc, argv, &command, &words);
+        status = config_parse(&command, words.own_count, (char **)words.own, &values, &config, &is_help);
+    }
+    if (!status && !is_help)
+        status = measure(&values, config, &words);
+    config_free(config);
+    free(sections);
+    free(words.own);
+    free(words.passed);
+    return command_exit_status(status);
+}
