@@ -5,16 +5,13 @@ import json
 import pathlib
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import unittest
 
-try:
-    import grpc
-except ImportError:
-    grpc = None
-
 from model_support import write_byte_model
+from serve_grpc_support import grpc, needs_grpcio
 from serve_support import PATIENCE, Server, read_metrics, write_prompt
 
 LONG = 16000  # tokens, seconds of work for the model below
@@ -85,7 +82,7 @@ class Keys(Operation):
         self.assertEqual((answer.code, answer.json["error"]["type"], answer.headers["www-authenticate"]), ("invalid_api_key", "authentication_error", "Bearer"))
         self.assertNotIn(b"sk-none", answer.body)
 
-    @unittest.skipUnless(grpc, "no python3-grpcio")
+    @needs_grpcio
     def test_every_call_of_grpc_wants_a_key_of_its_listener(self):
         for listener, calls, good, wrong in (("data", DATA_CALLS, "sk-bob", "sk-admin"), ("control", CONTROL_CALLS, "sk-admin", "sk-bob")):
             with grpc.insecure_channel(self.server.addresses[listener]) as channel:
@@ -123,6 +120,31 @@ class Reload(Operation):
             line = server.wait_line("error reload")
             self.assertIn("reloaded: line 2: expected 'name key [weight]'", line)
             self.assertEqual((status("sk-new"), status("sk-bob")), (200, 401))
+
+    @unittest.skipUnless(shutil.which("openssl"), "there is no openssl to make a certificate")
+    def test_a_certificate_is_read_again_and_a_damaged_one_changes_nothing(self):
+        cert, key = self.root / "cert.pem", self.root / "key.pem"
+
+        def make(name):
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                            "-subj", f"/CN={name}", "-keyout", key, "-out", cert], check=True, capture_output=True)
+            return ssl.PEM_cert_to_DER_cert(cert.read_text())
+
+        def served():
+            host, port = server.addresses["data"].split(":")
+            return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port)), timeout=PATIENCE))
+
+        first = make("first")
+        with Server("--tls-cert", cert, "--tls-key", key, control="none") as server:
+            self.assertEqual(served(), first)
+            cert.write_text("damaged")
+            server.signal(signal.SIGHUP)
+            self.assertIn("the certificate is as it was", server.wait_line("error reload"))
+            self.assertEqual(served(), first)
+            second = make("second")
+            server.signal(signal.SIGHUP)
+            server.wait_line("info reload")
+            self.assertEqual(served(), second)
 
     def test_a_damaged_key_file_is_told_at_the_start(self):
         keys = self.write("damaged", "alice\n")
