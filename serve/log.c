@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,7 +46,7 @@ static void add_name(struct log_line *line, const char *name) {
     strbuf_format(&line->text, line->is_json ? ",\"%s\":" : " %s=", name);
 }
 
-void log_line_begin(struct log_line *line, const struct server *server, enum log_level level, const char *event) {
+void log_line_begin(struct log_line *line, struct server *server, enum log_level level, const char *event) {
     static const char *const levels[] = {"info", "warning", "error"};
     char date[64];
     double now = clock_wall_seconds();
@@ -53,7 +54,7 @@ void log_line_begin(struct log_line *line, const struct server *server, enum log
     struct tm utc;
     gmtime_r(&seconds, &utc);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
-    *line = (struct log_line){.is_json = server->options->logs_json};
+    *line = (struct log_line){.server = server, .is_json = server->options->logs_json};
     strbuf_format(&line->text,
                   line->is_json ? "{\"time\":\"%s.%03dZ\",\"level\":\"%s\",\"event\":\"%s\"" : "%s.%03dZ %s %s", date,
                   (int)((now - (double)seconds) * 1000), levels[level], event);
@@ -81,14 +82,28 @@ void log_line_seconds(struct log_line *line, const char *name, double seconds) {
     strbuf_format(&line->text, "%.6f", seconds);
 }
 
+/* A pipe that says so takes a line, which is shorter than a page, without a wait. */
+static bool has_room(void) {
+    struct pollfd errors = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&errors, 1, 0) != 0;
+}
+
 void log_line_end(struct log_line *line) {
+    struct server *server = line->server;
+    int64_t lost = server->lost_lines;
+    if (lost && has_room()) {
+        server->lost_lines = 0;
+        log_event(server, LOG_WARNING, "log", "%lld lines were lost, as nobody read them", (long long)lost);
+    }
     strbuf_add_text(&line->text, line->is_json ? "}\n" : "\n");
-    if (!line->text.failed)
+    if (line->text.failed || !has_room())
+        server->lost_lines++;
+    else
         file_write_all(STDERR_FILENO, line->text.data, line->text.length, "standard error");
     strbuf_free(&line->text);
 }
 
-void log_event(const struct server *server, enum log_level level, const char *event, const char *format, ...) {
+void log_event(struct server *server, enum log_level level, const char *event, const char *format, ...) {
     struct log_line line;
     char text[VALUE_BYTES];
     va_list arguments;

@@ -230,7 +230,7 @@ static void work(struct worker_job *job) {
 
 static void start_next(struct server *server);
 
-static void log_change(const struct server *server, const struct driver_change *change) {
+static void log_change(struct server *server, const struct driver_change *change) {
     static const char *const changes[] = {"bring", "load", "replace", "unload"};
     struct registry_adapter adapter;
     struct log_line line;

@@ -141,8 +141,44 @@ static void nothing_that_is_sent_leaves_its_line(void **state) {
     }
 }
 
+static void many_lines(void) {
+    for (int i = 0; i < 1000; i++)
+        log_event(&server, LOG_INFO, "many", "line %d of a thousand, which nobody reads", i);
+}
+
+static void a_log_that_nobody_reads_holds_up_nobody(void **state) {
+    (void)state;
+    struct strbuf text = STRBUF_INIT;
+    char block[4096];
+    int ends[2], saved = dup(STDERR_FILENO);
+    long long lost = 0;
+    assert_true(saved >= 0 && pipe(ends) == 0);
+    dup2(ends[1], STDERR_FILENO);
+    test_ends_within(30);
+    many_lines();
+    test_ends_within(0);
+    assert_true(server.lost_lines > 0 && server.lost_lines < 1000);
+    assert_true(read(ends[0], block, sizeof block) > 0);
+    int64_t expected = server.lost_lines;
+    log_event(&server, LOG_INFO, "again", "somebody reads");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(ends[1]);
+    for (ssize_t n; (n = read(ends[0], block, sizeof block)) > 0;)
+        strbuf_add(&text, block, (size_t)n);
+    close(ends[0]);
+    const char *told = strstr(strbuf_text(&text), " warning log message=\"");
+    assert_non_null(told);
+    assert_int_equal(sscanf(told, " warning log message=\"%lld lines", &lost), 1);
+    assert_int_equal(lost, expected);
+    assert_non_null(strstr(told, " info again message=\"somebody reads\"\n"));
+    assert_int_equal(server.lost_lines, 0);
+    strbuf_free(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_log_that_nobody_reads_holds_up_nobody),
         cmocka_unit_test(a_request_has_its_fields_in_both_formats),
         cmocka_unit_test(nothing_that_is_sent_leaves_its_line),
     };
