@@ -110,6 +110,8 @@ void connection_schedule(struct connection *connection);
 void connection_end(struct connection *connection);
 /* Closes without a word. */
 void connection_kill(struct connection *connection);
+/* Counts bytes that were thrown away, of a client that was told to stop; some are expected, more kill. */
+void connection_discard(struct connection *connection, size_t length);
 /* Of the transport's event and timer. */
 void connection_flush(struct connection *connection);
 void connection_tick(struct connection *connection, double now);

@@ -93,9 +93,11 @@ static void tell_apart(struct connection *connection, const unsigned char **byte
         connection->protocol->receive(connection, (const unsigned char *)preface, connection->matched);
 }
 
-/* Of a client that was told to stop. A client that sends a body before it reads wants to get as far as the limit. */
-static size_t most_discarded(const struct connection *connection) {
-    return (size_t)connection->transport->options.limits.body_bytes;
+/* A client that sends a body before it reads wants to get as far as the limit. */
+void connection_discard(struct connection *connection, size_t length) {
+    connection->discarded += length;
+    if (connection->discarded > (size_t)connection->transport->options.limits.body_bytes)
+        connection_kill(connection);
 }
 
 static void take(struct connection *connection, const unsigned char *bytes, size_t length) {
@@ -104,8 +106,8 @@ static void take(struct connection *connection, const unsigned char *bytes, size
         tell_apart(connection, &bytes, &length);
     if (connection->stage == CONNECTION_OPEN && length)
         connection->protocol->receive(connection, bytes, length);
-    else if (connection->stage >= CONNECTION_ENDING && (connection->discarded += length) > most_discarded(connection))
-        connection_kill(connection);
+    else if (connection->stage >= CONNECTION_ENDING)
+        connection_discard(connection, length);
 }
 
 /* Bytes, 0 at the end, -1 for later, -2 for a failure: as tls_read. */

@@ -253,6 +253,8 @@ static void body_take(struct http1 *http, const struct http1_bytes *body) {
         handler->on_body(&http->exchange, body->at, body->length);
     if (http->body_bytes > (uint64_t)limits_of(http)->body_bytes && is_writable(http))
         refuse(http, 413, "the body is too large");
+    else if (!is_writable(http))
+        connection_discard(http->connection, body->length);
 }
 
 static void request_end(struct http1 *http) {

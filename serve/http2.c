@@ -70,7 +70,25 @@ static void frame_judge(struct http2 *http) {
     http2_spend(http, &http->glitches, 1);
 }
 
-static void frames_walk(struct http2 *http, const unsigned char *bytes, size_t length) {
+/* A list of fields may take many frames, between which no other may come. */
+static void frame_end(struct http2 *http) {
+    uint8_t type = http->frame_head[3], flags = http->frame_head[4];
+    if ((type == NGHTTP2_HEADERS || type == NGHTTP2_CONTINUATION) && (flags & NGHTTP2_FLAG_END_HEADERS))
+        http->head_since = 0;
+}
+
+static void frame_begin(struct http2 *http, double now) {
+    const uint8_t *head = http->frame_head;
+    http->frame_head_bytes = 0;
+    http->payload_left = (size_t)head[0] << 16 | (size_t)head[1] << 8 | head[2];
+    if (head[3] == NGHTTP2_HEADERS)
+        http->head_since = now;
+    frame_judge(http);
+    if (!http->payload_left)
+        frame_end(http);
+}
+
+static void frames_walk(struct http2 *http, const unsigned char *bytes, size_t length, double now) {
     if (http->preface_left) {
         size_t n = length < http->preface_left ? length : http->preface_left;
         http->preface_left -= n;
@@ -83,16 +101,14 @@ static void frames_walk(struct http2 *http, const unsigned char *bytes, size_t l
             http->payload_left -= n;
             bytes += n;
             length -= n;
+            if (!http->payload_left)
+                frame_end(http);
             continue;
         }
         http->frame_head[http->frame_head_bytes++] = *bytes++;
         length--;
-        if (http->frame_head_bytes < FRAME_HEAD_BYTES)
-            continue;
-        http->frame_head_bytes = 0;
-        const uint8_t *head = http->frame_head;
-        http->payload_left = (size_t)head[0] << 16 | (size_t)head[1] << 8 | head[2];
-        frame_judge(http);
+        if (http->frame_head_bytes == FRAME_HEAD_BYTES)
+            frame_begin(http, now);
     }
 }
 
@@ -100,11 +116,13 @@ static void http2_receive(struct connection *connection, const unsigned char *by
     struct http2 *http = connection->state;
     const struct serve_limits *limits = http2_limits(http);
     double now = clock_seconds();
-    if (http->is_over)
+    if (http->is_over) {
+        connection_discard(connection, length);
         return;
+    }
     bucket_fill(&http->glitches, (double)limits->glitches, (double)limits->glitches_per_s, now);
     bucket_fill(&http->resets, (double)limits->resets, (double)limits->resets_per_s, now);
-    frames_walk(http, bytes, length);
+    frames_walk(http, bytes, length, now);
     if (http->is_over)
         return;
     ssize_t n = nghttp2_session_mem_recv(http->session, bytes, length);

@@ -356,7 +356,6 @@ void http2_streams_close(struct http2 *http) {
 
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
     struct http2 *http = user;
-    http->head_since = clock_seconds();
     if (frame->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
     struct http2_stream *stream = calloc(1, sizeof *stream);
@@ -454,8 +453,6 @@ int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(http->session, frame->hd.stream_id);
     bool is_end = frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
     int result = 0;
-    if (frame->hd.type == NGHTTP2_HEADERS)
-        http->head_since = 0;
     if (!stream)
         return 0;
     if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST)

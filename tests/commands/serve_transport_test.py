@@ -280,6 +280,15 @@ class Times(unittest.TestCase):
             client.read_to_end()
 
     @needs_hpack
+    def test_a_head_that_was_refused_is_over(self):
+        with Http2(self.server) as client:
+            client.send(client.request(1, "/wait") + client.request(3, fields=[("a", 30000 * "b")]))
+            self.assertEqual(client.answer(3)[3], INTERNAL_ERROR)
+            time.sleep(1)  # longer than a head may take
+            client.send(client.request(5))
+            self.assertEqual(client.answer(5)[1], b"hello")
+
+    @needs_hpack
     def test_a_body_over_http2_that_does_not_come_is_given_up(self):
         with Http2(self.server) as client:
             client.send(client.request(1, "/echo", "POST", end=False))
