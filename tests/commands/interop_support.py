@@ -33,18 +33,20 @@ NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_C
 class Server:
     """The program until the block ends; then it must end by itself, with status 0, at SIGTERM. `limits` by name."""
 
-    def __init__(self, *words, **limits):
+    def __init__(self, *words, env=None, **limits):
+        self.env = os.environ | (env or {})
         self.words = [str(word) for word in words] + [
             str(word) for key, value in limits.items() for word in (f"--limits.{key}", value)]
 
     def __enter__(self):
         self.process = subprocess.Popen([PROGRAM, *self.words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE)
+                                        stderr=subprocess.PIPE, env=self.env)
         self.errors, self.news = [], threading.Condition()
         self.reader = threading.Thread(target=self.read_errors, daemon=True)
         self.reader.start()
         line = self.process.stdout.readline()
-        assert line, "it has not started: " + self.all_errors()
+        if not line:
+            raise AssertionError("it has not started: " + self.all_errors())
         self.ready = json.loads(line)
         host, port = self.ready["listen"].rsplit(":", 1)
         self.address = (host, int(port))

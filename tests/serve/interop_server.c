@@ -147,33 +147,42 @@ static int serve(struct program *program) {
     return 0;
 }
 
+static int watch(struct program *program) {
+    const struct timeval period = {.tv_usec = 10000};
+    struct event_base *base = event_base_new();
+    if (!base)
+        return status_fail(STATUS_MEMORY, "the loop: out of memory");
+    struct event *term = evsignal_new(base, SIGTERM, on_signal, program);
+    struct event *hup = evsignal_new(base, SIGHUP, on_signal, program);
+    struct event *check = event_new(base, -1, EV_PERSIST, on_check, program);
+    int status = 0;
+    program->options.base = program->server.base = base;
+    if (!term || !hup || !check || event_add(term, NULL) || event_add(hup, NULL) || event_add(check, &period))
+        status = status_fail(STATUS_MEMORY, "the loop: out of memory");
+    else
+        status = serve(program);
+    transport_close(program->transport);
+    struct event *const events[] = {term, hup, check};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (events[i])
+            event_free(events[i]);
+    event_base_free(base);
+    return status;
+}
+
 int main(int argc, char **argv) {
     struct program program = {.options.limits = defaults};
-    const struct timeval period = {.tv_usec = 50000};
     if (!options_read(&program, argc, argv)) {
         fprintf(stderr, "usage: %s [--port N] [--control WHERE] [--tls-cert F --tls-key F] [--limits.KEY VALUE]...\n",
                 argv[0]);
         return 2;
     }
-    program.options.base = event_base_new();
     program.options.route = route;
     program.options.server = &program.server;
     program.serve.limits = program.options.limits;
     program.server.options = &program.serve;
-    program.server.base = program.options.base;
-    struct event *term = evsignal_new(program.options.base, SIGTERM, on_signal, &program);
-    struct event *hup = evsignal_new(program.options.base, SIGHUP, on_signal, &program);
-    struct event *check = event_new(program.options.base, -1, EV_PERSIST, on_check, &program);
-    event_add(term, NULL);
-    event_add(hup, NULL);
-    event_add(check, &period);
-    int status = serve(&program);
+    int status = watch(&program);
     if (status)
         log_error("%s", status_text());
-    transport_close(program.transport);
-    event_free(term);
-    event_free(hup);
-    event_free(check);
-    event_base_free(program.options.base);
     return status ? 1 : 0;
 }

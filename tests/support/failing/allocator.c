@@ -1,7 +1,8 @@
 /* The family of malloc, with a call that fails. Only the program's own calls count, and those of the libraries that
- * hand a failure back to us: jansson, libyaml, protobuf-c and zlib, told by the address that a call comes from. oneDNN
- * (C++, whose exceptions would pass through C), libgomp, Open MPI and libc's own insides end the process instead, and
- * are left alone; where our code calls a function of libc that allocates, that call fails as a whole.
+ * hand a failure back to us: jansson, libyaml, protobuf-c, zlib and libevent, told by the address that a call comes
+ * from. oneDNN (C++, whose exceptions would pass through C), libgomp, Open MPI, nghttp2 (1.52 fails an assertion where
+ * its queue of frames cannot grow) and libc's own insides end the process instead, and are left alone; where our code
+ * calls a function of libc that allocates, that call fails as a whole.
  *
  * Linked into a test program it does nothing before failing_start(); preloaded, it reads its environment. It may print
  * where the failure is (CAMBIUM_FAIL_TRACE=1): addr2line tells the lines. */
@@ -32,7 +33,7 @@ static atomic_long calls, mapped_bytes;
 static long failing;
 
 static int add_ranges(struct dl_phdr_info *object, size_t size, void *context) {
-    static const char *const libraries[] = {"", "libjansson.", "libyaml", "libprotobuf-c.", "libz."};
+    static const char *const libraries[] = {"", "libjansson.", "libyaml", "libprotobuf-c.", "libz.", "libevent_core-"};
     const char *slash = strrchr(object->dlpi_name, '/'), *name = slash ? slash + 1 : object->dlpi_name;
     bool is_ours = false;
     (void)size, (void)context;
