@@ -5,7 +5,6 @@
 #include "base/json.h"
 #include "base/utf8.h"
 
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -82,21 +81,15 @@ void log_line_seconds(struct log_line *line, const char *name, double seconds) {
     strbuf_format(&line->text, "%.6f", seconds);
 }
 
-/* A pipe that says so takes a line, which is shorter than a page, without a wait. */
-static bool has_room(void) {
-    struct pollfd errors = {.fd = STDERR_FILENO, .events = POLLOUT};
-    return poll(&errors, 1, 0) != 0;
-}
-
 void log_line_end(struct log_line *line) {
     struct server *server = line->server;
     int64_t lost = server->lost_lines;
-    if (lost && has_room()) {
+    if (lost && log_is_writable()) {
         server->lost_lines = 0;
         log_event(server, LOG_WARNING, "log", "%lld lines were lost, as nobody read them", (long long)lost);
     }
     strbuf_add_text(&line->text, line->is_json ? "}\n" : "\n");
-    if (line->text.failed || !has_room())
+    if (line->text.failed || !log_is_writable())
         server->lost_lines++;
     else
         file_write_all(STDERR_FILENO, line->text.data, line->text.length, "standard error");

@@ -28,7 +28,7 @@ struct entry {
 
 struct pending {
     struct worker_job job;
-    struct pending *next;
+    struct pending *next; /* of those that nobody works on yet, or of those that are worked on */
     struct server *server;
     struct driver_change change;
     char directory[PATH_MAX];
@@ -42,6 +42,7 @@ struct registry {
     struct entry **entries; /* [count] by name */
     int count;
     struct pending *first, **last; /* that nobody works on yet */
+    struct pending *working;
     int64_t under_way, waiting;
 };
 
@@ -276,6 +277,10 @@ static void tell(struct pending *pending) {
 static void on_made(struct loop_note *note) {
     struct pending *pending = (struct pending *)((char *)note - offsetof(struct pending, change.note));
     struct server *server = pending->server;
+    struct pending **at = &server->registry->working;
+    while (*at != pending)
+        at = &(*at)->next;
+    *at = pending->next;
     server->registry->under_way--;
     tell(pending);
     start_next(server);
@@ -295,6 +300,8 @@ static void start_next(struct server *server) {
         registry->last = pending->next ? registry->last : &registry->first;
         registry->waiting--;
         registry->under_way++;
+        pending->next = registry->working;
+        registry->working = pending;
         const struct entry *entry = find(registry, pending->change.name);
         if (!*pending->directory && entry)
             snprintf(pending->directory, sizeof pending->directory, "%s", entry->directory);
@@ -460,17 +467,38 @@ int registry_open(struct server *server, struct adapters *adapters, struct regis
     return status;
 }
 
+/* Behind a failure of the engine changes are left. */
+static void free_list(struct pending *list) {
+    for (struct pending *pending = list, *next; pending; pending = next) {
+        next = pending->next;
+        adapter_files_free(&pending->change.files);
+        free(pending);
+    }
+}
+
 void registry_close(struct registry *registry) {
     if (!registry)
         return;
     for (int i = 0; i < registry->count; i++)
         free(registry->entries[i]);
-    for (struct pending *pending = registry->first, *next; pending; pending = next) {
-        next = pending->next;
-        free(pending);
-    }
+    free_list(registry->first);
+    free_list(registry->working);
     free(registry->entries);
     free(registry);
+}
+
+static void fail_list(struct pending *list, const struct error *error) {
+    for (struct pending *pending = list; pending; pending = pending->next) {
+        void (*on_done)(void *, const struct error *, const struct registry_adapter *) = pending->on_done;
+        pending->on_done = NULL;
+        if (on_done)
+            on_done(pending->context, error, NULL);
+    }
+}
+
+void registry_fail_all(struct server *server, const struct error *error) {
+    fail_list(server->registry->working, error);
+    fail_list(server->registry->first, error);
 }
 
 int64_t registry_changes(const struct server *server) {

@@ -42,6 +42,8 @@ void registry_take(struct server *server, struct driver_adapters *adapters);
 void registry_bring(struct server *server, const char *name);
 /* A call that names these adapters waits, runs, or has ended: by how much the counts change. */
 void registry_count(struct server *server, const char *name, int64_t running, int64_t waiting);
+/* Whoever waits for a change is told this, whatever becomes of it. */
+void registry_fail_all(struct server *server, const struct error *error);
 /* Changes that are under way. */
 int64_t registry_changes(const struct server *server);
 

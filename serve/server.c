@@ -148,11 +148,13 @@ static void fail_all(struct server *server, const char *line) {
     if (server->has_failed)
         return;
     server->has_failed = true;
-    if (sscanf(line, "rank %d ", &rank) == 1) /* lines about a rank begin with it */
+    if (server->driver && sscanf(line, "rank %d ", &rank) == 1) /* lines about a rank begin with it */
         metrics_tell_rank(server->metrics, rank, false);
     snprintf(server->failure, sizeof server->failure, "%s", line);
     error_set(&error, ERROR_ENGINE_FAILED, NULL, "the engine has failed");
     call_fail_all(server, &error);
+    if (server->driver) /* from then on the loop has these */
+        registry_fail_all(server, &error);
 }
 
 struct failure {
@@ -398,13 +400,15 @@ static int open_books(struct server *server, struct engine *engine) {
 
 /* ---- serving ---- */
 
-static void print_ready(struct server *server) {
+static int print_ready(struct server *server) {
     const char *control = transport_address(server->transport, LISTENER_CONTROL);
     printf("{\"event\":\"ready\",\"listen\":\"%s\",\"control\":\"%s\"}\n",
            transport_address(server->transport, LISTENER_DATA), control ? control : "none");
-    fflush(stdout);
+    if (fflush(stdout))
+        return status_fail_errno("cannot tell on standard output that requests are served");
     log_event(server, LOG_INFO, "ready", "%s is served at %s, control at %s", server->model.name,
               transport_address(server->transport, LISTENER_DATA), control ? control : "none");
+    return STATUS_OK;
 }
 
 static void begin_serving(struct loop_note *note) {
@@ -417,7 +421,10 @@ static void begin_serving(struct loop_note *note) {
     }
     server->is_ready = true;
     transport_accept(server->transport);
-    print_ready(server);
+    if (print_ready(server)) {
+        fail_all(server, status_text());
+        driver_end(server->driver);
+    }
 }
 
 static void wait_for_the_end(struct server *server) {
@@ -447,7 +454,9 @@ int server_run(struct server *server, struct engine *engine, const struct tokeni
     snprintf(reason, sizeof reason, "%s", status_text());
     if (status)
         server_fail(server, reason);
-    wait_for_the_end(server);
+    wait_for_the_end(server); /* the loop has let go: what it wrote is read */
+    if (!status && server->has_failed)
+        return status_fail(STATUS_IO, "%s", server->failure);
     return status ? status_fail(status, "%s", reason) : STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "clock.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,6 +53,11 @@ static void write_line(const char *prefix, const char *format, va_list arguments
 DEFINE_LOG(log_info, "", quiet)
 DEFINE_LOG(log_warning, "warning: ", quiet)
 DEFINE_LOG(log_error, "error: ", false)
+
+bool log_is_writable(void) {
+    struct pollfd error = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&error, 1, 0) == 1;
+}
 
 bool log_is_terminal(void) {
     return isatty(STDERR_FILENO) == 1;

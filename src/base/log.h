@@ -16,6 +16,9 @@ void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Drops this thread's infos and warnings from now on, or no longer: for ranks of which another one speaks. */
 void log_quiet(bool is_quiet);
 
+/* Whether standard error takes a line of less than PIPE_BUF at once: nobody may read the pipe that it is. */
+bool log_is_writable(void);
+
 /* Whether standard error is a terminal (progress bars redraw there, and print rare plain lines elsewhere). */
 bool log_is_terminal(void);
 

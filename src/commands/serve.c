@@ -211,8 +211,10 @@ static int split_names(struct serving *serving) {
 }
 
 /* Nothing is waited for: the engine's thread may sit in MPI, where nothing reaches it. */
+/* Even where nobody reads the pipe that its line would go to. */
 static void end_process(const char *line) {
-    log_error("%s", line);
+    if (log_is_writable())
+        log_error("%s", line);
     _exit(1);
 }
 
@@ -339,7 +341,7 @@ static void on_lost_rank(void *context, const char *line) {
         server_fail(serving->server, line ? line : "a rank has failed");
     clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, NULL);
     if (line)
-        log_error("%s", line);
+        end_process(line);
     _exit(1);
 }
 

@@ -159,7 +159,8 @@ class Server:
         status = self.process.wait(patience)
         self.reader.join(PATIENCE)
         self.process.stdout.close()
-        self.process.stderr.close()
+        if self.process.stderr:
+            self.process.stderr.close()
         return status
 
     def stop(self):
