@@ -174,6 +174,9 @@ class Completions(Served):
             for name, begin in zip(choice["logprobs"]["tokens"], offsets):
                 if not name.startswith("bytes:"):
                     self.assertEqual(choice["text"][begin:begin + len(name)], name)
+        for _ in range(2):  # the second time the prefix cache would have it
+            told = self.complete(**plain | {"prompt": text * 4}, echo=True)
+            self.assertEqual(told["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
         self.assertEqual(repaired(self.complete(**plain, echo=True)), repaired(answer))
         ids = self.post("/tokenize", {"prompt": text}).json["tokens"]
         self.assertEqual(repaired(self.complete(**plain | {"prompt": ids}, echo=True)), repaired(answer))
