@@ -507,7 +507,7 @@ class Adapters(Served):
                     self.assertEqual(server.ask("POST", "/v1/drain", {"timeout_s": 0}, listener="control").status, 200)
                     with self.assertRaises(http.client.IncompleteRead) as raised:  # no final chunk
                         stream.response.read()
-                error = json.loads(raised.exception.partial.split(b"\n\n")[-2].removeprefix(b"data: "))
+                error = json.loads(raised.exception.partial.split(b"\n\n")[-2].strip().removeprefix(b"data: "))
                 self.assertEqual(error["error"]["code"], "draining")
                 self.assertEqual(server.wait(), 0)
 
