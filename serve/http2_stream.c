@@ -440,6 +440,7 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
     stream->is_routed = true;
     stream->is_whole = is_whole;
     options->route(options->server, &stream->exchange);
+    stream->http->has_grpc |= stream->exchange.resets_early;
     return 0;
 }
 

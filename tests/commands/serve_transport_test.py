@@ -171,6 +171,22 @@ class Http2Streams(unittest.TestCase):
             head, body, trailer, error = client.answer(1)
             self.assertEqual((head[":status"], head["content-length"], body, error), ("200", "5", b"", None))
 
+    def test_a_call_of_grpc_that_is_given_up_early_does_not_take_others_along(self):
+        """grpc core sends the reset of a call whose head has not gone out, and no head; elsewhere that is an error."""
+        early, grpc = frame(RST_STREAM, 0, 7, struct.pack(">I", CANCEL)), (("content-type", "application/grpc"), ("te", "trailers"))
+        call = lambda client, stream: client.request(stream, "/grpc.testing.TestService/EmptyCall", "POST", grpc, end=False)
+        with Http2(self.server) as client:
+            client.send(early)
+            self.assertEqual(client.goodbye()[1], 1)  # PROTOCOL_ERROR
+        for cut in range(1, 13):
+            with self.subTest(cut=cut), Http2(self.server) as client:
+                client.send(call(client, 1) + frame(DATA, END_STREAM, 1, bytes(5)))
+                self.assertEqual(client.answer(1)[2]["grpc-status"], "0")
+                client.send(call(client, 3) + early[:cut])
+                client.send(early[cut:] + early + frame(DATA, END_STREAM, 3, bytes(5)) + client.request(9))
+                self.assertEqual(client.answer(3)[2]["grpc-status"], "0")
+                self.assertEqual(client.answer(9)[1], b"hello")
+
     def test_an_early_answer_comes_whole_and_the_rest_is_thrown_away(self):
         with Http2(self.server) as client:
             client.send(client.request(1, "/early", "POST", end=False))
