@@ -78,6 +78,7 @@ struct call_own {
     struct call_own *next_command;
     bool is_told;   /* in the list of commands */
     bool is_posted; /* `published` has news that the loop has not taken */
+    bool is_over;   /* the last news is out: the engine is told nothing more */
     struct call_news *published;
     struct loop_note note;
 };

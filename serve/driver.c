@@ -47,6 +47,10 @@ void driver_close(struct driver *driver) {
 
 void driver_tell(struct driver *driver, struct call_own *own, unsigned commands) {
     pthread_mutex_lock(&driver->lock);
+    if (own->is_over) {
+        pthread_mutex_unlock(&driver->lock);
+        return;
+    }
     if (commands & (CALL_PAUSE | CALL_RESUME))
         own->commands &= ~(unsigned)(CALL_PAUSE | CALL_RESUME); /* the last one counts */
     own->commands |= commands;
@@ -102,6 +106,22 @@ static void take_told(struct driver *driver, bool *must_end) {
 
 /* ---- what it tells ---- */
 
+/* Behind its last news the loop may free a call, whatever it has told of it meanwhile. Under the lock. */
+static void forget_told(struct driver *driver, struct call_own *own) {
+    struct call_own **at = &driver->commands, *before = NULL;
+    own->is_over = true;
+    if (!own->is_told)
+        return;
+    while (*at != own) {
+        before = *at;
+        at = &before->next_command;
+    }
+    *at = own->next_command;
+    if (driver->last_command == own)
+        driver->last_command = before;
+    own->is_told = false;
+}
+
 /* Whether all news went out: where the loop has not taken a call's last news, the next waits in `making`. */
 static void publish_calls(struct driver *driver) {
     struct call_own *own = driver->changed;
@@ -119,6 +139,8 @@ static void publish_calls(struct driver *driver) {
             own->published = own->making;
             own->making = news;
             own->is_posted = true;
+            if (own->published->is_done)
+                forget_told(driver, own);
         }
         pthread_mutex_unlock(&driver->lock);
         if (can_go) /* the call may be gone behind this */
