@@ -1,22 +1,21 @@
 # cambium_proto(TARGET PATH [FOLDER]): compiles FOLDER/PATH.proto (proto/ where none is given) by protoc-c into the build
-# tree and adds it to TARGET, whose sources include it as "NAME.pb-c.h". Generated code is not held to our warnings.
+# tree and adds it to TARGET, whose sources include it as "PATH.pb-c.h". What it imports stands beneath the same folder, and
+# is compiled for TARGET as well. Generated code is not held to our warnings.
 find_program(PROTOC_C protoc-c REQUIRED)
 function(cambium_proto target path)
-    set(source ${PROJECT_SOURCE_DIR}/proto/${path}.proto)
+    set(folder ${PROJECT_SOURCE_DIR}/proto)
     if(ARGC GREATER 2)
-        set(source ${ARGV2}/${path}.proto)
+        set(folder ${ARGV2})
     endif()
-    get_filename_component(folder ${source} DIRECTORY)
-    get_filename_component(name ${source} NAME_WE)
-    set(out ${PROJECT_BINARY_DIR}/proto/${path})
+    set(out ${PROJECT_BINARY_DIR}/proto)
     file(MAKE_DIRECTORY ${out})
     add_custom_command(
-        OUTPUT ${out}/${name}.pb-c.c ${out}/${name}.pb-c.h
-        COMMAND ${PROTOC_C} --c_out=${out} -I ${folder} ${source}
-        DEPENDS ${source}
+        OUTPUT ${out}/${path}.pb-c.c ${out}/${path}.pb-c.h
+        COMMAND ${PROTOC_C} --c_out=${out} -I ${folder} ${folder}/${path}.proto
+        DEPENDS ${folder}/${path}.proto
         VERBATIM)
-    set_source_files_properties(${out}/${name}.pb-c.c PROPERTIES COMPILE_OPTIONS -w)
-    target_sources(${target} PRIVATE ${out}/${name}.pb-c.c ${out}/${name}.pb-c.h)
+    set_source_files_properties(${out}/${path}.pb-c.c PROPERTIES COMPILE_OPTIONS -w)
+    target_sources(${target} PRIVATE ${out}/${path}.pb-c.c ${out}/${path}.pb-c.h)
     target_include_directories(${target} SYSTEM PRIVATE ${out})
 endfunction()
 

@@ -2,6 +2,7 @@
  * or before, when the deadline comes. */
 #include "grpc.h"
 
+#include "grpc_details.h"
 #include "grpc_frames.h"
 #include "metrics.h"
 #include "proto_check.h"
@@ -54,27 +55,41 @@ bool grpc_is_full(const struct grpc_call *call) {
 static const struct field content_type = {
     .name = "content-type", .value = "application/grpc", .name_length = 12, .value_length = 16};
 
-/* Clients take 8 KiB of trailers: no message may fill them. */
-enum { MAX_MESSAGE_FIELD = 4096, MAX_TRAILERS = 16 };
+/* Clients take 8 KiB of head and trailers: a message may have half of them, and details what is left beside the other
+ * fields. */
+enum { MAX_FIELD_BYTES = 8192, MAX_MESSAGE_FIELD = 4096, MAX_OTHER_FIELDS = 1024, MAX_TRAILERS = 16 };
 
-void grpc_add_message(struct strbuf *out, const char *text) {
+static bool is_plain(unsigned char c) {
+    return c >= 0x20 && c <= 0x7e && c != '%';
+}
+
+/* Appends what clients read of a text: characters that are none are repaired, and what would be too long is cut. */
+static void add_readable(struct strbuf *out, const char *text) {
     struct strbuf repaired = STRBUF_INIT;
-    size_t begin = out->length;
+    size_t encoded = 0;
     utf8_add_repaired(&repaired, text, strlen(text));
     const unsigned char *at = (const unsigned char *)strbuf_text(&repaired), *end = at + repaired.length;
-    while (at < end && !out->failed) {
-        size_t length = utf8_length(at, end);
-        if (out->length - begin + 3 * length > MAX_MESSAGE_FIELD)
+    for (size_t length; at < end; at += length) {
+        length = utf8_length(at, end);
+        encoded += is_plain(*at) ? 1 : 3 * length;
+        if (encoded > MAX_MESSAGE_FIELD)
             break;
-        for (size_t i = 0; i < length; i++)
-            if (at[i] < 0x20 || at[i] > 0x7e || at[i] == '%')
-                strbuf_format(out, "%%%02X", at[i]);
-            else
-                strbuf_add_char(out, (char)at[i]);
-        at += length;
+        strbuf_add(out, at, length);
     }
     out->failed |= repaired.failed;
     strbuf_free(&repaired);
+}
+
+void grpc_add_message(struct strbuf *out, const char *text) {
+    struct strbuf readable = STRBUF_INIT;
+    add_readable(&readable, text);
+    for (size_t i = 0; i < readable.length; i++)
+        if (is_plain((unsigned char)readable.data[i]))
+            strbuf_add_char(out, readable.data[i]);
+        else
+            strbuf_format(out, "%%%02X", (unsigned char)readable.data[i]);
+    out->failed |= readable.failed;
+    strbuf_free(&readable);
 }
 
 /* The fields of an end; without the memory for a text, it has none. */
@@ -97,32 +112,55 @@ static void answer_end_alone(struct exchange *exchange, const struct field *trai
         exchange_end(exchange, NULL, 0);
 }
 
-static size_t set_error(struct field *fields, char number[16], char pushback[16], struct strbuf *message,
-                        const struct error *error) {
+/* The fields of a failed call's end, and what they point to. */
+struct end {
+    struct field fields[MAX_TRAILERS];
+    size_t count;
+    char number[16], pushback[16];
+    struct strbuf message, details;
+};
+
+/* Without the memory for details, there are none. */
+static void set_details(struct end *end, const struct error *error, const char *text) {
+    struct strbuf readable = STRBUF_INIT;
+    add_readable(&readable, text);
+    if (!readable.failed && !end->message.failed)
+        grpc_add_details(&end->details, error, strbuf_text(&readable),
+                         MAX_FIELD_BYTES - MAX_OTHER_FIELDS - end->message.length);
+    if (end->details.length && !end->details.failed)
+        end->fields[end->count++] = field_of("grpc-status-details-bin", strbuf_text(&end->details));
+    strbuf_free(&readable);
+}
+
+static void set_error(struct end *end, const struct error *error) {
     struct strbuf text = STRBUF_INIT;
+    *end = (struct end){.count = 0};
     if (*error->param)
         strbuf_format(&text, "%s: ", error->param);
     strbuf_add_text(&text, error->text);
-    size_t count = set_end(fields, number, message, error_row(error->which)->grpc, strbuf_text(&text));
-    strbuf_free(&text);
+    end->count = set_end(end->fields, end->number, &end->message, error_row(error->which)->grpc, strbuf_text(&text));
     if (error->retry_after_ms > 0) {
-        snprintf(pushback, 16, "%d", error->retry_after_ms);
-        fields[count++] = field_of("grpc-retry-pushback-ms", pushback);
+        snprintf(end->pushback, sizeof end->pushback, "%d", error->retry_after_ms);
+        end->fields[end->count++] = field_of("grpc-retry-pushback-ms", end->pushback);
     }
-    return count;
+    set_details(end, error, strbuf_text(&text));
+    strbuf_free(&text);
+}
+
+static void end_free(struct end *end) {
+    strbuf_free(&end->message);
+    strbuf_free(&end->details);
 }
 
 static void fail_with(struct exchange *exchange, const struct error *error, const struct field *more) {
-    struct field fields[MAX_TRAILERS];
-    char number[16], pushback[16];
-    struct strbuf message = STRBUF_INIT;
-    size_t count = set_error(fields, number, pushback, &message, error);
+    struct end end;
+    set_error(&end, error);
     if (more)
-        fields[count++] = *more;
+        end.fields[end.count++] = *more;
     exchange->error = error->which;
     exchange->resets_early = true;
-    answer_end_alone(exchange, fields, count);
-    strbuf_free(&message);
+    answer_end_alone(exchange, end.fields, end.count);
+    end_free(&end);
 }
 
 void grpc_fail(struct exchange *exchange, const struct error *error) {
@@ -153,7 +191,7 @@ static void set_finished(struct grpc_call *call) {
     call->timer = NULL;
 }
 
-static void end(struct grpc_call *call, const struct field *trailers, size_t count) {
+static void end_call(struct grpc_call *call, const struct field *trailers, size_t count) {
     set_finished(call);
     if (call->has_begun)
         exchange_end(call->exchange, trailers, count);
@@ -171,14 +209,12 @@ void grpc_finish_with(struct grpc_call *call, int status, const char *text, cons
     size_t all = set_end(fields, number, &message, status, text);
     for (size_t i = 0; i < count && all < MAX_TRAILERS; i++)
         fields[all++] = trailers[i];
-    end(call, fields, all);
+    end_call(call, fields, all);
     strbuf_free(&message);
 }
 
 void grpc_finish(struct grpc_call *call, const struct error *error) {
-    struct field fields[MAX_TRAILERS];
-    char number[16], pushback[16];
-    struct strbuf message = STRBUF_INIT;
+    struct end end;
     if (call->is_finished)
         return;
     if (!error) {
@@ -188,9 +224,9 @@ void grpc_finish(struct grpc_call *call, const struct error *error) {
     call->exchange->error = error->which;
     if (!call->has_begun && error->which != ERROR_DEADLINE)
         metrics_rejected(call->exchange->server->metrics, error->which);
-    size_t count = set_error(fields, number, pushback, &message, error);
-    end(call, fields, count);
-    strbuf_free(&message);
+    set_error(&end, error);
+    end_call(call, end.fields, end.count);
+    end_free(&end);
 }
 
 void grpc_finish_memory(struct grpc_call *call) {

@@ -2,7 +2,7 @@
  * who watch it look again and again. */
 #include "grpc-internal.h"
 
-#include "health.pb-c.h"
+#include "grpc/health/v1/health.pb-c.h"
 #include "route.h"
 
 #include "base/base.h"

@@ -4,8 +4,8 @@
  * they are. The set is small: a name is found by walking it. */
 #include "grpc-internal.h"
 
+#include "grpc/reflection/v1/reflection.pb-c.h"
 #include "proto_check.h"
-#include "reflection.pb-c.h"
 
 #include "base/base.h"
 

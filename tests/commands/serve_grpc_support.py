@@ -6,17 +6,19 @@ import unittest
 DEBIAN = "/usr/lib/python3/dist-packages"  # where its packages are, for another build of the same Python
 try:
     import grpc
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, message_factory
 except ImportError:
     sys.path.append(DEBIAN)
     try:
         import grpc
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+        from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, message_factory
     except ImportError:
         grpc = None
 
+from model_support import SANITIZED
+
 needs_grpcio = unittest.skipUnless(grpc, "there is no python3-grpcio, or none for this Python")
-PATIENCE = 60
+PATIENCE = 300 if SANITIZED else 60
 
 
 # ---- the wire, as far as reflection needs it before there are messages
@@ -126,10 +128,60 @@ class Client:
         return ask(request, metadata=[*self.metadata, *metadata], timeout=timeout, compression=compression)
 
 
+# ---- details of a status
+
+# The messages of google.rpc that clients know: name, (number, name, type, is repeated) of each field.
+DETAILS = {
+    "Status": ((1, "code", "int32", False), (2, "message", "string", False), (3, "details", ".google.protobuf.Any", True)),
+    "ErrorInfo": ((1, "reason", "string", False), (2, "domain", "string", False), (3, "metadata", ".google.rpc.Pair", True)),
+    "Pair": ((1, "key", "string", False), (2, "value", "string", False)),  # an entry of a map is no more on the wire
+    "RetryInfo": ((1, "retry_delay", ".google.protobuf.Duration", False),),
+    "BadRequest": ((1, "field_violations", ".google.rpc.Violation", True),),
+    "Violation": ((1, "field", "string", False), (2, "description", "string", False)),
+}
+
+
+def detail_types():
+    pool = descriptor_pool.DescriptorPool()
+    for known in (any_pb2, duration_pb2):
+        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
+    file = descriptor_pb2.FileDescriptorProto(name="details.proto", package="google.rpc", syntax="proto3", dependency=[
+        "google/protobuf/any.proto", "google/protobuf/duration.proto"])
+    plain = {"int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32, "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING}
+    for name, rows in DETAILS.items():
+        message = file.message_type.add(name=name)
+        for number, field_name, kind, is_repeated in rows:
+            entry = message.field.add(name=field_name, number=number, label=3 if is_repeated else 1)
+            if kind in plain:
+                entry.type = plain[kind]
+            else:
+                entry.type, entry.type_name = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE, kind
+    pool.Add(file)
+    factory = message_factory.MessageFactory(pool)
+    return {name: factory.GetPrototype(pool.FindMessageTypeByName(f"google.rpc.{name}")) for name in DETAILS}
+
+
+def details_of(error):
+    """What a call's error tells beside its status: ErrorInfo, RetryInfo and BadRequest, those that there are, by name. The
+    status inside is the one outside, as grpcio-status wants it."""
+    types = detail_types()
+    status = types["Status"].FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
+    assert (status.code, status.message) == (error.code().value[0], error.details()), status
+    found = {}
+    for detail in status.details:
+        host, _, name = detail.type_url.rpartition("/google.rpc.")
+        assert host == "type.googleapis.com" and name not in found, detail.type_url
+        found[name] = types[name].FromString(detail.value)
+    return found
+
+
 @contextlib.contextmanager
 def fails(test, status, part=""):
-    """The block ends with this status of gRPC, whose message has the part."""
+    """The block ends with this status of gRPC, whose message has the part, and which tells programs the same. A deadline
+    may be the client's own end."""
     with test.assertRaises(grpc.RpcError) as caught:
         yield caught
     error = caught.exception
     test.assertEqual((error.code().name, part in error.details()), (status, True), error.details())
+    if status != "DEADLINE_EXCEEDED":
+        details_of(error)

@@ -12,7 +12,7 @@ import unittest
 
 from model_support import TINY, rows, run, write_reciting_model
 from requests_support import ADAPTERS, BASE, as_lines, ask_one
-from serve_grpc_support import Client, fails, field, fields, grpc, needs_grpcio
+from serve_grpc_support import Client, details_of, fails, field, fields, grpc, needs_grpcio
 from serve_support import Server
 
 # The interface to the letter: s string, u/U uint32/64, f float, d double, b bool, i int32, * repeated, ? alone in a oneof.
@@ -120,7 +120,7 @@ class Answers(unittest.TestCase):
                 (number, content), = client.reflect(field(7, b"*"), version=version)
                 self.assertEqual((number, [dict(fields(entry))[1].decode() for _, entry in fields(content)]), (6, listed))
             for symbol in (*names, "cambium.v1.Cambium.Generate", "cambium.v1.Finished", "cambium.v1.Finished.Reason",
-                           "grpc.health.v1.HealthListResponse.StatusesEntry"):
+                           "google.protobuf.Any", "google.rpc.BadRequest.FieldViolation", "google.rpc.Status", "grpc.health.v1.HealthListResponse.StatusesEntry"):
                 file = self.client.file_with(symbol, version)
                 self.assertTrue(symbol.startswith(file.package + "."), symbol)
                 (_, content), = self.client.reflect(field(3, file.name.encode()), version=version)
@@ -233,6 +233,28 @@ class Answers(unittest.TestCase):
                     list(self.client.call(method, **values)) if method == "Generate" else self.client.call(method, **values)
         with fails(self, "INVALID_ARGUMENT", "top: "):
             self.client.call("Score", text="a", top=21)
+
+    def test_programs_read_what_went_wrong(self):
+        for status, reason, violation, ask in (
+                ("INVALID_ARGUMENT", None, ("n", "expected"), lambda: self.client.call("GenerateOnce", text="a", n=129)),
+                ("INVALID_ARGUMENT", None, ("text", "the text has a NUL"),
+                 lambda: self.client.raw("/cambium.v1.Cambium/Tokenize", b"\x0a\x03a\0b")),
+                ("OUT_OF_RANGE", "CONTEXT_LENGTH_EXCEEDED", None,
+                 lambda: list(self.client.call("Generate", text="a", max_tokens=1000))),
+                ("NOT_FOUND", "MODEL_NOT_FOUND", ("model", "none"), lambda: self.client.call("Score", text="a", model="none")),
+                ("UNIMPLEMENTED", "ROUTE_NOT_FOUND", None, lambda: self.client.raw("/none/None", b"")),
+                ("RESOURCE_EXHAUSTED", "BODY_TOO_LARGE", None, lambda: self.client.call("Detokenize", ids=[258] * (3 << 20)))):
+            with self.subTest(status, reason=reason):
+                with fails(self, status) as caught:
+                    ask()
+                found = details_of(caught.exception)
+                self.assertNotIn("RetryInfo", found)
+                info = found.get("ErrorInfo")
+                self.assertEqual((info and info.reason, info and info.domain), (reason, reason and "cambium"))
+                violations = [(entry.field, entry.description) for entry in found["BadRequest"].field_violations] \
+                    if "BadRequest" in found else []
+                self.assertEqual([field for field, _ in violations if violation], [violation[0]] if violation else [])
+                self.assertTrue(not violation or violation[1] in violations[0][1], violations)
 
     def test_bytes_that_are_no_request(self):
         path = "/cambium.v1.Cambium/Tokenize"
@@ -405,6 +427,8 @@ class Lives(unittest.TestCase):
             with fails(self, "RESOURCE_EXHAUSTED", "at most 2") as caught:
                 client.call("GenerateOnce", text="a", max_tokens=1)
             self.assertEqual(dict(caught.exception.trailing_metadata())["grpc-retry-pushback-ms"], "1000")
+            found = details_of(caught.exception)
+            self.assertEqual((found["ErrorInfo"].reason, found["RetryInfo"].retry_delay.ToMilliseconds()), ("OVERLOADED", 1000))
             long.cancel()
             server.await_metric("vllm:num_requests_running", 0)
             self.assertEqual(len(client.call("GenerateOnce", text="a", max_tokens=1).outputs), 1)

@@ -5,7 +5,7 @@
 #include "base/base.h"
 
 #include "cambium.pb-c.h"
-#include "reflection.pb-c.h"
+#include "grpc/reflection/v1/reflection.pb-c.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -78,8 +78,28 @@ static void allocations_of_calls_fail(void **state) {
     try_all(load_adapter);
 }
 
+/* A refusal keeps its status whatever it has no memory for, and loses its details first of all. */
+static void a_refusal_without_memory_has_its_status(void **state) {
+    struct error error;
+    long most = 0;
+    (void)state;
+    error_set(&error, ERROR_CONTEXT_LENGTH, "text", "too long");
+    for (long n = 0; n <= most; n++) {
+        ask_open(LISTENER_DATA, "/", NULL);
+        failing_start(n);
+        grpc_fail(&fake.exchange, &error);
+        long count = failing_stop();
+        most = count > most ? count : most;
+        assert_true(has_ended(11));
+        assert_true(n || strstr(strbuf_text(&fake.head), "grpc-status-details-bin: "));
+        fake_close(&fake);
+    }
+    assert_true(most > 4);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(allocations_of_calls_fail)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(allocations_of_calls_fail),
+                                       cmocka_unit_test(a_refusal_without_memory_has_its_status)};
     test_ok(strbuf_reserve(&news.text, 4096));
     int failed = cmocka_run_group_tests(tests, start, stop);
     strbuf_free(&news.text);
