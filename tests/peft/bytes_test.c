@@ -417,7 +417,7 @@ static void a_directory_that_is_replaced_is_read_as_one_or_the_other(void **stat
     test_ok(peft_bytes_read(one, LIMIT, &bytes[0]));
     test_ok(peft_bytes_read(other, LIMIT, &bytes[1]));
     assert_int_equal(pthread_create(&thread, NULL, swap, &swapping), 0);
-    for (int i = 0; i < 2000; i++) {
+    for (int i = 0; i < 2000 || !seen[0] || !seen[1]; i++) { /* a busy machine may run one thread alone for long */
         struct peft_bytes now;
         int status = peft_bytes_read(one, LIMIT, &now);
         if (status) {
@@ -432,7 +432,6 @@ static void a_directory_that_is_replaced_is_read_as_one_or_the_other(void **stat
     }
     atomic_store(&swapping.is_ending, true);
     pthread_join(thread, NULL);
-    assert_true(seen[0] > 0 && seen[1] > 0);
     peft_bytes_free(&bytes[0]);
     peft_bytes_free(&bytes[1]);
     free(one);
