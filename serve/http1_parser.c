@@ -22,7 +22,7 @@ enum stage {
     STAGE_ENDED,
     STAGE_BAD
 };
-enum { MAX_CHUNK_DIGITS = 8, MAX_LENGTH_DIGITS = 18, MAX_METHOD_BYTES = 32 };
+enum { MAX_CHUNK_DIGITS = 8, MAX_LENGTH_DIGITS = 18, MAX_METHOD_BYTES = 32, NOT_HTTP = -1 };
 
 void http1_parser_init(struct http1_parser *parser, const struct http1_limits *limits) {
     *parser = (struct http1_parser){.limits = *limits};
@@ -95,12 +95,16 @@ static bool target_is_split(struct http1_request *request, char *target, char **
     return true;
 }
 
-/* METHOD SP TARGET SP HTTP/1.x, without its CR LF. */
+/* METHOD SP TARGET SP HTTP/1.x, without its CR LF. The status to refuse it with, or 0. NOT_HTTP: where the version
+ * belongs is another word, as in a preface of HTTP/2 that is wrong; such a client would read an answer as frames, so it
+ * gets none. */
 static int line_take(struct http1_parser *parser, char *line, size_t length, char **authority, const char **problem) {
     struct http1_request *request = &parser->request;
-    char *target = memchr(line, ' ', length), *version = target ? strchr(target + 1, ' ') : NULL;
-    *problem = "the request line is not METHOD TARGET HTTP/1.1";
     line[length] = 0;
+    char *target = strchr(line, ' '), *version = target ? strchr(target + 1, ' ') : NULL;
+    *problem = "the request line is not METHOD TARGET HTTP/1.1";
+    if (version && version[1] && !strcasestr(version, "HTTP/"))
+        return NOT_HTTP;
     if (!version || !is_token(line, (size_t)(target - line)) || target - line > MAX_METHOD_BYTES)
         return 400;
     *target++ = 0;
@@ -247,7 +251,7 @@ static enum http1_event head_take(struct http1_parser *parser) {
     parser->text = STRBUF_INIT;
     int status = line_take(parser, parser->head.data, parser->fields_begin - 2, &authority, &problem);
     if (status)
-        return refuse(parser, status, problem);
+        return refuse(parser, status == NOT_HTTP ? 0 : status, problem);
     request->fields = calloc(parser->field_count + 1, sizeof *request->fields);
     if (!request->fields)
         return refuse(parser, 0, "out of memory");

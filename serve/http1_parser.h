@@ -45,7 +45,7 @@ struct http1_bytes {
 struct http1_parser {
     struct http1_limits limits;
     struct http1_request request;
-    int status; /* of HTTP1_BAD; 0: out of memory */
+    int status; /* of HTTP1_BAD; 0: no answer, as it is not HTTP or there is no memory */
     const char *problem;
     /* its own: */
     int stage;

@@ -216,7 +216,6 @@ struct http2_shared *http2_shared_new(const struct transport_options *options) {
     nghttp2_session_callbacks_set_on_frame_recv_callback(shared->callbacks, on_frame_recv);
     nghttp2_session_callbacks_set_on_frame_send_callback(shared->callbacks, on_frame_send);
     http2_stream_callbacks(shared->callbacks);
-    nghttp2_option_set_no_closed_streams(shared->option, 1);
     nghttp2_option_set_no_auto_window_update(shared->option, 1);
     nghttp2_option_set_max_outbound_ack(shared->option, OUTBOUND_FRAMES);
     nghttp2_option_set_max_settings(shared->option, 32);
@@ -235,13 +234,14 @@ void http2_shared_free(struct http2_shared *shared) {
     free(shared);
 }
 
+/* Priorities of RFC 7540 are not declined: the library would neither judge frames of PRIORITY any more nor remember
+ * closed streams, and frames on these, of which the client must hear, would be passed over. */
 static int settings_submit(struct http2 *http) {
     const struct serve_limits *limits = http2_limits(http);
     const nghttp2_settings_entry entries[] = {
         {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, (uint32_t)limits->streams},
         {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, (uint32_t)limits->stream_window},
         {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, (uint32_t)limits->header_bytes},
-        {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
     };
     if (nghttp2_submit_settings(http->session, NGHTTP2_FLAG_NONE, entries, sizeof entries / sizeof *entries) ||
         nghttp2_session_set_local_window_size(http->session, NGHTTP2_FLAG_NONE, 0, (int32_t)limits->connection_window))

@@ -9,7 +9,8 @@ import time
 import unittest
 
 from interop_support import (ACK, CANCEL, DATA, END_STREAM, GOAWAY, HEADERS, INTERNAL_ERROR, NO_ERROR, PATIENCE, PING,
-                             RST_STREAM, Gone, Http2, Server, frame, hpack, read_all, read_until, settings, window_update)
+                             PRIORITY, PROTOCOL_ERROR, RST_STREAM, STREAM_CLOSED, Gone, Http2, Server, frame, hpack,
+                             read_all, read_until, settings, window_update)
 
 needs_hpack = unittest.skipUnless(hpack, "python3-hpack is not installed")
 GET = b"GET %s HTTP/1.1\r\nHost: a\r\n%s\r\n"
@@ -80,7 +81,8 @@ class Http1(unittest.TestCase):
             self.assertEqual((first, fields["connection"]), ("HTTP/1.1 401 Unauthorized", "close"))
 
     def test_what_is_malformed_is_told_so_and_the_connection_ends(self):
-        for request, status in ((b"INVALID CONNECTION PREFACE\r\n\r\n", 400), (b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", 400),
+        for request, status in ((b"GET /\r\n\r\n", 400), (b"GET /a b HTTP/1.1\r\n\r\n", 400),
+                                (b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", 400),
                                 (b"\x16\x03\x01\x00\xa5\x01\x00\x00", 400), (b"GET / HTTP/1.1\r\n\r\n", 400),
                                 (b"GET /" + 9000 * b"a" + b" HTTP/1.1\r\n", 414), (GET % (b"/", b"a: " + 17000 * b"b"), 431),
                                 (GET % (b"/", 200 * b"a: b\r\n"), 431), (GET % (b"/", b"Expect: x\r\n"), 417),
@@ -89,6 +91,10 @@ class Http1(unittest.TestCase):
             self.assertTrue(first.startswith(f"HTTP/1.1 {status} "), (request[:40], first))
             self.assertEqual(fields["connection"], "close")
             self.assertEqual(json.loads(body)["error"]["type"], "invalid_request_error")
+
+    def test_what_names_no_version_of_http_is_not_answered(self):
+        for request in b"INVALID CONNECTION PREFACE\r\n\r\n", GET.replace(b"HTTP/1.1", b"ICAP/1.0") % (b"/", b""):
+            self.assertEqual(self.server.ask(request), b"")
 
     def test_a_broken_chunk_ends_the_request(self):
         before = self.server.counts()["broken"]
@@ -145,7 +151,7 @@ class Http2Streams(unittest.TestCase):
         with Http2(self.server) as client:
             kind, flags, stream, payload = client.read()
             values = dict(struct.unpack(">HI", payload[i:i + 6]) for i in range(0, len(payload), 6))
-            self.assertEqual(values, {3: 100, 4: 256 << 10, 6: 16384, 9: 1})
+            self.assertEqual(values, {3: 100, 4: 256 << 10, 6: 16384})
 
     def test_streams_are_answered_side_by_side(self):
         with Http2(self.server) as client:
@@ -155,6 +161,23 @@ class Http2Streams(unittest.TestCase):
             self.assertEqual((head[":status"], head["content-length"], body, error), ("200", "5", b"hello", None))
             client.send(client.request(7))
             self.assertEqual(client.answer(7)[1], b"hello")
+
+    def test_a_mistake_with_a_stream_that_is_closed_or_with_its_priority_ends_the_connection(self):
+        on_one = struct.pack(">IB", 1, 16)
+        for name, error in ("HEADERS", STREAM_CLOSED), ("DATA", STREAM_CLOSED), ("itself", PROTOCOL_ERROR), ("0", PROTOCOL_ERROR):
+            with self.subTest(name), Http2(self.server) as client:
+                client.send(client.request(1))
+                self.assertEqual(client.answer(1)[1], b"hello")
+                client.send({"HEADERS": client.request(1), "DATA": frame(DATA, 0, 1, b"a"),
+                             "itself": frame(PRIORITY, 0, 1, on_one), "0": frame(PRIORITY, 0, 0, on_one)}[name])
+                self.assertEqual(client.goodbye()[1], error)
+
+    def test_what_was_under_way_to_a_stream_that_the_server_has_reset_is_passed_over(self):
+        with Http2(self.server) as client:
+            client.send(client.request(1, "/broken", "POST", end=False))
+            self.assertEqual(client.answer(1)[3], INTERNAL_ERROR)
+            client.send(frame(DATA, 0, 1, b"a") + frame(DATA, END_STREAM, 1, b"b") + window_update(1, 1) + client.request(3))
+            self.assertEqual(client.answer(3)[1], b"hello")
 
     def test_body_and_end_come_in_any_frames(self):
         with Http2(self.server) as client:

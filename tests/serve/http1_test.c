@@ -196,7 +196,8 @@ static void names_and_values_have_their_characters(void **state) {
 
 static void the_request_line_is_exact(void **state) {
     (void)state;
-    refused("INVALID CONNECTION PREFACE\r\n\r\n", 400);
+    refused("INVALID CONNECTION PREFACE\r\n\r\n", 0);
+    refused("GET / ICAP/1.0\r\nHost: a\r\n\r\n", 0);
     refused("PRI * HTTP/2.0\r\n\r\n", 400);
     refused("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400);
     refused("GET /  HTTP/1.1\r\nHost: a\r\n\r\n", 400);
