@@ -345,14 +345,21 @@ class Lives(unittest.TestCase):
         """Whenever a client leaves, whoever stays has the right text, and nothing is left over."""
         chance, expected = random.Random(11), ("ab" * 20)[:37]
         asked = {"text": "a", "max_tokens": 37, "sampling": {"temperature": 0}}
-        with Server(model=self.long_model()) as server, Client(server.addresses["data"]) as client:
+        # A call that ends before its head is sent makes grpcio reset a stream that is not there: its connection is over.
+        alone = [("grpc.use_local_subchannel_pool", 1)]
+        with Server(model=self.long_model()) as server, Client(server.addresses["data"]) as client, \
+                Client(server.addresses["data"], options=alone) as hasty:
             whole, ends = 0, set()
             for _ in range(15):
-                calls = [client.call("Generate", n=chance.choice((1, 1, 3)), timeout=chance.choice((60, 60, 0.002, 0.02)), **asked)
-                         for _ in range(20)]
-                for call in chance.sample(calls, 5):
-                    call.cancel()
-                for call in calls:
+                calls = []
+                for _ in range(20):
+                    timeout, is_cancelled = chance.choice((60, 60, 0.002, 0.02)), chance.random() < 0.25
+                    is_hasty = is_cancelled or timeout < 1
+                    call = (hasty if is_hasty else client).call("Generate", n=chance.choice((1, 1, 3)), timeout=timeout, **asked)
+                    if is_cancelled:
+                        call.cancel()
+                    calls.append((call, is_hasty))
+                for call, is_hasty in calls:
                     events, left = [], chance.randrange(80)
                     try:
                         for event in call:
@@ -361,7 +368,8 @@ class Lives(unittest.TestCase):
                                 call.cancel()
                         ends.add("OK")
                     except grpc.RpcError as error:
-                        ends.add(error.code().name)
+                        if not (is_hasty and error.code() == grpc.StatusCode.UNAVAILABLE):
+                            ends.add(error.code().name)
                         continue
                     count = sum(event.WhichOneof("event") == "finished" for event in events)
                     self.assertEqual([text[0] for text in joined(events, count)[1]], [expected] * count)
