@@ -108,13 +108,11 @@ static void remove_entry(struct registry *registry, const char *name) {
             (size_t)(registry->count - place) * sizeof *registry->entries);
 }
 
+/* One that was never loaded is as one that was evicted: its next use brings it. */
 static const char *state_of(const struct entry *entry) {
     if (entry->loading)
         return "loading";
-    return !entry->is_there                      ? "retiring"
-           : entry->at.state == ADAPTER_RESIDENT ? "resident"
-           : entry->at.state == ADAPTER_EVICTED  ? "evicted"
-                                                 : "known";
+    return !entry->is_there ? "retiring" : entry->at.state == ADAPTER_RESIDENT ? "resident" : "evicted";
 }
 
 static struct registry_adapter view_of(const struct entry *entry) {

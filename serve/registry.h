@@ -13,7 +13,7 @@ struct registry_adapter {
     const char *name;
     const char *methods; /* "lora", "lora,ia3"; "" before the first loading */
     const char *digest;  /* SHA-256, "" before the first loading */
-    const char *state;   /* "known", "loading", "resident", "evicted", "retiring" */
+    const char *state;   /* "loading", "resident", "evicted" or never loaded, "retiring" */
     uint64_t generation; /* 0: never loaded */
     int64_t parameters, bytes, virtual_tokens;
     int64_t running, waiting; /* texts */

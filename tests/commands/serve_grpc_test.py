@@ -483,7 +483,7 @@ class Adapters(unittest.TestCase):
 
     def test_load_replace_unload_list(self):
         self.assertEqual({name: adapter.state for name, adapter in self.listed().items()},
-                         dict.fromkeys(("dora", "ia3", "lora", "prefix", "prompt"), "known"))
+                         dict.fromkeys(("dora", "ia3", "lora", "prefix", "prompt"), "evicted"))
         loaded = self.control.call("LoadAdapter", name="new", path="lora", pinned=True)
         self.assertEqual((loaded.name, list(loaded.methods), loaded.state, loaded.pinned, len(loaded.digest)),
                          ("new", ["lora"], "resident", True, 64))
