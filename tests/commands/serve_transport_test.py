@@ -253,16 +253,6 @@ class Http2Streams(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (0, b"no\n"), done.stderr)
 
 
-@unittest.skipUnless(shutil.which("h2spec"), "h2spec is not installed")
-class Specification(unittest.TestCase):
-    def test_h2spec_finds_what_is_known(self):
-        """5.1.1/2: nghttp2 ignores a stream whose number is lower than that of the last one."""
-        with Server() as server:
-            done = subprocess.run(["h2spec", "-h", server.address[0], "-p", str(server.address[1]), "-P", "/echo"],
-                                  capture_output=True, text=True, timeout=600)
-        self.assertIn("146 tests, 145 passed, 0 skipped, 1 failed", done.stdout)
-
-
 class Times(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -43,7 +43,8 @@ static void check_requests(const uint8_t *data, size_t size) {
         if (event == HTTP1_END)
             http1_parser_next(&parser);
         if (event == HTTP1_BAD)
-            check(parser.status >= 400 && parser.status < 600 && *parser.problem, "refused without a word");
+            check((!parser.status || (parser.status >= 400 && parser.status < 600)) && *parser.problem,
+                  "refused without a reason");
     }
     http1_parser_free(&parser);
 }
