@@ -21,7 +21,8 @@
 
 enum { TEXT_JOBS = 256, FILE_JOBS = 64, GRACE_TICKS = 8 };
 static const double tick_seconds = 0.25;
-static const double late_seconds = 1; /* a tick so much after its time: the process was stopped */
+static const double last_words_seconds = 5; /* for answers that are broken off, and say why */
+static const double late_seconds = 1;       /* a tick so much after its time: the process was stopped */
 
 /* ---- readiness ---- */
 
@@ -111,7 +112,8 @@ static void on_reload(evutil_socket_t number, short what, void *context) {
 /* Behind the engine's end: answers go out, as long as requests had to end in; then connections close, for a moment. */
 static bool must_wait(struct server *server) {
     struct server_own *own = server->own;
-    if (server->exchanges && clock_seconds() < own->drain_deadline)
+    double now = clock_seconds();
+    if (server->exchanges && (now < own->drain_deadline || now < own->ended + last_words_seconds))
         return true;
     return transport_connections(server->transport, LISTENER_DATA) && own->grace++ < GRACE_TICKS;
 }
@@ -133,6 +135,7 @@ static void begin_end(struct loop_note *note) {
     struct server_own *own = (struct server_own *)((char *)note - offsetof(struct server_own, end_note));
     struct server *server = own->server;
     own->is_ending = true;
+    own->ended = clock_seconds();
     if (!server->is_draining) {
         server->is_draining = true;
         transport_drain(server->transport);
