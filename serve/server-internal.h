@@ -27,7 +27,7 @@ struct server_own {
     int stops;             /* signals */
     bool is_ending;        /* the engine has ended; answers go out, for so many ticks more: */
     int grace;
-    double drain_deadline, ended;
+    double drain_deadline, end_time;
     struct loop_note begin_note, end_note;
     pthread_mutex_t lock;
     pthread_cond_t ended;

@@ -113,7 +113,7 @@ static void on_reload(evutil_socket_t number, short what, void *context) {
 static bool must_wait(struct server *server) {
     struct server_own *own = server->own;
     double now = clock_seconds();
-    if (server->exchanges && (now < own->drain_deadline || now < own->ended + last_words_seconds))
+    if (server->exchanges && (now < own->drain_deadline || now < own->end_time + last_words_seconds))
         return true;
     return transport_connections(server->transport, LISTENER_DATA) && own->grace++ < GRACE_TICKS;
 }
@@ -135,7 +135,7 @@ static void begin_end(struct loop_note *note) {
     struct server_own *own = (struct server_own *)((char *)note - offsetof(struct server_own, end_note));
     struct server *server = own->server;
     own->is_ending = true;
-    own->ended = clock_seconds();
+    own->end_time = clock_seconds();
     if (!server->is_draining) {
         server->is_draining = true;
         transport_drain(server->transport);
