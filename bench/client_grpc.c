@@ -258,9 +258,13 @@ static int submit(struct call *call) {
     nghttp2_data_provider body = {.source.ptr = call, .read_callback = read_request};
     call->id =
         nghttp2_submit_request(call->connection->session, NULL, fields, sizeof fields / sizeof *fields, &body, call);
-    return call->id < 0 || nghttp2_session_send(call->connection->session)
-               ? status_fail(STATUS_IO, "cannot send a request")
-               : STATUS_OK;
+    if (call->id < 0)
+        return status_fail(STATUS_IO, "cannot send a request");
+    call->connection->calls++; /* from here on the session has it */
+    call->text->wire = call;
+    if (nghttp2_session_send(call->connection->session))
+        fail(call->connection, "cannot send a request");
+    return STATUS_OK;
 }
 
 static int ask(struct client *client, struct client_text *text) {

@@ -22,9 +22,9 @@ struct http_connection {
     struct client_text *text; /* NULL: idle */
     enum http_state state;
     int code;
-    bool is_chunked, has_length, closes, has_ended; /* has_ended: [DONE], or an error in the stream */
-    uint64_t left;                                  /* of the chunk, or of the body */
-    struct evbuffer *body;                          /* that is not read yet */
+    bool is_reused, is_chunked, has_length, closes, has_ended; /* has_ended: [DONE], or an error in the stream */
+    uint64_t left;                                             /* of the chunk, or of the body */
+    struct evbuffer *body;                                     /* that is not read yet */
 };
 
 /* ---- connections ---- */
@@ -70,6 +70,11 @@ static bool is_token(const json_t *choice) {
     return choice && ((text && *text) || !json_is_string(json_object_get(choice, "finish_reason")));
 }
 
+/* What most events are, told without reading all of it: in a string of JSON the quotes would have a backslash. */
+static bool is_plain_token(const char *event) {
+    return strstr(event, "\"finish_reason\":null") && !strstr(event, "\"error\":") && !strstr(event, "\"usage\":{");
+}
+
 /* NULL, or why the stream is none. The text lives in `root`. */
 static const char *take_event(struct http_connection *connection, const json_t *root) {
     struct client_text *text = connection->text;
@@ -94,6 +99,8 @@ static bool read_events(struct http_connection *connection) {
         char failure[CLIENT_ERROR_BYTES] = "";
         if (!strncmp(line, "data: [DONE]", 12)) {
             connection->has_ended = true;
+        } else if (!strncmp(line, mark, sizeof mark - 1) && is_plain_token(line)) {
+            client_text_token(connection->text);
         } else if (!strncmp(line, mark, sizeof mark - 1)) {
             json_t *root = json_loadb(line + sizeof mark - 1, length - (sizeof mark - 1), 0, NULL);
             const char *error = root ? take_event(connection, root) : "an event that is no JSON";
@@ -227,20 +234,7 @@ static void on_read(struct bufferevent *stream, void *context) {
         end_answer(connection);
 }
 
-static void on_event(struct bufferevent *stream, short what, void *context) {
-    struct http_connection *connection = context;
-    (void)stream;
-    if (what & BEV_EVENT_CONNECTED)
-        return;
-    connection->closes = true;
-    if (!connection->text)
-        connection_free(connection);
-    else if (connection->state == UNTIL_CLOSE)
-        end_answer(connection);
-    else
-        end(connection, connection->state == AT_STATUS && !connection->code ? "cannot connect, or no answer"
-                                                                            : "the connection ended");
-}
+static void on_event(struct bufferevent *stream, short what, void *context);
 
 /* ---- requests ---- */
 
@@ -310,6 +304,7 @@ static struct http_connection *find_idle(struct client *client) {
 
 static int ask(struct client *client, struct client_text *text) {
     struct http_connection *connection = find_idle(client);
+    bool is_reused = connection != NULL;
     if (!connection)
         connection = connection_new(client);
     int status = connection ? write_request(connection, text) : STATUS_IO;
@@ -318,12 +313,41 @@ static int ask(struct client *client, struct client_text *text) {
     put(connection, &client->busy);
     evbuffer_drain(connection->body, evbuffer_get_length(connection->body));
     connection->state = AT_STATUS;
+    connection->is_reused = is_reused;
     connection->code = 0;
     connection->is_chunked = connection->has_length = connection->closes = connection->has_ended = false;
     connection->left = 0;
     connection->text = text;
     text->wire = connection;
     return STATUS_OK;
+}
+
+/* A server may close a connection that waits just when it is asked again: then another one is made. */
+static void ask_again(struct http_connection *connection) {
+    struct client *client = connection->client;
+    struct client_text *text = connection->text;
+    connection_free(connection);
+    while (client->idle)
+        connection_free(client->idle);
+    if (ask(client, text))
+        client_text_end(text, status_text());
+}
+
+static void on_event(struct bufferevent *stream, short what, void *context) {
+    struct http_connection *connection = context;
+    bool has_none = connection->state == AT_STATUS && !connection->code;
+    (void)stream;
+    if (what & BEV_EVENT_CONNECTED)
+        return;
+    connection->closes = true;
+    if (!connection->text)
+        connection_free(connection);
+    else if (has_none && connection->is_reused)
+        ask_again(connection);
+    else if (connection->state == UNTIL_CLOSE)
+        end_answer(connection);
+    else
+        end(connection, has_none ? "cannot connect, or no answer" : "the connection ended");
 }
 
 static void leave(struct client *client, struct client_text *text) {

@@ -55,8 +55,7 @@ static int choose(struct serve_bench *bench) {
 static int check(const struct serve_bench *bench) {
     const struct bench_serve_options *o = bench->options;
     if (o->url && o->word_count)
-        return status_fail(STATUS_USAGE, "%s is no option of bench serve, and --url asks a server that runs",
-                           o->words[0]);
+        return status_fail(STATUS_USAGE, "%s is no option of a client, and --url asks a server that runs", o->words[0]);
     if (o->url && scenario_of(bench)->wants_own)
         return status_fail(STATUS_USAGE, "--scenario %s starts the server itself, and --url asks one that runs",
                            bench_scenarios[o->scenario]);
@@ -104,6 +103,8 @@ static void close_clients(struct serve_bench *bench) {
         client_close(bench->client[i]);
         bench->client[i] = NULL;
     }
+    if (bench->base) /* where libevent closes what it was told to */
+        event_base_loop(bench->base, EVLOOP_NONBLOCK);
 }
 
 static void close_bench(struct serve_bench *bench) {

@@ -102,15 +102,18 @@ static int64_t count_rounds(const struct serve_bench *bench) {
     return rounds ? rounds : 1;
 }
 
-/* The ratio of pairs under the scenario's own name, and what it came from. */
-static int take_ratio(struct serve_bench *bench, struct engine_pairs *pairs, bool is_speed, const char *name) {
+/* The ratio of pairs under the scenario's own name, and its quartiles; *baseline (or NULL): seconds of the other side.
+ */
+static void take_ratio(struct serve_bench *bench, struct engine_pairs *pairs, bool is_speed, const char *name,
+                       double *baseline) {
     json_t *figure = engine_pairs_figure(&bench->engine, pairs, is_speed, 0);
-    if (!figure)
-        return STATUS_OK; /* with a failure that is known already */
-    json_object_set(bench->found, name, json_object_get(figure, "ratio"));
-    json_object_set(bench->found, "quartiles", json_object_get(figure, "quartiles"));
+    if (baseline)
+        *baseline = json_number_value(json_object_get(figure, "baseline_seconds"));
+    if (figure) {
+        json_object_set(bench->found, name, json_object_get(figure, "ratio"));
+        json_object_set(bench->found, "quartiles", json_object_get(figure, "quartiles"));
+    }
     json_decref(figure);
-    return STATUS_OK;
 }
 
 /* ---- the base, and bare steps of the same rows ---- */
@@ -148,12 +151,10 @@ int serve_scenario_streams(struct serve_bench *bench) {
         if (!status && engine)
             status = engine_pairs_add(&bench->engine, &pairs, served, bare);
     }
-    if (!status && engine) {
-        double median = bench_median(pairs.other.values, pairs.other.count);
+    take_ratio(bench, &pairs, true, "ratio", &bare);
+    if (!status && bare > 0)
         json_object_set_new(bench->found, "engine_output_throughput",
-                            json_real((double)(bench->streams * bench->out) / median));
-    }
-    take_ratio(bench, &pairs, true, "ratio");
+                            json_real((double)(bench->streams * bench->out) / bare));
     engine_close(engine);
     return status;
 }
@@ -179,7 +180,7 @@ int serve_scenario_prefix(struct serve_bench *bench) {
         if (!status)
             status = engine_pairs_add(&bench->engine, &pairs, cached, uncached);
     }
-    take_ratio(bench, &pairs, false, "ttft_cached_over_uncached");
+    take_ratio(bench, &pairs, false, "ttft_cached_over_uncached", NULL);
     return status;
 }
 
@@ -219,7 +220,7 @@ int serve_scenario_bank(struct serve_bench *bench) {
             status = engine_pairs_add(&bench->engine, &pairs, seconds, other);
     }
     json_object_set_new(bench->found, "adapters", json_integer((json_int_t)bench->adapter_count));
-    take_ratio(bench, &pairs, true, "bank_over_none");
+    take_ratio(bench, &pairs, true, "bank_over_none", NULL);
     free(names);
     return status;
 }
@@ -254,6 +255,6 @@ int serve_scenario_pipeline(struct serve_bench *bench) {
         if (!status)
             status = engine_pairs_add(&bench->engine, &pairs, seconds, other);
     }
-    take_ratio(bench, &pairs, true, "in_flight_gain");
+    take_ratio(bench, &pairs, true, "in_flight_gain", NULL);
     return status;
 }
