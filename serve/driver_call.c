@@ -453,9 +453,10 @@ void driver_retry(struct driver *driver) {
             end_waiting(driver, own);
         }
     }
-    if (driver->has_room)
+    bool has_room = driver->has_room;
+    driver->has_room = false; /* who begins and ends at once makes room again */
+    if (has_room)
         retry_all(driver);
-    driver->has_room = false;
 }
 
 static bool names_adapter(const struct call_own *own, const char *name) {
