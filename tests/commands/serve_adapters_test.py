@@ -126,6 +126,21 @@ class Adapters(unittest.TestCase):
             # Where free memory is in two pieces the first is loaded once more.
             self.assertLessEqual(server.metrics()['cambium:adapter_loads_total{result="success"}'] - loads, 3)
 
+    def test_several_that_wait_for_room_hold_up_nobody(self):
+        memory = self.bytes_of("lora.a") + 1024
+        with self.serve("--adapter-memory", memory) as server:
+            with server.stream("/v1/completions", LONG | {"adapters": ["lora.a"], "n": 128, "logprobs": 20}) as stream:
+                next(stream)
+                threads = [threading.Thread(target=self.ask, args=(server, name)) for name in ("lora.b", "ia3.a", "ia3.b")]
+                for thread in threads:
+                    thread.start()
+                for _ in range(3):  # each end of a change lets them try again, whether or not there was room for it
+                    answer = server.ask("POST", "/v1/adapters", {"name": "x", "path": "lora.b"}, listener="control")
+                    self.assertIn(answer.status, (200, 409, 507), answer.body)
+                    self.ask(server)
+            for thread in threads:
+                thread.join()
+
     # ---- files
 
     def test_files_that_have_changed_are_refused_until_replaced(self):
