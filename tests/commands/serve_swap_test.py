@@ -107,6 +107,41 @@ class Fleet:
             texts[output.index][1].extend(token.logprob for token in output.logprobs)
         return 200, ([(a.name, a.generation) for a in answer.started.adapters], texts)
 
+    def check(self, test, expected):
+        """Every answer against what the contents that it was of say in a file."""
+        test.assertFalse(self.failures)
+        for record in self.records:
+            self.check_one(test, expected, record)
+
+    def check_one(self, test, expected, record):
+        names, line, least, sent, answered, (status, told) = record
+        if status != 200:
+            test.assertEqual(status, "adapter_not_found", record)
+            test.assertTrue(any(self.book.may_be(name, False, sent, answered) for name in names), record)
+            return
+        test.assertTrue(all(self.book.may_be(name, True, sent, answered) for name in names), record)
+        adapters, texts = told
+        test.assertEqual(tuple(name for name, _ in adapters), names)
+        for (name, generation), at_least in zip(adapters, least):
+            test.assertGreaterEqual(generation, at_least, record)  # a change that was answered is seen by all that come then
+            test.assertEqual(self.book.contents[generation][0], name, record)
+        contents = tuple(self.book.contents[generation][1] for _, generation in adapters)
+        test.assertEqual(as_floats(texts), as_floats(expected[line, contents]), (record, contents))
+
+
+def as_floats(texts):
+    """As many digits as tell one fp32 from another: each form prints as many as it likes."""
+    return [(tokens, [float(f"{number:.9g}") for number in numbers]) for tokens, numbers in texts]
+
+
+def resident(pids):
+    """KiB."""
+    total = 0
+    for pid in pids:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        total += int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+    return total
+
 
 class Changes:
     """Whoever swaps: one change after the other, each of which must end as it should."""
@@ -184,30 +219,6 @@ class Swap(unittest.TestCase):
         self.top = pathlib.Path(temporary.name)
         self.bad = damaged(self.root, pathlib.Path(temporary.name) / "outside")
 
-    def check(self, book, record, expected):
-        names, line, least, sent, answered, (status, told) = record
-        if status != 200:
-            self.assertEqual(status, "adapter_not_found", record)
-            self.assertTrue(any(book.may_be(name, False, sent, answered) for name in names), record)
-            return
-        self.assertTrue(all(book.may_be(name, True, sent, answered) for name in names), record)
-        adapters, texts = told
-        self.assertEqual(tuple(name for name, _ in adapters), names)
-        for (name, generation), at_least in zip(adapters, least):
-            self.assertGreaterEqual(generation, at_least, record)  # a change that was answered is seen by all that come then
-            self.assertEqual(book.contents[generation][0], name, record)
-        contents = tuple(book.contents[generation][1] for _, generation in adapters)
-        told = [(tokens, [float(f"{number:.9g}") for number in numbers]) for tokens, numbers in texts]
-        wanted = [(tokens, [float(f"{number:.9g}") for number in numbers]) for tokens, numbers in expected[line, contents]]
-        self.assertEqual(told, wanted, (record, contents))
-
-    def resident(self, pids):
-        total = 0
-        for pid in pids:
-            status = pathlib.Path(f"/proc/{pid}/status").read_text()
-            total += int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
-        return total
-
     def swap(self, *words, processes=1, cycles=CYCLES):
         book, layout = Book(), ("--max-batch-size", 16, "--precision", "fp32", *words)
         expected = Expected(self.root, *layout, launcher=(*MPIRUN, "-n", processes) if processes > 1 else ())
@@ -223,11 +234,9 @@ class Swap(unittest.TestCase):
                     changes.one()
                     fleet.await_more(2)
                     if cycle == cycles // 3:
-                        before = self.resident(pids)
-                after = self.resident(pids)
-            self.assertFalse(fleet.failures)
-            for record in fleet.records:
-                self.check(book, record, expected)
+                        before = resident(pids)
+                after = resident(pids)
+            fleet.check(self, expected)
             seen = {name: generation for *_, (status, told) in fleet.records if status == 200 for name, generation in told[0]}
             self.assertGreater(len(seen), len(METHODS))
             if not SANITIZED:
