@@ -31,6 +31,9 @@ enum { PACE_BYTES_PER_SECOND = 256 };
 /* False when an interval went by with too few bytes. */
 bool pace_holds(struct pace *pace, double now, double interval, size_t waiting);
 
+/* Whether it may go out: a line end in its value would begin another field. */
+bool field_is_clean(const struct field *field);
+
 struct connection_protocol {
     int (*open)(struct connection *connection);
     /* Takes all bytes. */

@@ -22,6 +22,11 @@ enum {
 static const char preface[PREFACE_BYTES + 1] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static const double linger_seconds = 5; /* for the client to read what it was told */
 
+bool field_is_clean(const struct field *field) {
+    return !memchr(field->value, '\r', field->value_length) && !memchr(field->value, '\n', field->value_length) &&
+           !memchr(field->value, 0, field->value_length);
+}
+
 bool pace_holds(struct pace *pace, double now, double interval, size_t waiting) {
     if (!waiting || pace->since <= 0) {
         *pace = (struct pace){waiting ? now : 0, 0};
@@ -136,11 +141,8 @@ static void read_all(struct connection *connection) {
     if (connection->stage == CONNECTION_HANDSHAKE && !is_handshaken(connection))
         return;
     for (int reads = 0; connection->stage != CONNECTION_DEAD && !connection->is_eof; reads++) {
-        if (reads == READS_PER_TURN) { /* TLS may hold bytes of which the socket says nothing */
-            if (connection->tls)
-                event_active(&connection->readable, EV_READ, 0);
+        if (reads == READS_PER_TURN) /* the socket still says that there is more: OpenSSL reads record by record */
             return;
-        }
         ssize_t n = socket_read(connection);
         if (n > 0) {
             take(connection, connection->transport->buffer, (size_t)n);

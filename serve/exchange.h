@@ -65,6 +65,14 @@ struct exchange_transport {
 
 enum { EXCHANGE_ID_BYTES = 129 };
 
+/* What a request took of the model, for its line of the log (log.h). */
+struct exchange_usage {
+    bool is_there;      /* it asked something of the model */
+    char adapters[264]; /* names, with commas between */
+    int64_t prompt_tokens, cached_tokens, completion_tokens;
+    double started, first_token; /* times; 0: it never came to that */
+};
+
 struct exchange {
     struct exchange_head head;
     const struct exchange_transport *transport;
@@ -80,9 +88,9 @@ struct exchange {
     bool is_accepted;           /* its work has begun: an error is no rejection any more */
     bool is_endless;            /* it ends when its client does: nobody waits for it when the server stops */
     bool is_probe;              /* of health or metrics: no line where all is well */
-    bool is_logged;             /* by its handler, which knows more (log.h); else the router does it */
-    uint64_t client;            /* 0: without a key */
-    const char *client_name;    /* of the key; "" */
+    struct exchange_usage usage;
+    uint64_t client;         /* 0: without a key */
+    const char *client_name; /* of the key; "" */
     double client_weight;
     double start;      /* seconds of the monotonic clock */
     bool resets_early; /* gRPC over HTTP/2: an answer that ends before its request stops that */

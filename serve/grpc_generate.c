@@ -2,6 +2,8 @@
  * tokens, and those of an answer that goes out whole, are kept until their message goes out. */
 #include "grpc-internal.h"
 
+#include "log.h"
+
 #include "base/base.h"
 
 #include <stdlib.h>
@@ -343,6 +345,7 @@ static void on_news(struct call *asked, const struct call_news *news) {
     struct generation *generation = asked->context;
     if (grpc_is_finished(generation->call))
         return; /* it is freed when the exchange closes */
+    log_take_news(grpc_exchange(generation->call), news);
     int status = generation->kind == STREAMED ? stream_news(generation, news) : keep_news(generation, news);
     if (status)
         grpc_finish_memory(generation->call);
@@ -360,6 +363,7 @@ static void on_news(struct call *asked, const struct call_news *news) {
 
 void grpc_generate_close(struct grpc_call *call) {
     struct generation *generation = grpc_context(call);
+    log_take_call(grpc_exchange(call), generation->asked);
     call_free(generation->asked);
     for (int64_t i = 0; i < generation->choice_count; i++) {
         strbuf_free(&generation->choices[i].text);

@@ -89,11 +89,6 @@ static bool is_writable(const struct http1 *http) {
     return http->has_exchange && http->connection->stage == CONNECTION_OPEN && !http->is_ended && !http->is_aborted;
 }
 
-static bool is_clean(const struct field *field) {
-    return !memchr(field->value, '\r', field->value_length) && !memchr(field->value, '\n', field->value_length) &&
-           !memchr(field->value, 0, field->value_length);
-}
-
 static int answer_begin(struct exchange *exchange, int status, const struct field *fields, size_t count,
                         int64_t length) {
     struct http1 *http = of(exchange);
@@ -110,7 +105,7 @@ static int answer_begin(struct exchange *exchange, int status, const struct fiel
     strbuf_format(&head, "HTTP/1.1 %d %s\r\ndate: %s\r\n", status, reason_of(status),
                   transport_date(http->connection->transport));
     for (size_t i = 0; i < count; i++)
-        if (is_clean(&fields[i])) {
+        if (field_is_clean(&fields[i])) {
             strbuf_add(&head, fields[i].name, fields[i].name_length);
             strbuf_add_text(&head, ": ");
             strbuf_add(&head, fields[i].value, fields[i].value_length);
@@ -239,7 +234,7 @@ static void exchange_start(struct http1 *http) {
     http->closes =
         request->is_http10 || request->wants_close || ++http->requests >= limits_of(http)->requests_per_connection;
     transport->options.route(transport->options.server, &http->exchange);
-    if (is_writable(http) && !http->is_begun && has_body && request->expects_continue)
+    if (is_writable(http) && !http->is_begun && has_body && request->expects_continue && !request->is_http10)
         put(http, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     connection_schedule(http->connection);
 }
@@ -380,7 +375,7 @@ static void http1_tick(struct connection *connection, double now) {
 static void http1_drain(struct connection *connection) {
     struct http1 *http = connection->state;
     connection->is_draining = true;
-    if (!http->has_exchange && !http->since)
+    if (!http->has_exchange && !http->since && http->requests) /* its first one is on the way */
         connection_end(connection);
 }
 

@@ -26,6 +26,9 @@ struct http2 {
     /* The walk over frames' heads. */
     uint8_t frame_head[9];
     size_t frame_head_bytes, payload_left, preface_left;
+    uint32_t last_stream; /* that a head has opened */
+    bool has_grpc;        /* a call of gRPC came here */
+    bool is_dropping;     /* the frame that is under way stays outside */
     /* Rates. */
     struct bucket glitches, resets;
     int64_t useful; /* frames that may come for nothing, because we sent data */

@@ -88,28 +88,57 @@ static void frame_begin(struct http2 *http, double now) {
         frame_end(http);
 }
 
-static void frames_walk(struct http2 *http, const unsigned char *bytes, size_t length, double now) {
-    if (http->preface_left) {
-        size_t n = length < http->preface_left ? length : http->preface_left;
-        http->preface_left -= n;
-        bytes += n;
-        length -= n;
-    }
-    while (length) {
+/* A client of gRPC that gives up a call before its head has gone out sends the reset alone (grpc core writes resets in
+ * front of heads). The library takes it for an error of the connection, as it should, and the client's other calls
+ * would end with it: on a connection of gRPC such a frame goes no further. */
+static bool is_early_reset(struct http2 *http) {
+    const uint8_t *head = http->frame_head;
+    uint32_t stream =
+        ((uint32_t)head[5] << 24 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 | head[8]) & INT32_MAX;
+    if (head[3] == NGHTTP2_HEADERS && stream > http->last_stream)
+        http->last_stream = stream;
+    return http->has_grpc && head[3] == NGHTTP2_RST_STREAM && stream % 2 && stream > http->last_stream &&
+           http->payload_left == 4;
+}
+
+static ssize_t feed(struct http2 *http, const unsigned char *bytes, size_t length) {
+    return length && !http->is_over ? nghttp2_session_mem_recv(http->session, bytes, length) : 0;
+}
+
+/* Walks over the bytes and gives them to the library, but for frames that stay outside. A head that is not whole waits
+ * in frame_head. Bytes taken, or the library's error. */
+static ssize_t frames_take(struct http2 *http, const unsigned char *bytes, size_t length, double now) {
+    size_t from = 0, at = http->preface_left < length ? http->preface_left : length, head = 0;
+    size_t kept = http->frame_head_bytes; /* of a head that began before these bytes */
+    ssize_t status = 0;
+    http->preface_left -= at;
+    while (at < length && status >= 0) {
         if (http->payload_left) {
-            size_t n = length < http->payload_left ? length : http->payload_left;
+            size_t n = length - at < http->payload_left ? length - at : http->payload_left;
             http->payload_left -= n;
-            bytes += n;
-            length -= n;
+            at += n;
+            from = http->is_dropping ? at : from;
             if (!http->payload_left)
                 frame_end(http);
             continue;
         }
-        http->frame_head[http->frame_head_bytes++] = *bytes++;
-        length--;
-        if (http->frame_head_bytes == FRAME_HEAD_BYTES)
-            frame_begin(http, now);
+        if (!http->frame_head_bytes)
+            head = at;
+        http->frame_head[http->frame_head_bytes++] = bytes[at++];
+        if (http->frame_head_bytes < FRAME_HEAD_BYTES)
+            continue;
+        frame_begin(http, now);
+        http->is_dropping = is_early_reset(http);
+        if (http->is_dropping) {
+            status = kept ? 0 : feed(http, bytes + from, head - from);
+            from = at;
+        } else if (kept) {
+            status = feed(http, http->frame_head, kept);
+        }
+        kept = 0;
     }
+    size_t to = http->frame_head_bytes && !kept ? head : http->frame_head_bytes ? from : length;
+    return status < 0 ? status : feed(http, bytes + from, to - from);
 }
 
 static void http2_receive(struct connection *connection, const unsigned char *bytes, size_t length) {
@@ -122,10 +151,7 @@ static void http2_receive(struct connection *connection, const unsigned char *by
     }
     bucket_fill(&http->glitches, (double)limits->glitches, (double)limits->glitches_per_s, now);
     bucket_fill(&http->resets, (double)limits->resets, (double)limits->resets_per_s, now);
-    frames_walk(http, bytes, length, now);
-    if (http->is_over)
-        return;
-    ssize_t n = nghttp2_session_mem_recv(http->session, bytes, length);
+    ssize_t n = frames_take(http, bytes, length, now);
     if (n == NGHTTP2_ERR_NOMEM || n == NGHTTP2_ERR_CALLBACK_FAILURE)
         connection_kill(connection);
     else if (n < 0) { /* flooded, or no preface: the library has perhaps queued a GOAWAY */

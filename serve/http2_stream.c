@@ -142,7 +142,8 @@ static int answer_begin(struct exchange *exchange, int status, const struct fiel
     snprintf(number, sizeof number, "%d", status);
     result = kept_add(&stream->answer, ":status", 7, number, strlen(number));
     for (size_t i = 0; i < count && !result; i++)
-        result = kept_add_field(&stream->answer, &fields[i]);
+        if (field_is_clean(&fields[i]))
+            result = kept_add_field(&stream->answer, &fields[i]);
     if (!result && length >= 0 && status != 204 && !exchange->resets_early) {
         snprintf(number, sizeof number, "%lld", (long long)length);
         result = kept_add(&stream->answer, "content-length", 14, number, strlen(number));
@@ -174,7 +175,8 @@ static int answer_end(struct exchange *exchange, const struct field *trailers, s
     if (!is_writable(stream) || !stream->is_begun)
         return 0;
     for (size_t i = 0; i < count && !result; i++)
-        result = kept_add_field(&stream->trailers, &trailers[i]);
+        if (field_is_clean(&trailers[i]))
+            result = kept_add_field(&stream->trailers, &trailers[i]);
     if (result)
         return lose(stream);
     stream->is_ended = true;
@@ -438,6 +440,7 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
     stream->is_routed = true;
     stream->is_whole = is_whole;
     options->route(options->server, &stream->exchange);
+    stream->http->has_grpc |= stream->exchange.resets_early;
     return 0;
 }
 
@@ -576,6 +579,7 @@ void http2_streams_tick(struct http2 *http, double now) {
             !pace_holds(&stream->body, now, limits->header_timeout, wants_body && !stream->discarding)) {
             evbuffer_drain(stream->out, waiting);
             abort_stream(stream, NGHTTP2_CANCEL);
+            touch(stream); /* it may have been broken off before, and waited for its bytes to go */
         } else if (stream->discarding > 0 && !stream->is_reset && now - stream->discarding > limits->header_timeout) {
             stream->is_reset = true;
             nghttp2_submit_rst_stream(http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);

@@ -108,21 +108,40 @@ void log_event(struct server *server, enum log_level level, const char *event, c
     log_line_end(&line);
 }
 
-static void add_usage(struct log_line *line, const struct log_usage *usage) {
-    struct strbuf names = STRBUF_INIT;
-    for (int64_t i = 0; i < usage->adapter_count; i++)
-        strbuf_format(&names, i ? ",%s" : "%s", usage->adapters[i]);
-    if (usage->adapter_count)
-        log_line_text(line, "adapters", strbuf_text(&names));
-    line->text.failed |= names.failed;
-    strbuf_free(&names);
+/* ---- requests ---- */
+
+void log_take_news(struct exchange *exchange, const struct call_news *news) {
+    struct exchange_usage *usage = &exchange->usage;
+    if (news->start_count && usage->started == 0)
+        usage->started = news->starts[0].time;
+    if (news->draw_count && usage->first_token == 0)
+        usage->first_token = news->draws[0].time;
+    usage->completion_tokens += news->draw_count;
+}
+
+void log_take_call(struct exchange *exchange, const struct call *call) {
+    struct exchange_usage *usage = &exchange->usage;
+    size_t length = 0;
+    usage->is_there = true;
+    for (int64_t i = 0; i < call->ask.adapter_count && length < sizeof usage->adapters; i++)
+        length += (size_t)snprintf(usage->adapters + length, sizeof usage->adapters - length, i ? ",%s" : "%s",
+                                   call->ask.adapters[i]);
+    for (int64_t i = 0; i < call->prompt_count; i++) {
+        usage->prompt_tokens += (int64_t)call->prompts[i].ids.count;
+        usage->cached_tokens += call->cached[i];
+    }
+}
+
+static void add_usage(struct log_line *line, const struct exchange_usage *usage, double start) {
+    if (*usage->adapters)
+        log_line_text(line, "adapters", usage->adapters);
     log_line_integer(line, "prompt_tokens", usage->prompt_tokens);
     log_line_integer(line, "cached_tokens", usage->cached_tokens);
     log_line_integer(line, "completion_tokens", usage->completion_tokens);
-    if (usage->queue_seconds >= 0)
-        log_line_seconds(line, "queue_seconds", usage->queue_seconds);
-    if (usage->first_token_seconds >= 0)
-        log_line_seconds(line, "first_token_seconds", usage->first_token_seconds);
+    if (usage->started > 0)
+        log_line_seconds(line, "queue_seconds", usage->started - start);
+    if (usage->first_token > 0)
+        log_line_seconds(line, "first_token_seconds", usage->first_token - start);
 }
 
 static void add_error(struct log_line *line, enum error_case which) {
@@ -131,7 +150,7 @@ static void add_error(struct log_line *line, enum error_case which) {
         log_line_text(line, "error", row->code ? row->code : row->type);
 }
 
-void log_request(const struct exchange *exchange, bool is_whole, const struct log_usage *usage) {
+void log_request(const struct exchange *exchange, bool is_whole) {
     const struct exchange_head *head = &exchange->head;
     struct log_line line;
     char path[256];
@@ -148,8 +167,8 @@ void log_request(const struct exchange *exchange, bool is_whole, const struct lo
     log_line_integer(&line, "status", exchange->status);
     log_line_text(&line, "end", is_whole ? "whole" : "broken");
     log_line_seconds(&line, "seconds", clock_seconds() - exchange->start);
-    if (usage)
-        add_usage(&line, usage);
-    add_error(&line, usage && usage->error && usage->error->which ? usage->error->which : exchange->error);
+    if (exchange->usage.is_there)
+        add_usage(&line, &exchange->usage, exchange->start);
+    add_error(&line, exchange->error);
     log_line_end(&line);
 }

@@ -9,6 +9,7 @@
 #ifndef CAMBIUM_SERVE_LOG_H
 #define CAMBIUM_SERVE_LOG_H
 
+#include "call.h"
 #include "exchange.h"
 #include "server.h"
 
@@ -20,16 +21,11 @@ enum log_level { LOG_INFO, LOG_WARNING, LOG_ERROR };
 void log_event(struct server *server, enum log_level level, const char *event, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* What a request took, for its line. */
-struct log_usage {
-    const char *const *adapters; /* [adapter_count] */
-    int64_t adapter_count;
-    int64_t prompt_tokens, cached_tokens, completion_tokens;
-    double queue_seconds, first_token_seconds; /* since the exchange's start; negative: it never came to that */
-    const struct error *error;                 /* NULL or ERROR_NONE: the exchange's, if any */
-};
-/* The line of an exchange, when it is over. `usage` NULL: it asked nothing of the model. */
-void log_request(const struct exchange *exchange, bool is_whole, const struct log_usage *usage);
+/* Of a request that asks the model: each news of it, and, before the call is freed, the call. */
+void log_take_news(struct exchange *exchange, const struct call_news *news);
+void log_take_call(struct exchange *exchange, const struct call *call);
+/* The line of an exchange, when it is over. */
+void log_request(const struct exchange *exchange, bool is_whole);
 
 /* A line by its fields; names are ours. */
 struct log_line {

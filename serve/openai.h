@@ -92,7 +92,6 @@ struct openai {
     struct openai_prompt *prompts; /* [call->prompt_count] */
     struct openai_choice *choices; /* [choice_count] those of the first prompt, then those of the next */
     int64_t choice_count, completion_tokens;
-    double first_start, first_token; /* times; 0: not yet */
     struct error error;
     /* a stream's */
     struct event *timer;

@@ -227,27 +227,10 @@ static void free_request(struct openai *request) {
     free(request);
 }
 
-static void log_it(struct openai *request, struct exchange *exchange, bool is_whole) {
-    const struct call *call = request->call;
-    struct log_usage usage = {
-        .adapters = call->ask.adapters,
-        .adapter_count = call->ask.adapter_count,
-        .completion_tokens = request->completion_tokens,
-        .queue_seconds = request->first_start > 0 ? request->first_start - exchange->start : -1,
-        .first_token_seconds = request->first_token > 0 ? request->first_token - exchange->start : -1,
-        .error = request->error.which ? &request->error : NULL,
-    };
-    for (int64_t i = 0; i < call->prompt_count; i++) {
-        usage.prompt_tokens += (int64_t)call->prompts[i].ids.count;
-        usage.cached_tokens += call->cached[i];
-    }
-    exchange->is_logged = true;
-    log_request(exchange, is_whole, &usage);
-}
-
 static void on_close(struct exchange *exchange, bool is_whole) {
     struct openai *request = exchange->context;
-    log_it(request, exchange, is_whole);
+    (void)is_whole;
+    log_take_call(exchange, request->call);
     free_request(request);
 }
 
@@ -260,15 +243,6 @@ static void on_room(struct exchange *exchange) {
 }
 
 static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
-
-static void note_times(struct openai *request, const struct call_news *news) {
-    if (news->start_count && request->first_start == 0)
-        request->first_start = news->starts[0].time;
-    if (news->draw_count && request->first_token == 0)
-        request->first_token = news->draws[0].time;
-    for (int64_t i = 0; i < news->end_count; i++)
-        request->completion_tokens += news->ends[i].completion_tokens;
-}
 
 /* Prompts' tokens, for echoes and for prompt_logprobs. */
 static void take_prompt_tokens(struct openai *request, const struct call_news *news, const struct call_piece *piece) {
@@ -298,7 +272,9 @@ static void on_news(struct call *call, const struct call_news *news) {
     struct openai *request = call->context;
     if (request->has_answered)
         return;
-    note_times(request, news);
+    log_take_news(request->exchange, news);
+    for (int64_t i = 0; i < news->end_count; i++)
+        request->completion_tokens += news->ends[i].completion_tokens;
     request->exchange->is_accepted |= news->is_accepted;
     for (int64_t i = 0; i < news->piece_count; i++)
         if (news->pieces[i].choice < 0)

@@ -291,8 +291,8 @@ static void on_closed(struct exchange *exchange, bool is_whole) {
     if (exchange->head.listener == LISTENER_DATA && !exchange->is_endless)
         exchange->server->exchanges--;
     bool is_well = is_whole && exchange->status < 400 && !exchange->error;
-    if (!exchange->is_logged && !(exchange->is_probe && is_well))
-        log_request(exchange, is_whole, NULL);
+    if (!(exchange->is_probe && is_well))
+        log_request(exchange, is_whole);
 }
 
 static bool has_key(struct exchange *exchange) {

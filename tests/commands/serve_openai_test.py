@@ -174,6 +174,9 @@ class Completions(Served):
             for name, begin in zip(choice["logprobs"]["tokens"], offsets):
                 if not name.startswith("bytes:"):
                     self.assertEqual(choice["text"][begin:begin + len(name)], name)
+        for _ in range(2):  # the second time the prefix cache would have it
+            told = self.complete(**plain | {"prompt": text * 4}, echo=True)
+            self.assertEqual(told["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
         self.assertEqual(repaired(self.complete(**plain, echo=True)), repaired(answer))
         ids = self.post("/tokenize", {"prompt": text}).json["tokens"]
         self.assertEqual(repaired(self.complete(**plain | {"prompt": ids}, echo=True)), repaired(answer))
@@ -272,19 +275,6 @@ class Completions(Served):
             connection.close()
             self.server.await_metric("vllm:num_requests_running", 0)
             self.server.await_metric("vllm:kv_cache_usage_perc", 0)
-
-    def test_who_does_not_read_is_waited_for_and_then_dropped(self):
-        body = json.dumps({"prompt": [1], "max_tokens": 63, "n": 128, "logprobs": 20, "ignore_eos": True, "stream": True}).encode()
-        with Server("--limits.write_timeout", "1") as server, socket.socket() as slow:
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            host, port = server.addresses["data"].rsplit(":", 1)
-            slow.connect((host, int(port)))
-            slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-                         b"x-request-id: slow\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-            server.wait_line("request id=slow .*end=broken")
-            self.assertEqual(server.complete("a", max_tokens=2)["usage"]["completion_tokens"], 2)
-            server.await_metric("vllm:num_requests_running", 0)
-            self.assertLess(server.metrics()["vllm:generation_tokens_total"], 63 * 128)
 
     def test_tokens_and_texts(self):
         for text in ("", "It was", "\u00e9\U0001f600", "x" * 10000, "<|endoftext|>"):
@@ -504,9 +494,24 @@ class Adapters(Served):
                     self.assertEqual(server.ask("POST", "/v1/drain", {"timeout_s": 0}, listener="control").status, 200)
                     with self.assertRaises(http.client.IncompleteRead) as raised:  # no final chunk
                         stream.response.read()
-                error = json.loads(raised.exception.partial.split(b"\n\n")[-2].removeprefix(b"data: "))
+                error = json.loads(raised.exception.partial.split(b"\n\n")[-2].strip().removeprefix(b"data: "))
                 self.assertEqual(error["error"]["code"], "draining")
                 self.assertEqual(server.wait(), 0)
+
+    def test_who_does_not_read_is_waited_for_and_then_dropped(self):
+        body = json.dumps({"prompt": [1], "max_tokens": 1999, "n": 64, "logprobs": 5, "ignore_eos": True, "stream": True}).encode()
+        with tempfile.TemporaryDirectory() as directory, socket.socket() as slow:
+            write_byte_model(directory, n_positions=2000)
+            with Server("--limits.write_timeout", "1", model=directory) as server:
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                host, port = server.addresses["data"].rsplit(":", 1)
+                slow.connect((host, int(port)))
+                slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                             b"x-request-id: slow\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+                server.wait_line("request id=slow .*end=broken")
+                self.assertEqual(server.complete("a", max_tokens=2)["usage"]["completion_tokens"], 2)
+                server.await_metric("vllm:num_requests_running", 0)
+                self.assertLess(server.metrics()["vllm:generation_tokens_total"], 1999 * 64)
 
     def test_drain_ends_the_server(self):
         with Server(model=BASE) as server:

@@ -361,6 +361,13 @@ class Logs(Operation):
             self.assertEqual(requests["three"]["status"], 400)
             self.assertEqual([line["event"] for line in lines if line["event"] != "request"][:2], ["ready", "drain"])
 
+    @needs_grpcio
+    def test_a_call_of_grpc_has_the_same_line(self):
+        with Server() as server, grpc.insecure_channel(server.addresses["data"]) as channel:
+            request = b"\x22\x04\x0a\x02\x01\x02" + b"\x30\x03" + b"\x50\x01"  # tokens 1 and 2, max_tokens 3, ignore_eos
+            channel.unary_unary("/cambium.v1.Cambium/GenerateOnce")(request, metadata=(("x-request-id", "of-grpc"),), timeout=PATIENCE)
+            self.assertRegex(server.wait_line("of-grpc"), "protocol=HTTP/2 .* prompt_tokens=2 cached_tokens=0 completion_tokens=3 queue_seconds=.* first_token_seconds=")
+
     def test_a_client_makes_no_lines(self):
         with Server() as server:
             hostile = "x\x1b[2J\u009b31m"

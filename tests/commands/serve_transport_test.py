@@ -2,6 +2,7 @@
 import json
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -193,6 +194,22 @@ class Http2Streams(unittest.TestCase):
             head, body, trailer, error = client.answer(1)
             self.assertEqual((head[":status"], head["content-length"], body, error), ("200", "5", b"", None))
 
+    def test_a_call_of_grpc_that_is_given_up_early_does_not_take_others_along(self):
+        """grpc core sends the reset of a call whose head has not gone out, and no head; elsewhere that is an error."""
+        early, grpc = frame(RST_STREAM, 0, 7, struct.pack(">I", CANCEL)), (("content-type", "application/grpc"), ("te", "trailers"))
+        call = lambda client, stream: client.request(stream, "/grpc.testing.TestService/EmptyCall", "POST", grpc, end=False)
+        with Http2(self.server) as client:
+            client.send(early)
+            self.assertEqual(client.goodbye()[1], 1)  # PROTOCOL_ERROR
+        for cut in range(1, 13):
+            with self.subTest(cut=cut), Http2(self.server) as client:
+                client.send(call(client, 1) + frame(DATA, END_STREAM, 1, bytes(5)))
+                self.assertEqual(client.answer(1)[2]["grpc-status"], "0")
+                client.send(call(client, 3) + early[:cut])
+                client.send(early[cut:] + early + frame(DATA, END_STREAM, 3, bytes(5)) + client.request(9))
+                self.assertEqual(client.answer(3)[2]["grpc-status"], "0")
+                self.assertEqual(client.answer(9)[1], b"hello")
+
     def test_an_early_answer_comes_whole_and_the_rest_is_thrown_away(self):
         with Http2(self.server) as client:
             client.send(client.request(1, "/early", "POST", end=False))
@@ -245,6 +262,17 @@ class Http2Streams(unittest.TestCase):
                 leave(client)
                 self.server.await_counts(broken=before["broken"] + 1)
 
+    def test_grpc_stops_a_request_that_is_answered(self):
+        """Behind its status, which comes whole."""
+        with Http2(self.server) as client:
+            client.send(client.request(1, "/no.such.Service/Method", "POST", end=False, fields=[
+                ("content-type", "application/grpc"), ("te", "trailers")]))
+            head, body, trailer, error = client.answer(1)
+            self.assertEqual((head[":status"], head["grpc-status"], body, trailer, error), ("200", "12", b"", None, None))
+            self.assertEqual(client.answer(1)[3], NO_ERROR)
+            client.send(frame(DATA, 0, 1, b"late") + client.request(3))
+            self.assertEqual(client.answer(3)[1], b"hello")
+
     @unittest.skipUnless(shutil.which("curl"), "curl is not installed")
     def test_curl_has_every_early_answer(self):
         url = "http://%s:%d/early" % self.server.address
@@ -256,7 +284,7 @@ class Http2Streams(unittest.TestCase):
 class Times(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = cls.enterClassContext(Server(header_timeout=0.6, idle_timeout=1.2, write_timeout=1))
+        cls.server = cls.enterClassContext(Server(header_timeout=0.4, idle_timeout=0.8, write_timeout=0.6))
 
     def dribble(self, client, text):
         """A byte now and then, until the server has had enough; what it says."""
@@ -307,7 +335,7 @@ class Times(unittest.TestCase):
         with Http2(self.server) as client:
             client.send(client.request(1, "/wait") + client.request(3, fields=[("a", 30000 * "b")]))
             self.assertEqual(client.answer(3)[3], INTERNAL_ERROR)
-            time.sleep(1)  # longer than a head may take
+            time.sleep(0.7)  # longer than a head may take
             client.send(client.request(5))
             self.assertEqual(client.answer(5)[1], b"hello")
 
@@ -334,10 +362,16 @@ class Times(unittest.TestCase):
             self.assertEqual(client.answer(3)[0][":status"], "200")
 
     @needs_hpack
+    def test_what_is_broken_off_waits_for_its_window_no_longer(self):
+        with Http2(self.server, settings(window=0)) as client:
+            client.send(client.request(1, "/broken"))
+            self.assertEqual(client.answer(1)[3], INTERNAL_ERROR)
+
+    @needs_hpack
     def test_a_stream_that_waits_for_nothing_but_us_is_left_alone(self):
         with Http2(self.server) as client:
             client.send(client.request(1, "/wait"))
-            end = time.monotonic() + 2.5  # longer than any of the limits; its client answers pings
+            end = time.monotonic() + 1.8  # longer than any of the limits; its client answers pings
             while time.monotonic() < end:
                 client.socket.settimeout(max(0.01, end - time.monotonic()))
                 try:
@@ -384,6 +418,18 @@ class Drain(unittest.TestCase):
             client.send(client.request(7) + frame(DATA, END_STREAM, 1, b"late"))
             self.assertEqual(client.answer(1)[1], b"late")
             self.assertEqual([one for one in client.read_to_end() if one[0] in (HEADERS, DATA)], [])
+
+    @needs_hpack
+    def test_what_is_left_at_the_end_is_given_up(self):
+        with Server() as server, Http2(server) as client, server.connect() as other:
+            client.send(client.request(1, "/wait") + client.request(3, "/stream?100000"))
+            other.sendall(GET % (b"/wait", b"") + GET % (b"/", b""))
+            while server.counts()["begun"] < 5:
+                time.sleep(0.01)
+            server.process.send_signal(signal.SIGINT)
+            client.read_to_end()
+            self.assertEqual(read_all(other), b"")
+            server.process.wait(PATIENCE)
 
     @needs_hpack
     def test_an_idle_connection_of_http2_ends(self):

@@ -1,7 +1,7 @@
 /* serve_interop_server [--port N] [--control WHERE] [--tls-cert F --tls-key F] [--limits.KEY VALUE]...
  *
  * Serves what the table below has; see interop_server.h. Says {"event":"ready","listen":"H:P"} on standard output.
- * SIGTERM drains: it ends when no connection is left. SIGHUP reads the certificate again. */
+ * SIGTERM drains: it ends when no connection is left. SIGINT ends it at once. SIGHUP reads the certificate again. */
 #include "interop_server.h"
 
 #include "base/base.h"
@@ -114,6 +114,8 @@ static void on_signal(evutil_socket_t number, short what, void *context) {
     if (number == SIGTERM) {
         transport_drain(program->transport);
         program->server.is_draining = true;
+    } else if (number == SIGINT) {
+        event_base_loopbreak(program->options.base);
     } else if (transport_reload(program->transport)) {
         log_error("%s", status_text());
     } else {
@@ -153,16 +155,18 @@ static int watch(struct program *program) {
     if (!base)
         return status_fail(STATUS_MEMORY, "the loop: out of memory");
     struct event *term = evsignal_new(base, SIGTERM, on_signal, program);
+    struct event *interrupt = evsignal_new(base, SIGINT, on_signal, program);
     struct event *hup = evsignal_new(base, SIGHUP, on_signal, program);
     struct event *check = event_new(base, -1, EV_PERSIST, on_check, program);
     int status = 0;
     program->options.base = program->server.base = base;
-    if (!term || !hup || !check || event_add(term, NULL) || event_add(hup, NULL) || event_add(check, &period))
+    if (!term || !interrupt || !hup || !check || event_add(term, NULL) || event_add(interrupt, NULL) ||
+        event_add(hup, NULL) || event_add(check, &period))
         status = status_fail(STATUS_MEMORY, "the loop: out of memory");
     else
         status = serve(program);
     transport_close(program->transport);
-    struct event *const events[] = {term, hup, check};
+    struct event *const events[] = {term, interrupt, hup, check};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             event_free(events[i]);

@@ -38,26 +38,28 @@ static const struct exchange exchange = {
     .id = "r-1",
     .client_name = "alice",
     .status = 200,
+    .start = 8,
 };
 
 static void one_request(void) {
-    static const char *const names[] = {"tone", "style"};
-    struct error error;
-    error_set(&error, ERROR_DEADLINE, NULL, "the text of the error stays with the client");
-    log_request(&exchange, true,
-                &(struct log_usage){.adapters = names,
-                                    .adapter_count = 2,
-                                    .prompt_tokens = 5,
-                                    .completion_tokens = 7,
-                                    .queue_seconds = 0.25,
-                                    .first_token_seconds = -1,
-                                    .error = &error});
+    struct exchange asking = exchange;
+    struct call_prompt prompts[2] = {{.ids.count = 2}, {.ids.count = 3}};
+    int64_t cached[2] = {0, 1};
+    struct call call = {.prompts = prompts,
+                        .prompt_count = 2,
+                        .cached = cached,
+                        .ask = {.adapters = {"tone", "style"}, .adapter_count = 2}};
+    struct call_start start = {.time = asking.start + 0.25};
+    log_take_news(&asking, &(struct call_news){.starts = &start, .start_count = 1});
+    log_take_call(&asking, &call);
+    asking.error = ERROR_DEADLINE;
+    log_request(&asking, true);
 }
 
 static void a_refused_request(void) {
     struct exchange refused = exchange;
     refused.error = ERROR_KEY;
-    log_request(&refused, false, NULL);
+    log_request(&refused, false);
 }
 
 static void a_request_has_its_fields_in_both_formats(void **state) {
@@ -69,7 +71,7 @@ static void a_request_has_its_fields_in_both_formats(void **state) {
     char *text = written(one_request);
     assert_true(strlen(text) > 24 && text[23] == 'Z' && text[10] == 'T');
     assert_memory_equal(text + 24, expected, sizeof expected - 1);
-    assert_non_null(strstr(text, " adapters=tone,style prompt_tokens=5 cached_tokens=0 completion_tokens=7 "
+    assert_non_null(strstr(text, " adapters=tone,style prompt_tokens=5 cached_tokens=1 completion_tokens=0 "
                                  "queue_seconds=0.250000 error=deadline\n"));
     free(text);
 

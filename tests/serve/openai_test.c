@@ -257,6 +257,48 @@ static void a_slow_reader_is_waited_for(void **state) {
     assert_int_equal(fake_freed, 1);
 }
 
+/* The loop's timers, as if their time had come. */
+static int fire(const struct event_base *base, const struct event *event, void *ignored) {
+    (void)base;
+    (void)ignored;
+    event_active((struct event *)event, EV_TIMEOUT, 1);
+    return 0;
+}
+
+static void let_time_pass(void) {
+    event_base_foreach_event(server.base, fire, NULL);
+    event_base_loop(server.base, EVLOOP_NONBLOCK);
+}
+
+static void a_stream_that_is_silent_for_long_has_comments(void **state) {
+    static const char comment[] = ": waiting\n\n";
+    struct fake fake;
+    (void)state;
+    asks(&fake, completions, "{\"prompt\":[1],\"stream\":true}");
+    let_time_pass(); /* nothing is accepted yet: it may fail with a status */
+    assert_int_equal(fake.begun, 0);
+    tell_accepted();
+    let_time_pass();
+    assert_int_equal(fake.begun, 1);
+    assert_string_equal(strbuf_text(&fake.body), comment);
+    let_time_pass();
+    assert_int_equal(fake.body.length, 2 * strlen(comment));
+    add_text(0, "a");
+    tell();
+    size_t length = fake.body.length;
+    let_time_pass(); /* there was a token since the last time */
+    assert_int_equal(fake.body.length, length);
+    let_time_pass();
+    assert_int_equal(fake.body.length, length + strlen(comment));
+    add_end(0, true, 1);
+    done();
+    length = fake.body.length;
+    let_time_pass();
+    let_time_pass();
+    assert_int_equal(fake.body.length, length);
+    fake_close(&fake);
+}
+
 static void an_echo_comes_first_in_every_choice(void **state) {
     struct fake fake;
     (void)state;
@@ -580,6 +622,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(an_error_before_the_head_has_a_status, start, stop),
         cmocka_unit_test_setup_teardown(an_error_within_a_stream_is_an_event_and_no_end, start, stop),
         cmocka_unit_test_setup_teardown(a_slow_reader_is_waited_for, start, stop),
+        cmocka_unit_test_setup_teardown(a_stream_that_is_silent_for_long_has_comments, start, stop),
         cmocka_unit_test_setup_teardown(an_echo_comes_first_in_every_choice, start, stop),
         cmocka_unit_test_setup_teardown(a_chats_log_probabilities_have_its_tops_alone, start, stop),
         cmocka_unit_test_setup_teardown(bad_requests_name_their_field, start, stop),
