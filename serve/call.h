@@ -91,9 +91,8 @@ struct call {
     struct call_prompt *prompts; /* [prompt_count] */
     int64_t prompt_count;
     bool is_chat;
-    const char *id; /* of the exchange, for logs */
+    const char *id; /* of the exchange, for answers */
     uint64_t client;
-    const char *client_name;
     double client_weight;
     double deadline;        /* monotonic seconds; 0: the server's own */
     const char *cache_salt; /* NULL: none */

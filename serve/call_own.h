@@ -66,7 +66,7 @@ struct call_own {
     struct call_run *runs;         /* [prompt_count] */
     int64_t running;
     int slot;
-    bool has_slot, is_waiting, is_cancelled, is_accepted, is_ended, is_changed, must_pause;
+    bool has_slot, is_waiting, is_cancelled, is_ended, is_changed, must_pause;
     bool has_cleared;              /* all memory of adapters once, to have its own beside each other */
     bool is_full_of_tokens;        /* the queue, and so it was refused; the loop's when it is done */
     enum error_case cause;         /* why it is cancelled, where not by its client */
@@ -93,7 +93,6 @@ int news_add_piece(struct call_news *news, int64_t prompt, int64_t choice, size_
 int news_add_token(struct call_news *news, const struct call_token *token, const struct call_top *tops);
 /* `tops`: of its token. */
 int news_add_end(struct call_news *news, const struct call_end *end, const struct call_top *tops);
-bool news_is_empty(const struct call_news *news);
 /* Keeps the memory. */
 void news_clear(struct call_news *news);
 void news_free(struct call_news *news);

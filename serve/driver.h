@@ -64,7 +64,6 @@ struct driver_stats {
     struct scheduler_stats scheduler;
     int64_t pages, pages_free;
     size_t adapter_bytes;
-    int64_t adapter_texts;
 };
 
 /* ---- the driver ---- */

@@ -352,7 +352,7 @@ static void start(struct driver *driver, struct call_own *own) {
     for (int64_t p = 0; p < call->prompt_count && !status; p++)
         status = submit(driver, own, &own->runs[p]);
     if (!status)
-        own->is_accepted = own->making->is_accepted = true;
+        own->making->is_accepted = true;
     else
         cancel_runs(driver, own);
     driver_note(driver, own);

@@ -47,8 +47,8 @@ int exchange_answer(struct exchange *exchange, int status, const char *type, con
     return result ? result : exchange_end(exchange, NULL, 0);
 }
 
-void exchange_abort(struct exchange *exchange, enum exchange_abort how) {
-    exchange->transport->abort(exchange, how);
+void exchange_abort(struct exchange *exchange) {
+    exchange->transport->abort(exchange);
 }
 
 void exchange_close(struct exchange *exchange, bool is_whole) {

@@ -47,19 +47,12 @@ struct exchange_handler {
     void (*on_close)(struct exchange *exchange, bool is_whole);
 };
 
-enum exchange_abort { /* how an answer is broken off */
-                      ABORT_INTERNAL,
-                      ABORT_CANCEL,
-                      ABORT_REFUSED, /* HTTP/2: nothing of the request was done */
-                      ABORT_TOO_MUCH /* ENHANCE_YOUR_CALM */
-};
-
 /* What the transport does for handlers; http1.c and http2.c have one each. */
 struct exchange_transport {
     int (*begin)(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
     int (*write)(struct exchange *exchange, const void *bytes, size_t length);
     int (*end)(struct exchange *exchange, const struct field *trailers, size_t count);
-    void (*abort)(struct exchange *exchange, enum exchange_abort how);
+    void (*abort)(struct exchange *exchange);
     size_t (*pending)(const struct exchange *exchange);
 };
 
@@ -111,8 +104,8 @@ int exchange_write(struct exchange *exchange, const void *bytes, size_t length);
 int exchange_end(struct exchange *exchange, const struct field *trailers, size_t count);
 /* The three at once. `type`: of the content. */
 int exchange_answer(struct exchange *exchange, int status, const char *type, const void *body, size_t length);
-/* RST_STREAM, or a connection that is closed without the answer's end; on_close comes. */
-void exchange_abort(struct exchange *exchange, enum exchange_abort how);
+/* RST_STREAM (INTERNAL_ERROR), or a connection that is closed without the answer's end; on_close comes. */
+void exchange_abort(struct exchange *exchange);
 /* The transport's last words to who handles it: on_close and on_closed. The transport frees the exchange behind it. */
 void exchange_close(struct exchange *exchange, bool is_whole);
 /* Bytes of the answer that have not gone to the socket. */

@@ -159,9 +159,8 @@ static int answer_end(struct exchange *exchange, const struct field *trailers, s
     return 0;
 }
 
-static void answer_abort(struct exchange *exchange, enum exchange_abort how) {
+static void answer_abort(struct exchange *exchange) {
     struct http1 *http = of(exchange);
-    (void)how;
     if (!is_writable(http))
         return;
     http->is_aborted = true;

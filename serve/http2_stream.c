@@ -184,14 +184,10 @@ static int answer_end(struct exchange *exchange, const struct field *trailers, s
     return 0;
 }
 
-static void answer_abort(struct exchange *exchange, enum exchange_abort how) {
-    static const uint32_t codes[] = {[ABORT_INTERNAL] = NGHTTP2_INTERNAL_ERROR,
-                                     [ABORT_CANCEL] = NGHTTP2_CANCEL,
-                                     [ABORT_REFUSED] = NGHTTP2_REFUSED_STREAM,
-                                     [ABORT_TOO_MUCH] = NGHTTP2_ENHANCE_YOUR_CALM};
+static void answer_abort(struct exchange *exchange) {
     struct http2_stream *stream = of(exchange);
     if (is_writable(stream))
-        abort_stream(stream, codes[how]);
+        abort_stream(stream, NGHTTP2_INTERNAL_ERROR);
 }
 
 static size_t answer_pending(const struct exchange *exchange) {

@@ -55,7 +55,3 @@ void json_out_float(struct strbuf *out, float value) {
 void json_out_integer(struct strbuf *out, int64_t value) {
     strbuf_format(out, "%lld", (long long)value);
 }
-
-void json_out_unsigned(struct strbuf *out, uint64_t value) {
-    strbuf_format(out, "%llu", (unsigned long long)value);
-}

@@ -15,6 +15,5 @@ void json_out_text(struct strbuf *out, const char *text);
  * log-probability of a token with the largest of its place. What is not finite is null. */
 void json_out_float(struct strbuf *out, float value);
 void json_out_integer(struct strbuf *out, int64_t value);
-void json_out_unsigned(struct strbuf *out, uint64_t value);
 
 #endif

@@ -77,11 +77,6 @@ int news_add_end(struct call_news *news, const struct call_end *end, const struc
     return end->has_token ? add_tops(news, &added->token, tops) : STATUS_OK;
 }
 
-bool news_is_empty(const struct call_news *news) {
-    return !news->is_accepted && !news->is_done && !news->start_count && !news->draw_count && !news->piece_count &&
-           !news->end_count;
-}
-
 void news_clear(struct call_news *news) {
     news->is_accepted = news->is_done = false;
     news->start_count = news->draw_count = news->piece_count = news->token_count = news->top_count = news->end_count =

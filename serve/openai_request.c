@@ -338,7 +338,6 @@ static bool open_choices(struct openai *request, struct error *error) {
     call->is_chat = request->is_chat;
     call->id = exchange->id;
     call->client = exchange->client;
-    call->client_name = exchange->client_name;
     call->client_weight = exchange->client_weight;
     call->on_news = on_news;
     call->context = request;

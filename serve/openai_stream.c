@@ -186,7 +186,7 @@ static void fail(struct openai *request) {
     if (request->exchange->head.is_http2) /* readers drop what they have not read of a stream that is reset */
         exchange_end(request->exchange, NULL, 0);
     else
-        exchange_abort(request->exchange, ABORT_INTERNAL);
+        exchange_abort(request->exchange);
 }
 
 static void add_last(struct openai *request) {

@@ -6,6 +6,8 @@
 #include "error.h"
 #include "serve.h"
 
+#include "base/strbuf.h"
+
 #include <event2/event.h>
 
 /* What answers say of the model; set before anybody is accepted. */
@@ -20,7 +22,7 @@ struct server_model {
     const char *precision;             /* "fp32", "bf16" */
     const struct tokenizer *tokenizer; /* NULL: none */
     size_t longest_token;              /* bytes */
-    const char *chat_template_text;    /* Jinja, of the tokenizer; NULL: none */
+    struct strbuf chat_template_text;  /* of the base, as Jinja; empty: none */
     enum chat_template tokenizers_template;
 };
 

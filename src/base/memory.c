@@ -93,6 +93,7 @@ struct memory_limit memory_limit_find(const char *root) {
     char path[PATH_MAX], line[LINE_BYTES];
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     size_t total = read_kibibytes(path, "MemTotal:");
+    size_t available = read_kibibytes(path, "MemAvailable:");
     struct memory_limit limit = {.bytes = total ? total : SIZE_MAX};
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     FILE *file = fopen(path, "re");
@@ -103,5 +104,6 @@ struct memory_limit memory_limit_find(const char *root) {
     }
     if (file)
         fclose(file);
+    limit.available = available && available < limit.bytes ? available : limit.bytes;
     return limit;
 }

@@ -109,7 +109,8 @@ static const struct config_row rows[] = {
     COUNT_ROW("max-model-len", max_model_len, "0", 0, 1e9,
               "tokens of prompt and text together; 0: the model's positions"),
     BATCH_ROWS(AT(batch), "", NULL,
-               "for keys and values, on each rank; a quarter of the memory when not given, and no more than all texts "
+               "for keys and values, on each rank; a quarter of the free memory, shared by the ranks, when not given, "
+               "and no more than all texts "
                "can fill"),
     COUNT_ROW("max-queued-requests", max_queued_requests, "256", 1, 1e6, "texts that wait or run; more are refused"),
     COUNT_ROW("max-queued-tokens", max_queued_tokens, "0", 0, 1e12, "of prompts that wait; 0: any number"),
@@ -270,7 +271,7 @@ static int check(struct serve_command *c) {
 /* The memory for keys and values where none is named: what the first rank finds, for all. */
 static int choose_cache(struct serve_command *c, const struct launch *launch, int ranks) {
     struct memory_limit limit = memory_limit_find("");
-    int64_t bytes = limit.bytes == SIZE_MAX ? (int64_t)4 << 30 : (int64_t)(limit.bytes / 4) / ranks;
+    int64_t bytes = limit.available == SIZE_MAX ? (int64_t)4 << 30 : (int64_t)(limit.available / 4) / ranks;
     struct comm_data data = {.send = &bytes, .receive = &bytes, .count = 1, .dtype = DTYPE_I64};
     if (c->batch.kv_cache_memory)
         return STATUS_OK;

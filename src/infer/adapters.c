@@ -421,10 +421,6 @@ int adapters_begin(struct adapters *adapters, const char *name, struct adapter_f
     return status;
 }
 
-bool adapters_are_busy(const struct adapters *adapters) {
-    return adapters->job.named != NULL;
-}
-
 int adapters_absent(const struct adapters *adapters, const char *const *names, int count) {
     for (int i = 0; i < count; i++) {
         const struct named *named = find(adapters, names[i]);

@@ -66,8 +66,6 @@ int adapters_pin(struct adapters *adapters, const char *name, bool is_pinned);
 void adapters_spare(struct adapters *adapters, const char *const *names, int count);
 /* Every image that no text uses and that is not pinned goes, of spared names, too: pieces of memory become one. */
 int adapters_clear(struct adapters *adapters);
-/* Whether a change is under way. */
-bool adapters_are_busy(const struct adapters *adapters);
 /* The first of these names that is known and not in memory, which adapters_take would load; -1: none. */
 int adapters_absent(const struct adapters *adapters, const char *const *names, int count);
 /* The name is unknown from here on. */

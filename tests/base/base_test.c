@@ -102,7 +102,7 @@ static char *make_system(const char *kibibytes, const char *groups) {
     snprintf(path, sizeof path, "%s/proc/self", root);
     test_ok(file_make_directories(path));
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    snprintf(text, sizeof text, "MemFree: 1 kB\nMemTotal:       %s kB\n", kibibytes);
+    snprintf(text, sizeof text, "MemFree: 1 kB\nMemTotal:       %s kB\nMemAvailable:  550 kB\n", kibibytes);
     test_ok(file_write_atomic(path, text, strlen(text)));
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     test_ok(file_write_atomic(path, groups, strlen(groups)));
@@ -121,6 +121,8 @@ static void expect_limit(const char *root, size_t bytes, bool is_cgroup) {
     struct memory_limit limit = memory_limit_find(root);
     assert_int_equal(limit.bytes, bytes);
     assert_int_equal(limit.is_cgroup, is_cgroup);
+    /* What is free on the host, of what the group may have; nothing is known of /nowhere. */
+    assert_int_equal(limit.available, bytes == SIZE_MAX || bytes < 550 * 1024 ? bytes : 550 * 1024);
 }
 
 static void the_least_limit_of_the_host_and_of_its_groups_holds(void **state) {

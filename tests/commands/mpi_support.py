@@ -1,5 +1,5 @@
 """What the tests of ranks as processes share: how they are launched, found, and seen to end."""
-import os, pathlib, shutil, subprocess, time, unittest
+import os, pathlib, shutil, subprocess, threading, time, unittest
 
 from model_support import SANITIZED
 from pretrain_support import CAMBIUM
@@ -61,3 +61,23 @@ def wait_for_end(pids, seconds):
         time.sleep(0.01)
         pids = [pid for pid in pids if is_running(pid)]
     return pids
+
+
+def strike_all(test, strike, cases, at_once=4):
+    """strike(**case) of each case, some at a time: most of it is waiting."""
+    failures, left = [], list(cases)
+
+    def work():
+        while left:
+            case = left.pop()
+            try:
+                strike(**case)
+            except Exception as error:  # of a thread, which unittest does not see
+                failures.append(f"{case}: {error!r}")
+
+    workers = [threading.Thread(target=work) for _ in range(at_once)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    test.assertFalse(failures, "\n".join(failures))

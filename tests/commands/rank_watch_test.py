@@ -10,12 +10,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 import unittest
 
 from model_support import CAMBIUM, TINY, read_safetensors, run, write_safetensors
-from mpi_support import MPIRUN, is_running, needs_mpirun, rank_processes, wait_for_end
+from mpi_support import MPIRUN, is_running, needs_mpirun, rank_processes, strike_all, wait_for_end
 from pretrain_support import LONG, wait_for
 from requests_support import ADAPTERS, BASE, as_lines
 
@@ -123,37 +122,18 @@ class Watch(unittest.TestCase):
             self.assertIn(launch.lines(), ([f"rank {victim} has died"], []), said)
             self.assertRegex(said, rf"\brank {victim}\b.*(has died|\bsignal 9\b)")
 
-    def strike_all(self, cases):
-        """Some at a time: most of it is waiting."""
-        failures, left = [], list(cases)
-
-        def work():
-            while left:
-                case = left.pop()
-                try:
-                    self.strike(**case)
-                except Exception as error:  # of a thread, which unittest does not see
-                    failures.append(f"{case}: {error}")
-
-        workers = [threading.Thread(target=work) for _ in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        self.assertFalse(failures, "\n".join(failures))
-
     def test_a_rank_that_dies_or_stops_is_named_and_ends_all(self):
         kinds = itertools.product(COMMANDS, (signal.SIGKILL, signal.SIGSTOP), (0, 1), (TENSOR, PIPELINE))
         cases = [dict(phase=phase, sign=sign, victim=victim, layout=layout) for phase, sign, victim, layout in kinds]
         # Every phase with a rank that is stopped and with one that is killed, ranks and layouts in turn.
-        self.strike_all(cases if LONG else [*cases[::5], cases[19]])
+        strike_all(self, self.strike, cases if LONG else [*cases[::5], cases[19]])
 
     @unittest.skipUnless(LONG, "the long tier")
     def test_at_random_moments_of_four_ranks(self):
         r = random.Random(20261122)
-        self.strike_all(
+        strike_all(self, self.strike, [
             dict(phase=r.choice(("opening", "opening", "writing", "loading")), sign=r.choice((signal.SIGKILL, signal.SIGSTOP)), victim=r.randrange(4),
-                 ranks=4, layout=TENSOR + PIPELINE, delay=r.random() * 0.1) for _ in range(24))
+                 ranks=4, layout=TENSOR + PIPELINE, delay=r.random() * 0.1) for _ in range(24)])
 
     @unittest.skipUnless(LONG, "the long tier")
     def test_a_launch_that_is_stopped_as_a_whole_goes_on(self):

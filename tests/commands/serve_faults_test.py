@@ -14,7 +14,7 @@ import time
 import unittest
 
 from model_support import SANITIZED, TINY
-from mpi_support import is_running, needs_mpirun, wait_for_end
+from mpi_support import is_running, needs_mpirun, strike_all, wait_for_end
 from pretrain_support import LONG
 from rank_watch_test import PIPELINE, TENSOR, write_long_model
 from serve_grpc_support import Client, grpc
@@ -160,37 +160,18 @@ class Ranks(Faults):
             self.assertIn(said, ([f"rank {victim} has died"], []), server.lines)
             self.assertRegex("\n".join(server.lines), rf"\brank {victim}\b.*(has died|\bsignal 9\b)")
 
-    def strike_all(self, cases):
-        """Some at a time: most of it is waiting."""
-        failures, left = [], list(cases)
-
-        def work():
-            while left:
-                case = left.pop()
-                try:
-                    self.strike(**case)
-                except Exception as error:  # of a thread, which unittest does not see
-                    failures.append(f"{case}: {error!r}")
-
-        workers = [threading.Thread(target=work) for _ in range(3)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        self.assertFalse(failures, "\n".join(failures))
-
     def test_a_rank_that_dies_or_stops_is_named_and_ends_all(self):
         draw = random.Random(12)
         kinds = itertools.product(PHASES, (signal.SIGKILL, signal.SIGSTOP), (0, 1), (TENSOR, PIPELINE))
         cases = [dict(phase=phase, sign=sign, victim=victim, layout=layout, delay=draw.random() * 0.2) for phase, sign, victim, layout in kinds]
         # Every phase with a rank that is stopped and with one that is killed, ranks and layouts in turn.
-        self.strike_all(cases if LONG else [case for i, case in enumerate(cases) if i % 4 == (i // 4) % 4])
+        strike_all(self, self.strike, cases if LONG else [case for i, case in enumerate(cases) if i % 4 == (i // 4) % 4], at_once=3)
 
     @unittest.skipUnless(LONG, "the long tier")
     def test_at_random_moments_of_four_ranks(self):
         draw = random.Random(20261123)
-        self.strike_all(dict(phase=draw.choice(PHASES), sign=draw.choice((signal.SIGKILL, signal.SIGSTOP)), victim=draw.randrange(4),
-                             ranks=4, layout=TENSOR + PIPELINE, delay=draw.random()) for _ in range(24))
+        strike_all(self, self.strike, [dict(phase=draw.choice(PHASES), sign=draw.choice((signal.SIGKILL, signal.SIGSTOP)), victim=draw.randrange(4),
+                             ranks=4, layout=TENSOR + PIPELINE, delay=draw.random()) for _ in range(24)], at_once=3)
 
     def test_a_launch_that_is_stopped_as_a_whole_goes_on(self):
         with RankServer(2, *WORDS, *TENSOR, model=self.model) as server:

@@ -16,6 +16,7 @@ except ImportError:
         grpc = None
 
 from model_support import SANITIZED
+from pretrain_support import fields
 
 needs_grpcio = unittest.skipUnless(grpc, "there is no python3-grpcio, or none for this Python")
 PATIENCE = 300 if SANITIZED else 60
@@ -34,30 +35,6 @@ def varint(number):
 def field(number, content):
     """A field with a length."""
     return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def fields(content):
-    """(number, value) of the fields with a length, and of varints."""
-    at, found = 0, []
-
-    def number():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = content[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(content):
-        tag = number()
-        value = number()
-        if tag & 7 == 2:
-            value, at = content[at:at + value], at + value
-        found.append((tag >> 3, value))
-    return found
 
 
 class Client:

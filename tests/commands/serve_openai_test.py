@@ -284,7 +284,9 @@ class Completions(Served):
             if text:
                 self.assertEqual(self.post("/v1/detokenize", {"tokens": answer["tokens"]}).json, {"prompt": text})
         # The harness finds the id of what ends a text by its name; within a text the name is text.
-        name = self.server.ask("GET", "/tokenizer_info").json["eos_token"]
+        about = self.server.ask("GET", "/tokenizer_info").json
+        name = about["eos_token"]
+        self.assertIsNone(about["chat_template"])
         self.assertEqual(self.post("/tokenize", {"prompt": name}).json["tokens"], [EXPECTED["eos"]])
         self.assertNotIn(EXPECTED["eos"], self.post("/tokenize", {"prompt": name + "x"}).json["tokens"])
         for path, body in (("/tokenize", {}), ("/tokenize", {"prompt": 1}), ("/tokenize", {"prompt": "a", "add_special_tokens": 1}),
@@ -323,6 +325,9 @@ class Chats(Served):
         cls.model = directory.name
         write_byte_model(directory.name, n_positions=200)
         super().setUpClass()
+
+    def test_the_template_is_told(self):
+        self.assertIn("<|im_start|>", self.server.ask("GET", "/tokenizer_info").json["chat_template"])
 
     def test_texts_are_those_of_generate(self):
         request = {"messages": self.TALK, "seed": 3, "n": 2}

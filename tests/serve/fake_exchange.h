@@ -61,8 +61,7 @@ static inline int fake_end(struct exchange *exchange, const struct field *traile
     return 0;
 }
 
-static inline void fake_abort(struct exchange *exchange, enum exchange_abort how) {
-    (void)how;
+static inline void fake_abort(struct exchange *exchange) {
     ((struct fake *)exchange)->aborted++;
 }
 

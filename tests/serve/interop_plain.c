@@ -71,7 +71,7 @@ static void broken_begin(struct exchange *exchange) {
     struct field type = field_of("content-type", "text/plain");
     exchange_begin(exchange, 200, &type, 1, -1);
     exchange_write(exchange, "so far", 6);
-    exchange_abort(exchange, ABORT_INTERNAL);
+    exchange_abort(exchange);
 }
 
 static void counts_answer(struct exchange *exchange) {
@@ -94,7 +94,7 @@ static void plain_begin(struct exchange *exchange) {
     const char *path = exchange->head.path;
     struct plain *plain = calloc(1, sizeof *plain);
     if (!plain) {
-        exchange_abort(exchange, ABORT_INTERNAL);
+        exchange_abort(exchange);
         return;
     }
     counts.begun++;
