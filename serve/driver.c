@@ -125,6 +125,7 @@ static void forget_told(struct driver *driver, struct call_own *own) {
 /* Whether all news went out: where the loop has not taken a call's last news, the next waits in `making`. */
 static void publish_calls(struct driver *driver) {
     struct call_own *own = driver->changed;
+    struct loop_note *notes = NULL, **last = &notes;
     driver->changed = NULL;
     pthread_mutex_lock(&driver->lock);
     driver->has_taken = false;
@@ -143,11 +144,16 @@ static void publish_calls(struct driver *driver) {
                 forget_told(driver, own);
         }
         pthread_mutex_unlock(&driver->lock);
-        if (can_go) /* the call may be gone behind this */
-            loop_post(driver->options.loop, &own->note);
-        else
+        if (can_go) {
+            *last = &own->note;
+            last = &own->note.next;
+        } else {
             driver_note(driver, own);
+        }
     }
+    *last = NULL;
+    if (notes) /* whose calls may be gone behind this */
+        loop_post_all(driver->options.loop, notes, last);
     pthread_mutex_lock(&driver->lock);
     driver->has_more = driver->changed != NULL;
     pthread_mutex_unlock(&driver->lock);

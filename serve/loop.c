@@ -75,10 +75,14 @@ int loop_start(struct loop *loop) {
 
 void loop_post(struct loop *loop, struct loop_note *note) {
     note->next = NULL;
+    loop_post_all(loop, note, &note->next);
+}
+
+void loop_post_all(struct loop *loop, struct loop_note *first, struct loop_note **last) {
     pthread_mutex_lock(&loop->lock);
     bool was_empty = !loop->first;
-    *loop->last = note;
-    loop->last = &note->next;
+    *loop->last = first;
+    loop->last = last;
     pthread_mutex_unlock(&loop->lock);
     if (was_empty)
         event_active(loop->wake, EV_READ, 0);

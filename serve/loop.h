@@ -24,6 +24,9 @@ struct event_base *loop_base(struct loop *loop);
 int loop_start(struct loop *loop);
 /* Any thread. */
 void loop_post(struct loop *loop, struct loop_note *note);
+/* Any thread. Notes that are linked by `next`, at least one, with one waking for them all; *last: the last one's, NULL.
+ */
+void loop_post_all(struct loop *loop, struct loop_note *first, struct loop_note **last);
 /* What is posted still runs, then the thread ends. Not the loop's thread. */
 void loop_stop(struct loop *loop);
 /* Behind loop_stop, or instead of loop_start. NULL is allowed. */

@@ -110,8 +110,9 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "those of vLLM's benchmark of servers. The server is this program, started with all options that are not "
             "listed here, or one that runs at --url. streams: texts at once on the base, in turn with bare steps of "
             "the engine on the same rows (ratio). prefix: the time to the first token behind a shared beginning over "
-            "that behind a fresh one. long-prompt: gaps between the tokens of all streams but one while prompts come "
-            "in, over their median, and the prompts' first token over that of one alone. swap: gaps while one adapter "
+            "that behind a fresh one. long-prompt: gaps between the tokens of all streams but one while a prompt comes "
+            "in, over their median behind it, and the prompts' first token over that of one alone. swap: gaps while "
+            "one adapter "
             "after the other is replaced, over not. bank: texts on adapters over as many on the base. pipeline: two "
             "stages over one. health: gRPC's health check by h2load over nghttpd's answers to GET of an empty file. "
             "idle: the processor's time of each rank while nothing is asked.",

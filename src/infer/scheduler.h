@@ -6,8 +6,8 @@
  * their client has had so far, then by what that client's adapter has had (virtual token counters, Sheng et al.,
  * "Fairness in serving large language models", arXiv 2401.00588), then by age. When pages run out, the newest text of
  * the least importance gives its pages back and is prefilled again later; it goes on where it was, with the same
- * tokens. While texts are being written, chunks are so long that a step lasts at most prefill_stretch times one
- * without; where nobody knows how long that is, or not of late, a step goes without.
+ * tokens. While texts are being written, chunks are so long that a step lasts at most prefill_stretch times one that
+ * writes all texts that can run; where nobody knows how long that is, or not of late, a step goes without.
  *
  * Memory is allocated by scheduler_open and scheduler_submit alone. One thread at a time. Callbacks come from
  * scheduler_step (and scheduler_close), and may call scheduler_cancel, scheduler_pause and scheduler_resume. */

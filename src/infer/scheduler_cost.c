@@ -69,7 +69,12 @@ double step_cost_decode(const struct step_cost *cost, int64_t rows) {
         below--;
     while (above <= cost->max_decode && cost->decode[above] == 0)
         above++;
-    return below > 0 ? cost->decode[below] : above <= cost->max_decode ? cost->decode[above] : 0;
+    if (above > cost->max_decode)
+        return below > 0 ? cost->decode[below] : 0;
+    if (below <= 0 || below == above)
+        return cost->decode[above];
+    double share = (double)(rows - below) / (double)(above - below);
+    return cost->decode[below] + share * (cost->decode[above] - cost->decode[below]);
 }
 
 double step_cost_prefill_row(const struct step_cost *cost) {

@@ -302,15 +302,23 @@ static int64_t rows_of_work(const struct scheduler *s, int64_t before, int64_t m
     return low;
 }
 
+/* Rows of a step that writes all texts that can run at once. A few texts are not protected from many more that wait to
+ * stand beside them: those would come in one by one, through short steps that mostly read weights. */
+static int64_t full_group(const struct scheduler *s) {
+    const struct scheduler_options *o = &s->options;
+    int64_t texts = s->running_count + s->waiting_count;
+    texts = texts < o->max_sequences ? texts : o->max_sequences;
+    return (texts + o->depth - 1) / o->depth;
+}
+
 /* How much work of prefill the step may have beside its decode rows, in rows with nothing before them. */
 static double prefill_budget(const struct scheduler *s, const struct step *step, int64_t written) {
     const struct scheduler_options *o = &s->options;
-    int64_t group = (written + o->depth - 1) / o->depth;
     if (!written || o->prefill_stretch == 0)
         return INFINITY;
     if (step->decode_rows && step_cost_is_old(&s->cost, step->decode_rows))
         return 0;
-    double row = step_cost_prefill_row(&s->cost), decode = step_cost_decode(&s->cost, group);
+    double row = step_cost_prefill_row(&s->cost), decode = step_cost_decode(&s->cost, full_group(s));
     double alone = step_cost_decode(&s->cost, step->decode_rows);
     double fit = row > 0 && decode > 0 ? (o->prefill_stretch * decode - alone) / row : (double)o->page_tokens;
     return fit < 1 ? 1 : fit;

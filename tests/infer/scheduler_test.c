@@ -346,6 +346,37 @@ static void steps_with_prefill_are_stretched_so_far_and_no_further(void **state)
     assert_true(measure_stretch(&(struct stretch){.limit = 1, .depth = 1, .prompts = 1}) < 1.1); /* a row a step */
 }
 
+/* One text that is written has steps as long as it would have them beside all that wait. */
+static void many_that_wait_come_in_by_long_steps(void **state) {
+    (void)state;
+    enum { TEXTS = 16 };
+    struct scheduler_stats stats;
+    int long_steps = 0;
+    begin(&(struct scheduler_options){.max_rows = 250, .prefill_stretch = 2.5, .max_sequences = TEXTS});
+    engine.step_seconds = 0.010;
+    engine.decode_row_seconds = 0.001;
+    engine.prefill_row_seconds = 0.0006;
+    for (int i = 0; i < TEXTS; i++)
+        submit(i, 4, 20);
+    while (!asked[TEXTS - 1].dones)
+        scheduler_step(scheduler);
+    submit(TEXTS, 4, 120);
+    for (int i = 0; i < 5; i++)
+        scheduler_step(scheduler);
+    for (int i = 1; i < TEXTS; i++)
+        submit(TEXTS + i, 300, 2);
+    for (int i = 0; i < 40; i++) {
+        scheduler_step(scheduler);
+        scheduler_read_stats(scheduler, &stats);
+        double texts = (double)(stats.running + stats.waiting);
+        double stretched = engine.last_seconds / (engine.step_seconds + texts * engine.decode_row_seconds);
+        assert_true(stretched < 2.5 * 1.1);
+        long_steps += stretched > 2.5 * 0.85;
+    }
+    assert_true(long_steps > 30);
+    finish(2 * TEXTS);
+}
+
 static void one_slow_step_says_little(void **state) {
     (void)state;
     begin(&(struct scheduler_options){.max_rows = 250, .prefill_stretch = 2, .max_sequences = 12});
@@ -654,6 +685,7 @@ int main(void) {
         cmocka_unit_test(chunks_of_a_prompt_follow_each_other),
         cmocka_unit_test(logits_that_are_no_numbers_end_their_text_alone),
         cmocka_unit_test(steps_with_prefill_are_stretched_so_far_and_no_further),
+        cmocka_unit_test(many_that_wait_come_in_by_long_steps),
         cmocka_unit_test(one_slow_step_says_little),
         cmocka_unit_test(the_newest_text_gives_its_pages_back),
         cmocka_unit_test(less_important_texts_give_their_pages_first),
