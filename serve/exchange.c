@@ -9,8 +9,9 @@ enum { MAX_FIELDS = 32, OWN_FIELDS = 4 };
 
 const char *exchange_field(const struct exchange *exchange, const char *name) {
     const struct exchange_head *head = &exchange->head;
+    size_t length = strlen(name);
     for (size_t i = 0; i < head->field_count; i++)
-        if (!strcmp(head->fields[i].name, name))
+        if (head->fields[i].name_length == length && !memcmp(head->fields[i].name, name, length))
             return head->fields[i].value;
     return NULL;
 }

@@ -57,6 +57,7 @@ static const struct field content_type = {
 
 /* Clients take 8 KiB of head and trailers: a message may have half of them, and details what is left beside the other
  * fields. */
+enum { SHORT_MESSAGE = 512 /* with its prefix: needs no memory of its own */ };
 enum { MAX_FIELD_BYTES = 8192, MAX_MESSAGE_FIELD = 4096, MAX_OTHER_FIELDS = 1024, MAX_TRAILERS = 16 };
 
 static bool is_plain(unsigned char c) {
@@ -246,8 +247,8 @@ void grpc_send(struct grpc_call *call, const ProtobufCMessage *message) {
         grpc_finish(call, &error);
         return;
     }
-    unsigned char *bytes = malloc(GRPC_PREFIX_BYTES + length);
-    if (!bytes) {
+    unsigned char few[SHORT_MESSAGE], *bytes = GRPC_PREFIX_BYTES + length <= sizeof few ? few : NULL;
+    if (!bytes && !(bytes = malloc(GRPC_PREFIX_BYTES + length))) {
         grpc_finish_memory(call);
         return;
     }
@@ -255,7 +256,8 @@ void grpc_send(struct grpc_call *call, const ProtobufCMessage *message) {
     protobuf_c_message_pack(message, bytes + GRPC_PREFIX_BYTES);
     grpc_begin_answer(call, NULL, 0);
     exchange_write(call->exchange, bytes, GRPC_PREFIX_BYTES + length);
-    free(bytes);
+    if (bytes != few)
+        free(bytes);
 }
 
 void grpc_answer(struct grpc_call *call, const ProtobufCMessage *message) {

@@ -79,7 +79,8 @@ enum grpc_frame grpc_frames_take(struct grpc_frames *frames, const unsigned char
         return result;
     uint64_t missing = length_of(frames) - frames->message.length;
     size_t taken = missing < *length ? (size_t)missing : *length;
-    strbuf_add(&frames->message, *bytes, taken);
+    if (taken) /* an empty message takes no memory */
+        strbuf_add(&frames->message, *bytes, taken);
     if (frames->message.failed)
         return GRPC_FRAME_MEMORY;
     *bytes += taken;

@@ -11,6 +11,16 @@
 struct http2_stream;
 TAILQ_HEAD(http2_stream_list, http2_stream);
 
+/* What all connections share, on the loop's thread. */
+struct http2_shared {
+    nghttp2_session_callbacks *callbacks;
+    nghttp2_option *option;
+    struct http2_stream_list spare; /* streams that have ended, for the next ones */
+    int spare_count;
+    nghttp2_nv *list; /* of the answer that the library is told, until the next one */
+    size_t list_capacity;
+};
+
 /* What may be spent: so much at once, and so much a second. */
 struct bucket {
     double tokens, time;
@@ -66,5 +76,7 @@ bool http2_streams_submit(struct http2 *http);
 void http2_streams_tell(struct http2 *http);
 void http2_streams_tick(struct http2 *http, double now);
 void http2_streams_close(struct http2 *http);
+/* Frees the spare ones. */
+void http2_streams_forget(struct http2_shared *shared);
 
 #endif

@@ -21,11 +21,6 @@ enum {
 static const double ping_seconds = 300, busy_ping_seconds = 5, ping_timeout = 20, drain_ping_seconds = 10;
 static const unsigned char drain_ping[8] = "draining";
 
-struct http2_shared {
-    nghttp2_session_callbacks *callbacks;
-    nghttp2_option *option;
-};
-
 void bucket_fill(struct bucket *bucket, double burst, double per_second, double now) {
     if (bucket->time <= 0)
         bucket->tokens = burst;
@@ -238,6 +233,7 @@ struct http2_shared *http2_shared_new(const struct transport_options *options) {
         http2_shared_free(shared);
         return NULL;
     }
+    TAILQ_INIT(&shared->spare);
     nghttp2_session_callbacks_set_send_callback(shared->callbacks, on_send);
     nghttp2_session_callbacks_set_on_frame_recv_callback(shared->callbacks, on_frame_recv);
     nghttp2_session_callbacks_set_on_frame_send_callback(shared->callbacks, on_frame_send);
@@ -257,6 +253,7 @@ void http2_shared_free(struct http2_shared *shared) {
         return;
     nghttp2_session_callbacks_del(shared->callbacks);
     nghttp2_option_del(shared->option);
+    http2_streams_forget(shared);
     free(shared);
 }
 

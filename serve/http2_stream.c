@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Streams that have ended are kept for the next ones, so many and with so much memory each. */
+enum { SPARE_STREAMS = 64, SPARE_BYTES = 2048, SPARE_FIELDS = 32 };
+
 /* Fields that are kept: all text in one string. */
 struct kept {
     struct strbuf text; /* name, zero byte, value, zero byte, ... */
@@ -25,7 +28,7 @@ struct http2_stream {
     /* The request. */
     struct kept request;
     struct field *fields;
-    char *path;          /* and the query behind it */
+    size_t field_capacity;
     size_t header_bytes; /* names, values and 32 each */
     bool is_routed;      /* the handler has it */
     bool is_whole;       /* the request */
@@ -59,13 +62,17 @@ static int kept_add(struct kept *kept, const void *name, size_t name_length, con
         kept->spans = spans;
         kept->capacity = capacity;
     }
-    struct span span = {kept->text.length, name_length, kept->text.length + name_length + 1, value_length};
-    strbuf_add(&kept->text, name, name_length);
-    strbuf_add_char(&kept->text, 0);
-    strbuf_add(&kept->text, value, value_length);
-    strbuf_add_char(&kept->text, 0);
+    struct strbuf *text = &kept->text;
+    if (strbuf_reserve(text, name_length + value_length + 2))
+        return STATUS_MEMORY;
+    struct span span = {text->length, name_length, text->length + name_length + 1, value_length};
+    memcpy(text->data + span.name, name, name_length);
+    text->data[span.name + name_length] = 0;
+    memcpy(text->data + span.value, value, value_length);
+    text->data[span.value + value_length] = 0;
+    text->length = span.value + value_length + 1;
     kept->spans[kept->count++] = span;
-    return strbuf_status(&kept->text);
+    return 0;
 }
 
 static int kept_add_field(struct kept *kept, const struct field *field) {
@@ -78,27 +85,54 @@ static void kept_free(struct kept *kept) {
     *kept = (struct kept){0};
 }
 
-static const char *kept_value(const struct kept *kept, const char *name) {
+/* Forgets the fields; memory that is not much is kept for the next ones. */
+static void kept_clear(struct kept *kept) {
+    if (kept->text.failed || kept->text.capacity > SPARE_BYTES || kept->capacity > SPARE_FIELDS)
+        kept_free(kept);
+    strbuf_clear(&kept->text);
+    kept->count = 0;
+}
+
+static bool span_is(const struct kept *kept, const struct span *span, const char *name, size_t length) {
+    return span->name_length == length && !memcmp(kept->text.data + span->name, name, length);
+}
+
+/* As long as the text does not grow; NULL: there is no such field. */
+static char *kept_value(const struct kept *kept, const char *name) {
+    size_t length = strlen(name);
     for (size_t i = 0; i < kept->count; i++)
-        if (!strcmp(kept->text.data + kept->spans[i].name, name))
+        if (span_is(kept, &kept->spans[i], name, length))
             return kept->text.data + kept->spans[i].value;
     return NULL;
 }
 
-/* The caller frees it; NULL: no memory. */
-static nghttp2_nv *kept_list(const struct kept *first, const struct kept *second, size_t *count) {
-    nghttp2_nv *list = calloc(first->count + (second ? second->count : 0) + 1, sizeof *list);
+/* As the library takes it, until the next list is made; NULL: no memory. Ids are all different: they would push each
+ * other out of the table of fields that both sides keep. */
+static nghttp2_nv *kept_list(struct http2_shared *shared, const struct kept *first, const struct kept *second,
+                             size_t *count) {
+    size_t most = first->count + (second ? second->count : 0) + 1;
+    if (most > shared->list_capacity) {
+        nghttp2_nv *grown = reallocarray(shared->list, most, sizeof *grown);
+        if (!grown)
+            return NULL;
+        shared->list = grown;
+        shared->list_capacity = most;
+    }
+    nghttp2_nv *list = shared->list;
     *count = 0;
-    if (!list)
-        return NULL;
     for (const struct kept *kept = first; kept; kept = kept == first ? second : NULL)
         for (size_t i = 0; i < kept->count; i++) {
             const struct span *span = &kept->spans[i];
             list[(*count)++] =
                 (nghttp2_nv){(uint8_t *)kept->text.data + span->name, (uint8_t *)kept->text.data + span->value,
-                             span->name_length, span->value_length, NGHTTP2_NV_FLAG_NONE};
+                             span->name_length, span->value_length,
+                             span_is(kept, span, "x-request-id", 12) ? NGHTTP2_NV_FLAG_NO_INDEX : NGHTTP2_NV_FLAG_NONE};
         }
     return list;
+}
+
+static struct http2_shared *shared_of(const struct http2_stream *stream) {
+    return stream->http->connection->transport->http2;
 }
 
 static void touch(struct http2_stream *stream) {
@@ -216,9 +250,8 @@ static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, siz
     *flags |= NGHTTP2_DATA_FLAG_EOF;
     if (stream->trailers.count) {
         size_t count;
-        nghttp2_nv *list = kept_list(&stream->trailers, NULL, &count);
+        nghttp2_nv *list = kept_list(shared_of(stream), &stream->trailers, NULL, &count);
         int error = list ? nghttp2_submit_trailer(session, id, list, count) : NGHTTP2_ERR_NOMEM;
-        free(list);
         if (error)
             return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
         *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
@@ -231,12 +264,11 @@ static int response_submit(struct http2_stream *stream) {
     const nghttp2_data_provider provider = {{.ptr = stream}, on_read};
     bool is_alone = stream->is_empty || (stream->is_ended && !evbuffer_get_length(stream->out));
     size_t count;
-    nghttp2_nv *list = kept_list(&stream->answer, is_alone ? &stream->trailers : NULL, &count);
+    nghttp2_nv *list = kept_list(shared_of(stream), &stream->answer, is_alone ? &stream->trailers : NULL, &count);
     stream->is_submitted = true;
     int error = list ? nghttp2_submit_response(session, stream->id, list, count, is_alone ? NULL : &provider)
                      : NGHTTP2_ERR_NOMEM;
-    free(list);
-    kept_free(&stream->answer);
+    kept_clear(&stream->answer);
     return error;
 }
 
@@ -328,6 +360,64 @@ static void stream_close(struct http2_stream *stream, bool is_whole) {
         exchange_close(&stream->exchange, is_whole);
 }
 
+static void stream_destroy(struct http2_stream *stream) {
+    kept_free(&stream->request);
+    kept_free(&stream->answer);
+    kept_free(&stream->trailers);
+    free(stream->fields);
+    if (stream->out)
+        evbuffer_free(stream->out);
+    free(stream);
+}
+
+/* One that has ended, with its memory, or a new one; NULL: no memory. */
+static struct http2_stream *stream_new(struct http2_shared *shared) {
+    struct http2_stream *stream = TAILQ_FIRST(&shared->spare);
+    if (stream) {
+        TAILQ_REMOVE(&shared->spare, stream, all);
+        shared->spare_count--;
+        return stream;
+    }
+    stream = calloc(1, sizeof *stream);
+    if (stream)
+        stream->out = evbuffer_new();
+    if (!stream || stream->out)
+        return stream;
+    free(stream);
+    return NULL;
+}
+
+static void stream_spare(struct http2_shared *shared, struct http2_stream *stream) {
+    if (shared->spare_count == SPARE_STREAMS || stream->field_capacity > SPARE_FIELDS) {
+        stream_destroy(stream);
+        return;
+    }
+    kept_clear(&stream->request);
+    kept_clear(&stream->answer);
+    kept_clear(&stream->trailers);
+    evbuffer_drain(stream->out, evbuffer_get_length(stream->out));
+    *stream = (struct http2_stream){.request = stream->request,
+                                    .answer = stream->answer,
+                                    .trailers = stream->trailers,
+                                    .fields = stream->fields,
+                                    .field_capacity = stream->field_capacity,
+                                    .out = stream->out};
+    TAILQ_INSERT_HEAD(&shared->spare, stream, all);
+    shared->spare_count++;
+}
+
+void http2_streams_forget(struct http2_shared *shared) {
+    while (!TAILQ_EMPTY(&shared->spare)) {
+        struct http2_stream *stream = TAILQ_FIRST(&shared->spare);
+        TAILQ_REMOVE(&shared->spare, stream, all);
+        stream_destroy(stream);
+    }
+    shared->spare_count = 0;
+    free(shared->list);
+    shared->list = NULL;
+    shared->list_capacity = 0;
+}
+
 static void stream_free(struct http2_stream *stream) {
     struct http2 *http = stream->http;
     TAILQ_REMOVE(&http->streams, stream, all);
@@ -335,13 +425,7 @@ static void stream_free(struct http2_stream *stream) {
         TAILQ_REMOVE(&http->touched, stream, touches);
     if (TAILQ_EMPTY(&http->streams))
         http->idle_since = clock_seconds();
-    kept_free(&stream->request);
-    kept_free(&stream->answer);
-    kept_free(&stream->trailers);
-    free(stream->fields);
-    free(stream->path);
-    evbuffer_free(stream->out);
-    free(stream);
+    stream_spare(shared_of(stream), stream);
 }
 
 void http2_streams_close(struct http2 *http) {
@@ -356,13 +440,9 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     struct http2 *http = user;
     if (frame->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
-    struct http2_stream *stream = calloc(1, sizeof *stream);
-    if (stream)
-        stream->out = evbuffer_new();
-    if (!stream || !stream->out) {
-        free(stream);
+    struct http2_stream *stream = stream_new(http->connection->transport->http2);
+    if (!stream)
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-    }
     stream->http = http;
     stream->id = frame->hd.stream_id;
     TAILQ_INSERT_TAIL(&http->streams, stream, all);
@@ -389,32 +469,42 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
                                                                               : 0;
 }
 
+static bool fields_reserve(struct http2_stream *stream, size_t count) {
+    if (count <= stream->field_capacity)
+        return true;
+    struct field *fields = reallocarray(stream->fields, count, sizeof *fields);
+    if (!fields)
+        return false;
+    stream->fields = fields;
+    stream->field_capacity = count;
+    return true;
+}
+
 /* The head from what was kept: pseudo-fields apart, the authority as "host". */
 static int head_make(struct http2_stream *stream) {
     struct exchange_head *head = &stream->exchange.head;
     const struct kept *kept = &stream->request;
-    const char *text = strbuf_text(&kept->text), *path = kept_value(kept, ":path");
+    const char *text = strbuf_text(&kept->text);
+    char *path = kept_value(kept, ":path");
     bool has_authority = kept_value(kept, ":authority") != NULL;
-    stream->fields = calloc(kept->count + 1, sizeof *stream->fields);
-    stream->path = path ? strdup(path) : NULL;
-    if (!stream->fields || !stream->path)
+    if (!path || !fields_reserve(stream, kept->count))
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     for (size_t i = 0; i < kept->count; i++) {
         const struct span *span = &kept->spans[i];
         struct field field = {text + span->name, text + span->value, span->name_length, span->value_length};
-        if (!strcmp(field.name, ":authority"))
+        if (span_is(kept, span, ":authority", 10))
             field.name = "host", field.name_length = 4;
-        else if (*field.name == ':' || (has_authority && !strcmp(field.name, "host")))
+        else if (*field.name == ':' || (has_authority && span_is(kept, span, "host", 4)))
             continue;
         stream->fields[head->field_count++] = field;
     }
-    char *query = strchr(stream->path, '?');
+    char *query = strchr(path, '?');
     if (query)
         *query++ = 0;
-    head->method = kept_value(kept, ":method");
-    head->path = stream->path;
+    head->path = path;
     head->query = query ? query : "";
     head->fields = stream->fields;
+    head->method = kept_value(kept, ":method");
     return head->method ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
 }
 
