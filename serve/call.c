@@ -73,8 +73,9 @@ struct call *call_new(struct server *server, int64_t prompt_count) {
     return NULL;
 }
 
-void call_free(struct call *call) {
+void call_free(struct call *call, enum error_case why) {
     struct call_own *own = call->own;
+    own->was_not_read = why == ERROR_SLOW_READER;
     if (!own->is_submitted && !own->texts_left && !own->is_failing) {
         free_call(call);
         return;
@@ -107,8 +108,12 @@ static void hand_over(struct call_own *own, const struct call_news *news) {
     for (int64_t i = 0; i < news->start_count; i++)
         call->cached[news->starts[i].prompt] = news->starts[i].cached;
     call_count_news(own, news);
-    if (news->is_done)
-        leave(own, &news->error);
+    if (news->is_done) {
+        struct error error = news->error;
+        if (own->was_not_read && error.which == ERROR_CANCELLED)
+            error.which = ERROR_SLOW_READER;
+        leave(own, &error);
+    }
     if (own->is_abandoned || own->is_failed)
         return;
     call->on_news(call, news);

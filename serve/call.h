@@ -111,7 +111,8 @@ struct call *call_new(struct server *server, int64_t prompt_count);
 void call_submit(struct call *call);
 /* Its client does not read, or reads again. */
 void call_pause(struct call *call, bool is_paused);
-/* Frees the call, which ends where it still runs; nothing comes any more. Not inside on_news, but for is_done. */
-void call_free(struct call *call);
+/* Frees the call, which ends where it still runs; nothing comes any more. Not inside on_news, but for is_done. Of one
+ * that still ran is counted that its client did not read (`why` ERROR_SLOW_READER), or else that it was cancelled. */
+void call_free(struct call *call, enum error_case why);
 
 #endif

@@ -47,6 +47,7 @@ struct call_own {
     /* the loop's */
     bool is_submitted; /* the engine has it, until is_done */
     bool is_abandoned; /* nobody wants it any more: freed when it is done */
+    bool was_not_read; /* that is why */
     bool is_paused, is_failing, is_failed;
     bool must_stop;             /* the server's time is over: cancelled as soon as the engine has it */
     bool has_entered, has_left; /* the server's books */

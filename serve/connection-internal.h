@@ -74,6 +74,7 @@ struct connection {
     double opened, received; /* when; the last bytes from the client */
     double ending;           /* since when */
     size_t discarded;
+    enum error_case fault;  /* why it was given up, for what it had under way; ERROR_NONE: it was not */
     uint64_t sent, arrived; /* bytes given to the socket; read by the client's side, by the last tick */
     struct pace writing;
     bool is_scheduled, is_eof, is_draining;

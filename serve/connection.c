@@ -266,9 +266,10 @@ static bool is_read_by_client(struct connection *connection, double now) {
 
 void connection_tick(struct connection *connection, double now) {
     const struct serve_limits *limits = &connection->transport->options.limits;
-    if (!is_read_by_client(connection, now))
+    if (!is_read_by_client(connection, now)) {
+        connection->fault = ERROR_SLOW_READER;
         connection_kill(connection);
-    else if (connection->stage < CONNECTION_OPEN && now - connection->opened > limits->header_timeout)
+    } else if (connection->stage < CONNECTION_OPEN && now - connection->opened > limits->header_timeout)
         connection_kill(connection);
     else if (connection->stage == CONNECTION_LINGERING && now - connection->ending > linger_seconds)
         connection_kill(connection);

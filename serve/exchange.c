@@ -52,7 +52,9 @@ void exchange_abort(struct exchange *exchange) {
     exchange->transport->abort(exchange);
 }
 
-void exchange_close(struct exchange *exchange, bool is_whole) {
+void exchange_close(struct exchange *exchange, bool is_whole, enum error_case fault) {
+    if (!is_whole && !exchange->error)
+        exchange->error = fault;
     if (exchange->handler && exchange->handler->on_close)
         exchange->handler->on_close(exchange, is_whole);
     if (exchange->on_closed)

@@ -106,8 +106,9 @@ int exchange_end(struct exchange *exchange, const struct field *trailers, size_t
 int exchange_answer(struct exchange *exchange, int status, const char *type, const void *body, size_t length);
 /* RST_STREAM (INTERNAL_ERROR), or a connection that is closed without the answer's end; on_close comes. */
 void exchange_abort(struct exchange *exchange);
-/* The transport's last words to who handles it: on_close and on_closed. The transport frees the exchange behind it. */
-void exchange_close(struct exchange *exchange, bool is_whole);
+/* The transport's last words to who handles it: on_close and on_closed. The transport frees the exchange behind it.
+ * `fault`: why it gave up an answer that is not whole, or ERROR_NONE. */
+void exchange_close(struct exchange *exchange, bool is_whole, enum error_case fault);
 /* Bytes of the answer that have not gone to the socket. */
 size_t exchange_pending(const struct exchange *exchange);
 

@@ -194,7 +194,7 @@ static struct call *begin(struct grpc_call *call) {
 static struct call *give(struct grpc_call *call, struct call *made, bool is_right, const struct error *error) {
     if (is_right)
         return made;
-    call_free(made);
+    call_free(made, ERROR_NONE);
     grpc_finish(call, error);
     return NULL;
 }

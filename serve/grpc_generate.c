@@ -364,7 +364,7 @@ static void on_news(struct call *asked, const struct call_news *news) {
 void grpc_generate_close(struct grpc_call *call) {
     struct generation *generation = grpc_context(call);
     log_take_call(grpc_exchange(call), generation->asked);
-    call_free(generation->asked);
+    call_free(generation->asked, grpc_exchange(call)->error);
     for (int64_t i = 0; i < generation->choice_count; i++) {
         strbuf_free(&generation->choices[i].text);
         kept_free(&generation->choices[i].kept);
@@ -382,7 +382,7 @@ static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
         free(choices);
         free(generation);
         if (asked) {
-            call_free(asked);
+            call_free(asked, ERROR_NONE);
             grpc_finish_memory(call);
         }
         return;

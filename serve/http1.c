@@ -177,7 +177,7 @@ static void close_exchange(struct http1 *http, bool is_whole) {
     if (!http->has_exchange)
         return;
     http->has_exchange = false;
-    exchange_close(&http->exchange, is_whole);
+    exchange_close(&http->exchange, is_whole, http->connection->fault);
 }
 
 /* An answer of the transport's own, to what never became an exchange or cannot go on as one; then the end. */

@@ -46,6 +46,7 @@ struct http2_stream {
     bool is_empty;             /* of HEAD, 204, 304 */
     bool was_over;             /* the limit of output */
     uint32_t abort_code;
+    enum error_case fault; /* why it was given up */
     struct pace writing;
 };
 
@@ -357,7 +358,7 @@ static void stream_close(struct http2_stream *stream, bool is_whole) {
     stream->is_closed = true;
     gathered_forget(stream);
     if (stream->is_routed)
-        exchange_close(&stream->exchange, is_whole);
+        exchange_close(&stream->exchange, is_whole, stream->fault ? stream->fault : stream->http->connection->fault);
 }
 
 static void stream_destroy(struct http2_stream *stream) {
@@ -661,8 +662,9 @@ void http2_streams_tick(struct http2 *http, double now) {
         bool is_shut = nghttp2_session_get_stream_remote_window_size(http->session, stream->id) <= 0 ||
                        nghttp2_session_get_remote_window_size(http->session) <= 0;
         bool wants_body = stream->is_routed && !stream->is_whole && !stream->withheld && !stream->exchange.resets_early;
-        if (!pace_holds(&stream->writing, now, limits->write_timeout, is_shut ? waiting : 0) ||
-            !pace_holds(&stream->body, now, limits->header_timeout, wants_body && !stream->discarding)) {
+        bool is_read = pace_holds(&stream->writing, now, limits->write_timeout, is_shut ? waiting : 0);
+        if (!is_read || !pace_holds(&stream->body, now, limits->header_timeout, wants_body && !stream->discarding)) {
+            stream->fault = is_read ? ERROR_NONE : ERROR_SLOW_READER;
             evbuffer_drain(stream->out, waiting);
             abort_stream(stream, NGHTTP2_CANCEL);
             touch(stream); /* it may have been broken off before, and waited for its bytes to go */

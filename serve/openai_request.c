@@ -215,7 +215,7 @@ static void free_request(struct openai *request) {
     for (int64_t i = 0; request->choices && i < request->choice_count; i++)
         openai_part_free(&request->choices[i].part);
     if (request->call)
-        call_free(request->call);
+        call_free(request->call, request->exchange->error);
     for (size_t i = 0; i < request->joined_count; i++)
         free(request->joined[i]);
     free(request->joined);

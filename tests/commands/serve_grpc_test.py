@@ -383,6 +383,7 @@ class Lives(unittest.TestCase):
             server.await_metric("vllm:num_requests_running", 0)
             with self.assertRaises(grpc.RpcError):
                 list(stream)
+            server.await_metric('cambium:requests_cancelled_total{reason="slow_reader"}', 1)
             self.assertEqual(len(client.call("GenerateOnce", text="a", max_tokens=1).outputs), 1)
 
     def test_keys(self):

@@ -513,10 +513,12 @@ class Adapters(Served):
                 slow.connect((host, int(port)))
                 slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
                              b"x-request-id: slow\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-                server.wait_line("request id=slow .*end=broken")
+                server.wait_line("request id=slow .*end=broken.*error=slow_reader")
                 self.assertEqual(server.complete("a", max_tokens=2)["usage"]["completion_tokens"], 2)
                 server.await_metric("vllm:num_requests_running", 0)
                 self.assertLess(server.metrics()["vllm:generation_tokens_total"], 1999 * 64)
+                server.await_metric('cambium:requests_cancelled_total{reason="slow_reader"}', 1)
+                self.assertEqual(server.metrics()['cambium:requests_cancelled_total{reason="cancelled"}'], 0)
 
     def test_drain_ends_the_server(self):
         with Server(model=BASE) as server:

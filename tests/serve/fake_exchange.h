@@ -100,7 +100,7 @@ static inline void fake_send(struct fake *fake, const char *body, size_t each) {
 }
 
 static inline void fake_close(struct fake *fake) {
-    exchange_close(&fake->exchange, fake->ended > 0);
+    exchange_close(&fake->exchange, fake->ended > 0, ERROR_NONE);
     strbuf_free(&fake->head);
     strbuf_free(&fake->body);
     strbuf_free(&fake->trailers);

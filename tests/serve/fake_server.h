@@ -35,7 +35,8 @@ void call_pause(struct call *call, bool is_paused) {
     fake_paused = is_paused;
 }
 
-void call_free(struct call *call) {
+void call_free(struct call *call, enum error_case why) {
+    (void)why;
     for (int64_t i = 0; i < call->prompt_count; i++)
         token_buffer_free(&call->prompts[i].ids);
     ask_free(&call->ask);
