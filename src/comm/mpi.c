@@ -174,7 +174,9 @@ static int open_world(struct comm **out) {
         comm_free(comm);
         return status;
     }
+    mpi_enter(process);
     mpi_process_add(process, comm);
+    mpi_leave(process);
     *out = &comm->base;
     return STATUS_OK;
 }
