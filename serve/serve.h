@@ -56,9 +56,9 @@ int server_open(const struct serve_options *options, struct server **server);
 int server_run(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
                const struct tokenizer_files *files);
 void server_close(struct server *server);
-/* A rank is dead or hung: readiness goes, requests fail with UNAVAILABLE; the caller ends the process behind it. Any
- * thread. */
-void server_fail(struct server *server, const char *line);
+/* The engine has failed: readiness goes, requests fail with UNAVAILABLE; the caller ends the process behind it. `rank`
+ * is the one that is lost; -1: none, or it is not known. Any thread. */
+void server_fail(struct server *server, int rank, const char *line);
 /* Bytes that the server itself may take, for the plan that is printed. */
 size_t server_planned_bytes(const struct serve_options *options);
 

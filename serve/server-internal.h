@@ -24,8 +24,14 @@ struct server_own {
     double last_tick;
     uint64_t progress;     /* of the driver at the last tick */
     int still, hang_ticks; /* ticks since it changed; since that was noticed */
-    int stops;             /* signals */
-    bool is_ending;        /* the engine has ended; answers go out, for so many ticks more: */
+    struct engine *engine; /* for its ranks' signs of life */
+    struct rank_signs {
+        uint64_t count;
+        int silent; /* ticks since it changed */
+    } * ranks;      /* [tensor * pipeline]; there before the loop has the driver */
+    struct strbuf hang_line;
+    int stops;      /* signals */
+    bool is_ending; /* the engine has ended; answers go out, for so many ticks more: */
     int grace;
     double drain_deadline, end_time;
     struct loop_note begin_note, end_note;

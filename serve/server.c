@@ -145,14 +145,16 @@ static void begin_end(struct loop_note *note) {
 
 /* ---- a failure ---- */
 
+static void lose_rank(struct server *server, int rank) {
+    if (server->driver)
+        metrics_tell_rank(server->metrics, rank, false);
+}
+
 static void fail_all(struct server *server, const char *line) {
     struct error error;
-    int rank;
     if (server->has_failed)
         return;
     server->has_failed = true;
-    if (server->driver && sscanf(line, "rank %d ", &rank) == 1) /* lines about a rank begin with it */
-        metrics_tell_rank(server->metrics, rank, false);
     snprintf(server->failure, sizeof server->failure, "%s", line);
     error_set(&error, ERROR_ENGINE_FAILED, NULL, "the engine has failed");
     call_fail_all(server, &error);
@@ -163,33 +165,73 @@ static void fail_all(struct server *server, const char *line) {
 struct failure {
     struct loop_note note;
     struct server *server;
+    int rank;
     char line[512];
 };
 
 static void on_failure(struct loop_note *note) {
     struct failure *failure = (struct failure *)note;
+    lose_rank(failure->server, failure->rank);
     fail_all(failure->server, failure->line);
     free(failure);
 }
 
-void server_fail(struct server *server, const char *line) {
+void server_fail(struct server *server, int rank, const char *line) {
     struct failure *failure = calloc(1, sizeof *failure);
     if (!failure)
         return;
     failure->note.run = on_failure;
     failure->server = server;
+    failure->rank = rank;
     snprintf(failure->line, sizeof failure->line, "%s", line);
     loop_post(server->own->loop, &failure->note);
 }
 
+static int rank_count(const struct server *server) {
+    return server->options->tensor * server->options->pipeline;
+}
+
+static void watch_ranks(struct server *server, bool is_late) {
+    struct server_own *own = server->own;
+    for (int r = 0; r < rank_count(server); r++) {
+        struct rank_signs *rank = &own->ranks[r];
+        uint64_t count = engine_signs_of(own->engine, r).count;
+        rank->silent = is_late || count != rank->count ? 0 : rank->silent + 1;
+        rank->count = count;
+    }
+}
+
+/* Who waits for a rank that hangs gives signs of life all the time. One that computed meanwhile was silent for a
+ * shorter time than nothing went on. */
+static bool hangs(const struct server *server, int rank) {
+    const struct server_own *own = server->own;
+    return 2 * own->ranks[rank].silent >= own->still;
+}
+
+/* Names the ranks that hang, and counts them as lost. Where all give signs they wait for each other, and none of them
+ * is to blame. */
+static void describe_hang(struct server *server) {
+    struct strbuf *line = &server->own->hang_line;
+    int count = 0;
+    for (int r = 0; r < rank_count(server); r++) {
+        if (!hangs(server, r))
+            continue;
+        strbuf_format(line, count++ ? ", %d" : "rank %d", r);
+        lose_rank(server, r);
+    }
+    strbuf_format(line, count == 1 ? " has" : count ? " have" : "ranks wait for each other, and the engine has");
+    strbuf_format(line, " made no progress for %g s", server->options->rank_timeout);
+}
+
 /* The engine's thread is stuck and cannot be asked: answers get a moment to go out. */
 static void on_hang(struct server *server) {
-    char line[128];
-    snprintf(line, sizeof line, "rank 0 has made no progress for %g s", server->options->rank_timeout);
-    fail_all(server, line);
-    server->own->hang_ticks++;
-    if (server->own->hang_ticks > 2)
-        server->options->end_process(line);
+    struct server_own *own = server->own;
+    if (!own->hang_ticks)
+        describe_hang(server);
+    fail_all(server, strbuf_text(&own->hang_line));
+    own->hang_ticks++;
+    if (own->hang_ticks > 2)
+        server->options->end_process(strbuf_text(&own->hang_line));
 }
 
 /* Counted in the loop's own ticks: who was stopped as a whole, and goes on, is not hung. */
@@ -199,6 +241,8 @@ static void watch(struct server *server) {
     uint64_t progress = server->driver ? driver_progress(server->driver) : 0;
     bool is_late = now - own->last_tick > tick_seconds + late_seconds;
     own->last_tick = now;
+    if (server->driver)
+        watch_ranks(server, is_late);
     if (own->hang_ticks) { /* its requests were told that it has failed: it is too late to go on */
         on_hang(server);
         return;
@@ -444,9 +488,20 @@ static void wait_for_the_end(struct server *server) {
     pthread_mutex_unlock(&own->lock);
 }
 
+static int find_failed_rank(const struct server *server) {
+    for (int r = 0; r < rank_count(server); r++)
+        if (engine_signs_of(server->own->engine, r).is_failed)
+            return r;
+    return -1;
+}
+
 int server_run(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
                const struct tokenizer_files *files) {
     struct server_own *own = server->own;
+    own->engine = engine;
+    own->ranks = calloc((size_t)rank_count(server), sizeof *own->ranks);
+    if (!own->ranks)
+        return status_fail(STATUS_MEMORY, "out of memory");
     int status = describe_model(server, engine, tokenizer, files);
     if (!status)
         status = first_step(engine);
@@ -460,7 +515,7 @@ int server_run(struct server *server, struct engine *engine, const struct tokeni
     char reason[512];
     snprintf(reason, sizeof reason, "%s", status_text());
     if (status)
-        server_fail(server, reason);
+        server_fail(server, find_failed_rank(server), reason);
     wait_for_the_end(server); /* the loop has let go: what it wrote is read */
     if (!status && server->has_failed)
         return status_fail(STATUS_IO, "%s", server->failure);
@@ -493,6 +548,8 @@ void server_close(struct server *server) {
     pthread_mutex_destroy(&own->lock);
     pthread_cond_destroy(&own->ended);
     strbuf_free(&server->model.chat_template_text);
+    free(own->ranks);
+    strbuf_free(&own->hang_line);
     free(own);
     free(server);
 }

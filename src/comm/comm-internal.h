@@ -17,6 +17,8 @@ struct comm_backend {
     int (*subgroup)(struct comm *parent, const int *ranks, int count, struct comm **comm);
     /* NULL: its ranks cannot die or stop one by one. */
     int (*watch)(struct comm *world, const struct comm_watch_options *options);
+    /* NULL: nothing is known. */
+    struct comm_signs (*signs_of)(const struct comm *world, int rank);
     void (*abort)(struct comm *comm, const char *reason);
     void (*close)(struct comm *comm);
 };

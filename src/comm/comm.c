@@ -305,6 +305,10 @@ int comm_watch(struct comm *world, const struct comm_watch_options *options) {
     return world->backend->watch ? world->backend->watch(world, options) : STATUS_OK;
 }
 
+struct comm_signs comm_signs_of(const struct comm *world, int rank) {
+    return world->backend->signs_of ? world->backend->signs_of(world, rank) : (struct comm_signs){0};
+}
+
 void comm_close(struct comm *comm) {
     if (comm)
         comm->backend->close(comm);

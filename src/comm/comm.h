@@ -173,10 +173,21 @@ bool comm_mpi_is_launched(void);
 struct comm_watch_options {
     double seconds;
     /* NULL: prints the line and ends the process; else as on_end of watch.h, for this rank. */
-    void (*on_end)(void *context, const char *line);
+    void (*on_end)(void *context, int rank, const char *line);
     void *context;
 };
 int comm_watch(struct comm *world, const struct comm_watch_options *options);
+
+/* Signs of life of the thread that is a rank of the world: it gives one with every call and, while it waits in a call,
+ * several times a second. So who gives none computes, or hangs. */
+struct comm_signs {
+    bool are_known; /* whether this process can tell */
+    uint64_t count; /* so far; grows */
+    bool is_failed; /* it was the first that called comm_abort, or that a call failed on */
+};
+/* Any thread. Over MPI they come with the watch's beats: where nobody watches, and on other ranks than 0, a rank knows
+ * of itself alone. */
+struct comm_signs comm_signs_of(const struct comm *world, int rank);
 
 /* Initialises MPI, once in a process, and gives the world of all its ranks; comm_close ends MPI. STATUS_UNSUPPORTED in
  * a build without it. Every group of it is used from the thread that uses the world, or from one at a time. */

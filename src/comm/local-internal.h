@@ -24,7 +24,8 @@ struct meeting {
 
 struct local_rank {
     _Alignas(CACHE_LINE) atomic_bool is_busy;
-    atomic_bool has_ended; /* has left the world */
+    atomic_bool has_ended;  /* has left the world */
+    _Atomic uint64_t signs; /* of life */
 };
 
 struct local_world {
@@ -100,8 +101,14 @@ void meeting_add(struct meeting *meeting, uint32_t more, uint32_t target);
 /* Adds one, and wakes the sleepers. */
 void meeting_ring(struct meeting *meeting);
 void meeting_set(struct meeting *meeting, uint32_t value);
-/* One step of waiting while the value is `seen`; `step` counts from 0. True after a sleep: time to look around. */
-bool meeting_rest(const struct local_world *world, struct meeting *meeting, uint32_t seen, int *step);
+/* One step of waiting while the value is `seen`; `step` counts from 0. True after a sleep: time to look around, and the
+ * rank has given a sign. */
+bool meeting_rest(const struct local_comm *comm, struct meeting *meeting, uint32_t seen, int *step);
+/* A sign of life. */
+static inline void local_give_sign(const struct local_comm *comm) {
+    _Atomic uint64_t *signs = &comm->group->world->rank[comm->base.world_rank].signs;
+    atomic_store_explicit(signs, atomic_load_explicit(signs, memory_order_relaxed) + 1, memory_order_relaxed);
+}
 
 /* ---- failure ---- */
 
@@ -121,6 +128,7 @@ bool local_has_ended(const struct local_group *group, int member);
 
 /* ---- what the table holds ---- */
 
+struct comm_signs local_signs_of(const struct comm *world, int rank);
 int local_start(struct comm *comm, struct comm_request *request);
 int local_finish(struct comm *comm, struct comm_request *request);
 int local_message_start(struct local_comm *comm, struct comm_request *request);

@@ -192,7 +192,7 @@ static int await_members(struct local_comm *parent, struct local_group *group) {
             return STATUS_OK;
         if (local_has_failed(group->world))
             return local_failure(parent);
-        if (!meeting_rest(group->world, &group->joined, seen, &step))
+        if (!meeting_rest(parent, &group->joined, seen, &step))
             continue;
         for (int m = 0; m < group->size; m++) {
             if (!local_has_ended(group, m) || atomic_load(&group->joined.value) == (uint32_t)group->size)
@@ -234,6 +234,7 @@ const struct comm_backend comm_backend_local = {.name = "local",
                                                 .start = local_start,
                                                 .finish = local_finish,
                                                 .subgroup = local_subgroup,
+                                                .signs_of = local_signs_of,
                                                 .abort = local_abort,
                                                 .close = local_close};
 

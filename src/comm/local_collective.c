@@ -113,7 +113,7 @@ static int await_started(struct local_comm *comm, struct local_entry *entry, uin
             return STATUS_OK;
         if (local_has_failed(group->world))
             return local_failure(comm);
-        if (!meeting_rest(group->world, &entry->started, seen, &step))
+        if (!meeting_rest(comm, &entry->started, seen, &step))
             continue;
         int ended = find_ended(group, sequence);
         if (ended < 0)
@@ -133,7 +133,7 @@ static int await(struct local_comm *comm, struct meeting *meeting, uint32_t targ
             return STATUS_OK;
         if (local_has_failed(world))
             return local_failure(comm);
-        meeting_rest(world, meeting, seen, &step);
+        meeting_rest(comm, meeting, seen, &step);
     }
 }
 
@@ -154,6 +154,7 @@ static int check_agreement(struct local_comm *comm, const struct local_entry *en
 int local_start(struct comm *base, struct comm_request *request) {
     struct local_comm *comm = (struct local_comm *)base;
     struct local_group *group = comm->group;
+    local_give_sign(comm);
     if (local_has_failed(group->world))
         return local_failure(comm);
     if (request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE)

@@ -65,7 +65,7 @@ int local_message_finish(struct local_comm *comm, struct comm_request *request) 
             return STATUS_OK;
         if (local_has_failed(group->world))
             return local_failure(comm);
-        if (!meeting_rest(group->world, bell, seen, &step) || !local_has_ended(group, request->call.peer) ||
+        if (!meeting_rest(comm, bell, seen, &step) || !local_has_ended(group, request->call.peer) ||
             atomic_load(&request->is_done))
             continue;
         return local_fail(comm, STATUS_PEER, "rank %d ended while rank %d waits for a message %s it",

@@ -34,7 +34,8 @@ void meeting_ring(struct meeting *meeting) {
         futex_wake_all(meeting);
 }
 
-bool meeting_rest(const struct local_world *world, struct meeting *meeting, uint32_t seen, int *step) {
+bool meeting_rest(const struct local_comm *comm, struct meeting *meeting, uint32_t seen, int *step) {
+    const struct local_world *world = comm->group->world;
     int now = (*step)++;
     if (now < world->spins) {
         __builtin_ia32_pause();
@@ -51,7 +52,15 @@ bool meeting_rest(const struct local_world *world, struct meeting *meeting, uint
         syscall(SYS_futex, &meeting->value, FUTEX_WAIT_PRIVATE, seen, &limit, NULL, 0);
     }
     atomic_fetch_sub(&meeting->sleepers, 1);
+    local_give_sign(comm);
     return true;
+}
+
+struct comm_signs local_signs_of(const struct comm *base, int rank) {
+    const struct local_world *world = ((const struct local_comm *)base)->group->world;
+    return (struct comm_signs){.are_known = true,
+                               .count = atomic_load_explicit(&world->rank[rank].signs, memory_order_relaxed),
+                               .is_failed = local_has_failed(world) && world->failed_rank == rank};
 }
 
 bool local_busy_begin(struct local_comm *comm) {

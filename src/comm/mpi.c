@@ -64,6 +64,13 @@ static int mpi_watch(struct comm *world, const struct comm_watch_options *asked)
     return world->rank > 0 && card.port ? watch_join(&options, &card, &comm->watch) : STATUS_OK;
 }
 
+static struct comm_signs mpi_signs_of(const struct comm *base, int rank) {
+    const struct watch *watch = ((const struct mpi_comm *)base)->watch;
+    struct comm_signs signs = {0};
+    signs.are_known = watch && watch_signs_of(watch, rank, &signs.count);
+    return signs;
+}
+
 static int mpi_subgroup(struct comm *parent, const int *ranks, int count, struct comm **out);
 
 static const struct comm_backend comm_backend_mpi = {.name = "mpi",
@@ -73,6 +80,7 @@ static const struct comm_backend comm_backend_mpi = {.name = "mpi",
                                                      .await = mpi_await,
                                                      .subgroup = mpi_subgroup,
                                                      .watch = mpi_watch,
+                                                     .signs_of = mpi_signs_of,
                                                      .abort = mpi_abort,
                                                      .close = mpi_close};
 

@@ -3,6 +3,8 @@
  * Messages carry their type as the tag. */
 #include "mpi-internal.h"
 
+#include "watch.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -238,6 +240,7 @@ int mpi_start(struct comm *base, struct comm_request *request) {
     if (call->data.count > INT_MAX && (is_message || call->kind == COMM_BROADCAST))
         return status_fail(STATUS_UNSUPPORTED, "%" PRId64 " elements in one call; MPI moves up to %d", call->data.count,
                            INT_MAX);
+    watch_give_sign(comm->watch);
     mpi_enter(comm->process);
     int status = is_message ? start_message(comm, request) : start_collective(comm, request);
     if (!status && !request->is_waited_for)
@@ -250,6 +253,7 @@ int mpi_start(struct comm *base, struct comm_request *request) {
 static int wait_until_done(struct mpi_comm *comm, const struct comm_request *request) {
     bool is_message = request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE;
     while (!request->is_done) {
+        watch_give_sign(comm->watch);
         mpi_process_advance(comm->process);
         if (is_message || request->is_done)
             continue;
@@ -289,6 +293,7 @@ int mpi_await(struct comm *base, int from) {
     double start = clock_seconds();
     for (;;) {
         int is_there = 0;
+        watch_give_sign(comm->watch);
         mpi_enter(comm->process);
         mpi_process_advance(comm->process);
         int code = MPI_Iprobe(from, MPI_ANY_TAG, comm->calls, &is_there, MPI_STATUS_IGNORE);

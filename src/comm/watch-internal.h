@@ -6,12 +6,14 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 /* What one byte says. Any other is a beat. */
 enum watch_sign {
     WATCH_BEAT = 'b',
+    WATCH_SIGN = 's',    /* a beat of a rank whose own thread has given signs since the last one */
     WATCH_GOODBYE = 'g', /* this rank ends as it should */
     WATCH_OVER = 'o',    /* the run is over, and a rank has said why */
 };
@@ -25,6 +27,7 @@ struct watch_peer {
     enum { PEER_AWAITED, PEER_HERE, PEER_GONE } state;
     int fd;     /* -1: none */
     int silent; /* own ticks since its last sign */
+    _Atomic uint64_t signs;
 };
 
 /* A connection that has not said yet which rank it is. */
@@ -44,7 +47,10 @@ struct watch {
     pthread_t thread;
     bool is_running; /* the thread is there, and not joined: what follows is its own */
     int wake;        /* an eventfd that ends the thread */
+    uint64_t told;   /* of `signs`, with the last beat */
     bool has_said;   /* on_end is called, or about to be */
+
+    _Atomic uint64_t signs; /* of this rank's own thread, which writes it */
 
     int peer_count;           /* ranks 0 .. peer_count - 1: all at rank 0, and rank 0 alone at the others */
     struct watch_peer *peers; /* [peer_count]; one's own is PEER_GONE */

@@ -31,22 +31,23 @@ static void say_to_all(const struct watch *watch, enum watch_sign sign) {
 
 /* ---- the end ---- */
 
-static void end_process(void *context, const char *line) {
+static void end_process(void *context, int rank, const char *line) {
     (void)context;
+    (void)rank;
     if (line)
         log_error("%s", line);
     _exit(1); /* the engine's thread may sit in MPI, where nothing reaches it */
 }
 
 /* Who is stopped hears of it too, for when it goes on. */
-static void end_run(struct watch *watch, const char *line, bool is_at_once) {
+static void end_run(struct watch *watch, int rank, const char *line, bool is_at_once) {
     double wait = watch->options.seconds / 2; /* mpirun takes a second to end the others */
     struct timespec time = {.tv_sec = (time_t)wait, .tv_nsec = (long)((wait - (double)(time_t)wait) * 1e9)};
     watch->has_said = true;
     say_to_all(watch, WATCH_OVER);
     if (!is_at_once)
         clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
-    watch->options.on_end(watch->options.context, line);
+    watch->options.on_end(watch->options.context, rank, line);
 }
 
 /* Rank 1 speaks where it is about rank 0. The others do so later, in case that rank 1 is not there either. */
@@ -55,7 +56,7 @@ static void find(struct watch *watch, int rank, const char *what) {
     if (watch->has_said)
         return;
     snprintf(line, sizeof line, "rank %d %s", rank, what);
-    end_run(watch, line, watch->options.rank <= 1);
+    end_run(watch, rank, line, watch->options.rank <= 1);
 }
 
 /* ---- the thread ---- */
@@ -74,13 +75,15 @@ static void hear(struct watch *watch, int rank) {
     while ((count = recv(peer->fd, signs, sizeof signs, MSG_DONTWAIT)) > 0) {
         peer->silent = 0;
         if (memchr(signs, WATCH_OVER, (size_t)count) && !watch->has_said)
-            end_run(watch, NULL, false);
+            end_run(watch, -1, NULL, false);
         if (watch->has_said)
             return;
         if (memchr(signs, WATCH_GOODBYE, (size_t)count)) {
             leave(peer);
             return;
         }
+        if (memchr(signs, WATCH_SIGN, (size_t)count))
+            atomic_fetch_add_explicit(&peer->signs, 1, memory_order_relaxed);
     }
     if (count == 0 || (errno != EAGAIN && errno != EINTR))
         find(watch, rank, "has died");
@@ -120,7 +123,9 @@ static bool listen_until(struct watch *watch, double next) {
 static void tick(struct watch *watch, bool is_late) {
     char what[WHAT_BYTES];
     snprintf(what, sizeof what, "has not been heard of for %g s", watch->options.seconds);
-    say_to_all(watch, WATCH_BEAT);
+    uint64_t signs = atomic_load_explicit(&watch->signs, memory_order_relaxed);
+    say_to_all(watch, signs == watch->told ? WATCH_BEAT : WATCH_SIGN);
+    watch->told = signs;
     for (int r = 0; r < watch->peer_count; r++) {
         struct watch_peer *peer = &watch->peers[r];
         peer->silent = is_late ? 0 : peer->silent + 1;
@@ -226,6 +231,21 @@ int watch_join(const struct watch_options *options, const struct watch_card *car
     if (!status)
         status = watch_connect(*watch, card, options->seconds / 2);
     return finish(status, watch);
+}
+
+void watch_give_sign(struct watch *watch) {
+    if (watch)
+        atomic_store_explicit(&watch->signs, atomic_load_explicit(&watch->signs, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+}
+
+bool watch_signs_of(const struct watch *watch, int rank, uint64_t *count) {
+    const _Atomic uint64_t *signs = rank == watch->options.rank ? &watch->signs
+                                    : rank < watch->peer_count  ? &watch->peers[rank].signs
+                                                                : NULL;
+    if (signs)
+        *count = atomic_load_explicit(signs, memory_order_relaxed);
+    return signs != NULL;
 }
 
 void watch_fail(struct watch *watch) {

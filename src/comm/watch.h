@@ -7,6 +7,9 @@
  * about rank 0), the others half of the timeout later unless the launcher has ended them, so that it does not lose the
  * line.
  *
+ * A beat also says whether the rank's own thread, the one that computes, has given a sign of life since the last one
+ * (watch_give_sign). Nobody is ended for giving none, but who finds that nothing goes on can ask whose thread hangs.
+ *
  * The timeout is counted in this thread's own ticks, and anew after one that came late: who was stopped itself, or
  * whose machine slept, does not blame others for the time.
  *
@@ -14,6 +17,7 @@
 #ifndef CAMBIUM_COMM_WATCH_H
 #define CAMBIUM_COMM_WATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct watch;
@@ -21,9 +25,9 @@ struct watch;
 struct watch_options {
     int rank, size;
     double seconds; /* without a beat; at least one beat's */
-    /* Called once at most, by the watch's thread, when the run is over. `line` is what this rank has to say; NULL:
-     * another one says it. NULL: prints the line and ends the process with status 1. */
-    void (*on_end)(void *context, const char *line);
+    /* Called once at most, by the watch's thread, when the run is over. `line` is what this rank has to say of `rank`;
+     * NULL: another one says it. NULL: prints the line and ends the process with status 1. */
+    void (*on_end)(void *context, int rank, const char *line);
     void *context;
 };
 
@@ -46,6 +50,11 @@ struct watch_card {
 int watch_lead(const struct watch_options *options, struct watch_card *card, struct watch **watch);
 /* As another rank: connects to rank 0, for half of the timeout, and starts to watch. */
 int watch_join(const struct watch_options *options, const struct watch_card *card, struct watch **watch);
+/* A sign of life of this rank's own thread, by that thread. NULL is nothing. */
+void watch_give_sign(struct watch *watch);
+/* How many a rank has given; of another rank, in how many beats there were any. False: no beats of it come here. Any
+ * thread. */
+bool watch_signs_of(const struct watch *watch, int rank, uint64_t *count);
 /* This rank has failed, has said so, and ends the run: tells the others and watches no more. */
 void watch_fail(struct watch *watch);
 /* Says goodbye to all and gives everything back. NULL is nothing. */

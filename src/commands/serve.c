@@ -335,11 +335,11 @@ static int run_rank(struct comm *world, void *context) {
 }
 
 /* Answers get a moment to go out. */
-static void on_lost_rank(void *context, const char *line) {
+static void on_lost_rank(void *context, int rank, const char *line) {
     struct serving *serving = context;
     struct timespec moment = {.tv_nsec = 300000000};
     if (serving->server)
-        server_fail(serving->server, line ? line : "a rank has failed");
+        server_fail(serving->server, rank, line ? line : "a rank has failed");
     clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, NULL);
     if (line)
         end_process(line);

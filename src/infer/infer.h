@@ -78,6 +78,9 @@ int engine_follow(struct engine *engine);
 /* Of the leader, behind its last step: the others' engine_follow returns. Of them nothing. */
 int engine_end(struct engine *engine);
 
+/* Signs of life of the thread that is a rank of the world. Any thread. */
+struct comm_signs engine_signs_of(const struct engine *engine, int rank);
+
 /* ---- what follows is the leader's ---- */
 bool engine_leads(const struct engine *engine);
 

@@ -89,6 +89,11 @@ int engine_end(struct engine *engine) {
     return status ? status : model_infer_end(engine->model);
 }
 
+struct comm_signs engine_signs_of(const struct engine *engine, int rank) {
+    const struct comm *world = engine->options.world;
+    return world ? comm_signs_of(world, rank) : (struct comm_signs){0};
+}
+
 /* ---- the others ---- */
 
 static int send_results(struct engine *engine, const struct plan *plan) {

@@ -178,6 +178,31 @@ static void a_failed_rank_releases_the_others(void **state) {
     }
 }
 
+/* Rank 1 computes; the others wait for it. */
+static int give_signs(struct comm *world, void *context) {
+    struct comm_signs before[3];
+    (void)context;
+    if (world->rank != 1)
+        return comm_barrier(world);
+    for (int r = 0; r < 3; r++)
+        before[r] = comm_signs_of(world, r);
+    for (int r = 0; r < 3; r += 2)
+        while (comm_signs_of(world, r).count < before[r].count + 5)
+            usleep(1000);
+    struct comm_signs mine = comm_signs_of(world, 1);
+    expect(mine.are_known && mine.count == before[1].count && !mine.is_failed);
+    int status = comm_barrier(world);
+    expect(comm_signs_of(world, 1).count > mine.count);
+    comm_abort(world, "enough");
+    expect(comm_signs_of(world, 1).is_failed && !comm_signs_of(world, 0).is_failed);
+    return status;
+}
+
+static void a_rank_that_waits_gives_signs_and_one_that_computes_none(void **state) {
+    (void)state;
+    test_ok(comm_local_run(3, give_signs, NULL));
+}
+
 static void a_rank_that_ends_early_releases_the_others(void **state) {
     (void)state;
     for (enum place place = 0; place < PLACE_COUNT; place++) {
@@ -332,6 +357,7 @@ int main(void) {
         cmocka_unit_test(a_different_message_is_named),
         cmocka_unit_test(different_lists_of_ranks_are_named),
         cmocka_unit_test(a_failed_rank_releases_the_others),
+        cmocka_unit_test(a_rank_that_waits_gives_signs_and_one_that_computes_none),
         cmocka_unit_test(a_rank_that_ends_early_releases_the_others),
         cmocka_unit_test(a_failed_rank_may_free_its_buffers),
         cmocka_unit_test(wrong_calls_are_refused_and_harm_nobody),

@@ -20,15 +20,16 @@ static const double seconds = 1, beat = 0.25;
 struct report {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int count;
+    int count, rank;
     bool has_line;
     char line[128];
 };
 
-static void take(void *context, const char *line) {
+static void take(void *context, int rank, const char *line) {
     struct report *report = context;
     pthread_mutex_lock(&report->lock);
     report->count++;
+    report->rank = rank;
     report->has_line = line != NULL;
     snprintf(report->line, sizeof report->line, "%s", line ? line : "");
     pthread_cond_broadcast(&report->changed);
@@ -182,8 +183,30 @@ static void a_silent_rank_is_named_after_the_timeout(void **state) {
     expect_silence(&world);
     start = clock_seconds();
     expect_report(&world.reports[0], 10, "rank 3 has not been heard of for 1 s");
+    assert_int_equal(world.reports[0].rank, 3);
     assert_true(clock_seconds() - start > seconds - 2 * beat);
     expect_report(&world.reports[2], 10, NULL);
+    close_world(&world);
+}
+
+static void rank_0_knows_whose_thread_gives_signs(void **state) {
+    (void)state;
+    struct world world;
+    uint64_t none, some;
+    lead(&world);
+    for (int r = 1; r < RANKS; r++)
+        join(&world, r);
+    for (double end = clock_seconds() + seconds + beat; clock_seconds() < end; rest(beat / 4))
+        watch_give_sign(world.watches[2]);
+    expect_silence(&world);
+    for (int r = 0; r < RANKS; r++) {
+        uint64_t count = 99;
+        assert_true(watch_signs_of(world.watches[0], r, &count));
+        assert_int_equal(count > 0, r == 2);
+    }
+    assert_true(watch_signs_of(world.watches[2], 2, &some) && some > 0);
+    assert_true(watch_signs_of(world.watches[2], 0, &none) && none == 0);
+    assert_false(watch_signs_of(world.watches[2], 1, &none));
     close_world(&world);
 }
 
@@ -342,6 +365,7 @@ int main(void) {
         cmocka_unit_test(ranks_that_live_are_not_reported),
         cmocka_unit_test(a_dead_rank_is_named_at_once_by_one),
         cmocka_unit_test(a_silent_rank_is_named_after_the_timeout),
+        cmocka_unit_test(rank_0_knows_whose_thread_gives_signs),
         cmocka_unit_test(a_rank_that_never_comes_is_named),
         cmocka_unit_test(rank_1_names_a_dead_leader_before_the_others),
         cmocka_unit_test(a_silent_leader_is_named),

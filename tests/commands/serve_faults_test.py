@@ -195,48 +195,90 @@ class Ranks(Faults):
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WAIT_ALL = 17, 0x4206, 0x4207, 0x40000000
 
 
-def busiest_thread(pid, work):
-    """The thread that had the processor for longest while work() ran."""
-    look = lambda: {int(path.parent.name): int(path.read_text().split()[0]) for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")}
-    before = look()
-    work()
-    after = look()
-    return max(after, key=lambda thread: after[thread] - before.get(thread, 0))
+def rank_thread(pid, rank):
+    """Of a rank that is a thread: its helpers, which have its name, came after it."""
+    threads = sorted(pathlib.Path(f"/proc/{pid}/task").iterdir(), key=lambda path: int(path.name))
+    return next(int(path.name) for path in threads if (path / "comm").read_text() == f"rank {rank}\n")
 
 
-class Threads(Faults):
-    def trace(self, request, thread):
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+@contextlib.contextmanager
+def held(case, thread, child):
+    """A thread that hangs until the block ends. A process that has ended is there until who holds one of its threads looks;
+    `child` is the one that somebody else waits for."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
         if libc.ptrace(request, thread, None, None):
-            self.skipTest(f"no thread can be traced here: {os.strerror(ctypes.get_errno())}")
+            case.skipTest(f"no thread can be traced here: {os.strerror(ctypes.get_errno())}")
+    os.waitpid(thread, WAIT_ALL)
+    try:
+        yield
+    finally:
+        if libc.ptrace(PTRACE_DETACH, thread, None, None) and thread != child:
+            os.waitpid(thread, WAIT_ALL)
 
-    @unittest.skipIf(SANITIZED, "a sanitizer has threads and a tracer of its own")
-    def test_an_engine_that_hangs_is_told_and_ended(self):
-        server = Server(*WORDS, model=self.model)
-        asker, whole = Asker(server, "stream"), Asker(server, "whole")
+
+@unittest.skipIf(SANITIZED, "a sanitizer has threads and a tracer of its own")
+class Hung(Faults):
+    """A rank whose thread hangs while all processes live."""
+
+    def hang(self, server, pid, thread, victim, is_idle=False):
         try:
-            asker.has_begun.wait(PATIENCE)
-            thread = busiest_thread(server.process.pid, lambda: time.sleep(0.3))
-            self.trace(PTRACE_SEIZE, thread)
-            self.trace(PTRACE_INTERRUPT, thread)
-            start = time.monotonic()
-            asker.join(PATIENCE)
-            whole.join(PATIENCE)
-            self.assertEqual((asker.told, whole.told), (FAILED["stream"], FAILED["whole"]))
-            self.assertFalse(is_ready(server))
-            left = wait_for_end([server.process.pid], LIMIT + SLACK - (time.monotonic() - start))
-            self.assertEqual(left, [])
-            with contextlib.suppress(ChildProcessError):
-                if thread != server.process.pid:
-                    os.waitpid(thread, WAIT_ALL)
-            self.assertEqual(server.wait(), 1)
-            self.assertIn(f"cambium: error: rank 0 has made no progress for {TIMEOUT} s", server.lines)
+            asker = None if is_idle else Asker(server, "stream")
+            if asker:
+                self.assertTrue(asker.has_begun.wait(PATIENCE))
+            with held(self, thread, server.process.pid):
+                start = time.monotonic()
+                whole = Asker(server, "whole")
+                whole.join(PATIENCE)
+                if asker:
+                    asker.join(PATIENCE)
+                    self.assertEqual(asker.told, FAILED["stream"])
+                self.assertEqual(whole.told, FAILED["whole"])
+                self.assertFalse(is_ready(server))
+                self.assertEqual(wait_for_end([pid], LIMIT + SLACK - (time.monotonic() - start)), [])
+            self.assertNotIn(server.wait(), (0, None))
+            said = [line for line in server.lines if " has made no progress" in line or "have made no progress" in line]
+            self.assertEqual(said, [f"cambium: error: rank {victim} has made no progress for {TIMEOUT} s"])
         finally:
             server.process.kill()
             server.process.wait()
             server.process.stdout.close()
 
+    def test_an_engine_that_hangs_is_told_and_ended(self):
+        server = Server(*WORDS, model=self.model)
+        self.hang(server, server.process.pid, server.process.pid, 0)
+
+    def test_a_thread_that_hangs_is_the_rank_that_is_named(self):
+        for layout, victim, is_idle in ((TENSOR, 1, False), (TENSOR, 0, False), (PIPELINE, 1, True), (PIPELINE, 0, True)):
+            with self.subTest(layout=layout, victim=victim, is_idle=is_idle):
+                server = Server(*WORDS, "--ranks", 2, *layout, model=self.model)
+                pid = server.process.pid
+                self.hang(server, pid, rank_thread(pid, victim), victim, is_idle)
+
+    @needs_mpirun
+    def test_a_process_whose_engine_hangs_is_named(self):
+        for layout, victim in ((TENSOR, 1), (PIPELINE, 0)):
+            with self.subTest(layout=layout, victim=victim):
+                server = RankServer(2, *WORDS, *layout, model=self.model)
+                self.addCleanup(server.directory.cleanup)
+                self.hang(server, server.ranks[0], server.ranks[victim], victim)
+
+    def test_a_rank_that_hangs_for_shorter_than_the_timeout_goes_on(self):
+        with Server("--rank-timeout", 6, "--kv-cache-memory", "64M", "--ranks", 2, *TENSOR, model=self.model) as server:
+            for victim in (1, 0, 1):  # longer than the timeout, all three together
+                with server.stream("/v1/completions", ENDLESS | {"max_tokens": 2_000}) as stream:
+                    next(stream)
+                    with held(self, rank_thread(server.process.pid, victim), server.process.pid):
+                        time.sleep(3)
+                    self.assertEqual(sum(1 for chunk in stream if chunk["choices"][0]["finish_reason"] == "length"), 1)
+                    self.assertTrue(stream.is_done)
+            self.assertTrue(is_ready(server))
+            self.assertEqual([line for line in server.lines if "error" in line or "progress" in line], [])
+            self.assertEqual(server.metrics()['cambium:rank_up{rank="1"}'], 1)
+
+
+class Threads(Faults):
     def test_a_server_that_was_stopped_goes_on(self):
         with Server(*WORDS, "--ranks", 2, *TENSOR, model=self.model) as server:
             with server.stream("/v1/completions", ENDLESS | {"max_tokens": 2_000}) as stream:
