@@ -70,7 +70,7 @@ bool json_in_read(const char *text, size_t length, bool may_be_empty, json_t **r
         text = "{}", length = 2;
     if (!check_shape(text, length, error))
         return false;
-    int status = json_read(text, length, JSON_REJECT_DUPLICATES, root, &bad);
+    int status = json_read(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, root, &bad);
     if (status == STATUS_MEMORY) {
         json_in_fail(status, NULL, error);
         return false;
@@ -118,8 +118,15 @@ bool json_in_string(const json_t *value, const char *name, const char **out, str
         return true;
     if (!json_is_string(value))
         return expect(error, name, "a string");
+    if (strlen(json_string_value(value)) != json_string_length(value))
+        return expect(error, name, "a string without NUL");
     *out = json_string_value(value);
     return true;
+}
+
+bool json_in_is(const json_t *value, const char *expected) {
+    return json_is_string(value) && json_string_length(value) == strlen(expected) &&
+           !memcmp(json_string_value(value), expected, strlen(expected));
 }
 
 bool json_in_integer(const json_t *value, const char *name, int64_t low, int64_t high, int64_t *out,

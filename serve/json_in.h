@@ -19,16 +19,21 @@ enum {
     JSON_IN_VALUES = 1 << 19  /* each takes forty */
 };
 
-/* Reads a text that is an object: no key twice, no NUL, UTF-8, nested at most so deeply. An empty text is an empty
- * object where `may_be_empty`. The caller ends *root by json_decref; on failure it is NULL and *error says why. */
+/* Reads a text that is an object: no key twice, UTF-8, nested at most so deeply. A string of it may hold \u0000, which
+ * is a character of texts like any other. An empty text is an empty object where `may_be_empty`. The caller ends *root
+ * by json_decref; on failure it is NULL and *error says why. */
 bool json_in_read(const char *text, size_t length, bool may_be_empty, json_t **root, struct error *error);
 
 /* Values of fields; NULL and null leave what was there. Each returns false with *error set, which names the field. */
 bool json_in_bool(const json_t *value, const char *name, bool *out, struct error *error);
+/* A C string: one without NUL. */
 bool json_in_string(const json_t *value, const char *name, const char **out, struct error *error);
 bool json_in_integer(const json_t *value, const char *name, int64_t low, int64_t high, int64_t *out,
                      struct error *error);
 bool json_in_number(const json_t *value, const char *name, double low, double high, double *out, struct error *error);
+
+/* Whether the value is this string. */
+bool json_in_is(const json_t *value, const char *expected);
 
 /* A status of a reader of ours, by the thread's text, which does not name the field yet. */
 void json_in_fail(int status, const char *name, struct error *error);

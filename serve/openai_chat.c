@@ -7,7 +7,6 @@
 #include "base/base.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- messages ---- */
 
@@ -22,9 +21,8 @@ static bool read_role(const json_t *value, size_t number, enum chat_role *role, 
         enum chat_role role;
     } roles[] = {
         {"system", CHAT_SYSTEM}, {"developer", CHAT_SYSTEM}, {"user", CHAT_USER}, {"assistant", CHAT_ASSISTANT}};
-    const char *name = json_string_value(value);
-    for (size_t i = 0; name && i < sizeof roles / sizeof *roles; i++)
-        if (!strcmp(roles[i].name, name)) {
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (json_in_is(value, roles[i].name)) {
             *role = roles[i].role;
             return true;
         }
@@ -49,8 +47,7 @@ static bool join_parts(struct openai *request, const json_t *parts, size_t numbe
     struct strbuf joined = STRBUF_INIT;
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i), *text = json_object_get(part, "text");
-        const char *type = json_string_value(json_object_get(part, "type"));
-        if (!type || strcmp(type, "text") != 0 || !json_is_string(text)) {
+        if (!json_in_is(json_object_get(part, "type"), "text") || !json_is_string(text)) {
             strbuf_free(&joined);
             return refuse(error, number, "expected parts {\"type\": \"text\", \"text\"} alone");
         }

@@ -111,9 +111,8 @@ static bool refuse_field(struct openai *request, const char *name, const json_t 
 }
 
 static bool read_response_format(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    const char *type = json_string_value(json_object_get(value, "type"));
     (void)request;
-    if (type && !strcmp(type, "text"))
+    if (json_in_is(json_object_get(value, "type"), "text"))
         return true;
     error_set(error, ERROR_ARGUMENT, name, "%s: only {\"type\": \"text\"} is supported", name);
     return false;

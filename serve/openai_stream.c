@@ -3,7 +3,8 @@
  *
  * The head goes out with the first token, or with the first comment: until then a failure still has a status. Clients
  * count chunks that bring text as tokens, so a completion's reason to end stands on the chunk of its last token; a
- * chat's comes behind it, in a chunk with nothing in it, which they do not count. */
+ * chat's comes behind it, in a chunk with nothing in it, which they do not count. A chat's text that is empty has a
+ * chunk, too: some clients take a stream without any for a failure. */
 #include "openai.h"
 
 #include "json_out.h"
@@ -130,10 +131,10 @@ static void add_roles(struct openai *request) {
 static void add_piece(struct openai *request, struct openai_choice *choice, const struct call_news *news,
                       const struct call_piece *piece, const struct call_end *end) {
     bool is_first = !choice->has_begun;
+    add_roles(request); /* before the choice has ended: its role is told without the reason */
     openai_part_clear(&request->chunk);
     openai_take(request, choice, news, piece, end, &request->chunk);
-    add_roles(request);
-    if (piece || !request->is_chat)
+    if (piece || is_first || !request->is_chat)
         add_text_chunk(request, choice, is_first);
     if (end && request->is_chat)
         add_delta(request, choice, "");

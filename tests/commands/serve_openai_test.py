@@ -89,6 +89,7 @@ class Completions(Served):
         asked = [{"prompt": "It was the", "max_tokens": 7, "seed": 3, "n": 3},
                  {"prompt": PROMPT, "max_tokens": 12, "temperature": 0},
                  {"prompt": "", "max_tokens": 3, "seed": 1},
+                 {"prompt": "It\0was\0", "max_tokens": 3, "seed": 1, "stop": ["\0a"]},
                  {"prompt": "a\u00e9\U0001f600 \ud7ff", "max_tokens": 9, "seed": 4, "top_k": 9, "top_p": 0.9, "min_p": 0.01},
                  {"prompt": PROMPT, "max_tokens": 9, "seed": 5, "repetition_penalty": 1.3, "presence_penalty": 0.4,
                   "frequency_penalty": 0.3, "logit_bias": {"5": 3, "7": -100}, "ignore_eos": True},
@@ -248,7 +249,7 @@ class Completions(Served):
         self.refused("/v1/completions", {"prompt": "a", "model": "other"}, 404, "model", "model_not_found")
         self.refused("/v1/completions", {"prompt": "a", "adapters": ["other"]}, 404, "adapters", "adapter_not_found")
         self.post("/v1/completions", {"prompt": "a", "stream_options": {"include_usage": True}}, 400)
-        for body in (b"", b"{", b'{"prompt":"\\u0000"}', b'{"prompt":"\xff"}', b'{"prompt":"a","temperature":NaN}',
+        for body in (b"", b"{", b'{"prompt":"\xff"}', b'{"prompt":"a","temperature":NaN}',
                      b'{"prompt":"a","prompt":"b"}', b'{"a":' * 65 + b"1" + b"}" * 65):
             self.post("/v1/completions", body, 400, headers={"content-type": "application/json"})
         self.post("/v1/completions", b"prompt=a", 415, headers={"content-type": "application/x-www-form-urlencoded"})
@@ -277,7 +278,7 @@ class Completions(Served):
             self.server.await_metric("vllm:kv_cache_usage_perc", 0)
 
     def test_tokens_and_texts(self):
-        for text in ("", "It was", "\u00e9\U0001f600", "x" * 10000, "<|endoftext|>"):
+        for text in ("", "It was", "It\0was\0", "\u00e9\U0001f600", "x" * 10000, "<|endoftext|>"):
             answer = self.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json
             self.assertEqual(answer["count"], len(answer["tokens"]))
             self.assertEqual(answer["max_model_len"], 64)
@@ -369,6 +370,15 @@ class Chats(Served):
         self.assertEqual(texts, [c["message"]["content"] for c in whole["choices"]])
         self.assertEqual(entries, [c["logprobs"]["content"] for c in whole["choices"]])
         self.assertEqual(ends, [c["finish_reason"] for c in whole["choices"]])
+
+    def test_a_stream_without_a_text_has_an_empty_one(self):
+        request = {"messages": self.TALK, "n": 2, "logit_bias": {"256": 100}, "logprobs": True}  # its first token ends it
+        chunks = self.events("/v1/chat/completions", request)
+        for i in range(2):
+            told = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == i]
+            self.assertEqual([c["delta"] for c in told], [{"role": "assistant", "content": None}, {"content": ""}, {}])
+            self.assertEqual([c["finish_reason"] for c in told], [None, None, "stop"])
+            self.assertEqual(told[1]["logprobs"]["content"], [])
 
     def test_messages_may_end_without_a_head(self):
         def prompt(messages, **more):

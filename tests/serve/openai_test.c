@@ -410,6 +410,10 @@ static void bad_requests_name_their_field(void **state) {
         {"{\"prompt\":[1],\"adapters\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}", "adapters"},
         {"{\"prompt\":[1],\"return_token_ids\":1}", "return_token_ids"},
         {"{\"prompt\":[1],\"cache_salt\":1}", "cache_salt"},
+        {"{\"prompt\":[1],\"cache_salt\":\"a\\u0000\"}", "cache_salt"},
+        {"{\"prompt\":[1],\"model\":\"lora\\u0000\"}", "model"},
+        {"{\"prompt\":[1],\"adapters\":[\"lora\\u0000\"]}", "adapters"},
+        {"{\"prompt\":[1],\"response_format\":{\"type\":\"text\\u0000\"}}", "response_format"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -430,7 +434,9 @@ static void bad_chats_name_their_field(void **state) {
         {"{\"messages\":[1]}", "messages"},
         {"{\"messages\":[{\"role\":\"user\"}]}", "messages"},
         {"{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "messages"},
+        {"{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"x\"}]}", "messages"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":null}]}", "messages"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\\u0000\",\"text\":\"x\"}]}]}", "messages"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[]}]}", "messages"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"text\":\"\"}]}]}", "messages"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}", "messages"},
@@ -481,6 +487,10 @@ static void prompts_come_in_four_forms(void **state) {
     asks(&fake, completions, "{\"prompt\":[\"a\",\"\"]}");
     assert_int_equal(fake_call->prompt_count, 2);
     assert_int_equal(fake_call->prompts[1].length, 0);
+    fake_close(&fake);
+    asks(&fake, completions, "{\"prompt\":\"a\\u0000b\"}");
+    assert_int_equal(fake_call->prompts[0].length, 3);
+    assert_memory_equal(fake_call->prompts[0].text, "a\0b", 3);
     fake_close(&fake);
     asks(&fake, completions, "{\"prompt\":[3,4]}");
     assert_int_equal(fake_call->prompt_count, 1);
