@@ -8,7 +8,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { VALUE_BYTES = 1024 }; /* so that a line is below PIPE_BUF, and pipes keep it whole */
@@ -47,16 +46,11 @@ static void add_name(struct log_line *line, const char *name) {
 
 void log_line_begin(struct log_line *line, struct server *server, enum log_level level, const char *event) {
     static const char *const levels[] = {"info", "warning", "error"};
-    char date[64];
-    double now = clock_wall_seconds();
-    time_t seconds = (time_t)now;
-    struct tm utc;
-    gmtime_r(&seconds, &utc);
-    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
+    char time[LOG_TIME_BYTES];
+    log_time(time);
     *line = (struct log_line){.server = server, .is_json = server->options->logs_json};
-    strbuf_format(&line->text,
-                  line->is_json ? "{\"time\":\"%s.%03dZ\",\"level\":\"%s\",\"event\":\"%s\"" : "%s.%03dZ %s %s", date,
-                  (int)((now - (double)seconds) * 1000), levels[level], event);
+    strbuf_format(&line->text, line->is_json ? "{\"time\":\"%s\",\"level\":\"%s\",\"event\":\"%s\"" : "%s %s %s", time,
+                  levels[level], event);
 }
 
 void log_line_text(struct log_line *line, const char *name, const char *value) {

@@ -3,6 +3,8 @@
  *     2026-03-01T12:00:00.123Z info request id=4f.. method=POST path=/v1/completions status=200 seconds=0.21
  *     {"time":"2026-03-01T12:00:00.123Z","level":"info","event":"request","id":"4f..","method":"POST",...}
  *
+ * What the process itself says (base/log.h) comes between these lines, as text or as JSON too, as event "process".
+ *
  * Values come from clients and files: bytes that could end a line, move a terminal's cursor or are no UTF-8 are
  * replaced, long ones are cut. Prompts, texts and keys never come here. Where nobody reads, lines are lost, and
  * counted: the server does not wait for its log. The loop's thread. */

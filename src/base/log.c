@@ -2,16 +2,20 @@
 #include "log.h"
 
 #include "clock.h"
+#include "utf8.h"
 
 #include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 4096, BAR_CELLS = 24 };
+enum { LINE_BYTES = 4096, BAR_CELLS = 24, CHARACTER_BYTES = 5 /* with a backslash */ };
 
 static _Thread_local bool quiet;
+static atomic_bool is_json;
 
 void log_quiet(bool is_quiet) {
     quiet = is_quiet;
@@ -27,7 +31,47 @@ static void write_all(const char *text, size_t length) {
     }
 }
 
-static void write_line(const char *prefix, const char *format, va_list arguments) {
+void log_as_json(void) {
+    atomic_store(&is_json, true);
+}
+
+void log_time(char text[LOG_TIME_BYTES]) {
+    double now = clock_wall_seconds();
+    time_t seconds = (time_t)now;
+    struct tm utc;
+    gmtime_r(&seconds, &utc);
+    size_t length = strftime(text, LOG_TIME_BYTES, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(text + length, LOG_TIME_BYTES - length, ".%03dZ", (int)((now - (double)seconds) * 1000));
+}
+
+/* What fits, as the inside of a string of JSON. This also says that there is no memory, and takes none. */
+static size_t quote(char *out, size_t bytes, const char *text) {
+    const unsigned char *at = (const unsigned char *)text, *end = at + strlen(text);
+    size_t length = 0;
+    while (at < end && length + CHARACTER_BYTES <= bytes) {
+        size_t character = utf8_length(at, end);
+        if (*at == '"' || *at == '\\')
+            out[length++] = '\\';
+        memcpy(out + length, character ? (const char *)at : "?", character ? character : 1);
+        length += character ? character : 1;
+        at += character ? character : 1;
+    }
+    return length;
+}
+
+static void write_as_json(const char *level, const char *text) {
+    static const char end[] = "\"}\n";
+    char line[LINE_BYTES], time[LOG_TIME_BYTES];
+    log_time(time);
+    size_t used = (size_t)snprintf(
+        line, sizeof line, "{\"time\":\"%s\",\"level\":\"%s\",\"event\":\"process\",\"message\":\"", time, level);
+    used += quote(line + used, sizeof line - used - sizeof end, text);
+    memcpy(line + used, end, sizeof end);
+    write_all(line, used + sizeof end - 1);
+}
+
+/* `prefix` is a text's, `level` that of JSON. */
+static void write_line(const char *prefix, const char *level, const char *format, va_list arguments) {
     char line[LINE_BYTES];
     int used = snprintf(line, sizeof line, "cambium: %s", prefix);
     int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
@@ -37,22 +81,27 @@ static void write_line(const char *prefix, const char *format, va_list arguments
     for (size_t i = 0; i < length; i++) /* a file's or an option's own words must not make lines or move the cursor */
         if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
             line[i] = '?';
+    line[length] = 0;
+    if (atomic_load(&is_json)) {
+        write_as_json(level, line + used);
+        return;
+    }
     line[length++] = '\n';
     write_all(line, length);
 }
 
-#define DEFINE_LOG(name, prefix, is_dropped)                                                                           \
+#define DEFINE_LOG(name, prefix, level, is_dropped)                                                                    \
     void name(const char *format, ...) {                                                                               \
         va_list arguments;                                                                                             \
         if (is_dropped)                                                                                                \
             return;                                                                                                    \
         va_start(arguments, format);                                                                                   \
-        write_line(prefix, format, arguments);                                                                         \
+        write_line(prefix, level, format, arguments);                                                                  \
         va_end(arguments);                                                                                             \
     }
-DEFINE_LOG(log_info, "", quiet)
-DEFINE_LOG(log_warning, "warning: ", quiet)
-DEFINE_LOG(log_error, "error: ", false)
+DEFINE_LOG(log_info, "", "info", quiet)
+DEFINE_LOG(log_warning, "warning: ", "warning", quiet)
+DEFINE_LOG(log_error, "error: ", "error", false)
 
 bool log_is_writable(void) {
     struct pollfd error = {.fd = STDERR_FILENO, .events = POLLOUT};

@@ -13,6 +13,13 @@ void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* "cambium: error: TEXT". */
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* From now on each of these lines is an object of JSON, with "time", "level", "event" (always "process") and "message",
+ * from all threads of the process. */
+void log_as_json(void);
+/* "2026-03-01T12:00:00.123Z": now. */
+enum { LOG_TIME_BYTES = 72 };
+void log_time(char text[LOG_TIME_BYTES]);
+
 /* Drops this thread's infos and warnings from now on, or no longer: for ranks of which another one speaks. */
 void log_quiet(bool is_quiet);
 

@@ -375,6 +375,8 @@ int command_serve(int argc, char **argv) {
     int status = launch_begin(&launch);
     if (!status)
         status = config_parse(&command, argc, argv, &values, &config, &is_help);
+    if (!status && values.log_format == 1)
+        log_as_json();
     if (!status && !is_help)
         status = check(&values);
     if (!status && !is_help)

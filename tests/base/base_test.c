@@ -288,6 +288,36 @@ static void bytes_that_are_no_character_are_repaired(void **state) {
     }
 }
 
+/* Its form is the process's: this test is the last one. */
+static void lines_of_json_are_whole_whatever_they_say(void **state) {
+    (void)state;
+    char line[8192], much[5000];
+    int ends[2], before = dup(STDERR_FILENO);
+    memset(much, '"', sizeof much - 1);
+    much[sizeof much - 1] = 0;
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    log_as_json();
+    log_warning("%s", "a \"b\" \\ \xff \xc3\xa9\n\x1b[2J \xe2");
+    ssize_t count = read(ends[0], line, sizeof line - 1);
+    log_error("%s", much);
+    ssize_t more = read(ends[0], much, sizeof much - 1);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    assert_true(count > 0 && more > 0);
+    line[count] = much[more] = 0;
+    char *rest = strstr(line, "Z\",");
+    assert_non_null(rest);
+    assert_memory_equal(line, "{\"time\":\"2", 10);
+    assert_string_equal(
+        rest, "Z\",\"level\":\"warning\",\"event\":\"process\",\"message\":\"a \\\"b\\\" \\\\ ? \xc3\xa9??[2J "
+              "?\"}\n");
+    assert_true(more <= 4096 && more > 4000);
+    assert_string_equal(much + more - 7, "\\\"\\\"\"}\n");
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_equals_the_published_vectors),
@@ -301,6 +331,7 @@ int main(void) {
         cmocka_unit_test(a_lock_is_held_once_and_names_its_holder),
         cmocka_unit_test(utf8_is_what_unicode_says),
         cmocka_unit_test(bytes_that_are_no_character_are_repaired),
+        cmocka_unit_test(lines_of_json_are_whole_whatever_they_say),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,8 @@ LIBRARY_ROOMS = {
 }
 # State that outlives a call, and why it may. Everything else travels in arguments.
 STATE = {
-    "base": {"serial": "numbers the temporary names of atomic writes"},
+    "base": {"serial": "numbers the temporary names of atomic writes",
+             "is_json": "the form of messages on standard error: every thread's, and said once, before ranks start"},
     "train": {"requested": "the wish of a signal, which its handler can leave nowhere else"},
 }
 # Calls that end the process or read the environment, and why these may.

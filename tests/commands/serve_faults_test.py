@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import http.client
 import itertools
+import json
 import os
 import pathlib
 import random
@@ -95,6 +96,12 @@ class Faults(unittest.TestCase):
         write_prompt(self.root / "two", 5_001, 32)
 
 
+def errors_in_json(lines):
+    """What the program's lines say of level error; the launcher's own lines begin otherwise, and none may be text."""
+    assert not [line for line in lines if line.startswith("cambium: ")], lines
+    return [line["message"] for line in (json.loads(line) for line in lines if line.startswith("{")) if line["level"] == "error"]
+
+
 def is_ready(server):
     with contextlib.suppress(OSError, http.client.HTTPException):
         return server.ask("GET", "/ready", timeout=5).status == 200
@@ -103,8 +110,9 @@ def is_ready(server):
 
 @needs_mpirun
 class Ranks(Faults):
-    def strike(self, phase, sign, victim, layout, ranks=2, delay=0.0):
-        server = RankServer(ranks, *WORDS, *layout, "--adapter-root", self.root, model=self.model, is_awaited=False)
+    def strike(self, phase, sign, victim, layout, ranks=2, delay=0.0, is_json=False):
+        server = RankServer(ranks, *WORDS, *layout, "--adapter-root", self.root, "--log-format", "json" if is_json else "text",
+                            model=self.model, is_awaited=False)
         try:
             askers = self.begin(server, phase)
             time.sleep(delay)
@@ -119,7 +127,10 @@ class Ranks(Faults):
             self.assertEqual(left, [], "processes still run")
             self.assertNotEqual(server.process.wait(), 0)
             server.reader.join()
-            self.check_lines(server, sign, victim)
+            if is_json:
+                self.assertEqual(errors_in_json(server.lines), [f"rank {victim} has not been heard of for {TIMEOUT} s"])
+            else:
+                self.check_lines(server, sign, victim)
             for kind, asker in askers.items():
                 asker.join(PATIENCE)
                 if victim:
@@ -166,6 +177,9 @@ class Ranks(Faults):
         cases = [dict(phase=phase, sign=sign, victim=victim, layout=layout, delay=draw.random() * 0.2) for phase, sign, victim, layout in kinds]
         # Every phase with a rank that is stopped and with one that is killed, ranks and layouts in turn.
         strike_all(self, self.strike, cases if LONG else [case for i, case in enumerate(cases) if i % 4 == (i // 4) % 4], at_once=3)
+
+    def test_lines_of_json_name_the_rank(self):
+        strike_all(self, self.strike, [dict(phase="decode", sign=signal.SIGSTOP, victim=victim, layout=TENSOR, is_json=True) for victim in (0, 1)])
 
     @unittest.skipUnless(LONG, "the long tier")
     def test_at_random_moments_of_four_ranks(self):
@@ -222,7 +236,7 @@ def held(case, thread, child):
 class Hung(Faults):
     """A rank whose thread hangs while all processes live."""
 
-    def hang(self, server, pid, thread, victim, is_idle=False):
+    def hang(self, server, pid, thread, victim, is_idle=False, is_json=False):
         try:
             asker = None if is_idle else Asker(server, "stream")
             if asker:
@@ -238,8 +252,11 @@ class Hung(Faults):
                 self.assertFalse(is_ready(server))
                 self.assertEqual(wait_for_end([pid], LIMIT + SLACK - (time.monotonic() - start)), [])
             self.assertNotIn(server.wait(), (0, None))
-            said = [line for line in server.lines if " has made no progress" in line or "have made no progress" in line]
-            self.assertEqual(said, [f"cambium: error: rank {victim} has made no progress for {TIMEOUT} s"])
+            line = f"rank {victim} has made no progress for {TIMEOUT} s"
+            if is_json:
+                self.assertEqual(errors_in_json(server.lines), [line])
+            else:
+                self.assertEqual([said for said in server.lines if "made no progress" in said], [f"cambium: error: {line}"])
         finally:
             server.process.kill()
             server.process.wait()
@@ -255,6 +272,10 @@ class Hung(Faults):
                 server = Server(*WORDS, "--ranks", 2, *layout, model=self.model)
                 pid = server.process.pid
                 self.hang(server, pid, rank_thread(pid, victim), victim, is_idle)
+
+    def test_lines_of_json_name_the_rank(self):
+        server = Server(*WORDS, "--ranks", 2, *TENSOR, "--log-format", "json", model=self.model)
+        self.hang(server, server.process.pid, rank_thread(server.process.pid, 1), 1, is_idle=True, is_json=True)
 
     @needs_mpirun
     def test_a_process_whose_engine_hangs_is_named(self):

@@ -346,20 +346,27 @@ class Logs(Operation):
     def test_lines_of_json_have_every_request_and_no_prompt(self):
         with Server("--log-format", "json") as server:
             server.wait_line('"event":"ready"')
-            first = next(i for i, line in enumerate(server.lines) if '"event":"ready"' in line)
             server.ask("POST", "/v1/completions", {"prompt": "a-secret-of-mine", "max_tokens": 2, "seed": 3}, headers={"x-request-id": "one"})
             server.ask("GET", "/v1/none?a-secret-of-mine", headers={"x-request-id": 'two"\\'})
             server.ask("POST", "/v1/completions", {"prompt": "a", "a-secret-of-mine": 1, "max_tokens": "a-secret-of-mine"}, headers={"x-request-id": "three"})
             server.wait_line('"id":"three"')
             self.assertEqual(server.stop(), 0)
             self.assertNotIn("a-secret-of-mine", "\n".join(line for line in server.lines if '"event":"request"' in line))
-            lines = [json.loads(line) for line in server.lines[first:]]
+            lines = [json.loads(line) for line in server.lines]
             requests = {line["id"]: line for line in lines if line["event"] == "request"}
             self.assertEqual(requests["one"] | {"status": 200, "method": "POST", "path": "/v1/completions", "completion_tokens": 2, "listener": "data"}, requests["one"])
             self.assertGreaterEqual(requests["one"]["seconds"], requests["one"]["first_token_seconds"])
             self.assertEqual((requests['two"\\']["status"], requests['two"\\']["path"]), (404, "/v1/none"))
             self.assertEqual(requests["three"]["status"], 400)
-            self.assertEqual([line["event"] for line in lines if line["event"] != "request"][:2], ["ready", "drain"])
+            self.assertEqual([line["event"] for line in lines if line["event"] not in ("request", "process")][:2], ["ready", "drain"])
+            self.assertRegex(next(line["message"] for line in lines if line["event"] == "process"), "^memory of each rank: ")
+
+    def test_lines_of_json_say_why_a_server_does_not_begin(self):
+        server = Server("--log-format", "json", "--max-model-len", 10**8, is_awaited=False)
+        self.assertEqual(server.wait(), 2)
+        lines = [json.loads(line) for line in server.lines]
+        self.assertEqual([line["event"] for line in lines if line["level"] == "error"], ["process"])
+        self.assertRegex(lines[-1]["message"], r"^--max-model-len 100000000: the model has \d+ positions$")
 
     @needs_grpcio
     def test_a_call_of_grpc_has_the_same_line(self):
