@@ -43,7 +43,7 @@ struct connection_protocol {
     /* Behind a write, whether all went out or not; also where there was nothing to write. */
     void (*settle)(struct connection *connection);
     void (*tick)(struct connection *connection, double now);
-    /* New requests are not wanted any more. */
+    /* New requests are not wanted any more. Says in was_busy whether one is under way. */
     void (*drain)(struct connection *connection);
     /* Tells handlers that are left, and frees its state. */
     void (*close)(struct connection *connection);
@@ -78,6 +78,7 @@ struct connection {
     uint64_t sent, arrived; /* bytes given to the socket; read by the client's side, by the last tick */
     struct pace writing;
     bool is_scheduled, is_eof, is_draining;
+    bool was_busy; /* a request was under way when the drain began, or came later */
     char peer[64];
 };
 TAILQ_HEAD(connection_list, connection);
@@ -120,6 +121,8 @@ void connection_discard(struct connection *connection, size_t length);
 void connection_flush(struct connection *connection);
 void connection_tick(struct connection *connection, double now);
 void connection_free(struct connection *connection);
+/* Of one that drains: whether there is something that its client may still send, or has perhaps not read yet. */
+bool connection_is_awaited(const struct connection *connection);
 
 /* "Sun, 06 Nov 1994 08:49:37 GMT", now. */
 const char *transport_date(struct transport *transport);

@@ -277,6 +277,14 @@ void connection_tick(struct connection *connection, double now) {
         connection->protocol->tick(connection, now);
 }
 
+/* A goodbye has arrived when the kernel has nothing left to send, whatever the client does then. */
+bool connection_is_awaited(const struct connection *connection) {
+    int queued = 0;
+    if (connection->was_busy || connection->stage < CONNECTION_LINGERING)
+        return connection->stage != CONNECTION_DEAD;
+    return connection->stage == CONNECTION_LINGERING && !ioctl(connection->fd, SIOCOUTQ, &queued) && queued;
+}
+
 void connection_free(struct connection *connection) {
     protocol_close(connection);
     if (connection->is_scheduled)

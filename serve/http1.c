@@ -12,6 +12,7 @@
 
 enum { MAX_LINE_BYTES = 8192 };
 static const double keep_alive_seconds = 75;
+static const double first_request_seconds = 2;
 
 struct http1 {
     struct connection *connection;
@@ -301,6 +302,7 @@ static void keep_waiting(struct http1 *http, const unsigned char *bytes, size_t 
 
 static void http1_receive(struct connection *connection, const unsigned char *bytes, size_t length) {
     struct http1 *http = connection->state;
+    connection->was_busy = true;
     if (has_turn(http) && !(http->waiting && evbuffer_get_length(http->waiting))) {
         size_t taken = parse(http, bytes, length);
         bytes += taken;
@@ -373,8 +375,11 @@ static void http1_tick(struct connection *connection, double now) {
 
 static void http1_drain(struct connection *connection) {
     struct http1 *http = connection->state;
+    bool is_silent = connection->received <= connection->opened; /* beside TLS */
+    bool is_new = !http->requests && !(is_silent && clock_seconds() - connection->opened > first_request_seconds);
     connection->is_draining = true;
-    if (!http->has_exchange && !http->since && http->requests) /* its first one is on the way */
+    connection->was_busy = http->has_exchange || http->since;
+    if (!connection->was_busy && !is_new) /* of a new one the first request is on the way */
         connection_end(connection);
 }
 

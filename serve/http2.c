@@ -154,6 +154,8 @@ static void http2_receive(struct connection *connection, const unsigned char *by
         http->goaway_code = n == NGHTTP2_ERR_FLOODED ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_PROTOCOL_ERROR;
         http->goaway_text = nghttp2_strerror((int)n);
     }
+    if (!TAILQ_EMPTY(&http->streams))
+        connection->was_busy = true;
     if (nghttp2_session_get_outbound_queue_size(http->session) > OUTBOUND_FRAMES)
         calm_down(http, "answers are not read");
     connection_schedule(connection);
@@ -377,6 +379,7 @@ static void http2_tick(struct connection *connection, double now) {
 static void http2_drain(struct connection *connection) {
     struct http2 *http = connection->state;
     connection->is_draining = true;
+    connection->was_busy = !TAILQ_EMPTY(&http->streams);
     if (!http->drain)
         http->drain = DRAIN_WANTED;
     connection_schedule(connection);

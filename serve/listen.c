@@ -330,6 +330,14 @@ int64_t transport_connections(const struct transport *transport, enum listener_k
     return transport->listeners[kind].count;
 }
 
+int64_t transport_awaited(const struct transport *transport) {
+    const struct connection *connection;
+    int64_t count = 0;
+    TAILQ_FOREACH(connection, &transport->connections, all)
+    count += connection->kind == LISTENER_DATA && connection_is_awaited(connection);
+    return count;
+}
+
 void transport_close(struct transport *transport) {
     if (!transport)
         return;

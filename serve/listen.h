@@ -48,6 +48,9 @@ int transport_reload(struct transport *transport);
 void transport_drain(struct transport *transport);
 /* Connections of the data listener that are open. */
 int64_t transport_connections(const struct transport *transport, enum listener_kind kind);
+/* Behind transport_drain: connections of the data listener whose clients may still have something to send or to read. A
+ * client that has had no request since, and was told to go, is none, even if it does not go. */
+int64_t transport_awaited(const struct transport *transport);
 /* Aborts what is left, closes everything and removes its unix socket. */
 void transport_close(struct transport *transport);
 

@@ -109,13 +109,14 @@ static void on_reload(evutil_socket_t number, short what, void *context) {
         log_event(server, LOG_INFO, "reload", "--tls-cert");
 }
 
-/* Behind the engine's end: answers go out, as long as requests had to end in; then connections close, for a moment. */
+/* Behind the engine's end: answers go out, as long as requests had to end in; then their connections close, for a
+ * moment. */
 static bool must_wait(struct server *server) {
     struct server_own *own = server->own;
     double now = clock_seconds();
     if (server->exchanges && (now < own->drain_deadline || now < own->end_time + last_words_seconds))
         return true;
-    return transport_connections(server->transport, LISTENER_DATA) && own->grace++ < GRACE_TICKS;
+    return transport_awaited(server->transport) && own->grace++ < GRACE_TICKS;
 }
 
 static void close_when_written(struct server *server) {

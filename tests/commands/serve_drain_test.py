@@ -1,11 +1,19 @@
-"""A server that stops gives out whole what it has begun, however slowly it is read."""
+"""A server that stops gives out whole what it has begun, however slowly it is read, and waits for nobody who has nothing."""
+import contextlib
 import json
+import pathlib
+import shutil
 import signal
 import socket
+import tempfile
 import time
+import types
 import unittest
 
+from interop_support import ACK, PING, Http2, frame, hpack, make_certificate, tls_context
 from serve_support import PATIENCE, Server
+
+MOMENT = 2  # seconds that the server waits for clients which had a request to read their answers and to go
 
 
 class Drain(unittest.TestCase):
@@ -28,6 +36,55 @@ class Drain(unittest.TestCase):
             self.assertTrue(data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), data[-100:])
             self.assertEqual(data.count(b'"finish_reason":"length"'), 100)
             self.assertEqual(server.process.wait(PATIENCE), 0)
+
+    def assert_waits_for_nobody(self, *words, idle):
+        """idle(server): a connection that is kept open, and what it does when it is told to go. The machine may be slow now and then."""
+        for _ in range(6):
+            with Server(*words) as server, contextlib.ExitStack() as stack:
+                connection, answer = idle(server)
+                stack.enter_context(contextlib.closing(connection))
+                start = time.monotonic()
+                server.signal(signal.SIGTERM)
+                answer()
+                self.assertEqual(server.process.wait(PATIENCE), 0)
+                if time.monotonic() - start < MOMENT - 0.2:
+                    return
+        self.fail("the server has waited for a client that had no request")
+
+    def test_a_connection_that_is_kept_alive_delays_nothing(self):
+        def idle(server):
+            connection = server.connect()
+            connection.request("GET", "/version")
+            connection.getresponse().read()
+            return connection, lambda: None
+        self.assert_waits_for_nobody(idle=idle)
+
+    @unittest.skipUnless(hpack, "python3-hpack is not installed")
+    def test_a_connection_of_http2_that_was_told_to_go_delays_nothing(self):
+        def idle(server):
+            host, port = server.addresses["data"].rsplit(":", 1)
+            address = (host, int(port))
+            client = Http2(types.SimpleNamespace(address=address), connection=socket.create_connection(address, PATIENCE))
+            client.send(client.request(1, "/version"))
+            client.answer(1)
+
+            def answer():
+                client.goodbye()
+                client.send(frame(PING, ACK, 0, client.read_kind(PING)[3]))
+                client.goodbye()
+            return client.socket, answer
+        self.assert_waits_for_nobody(idle=idle)
+
+    @unittest.skipUnless(shutil.which("openssl"), "there is no openssl to make a certificate")
+    def test_a_connection_of_tls_without_a_request_delays_nothing(self):
+        cert, key = make_certificate(pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())))
+
+        def idle(server):
+            host, port = server.addresses["data"].rsplit(":", 1)
+            connection = tls_context(cert, ()).wrap_socket(socket.create_connection((host, int(port)), PATIENCE), server_hostname="localhost")
+            time.sleep(2.5)  # longer than the first request may be on its way
+            return connection, lambda: None
+        self.assert_waits_for_nobody("--tls-cert", cert, "--tls-key", key, idle=idle)
 
 
 if __name__ == "__main__":
