@@ -112,7 +112,7 @@ class Soak(unittest.TestCase):
 
     def soak(self, server, expected, bad):
         book, pid = Book(), server.process.pid
-        changes = Changes(self, server, book, bad)
+        changes = Changes(self, server, book, bad, is_tight=True)
         for method in METHODS:
             changes.load(method, f"{method}.a")
         changes.load(ROAMING, PIECES[0])
