@@ -119,6 +119,8 @@ static void hand_over(struct call_own *own, const struct call_news *news) {
     call->on_news(call, news);
 }
 
+static void submit_again(struct call_own *own);
+
 static void take_news(struct loop_note *note) {
     struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
     struct call *call = own->call;
@@ -126,6 +128,11 @@ static void take_news(struct loop_note *note) {
     bool is_done = news->is_done, is_abandoned = own->is_abandoned;
     if (is_done)
         own->is_submitted = false;
+    if (is_done && own->is_outdated && !is_abandoned && !own->is_failed) {
+        news_clear(news);
+        submit_again(own);
+        return;
+    }
     hand_over(own, news);
     /* Behind the last news the call is its owner's, who may have freed it in there. */
     if (!is_done)
@@ -272,9 +279,14 @@ static int start_encodings(struct call_own *own) {
 static int find_template(struct call_own *own) {
     const struct server *server = own->call->server;
     struct registry_adapter adapter;
-    for (int64_t i = 0; i < own->call->ask.adapter_count && own->chat_template == CHAT_TEMPLATE_AUTO; i++)
-        if (registry_find(server, own->names[i], &adapter))
+    own->chat_template = CHAT_TEMPLATE_AUTO;
+    for (int64_t i = 0; i < own->call->ask.adapter_count; i++) {
+        if (!registry_find(server, own->names[i], &adapter))
+            continue; /* the engine says so */
+        own->template_generations[i] = adapter.template_generation;
+        if (own->chat_template == CHAT_TEMPLATE_AUTO)
             own->chat_template = adapter.chat_template;
+    }
     if (own->chat_template == CHAT_TEMPLATE_AUTO)
         own->chat_template = server->model.tokenizers_template;
     if (own->chat_template == CHAT_TEMPLATE_AUTO)
@@ -335,6 +347,37 @@ static uint64_t salt_of(const struct call *call) {
     return salt ? salt : 1;
 }
 
+static int open_ends(struct call_own *own) {
+    const struct call *call = own->call;
+    const struct server_model *model = &call->server->model;
+    ask_ends_close(&own->ends);
+    return ask_ends_open(&call->ask, model->tokenizer, model->eos, own->chat_template, model->vocab, &own->ends);
+}
+
+/* Its adapters have other generations than it was rendered for, and their templates count. The loop was told of them
+ * before it had this news, so that the call comes back only where they are replaced once more. */
+static void submit_again(struct call_own *own) {
+    struct call *call = own->call;
+    enum chat_template before = own->chat_template;
+    own->is_outdated = false;
+    driver_take_back(own->driver, own);
+    int status = find_template(own);
+    if (!status && own->chat_template != before) {
+        for (int64_t p = 0; p < call->prompt_count; p++)
+            if (call->prompts[p].message_count)
+                token_buffer_free(&call->prompts[p].ids);
+        status = open_ends(own);
+        if (status)
+            fail_status(own, ERROR_INTERNAL, NULL);
+        else
+            status = start_encodings(own);
+    }
+    if (status)
+        fail(own);
+    else
+        go_on(own);
+}
+
 static int prepare(struct call_own *own) {
     struct call *call = own->call;
     const struct server_model *model = &call->server->model;
@@ -354,7 +397,7 @@ static int prepare(struct call_own *own) {
     if (!status)
         status = ask_draw_seed(&call->ask);
     if (!status)
-        status = ask_ends_open(&call->ask, model->tokenizer, model->eos, own->chat_template, model->vocab, &own->ends);
+        status = open_ends(own);
     if (status)
         fail_status(own, status == STATUS_INVALID ? ERROR_ARGUMENT : ERROR_INTERNAL, field);
     return status;

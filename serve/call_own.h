@@ -59,7 +59,8 @@ struct call_own {
     struct call_own *next, *previous; /* of all calls */
     /* set before it is submitted, read by both */
     char names[ASK_MAX_ADAPTERS][72];
-    enum chat_template chat_template; /* that a chat was rendered with; AUTO: none */
+    enum chat_template chat_template;                /* that a chat was rendered with; AUTO: none */
+    uint64_t template_generations[ASK_MAX_ADAPTERS]; /* of the adapters whose templates were looked at for it */
     uint64_t salt;
     struct ask_ends ends;
     /* the engine's */
@@ -69,6 +70,8 @@ struct call_own {
     int slot;
     bool has_slot, is_waiting, is_cancelled, is_ended, is_changed, must_pause;
     bool has_cleared;              /* all memory of adapters once, to have its own beside each other */
+    bool is_outdated;              /* an adapter has another generation than the chat was rendered for, and nothing ran:
+                                    * the loop renders it again when it has it back */
     bool is_full_of_tokens;        /* the queue, and so it was refused; the loop's when it is done */
     enum error_case cause;         /* why it is cancelled, where not by its client */
     struct call_own *next_changed; /* with news that is not published */
@@ -98,6 +101,8 @@ int news_add_end(struct call_news *news, const struct call_end *end, const struc
 void news_clear(struct call_news *news);
 void news_free(struct call_news *news);
 
+/* A call whose last news was taken may be submitted once more. The loop's thread. */
+void driver_take_back(struct driver *driver, struct call_own *own);
 /* The news that was published; it lives until the next. The loop's thread. */
 struct call_news *driver_take_news(struct driver *driver, struct call_own *own);
 

@@ -122,6 +122,13 @@ static void forget_told(struct driver *driver, struct call_own *own) {
     own->is_told = false;
 }
 
+void driver_take_back(struct driver *driver, struct call_own *own) {
+    pthread_mutex_lock(&driver->lock);
+    own->is_over = false;
+    pthread_mutex_unlock(&driver->lock);
+    own->is_ended = false;
+}
+
 /* Whether all news went out: where the loop has not taken a call's last news, the next waits in `making`. */
 static void publish_calls(struct driver *driver) {
     struct call_own *own = driver->changed;

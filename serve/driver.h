@@ -32,6 +32,7 @@ struct driver_change {
     bool is_pinned, in_place;
     uint64_t if_generation; /* of a bringing: that its files were read for */
     struct error error;     /* told; one that is set before fails the change, and the calls that wait for it */
+    uint64_t generation;    /* told: that the name has by it; not of an unloading */
     bool is_moot;           /* told: a bringing that nobody needs any more, or that must read its files again */
     /* the driver's */
     struct driver_change *next;

@@ -341,10 +341,21 @@ static int take_adapters(struct driver *driver, struct call_own *own) {
     return status;
 }
 
+/* An adapter was loaded or replaced after the chat was rendered, and may have another template. */
+static bool is_outdated(const struct call_own *own) {
+    size_t bytes = (size_t)own->call->ask.adapter_count * sizeof *own->template_generations;
+    return own->call->is_chat && memcmp(own->making->generations, own->template_generations, bytes) != 0;
+}
+
 /* Adapters and lengths are right; all prompts into the scheduler, or none. */
 static void start(struct driver *driver, struct call_own *own) {
     struct call *call = own->call;
     int status = take_adapters(driver, own);
+    if (!status && is_outdated(own)) {
+        own->is_outdated = true;
+        finish(driver, own);
+        return;
+    }
     for (int64_t p = 0; p < call->prompt_count && !status; p++)
         status = check_length(driver, own, &call->prompts[p].ids);
     if (!status && (status = open_runs(own)))

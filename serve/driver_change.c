@@ -13,9 +13,12 @@ static const double patience_seconds = 0.5; /* for which texts may overtake an a
 
 static void end_change(struct driver *driver) {
     struct driver_change *change = driver->changes;
+    struct adapter_view view;
     driver->changes = change->next;
     if (!driver->changes)
         driver->last_change = &driver->changes;
+    if (adapters_find(driver->options.adapters, change->name, &view))
+        change->generation = view.generation;
     adapter_files_free(&change->files);
     driver->has_room = driver->adapters_changed = true;
     if (change->error.which && change->kind == CHANGE_BRING)

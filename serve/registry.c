@@ -20,10 +20,11 @@ struct entry {
     char directory[PATH_MAX]; /* that its files come from */
     struct driver_adapter at; /* as the engine last said */
     struct adapter_facts facts;
-    int64_t running, waiting; /* texts */
-    int loading;              /* changes */
-    bool is_bringing;         /* a call waits for it, and it has been sent for */
-    bool is_there;            /* in the engine's list */
+    uint64_t facts_generation; /* whose facts they are; 0: of the files as they were at the start */
+    int64_t running, waiting;  /* texts */
+    int loading;               /* changes */
+    bool is_bringing;          /* a call waits for it, and it has been sent for */
+    bool is_there;             /* in the engine's list */
 };
 
 struct pending {
@@ -127,6 +128,7 @@ static struct registry_adapter view_of(const struct entry *entry) {
                                      .running = entry->running,
                                      .waiting = entry->waiting,
                                      .chat_template = entry->facts.chat_template,
+                                     .template_generation = entry->facts_generation,
                                      .is_pinned = entry->at.is_pinned};
 }
 
@@ -255,6 +257,7 @@ static void tell(struct pending *pending) {
         entry->is_bringing = false;
     if (entry && !change->error.which && !change->is_moot && change->kind != CHANGE_UNLOAD) {
         entry->facts = change->facts;
+        entry->facts_generation = change->generation;
         snprintf(entry->directory, sizeof entry->directory, "%s", pending->directory);
     }
     log_change(server, change);

@@ -18,6 +18,7 @@ struct registry_adapter {
     int64_t parameters, bytes, virtual_tokens;
     int64_t running, waiting; /* texts */
     enum chat_template chat_template;
+    uint64_t template_generation; /* whose template it is; 0: of the files as they were at the start */
     bool is_pinned;
 };
 

@@ -1,0 +1,128 @@
+"""A chat is written in the template of the generation that answers it, whatever was replaced since it was sent."""
+import json
+import pathlib
+import tempfile
+import threading
+import time
+import unittest
+
+from model_support import write_byte_model
+from serve_support import PATIENCE, Server, write_prompt
+
+WIDTH = 64
+PROMPTS = {"chatml": "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
+           "alpaca": "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+                     "### Instruction:\nHi\n\n### Response:\n"}
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "ignore_eos": True, "return_token_ids": True}
+# Nobody reads it: its texts stay.
+HELD = {"prompt": "a", "n": 128, "max_tokens": 100, "logprobs": 20, "ignore_eos": True}
+
+
+class Templates(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.model, self.root = (pathlib.Path(temporary.name) / name for name in ("model", "root"))
+        write_byte_model(self.model, n_positions=400, n_embd=WIDTH, n_head=4)
+
+    def adapter(self, name, template=None, tokens=1):
+        write_prompt(self.root / name, tokens, width=WIDTH)
+        self.mark(name, template)
+
+    def mark(self, name, template):
+        if template:
+            (self.root / name / "cambium_adapter.json").write_text(json.dumps({"chat_template": template}))
+
+    def serve(self, *words):
+        return Server("--adapter-root", self.root, *words, model=self.model)
+
+    def change(self, server, method, path, body):
+        answer = server.ask(method, path, body, listener="control")
+        self.assertEqual(answer.status, 200, answer.body)
+        return answer.json
+
+    def chat(self, server, *adapters, **more):
+        """The template that the prompt was written in, and the generations."""
+        answer = server.ask("POST", "/v1/chat/completions", CHAT | {"adapters": adapters} | more)
+        self.assertEqual(answer.status, 200, answer.body)
+        prompt = bytes(answer.json["prompt_token_ids"]).decode()
+        return next(name for name, text in PROMPTS.items() if text == prompt), [a["generation"] for a in answer.json["adapters"]]
+
+    def bytes_of(self, name):
+        with self.serve() as server:
+            return self.change(server, "POST", "/v1/adapters", {"name": "x", "path": name})["bytes"]
+
+    def test_files_that_were_changed_before_their_first_use(self):
+        self.adapter("a", "chatml")
+        with self.serve() as server:
+            self.mark("a", "alpaca")
+            self.assertEqual(self.chat(server, "a")[0], "alpaca")
+            self.mark("a", "chatml")
+            self.assertEqual(self.chat(server, "a")[0], "alpaca")
+            self.change(server, "PUT", "/v1/adapters/a", {})
+            self.assertEqual(self.chat(server, "a")[0], "chatml")
+
+    def test_an_adapter_that_is_replaced_while_its_chat_waits_for_another(self):
+        for name, template in (("a", "chatml"), ("a2", "alpaca"), ("a3", None), ("busy", None)):
+            self.adapter(name, template)
+        small = self.bytes_of("a")
+        self.adapter("large", tokens=1 + small // (8 * WIDTH))  # as large as one and a half
+        large = self.bytes_of("large")
+        memory = 3 * small + small // 4
+        self.assertTrue(memory - 2 * small < large < memory - small)
+        for path in ("a2", "a3"):
+            told = []
+            with self.serve("--adapter-memory", memory, "--chat-template", "alpaca") as server:
+                self.assertEqual(self.chat(server, "a")[0], "chatml")
+                with server.stream("/v1/completions", HELD | {"adapters": ["busy"]}) as stream:
+                    next(stream)
+                    thread = threading.Thread(target=lambda: told.append(self.chat(server, "a", "large")))
+                    thread.start()
+                    self.await_waiting(server, "a")
+                    generation = self.change(server, "PUT", "/v1/adapters/a", {"path": path})["generation"]
+                    self.assertEqual(self.waiting(server, "a"), 1)
+                thread.join()
+                self.assertEqual((told[0][0], told[0][1][0]), ("alpaca", generation))
+                self.assertEqual(self.chat(server, "a"), ("alpaca", [generation]))
+
+    def await_waiting(self, server, name):
+        end = time.monotonic() + PATIENCE
+        while not self.waiting(server, name):
+            self.assertLess(time.monotonic(), end)
+
+    def waiting(self, server, name):
+        return next(a["waiting"] for a in server.ask("GET", "/v1/adapters", listener="control").json["adapters"] if a["name"] == name)
+
+    def test_many_chats_while_templates_are_swapped(self):
+        for name in PROMPTS:
+            self.adapter(name, name)
+        with self.serve() as server:
+            is_over, told = threading.Event(), []
+
+            def ask(number):
+                while not is_over.is_set():
+                    if number == 0:  # one that leaves
+                        with server.stream("/v1/chat/completions", CHAT | {"adapters": ["a"], "max_tokens": 50}) as stream:
+                            next(stream)
+                    else:
+                        told.append(self.chat(server, "a", n=number))
+
+            generations = {self.change(server, "POST", "/v1/adapters", {"name": "a", "path": "chatml"})["generation"]: "chatml"}
+            threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+            for thread in threads:
+                thread.start()
+            for number in range(60):
+                path = ("alpaca", "chatml")[number % 2]
+                generations[self.change(server, "PUT", "/v1/adapters/a", {"path": path})["generation"]] = path
+            is_over.set()
+            for thread in threads:
+                thread.join(PATIENCE)
+            self.assertTrue(told)
+            for template, (generation,) in told:
+                self.assertEqual(template, generations[generation])
+            for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
+                server.await_metric(name, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
