@@ -94,7 +94,13 @@ struct dropout {
     struct row_keys keys;
 };
 
-struct layernorm {
+enum norm_kind {
+    NORM_LAYER, /* LayerNorm: (x - mean) * rstd * gain + bias, rstd = 1 / sqrt(variance + epsilon) */
+    NORM_RMS    /* RMSNorm: x * rstd * gain, rstd = 1 / sqrt(mean of squares + epsilon); no mean, bias or dbias */
+};
+
+struct norm {
+    enum norm_kind kind;
     int64_t rows, cols;
     enum dtype type;
     const void *x;    /* [N,C] */
@@ -103,7 +109,7 @@ struct layernorm {
     float epsilon;
     void *y;              /* forward: [N,C] out */
     float *mean;          /* [N] out in forward, in in backward; NULL in a forward that saves nothing */
-    float *rstd;          /* [N] */
+    float *rstd;          /* [N] the same */
     const void *dy;       /* backward: [N,C] */
     void *dx;             /* backward: [N,C] out */
     const void *dx_add;   /* backward: [N,C] added to dx (the residual's gradient; may be dx itself), or NULL */
@@ -474,9 +480,9 @@ struct ops {
     size_t (*packed_bytes)(struct device *device, const struct weight_view *plain);
     int (*pack)(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed);
 
-    int (*layernorm_forward)(const struct exec *exec, const struct layernorm *a);
-    size_t (*layernorm_backward_workspace)(struct device *device, const struct layernorm *a);
-    int (*layernorm_backward)(const struct exec *exec, const struct layernorm *a);
+    int (*norm_forward)(const struct exec *exec, const struct norm *a);
+    size_t (*norm_backward_workspace)(struct device *device, const struct norm *a);
+    int (*norm_backward)(const struct exec *exec, const struct norm *a);
 
     int (*gelu_forward)(const struct exec *exec, const struct gelu *a);
     int (*gelu_backward)(const struct exec *exec, const struct gelu *a);

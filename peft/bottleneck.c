@@ -150,11 +150,12 @@ static const struct param_store *store_of(const struct bottleneck *bottleneck) {
     return &bottleneck->adapter->peft->store;
 }
 
-static int norm(const struct bottleneck *bottleneck, const struct hook_call *call, struct layernorm *norm_call,
+static int norm(const struct bottleneck *bottleneck, const struct hook_call *call, struct norm *norm_call,
                 bool is_backward) {
     const struct param_store *store = store_of(bottleneck);
     struct weight_view gain = param_borrow(store, bottleneck->id[NORM_GAIN]);
     struct weight_view bias = param_borrow(store, bottleneck->id[NORM_BIAS]);
+    norm_call->kind = NORM_LAYER;
     norm_call->rows = call->rows;
     norm_call->cols = call->out;
     norm_call->type = call->dtype;
@@ -163,8 +164,8 @@ static int norm(const struct bottleneck *bottleneck, const struct hook_call *cal
     norm_call->epsilon = bottleneck_norm_epsilon;
     norm_call->dgain = param_gradient(store, bottleneck->id[NORM_GAIN]);
     norm_call->dbias = param_gradient(store, bottleneck->id[NORM_BIAS]);
-    int status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, layernorm_backward, norm_call)
-                             : rank_run(call->rank, PHASE_NORM, layernorm_forward, norm_call);
+    int status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, norm_backward, norm_call)
+                             : rank_run(call->rank, PHASE_NORM, norm_forward, norm_call);
     param_return(store, bottleneck->id[NORM_GAIN]);
     param_return(store, bottleneck->id[NORM_BIAS]);
     return status;
@@ -291,7 +292,7 @@ static int forward(void *self, const struct hook_call *call) {
     int status = keep_input(bottleneck, call, &kept);
     const void *x = input_of(bottleneck, call, &kept);
     if (!status && config->adapter_pre_norm) {
-        struct layernorm before = {.x = x, .y = kept.normed, .mean = kept.mean, .rstd = kept.rstd};
+        struct norm before = {.x = x, .y = kept.normed, .mean = kept.mean, .rstd = kept.rstd};
         status = norm(bottleneck, call, &before, false);
         x = kept.normed;
     }
@@ -318,7 +319,7 @@ static int backward_within(const struct bottleneck *bottleneck, const struct hoo
         status = project_backward(bottleneck, call, DOWN, has_norm ? kept->normed : x, kept->active, scratch);
     *din = has_norm ? kept->normed : scratch;
     if (!status && has_norm) {
-        struct layernorm before = {.x = x, .mean = kept->mean, .rstd = kept->rstd, .dy = scratch, .dx = kept->normed};
+        struct norm before = {.x = x, .mean = kept->mean, .rstd = kept->rstd, .dy = scratch, .dx = kept->normed};
         status = norm(bottleneck, call, &before, true);
     }
     return status;

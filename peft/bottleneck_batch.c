@@ -93,15 +93,16 @@ static int put_together(const struct half_piece *piece, const struct bank_rows *
     int status = add(hook, count, is_input_stream(image) ? stream : half, false, x);
     if (!status && image->config.adapter_style == PEFT_PFEIFFER)
         status = add(hook, count, stream, true, x);
-    struct layernorm call = {.rows = rows,
-                             .cols = hook->out,
-                             .type = hook->dtype,
-                             .x = x,
-                             .gain = norm->data,
-                             .bias = norm->bias,
-                             .epsilon = bottleneck_norm_epsilon,
-                             .y = piece->in + to};
-    return status || !norm->n ? status : rank_run(hook->rank, PHASE_NORM, layernorm_forward, &call);
+    struct norm call = {.kind = NORM_LAYER,
+                        .rows = rows,
+                        .cols = hook->out,
+                        .type = hook->dtype,
+                        .x = x,
+                        .gain = norm->data,
+                        .bias = norm->bias,
+                        .epsilon = bottleneck_norm_epsilon,
+                        .y = piece->in + to};
+    return status || !norm->n ? status : rank_run(hook->rank, PHASE_NORM, norm_forward, &call);
 }
 
 static int multiply(const struct half_piece *piece) {

@@ -21,10 +21,10 @@ static const size_t gemm_pointers[] = {
     POINTER(gemm, delta[3].right),
 };
 _Static_assert(GEMM_DELTAS_MOST == 4, "all deltas are listed");
-static const size_t layernorm_pointers[] = {
-    POINTER(layernorm, x),      POINTER(layernorm, gain),  POINTER(layernorm, bias),  POINTER(layernorm, y),
-    POINTER(layernorm, mean),   POINTER(layernorm, rstd),  POINTER(layernorm, dy),    POINTER(layernorm, dx),
-    POINTER(layernorm, dx_add), POINTER(layernorm, dgain), POINTER(layernorm, dbias),
+static const size_t norm_pointers[] = {
+    POINTER(norm, x),      POINTER(norm, gain),  POINTER(norm, bias),  POINTER(norm, y),
+    POINTER(norm, mean),   POINTER(norm, rstd),  POINTER(norm, dy),    POINTER(norm, dx),
+    POINTER(norm, dx_add), POINTER(norm, dgain), POINTER(norm, dbias),
 };
 static const size_t gelu_pointers[] = {POINTER(gelu, x), POINTER(gelu, y), POINTER(gelu, dy), POINTER(gelu, dx)};
 static const size_t unit_call_pointers[] = {POINTER(unit_call, x), POINTER(unit_call, y), POINTER(unit_call, dy),
@@ -118,9 +118,9 @@ static const size_t sample_pointers[] = {
 
 OPERATION(gemm, gemm)
 WORKSPACE(gemm, gemm)
-OPERATION(layernorm_forward, layernorm)
-OPERATION(layernorm_backward, layernorm)
-WORKSPACE(layernorm_backward, layernorm)
+OPERATION(norm_forward, norm)
+OPERATION(norm_backward, norm)
+WORKSPACE(norm_backward, norm)
 OPERATION(gelu_forward, gelu)
 OPERATION(gelu_backward, gelu)
 OPERATION(unit_forward, unit_call)
@@ -335,9 +335,9 @@ const struct ops late_ops = {
     .gemm = late_gemm,
     .packed_bytes = late_packed_bytes,
     .pack = late_pack,
-    .layernorm_forward = late_layernorm_forward,
-    .layernorm_backward_workspace = late_layernorm_backward_workspace,
-    .layernorm_backward = late_layernorm_backward,
+    .norm_forward = late_norm_forward,
+    .norm_backward_workspace = late_norm_backward_workspace,
+    .norm_backward = late_norm_backward,
     .gelu_forward = late_gelu_forward,
     .gelu_backward = late_gelu_backward,
     .unit_forward = late_unit_forward,

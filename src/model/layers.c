@@ -4,7 +4,8 @@
 int norm_forward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y,
                  float *mean, float *rstd) {
     struct weight_view gain = param_borrow(&model->store, norm->gain), bias = param_borrow(&model->store, norm->bias);
-    struct layernorm call = {
+    struct norm call = {
+        .kind = NORM_LAYER,
         .rows = rows,
         .cols = model->options.config.hidden_size,
         .type = model->options.dtype,
@@ -16,7 +17,7 @@ int norm_forward(const struct model *model, const struct norm_params *norm, int6
         .mean = mean,
         .rstd = rstd,
     };
-    int status = rank_run(model->rank, PHASE_NORM, layernorm_forward, &call);
+    int status = rank_run(model->rank, PHASE_NORM, norm_forward, &call);
     param_return(&model->store, norm->gain);
     param_return(&model->store, norm->bias);
     return status;
@@ -25,7 +26,8 @@ int norm_forward(const struct model *model, const struct norm_params *norm, int6
 int norm_backward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x,
                   const float *mean, const float *rstd, const void *dy, const void *dx_add, void *dx) {
     struct weight_view gain = param_borrow(&model->store, norm->gain);
-    struct layernorm call = {
+    struct norm call = {
+        .kind = NORM_LAYER,
         .rows = rows,
         .cols = model->options.config.hidden_size,
         .type = model->options.dtype,
@@ -40,7 +42,7 @@ int norm_backward(const struct model *model, const struct norm_params *norm, int
         .dgain = param_gradient(&model->store, norm->gain),
         .dbias = param_gradient(&model->store, norm->bias),
     };
-    int status = rank_run_scratch(model->rank, PHASE_NORM, layernorm_backward, &call);
+    int status = rank_run_scratch(model->rank, PHASE_NORM, norm_backward, &call);
     param_return(&model->store, norm->gain);
     return status;
 }

@@ -1,12 +1,17 @@
-/* Layer normalisation: shape {rows, cols, mean of the inputs}. */
+/* LayerNorm and RMSNorm: shape {rows, cols, mean of the inputs}. */
 #include "op_cases.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum { X, GAIN, BIAS, Y, MEAN, RSTD, DY, DX, DX_ADD, DGAIN, DBIAS };
-enum { NO_STATISTICS = 1, ADD = 2, ADD_IN_PLACE = 4, FROZEN = 8 };
+enum { NO_STATISTICS = 1, ADD = 2, ADD_IN_PLACE = 4, FROZEN = 8, RMS = 16 };
 static const double epsilon = 1e-5f; /* as the argument holds it */
+
+/* RMSNorm is the one with a mean and a bias of 0, and without tensors for them. */
+static bool has_mean(const struct op_run *run) {
+    return !(run->variant & RMS);
+}
 
 static void row_statistics(const struct op_run *run, int64_t i, double *mean, double *rstd) {
     int64_t cols = run->shape[1];
@@ -14,7 +19,7 @@ static void row_statistics(const struct op_run *run, int64_t i, double *mean, do
     double sum = 0, squares = 0;
     for (int64_t j = 0; j < cols; j++)
         sum += x[j];
-    *mean = sum / (double)cols;
+    *mean = has_mean(run) ? sum / (double)cols : 0;
     for (int64_t j = 0; j < cols; j++)
         squares += (x[j] - *mean) * (x[j] - *mean);
     *rstd = 1 / sqrt(squares / (double)cols + epsilon);
@@ -38,7 +43,7 @@ static struct op_tensor tensor(const char *name, enum op_role role, enum dtype t
 
 /* A mean in fp32 is off by its own rounding, which the deviation's size makes larger. */
 static double row_bound(const struct op_run *run) {
-    return op_bound(run->shape[1]) * (1 + fabs((double)run->shape[2]));
+    return op_bound(run->shape[1]) * (1 + (has_mean(run) ? fabs((double)run->shape[2]) : 0));
 }
 
 static void setup_inputs(struct op_run *run) {
@@ -47,7 +52,8 @@ static void setup_inputs(struct op_run *run) {
     t[X] = tensor("x", OP_IN, run->type, rows, cols);
     t[X].center = (double)run->shape[2];
     t[GAIN] = tensor("gain", OP_IN, run->type, 1, cols);
-    t[BIAS] = tensor("bias", OP_IN, run->type, 1, cols);
+    if (has_mean(run))
+        t[BIAS] = tensor("bias", OP_IN, run->type, 1, cols);
 }
 
 static void forward_setup(struct op_run *run) {
@@ -58,18 +64,22 @@ static void forward_setup(struct op_run *run) {
     t[Y].bound = row_bound(run);
     if (run->variant & NO_STATISTICS)
         return;
-    t[MEAN] = tensor("mean", OP_OUT, DTYPE_F32, 1, rows);
-    t[MEAN].bound = op_bound(cols);
     t[RSTD] = tensor("rstd", OP_OUT, DTYPE_F32, 1, rows);
     t[RSTD].bound = op_bound(cols);
+    if (!has_mean(run))
+        return;
+    t[MEAN] = tensor("mean", OP_OUT, DTYPE_F32, 1, rows);
+    t[MEAN].bound = op_bound(cols);
 }
 
 static void backward_setup(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     int64_t rows = run->shape[0], cols = run->shape[1];
     setup_inputs(run);
-    t[MEAN] = tensor("mean", OP_IN, DTYPE_F32, 1, rows);
-    t[MEAN].fill = fill_mean;
+    if (has_mean(run)) {
+        t[MEAN] = tensor("mean", OP_IN, DTYPE_F32, 1, rows);
+        t[MEAN].fill = fill_mean;
+    }
     t[RSTD] = tensor("rstd", OP_IN, DTYPE_F32, 1, rows);
     t[RSTD].fill = fill_rstd;
     t[DY] = tensor("dy", OP_IN, run->type, rows, cols);
@@ -83,43 +93,52 @@ static void backward_setup(struct op_run *run) {
     t[DGAIN] = tensor("dgain", OP_ADDED, DTYPE_F32, 1, cols);
     t[DGAIN].gradient_of = 1 + GAIN;
     t[DGAIN].bound = op_bound(rows + cols) * (1 + fabs((double)run->shape[2]));
+    if (!has_mean(run))
+        return;
     t[DBIAS] = tensor("dbias", OP_ADDED, DTYPE_F32, 1, cols);
     t[DBIAS].gradient_of = 1 + BIAS;
     t[DBIAS].bound = op_bound(rows);
 }
 
-static struct layernorm arguments(const struct op_run *run) {
+static struct norm arguments(const struct op_run *run) {
     const struct op_tensor *t = run->tensor;
-    return (struct layernorm){.rows = run->shape[0],
-                              .cols = run->shape[1],
-                              .type = run->type,
-                              .x = t[X].data,
-                              .gain = t[GAIN].data,
-                              .bias = t[BIAS].data,
-                              .epsilon = (float)epsilon,
-                              .y = t[Y].data,
-                              .mean = t[MEAN].data,
-                              .rstd = t[RSTD].data,
-                              .dy = t[DY].data,
-                              .dx = t[DX].data,
-                              .dx_add = run->variant & ADD_IN_PLACE ? t[DX].data : t[DX_ADD].data,
-                              .dgain = t[DGAIN].data,
-                              .dbias = t[DBIAS].data};
+    return (struct norm){.kind = has_mean(run) ? NORM_LAYER : NORM_RMS,
+                         .rows = run->shape[0],
+                         .cols = run->shape[1],
+                         .type = run->type,
+                         .x = t[X].data,
+                         .gain = t[GAIN].data,
+                         .bias = t[BIAS].data,
+                         .epsilon = (float)epsilon,
+                         .y = t[Y].data,
+                         .mean = t[MEAN].data,
+                         .rstd = t[RSTD].data,
+                         .dy = t[DY].data,
+                         .dx = t[DX].data,
+                         .dx_add = run->variant & ADD_IN_PLACE ? t[DX].data : t[DX_ADD].data,
+                         .dgain = t[DGAIN].data,
+                         .dbias = t[DBIAS].data};
 }
 
 static int forward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
-    struct layernorm a = arguments(run);
-    return ops->layernorm_forward(exec, &a);
+    struct norm a = arguments(run);
+    return ops->norm_forward(exec, &a);
 }
 
 static int backward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
-    struct layernorm a = arguments(run);
-    return ops->layernorm_backward(exec, &a);
+    struct norm a = arguments(run);
+    return ops->norm_backward(exec, &a);
 }
 
 static size_t backward_workspace(const struct op_run *run, const struct ops *ops, struct device *device) {
-    struct layernorm a = arguments(run);
-    return ops->layernorm_backward_workspace(device, &a);
+    struct norm a = arguments(run);
+    return ops->norm_backward_workspace(device, &a);
+}
+
+static double normed(const struct op_run *run, int64_t i, int64_t j, double mean, double rstd) {
+    const struct op_tensor *t = run->tensor;
+    double bias = has_mean(run) ? t[BIAS].value[j] : 0;
+    return (t[X].value[i * run->shape[1] + j] - mean) * rstd * t[GAIN].value[j] + bias;
 }
 
 static void forward_reference(struct op_run *run) {
@@ -129,12 +148,11 @@ static void forward_reference(struct op_run *run) {
         double mean, rstd;
         row_statistics(run, i, &mean, &rstd);
         for (int64_t j = 0; j < cols; j++)
-            t[Y].expected[i * cols + j] =
-                (t[X].value[i * cols + j] - mean) * rstd * t[GAIN].value[j] + t[BIAS].value[j];
-        if (t[MEAN].role) {
+            t[Y].expected[i * cols + j] = normed(run, i, j, mean, rstd);
+        if (t[MEAN].role)
             t[MEAN].expected[i] = mean;
+        if (t[RSTD].role)
             t[RSTD].expected[i] = rstd;
-        }
     }
 }
 
@@ -147,17 +165,17 @@ static void backward_reference(struct op_run *run) {
         const double *add = run->variant & ADD_IN_PLACE ? t[DX].value : t[DX_ADD].value;
         row_statistics(run, i, &mean, &rstd);
         for (int64_t j = 0; j < cols; j++) {
-            sum += dy[j] * t[GAIN].value[j] / (double)cols;
+            sum += !has_mean(run) ? 0 : dy[j] * t[GAIN].value[j] / (double)cols;
             product += dy[j] * t[GAIN].value[j] * (x[j] - mean) * rstd / (double)cols;
         }
         for (int64_t j = 0; j < cols; j++) {
             double h = (x[j] - mean) * rstd;
             t[DX].expected[i * cols + j] =
                 rstd * (dy[j] * t[GAIN].value[j] - sum - h * product) + (add ? add[i * cols + j] : 0);
-            if (t[DGAIN].role) {
+            if (t[DGAIN].role)
                 t[DGAIN].expected[j] += dy[j] * h;
+            if (t[DBIAS].role)
                 t[DBIAS].expected[j] += dy[j];
-            }
         }
     }
 }
@@ -171,9 +189,8 @@ static double backward_loss(const struct op_run *run) {
         double mean, rstd;
         row_statistics(run, i, &mean, &rstd);
         for (int64_t j = 0; j < cols; j++) {
-            double x = t[X].value[i * cols + j];
-            loss += ((x - mean) * rstd * t[GAIN].value[j] + t[BIAS].value[j]) * t[DY].value[i * cols + j];
-            loss += add ? add[i * cols + j] * x : 0;
+            loss += normed(run, i, j, mean, rstd) * t[DY].value[i * cols + j];
+            loss += add ? add[i * cols + j] * t[X].value[i * cols + j] : 0;
         }
     }
     return loss;
@@ -206,6 +223,22 @@ static const struct op_kind backward = {
     .loss = backward_loss,
     .cost = backward_cost,
 };
+static const struct op_kind rms_forward = {
+    .name = "rmsnorm_forward",
+    .setup = forward_setup,
+    .call = forward_call,
+    .reference = forward_reference,
+    .cost = forward_cost,
+};
+static const struct op_kind rms_backward = {
+    .name = "rmsnorm_backward",
+    .setup = backward_setup,
+    .workspace = backward_workspace,
+    .call = backward_call,
+    .reference = backward_reference,
+    .loss = backward_loss,
+    .cost = backward_cost,
+};
 
 /* clang-format off */
 #define BOTH_TYPES(kind, note, use, variant, ...) \
@@ -230,6 +263,27 @@ static const struct op_case cases[] = {
     BOTH_TYPES(backward, "more rows than blocks", OP_TEST, 0, 1031, 17),
     {&backward, "large mean", OP_TEST, DTYPE_F32, 0, {20, 256, 500}},
     BOTH_TYPES(backward, "gpt2", OP_BENCH, ADD, 1024, 768),
+    BOTH_TYPES(rms_forward, NULL, OP_TEST, RMS, 5, 64),
+    BOTH_TYPES(rms_forward, "odd", OP_TEST, RMS, 7, 77),
+    BOTH_TYPES(rms_forward, "one row", OP_TEST, RMS, 1, 576),
+    BOTH_TYPES(rms_forward, "one column", OP_TEST, RMS, 3, 1),
+    BOTH_TYPES(rms_forward, "no rows", OP_TEST, RMS, 0, 48),
+    BOTH_TYPES(rms_forward, "nothing saved", OP_TEST, RMS | NO_STATISTICS, 33, 129),
+    BOTH_TYPES(rms_forward, "parallel", OP_TEST, RMS, 100, 768),
+    {&rms_forward, "large mean", OP_TEST, DTYPE_F32, RMS, {20, 768, 3000}},
+    BOTH_TYPES(rms_forward, "hidden 768", OP_BENCH, RMS, 1024, 768),
+    BOTH_TYPES(rms_backward, NULL, OP_TEST, RMS, 5, 64),
+    BOTH_TYPES(rms_backward, "odd", OP_TEST, RMS | ADD, 7, 77),
+    BOTH_TYPES(rms_backward, "one row", OP_TEST, RMS, 1, 576),
+    /* What is left of dx cancels, and the residual's gradient says how large a rounding is. */
+    BOTH_TYPES(rms_backward, "one column", OP_TEST, RMS | ADD, 3, 1, 3),
+    BOTH_TYPES(rms_backward, "residual in place", OP_TEST, RMS | ADD_IN_PLACE, 9, 33),
+    BOTH_TYPES(rms_backward, "frozen", OP_TEST, RMS | FROZEN | ADD, 9, 33),
+    BOTH_TYPES(rms_backward, "no rows", OP_TEST, RMS, 0, 48),
+    BOTH_TYPES(rms_backward, "parallel", OP_TEST, RMS | ADD, 150, 384),
+    BOTH_TYPES(rms_backward, "more rows than blocks", OP_TEST, RMS, 1031, 17),
+    {&rms_backward, "mean", OP_TEST, DTYPE_F32, RMS, {20, 256, 3}},
+    BOTH_TYPES(rms_backward, "hidden 768", OP_BENCH, RMS | ADD, 1024, 768),
 };
 
 const struct op_family norm_family = {"norm", cases, sizeof cases / sizeof *cases};

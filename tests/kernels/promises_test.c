@@ -101,10 +101,10 @@ static void casts_round_to_the_bit(void **state) {
 
 static void check_unsupported(const struct scene *scene) {
     struct gelu gelu = {.type = DTYPE_F16};
-    struct layernorm norm = {.type = DTYPE_F64};
+    struct norm norm = {.type = DTYPE_F64};
     struct adamw adamw = {.weights = &adamw, .weights_type = DTYPE_F16, .step = 1};
     test_fails(scene->ops->gelu_forward(&scene->exec, &gelu), STATUS_UNSUPPORTED, "fp16");
-    test_fails(scene->ops->layernorm_forward(&scene->exec, &norm), STATUS_UNSUPPORTED, "fp64");
+    test_fails(scene->ops->norm_forward(&scene->exec, &norm), STATUS_UNSUPPORTED, "fp64");
     test_fails(scene->ops->adamw(&scene->exec, &adamw), STATUS_UNSUPPORTED, "fp16");
 }
 
@@ -166,34 +166,42 @@ static void fill(float *x, int count, uint32_t stream) {
         x[i] = (float)(4 * rng_unit(philox(2, (uint32_t)i, stream, 0, 0).word[0]) - 2);
 }
 
-/* A row's bits are the same in a batch and alone. */
-static void check_rows_alone(const struct scene *scene) {
+static void check_norm_rows_alone(const struct scene *scene, enum norm_kind kind) {
     static float x[N * C], gain[C], bias[C], dy[N * C], all[N * C], one[C], mean[N], rstd[N];
     const struct ops *ops = scene->ops;
     fill(x, N * C, 1);
     fill(gain, C, 2);
     fill(bias, C, 3);
     fill(dy, N * C, 4);
-    struct layernorm a = {N, C, DTYPE_F32, x, gain, bias, 1e-5f, all, mean, rstd, dy, all, NULL, NULL, NULL};
-    struct layernorm b = a;
-    test_ok(ops->layernorm_forward(&scene->exec, &a));
+    struct norm a = {kind, N, C, DTYPE_F32, x, gain, bias, 1e-5f, all, mean, rstd, dy, all, NULL, NULL, NULL};
+    struct norm b = a;
+    test_ok(ops->norm_forward(&scene->exec, &a));
     b.rows = 1;
     b.y = b.dx = one;
     for (int i = 0; i < N; i++) {
         b.x = x + i * C;
         b.mean = b.rstd = NULL;
-        test_ok(ops->layernorm_forward(&scene->exec, &b));
+        test_ok(ops->norm_forward(&scene->exec, &b));
         assert_memory_equal(one, all + i * C, sizeof one);
     }
-    test_ok(ops->layernorm_backward(&scene->exec, &a));
+    test_ok(ops->norm_backward(&scene->exec, &a));
     for (int i = 0; i < N; i++) {
         b.x = x + i * C;
         b.dy = dy + i * C;
         b.mean = mean + i;
         b.rstd = rstd + i;
-        test_ok(ops->layernorm_backward(&scene->exec, &b));
+        test_ok(ops->norm_backward(&scene->exec, &b));
         assert_memory_equal(one, all + i * C, sizeof one);
     }
+}
+
+/* A row's bits are the same in a batch and alone. */
+static void check_rows_alone(const struct scene *scene) {
+    static float x[N * C], all[N * C], one[C];
+    const struct ops *ops = scene->ops;
+    check_norm_rows_alone(scene, NORM_LAYER);
+    check_norm_rows_alone(scene, NORM_RMS);
+    fill(x, N * C, 1);
     int32_t label[N];
     float loss[N], loss_alone, weight[N];
     for (int i = 0; i < N; i++) {
@@ -239,8 +247,9 @@ static void check_large_mean(const struct scene *scene) {
     }
     for (int j = 0; j < COLS; j++)
         variance += ((double)x[j] - exact) * ((double)x[j] - exact) / COLS;
-    struct layernorm a = {1, COLS, DTYPE_F32, x, gain, bias, 1e-5f, y, &mean, &rstd, NULL, NULL, NULL, NULL, NULL};
-    test_ok(scene->ops->layernorm_forward(&scene->exec, &a));
+    struct norm a = {NORM_LAYER, 1,     COLS,  DTYPE_F32, x,    gain, bias, 1e-5f,
+                     y,          &mean, &rstd, NULL,      NULL, NULL, NULL, NULL};
+    test_ok(scene->ops->norm_forward(&scene->exec, &a));
     assert_true(fabs((double)mean - exact) <= 0.6 * 0x1p-24 * 131072);
     assert_true(fabs((double)rstd * sqrt(variance + 1e-5) - 1) < 1e-5);
     for (int j = 0; j < COLS; j++)

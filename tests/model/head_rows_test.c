@@ -194,9 +194,9 @@ static int noted_gemm(const struct exec *exec, const struct gemm *a) {
     return noted.real->gemm(exec, a);
 }
 
-static int noted_norm(const struct exec *exec, const struct layernorm *a) {
+static int noted_norm(const struct exec *exec, const struct norm *a) {
     noted.norms += a->rows;
-    return noted.real->layernorm_forward(exec, a);
+    return noted.real->norm_forward(exec, a);
 }
 
 /* Three products; their rows are those that count, filled up to a multiple of 64, unless that would be all. */
@@ -210,7 +210,7 @@ static void the_head_works_on_rows_that_count(void **state) {
     noted.real = t.rank.ops;
     table = *t.rank.ops;
     table.gemm = noted_gemm;
-    table.layernorm_forward = noted_norm;
+    table.norm_forward = noted_norm;
     t.rank.ops = &table;
     for (int p = 0; p < PATTERNS; p++) {
         int64_t counted = counted_rows(&patterns[p]), rows = counted == 0 ? 64 : (counted + 63) / 64 * 64;

@@ -51,7 +51,7 @@ static void note_gradient(const void *gradient) {
         note(NUMBER_OF(op), a, sizeof *a);                                                                             \
         return noted.real->op(exec, a);                                                                                \
     }
-NOTED(layernorm_forward, layernorm)
+NOTED(norm_forward, norm)
 NOTED(gelu_forward, gelu)
 NOTED(gelu_backward, gelu)
 NOTED(unit_forward, unit_call)
@@ -81,11 +81,11 @@ static int noted_gemm(const struct exec *exec, const struct gemm *a) {
     return noted.real->gemm(exec, a);
 }
 
-static int noted_layernorm_backward(const struct exec *exec, const struct layernorm *a) {
-    note(NUMBER_OF(layernorm_backward), a, sizeof *a);
+static int noted_norm_backward(const struct exec *exec, const struct norm *a) {
+    note(NUMBER_OF(norm_backward), a, sizeof *a);
     if (a->dgain || a->dbias)
         note_gradient(a->dgain);
-    return noted.real->layernorm_backward(exec, a);
+    return noted.real->norm_backward(exec, a);
 }
 
 static int noted_column_scale_backward(const struct exec *exec, const struct column_scale *a) {
@@ -117,8 +117,8 @@ static int noted_scale_add(const struct exec *exec, int64_t count, enum dtype ty
 static void table_of(const struct ops *real, struct ops *table) {
     *table = *real;
     table->gemm = noted_gemm;
-    table->layernorm_forward = noted_layernorm_forward;
-    table->layernorm_backward = noted_layernorm_backward;
+    table->norm_forward = noted_norm_forward;
+    table->norm_backward = noted_norm_backward;
     table->gelu_forward = noted_gelu_forward;
     table->gelu_backward = noted_gelu_backward;
     table->unit_forward = noted_unit_forward;
@@ -280,7 +280,7 @@ static void virtual_tokens_and_prefixes_want_the_whole_way(void **state) {
         assert_int_equal(backward.count[NUMBER_OF(embedding_backward)], is_embedded);
         if (methods[m].type > PEFT_ADAPTER) {
             assert_int_equal(backward.count[NUMBER_OF(attention_backward)], LAYERS);
-            assert_int_equal(backward.count[NUMBER_OF(layernorm_backward)], 1 + 2 * LAYERS - !is_embedded);
+            assert_int_equal(backward.count[NUMBER_OF(norm_backward)], 1 + 2 * LAYERS - !is_embedded);
             for (int layer = 0; layer < LAYERS; layer++)
                 assert_true(backward.reads[layer]);
         }
@@ -317,10 +317,10 @@ static void the_backward_ends_at_the_lowest_place(void **state) {
         stack.adapters[0].r = stack.adapters[0].type == PEFT_LORA;
         struct noted backward = backward_of(&stack);
         const int *count = backward.count;
-        if (count[NUMBER_OF(gemm)] != places[i].products || count[NUMBER_OF(layernorm_backward)] != places[i].norms ||
+        if (count[NUMBER_OF(gemm)] != places[i].products || count[NUMBER_OF(norm_backward)] != places[i].norms ||
             count[NUMBER_OF(attention_backward)] != places[i].attention)
             fail_msg("case %zu: %d products, %d norms, %d attentions, expected %d, %d and %d", i,
-                     count[NUMBER_OF(gemm)], count[NUMBER_OF(layernorm_backward)], count[NUMBER_OF(attention_backward)],
+                     count[NUMBER_OF(gemm)], count[NUMBER_OF(norm_backward)], count[NUMBER_OF(attention_backward)],
                      places[i].products, places[i].norms, places[i].attention);
     }
 }

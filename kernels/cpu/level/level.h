@@ -19,9 +19,9 @@ size_t LEVEL(cpu_gemm_workspace)(struct device *device, const struct gemm *gemm)
 int LEVEL(cpu_gemm)(const struct exec *exec, const struct gemm *gemm);
 size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct weight_view *plain);
 int LEVEL(cpu_pack)(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed);
-LEVEL_OP(layernorm_forward, layernorm);
-LEVEL_WORKSPACE(layernorm_backward, layernorm);
-LEVEL_OP(layernorm_backward, layernorm);
+LEVEL_OP(norm_forward, norm);
+LEVEL_WORKSPACE(norm_backward, norm);
+LEVEL_OP(norm_backward, norm);
 LEVEL_OP(gelu_forward, gelu);
 LEVEL_OP(gelu_backward, gelu);
 LEVEL_OP(unit_forward, unit_call);
