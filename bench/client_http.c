@@ -66,8 +66,8 @@ static void end(struct http_connection *connection, const char *error) {
 
 /* What brings nothing and is the last is no token: its reason alone. */
 static bool is_token(const json_t *choice) {
-    const char *text = json_string_value(json_object_get(choice, "text"));
-    return choice && ((text && *text) || !json_is_string(json_object_get(choice, "finish_reason")));
+    size_t length = json_string_length(json_object_get(choice, "text"));
+    return choice && (length || !json_is_string(json_object_get(choice, "finish_reason")));
 }
 
 /* What most events are, told without reading all of it: in a string of JSON the quotes would have a backslash. */
@@ -102,7 +102,7 @@ static bool read_events(struct http_connection *connection) {
         } else if (!strncmp(line, mark, sizeof mark - 1) && is_plain_token(line)) {
             client_text_token(connection->text);
         } else if (!strncmp(line, mark, sizeof mark - 1)) {
-            json_t *root = json_loadb(line + sizeof mark - 1, length - (sizeof mark - 1), 0, NULL);
+            json_t *root = json_loadb(line + sizeof mark - 1, length - (sizeof mark - 1), JSON_ALLOW_NUL, NULL);
             const char *error = root ? take_event(connection, root) : "an event that is no JSON";
             snprintf(failure, sizeof failure, "%s", error ? error : "");
             json_decref(root);

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import unittest
 
-from model_support import TINY, rows, run
+from model_support import TINY, rows, run, write_reciting_model
 from serve_support import Server, write_prompt
 
 # Of 1,024 positions 128, 128, 512 and 16, as shares of the 64 that the tiny model has.
@@ -75,6 +75,13 @@ class BenchServe(unittest.TestCase):
         self.check_texts(summary, 2, 5, 11)
         self.assertNotIn("ratio", summary)  # bare steps are those of one rank
         self.check_memory(summary)
+
+    def test_texts_of_any_characters(self):
+        with tempfile.TemporaryDirectory() as directory:
+            write_reciting_model(directory, b"\0\"\n\\" * 16)
+            for last in range(5, 9):  # each of them once the last
+                _, summary = self.bench("--model", directory, "--streams", 2, "--requests", 2, "--input-len", 4, "--output-len", last)
+                self.check_texts(summary, 2, 4, last)
 
     def test_a_shared_beginning(self):
         lines, summary = self.bench("--model", TINY, "--scenario", "prefix", "--requests", 6)
