@@ -94,10 +94,12 @@ void grpc_add_message(struct strbuf *out, const char *text) {
 }
 
 /* The fields of an end; without the memory for a text, it has none. */
-static size_t set_end(struct field *fields, char number[16], struct strbuf *message, int status, const char *text) {
+static size_t set_end(struct field *fields, struct strbuf *message, int status, const char *text) {
+    static const char *const numbers[] = {"0", "1",  "2",  "3",  "4",  "5",  "6",  "7", "8",
+                                          "9", "10", "11", "12", "13", "14", "15", "16"};
     size_t count = 0;
-    snprintf(number, 16, "%d", status);
-    fields[count++] = field_of("grpc-status", number);
+    bool is_known = status >= 0 && (size_t)status < sizeof numbers / sizeof *numbers;
+    fields[count++] = field_of("grpc-status", numbers[is_known ? status : 2 /* unknown */]);
     if (*text)
         grpc_add_message(message, text);
     if (message->length && !message->failed)
@@ -117,7 +119,7 @@ static void answer_end_alone(struct exchange *exchange, const struct field *trai
 struct end {
     struct field fields[MAX_TRAILERS];
     size_t count;
-    char number[16], pushback[16];
+    char pushback[16];
     struct strbuf message, details;
 };
 
@@ -139,7 +141,7 @@ static void set_error(struct end *end, const struct error *error) {
     if (*error->param)
         strbuf_format(&text, "%s: ", error->param);
     strbuf_add_text(&text, error->text);
-    end->count = set_end(end->fields, end->number, &end->message, error_row(error->which)->grpc, strbuf_text(&text));
+    end->count = set_end(end->fields, &end->message, error_row(error->which)->grpc, strbuf_text(&text));
     if (error->retry_after_ms > 0) {
         snprintf(end->pushback, sizeof end->pushback, "%d", error->retry_after_ms);
         end->fields[end->count++] = field_of("grpc-retry-pushback-ms", end->pushback);
@@ -203,11 +205,10 @@ static void end_call(struct grpc_call *call, const struct field *trailers, size_
 void grpc_finish_with(struct grpc_call *call, int status, const char *text, const struct field *trailers,
                       size_t count) {
     struct field fields[MAX_TRAILERS];
-    char number[16];
     struct strbuf message = STRBUF_INIT;
     if (call->is_finished)
         return;
-    size_t all = set_end(fields, number, &message, status, text);
+    size_t all = set_end(fields, &message, status, text);
     for (size_t i = 0; i < count && all < MAX_TRAILERS; i++)
         fields[all++] = trailers[i];
     end_call(call, fields, all);

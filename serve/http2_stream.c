@@ -174,8 +174,8 @@ static int answer_begin(struct exchange *exchange, int status, const struct fiel
         return 0;
     stream->is_begun = true;
     stream->is_empty = status == 204 || status == 304 || !strcmp(exchange->head.method, "HEAD");
-    snprintf(number, sizeof number, "%d", status);
-    result = kept_add(&stream->answer, ":status", 7, number, strlen(number));
+    const char digits[3] = {(char)('0' + status / 100), (char)('0' + status / 10 % 10), (char)('0' + status % 10)};
+    result = kept_add(&stream->answer, ":status", 7, digits, sizeof digits);
     for (size_t i = 0; i < count && !result; i++)
         if (field_is_clean(&fields[i]))
             result = kept_add_field(&stream->answer, &fields[i]);
