@@ -80,7 +80,7 @@ static int count_text(struct word_counts *counts, const unsigned char *at, size_
     const unsigned char *end = at + length;
     int status = STATUS_OK;
     while (!status && at < end) {
-        const unsigned char *next = scan_word(at, end);
+        const unsigned char *next = scan_word(WORDS_BYTE_LEVEL, at, end);
         size_t bytes = (size_t)(next - at);
         if (bytes > INT32_MAX)
             return status_fail(STATUS_UNSUPPORTED, "a word of %zu bytes: at most %d can be learned from", bytes,
@@ -163,7 +163,8 @@ static int reader_read(struct corpus_reader *reader, size_t *count) {
  * none. */
 static size_t find_cut(const unsigned char *bytes, size_t length, size_t scanned) {
     for (size_t cut = length; cut-- > 1 && cut >= scanned;)
-        if (scan_byte_kinds[bytes[cut]] == UNICODE_SPACE && scan_is_border(bytes, bytes + cut, bytes + length))
+        if (scan_byte_kinds[bytes[cut]] == UNICODE_SPACE &&
+            scan_is_border(WORDS_BYTE_LEVEL, bytes, bytes + cut, bytes + length))
             return cut;
     return 0;
 }

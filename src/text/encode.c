@@ -187,9 +187,10 @@ static int encode_section(struct tokenizer_encoder *encoder, const unsigned char
     }
     size_t valid = utf8_valid_length(bytes, length);
     const unsigned char *at = bytes, *end = bytes + valid;
+    enum word_pattern pattern = encoder->tokenizer->pattern;
     size_t first = out->count, last_word = first;
     while (at < end) {
-        const unsigned char *next = scan_word(at, end);
+        const unsigned char *next = scan_word(pattern, at, end);
         last_word = out->count;
         int status = encode_word(encoder, at, (size_t)(next - at), (size_t)(bytes + length - at), out);
         if (status)
@@ -277,8 +278,9 @@ size_t tokenizer_find_cut(const struct tokenizer *tokenizer, struct tokenizer_cu
     if (longest > 0 && known + longest > length)
         known = length >= longest ? length - longest + 1 : 0;
     size_t scanned = cut->scanned ? cut->scanned : 1, at = known ? known - 1 : 0;
-    while (at >= scanned && ((bytes[at] & 0xc0) == 0x80 || !scan_is_border(bytes, bytes + at, bytes + cut->valid) ||
-                             is_in_added(tokenizer, bytes, at, length, longest)))
+    while (at >= scanned &&
+           ((bytes[at] & 0xc0) == 0x80 || !scan_is_border(tokenizer->pattern, bytes, bytes + at, bytes + cut->valid) ||
+            is_in_added(tokenizer, bytes, at, length, longest)))
         at--;
     if (at < scanned)
         at = 0;

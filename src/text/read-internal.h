@@ -4,11 +4,13 @@
 #define CAMBIUM_TEXT_READ_INTERNAL_H
 
 #include "base/json.h"
+#include "text-internal.h"
 
 #include <stdbool.h>
 
 /* The choices that tokenizer.json has. */
 struct tokenizer_settings {
+    enum word_pattern pattern;
     bool add_prefix_space, ignore_merges;
 };
 

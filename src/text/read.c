@@ -290,6 +290,7 @@ static int draft_finish(struct draft *draft, struct tokenizer **tokenizer) {
     free(tokens);
     if (status)
         return status;
+    (*tokenizer)->pattern = draft->settings.pattern;
     (*tokenizer)->add_prefix_space = draft->settings.add_prefix_space;
     (*tokenizer)->ignore_merges = draft->settings.ignore_merges;
     return STATUS_OK;

@@ -35,8 +35,22 @@ static void add_vocab(const struct tokenizer *tokenizer, const char *separator, 
     }
 }
 
+/* ByteLevel has GPT-2's pattern; another is a step of its own before it. */
+static void add_pre_tokenizer(const struct tokenizer *tokenizer, struct strbuf *out) {
+    bool is_byte_level = tokenizer->pattern == WORDS_BYTE_LEVEL;
+    if (!is_byte_level) {
+        const char *pattern = word_pattern_text(tokenizer->pattern);
+        strbuf_add_text(out,
+                        "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": ");
+        json_add_string(out, pattern, strlen(pattern));
+        strbuf_add_text(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, ");
+    }
+    strbuf_format(
+        out, "{\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, \"use_regex\": %s}%s",
+        tokenizer->add_prefix_space ? "true" : "false", is_byte_level ? "true" : "false", is_byte_level ? "" : "]}");
+}
+
 static void write_tokenizer_json(const struct tokenizer *tokenizer, struct strbuf *scratch, struct strbuf *out) {
-    const char *prefix = tokenizer->add_prefix_space ? "true" : "false";
     strbuf_add_text(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
                          "  \"added_tokens\": [");
     bool is_first = true;
@@ -53,18 +67,17 @@ static void write_tokenizer_json(const struct tokenizer *tokenizer, struct strbu
                       tokenizer->kinds[id] & TOKEN_SPECIAL ? "true" : "false");
         is_first = false;
     }
+    strbuf_format(out, "%s],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ", is_first ? "" : "\n  ");
+    add_pre_tokenizer(tokenizer, out);
     strbuf_format(out,
-                  "%s],\n  \"normalizer\": null,\n"
-                  "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, "
-                  "\"use_regex\": true},\n"
-                  "  \"post_processor\": null,\n"
+                  ",\n  \"post_processor\": null,\n"
                   "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
                   "\"use_regex\": true},\n"
                   "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
                   "    \"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\",\n"
                   "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": %s,\n"
                   "    \"vocab\": ",
-                  is_first ? "" : "\n  ", prefix, tokenizer->ignore_merges ? "true" : "false");
+                  tokenizer->ignore_merges ? "true" : "false");
     add_vocab(tokenizer, "\n      ", scratch, out);
     strbuf_add_text(out, "\n    },\n    \"merges\": [");
     for (size_t i = 0; i < tokenizer->merge_count; i++) {
@@ -87,10 +100,11 @@ static void write_merges(const struct tokenizer *tokenizer, struct strbuf *out) 
     }
 }
 
-/* The class GPT2Tokenizer invents an end-of-text token where the vocabulary has none, and knows no ignore_merges; the
- * generic class takes tokenizer.json as it is. */
+/* The class GPT2Tokenizer invents an end-of-text token where the vocabulary has none, and knows no ignore_merges and no
+ * other pattern; the generic class takes tokenizer.json as it is. */
 static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) {
-    bool is_gpt2 = tokenizer->roles[ROLE_EOS] >= 0 && !tokenizer->ignore_merges;
+    bool is_gpt2 =
+        tokenizer->pattern == WORDS_BYTE_LEVEL && tokenizer->roles[ROLE_EOS] >= 0 && !tokenizer->ignore_merges;
     strbuf_format(out, "{\n  \"add_prefix_space\": %s,\n", tokenizer->add_prefix_space ? "true" : "false");
     for (int role = 0; role < ROLE_COUNT; role++) {
         int32_t id = tokenizer->roles[role];

@@ -1,6 +1,11 @@
-/* The pre-tokenizer of GPT-2, written by hand. It splits a text into words as this pattern does, match after match:
+/* The pre-tokenizers, written by hand. They split a text into words as these patterns do, match after match. GPT-2's:
  *
  *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+ *
+ * Llama 3's, and Qwen2's, which has \p{N} in place of \p{N}{1,3}:
+ *
+ *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|
+ *     \s+(?!\S)|\s+
  *
  * Every character belongs to exactly one word. Bytes that are no UTF-8 count as characters of their own, neither letter
  * nor number nor space. Inline, because encoding and counting words both spend much of their time here. */
@@ -8,6 +13,7 @@
 #define CAMBIUM_TEXT_SCAN_INTERNAL_H
 
 #include "base/utf8.h"
+#include "text-internal.h"
 #include "unicode-internal.h"
 
 #include <stdbool.h>
@@ -30,16 +36,28 @@ static inline enum unicode_kind scan_character(const unsigned char *at, const un
     return unicode_kind_of(point);
 }
 
-/* Whether a word ends before `at`, a character's place after `begin`, whatever follows: where the kind changes from
- * anything but white space, which could lend its last character to the next word, and but for an apostrophe before
- * letters. */
-static inline bool scan_is_border(const unsigned char *begin, const unsigned char *at, const unsigned char *end) {
+static inline bool scan_is_newline(unsigned char byte) {
+    return byte == '\n' || byte == '\r';
+}
+
+/* Whether a word ends before `at`, a character's place after `begin`, whatever follows. By GPT-2's pattern it does
+ * where the kind changes from anything but white space, which could lend its last character to the next word, and but
+ * for an apostrophe before letters. By the others a line's end lends nothing, but belongs to the symbols before it, and
+ * any symbol goes with the letters behind it. */
+static inline bool scan_is_border(enum word_pattern pattern, const unsigned char *begin, const unsigned char *at,
+                                  const unsigned char *end) {
     const unsigned char *before = at - 1;
     while (before > begin && at - before < 4 && (*before & 0xc0) == 0x80)
         before--;
     size_t bytes;
     enum unicode_kind last = scan_character(before, at, &bytes), next = scan_character(at, end, &bytes);
-    return last != UNICODE_SPACE && last != next && !(*before == '\'' && next == UNICODE_LETTER);
+    if (last == next)
+        return false;
+    if (pattern == WORDS_BYTE_LEVEL)
+        return last != UNICODE_SPACE && !(*before == '\'' && next == UNICODE_LETTER);
+    if (last == UNICODE_OTHER)
+        return next != UNICODE_LETTER && !scan_is_newline(*at);
+    return last != UNICODE_SPACE || scan_is_newline(*before);
 }
 
 /* The end of the run of characters of one kind. */
@@ -58,8 +76,8 @@ static inline const unsigned char *scan_run(const unsigned char *at, const unsig
     return at;
 }
 
-/* The end of the white space word at `at`: the whole run at the end of the text, else all but its last character, which
- * the next word may want, unless that is the only one. */
+/* The end of the white space word at `at` by GPT-2's pattern: the whole run at the end of the text, else all but its
+ * last character, which the next word may want, unless that is the only one. */
 static inline const unsigned char *scan_space(const unsigned char *at, const unsigned char *end) {
     const unsigned char *begin = at, *last = at;
     size_t bytes;
@@ -70,8 +88,8 @@ static inline const unsigned char *scan_space(const unsigned char *at, const uns
     return at == end || last == begin ? at : last;
 }
 
-/* The end of the word that begins at `at`, which is before `end`. */
-static inline const unsigned char *scan_word(const unsigned char *at, const unsigned char *end) {
+/* The end of the word by GPT-2's pattern that begins at `at`, which is before `end`. */
+static inline const unsigned char *scan_byte_level_word(const unsigned char *at, const unsigned char *end) {
     if (*at == '\'' && at + 1 < end) {
         unsigned char a = at[1], b = at + 2 < end ? at[2] : 0;
         if (a == 's' || a == 't' || a == 'm' || a == 'd')
@@ -83,6 +101,78 @@ static inline const unsigned char *scan_word(const unsigned char *at, const unsi
     const unsigned char *first = at + (*at == ' ' && at + 1 < end);
     enum unicode_kind kind = scan_character(first, end, &bytes);
     return kind == UNICODE_SPACE ? scan_space(at, end) : scan_run(first + bytes, end, kind);
+}
+
+/* The end of the contraction in either case at the apostrophe `at`; NULL where none stands there. A pattern without
+ * case takes the long s, U+017F, for an s. */
+static inline const unsigned char *scan_contraction(const unsigned char *at, const unsigned char *end) {
+    unsigned char a = at + 1 < end ? at[1] : 0, b = at + 2 < end ? at[2] : 0;
+    if (a == 0xc5 && b == 0xbf)
+        return at + 3;
+    a |= 0x20; /* only a letter's two cases become that letter */
+    b |= 0x20;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd')
+        return at + 2;
+    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? at + 3 : NULL;
+}
+
+/* The end of up to `most` numbers. */
+static inline const unsigned char *scan_numbers(const unsigned char *at, const unsigned char *end, int most) {
+    size_t bytes;
+    for (; most > 0 && at < end && scan_character(at, end, &bytes) == UNICODE_NUMBER; most--)
+        at += bytes;
+    return at;
+}
+
+/* The end of the white space word at `at`: after the last end of a line in the run, else as scan_space. */
+static inline const unsigned char *scan_lines(const unsigned char *at, const unsigned char *end) {
+    const unsigned char *begin = at, *last = at, *line = NULL;
+    size_t bytes;
+    while (at < end && scan_character(at, end, &bytes) == UNICODE_SPACE) {
+        last = at;
+        at += bytes;
+        if (scan_is_newline(*last))
+            line = at;
+    }
+    if (line)
+        return line;
+    return at == end || last == begin ? at : last;
+}
+
+/* The end of the word by Llama 3's or Qwen2's pattern that begins at `at`, which is before `end`; `most_numbers` stand
+ * in one. */
+static inline const unsigned char *scan_llama3_word(const unsigned char *at, const unsigned char *end,
+                                                    int most_numbers) {
+    if (*at == '\'') {
+        const unsigned char *contraction = scan_contraction(at, end);
+        if (contraction)
+            return contraction;
+    }
+    size_t bytes, next_bytes = 0;
+    enum unicode_kind kind = scan_character(at, end, &bytes), next_kind = UNICODE_SPACE;
+    const unsigned char *next = at + bytes;
+    if (kind == UNICODE_LETTER)
+        return scan_run(next, end, UNICODE_LETTER);
+    if (kind == UNICODE_NUMBER)
+        return scan_numbers(next, end, most_numbers - 1);
+    if (next < end)
+        next_kind = scan_character(next, end, &next_bytes);
+    if (next_kind == UNICODE_LETTER && !scan_is_newline(*at))
+        return scan_run(next + next_bytes, end, UNICODE_LETTER);
+    if (kind == UNICODE_SPACE && !(*at == ' ' && next_kind == UNICODE_OTHER))
+        return scan_lines(at, end);
+    at = scan_run(next, end, UNICODE_OTHER);
+    while (at < end && scan_is_newline(*at))
+        at++;
+    return at;
+}
+
+/* The end of the word that begins at `at`, which is before `end`. */
+static inline const unsigned char *scan_word(enum word_pattern pattern, const unsigned char *at,
+                                             const unsigned char *end) {
+    if (pattern == WORDS_BYTE_LEVEL)
+        return scan_byte_level_word(at, end);
+    return scan_llama3_word(at, end, pattern == WORDS_LLAMA3 ? 3 : 1);
 }
 
 #endif

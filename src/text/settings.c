@@ -6,15 +6,33 @@
 
 #include <string.h>
 
-/* The two ways in which the pattern of GPT-2 is written; scan-internal.h is what they mean. */
-static const char *const gpt2_patterns[] = {
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+/* The patterns as they are written, GPT-2's in two ways; scan-internal.h is what they mean. */
+#define BYTE_LEVEL_WORDS " ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define LLAMA3_WORDS(max)                                                                                              \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" max                                            \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+static const struct {
+    enum word_pattern pattern;
+    const char *text;
+} patterns[] = {
+    {WORDS_BYTE_LEVEL, "'s|'t|'re|'ve|'m|'ll|'d|" BYTE_LEVEL_WORDS},
+    {WORDS_BYTE_LEVEL, "'(?:[sdmt]|ll|ve|re)|" BYTE_LEVEL_WORDS},
+    {WORDS_LLAMA3, LLAMA3_WORDS("{1,3}")},
+    {WORDS_QWEN2, LLAMA3_WORDS("")},
 };
+
+const char *word_pattern_text(enum word_pattern pattern) {
+    size_t i = 0;
+    while (patterns[i].pattern != pattern)
+        i++;
+    return patterns[i].text;
+}
 
 static int refuse(const char *key, const char *value) {
     return status_fail(STATUS_UNSUPPORTED,
-                       "%s '%s' is not supported: only byte-level BPE with the pre-tokenizer of GPT-2 is", key, value);
+                       "%s '%s' is not supported: only byte-level BPE with the pre-tokenizer of GPT-2, Llama 3 or "
+                       "Qwen2 is",
+                       key, value);
 }
 
 static bool is_absent(const json_t *value) {
@@ -46,14 +64,16 @@ static int check_byte_level(const json_t *value, bool want_regex, bool *add_pref
     return status;
 }
 
-static int check_split(const json_t *value) {
+static int check_split(const json_t *value, enum word_pattern *word_pattern) {
     if (strcmp(type_of(value), "Split"))
         return refuse("pre_tokenizer", type_of(value));
     const char *pattern = json_string_value(json_object_get(json_object_get(value, "pattern"), "Regex"));
     const char *behavior = json_string_value(json_object_get(value, "behavior"));
     bool is_known = false, invert;
-    for (size_t i = 0; i < sizeof gpt2_patterns / sizeof *gpt2_patterns; i++)
-        is_known |= pattern && !strcmp(pattern, gpt2_patterns[i]);
+    for (size_t i = 0; pattern && !is_known && i < sizeof patterns / sizeof *patterns; i++) {
+        is_known = !strcmp(pattern, patterns[i].text);
+        *word_pattern = patterns[i].pattern;
+    }
     if (!is_known)
         return refuse("pre_tokenizer.pattern", pattern ? pattern : "String");
     if (!behavior || strcmp(behavior, "Isolated"))
@@ -62,8 +82,10 @@ static int check_split(const json_t *value) {
     return !status && invert ? refuse("pre_tokenizer.invert", "true") : status;
 }
 
-/* ByteLevel, or a sequence of Split by the same pattern and ByteLevel without one. */
-static int check_pre_tokenizer(const json_t *value, bool *add_prefix_space) {
+/* ByteLevel, which is GPT-2's, or a sequence of Split by a pattern and ByteLevel without one. */
+static int check_pre_tokenizer(const json_t *value, struct tokenizer_settings *settings) {
+    bool *add_prefix_space = &settings->add_prefix_space;
+    settings->pattern = WORDS_BYTE_LEVEL;
     if (is_absent(value))
         return refuse("pre_tokenizer", "null");
     if (strcmp(type_of(value), "Sequence"))
@@ -73,7 +95,7 @@ static int check_pre_tokenizer(const json_t *value, bool *add_prefix_space) {
         return check_byte_level(json_array_get(steps, 0), true, add_prefix_space);
     if (json_array_size(steps) != 2)
         return refuse("pre_tokenizer", "Sequence");
-    int status = check_split(json_array_get(steps, 0));
+    int status = check_split(json_array_get(steps, 0), &settings->pattern);
     if (!status)
         status = check_byte_level(json_array_get(steps, 1), false, add_prefix_space);
     return !status && *add_prefix_space ? refuse("pre_tokenizer.add_prefix_space", "true behind Split") : status;
@@ -128,7 +150,7 @@ int tokenizer_check_settings(const json_t *root, struct tokenizer_settings *sett
         return refuse("decoder", type_of(decoder));
     int status = check_model(json_object_get(root, "model"), &settings->ignore_merges);
     if (!status)
-        status = check_pre_tokenizer(json_object_get(root, "pre_tokenizer"), &settings->add_prefix_space);
+        status = check_pre_tokenizer(json_object_get(root, "pre_tokenizer"), settings);
     return status ? status : check_post_processor(json_object_get(root, "post_processor"));
 }
 

@@ -2,7 +2,7 @@
  *
  *     tokenizer.c   the object: its tables, lookups, decoding
  *     files.c       a directory's files into one, and the checks of what they say;  save.c the other way
- *     scan-internal.h, unicode*   the pre-tokenizer
+ *     scan-internal.h, unicode*   the pre-tokenizers
  *     bpe.c         the merges inside one word
  *     encode.c      a text into words, with caches, special tokens and invalid UTF-8
  *     count.c       the distinct words of a corpus;  train.c the merges learned from them */
@@ -30,6 +30,11 @@ enum token_kind {
 /* Tokens that have a role in tokenizer_config.json; -1 where there is none. */
 enum token_role { ROLE_EOS, ROLE_BOS, ROLE_UNK, ROLE_PAD, ROLE_COUNT };
 extern const char *const token_role_names[ROLE_COUNT];
+
+/* What splits a text into words; scan-internal.h has the patterns. ByteLevel has one of its own, which is GPT-2's. */
+enum word_pattern { WORDS_BYTE_LEVEL, WORDS_LLAMA3, WORDS_QWEN2 };
+/* The pattern as tokenizer.json has it. */
+const char *word_pattern_text(enum word_pattern pattern);
 
 struct merge {
     int32_t left, right, result;
@@ -62,6 +67,7 @@ struct tokenizer {
     bool has_plain_added; /* some added token is not special */
 
     int32_t roles[ROLE_COUNT];
+    enum word_pattern pattern;
     bool add_prefix_space, ignore_merges;
 };
 

@@ -1,4 +1,4 @@
-/* Text to token ids and back: byte-level BPE with the pre-tokenizer of GPT-2.
+/* Text to token ids and back: byte-level BPE with the pre-tokenizer of GPT-2, Llama 3 or Qwen2.
  *
  * A `struct tokenizer` never changes after it was opened or trained, and any number of threads may share it. Each
  * thread encodes with a `struct tokenizer_encoder` of its own, which holds its word cache and scratch memory and

@@ -1,4 +1,4 @@
-/* The four kinds of characters that the pre-tokenizer of GPT-2 knows. */
+/* The four kinds of characters that the pre-tokenizers know. */
 #ifndef CAMBIUM_TEXT_UNICODE_INTERNAL_H
 #define CAMBIUM_TEXT_UNICODE_INTERNAL_H
 

@@ -42,7 +42,6 @@ FAMILY_WORDS = re.compile(r"\w*gpt2_\w*|\w*GPT2\w*|\bc_attn\b|\bc_fc\b|\bc_proj\
                           r"\blm_head\b|\btransformer\.|\"gpt2\"")
 FAMILY_EXCEPTIONS = {
     "peft/rows.c": {"c_attn", "c_proj"},  # examples in the help
-    "src/text/settings.c": {"gpt2_patterns"},  # a pre-tokenizer, of models of many families
     "src/text/save.c": {"is_gpt2", "GPT2Tokenizer"},  # a class of tokenizers
 }
 MAX_LINES = 800

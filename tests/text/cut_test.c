@@ -6,15 +6,18 @@
 
 #include <jansson.h>
 
-#define SMALL TEST_DATA "/text/golden/small"
+#define GOLDEN TEST_DATA "/text/golden"
+#define SMALL  GOLDEN "/small"
 
-/* The golden tokenizer with a space before every text, and with tokens that are found in any text. */
-static char *write_tokenizer(bool has_prefix, bool has_added) {
+/* A golden tokenizer, with a space before every text, and with tokens that are found in any text. */
+static char *write_tokenizer(const char *name, bool has_prefix, bool has_added) {
     static const char *const names[] = {"o t", "\xc3\xa9\xc3\xa9", "thet", "\n\n", "'st", "zz zz zz", " . "};
     char *directory = test_directory(), path[256];
-    json_t *root = json_load_file(SMALL "/tokenizer.json", 0, NULL);
+    snprintf(path, sizeof path, GOLDEN "/%s/tokenizer.json", name);
+    json_t *root = json_load_file(path, 0, NULL);
     assert_non_null(root);
-    json_object_set_new(json_object_get(root, "pre_tokenizer"), "add_prefix_space", json_boolean(has_prefix));
+    if (has_prefix)
+        json_object_set_new(json_object_get(root, "pre_tokenizer"), "add_prefix_space", json_true());
     json_int_t id = (json_int_t)json_object_size(json_object_get(json_object_get(root, "model"), "vocab"));
     for (size_t i = 0; has_added && i < sizeof names / sizeof *names; i++)
         json_array_append_new(json_object_get(root, "added_tokens"),
@@ -45,6 +48,11 @@ static void write_text(struct strbuf *text, uint32_t *draws, bool is_valid) {
                                          "'",
                                          "'s",
                                          " 're",
+                                         "'LL",
+                                         "'\xc5\xbf",
+                                         ".\n",
+                                         "\r",
+                                         "4567",
                                          "ll",
                                          "1",
                                          "23",
@@ -98,8 +106,14 @@ static int encode_parts(struct tokenizer_encoder *encoder, const struct tokenize
 
 static void parts_have_the_ids_of_the_whole(void **state) {
     (void)state;
-    for (int variant = 0; variant < 4; variant++) {
-        char *directory = write_tokenizer(variant & 1, variant & 2);
+    static const struct {
+        const char *name;
+        bool has_prefix, has_added;
+    } variants[] = {{"small", false, false},  {"small", true, false},  {"small", false, true}, {"small", true, true},
+                    {"llama3", false, false}, {"llama3", false, true}, {"qwen2", false, false}};
+    for (size_t variant = 0; variant < sizeof variants / sizeof *variants; variant++) {
+        char *directory =
+            write_tokenizer(variants[variant].name, variants[variant].has_prefix, variants[variant].has_added);
         struct tokenizer *tokenizer;
         struct tokenizer_encoder *encoder;
         struct token_buffer whole = TOKEN_BUFFER_INIT, parts = TOKEN_BUFFER_INIT;
@@ -139,6 +153,14 @@ static void a_word_is_not_cut(void **state) {
     assert_int_equal(tokenizer_find_cut(tokenizer, &cut, "a b \xff and on", 11), 0);
     assert_true(cut.is_broken);
     assert_int_equal(tokenizer_find_cut(tokenizer, &cut, "a b \xff and on and on", 18), 0);
+    tokenizer_close(tokenizer);
+    test_ok(tokenizer_open(GOLDEN "/llama3", &tokenizer));
+    cut = (struct tokenizer_cut){0};
+    assert_int_equal(tokenizer_find_cut(tokenizer, &cut, "a!\n\n b", 6), 1);
+    cut = (struct tokenizer_cut){0};
+    assert_int_equal(tokenizer_find_cut(tokenizer, &cut, "\n\nb", 3), 2); /* the end of a line goes with no word */
+    cut = (struct tokenizer_cut){0};
+    assert_int_equal(tokenizer_find_cut(tokenizer, &cut, " \n .b", 5), 0);
     tokenizer_close(tokenizer);
 }
 

@@ -105,6 +105,23 @@ static void what_is_saved_opens_with_equal_ids(void **state) {
     free(directory);
 }
 
+/* tokenizer.json alone has a pattern that is not GPT-2's, and `ignore_merges`. */
+static void a_pattern_is_saved(void **state) {
+    (void)state;
+    static const char *const names[] = {GOLDEN "/llama3", GOLDEN "/qwen2"};
+    for (size_t i = 0; i < 2; i++) {
+        char *directory = test_directory();
+        struct tokenizer *first = open_ok(names[i]);
+        test_ok(tokenizer_save(first, directory));
+        struct tokenizer *again = open_ok(directory);
+        assert_same_tokens(first, again);
+        assert_same_ids(first, again);
+        tokenizer_close(first);
+        tokenizer_close(again);
+        free(directory);
+    }
+}
+
 /* The golden tokenizer.json with changes. */
 static json_t *load_small(void) {
     json_t *root = json_load_file(SMALL "/tokenizer.json", 0, NULL);
@@ -138,6 +155,9 @@ static void set(json_t *root, const char *path, const char *value) {
 
 #define GPT2_PATTERN                                                                                                   \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+"
+#define LLAMA3_PATTERN(most)                                                                                           \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}" most                               \
+    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
 #define SPLIT(pattern, behavior, more)                                                                                 \
     "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" pattern           \
     "\"}, \"behavior\": \"" behavior "\", \"invert\": false}, {\"type\": \"ByteLevel\", \"use_regex\": false" more     \
@@ -162,6 +182,17 @@ static void settings_that_change_the_ids_are_refused_by_name(void **state) {
         {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Removed", ", \"add_prefix_space\": false"), STATUS_UNSUPPORTED,
          "pre_tokenizer.behavior 'Removed'"},
         {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Isolated", ""), STATUS_UNSUPPORTED, "add_prefix_space"},
+        {"pre_tokenizer", SPLIT(LLAMA3_PATTERN("{1,2}"), "Isolated", ", \"add_prefix_space\": false"),
+         STATUS_UNSUPPORTED, "pre_tokenizer.pattern '(?i:'s"},
+        {"pre_tokenizer", SPLIT(LLAMA3_PATTERN("") "|x", "Isolated", ", \"add_prefix_space\": false"),
+         STATUS_UNSUPPORTED, "only byte-level BPE with the pre-tokenizer of GPT-2, Llama 3 or Qwen2 is"},
+        {"pre_tokenizer", SPLIT(LLAMA3_PATTERN("{1,3}"), "Removed", ", \"add_prefix_space\": false"),
+         STATUS_UNSUPPORTED, "pre_tokenizer.behavior 'Removed'"},
+        {"pre_tokenizer", SPLIT(LLAMA3_PATTERN(""), "Isolated", ""), STATUS_UNSUPPORTED, "add_prefix_space"},
+        {"pre_tokenizer",
+         "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": "
+         "\"" LLAMA3_PATTERN("") "\"}, \"behavior\": \"Isolated\", \"invert\": true}, {\"type\": \"ByteLevel\"}]}",
+         STATUS_UNSUPPORTED, "pre_tokenizer.invert 'true'"},
         {"post_processor", "{\"type\": \"BertProcessing\"}", STATUS_UNSUPPORTED, "post_processor 'BertProcessing'"},
         {"post_processor",
          "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\"}}, {\"SpecialToken\": {}}]}",
@@ -439,6 +470,7 @@ static void a_full_disk_leaves_nothing_behind(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_opens_with_equal_ids),
+        cmocka_unit_test(a_pattern_is_saved),
         cmocka_unit_test(settings_that_change_the_ids_are_refused_by_name),
         cmocka_unit_test(settings_that_mean_the_same_are_taken),
         cmocka_unit_test(added_tokens_are_cut_out_the_longest_first),
