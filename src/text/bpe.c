@@ -163,7 +163,7 @@ int bpe_encode_word(const struct tokenizer *tokenizer, struct bpe_scratch *scrat
                     size_t length, int32_t *ids, size_t *count) {
     if (tokenizer->ignore_merges) {
         int32_t id = tokenizer_find_plain(tokenizer, word, length);
-        if (id >= 0) {
+        if (id >= 0 && !tokenizer_is_special(tokenizer, id)) { /* those are only found when asked for */
             ids[0] = id;
             *count = 1;
             return STATUS_OK;

@@ -299,6 +299,33 @@ static void added_tokens_are_cut_out_the_longest_first(void **state) {
     free(again);
 }
 
+/* A special token that is a word is one only where it is asked for. */
+static void a_word_that_is_a_token_is_that_token(void **state) {
+    (void)state;
+    json_t *root = load_small();
+    set(root, "model.ignore_merges", "true");
+    set(root, "model.vocab.zyzzyva", "900");
+    set(root, "added_tokens",
+        "[{\"id\": 0, \"content\": \"<|endoftext|>\", \"special\": true},"
+        " {\"id\": 901, \"content\": \"xyzzy\", \"special\": true}]");
+    char *directory = test_directory();
+    write_json(directory, root);
+    struct tokenizer *tokenizer = open_ok(directory), *small = open_ok(SMALL);
+    assert_encodes(tokenizer, "zyzzyva", TOKENIZER_PLAIN, "900");
+    assert_encodes(tokenizer, "xyzzy", TOKENIZER_ALLOW_SPECIAL, "901");
+    static const char *const merged[] = {"xyzzy", "zyzzyvas", " zyzzyva"};
+    for (size_t i = 0; i < sizeof merged / sizeof *merged; i++) {
+        struct token_buffer a = encode(tokenizer, merged[i], TOKENIZER_PLAIN), b = encode(small, merged[i], 0);
+        assert_int_equal(a.count, b.count);
+        assert_memory_equal(a.ids, b.ids, a.count * sizeof *a.ids);
+        token_buffer_free(&a);
+        token_buffer_free(&b);
+    }
+    tokenizer_close(tokenizer);
+    tokenizer_close(small);
+    free(directory);
+}
+
 static void a_prefix_space_is_put_before_each_section(void **state) {
     (void)state;
     json_t *root = load_small();
@@ -474,6 +501,7 @@ int main(void) {
         cmocka_unit_test(settings_that_change_the_ids_are_refused_by_name),
         cmocka_unit_test(settings_that_mean_the_same_are_taken),
         cmocka_unit_test(added_tokens_are_cut_out_the_longest_first),
+        cmocka_unit_test(a_word_that_is_a_token_is_that_token),
         cmocka_unit_test(a_prefix_space_is_put_before_each_section),
         cmocka_unit_test(files_beside_merges_name_the_special_tokens),
         cmocka_unit_test(damaged_files_are_refused_with_their_place),
