@@ -232,6 +232,16 @@ def held(case, thread, child):
             os.waitpid(thread, WAIT_ALL)
 
 
+def fill(pipe):
+    """By a door of its own: who has the pipe's other end would find that it does not wait any more."""
+    descriptor = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
+    for size in (4096, 1):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(descriptor, b"." * size)
+    os.close(descriptor)
+
+
 @unittest.skipIf(SANITIZED, "a sanitizer has threads and a tracer of its own")
 class Hung(Faults):
     """A rank whose thread hangs while all processes live."""
@@ -284,6 +294,24 @@ class Hung(Faults):
                 server = RankServer(2, *WORDS, *layout, model=self.model)
                 self.addCleanup(server.directory.cleanup)
                 self.hang(server, server.ranks[0], server.ranks[victim], victim)
+
+    def test_a_log_that_nobody_reads_does_not_keep_a_hung_server_alive(self):
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        self.addCleanup(os.close, writing)
+        server = Server(*WORDS, errors=writing, model=self.model)
+        fill(writing)
+        pid = server.process.pid
+        try:
+            with held(self, pid, pid):
+                start = time.monotonic()
+                self.assertEqual(Asker(server, "whole").ask(), FAILED["whole"])
+                self.assertEqual(wait_for_end([pid], LIMIT + SLACK - (time.monotonic() - start)), [])
+            self.assertEqual(server.wait(), 1)
+        finally:
+            server.process.kill()
+            server.process.wait()
+            server.process.stdout.close()
 
     def test_a_rank_that_hangs_for_shorter_than_the_timeout_goes_on(self):
         with Server("--rank-timeout", 6, "--kv-cache-memory", "64M", "--ranks", 2, *TENSOR, model=self.model) as server:

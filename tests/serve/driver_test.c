@@ -1,0 +1,199 @@
+/* The driver's thread and its list of commands, with an engine and calls that the test plays: all in one thread, in an
+ * order that the test says. The functions here stand for those of driver_call.c, driver_change.c, loop.c and the
+ * engine. */
+#include "driver-internal.h"
+
+#include "support/test.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+
+enum { CALLS = 4 };
+
+/* What a test plays, and what came of it. */
+static struct {
+    struct call_own *calls[CALLS]; /* NULL: freed */
+    int round, ending;             /* ending: the call that ends in the first round */
+    char done[64];                 /* what the engine was told, a word each: "s0 c1" */
+} play;
+
+static int number_of(const struct call_own *own) {
+    for (int i = 0; i < CALLS; i++)
+        if (own == play.calls[i])
+            return i;
+    fail_msg("the engine is told of a call that is freed");
+    return -1;
+}
+
+static void end(struct driver *driver, struct call_own *own) {
+    own->is_ended = own->making->is_done = true;
+    driver->calls--;
+    driver_note(driver, own);
+}
+
+/* As a client does it that leaves while its last news is on its way. Its memory is then anybody's. */
+static void free_call(struct call_own *own) {
+    int number = number_of(own);
+    free(own->making);
+    free(own->published);
+    free(own->reading);
+    memset(own, 0x5a, sizeof *own);
+    free(own);
+    play.calls[number] = NULL;
+}
+
+/* ---- driver_call.c ---- */
+
+void driver_do(struct driver *driver, struct call_own *own, unsigned commands) {
+    size_t length = strlen(play.done);
+    snprintf(play.done + length, sizeof play.done - length, "%s%c%d", length ? " " : "",
+             commands & CALL_SUBMIT ? 's' : 'c', number_of(own));
+    driver->calls += (commands & CALL_SUBMIT) != 0;
+}
+
+void driver_retry(struct driver *driver) {
+    (void)driver;
+}
+
+void driver_note(struct driver *driver, struct call_own *own) {
+    own->is_changed = true;
+    own->next_changed = driver->changed;
+    driver->changed = own;
+}
+
+/* Stands between taking what was told and publishing. */
+void driver_settle(struct driver *driver) {
+    if (play.round++ == 0) {
+        end(driver, play.calls[play.ending]);
+        for (int i = 0; i < CALLS - 1; i++)
+            driver_tell(driver, play.calls[i], CALL_CANCEL);
+        return;
+    }
+    for (int i = 0; i < CALLS; i++)
+        if (play.calls[i])
+            end(driver, play.calls[i]);
+    driver_end(driver);
+}
+
+void driver_fail_all(struct driver *driver) {
+    (void)driver;
+}
+
+/* ---- driver_change.c ---- */
+
+bool driver_go_on(struct driver *driver) {
+    (void)driver;
+    return false;
+}
+
+void driver_publish_adapters(struct driver *driver) {
+    (void)driver;
+}
+
+/* ---- loop.c: the loop is as fast as can be ---- */
+
+void loop_post_all(struct loop *loop, struct loop_note *first, struct loop_note **last) {
+    (void)loop;
+    (void)last;
+    for (struct loop_note *note = first, *next; note; note = next) {
+        next = note->next;
+        note->run(note);
+    }
+}
+
+static void take(struct loop_note *note) {
+    struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
+    struct driver *driver = own->driver;
+    bool is_first_round = play.round == 1;
+    assert_true(driver_take_news(driver, own)->is_done);
+    driver_tell(driver, own, CALL_PAUSE); /* before it looks at the news */
+    free_call(own);
+    if (is_first_round)
+        driver_tell(driver, play.calls[CALLS - 1], CALL_SUBMIT);
+}
+
+/* ---- the engine ---- */
+
+int engine_open_scheduler(struct engine *engine, const struct scheduler_options *options, struct scheduler **out) {
+    (void)engine;
+    (void)options;
+    *out = NULL;
+    return STATUS_OK;
+}
+
+void scheduler_close(struct scheduler *scheduler) {
+    (void)scheduler;
+}
+
+int scheduler_step(struct scheduler *scheduler) {
+    (void)scheduler;
+    return 1;
+}
+
+void scheduler_read_stats(const struct scheduler *scheduler, struct scheduler_stats *stats) {
+    (void)scheduler;
+    *stats = (struct scheduler_stats){0};
+}
+
+double scheduler_next_deadline(const struct scheduler *scheduler) {
+    (void)scheduler;
+    return 0;
+}
+
+int64_t engine_pages(const struct engine *engine) {
+    (void)engine;
+    return 0;
+}
+
+int64_t engine_pages_available(const struct engine *engine) {
+    (void)engine;
+    return 0;
+}
+
+size_t engine_adapter_bytes(const struct engine *engine) {
+    (void)engine;
+    return 0;
+}
+
+/* ---- what is promised ---- */
+
+static struct call_own *new_call(struct driver *driver) {
+    struct call_own *own = calloc(1, sizeof *own);
+    assert_non_null(own);
+    own->driver = driver;
+    own->note.run = take;
+    own->making = calloc(1, sizeof *own->making);
+    own->published = calloc(1, sizeof *own->published);
+    own->reading = calloc(1, sizeof *own->reading);
+    assert_true(own->making && own->published && own->reading);
+    return own;
+}
+
+/* Three calls are told something more while one of them ends; a fourth comes behind them. */
+static void what_a_call_is_told_behind_its_end_is_forgotten(void **state) {
+    static const char *const told[] = {"s0 s1 s2 c1 c2 s3", "s0 s1 s2 c0 c2 s3", "s0 s1 s2 c0 c1 s3"};
+    static const struct serve_options options = {.prefill_stretch = 1};
+    struct server server = {.options = &options};
+    (void)state;
+    for (int ending = 0; ending < CALLS - 1; ending++) {
+        struct driver *driver;
+        test_ok(driver_open(&(struct driver_options){.server = &server}, &driver));
+        memset(&play, 0, sizeof play);
+        play.ending = ending;
+        for (int i = 0; i < CALLS; i++)
+            play.calls[i] = new_call(driver);
+        for (int i = 0; i < CALLS - 1; i++)
+            driver_tell(driver, play.calls[i], CALL_SUBMIT);
+        test_ok(driver_run(driver));
+        assert_string_equal(play.done, told[ending]);
+        for (int i = 0; i < CALLS; i++)
+            assert_null(play.calls[i]);
+        driver_close(driver);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_a_call_is_told_behind_its_end_is_forgotten)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
