@@ -206,7 +206,7 @@ class Ranks(Faults):
 
 # ---- ranks that are threads
 
-PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WAIT_ALL = 17, 0x4206, 0x4207, 0x40000000
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WAIT_ALL, SYS_WRITE = 17, 0x4206, 0x4207, 0x40000000, 1
 
 
 def rank_thread(pid, rank):
@@ -221,10 +221,16 @@ def held(case, thread, child):
     `child` is the one that somebody else waits for."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
-        if libc.ptrace(request, thread, None, None):
-            case.skipTest(f"no thread can be traced here: {os.strerror(ctypes.get_errno())}")
-    os.waitpid(thread, WAIT_ALL)
+    is_writing = True
+    while is_writing:  # it wakes the loop by a write, under a lock without which the loop would hang, too
+        for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
+            if libc.ptrace(request, thread, None, None):
+                case.skipTest(f"no thread can be traced here: {os.strerror(ctypes.get_errno())}")
+        os.waitpid(thread, WAIT_ALL)
+        is_writing = pathlib.Path(f"/proc/{thread}/syscall").read_text().startswith(f"{SYS_WRITE} ")
+        if is_writing:
+            libc.ptrace(PTRACE_DETACH, thread, None, None)
+            time.sleep(0.01)
     try:
         yield
     finally:
