@@ -138,6 +138,16 @@ struct unit_call {
     void *dx;       /* backward out; may be dy */
 };
 
+/* y = swish(gate) * up of x = [gate, up]: the activation of a gated MLP. */
+struct swiglu {
+    int64_t rows, cols; /* N, F */
+    enum dtype type;
+    const void *x;  /* [N,2F]: a row's F columns of the gate, then those of up */
+    void *y;        /* forward: [N,F] out */
+    const void *dy; /* backward: [N,F] */
+    void *dx;       /* backward: [N,2F] out; may be x */
+};
+
 /* Every row's columns scaled by a vector, except for a part that stays as it is: y = x * scale, or with `fixed`
  * y = x + (x - fixed) * (scale - 1), so that a scale of one leaves the bits alone. Backward: dx = dy * scale, and
  * dscale[j] += factor[j] * sum over rows of dy * (x - fixed). With `adds` the forward is y += x * (scale - 1). */
@@ -489,6 +499,9 @@ struct ops {
 
     int (*unit_forward)(const struct exec *exec, const struct unit_call *a);
     int (*unit_backward)(const struct exec *exec, const struct unit_call *a);
+
+    int (*swiglu_forward)(const struct exec *exec, const struct swiglu *a);
+    int (*swiglu_backward)(const struct exec *exec, const struct swiglu *a);
 
     int (*column_scale_forward)(const struct exec *exec, const struct column_scale *a);
     size_t (*column_scale_backward_workspace)(struct device *device, const struct column_scale *a);

@@ -29,6 +29,8 @@ static const size_t norm_pointers[] = {
 static const size_t gelu_pointers[] = {POINTER(gelu, x), POINTER(gelu, y), POINTER(gelu, dy), POINTER(gelu, dx)};
 static const size_t unit_call_pointers[] = {POINTER(unit_call, x), POINTER(unit_call, y), POINTER(unit_call, dy),
                                             POINTER(unit_call, dx)};
+static const size_t swiglu_pointers[] = {POINTER(swiglu, x), POINTER(swiglu, y), POINTER(swiglu, dy),
+                                         POINTER(swiglu, dx)};
 static const size_t column_scale_pointers[] = {
     POINTER(column_scale, x),    POINTER(column_scale, scale),  POINTER(column_scale, fixed),
     POINTER(column_scale, kept), POINTER(column_scale, y),      POINTER(column_scale, dy),
@@ -125,6 +127,8 @@ OPERATION(gelu_forward, gelu)
 OPERATION(gelu_backward, gelu)
 OPERATION(unit_forward, unit_call)
 OPERATION(unit_backward, unit_call)
+OPERATION(swiglu_forward, swiglu)
+OPERATION(swiglu_backward, swiglu)
 OPERATION(column_scale_forward, column_scale)
 OPERATION(column_scale_backward, column_scale)
 WORKSPACE(column_scale_backward, column_scale)
@@ -342,6 +346,8 @@ const struct ops late_ops = {
     .gelu_backward = late_gelu_backward,
     .unit_forward = late_unit_forward,
     .unit_backward = late_unit_backward,
+    .swiglu_forward = late_swiglu_forward,
+    .swiglu_backward = late_swiglu_backward,
     .column_scale_forward = late_column_scale_forward,
     .column_scale_backward_workspace = late_column_scale_backward_workspace,
     .column_scale_backward = late_column_scale_backward,

@@ -1,4 +1,4 @@
-/* GELU, residual with dropout, addition, casts and row gathers: what each element or row does alone. */
+/* GELU, SwiGLU, residual with dropout, addition, casts and row gathers: what each element or row does alone. */
 #include "op_cases.h"
 
 #include <math.h>
@@ -105,6 +105,103 @@ static const struct op_kind gelu_backward = {.name = "gelu_backward",
                                              .reference = gelu_backward_reference,
                                              .loss = gelu_loss,
                                              .cost = three_tensors};
+
+/* ---- SwiGLU: shape {rows, cols} of the output; variant IN_PLACE: the backward's dx is x ---- */
+
+enum { GATED_DX = SAMPLE };
+
+static double swish(double x) {
+    return x / (1 + exp(-x));
+}
+
+static double swish_gradient(double x) {
+    return 1 / (1 + exp(-x)) * (1 + x / (1 + exp(x)));
+}
+
+static void swiglu_forward_setup(struct op_run *run) {
+    run->tensor[X] = tensor("x", OP_IN, run->type, run->shape[0], 2 * run->shape[1]);
+    run->tensor[X].spread = 4;
+    run->tensor[Y] = tensor("y", OP_OUT, run->type, run->shape[0], run->shape[1]);
+    run->tensor[Y].bound = op_bound(8);
+}
+
+static void swiglu_backward_setup(struct op_run *run) {
+    bool is_in_place = run->variant & IN_PLACE;
+    int gradient = is_in_place ? X : GATED_DX;
+    run->tensor[X] = tensor("x", OP_IN, run->type, run->shape[0], 2 * run->shape[1]);
+    run->tensor[DY] = tensor("dy", OP_IN, run->type, run->shape[0], run->shape[1]);
+    run->tensor[gradient] = tensor("dx", is_in_place ? OP_INOUT : OP_OUT, run->type, run->shape[0], 2 * run->shape[1]);
+    run->tensor[gradient].gradient_of = is_in_place ? 0 : 1 + X;
+    run->tensor[gradient].bound = op_bound(8);
+    run->tensor[X].spread = 4;
+}
+
+static struct swiglu swiglu_arguments(const struct op_run *run) {
+    const struct op_tensor *t = run->tensor;
+    return (struct swiglu){.rows = run->shape[0],
+                           .cols = run->shape[1],
+                           .type = run->type,
+                           .x = t[X].data,
+                           .y = t[Y].data,
+                           .dy = t[DY].data,
+                           .dx = t[run->variant & IN_PLACE ? X : GATED_DX].data};
+}
+
+static int swiglu_forward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    struct swiglu a = swiglu_arguments(run);
+    return ops->swiglu_forward(exec, &a);
+}
+
+static int swiglu_backward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    struct swiglu a = swiglu_arguments(run);
+    return ops->swiglu_backward(exec, &a);
+}
+
+static void swiglu_forward_reference(struct op_run *run) {
+    int64_t cols = run->shape[1];
+    for (int64_t i = 0; i < run->shape[0] * cols; i++) {
+        const double *gate = run->tensor[X].value + i / cols * 2 * cols + i % cols;
+        run->tensor[Y].expected[i] = swish(gate[0]) * gate[cols];
+    }
+}
+
+static void swiglu_backward_reference(struct op_run *run) {
+    int64_t cols = run->shape[1];
+    double *dx = run->tensor[run->variant & IN_PLACE ? X : GATED_DX].expected;
+    for (int64_t i = 0; i < run->shape[0] * cols; i++) {
+        int64_t at = i / cols * 2 * cols + i % cols;
+        const double *gate = run->tensor[X].value + at;
+        dx[at] = run->tensor[DY].value[i] * swish_gradient(gate[0]) * gate[cols];
+        dx[at + cols] = run->tensor[DY].value[i] * swish(gate[0]);
+    }
+}
+
+static double swiglu_loss(const struct op_run *run) {
+    int64_t cols = run->shape[1];
+    double loss = 0;
+    for (int64_t i = 0; i < run->shape[0] * cols; i++) {
+        const double *gate = run->tensor[X].value + i / cols * 2 * cols + i % cols;
+        loss += run->tensor[DY].value[i] * swish(gate[0]) * gate[cols];
+    }
+    return loss;
+}
+
+static void five_tensors(const struct op_run *run, double *flops, double *bytes) {
+    two_tensors(run, flops, bytes);
+    *bytes *= 2.5;
+}
+
+static const struct op_kind swiglu_forward = {.name = "swiglu_forward",
+                                              .setup = swiglu_forward_setup,
+                                              .call = swiglu_forward_call,
+                                              .reference = swiglu_forward_reference,
+                                              .cost = three_tensors};
+static const struct op_kind swiglu_backward = {.name = "swiglu_backward",
+                                               .setup = swiglu_backward_setup,
+                                               .call = swiglu_backward_call,
+                                               .reference = swiglu_backward_reference,
+                                               .loss = swiglu_loss,
+                                               .cost = five_tensors};
 
 /* ---- residual + dropout: shape {rows, cols, p in thousandths, first column} ---- */
 
@@ -280,6 +377,21 @@ static const struct op_case cases[] = {
     BOTH_TYPES(gelu_forward, "exact, gpt2", OP_BENCH, 0, 1024 * 3072),
     BOTH_TYPES(gelu_backward, "tanh, gpt2", OP_BENCH, TANH, 1024 * 3072),
     BOTH_TYPES(gelu_backward, "exact, gpt2", OP_BENCH, 0, 1024 * 3072),
+    BOTH_TYPES(swiglu_forward, NULL, OP_TEST, 0, 5, 64),
+    BOTH_TYPES(swiglu_forward, "odd", OP_TEST, 0, 7, 77),
+    BOTH_TYPES(swiglu_forward, "one row", OP_TEST, 0, 1, 1536),
+    BOTH_TYPES(swiglu_forward, "one column", OP_TEST, 0, 3, 1),
+    BOTH_TYPES(swiglu_forward, "no rows", OP_TEST, 0, 0, 48),
+    BOTH_TYPES(swiglu_forward, "parallel", OP_TEST, 0, 60, 769),
+    BOTH_TYPES(swiglu_forward, "smollm2", OP_BENCH, 0, 1024, 1536),
+    BOTH_TYPES(swiglu_backward, NULL, OP_TEST, 0, 5, 64),
+    BOTH_TYPES(swiglu_backward, "odd", OP_TEST, 0, 7, 77),
+    BOTH_TYPES(swiglu_backward, "one row", OP_TEST, 0, 1, 1536),
+    BOTH_TYPES(swiglu_backward, "one column", OP_TEST, 0, 3, 1),
+    BOTH_TYPES(swiglu_backward, "in place", OP_TEST, IN_PLACE, 9, 33),
+    BOTH_TYPES(swiglu_backward, "no rows", OP_TEST, 0, 0, 48),
+    BOTH_TYPES(swiglu_backward, "parallel", OP_TEST, 0, 60, 769),
+    BOTH_TYPES(swiglu_backward, "smollm2", OP_BENCH, 0, 1024, 1536),
     BOTH_TYPES(dropout_forward, NULL, OP_TEST, HAS_RESIDUAL, 5, 128, 100),
     BOTH_TYPES(dropout_forward, "odd", OP_TEST, HAS_RESIDUAL, 7, 131, 500),
     BOTH_TYPES(dropout_forward, "a shard", OP_TEST, HAS_RESIDUAL, 7, 131, 300, 77),

@@ -102,8 +102,11 @@ static void casts_round_to_the_bit(void **state) {
 static void check_unsupported(const struct scene *scene) {
     struct gelu gelu = {.type = DTYPE_F16};
     struct norm norm = {.type = DTYPE_F64};
+    struct swiglu swiglu = {.type = DTYPE_F16};
     struct adamw adamw = {.weights = &adamw, .weights_type = DTYPE_F16, .step = 1};
     test_fails(scene->ops->gelu_forward(&scene->exec, &gelu), STATUS_UNSUPPORTED, "fp16");
+    test_fails(scene->ops->swiglu_forward(&scene->exec, &swiglu), STATUS_UNSUPPORTED, "fp16");
+    test_fails(scene->ops->swiglu_backward(&scene->exec, &swiglu), STATUS_UNSUPPORTED, "fp16");
     test_fails(scene->ops->norm_forward(&scene->exec, &norm), STATUS_UNSUPPORTED, "fp64");
     test_fails(scene->ops->adamw(&scene->exec, &adamw), STATUS_UNSUPPORTED, "fp16");
 }

@@ -1,23 +1,21 @@
-/* ReLU, swish, x sigmoid(x) (Ramachandran, Zoph, Le 2017), and tanh. */
+/* ReLU, swish and tanh. */
 #include "cpu/level/rows.h"
+#include "cpu/level/swish_forms.h"
 
 #include <math.h>
 
 enum { CHUNK = 4096 }; /* elements of one unit of work */
 
 TYPED_BODY float unit_of(float x, enum unit unit) {
-    return unit == UNIT_RELU ? (x > 0.0f ? x : 0.0f) : unit == UNIT_TANH ? tanhf(x) : x * vsigmoid(x);
+    return unit == UNIT_RELU ? (x > 0.0f ? x : 0.0f) : unit == UNIT_TANH ? tanhf(x) : swish(x);
 }
 
-/* With e = exp(-|x|): 1 - sigmoid(x) is the other of 1 / (1 + e) and e / (1 + e), and no difference. */
 TYPED_BODY float gradient_of(float x, enum unit unit) {
     if (unit == UNIT_RELU)
         return x > 0.0f ? 1.0f : 0.0f;
     if (unit == UNIT_TANH)
         return (1.0f - tanhf(x)) * (1.0f + tanhf(x));
-    float e = vexp(x < 0.0f ? x : -x), large = 1.0f / (1.0f + e), small = e * large;
-    float s = x < 0.0f ? small : large;
-    return s + x * small * large;
+    return swish_pair(x).gradient;
 }
 
 TYPED_BODY void forward_chunk(const struct unit_call *a, int64_t first, int64_t count, enum dtype type,

@@ -1,0 +1,22 @@
+/* Swish, x sigmoid(x) (Ramachandran, Zoph, Le 2017), also called SiLU, with its gradient. With e = exp(-|x|):
+ * 1 - sigmoid(x) is the other of 1 / (1 + e) and e / (1 + e), and no difference. */
+#ifndef CAMBIUM_KERNELS_CPU_SWISH_FORMS_H
+#define CAMBIUM_KERNELS_CPU_SWISH_FORMS_H
+
+#include "cpu/level/vector_math.h"
+
+static inline float swish(float x) {
+    return x * vsigmoid(x);
+}
+
+struct swish_pair {
+    float value, gradient;
+};
+
+static inline struct swish_pair swish_pair(float x) {
+    float e = vexp(x < 0.0f ? x : -x), large = 1.0f / (1.0f + e), small = e * large;
+    float s = x < 0.0f ? small : large;
+    return (struct swish_pair){x * s, s + x * small * large};
+}
+
+#endif
