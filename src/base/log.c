@@ -2,6 +2,7 @@
 #include "log.h"
 
 #include "clock.h"
+#include "status.h"
 #include "utf8.h"
 
 #include <poll.h>
@@ -78,10 +79,8 @@ static void write_line(const char *prefix, const char *level, const char *format
     size_t length = (size_t)used + (more > 0 ? (size_t)more : 0);
     if (length > sizeof line - 2)
         length = sizeof line - 2;
-    for (size_t i = 0; i < length; i++) /* a file's or an option's own words must not make lines or move the cursor */
-        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
-            line[i] = '?';
     line[length] = 0;
+    text_make_line(line);
     if (atomic_load(&is_json)) {
         write_as_json(level, line + used);
         return;

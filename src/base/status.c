@@ -9,12 +9,19 @@
 enum { SLOT_BYTES = 2048 };
 static _Thread_local char slot[SLOT_BYTES];
 
+void text_make_line(char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            *text = '?';
+}
+
 int status_fail(int status, const char *format, ...) {
     char text[SLOT_BYTES]; /* the arguments may point into the slot */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    text_make_line(text);
     memcpy(slot, text, sizeof slot);
     return status;
 }

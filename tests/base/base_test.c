@@ -96,6 +96,13 @@ static void wrapping_keeps_the_first_cause(void **state) {
     assert_string_equal(status_text(), "again: line 3: bad number 'x'");
 }
 
+/* Whatever a file has in it. */
+static void an_error_is_one_line(void **state) {
+    (void)state;
+    status_fail(STATUS_INVALID, "bad pattern '%s'", "a\r\nb\x1b[2Jc\x7f\xc3\xa9");
+    assert_string_equal(status_text(), "bad pattern 'a??b?[2Jc?\xc3\xa9'");
+}
+
 /* A directory that looks like a system with so many kibibytes. */
 static char *make_system(const char *kibibytes, const char *groups) {
     char *root = test_directory(), path[300], text[64];
@@ -325,6 +332,7 @@ int main(void) {
         cmocka_unit_test(arena_plan_is_the_allocation),
         cmocka_unit_test(an_aborted_file_leaves_nothing),
         cmocka_unit_test(wrapping_keeps_the_first_cause),
+        cmocka_unit_test(an_error_is_one_line),
         cmocka_unit_test(the_least_limit_of_the_host_and_of_its_groups_holds),
         cmocka_unit_test(the_peak_is_what_was_touched),
         cmocka_unit_test(a_digest_tells_files_apart),
