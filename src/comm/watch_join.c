@@ -141,10 +141,14 @@ void watch_hear_guest(struct watch *watch, struct watch_guest *guest) {
     const struct watch_hello *hello = &guest->hello;
     bool is_rank = count > 0 && !memcmp(hello->word, watch->others_word, WATCH_WORD_BYTES) && hello->rank > 0 &&
                    hello->rank < watch->peer_count && watch->peers[hello->rank].state == PEER_AWAITED;
-    if (is_rank)
-        watch->peers[hello->rank] = (struct watch_peer){.state = PEER_HERE, .fd = guest->fd};
-    else
+    if (is_rank) { /* field by field: others read its signs */
+        struct watch_peer *peer = &watch->peers[hello->rank];
+        peer->state = PEER_HERE;
+        peer->fd = guest->fd;
+        peer->silent = 0;
+    } else {
         close(guest->fd);
+    }
     guest->fd = -1;
 }
 
