@@ -10,6 +10,7 @@
 
 #include <limits.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -174,6 +175,7 @@ struct serving {
     const char *base_names[1];
     struct rank_grid grid;
     struct server *server; /* of the first rank */
+    atomic_bool is_lost;   /* a rank is, and the watch's thread ends the process */
 };
 
 /* The last part of the model's path. */
@@ -309,6 +311,8 @@ static int serve(struct serving *serving, struct engine *engine) {
         print_plan(serving, engine);
         status = server_run(serving->server, engine, tokenizer, tokenizer ? &files : NULL);
     }
+    while (status && atomic_load(&serving->is_lost)) /* this rank or another says why, and the watch ends the process */
+        pause();
     server_close(serving->server); /* it has borrowed engine and tokenizer */
     serving->server = NULL;
     tokenizer_close(tokenizer);
@@ -338,6 +342,7 @@ static int run_rank(struct comm *world, void *context) {
 static void on_lost_rank(void *context, int rank, const char *line) {
     struct serving *serving = context;
     struct timespec moment = {.tv_nsec = 300000000};
+    atomic_store(&serving->is_lost, true);
     if (serving->server)
         server_fail(serving->server, rank, line ? line : "a rank has failed");
     clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, NULL);
