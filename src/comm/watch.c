@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 1 << 20, WHAT_BYTES = 64, LINE_BYTES = 128 };
+enum { STACK_BYTES = 1 << 20, LINE_BYTES = 128 };
 static const double beat_seconds = 0.25;
 static const double late_seconds = 1; /* a tick this much after its time: the process, or the machine, was stopped */
 
@@ -39,24 +39,27 @@ static void end_process(void *context, int rank, const char *line) {
     _exit(1); /* the engine's thread may sit in MPI, where nothing reaches it */
 }
 
-/* Who is stopped hears of it too, for when it goes on. */
-static void end_run(struct watch *watch, int rank, const char *line, bool is_at_once) {
-    double wait = watch->options.seconds / 2; /* mpirun takes a second to end the others */
+/* After so many seconds. Who is stopped hears of it too, for when it goes on. */
+static void end_run(struct watch *watch, int rank, const char *line, double wait) {
     struct timespec time = {.tv_sec = (time_t)wait, .tv_nsec = (long)((wait - (double)(time_t)wait) * 1e9)};
     watch->has_said = true;
     say_to_all(watch, WATCH_OVER);
-    if (!is_at_once)
-        clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
     watch->options.on_end(watch->options.context, rank, line);
 }
 
-/* Rank 1 speaks where it is about rank 0. The others do so later, in case that rank 1 is not there either. */
-static void find(struct watch *watch, int rank, const char *what) {
+/* Rank 1 speaks where it is about rank 0. The others do so later, in case that rank 1 is not there either: they leave
+ * mpirun, which takes more than a second to end them, the time that the run has from now on. */
+static void find(struct watch *watch, int rank, bool is_dead) {
     char line[LINE_BYTES];
+    double seconds = watch->options.seconds, wait = is_dead ? seconds : seconds / 2;
     if (watch->has_said)
         return;
-    snprintf(line, sizeof line, "rank %d %s", rank, what);
-    end_run(watch, rank, line, watch->options.rank <= 1);
+    if (is_dead)
+        snprintf(line, sizeof line, "rank %d has died", rank);
+    else
+        snprintf(line, sizeof line, "rank %d has not been heard of for %g s", rank, seconds);
+    end_run(watch, rank, line, watch->options.rank <= 1 ? 0 : wait);
 }
 
 /* ---- the thread ---- */
@@ -75,7 +78,7 @@ static void hear(struct watch *watch, int rank) {
     while ((count = recv(peer->fd, signs, sizeof signs, MSG_DONTWAIT)) > 0) {
         peer->silent = 0;
         if (memchr(signs, WATCH_OVER, (size_t)count) && !watch->has_said)
-            end_run(watch, -1, NULL, false);
+            end_run(watch, -1, NULL, watch->options.seconds / 2);
         if (watch->has_said)
             return;
         if (memchr(signs, WATCH_GOODBYE, (size_t)count)) {
@@ -86,7 +89,7 @@ static void hear(struct watch *watch, int rank) {
             atomic_fetch_add_explicit(&peer->signs, 1, memory_order_relaxed);
     }
     if (count == 0 || (errno != EAGAIN && errno != EINTR))
-        find(watch, rank, "has died");
+        find(watch, rank, true);
 }
 
 /* Waits for signs until the next tick, and hears all; true when the thread is to end. */
@@ -121,8 +124,6 @@ static bool listen_until(struct watch *watch, double next) {
 
 /* One of the own ticks: nobody else's clock, and not the time that passed. */
 static void tick(struct watch *watch, bool is_late) {
-    char what[WHAT_BYTES];
-    snprintf(what, sizeof what, "has not been heard of for %g s", watch->options.seconds);
     uint64_t signs = atomic_load_explicit(&watch->signs, memory_order_relaxed);
     say_to_all(watch, signs == watch->told ? WATCH_BEAT : WATCH_SIGN);
     watch->told = signs;
@@ -130,7 +131,7 @@ static void tick(struct watch *watch, bool is_late) {
         struct watch_peer *peer = &watch->peers[r];
         peer->silent = is_late ? 0 : peer->silent + 1;
         if (peer->state != PEER_GONE && peer->silent >= watch->timeout)
-            find(watch, r, what);
+            find(watch, r, false);
     }
     for (int i = 0; i < WATCH_GUESTS; i++) {
         struct watch_guest *guest = &watch->guests[i];

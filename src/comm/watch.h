@@ -4,8 +4,8 @@
  * times a second. A connection that closes without a goodbye: that rank has died. No beat for the timeout: it is
  * stopped, or its machine is, or cut off. So rank 0 sees all others, and they see rank 0; what rank 0 finds it tells
  * them. One rank says it, in one line that names the rank, and every process ends: rank 0 at once (rank 1 where it is
- * about rank 0), the others half of the timeout later unless the launcher has ended them, so that it does not lose the
- * line.
+ * about rank 0), the others half of the timeout later, or all of it where rank 0 has died, unless the launcher has
+ * ended them: so it does not lose the line, and hears it once.
  *
  * A beat also says whether the rank's own thread, the one that computes, has given a sign of life since the last one
  * (watch_give_sign). Nobody is ended for giving none, but who finds that nothing goes on can ask whose thread hangs.
