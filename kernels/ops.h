@@ -148,6 +148,20 @@ struct swiglu {
     void *dx;       /* backward: [N,2F] out; may be x */
 };
 
+/* Rotary positions, in place: of the first `rotary` features of each head, feature j and feature j + rotary / 2 turn
+ * together by their position's angle: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin. The others stay. Queries and keys
+ * that lie side by side turn in one call, as so many heads. */
+struct rotary {
+    int64_t rows;                 /* N */
+    int heads, head_size, rotary; /* rotary even, 0 .. D */
+    enum dtype type;
+    const int32_t *positions; /* [N] rows of cos and sin */
+    const float *cos, *sin;   /* [positions, rotary / 2] */
+    void *x;                  /* [N, heads, D] */
+    int64_t stride;           /* from row to row */
+    bool is_backward;         /* turns by the negative angles: the gradient of x in the place of that of y */
+};
+
 /* Every row's columns scaled by a vector, except for a part that stays as it is: y = x * scale, or with `fixed`
  * y = x + (x - fixed) * (scale - 1), so that a scale of one leaves the bits alone. Backward: dx = dy * scale, and
  * dscale[j] += factor[j] * sum over rows of dy * (x - fixed). With `adds` the forward is y += x * (scale - 1). */
@@ -502,6 +516,8 @@ struct ops {
 
     int (*swiglu_forward)(const struct exec *exec, const struct swiglu *a);
     int (*swiglu_backward)(const struct exec *exec, const struct swiglu *a);
+
+    int (*rotary)(const struct exec *exec, const struct rotary *a);
 
     int (*column_scale_forward)(const struct exec *exec, const struct column_scale *a);
     size_t (*column_scale_backward_workspace)(struct device *device, const struct column_scale *a);

@@ -31,6 +31,8 @@ static const size_t unit_call_pointers[] = {POINTER(unit_call, x), POINTER(unit_
                                             POINTER(unit_call, dx)};
 static const size_t swiglu_pointers[] = {POINTER(swiglu, x), POINTER(swiglu, y), POINTER(swiglu, dy),
                                          POINTER(swiglu, dx)};
+static const size_t rotary_pointers[] = {POINTER(rotary, positions), POINTER(rotary, cos), POINTER(rotary, sin),
+                                         POINTER(rotary, x)};
 static const size_t column_scale_pointers[] = {
     POINTER(column_scale, x),    POINTER(column_scale, scale),  POINTER(column_scale, fixed),
     POINTER(column_scale, kept), POINTER(column_scale, y),      POINTER(column_scale, dy),
@@ -129,6 +131,7 @@ OPERATION(unit_forward, unit_call)
 OPERATION(unit_backward, unit_call)
 OPERATION(swiglu_forward, swiglu)
 OPERATION(swiglu_backward, swiglu)
+OPERATION(rotary, rotary)
 OPERATION(column_scale_forward, column_scale)
 OPERATION(column_scale_backward, column_scale)
 WORKSPACE(column_scale_backward, column_scale)
@@ -348,6 +351,7 @@ const struct ops late_ops = {
     .unit_backward = late_unit_backward,
     .swiglu_forward = late_swiglu_forward,
     .swiglu_backward = late_swiglu_backward,
+    .rotary = late_rotary,
     .column_scale_forward = late_column_scale_forward,
     .column_scale_backward_workspace = late_column_scale_backward_workspace,
     .column_scale_backward = late_column_scale_backward,

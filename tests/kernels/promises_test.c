@@ -103,10 +103,13 @@ static void check_unsupported(const struct scene *scene) {
     struct gelu gelu = {.type = DTYPE_F16};
     struct norm norm = {.type = DTYPE_F64};
     struct swiglu swiglu = {.type = DTYPE_F16};
+    struct rotary rotary = {.type = DTYPE_F16}, odd = {.head_size = 8, .rotary = 5};
     struct adamw adamw = {.weights = &adamw, .weights_type = DTYPE_F16, .step = 1};
     test_fails(scene->ops->gelu_forward(&scene->exec, &gelu), STATUS_UNSUPPORTED, "fp16");
     test_fails(scene->ops->swiglu_forward(&scene->exec, &swiglu), STATUS_UNSUPPORTED, "fp16");
     test_fails(scene->ops->swiglu_backward(&scene->exec, &swiglu), STATUS_UNSUPPORTED, "fp16");
+    test_fails(scene->ops->rotary(&scene->exec, &rotary), STATUS_UNSUPPORTED, "fp16");
+    test_fails(scene->ops->rotary(&scene->exec, &odd), STATUS_INVALID, "5 of a head's 8 features");
     test_fails(scene->ops->norm_forward(&scene->exec, &norm), STATUS_UNSUPPORTED, "fp64");
     test_fails(scene->ops->adamw(&scene->exec, &adamw), STATUS_UNSUPPORTED, "fp16");
 }

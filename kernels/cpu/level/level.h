@@ -28,6 +28,7 @@ LEVEL_OP(unit_forward, unit_call);
 LEVEL_OP(unit_backward, unit_call);
 LEVEL_OP(swiglu_forward, swiglu);
 LEVEL_OP(swiglu_backward, swiglu);
+LEVEL_OP(rotary, rotary);
 LEVEL_OP(column_scale_forward, column_scale);
 LEVEL_WORKSPACE(column_scale_backward, column_scale);
 LEVEL_OP(column_scale_backward, column_scale);

@@ -19,6 +19,7 @@ const struct ops LEVEL(cpu_ops) = {
     .unit_backward = LEVEL(cpu_unit_backward),
     .swiglu_forward = LEVEL(cpu_swiglu_forward),
     .swiglu_backward = LEVEL(cpu_swiglu_backward),
+    .rotary = LEVEL(cpu_rotary),
     .column_scale_forward = LEVEL(cpu_column_scale_forward),
     .column_scale_backward_workspace = LEVEL(cpu_column_scale_backward_workspace),
     .column_scale_backward = LEVEL(cpu_column_scale_backward),

@@ -1,0 +1,28 @@
+/* Rotary positions (Su et al. 2021, arXiv 2104.09864), with a head's features paired as halves: feature j and feature
+ * j + rotary / 2 are a point in a plane, which its position turns. */
+#include "cpu/level/rows.h"
+
+TYPED_BODY void turn_row(const struct rotary *a, int64_t i, enum dtype type) {
+    int64_t half = a->rotary / 2;
+    const float *cos = a->cos + a->positions[i] * half, *sin = a->sin + a->positions[i] * half;
+    float sign = a->is_backward ? -1.0f : 1.0f;
+    for (int head = 0; head < a->heads; head++) {
+        void *first = at(a->x, i * a->stride + (int64_t)head * a->head_size, type), *second = at(first, half, type);
+#pragma omp simd
+        for (int64_t j = 0; j < half; j++) {
+            float x1 = load(first, j, type), x2 = load(second, j, type), s = sign * sin[j];
+            store(first, j, type, x1 * cos[j] - x2 * s);
+            store(second, j, type, x2 * cos[j] + x1 * s);
+        }
+    }
+}
+
+TYPED_ROW(turn_row, rotary)
+
+int LEVEL(cpu_rotary)(const struct exec *exec, const struct rotary *a) {
+    if (a->rotary < 0 || a->rotary % 2 || a->rotary > a->head_size)
+        return status_fail(STATUS_INVALID, "rotary: %d of a head's %d features do not turn in pairs", a->rotary,
+                           a->head_size);
+    int64_t cols = (int64_t)a->heads * a->rotary;
+    return every_row(exec, &(struct pieces){"rotary", a->type, a->rows, cols, a, .row = turn_row_of});
+}
