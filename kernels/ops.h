@@ -107,13 +107,17 @@ struct norm {
     const void *gain; /* [C] */
     const void *bias; /* [C] */
     float epsilon;
-    void *y;              /* forward: [N,C] out */
+    void *y;              /* forward: [N,C] out; may be x */
     float *mean;          /* [N] out in forward, in in backward; NULL in a forward that saves nothing */
     float *rstd;          /* [N] the same */
     const void *dy;       /* backward: [N,C] */
-    void *dx;             /* backward: [N,C] out */
+    void *dx;             /* backward: [N,C] out; may be dy */
     const void *dx_add;   /* backward: [N,C] added to dx (the residual's gradient; may be dx itself), or NULL */
     float *dgain, *dbias; /* backward: [C] accumulated, or both NULL when frozen */
+    /* A row may be several vectors, each with its own mean and rstd, which share gain and bias: [N,H,C] and [N,H]. */
+    int heads;        /* H; 0: one */
+    int64_t x_stride; /* of x, from row to row; 0: H * C */
+    int64_t y_stride; /* of y, dy, dx and dx_add; 0: H * C */
 };
 
 struct gelu {

@@ -6,6 +6,20 @@
 
 #include <math.h>
 
+static int64_t vectors_of_row(const struct norm *a) {
+    return a->heads > 1 ? a->heads : 1;
+}
+
+static int64_t vectors_of(const struct norm *a) {
+    return a->rows * vectors_of_row(a);
+}
+
+/* The first element of vector i in rows of that stride. */
+static inline int64_t vector_at(const struct norm *a, int64_t i, int64_t stride) {
+    int64_t heads = vectors_of_row(a);
+    return i / heads * (stride ? stride : heads * a->cols) + i % heads * a->cols;
+}
+
 struct row_statistics {
     float mean, rstd;
 };
@@ -36,8 +50,8 @@ TYPED_BODY struct row_statistics measure_layer(const void *x, int64_t cols, floa
 }
 
 TYPED_BODY void forward_row(const struct norm *a, int64_t i, enum dtype type, enum norm_kind kind) {
-    const void *x = at_const(a->x, i * a->cols, type), *gain = a->gain, *bias = a->bias;
-    void *y = at(a->y, i * a->cols, type);
+    const void *x = at_const(a->x, vector_at(a, i, a->x_stride), type), *gain = a->gain, *bias = a->bias;
+    void *y = at(a->y, vector_at(a, i, a->y_stride), type);
     int64_t cols = a->cols;
     struct row_statistics s =
         kind == NORM_RMS ? measure_rms(x, cols, a->epsilon, type) : measure_layer(x, cols, a->epsilon, type);
@@ -63,15 +77,17 @@ TYPED_BODY void forward_kind(const struct norm *a, int64_t i, enum dtype type) {
 TYPED_ROW(forward_kind, norm)
 
 int LEVEL(cpu_norm_forward)(const struct exec *exec, const struct norm *a) {
-    return every_row(exec, &(struct pieces){"norm_forward", a->type, a->rows, a->cols, a, .row = forward_kind_of});
+    return every_row(exec,
+                     &(struct pieces){"norm_forward", a->type, vectors_of(a), a->cols, a, .row = forward_kind_of});
 }
 
 /* With h = (x - mean) rstd and g = dy gain: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm's has no mean(g). */
 TYPED_BODY void backward_row(const struct norm *a, int64_t i, float *dgain, float *dbias, enum dtype type,
                              enum norm_kind kind) {
-    const void *x = at_const(a->x, i * a->cols, type), *dy = at_const(a->dy, i * a->cols, type), *gain = a->gain;
-    const void *dx_add = a->dx_add ? at_const(a->dx_add, i * a->cols, type) : NULL;
-    void *dx = at(a->dx, i * a->cols, type);
+    int64_t at_y = vector_at(a, i, a->y_stride);
+    const void *x = at_const(a->x, vector_at(a, i, a->x_stride), type), *gain = a->gain;
+    const void *dy = at_const(a->dy, at_y, type), *dx_add = a->dx_add ? at_const(a->dx_add, at_y, type) : NULL;
+    void *dx = at(a->dx, at_y, type);
     int64_t cols = a->cols;
     float mean = kind == NORM_RMS ? 0 : a->mean[i], rstd = a->rstd[i], sum = 0, product = 0;
     if (dgain) {
@@ -122,19 +138,20 @@ static int64_t block_sums(const struct norm *a) {
 
 size_t LEVEL(cpu_norm_backward_workspace)(struct device *device, const struct norm *a) {
     (void)device;
-    return a->dgain ? (size_t)(row_blocks(a->rows) * block_sums(a)) * sizeof(float) : 0;
+    return a->dgain ? (size_t)(row_blocks(vectors_of(a)) * block_sums(a)) * sizeof(float) : 0;
 }
 
 int LEVEL(cpu_norm_backward)(const struct exec *exec, const struct norm *a) {
     int status = require_activation("norm_backward", a->type);
     if (status)
         return status;
-    int64_t step = row_block(a->rows), blocks = row_blocks(a->rows), cols = a->cols, sums = block_sums(a);
+    int64_t vectors = vectors_of(a), step = row_block(vectors), blocks = row_blocks(vectors);
+    int64_t cols = a->cols, sums = block_sums(a);
     float *partial = a->dgain ? exec->workspace : NULL;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows *cols)) schedule(static)
+#pragma omp parallel for num_threads(threads_for(exec, vectors *cols)) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
         float *dgain = partial ? partial + b * sums : NULL, *dbias = partial ? dgain + cols : NULL;
-        int64_t end = (b + 1) * step < a->rows ? (b + 1) * step : a->rows;
+        int64_t end = (b + 1) * step < vectors ? (b + 1) * step : vectors;
         if (partial)
             memset(dgain, 0, (size_t)sums * sizeof *dgain);
         for (int64_t i = b * step; i < end; i++) {
