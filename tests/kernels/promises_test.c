@@ -179,7 +179,19 @@ static void check_norm_rows_alone(const struct scene *scene, enum norm_kind kind
     fill(gain, C, 2);
     fill(bias, C, 3);
     fill(dy, N * C, 4);
-    struct norm a = {kind, N, C, DTYPE_F32, x, gain, bias, 1e-5f, all, mean, rstd, dy, all, NULL, NULL, NULL};
+    struct norm a = {.kind = kind,
+                     .rows = N,
+                     .cols = C,
+                     .type = DTYPE_F32,
+                     .x = x,
+                     .gain = gain,
+                     .bias = bias,
+                     .epsilon = 1e-5f,
+                     .y = all,
+                     .mean = mean,
+                     .rstd = rstd,
+                     .dy = dy,
+                     .dx = all};
     struct norm b = a;
     test_ok(ops->norm_forward(&scene->exec, &a));
     b.rows = 1;
@@ -253,8 +265,17 @@ static void check_large_mean(const struct scene *scene) {
     }
     for (int j = 0; j < COLS; j++)
         variance += ((double)x[j] - exact) * ((double)x[j] - exact) / COLS;
-    struct norm a = {NORM_LAYER, 1,     COLS,  DTYPE_F32, x,    gain, bias, 1e-5f,
-                     y,          &mean, &rstd, NULL,      NULL, NULL, NULL, NULL};
+    struct norm a = {.kind = NORM_LAYER,
+                     .rows = 1,
+                     .cols = COLS,
+                     .type = DTYPE_F32,
+                     .x = x,
+                     .gain = gain,
+                     .bias = bias,
+                     .epsilon = 1e-5f,
+                     .y = y,
+                     .mean = &mean,
+                     .rstd = &rstd};
     test_ok(scene->ops->norm_forward(&scene->exec, &a));
     assert_true(fabs((double)mean - exact) <= 0.6 * 0x1p-24 * 131072);
     assert_true(fabs((double)rstd * sqrt(variance + 1e-5) - 1) < 1e-5);
