@@ -239,10 +239,11 @@ struct residual_dropout {
     int64_t first_col; /* global number of column 0 (a shard's) */
 };
 
-/* Causal attention over segments of a flat batch: row i sees rows j <= i of its own segment, and the segment's prefix;
- * what it does not see cannot change its bits, not even a NaN. A backend that multiplies bf16 as bf16 rounds the
- * probabilities and their gradients to it before they are multiplied. The workspace of one segment of all rows is
- * enough for the same rows cut in any way, and does not depend on which pointers are NULL. */
+/* Causal attention over segments of a flat batch: row i sees rows j <= i of its own segment, and the segment's prefix,
+ * or with a window the last `window` of those rows; what it does not see cannot change its bits, not even a NaN. A
+ * backend that multiplies bf16 as bf16 rounds the probabilities and their gradients to it before they are multiplied.
+ * The workspace of one segment of all rows is enough for the same rows cut in any way, and does not depend on which
+ * pointers are NULL. */
 struct attention {
     int64_t rows;                 /* N */
     int64_t segments;             /* S */
@@ -255,6 +256,7 @@ struct attention {
     float scale; /* 1/sqrt(D); above 0 */
     void *out;   /* [N, H, D], row stride out_stride */
     int64_t out_stride;
+    int64_t window;         /* rows seen, the row itself included, and no prefix; 0: all */
     float *lse;             /* [H, N] log-sum-exp of the scaled scores; forward out (or NULL), backward in */
     struct dropout dropout; /* of the probabilities, element = key's token number in the sample */
     /* Prefix keys and values before each segment's first row, seen by all its rows; prefix 0: none. Shared by all
@@ -284,8 +286,10 @@ struct kv_append {
     const int32_t *place; /* [N] page * 16 + token inside the page; -1: the row is not kept */
 };
 
-/* Row i is a query at `position[i]` of sequence `sequence[i]`; it sees cached tokens 0 .. position[i]. The bits of a
- * row depend on its own query and on its sequence's cache only: not on how rows are grouped into calls. */
+/* Row i is a query at `position[i]` of sequence `sequence[i]`; it sees cached tokens 0 .. position[i], or with a window
+ * the last `window` of those. Pages before the windows of all rows of a sequence are not read, nor are their entries of
+ * the table. The bits of a row depend on its own query and on the tokens that it sees only: not on how rows are grouped
+ * into calls. */
 struct paged_attention {
     int64_t rows;
     int heads, kv_heads, head_size;
@@ -299,6 +303,7 @@ struct paged_attention {
     int64_t max_pages;
     const int32_t *sequence; /* [N] row of page_table */
     const int32_t *position; /* [N] index in the cache, prefix included */
+    int64_t window;          /* tokens seen, the row's own included; 0: all */
     void *out;
     int64_t out_stride;
 };

@@ -1,11 +1,11 @@
 /* Causal attention over segments: shape {rows, heads, key/value heads, head size, prefix, segments, dropout in
- * thousandths, number of the first token}. q, k and v are one fused tensor, as the model has them. */
+ * thousandths, number of the first token, window}. q, k and v are one fused tensor, as the model has them. */
 #include "op_cases.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { ROWS, HEADS, KV_HEADS, SIZE, PREFIX, SEGMENTS, DROPPED, FIRST_TOKEN };
+enum { ROWS, HEADS, KV_HEADS, SIZE, PREFIX, SEGMENTS, DROPPED, FIRST_TOKEN, WINDOW };
 enum { QKV, PREFIX_K, PREFIX_V, SAMPLE, TOKEN, OUT, LSE, DOUT, DQKV, DPREFIX_K, DPREFIX_V, STARTS };
 enum {
     EQUAL = 1,    /* segments of the same length; else they grow */
@@ -57,7 +57,7 @@ static void fill_starts(const struct op_run *run, struct op_tensor *t) {
 
 struct row {
     const struct op_run *run;
-    int64_t row, head, segment, keys; /* keys: the prefix's and those up to the row */
+    int64_t row, head, segment, first, keys; /* it sees keys first .. keys - 1, of the prefix's and those up to it */
 };
 
 static const double *key_of(const struct row *r, int64_t j, bool is_value) {
@@ -85,13 +85,13 @@ static double dot(const double *a, const double *b, int64_t n) {
 /* Softmax of the row's scores into p[keys]; returns their log-sum-exp. */
 static double row_softmax(const struct row *r, double *p) {
     double largest = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < r->keys; j++) {
+    for (int64_t j = r->first; j < r->keys; j++) {
         p[j] = scale_of(r->run) * dot(query_of(r), key_of(r, j, false), r->run->shape[SIZE]);
         largest = fmax(largest, p[j]);
     }
-    for (int64_t j = 0; j < r->keys; j++)
+    for (int64_t j = r->first; j < r->keys; j++)
         sum += p[j] = exp(p[j] - largest);
-    for (int64_t j = 0; j < r->keys; j++)
+    for (int64_t j = r->first; j < r->keys; j++)
         p[j] /= sum;
     return largest + log(sum);
 }
@@ -116,7 +116,7 @@ static double row_forward(const struct row *r, double *p, double *out) {
     double lse = row_softmax(r, p);
     for (int64_t d = 0; d < r->run->shape[SIZE]; d++)
         out[d] = 0;
-    for (int64_t j = 0; j < r->keys; j++) {
+    for (int64_t j = r->first; j < r->keys; j++) {
         double weight = p[j] * dropout_factor(r, j);
         for (int64_t d = 0; d < r->run->shape[SIZE]; d++)
             out[d] += weight * key_of(r, j, true)[d];
@@ -131,7 +131,8 @@ static void each_row(const struct op_run *run, void (*visit)(const struct row *r
     for (int64_t head = 0; head < run->shape[HEADS]; head++)
         for (int64_t i = 0; i < run->shape[ROWS]; i++) {
             int64_t segment = segment_of(run, i);
-            struct row r = {run, i, head, segment, run->shape[PREFIX] + i - run->host[segment] + 1};
+            int64_t keys = run->shape[PREFIX] + i - run->host[segment] + 1, window = run->shape[WINDOW];
+            struct row r = {run, i, head, segment, window && keys > window ? keys - window : 0, keys};
             visit(&r, p, context);
         }
     free(p);
@@ -178,7 +179,7 @@ static void visit_backward(const struct row *r, double *p, void *context) {
     double *dq = run->tensor[DQKV].expected + (query_of(r) - run->tensor[QKV].value);
     row_forward(r, p, out);
     double delta = dot(out, dout, size);
-    for (int64_t j = 0; j < r->keys; j++) {
+    for (int64_t j = r->first; j < r->keys; j++) {
         double factor = dropout_factor(r, j);
         double ds = scale * p[j] * (factor * dot(dout, key_of(r, j, true), size) - delta);
         double *dk = key_gradient_of(r, j, false), *dv = key_gradient_of(r, j, true);
@@ -297,6 +298,7 @@ static struct attention attention_arguments(const struct op_run *run) {
         .scale = (float)scale_of(run),
         .out = t[OUT].data,
         .out_stride = t[OUT].stride,
+        .window = s[WINDOW],
         .lse = t[LSE].data,
         .dropout = {.p = (float)s[DROPPED] / 1000,
                     .seed = seed,
@@ -354,7 +356,8 @@ static void attention_cost(const struct op_run *run, double products, double *fl
     double pairs = 0;
     for (int64_t i = 0; i < run->shape[SEGMENTS]; i++) {
         double rows = (double)(run->host[i + 1] - run->host[i]);
-        pairs += rows * (rows + 1) / 2 + rows * (double)run->shape[PREFIX];
+        double window = (double)run->shape[WINDOW], hidden = window != 0 && rows > window ? rows - window : 0;
+        pairs += rows * (rows + 1) / 2 - hidden * (hidden + 1) / 2 + rows * (double)run->shape[PREFIX];
     }
     *flops = products * 2 * pairs * (double)(run->shape[HEADS] * run->shape[SIZE]);
     *bytes = 0;
@@ -419,12 +422,21 @@ static const struct op_case cases[] = {
     BOTH_WAYS(OP_TEST, "dropout, later tokens", EQUAL, 200, 1, 1, 32, 0, 2, 300, 37),
     BOTH_WAYS(OP_TEST, "dropout, scattered tokens", SCATTERED, 90, 1, 1, 16, 0, 2, 500, 1000),
     BOTH_WAYS(OP_TEST, "dropout, prefix, grouped heads", STRIDED, 110, 4, 2, 20, 21, 3, 250, 5),
+    BOTH_WAYS(OP_TEST, "window of one", 0, 70, 1, 1, 16, 0, 1, 0, 0, 1),
+    BOTH_WAYS(OP_TEST, "odd window", STRIDED, 150, 2, 2, 33, 0, 2, 0, 0, 37),
+    BOTH_WAYS(OP_TEST, "window of a tile", EQUAL, 256, 1, 1, 64, 0, 1, 0, 0, 64),
+    BOTH_WAYS(OP_TEST, "window that reaches over a tile by two", EQUAL, 256, 1, 1, 16, 0, 1, 0, 0, 66),
+    BOTH_WAYS(OP_TEST, "window, grouped heads", 0, 270, 4, 2, 24, 0, 2, 0, 0, 100),
+    BOTH_WAYS(OP_TEST, "window, dropout", STRIDED, 260, 2, 1, 20, 0, 2, 250, 5, 71),
+    BOTH_WAYS(OP_TEST, "window that hides nothing", 0, 70, 1, 1, 16, 0, 1, 0, 0, 70),
     BOTH_WAYS(OP_LONG, "long", 0, 700, 2, 1, 64, 0, 2, 100),
     BOTH_WAYS(OP_LONG, "size 65", 0, 257, 3, 3, 65, 70, 3, 100),
 
     BOTH_WAYS(OP_BENCH, "gpt2", EQUAL, 1024, 12, 12, 64, 0, 1),
     BOTH_WAYS(OP_BENCH, "gpt2, dropout", EQUAL, 1024, 12, 12, 64, 0, 1, 100),
     BOTH_WAYS(OP_BENCH, "gpt2, 4 x 256, dropout", EQUAL, 1024, 12, 12, 64, 0, 4, 100),
+    BOTH_WAYS(OP_BENCH, "window 512", EQUAL, 4096, 9, 3, 64, 0, 1, 0, 0, 512),
+    BOTH_WAYS(OP_BENCH, "no window", EQUAL, 4096, 9, 3, 64, 0, 1),
     BOTH_WAYS(OP_BENCH, "size 128, grouped heads", EQUAL, 1024, 16, 4, 128, 0, 1),
 };
 

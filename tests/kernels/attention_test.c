@@ -41,6 +41,7 @@ struct sequence {
     struct exec exec;
     enum dtype type;
     int size, heads, kv_heads;
+    int window;
     void *qkv;  /* [ROWS, (H + 2G) D] */
     void *out;  /* [ROWS, H, D] */
     float *lse; /* [H, ROWS] */
@@ -114,12 +115,14 @@ static void plain_attention(struct sequence *s) {
                           .scale = 1 / sqrtf((float)s->size),
                           .out = s->out,
                           .out_stride = (int64_t)s->heads * s->size,
+                          .window = s->window,
                           .lse = s->lse};
     assert_true(s->ops->attention_forward_workspace(s->device, &a) <= s->exec.workspace_bytes);
     test_ok(s->ops->attention_forward(&s->exec, &a));
 }
 
-/* Appends rows first .. end-1 (pages from the last to the first) and attends from them, in one call each. */
+/* Appends rows first .. end-1 (pages from the last to the first) and attends from them, in one call each, without the
+ * pages before the window. */
 static void paged_step(struct sequence *s, int first, int end) {
     int32_t place[ROWS], sequence[ROWS] = {0}, position[ROWS], table[PAGES];
     for (int i = 0; i < PAGES; i++)
@@ -142,6 +145,8 @@ static void paged_step(struct sequence *s, int first, int end) {
                                .page_stride = page_stride,
                                .place = place};
     test_ok(s->ops->kv_append(&s->exec, &append));
+    for (int i = 0; s->window && (i + 1) * KV_PAGE_TOKENS <= first + 1 - s->window; i++)
+        table[i] = INT32_MIN;
     struct paged_attention a = {.rows = end - first,
                                 .heads = s->heads,
                                 .kv_heads = s->kv_heads,
@@ -156,6 +161,7 @@ static void paged_step(struct sequence *s, int first, int end) {
                                 .max_pages = PAGES,
                                 .sequence = sequence,
                                 .position = position,
+                                .window = s->window,
                                 .out = (char *)s->out + (size_t)(first * s->heads * s->size) * dtype_bytes(s->type),
                                 .out_stride = (int64_t)s->heads * s->size};
     assert_true(s->ops->paged_attention_workspace(s->device, &a) <= s->exec.workspace_bytes);
@@ -205,10 +211,19 @@ static void check_paged_equals_plain(struct sequence *s) {
     free(plain);
 }
 
-/* Prefill in chunks of any size and decoding row by row give the bits of training's forward. */
+static void check_windows(struct sequence *s) {
+    static const int windows[] = {0, 1, 37, 64, 149};
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        s->window = windows[i];
+        check_paged_equals_plain(s);
+    }
+}
+
+/* Prefill in chunks of any size and decoding row by row give the bits of training's forward, with and without a
+ * window. */
 static void paged_rows_have_the_bits_of_plain_attention_in_any_grouping(void **state) {
     (void)state;
-    each_sequence(check_paged_equals_plain);
+    each_sequence(check_windows);
 }
 
 static void check_later_rows(struct sequence *s) {
@@ -227,6 +242,44 @@ static void check_later_rows(struct sequence *s) {
 static void later_rows_that_are_nan_change_no_earlier_row(void **state) {
     (void)state;
     each_sequence(check_later_rows);
+}
+
+static void check_rows_before_window(struct sequence *s) {
+    enum { BAD = 45 };
+    size_t bytes = out_bytes(s), row = bytes / ROWS;
+    s->window = 37;
+    plain_attention(s);
+    char *before = malloc(bytes);
+    memcpy(before, s->out, bytes);
+    for (int64_t i = 0; i < BAD * qkv_cols(s); i++)
+        put(s, s->qkv, i, i % 3 ? NAN : INFINITY);
+    plain_attention(s);
+    int64_t clean = BAD + s->window - 1;
+    assert_memory_equal((char *)s->out + (size_t)clean * row, before + (size_t)clean * row,
+                        bytes - (size_t)clean * row);
+    assert_memory_not_equal((char *)s->out + (size_t)(clean - 1) * row, before + (size_t)(clean - 1) * row, row);
+    free(before);
+}
+
+static void rows_before_the_window_that_are_nan_change_no_row(void **state) {
+    (void)state;
+    each_sequence(check_rows_before_window);
+}
+
+static void check_whole_window(struct sequence *s) {
+    size_t bytes = out_bytes(s);
+    plain_attention(s);
+    void *before = malloc(bytes);
+    memcpy(before, s->out, bytes);
+    s->window = ROWS;
+    plain_attention(s);
+    assert_memory_equal(s->out, before, bytes);
+    free(before);
+}
+
+static void a_window_that_hides_nothing_changes_no_bits(void **state) {
+    (void)state;
+    each_sequence(check_whole_window);
 }
 
 static void check_nan_query(struct sequence *s) {
@@ -292,6 +345,13 @@ static void impossible_arguments_are_refused(void **state) {
     a.kv_heads = 1;
     test_fails(ops->attention_forward(&exec, &a), STATUS_INVALID, "workspace");
     test_fails(ops->attention_backward(&exec, &a), STATUS_INVALID, "workspace");
+    a.window = -1;
+    test_fails(ops->attention_forward(&exec, &a), STATUS_INVALID, "a window of -1 tokens");
+    a.window = a.prefix = 5;
+    test_fails(ops->attention_backward(&exec, &a), STATUS_INVALID, "5 tokens behind a prefix of 5");
+    a.window = a.prefix = 0;
+    struct paged_attention paged = {.heads = 1, .kv_heads = 1, .head_size = 8, .type = DTYPE_F32, .window = -1};
+    test_fails(ops->paged_attention(&exec, &paged), STATUS_INVALID, "a window of -1 tokens");
     a.dropout.p = 1;
     test_fails(ops->attention_forward(&exec, &a), STATUS_INVALID, "dropout");
     a.type = DTYPE_F16;
@@ -309,6 +369,8 @@ int main(void) {
         cmocka_unit_test(paged_attention_does_not_depend_on_the_number_of_threads),
         cmocka_unit_test(paged_rows_have_the_bits_of_plain_attention_in_any_grouping),
         cmocka_unit_test(later_rows_that_are_nan_change_no_earlier_row),
+        cmocka_unit_test(rows_before_the_window_that_are_nan_change_no_row),
+        cmocka_unit_test(a_window_that_hides_nothing_changes_no_bits),
         cmocka_unit_test(a_nan_in_a_query_shows_in_its_row_alone),
         cmocka_unit_test(large_scores_do_not_overflow),
         cmocka_unit_test(impossible_arguments_are_refused),

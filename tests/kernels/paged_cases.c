@@ -82,9 +82,9 @@ static void append_reference(struct op_run *run) {
 
 /* ---- attention -------------------------------------------------------------------------------------------------- */
 
-enum { ROWS, HEADS, KV_HEADS, SIZE, SEQUENCE_PAGES, FIRST_POSITION };
+enum { ROWS, HEADS, KV_HEADS, SIZE, SEQUENCE_PAGES, FIRST_POSITION, WINDOW };
 enum { PREFILL, DECODE, MIXED }; /* rows of one sequence; each of its own; half and half */
-enum { Q, TABLE, SEQUENCE, POSITION, CACHE, OUT };
+enum { Q, SEQUENCE, POSITION, TABLE, CACHE, OUT };
 
 static int64_t prefill_rows(const struct op_run *run) {
     int64_t rows = run->shape[ROWS];
@@ -94,13 +94,6 @@ static int64_t prefill_rows(const struct op_run *run) {
 static int64_t sequences_of(const struct op_run *run) {
     int64_t prefill = prefill_rows(run);
     return run->shape[ROWS] - prefill + (prefill > 0);
-}
-
-static void fill_table(const struct op_run *run, struct op_tensor *t) {
-    int64_t pages = t->rows * t->cols;
-    (void)run;
-    for (int64_t i = 0; i < pages; i++)
-        t->value[i] = (double)((i + 3) * (pages % 7 ? 7 : 11) % pages);
 }
 
 static void fill_sequences(const struct op_run *run, struct op_tensor *t) {
@@ -115,7 +108,27 @@ static void fill_positions(const struct op_run *run, struct op_tensor *t) {
         t->value[i] = i < prefill ? (double)(first + i) : (double)((first + i * 37) % tokens);
 }
 
-/* Random where a sequence has tokens, NaN behind. */
+/* The first token that a row sees; it sees all up to its position. */
+static int64_t first_seen(const struct op_run *run, int64_t row) {
+    int64_t tokens = (int64_t)run->tensor[POSITION].value[row] + 1, window = run->shape[WINDOW];
+    return window && tokens > window ? tokens - window : 0;
+}
+
+/* Pages in any order; none where a sequence has no token that is seen. */
+static void fill_table(const struct op_run *run, struct op_tensor *t) {
+    int64_t pages = t->rows * t->cols;
+    for (int64_t i = 0; i < pages; i++)
+        t->value[i] = -1;
+    for (int64_t i = 0; i < run->shape[ROWS]; i++) {
+        int64_t at = (int64_t)run->tensor[SEQUENCE].value[i] * t->cols;
+        for (int64_t token = first_seen(run, i); token <= (int64_t)run->tensor[POSITION].value[i]; token++) {
+            int64_t page = at + token / PAGE;
+            t->value[page] = (double)((page + 3) * (pages % 7 ? 7 : 11) % pages);
+        }
+    }
+}
+
+/* Random where a sequence has tokens that are seen, NaN elsewhere. */
 static void fill_cache(const struct op_run *run, struct op_tensor *t) {
     int64_t kv_heads = run->shape[KV_HEADS], size = run->shape[SIZE];
     const struct op_tensor *table = &run->tensor[TABLE];
@@ -124,7 +137,7 @@ static void fill_cache(const struct op_run *run, struct op_tensor *t) {
     for (int64_t i = 0; i < run->shape[ROWS] && !run->is_benchmark; i++) {
         int64_t sequence = (int64_t)run->tensor[SEQUENCE].value[i],
                 tokens = (int64_t)run->tensor[POSITION].value[i] + 1;
-        for (int64_t token = 0; token < tokens; token++) {
+        for (int64_t token = first_seen(run, i); token < tokens; token++) {
             int64_t page = (int64_t)table->value[sequence * table->cols + token / PAGE];
             for (int64_t j = 0; j < 2 * kv_heads * size; j++) {
                 int64_t head = j / size % kv_heads;
@@ -186,6 +199,7 @@ static struct paged_attention paged_arguments(const struct op_run *run) {
                                     .max_pages = t[TABLE].cols,
                                     .sequence = t[SEQUENCE].data,
                                     .position = t[POSITION].data,
+                                    .window = run->shape[WINDOW],
                                     .out = t[OUT].data,
                                     .out_stride = t[OUT].stride};
 }
@@ -215,20 +229,21 @@ static void paged_reference(struct op_run *run) {
     for (int64_t i = 0; i < s[ROWS]; i++)
         for (int64_t head = 0; head < s[HEADS]; head++) {
             int64_t tokens = (int64_t)t[POSITION].value[i] + 1, kv_head = head / (s[HEADS] / s[KV_HEADS]);
+            int64_t first = first_seen(run, i);
             int64_t at = i * t[Q].cols + head * s[SIZE];
             double largest = -INFINITY, sum = 0;
-            for (int64_t j = 0; j < tokens; j++) {
+            for (int64_t j = first; j < tokens; j++) {
                 p[j] = 0;
                 for (int64_t d = 0; d < s[SIZE]; d++)
                     p[j] += t[Q].value[at + d] * cached(run, i, false, kv_head, j, d);
                 p[j] /= sqrt((double)s[SIZE]);
                 largest = fmax(largest, p[j]);
             }
-            for (int64_t j = 0; j < tokens; j++)
+            for (int64_t j = first; j < tokens; j++)
                 sum += p[j] = exp(p[j] - largest);
             for (int64_t d = 0; d < s[SIZE]; d++) {
                 double out = 0;
-                for (int64_t j = 0; j < tokens; j++)
+                for (int64_t j = first; j < tokens; j++)
                     out += p[j] / sum * cached(run, i, true, kv_head, j, d);
                 t[OUT].expected[at + d] = out;
             }
@@ -238,11 +253,12 @@ static void paged_reference(struct op_run *run) {
 
 /* Decoding reads each sequence's keys and values once. */
 static void paged_cost(const struct op_run *run, double *flops, double *bytes) {
-    double seen = 0;
+    double seen = 0, window = (double)run->shape[WINDOW];
     for (int64_t i = 0; i < run->shape[ROWS]; i++) {
         int64_t prefill = prefill_rows(run), tokens = run->shape[SEQUENCE_PAGES] * PAGE;
-        seen += (double)(1 + (i < prefill ? run->shape[FIRST_POSITION] + i
-                                          : (run->shape[FIRST_POSITION] + i * 37) % tokens));
+        double row = (double)(1 + (i < prefill ? run->shape[FIRST_POSITION] + i
+                                               : (run->shape[FIRST_POSITION] + i * 37) % tokens));
+        seen += window != 0 && row > window ? window : row;
     }
     *flops = 4 * seen * (double)(run->shape[HEADS] * run->shape[SIZE]);
     *bytes = run->variant == DECODE
@@ -287,9 +303,20 @@ static const struct op_case cases[] = {
     BOTH_TYPES(&paged, OP_TEST, "decode, 71 heads of one", DECODE, 3, 71, 1, 16, 3, 40),
     BOTH_TYPES(&paged, OP_TEST, "mixed", MIXED, 60, 4, 2, 48, 5, 9),
 
+    BOTH_TYPES(&paged, OP_TEST, "prefill, window", PREFILL, 200, 2, 2, 64, 14, 0, 70),
+    BOTH_TYPES(&paged, OP_TEST, "prefill, odd size, odd window", PREFILL, 90, 6, 2, 33, 16, 160, 37),
+    BOTH_TYPES(&paged, OP_TEST, "decode, window", DECODE, 7, 3, 3, 64, 19, 250, 64),
+    BOTH_TYPES(&paged, OP_TEST, "decode, odd window, grouped heads", DECODE, 5, 16, 2, 33, 16, 190, 21),
+    BOTH_TYPES(&paged, OP_TEST, "decode, window of one", DECODE, 5, 4, 2, 16, 6, 90, 1),
+    BOTH_TYPES(&paged, OP_TEST, "mixed, window", MIXED, 60, 4, 2, 48, 9, 100, 33),
+
     BOTH_TYPES(&paged, OP_BENCH, "gpt2 prefill", PREFILL, 1024, 12, 12, 64, 64, 0),
     BOTH_TYPES(&paged, OP_BENCH, "gpt2 decode", DECODE, 1, 12, 12, 64, 64, 1023),
     BOTH_TYPES(&paged, OP_BENCH, "gpt2 decode, 16 sequences", DECODE, 16, 12, 12, 64, 64, 600),
+    BOTH_TYPES(&paged, OP_BENCH, "decode behind 4,096, 9 heads of 9 groups", DECODE, 1, 9, 9, 64, 256, 4095),
+    BOTH_TYPES(&paged, OP_BENCH, "decode behind 4,096, 9 heads of 3 groups", DECODE, 1, 9, 3, 64, 256, 4095),
+    BOTH_TYPES(&paged, OP_BENCH, "decode behind 4,096, 14 heads of 2 groups", DECODE, 1, 14, 2, 64, 256, 4095),
+    BOTH_TYPES(&paged, OP_BENCH, "decode behind 4,096, window 512", DECODE, 1, 9, 9, 64, 256, 4095, 512),
     BOTH_TYPES(&append, OP_BENCH, "gpt2 prefill", FROM_START, 1024, 12, 64, 64),
 };
 

@@ -85,8 +85,13 @@ struct chunk {
     const struct chunk *next; /* has all panels, which a tile of one row fetches meanwhile; or NULL */
 };
 
+/* The keys of a chunk that a row sees: from .. to - 1, none where from >= to. Both are 0 .. CHUNK_KEYS. */
+struct seen_keys {
+    int from, to;
+};
+
 /* scores[r][j] = a's row r times key j, for rows 0 .. rows-1 (one, or a multiple of SIMD_ROWS) and at least the keys
- * that the row sees (visible[r]). */
+ * that the row sees. */
 struct score_product {
     const struct head_shape *shape;
     const float *a; /* [rows][a_row] units */
@@ -95,19 +100,19 @@ struct score_product {
     const float *const *next_key; /* of the next chunk, or the same; for one row */
     float *scores;                /* [rows][CHUNK_KEYS] */
     int rows;
-    const int *visible; /* [rows] 0 .. CHUNK_KEYS */
+    const struct seen_keys *seen; /* [rows]; NULL: each sees the whole chunk */
 };
 void LEVEL(attention_scores)(const struct score_product *p);
 
-/* sums[r] = sums[r] * rescale[r] + sum over the visible keys of weight[r][key] * value[key]. */
+/* sums[r] = sums[r] * rescale[r] + sum over the seen keys of weight[r][key] * value[key]. */
 struct value_product {
     const struct head_shape *shape;
     const float *weights; /* [rows][CHUNK_KEYS] units */
     const struct chunk *chunk;
-    float *sums; /* [rows][width] */
-    const float *rescale;
+    float *sums;    /* [rows][width] */
+    float *rescale; /* scratch behind */
     int rows;
-    const int *visible;
+    const struct seen_keys *seen; /* as above */
 };
 void LEVEL(attention_values)(const struct value_product *p);
 
@@ -185,8 +190,8 @@ void LEVEL(attention_tile_carve)(struct query_tile *tile, const struct head_shap
 /* Rows as a multiple of SIMD_ROWS; one stays one. */
 int LEVEL(attention_tile_rows)(int rows);
 void LEVEL(attention_tile_begin)(struct query_tile *tile);
-/* visible[r] keys of the chunk are seen by row r; kept: a bit a key, or NULL. */
-void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *chunk, const int *visible,
+/* seen: [rows], or NULL where each row sees the whole chunk; kept: a bit a key, or NULL. */
+void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *chunk, const struct seen_keys *seen,
                                  const uint64_t *kept);
 /* Writes rows first .. first + rows - 1 as output; lse, if given, receives their log-sum-exp. */
 void LEVEL(attention_tile_end)(const struct query_tile *tile, int first, int rows, void *out, int64_t stride,
@@ -216,6 +221,26 @@ static inline uint64_t first_bits(int n) {
 
 static inline int clamp_int64(int64_t x, int low, int high) {
     return x < low ? low : x > high ? high : (int)x;
+}
+
+/* The first key that the row sees whose last is key `last`. */
+static inline int64_t first_seen(int64_t window, int64_t last) {
+    return window && last >= window ? last - window + 1 : 0;
+}
+
+/* What that row sees of the chunk that begins at key `first`. */
+static inline struct seen_keys seen_of_chunk(int64_t window, int64_t last, int64_t first) {
+    return (struct seen_keys){.from = clamp_int64(first_seen(window, last) - first, 0, CHUNK_KEYS),
+                              .to = clamp_int64(last + 1 - first, 0, CHUNK_KEYS)};
+}
+
+static inline bool sees_all(struct seen_keys seen) {
+    return seen.from == 0 && seen.to == CHUNK_KEYS;
+}
+
+/* A bit a key. */
+static inline uint64_t seen_bits(struct seen_keys seen) {
+    return first_bits(seen.to) & ~first_bits(seen.from);
 }
 
 #endif

@@ -138,11 +138,14 @@ static void attend_tile(const struct forward_plan *plan, int64_t item, struct qu
     LEVEL(attention_load_rows)(shape, q, a->q_stride, rows, queries, shape->depth);
     memset(queries + rows * shape->depth, 0, (size_t)((tile->rows - rows) * shape->depth) * sizeof(float));
     LEVEL(attention_tile_begin)(tile);
-    for (int64_t chunk = 0; chunk * CHUNK_KEYS < a->prefix + first + rows; chunk++) {
+    int64_t chunk = first_seen(a->window, a->prefix + first) / CHUNK_KEYS;
+    for (; chunk * CHUNK_KEYS < a->prefix + first + rows; chunk++) {
         int64_t first_key = chunk * CHUNK_KEYS;
-        int visible[TILE_ROWS];
-        for (int r = 0; r < tile->rows; r++)
-            visible[r] = clamp_int64(a->prefix + first + (r < rows ? r : rows - 1) + 1 - first_key, 0, CHUNK_KEYS);
+        bool is_whole = sees_all(seen_of_chunk(a->window, a->prefix + first, first_key)) &&
+                        sees_all(seen_of_chunk(a->window, a->prefix + first + rows - 1, first_key));
+        struct seen_keys seen[TILE_ROWS];
+        for (int r = 0; !is_whole && r < tile->rows; r++)
+            seen[r] = seen_of_chunk(a->window, a->prefix + first + (r < rows ? r : rows - 1), first_key);
         uint64_t kept[TILE_ROWS];
         if (a->dropout.p > 0) {
             struct key_run runs[CHUNK_KEYS];
@@ -152,7 +155,7 @@ static void attend_tile(const struct forward_plan *plan, int64_t item, struct qu
                 kept[r] = 0;
         }
         struct chunk packed = packed_chunk(plan, kv_head * plan->chunks + plan->first_chunk[segment] + chunk);
-        LEVEL(attention_tile_chunk)(tile, &packed, visible, a->dropout.p > 0 ? kept : NULL);
+        LEVEL(attention_tile_chunk)(tile, &packed, is_whole ? NULL : seen, a->dropout.p > 0 ? kept : NULL);
     }
     float *lse = a->lse ? a->lse + head * a->rows + row : NULL;
     LEVEL(attention_tile_end)(tile, 0, rows, out, a->out_stride, lse);
@@ -164,6 +167,9 @@ int LEVEL(attention_check)(const struct attention *a) {
     if (a->heads < 1 || a->kv_heads < 1 || a->heads % a->kv_heads || a->head_size < 1)
         return status_fail(STATUS_INVALID, "attention of %d heads of size %d over %d key/value heads", a->heads,
                            a->head_size, a->kv_heads);
+    if (a->window < 0 || (a->window && a->prefix))
+        return status_fail(STATUS_INVALID, "attention over a window of %lld tokens behind a prefix of %lld",
+                           (long long)a->window, (long long)a->prefix);
     if (a->dropout.p < 0 || a->dropout.p >= 1)
         return status_fail(STATUS_INVALID, "attention dropout %g is not in [0, 1)", (double)a->dropout.p);
     return STATUS_OK;

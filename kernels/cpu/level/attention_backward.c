@@ -96,7 +96,8 @@ static struct backward_plan backward_plan(const struct attention *a, int threads
 /* ---- one tile of queries against one chunk of keys -------------------------------------------------------------- */
 
 struct tile_mask {
-    int visible[TILE_ROWS];
+    bool is_whole; /* each row sees the whole chunk, and seen need not be there */
+    struct seen_keys seen[TILE_ROWS];
     uint64_t kept[TILE_ROWS];
     float keep_scale; /* 1 / (1 - p) */
     float scale2;     /* of the scores, to base 2 */
@@ -106,8 +107,8 @@ struct tile_mask {
 ATTENTION_INLINE void row_gradient(const struct scratch *s, const struct tile_mask *mask, int64_t first, int row,
                                    int vector, vfloat *p, vfloat *ds) {
     int lane = vector * SIMD_LANES;
-    uint64_t seen = first_bits(mask->visible[row]);
-    if (!(seen >> lane & 1)) {
+    uint64_t seen = mask->is_whole ? ~(uint64_t)0 : seen_bits(mask->seen[row]);
+    if (!(seen >> lane & first_bits(SIMD_LANES))) {
         *p = *ds = simd_set(0.0f);
         return;
     }
@@ -163,7 +164,7 @@ static void tile_products(const struct head_shape *shape, const struct scratch *
                                     .key = key,
                                     .scores = s->scores,
                                     .rows = TILE_ROWS,
-                                    .visible = mask->visible};
+                                    .seen = mask->is_whole ? NULL : mask->seen};
     LEVEL(attention_scores)(&product);
     product.a = s->dout.along_size + first * s->dout.size_row;
     product.key = value;
@@ -171,16 +172,18 @@ static void tile_products(const struct head_shape *shape, const struct scratch *
     LEVEL(attention_scores)(&product);
 }
 
-/* dk, dv: the chunk's. Query row r of the tile sees mask->visible[r] keys, more and more. */
+/* dk, dv: the chunk's. From row to row of the tile neither the first seen key nor the last one goes back. */
 static void tile_accumulate(const struct head_shape *shape, const struct scratch *s, int64_t first,
                             const struct tile_mask *mask, float *dk, float *dv) {
     const int group = shape->group;
     int from[TILE_ROWS / SIMD_ROWS], to[TILE_ROWS / SIMD_ROWS];
-    for (int block = 0, row = 0; block < CHUNK_KEYS / SIMD_ROWS; block++) {
-        while (row < TILE_ROWS && mask->visible[row] <= block * SIMD_ROWS)
+    for (int block = 0, row = 0, end = mask->is_whole ? TILE_ROWS : 0; block < CHUNK_KEYS / SIMD_ROWS; block++) {
+        while (!mask->is_whole && row < TILE_ROWS && mask->seen[row].to <= block * SIMD_ROWS)
             row++;
+        while (end < TILE_ROWS && mask->seen[end].from < (block + 1) * SIMD_ROWS)
+            end++;
         from[block] = row / group;
-        to[block] = TILE_ROWS / group;
+        to[block] = (end + group - 1) / group;
     }
     struct gradient_product product = {.shape = shape,
                                        .a = s->p_pairs,
@@ -197,8 +200,9 @@ static void tile_accumulate(const struct head_shape *shape, const struct scratch
     product.c = dk;
     LEVEL(attention_accumulate)(&product);
     for (int block = 0; block < TILE_ROWS / SIMD_ROWS; block++) {
-        from[block] = 0;
-        to[block] = (mask->visible[(block + 1) * SIMD_ROWS - 1] + group - 1) / group;
+        from[block] = mask->is_whole ? 0 : mask->seen[block * SIMD_ROWS].from / group;
+        to[block] =
+            mask->is_whole ? CHUNK_KEYS / group : (mask->seen[(block + 1) * SIMD_ROWS - 1].to + group - 1) / group;
     }
     product.a = s->dscores;
     product.a_row = CHUNK_KEYS;
@@ -291,11 +295,15 @@ static void chunk_gradient(const struct head_work *w, int64_t first_key, float *
     struct key_run runs[CHUNK_KEYS];
     int count = a->dropout.p > 0 ? LEVEL(attention_key_runs)(a, w->segment, first_key, runs) : 0;
     memset(mask.kept, 0xff, sizeof mask.kept);
-    int64_t diagonal = first_key - a->prefix;
-    for (int64_t first = diagonal > 0 ? diagonal / TILE_ROWS * TILE_ROWS : 0; first < w->rows; first += TILE_ROWS) {
+    int64_t diagonal = first_key - a->prefix, end = w->rows;
+    if (a->window && a->window <= end - diagonal - CHUNK_KEYS)
+        end = diagonal + CHUNK_KEYS + a->window - 1; /* behind the last row that sees the chunk's last key */
+    for (int64_t first = diagonal > 0 ? diagonal / TILE_ROWS * TILE_ROWS : 0; first < end; first += TILE_ROWS) {
         int rows = clamp_int64(w->rows - first, 0, TILE_ROWS);
-        for (int r = 0; r < TILE_ROWS; r++)
-            mask.visible[r] = clamp_int64(first + r + 1 - diagonal, 0, CHUNK_KEYS);
+        mask.is_whole = sees_all(seen_of_chunk(a->window, a->prefix + first, first_key)) &&
+                        sees_all(seen_of_chunk(a->window, a->prefix + first + TILE_ROWS - 1, first_key));
+        for (int r = 0; !mask.is_whole && r < TILE_ROWS; r++)
+            mask.seen[r] = seen_of_chunk(a->window, a->prefix + first + r, first_key);
         if (a->dropout.p > 0)
             LEVEL(attention_kept)(a, w->head, w->start + first, rows, runs, count, mask.kept);
         tile_products(&w->plan->shape, w->s, first, &mask);

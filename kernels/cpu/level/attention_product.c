@@ -64,29 +64,34 @@ ATTENTION_INLINE void score_block(bool pairs, int rows, int wide, const struct s
     store_block(rows, wide, sum, p->scores + row * CHUNK_KEYS + vector * SIMD_LANES, CHUNK_KEYS);
 }
 
-static inline int vectors_of(int keys) {
-    return (keys + SIMD_LANES - 1) / SIMD_LANES;
+/* The vectors of the chunk that a block of rows needs, from .. to - 1. */
+static inline struct seen_keys seen_vectors(const struct seen_keys *seen, int rows) {
+    struct seen_keys any = seen ? seen[0] : (struct seen_keys){0, CHUNK_KEYS};
+    for (int r = 1; seen && r < rows; r++) {
+        any.from = seen[r].from < any.from ? seen[r].from : any.from;
+        any.to = seen[r].to > any.to ? seen[r].to : any.to;
+    }
+    return (struct seen_keys){any.from / SIMD_LANES, (any.to + SIMD_LANES - 1) / SIMD_LANES};
 }
 
 ATTENTION_INLINE void scores(bool pairs, const struct score_product *p) {
     if (p->rows == 1) {
-        int vectors = vectors_of(p->visible[0]), v = 0;
-        for (; v + WIDEST <= vectors; v += WIDEST)
+        struct seen_keys vectors = seen_vectors(p->seen, 1);
+        int v = vectors.from;
+        for (; v + WIDEST <= vectors.to; v += WIDEST)
             score_block(pairs, 1, WIDEST, p, 0, v);
-        for (; v < vectors; v++)
+        for (; v < vectors.to; v++)
             score_block(pairs, 1, 1, p, 0, v);
         return;
     }
-    int vectors[TILE_ROWS / SIMD_ROWS];
-    for (int row = 0; row < p->rows; row += SIMD_ROWS) {
-        int most = 0;
-        for (int r = row; r < row + SIMD_ROWS; r++)
-            most = p->visible[r] > most ? p->visible[r] : most;
-        vectors[row / SIMD_ROWS] = vectors_of(most);
-    }
+    struct seen_keys vectors[TILE_ROWS / SIMD_ROWS];
+    for (int row = 0; row < p->rows; row += SIMD_ROWS)
+        vectors[row / SIMD_ROWS] = seen_vectors(p->seen ? p->seen + row : NULL, SIMD_ROWS);
     for (int v = 0; v < CHUNK_VECTORS; v += SIMD_WIDE)
         for (int row = 0; row < p->rows; row += SIMD_ROWS) {
-            int left = vectors[row / SIMD_ROWS] - v;
+            int left = vectors[row / SIMD_ROWS].to - v;
+            if (v + SIMD_WIDE <= vectors[row / SIMD_ROWS].from)
+                continue;
             if (left >= SIMD_WIDE)
                 score_block(pairs, SIMD_ROWS, SIMD_WIDE, p, row, v);
             else if (left > 0)
@@ -103,9 +108,9 @@ void LEVEL(attention_scores)(const struct score_product *p) {
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
-/* Keys 0 .. keys-1, which all rows of the block see; whole groups. */
+/* The keys that all rows of the block see; whole groups. */
 ATTENTION_INLINE void value_block(bool pairs, int rows, int wide, const struct value_product *p, int row, int vector,
-                                  int keys) {
+                                  struct seen_keys keys) {
     const int group = pairs ? 2 : 1;
     const struct chunk *next = p->chunk->next ? p->chunk->next : p->chunk;
     vfloat sum[SIMD_ROWS][WIDEST];
@@ -115,34 +120,41 @@ ATTENTION_INLINE void value_block(bool pairs, int rows, int wide, const struct v
 #pragma GCC unroll 4
         for (int n = 0; n < wide; n++)
             sum[r][n] = simd_load(c + r * (int64_t)p->shape->width + n * SIMD_LANES) * simd_set(p->rescale[row + r]);
-    struct run run = {
-        .a = p->weights + row * CHUNK_KEYS, .a_row = CHUNK_KEYS, .a_step = 1, .b_step = p->chunk->value_step};
-    for (int panel = 0; panel * PANEL_KEYS < keys; panel++) {
-        int left = keys - panel * PANEL_KEYS;
-        run.steps = (left < PANEL_KEYS ? left : PANEL_KEYS) / group;
+    struct run run = {.a = p->weights + row * CHUNK_KEYS + keys.from / group,
+                      .a_row = CHUNK_KEYS,
+                      .a_step = 1,
+                      .b_step = p->chunk->value_step};
+    int skipped = keys.from % PANEL_KEYS / group; /* groups of the first panel */
+    for (int panel = keys.from / PANEL_KEYS; panel * PANEL_KEYS < keys.to; panel++, skipped = 0) {
+        int left = keys.to - panel * PANEL_KEYS;
+        run.steps = (left < PANEL_KEYS ? left : PANEL_KEYS) / group - skipped;
 #pragma GCC unroll 4
         for (int n = 0; n < wide; n++) {
-            run.b[n] = p->chunk->value[panel] + (vector + n) * SIMD_LANES;
-            run.next[n] = next->value[panel] + (vector + n) * SIMD_LANES;
+            int64_t at = skipped * run.b_step + (vector + n) * SIMD_LANES;
+            run.b[n] = p->chunk->value[panel] + at;
+            run.next[n] = next->value[panel] + at;
         }
         run_block(pairs, rows, wide, sum, &run);
-        run.a += PANEL_KEYS / group;
+        run.a += run.steps;
     }
     store_block(rows, wide, sum, c, p->shape->width);
 }
 
-/* Keys from .. visible-1 of one row; of a pair whose second key is not seen, only the first is multiplied. */
-ATTENTION_INLINE void value_rest(bool pairs, const struct value_product *p, int row, int from) {
+/* Keys of one row, after its sum is rescaled; of a pair with one key that is not seen, only the other is multiplied. */
+ATTENTION_INLINE void value_rest(bool pairs, const struct value_product *p, int row, struct seen_keys keys,
+                                 float rescale) {
     const int group = pairs ? 2 : 1;
     const float *weights = p->weights + row * CHUNK_KEYS;
     for (int d = 0; d < p->shape->width; d += SIMD_LANES) {
         float *c = p->sums + (int64_t)row * p->shape->width + d;
-        vfloat sum = simd_load(c);
-        for (int k = from; k < p->visible[row]; k += group) {
+        vfloat sum = simd_load(c) * simd_set(rescale);
+        for (int k = keys.from / group * group; k < keys.to; k += group) {
             const float *value = p->chunk->value[k / PANEL_KEYS] + k % PANEL_KEYS / group * p->chunk->value_step + d;
             vfloat b = simd_load(value);
-            if (pairs && k + 1 == p->visible[row])
+            if (pairs && k + 1 == keys.to)
                 b = (vfloat)((vword)b & simd_words(0xffff));
+            if (pairs && k < keys.from)
+                b = (vfloat)((vword)b & simd_words(0xffff0000));
             sum = simd_dot(pairs, simd_set(weights[k / group]), b, sum);
         }
         simd_store(c, sum);
@@ -150,9 +162,9 @@ ATTENTION_INLINE void value_rest(bool pairs, const struct value_product *p, int 
 }
 
 ATTENTION_INLINE void value_strip(bool pairs, int block, const struct value_product *p, int vector, int wide,
-                                  const int *shared, const int *most) {
+                                  const struct seen_keys *shared, const bool *is_seen) {
     for (int row = 0; row < p->rows; row += block) {
-        if (!most[row / block])
+        if (!is_seen[row / block])
             continue;
         if (wide == 1)
             value_block(pairs, block, 1, p, row, vector, shared[row / block]);
@@ -161,26 +173,52 @@ ATTENTION_INLINE void value_strip(bool pairs, int block, const struct value_prod
     }
 }
 
+/* The keys that all rows of a block see, as whole groups; where there are none, an empty range behind all keys. */
+static inline struct seen_keys shared_keys(const struct seen_keys *seen, int rows, int group) {
+    struct seen_keys shared = {0, CHUNK_KEYS};
+    for (int r = 0; r < rows; r++) {
+        shared.from = seen[r].from > shared.from ? seen[r].from : shared.from;
+        shared.to = seen[r].to < shared.to ? seen[r].to : shared.to;
+    }
+    shared.from = (shared.from + group - 1) / group * group;
+    shared.to = shared.to / group * group;
+    return shared.from <= shared.to ? shared : (struct seen_keys){CHUNK_KEYS, CHUNK_KEYS};
+}
+
+/* Multiplies the keys of a block's rows that stand before the shared ones; returns whether any row sees a key. */
+ATTENTION_INLINE bool values_before(bool pairs, int block, const struct value_product *p, int row,
+                                    struct seen_keys shared) {
+    bool is_seen = false;
+    for (int r = row; r < row + block; r++) {
+        struct seen_keys before = p->seen[r];
+        is_seen |= before.from < before.to;
+        before.to = before.to < shared.from ? before.to : shared.from;
+        if (before.from < before.to) {
+            value_rest(pairs, p, r, before, p->rescale[r]);
+            p->rescale[r] = 1.0f;
+        }
+    }
+    return is_seen;
+}
+
+/* Each row's keys before the shared ones, the shared ones of the block, each row's keys behind them. */
 ATTENTION_INLINE void values(bool pairs, int block, const struct value_product *p) {
     const int wide = block == 1 ? WIDEST : SIMD_WIDE;
-    int shared[TILE_ROWS / SIMD_ROWS], most[TILE_ROWS / SIMD_ROWS];
+    struct seen_keys shared[TILE_ROWS / SIMD_ROWS];
+    bool is_seen[TILE_ROWS / SIMD_ROWS];
     for (int row = 0; row < p->rows; row += block) {
-        int low = CHUNK_KEYS, high = 0;
-        for (int r = row; r < row + block; r++) {
-            low = p->visible[r] < low ? p->visible[r] : low;
-            high = p->visible[r] > high ? p->visible[r] : high;
-        }
-        shared[row / block] = pairs ? low / 2 * 2 : low;
-        most[row / block] = high;
+        struct seen_keys *s = &shared[row / block];
+        *s = p->seen ? shared_keys(p->seen + row, block, pairs ? 2 : 1) : (struct seen_keys){0, CHUNK_KEYS};
+        is_seen[row / block] = p->seen ? values_before(pairs, block, p, row, *s) : true;
     }
     int vectors = p->shape->width / SIMD_LANES, v = 0;
     for (; v + wide <= vectors; v += wide)
-        value_strip(pairs, block, p, v, wide, shared, most);
+        value_strip(pairs, block, p, v, wide, shared, is_seen);
     for (; v < vectors; v++)
-        value_strip(pairs, block, p, v, 1, shared, most);
-    for (int row = 0; row < p->rows; row++)
-        if (p->visible[row] > shared[row / block])
-            value_rest(pairs, p, row, shared[row / block]);
+        value_strip(pairs, block, p, v, 1, shared, is_seen);
+    for (int row = 0; p->seen && row < p->rows; row++)
+        if (p->seen[row].to > shared[row / block].to)
+            value_rest(pairs, p, row, (struct seen_keys){shared[row / block].to, p->seen[row].to}, 1.0f);
 }
 
 void LEVEL(attention_values)(const struct value_product *p) {

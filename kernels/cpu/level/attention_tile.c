@@ -22,10 +22,9 @@ void LEVEL(attention_tile_begin)(struct query_tile *tile) {
 
 /* Turns the row's scores into weights exp(score - largest so far), in place; the sum is of all of them, dropped or not.
  */
-ATTENTION_INLINE void soften_row(bool pairs, bool is_whole, struct query_tile *tile, int row, int visible,
+ATTENTION_INLINE void soften_row(bool pairs, bool is_whole, struct query_tile *tile, int row, uint64_t seen,
                                  uint64_t kept) {
     float *scores = tile->scores + row * CHUNK_KEYS, *total = tile->total + row * SIMD_LANES;
-    uint64_t seen = first_bits(visible);
     vfloat x[CHUNK_VECTORS], top = simd_set(-INFINITY);
 #pragma GCC unroll 16
     for (int v = 0; v < CHUNK_VECTORS; v++) {
@@ -54,19 +53,19 @@ ATTENTION_INLINE void soften_row(bool pairs, bool is_whole, struct query_tile *t
     simd_store(total, simd_load(total) + sum);
 }
 
-ATTENTION_INLINE void soften(bool pairs, struct query_tile *tile, const int *visible, const uint64_t *kept) {
+ATTENTION_INLINE void soften(bool pairs, struct query_tile *tile, const struct seen_keys *seen, const uint64_t *kept) {
     for (int r = 0; r < tile->rows; r++) {
         uint64_t bits = kept ? kept[r] : ~(uint64_t)0;
-        if (visible[r] >= CHUNK_KEYS)
-            soften_row(pairs, true, tile, r, CHUNK_KEYS, bits);
-        else if (visible[r] > 0)
-            soften_row(pairs, false, tile, r, visible[r], bits);
+        if (!seen || sees_all(seen[r]))
+            soften_row(pairs, true, tile, r, ~(uint64_t)0, bits);
+        else if (seen[r].from < seen[r].to)
+            soften_row(pairs, false, tile, r, seen_bits(seen[r]), bits);
         else
             tile->rescale[r] = 1.0f;
     }
 }
 
-void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *chunk, const int *visible,
+void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *chunk, const struct seen_keys *seen,
                                  const uint64_t *kept) {
     LEVEL(attention_scores)
     (&(struct score_product){.shape = tile->shape,
@@ -76,11 +75,11 @@ void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *ch
                              .next_key = chunk->next ? chunk->next->key : chunk->key,
                              .scores = tile->scores,
                              .rows = tile->rows,
-                             .visible = visible});
+                             .seen = seen});
     if (SIMD_PAIRS && tile->shape->pairs)
-        soften(true, tile, visible, kept);
+        soften(true, tile, seen, kept);
     else
-        soften(false, tile, visible, kept);
+        soften(false, tile, seen, kept);
     LEVEL(attention_values)
     (&(struct value_product){.shape = tile->shape,
                              .weights = tile->scores,
@@ -88,7 +87,7 @@ void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *ch
                              .sums = tile->sums,
                              .rescale = tile->rescale,
                              .rows = tile->rows,
-                             .visible = visible});
+                             .seen = seen});
 }
 
 void LEVEL(attention_tile_end)(const struct query_tile *tile, int first, int rows, void *out, int64_t stride,

@@ -137,8 +137,10 @@ static void copy_values(const struct head_shape *shape, const void *page, float 
 struct unit_work {
     const struct paged_plan *plan;
     struct paged_scratch *scratch;
-    const int32_t *pages; /* of the sequence */
-    int64_t first, end;   /* rows */
+    const int32_t *pages;     /* of the sequence */
+    int64_t first, end;       /* rows */
+    int64_t from, to;         /* tokens that any of them sees */
+    int64_t all_from, all_to; /* tokens that each of them sees */
 };
 
 static const void *page_keys(const struct unit_work *w, int kv_head, int64_t index) {
@@ -203,27 +205,36 @@ static void unit_begin(const struct unit_work *w, int unit, struct query_tile *t
     LEVEL(attention_tile_begin)(tile);
 }
 
-/* Panels of the pages from first_page on, as many as the row `seen` - 1 needs; the others are the first one again. */
-static void find_chunk(const struct unit_work *w, int unit, int64_t first_page, int64_t seen, struct chunk *chunk) {
+/* Panels of the pages from first_page on that the rows see; in the place of others stands the first of these. */
+static void find_chunk(const struct unit_work *w, int unit, int64_t first_page, struct chunk *chunk) {
     int kv_head = unit / w->plan->head_pieces;
-    int pages = clamp_int64((seen + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - first_page, 1, CHUNK_PANELS);
+    int from = clamp_int64(w->from / KV_PAGE_TOKENS - first_page, 0, CHUNK_PANELS - 1);
+    int to = clamp_int64((w->to + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - first_page, 1, CHUNK_PANELS);
     *chunk = (struct chunk){.value_step = w->plan->shape.width};
-    for (int p = 0; p < CHUNK_PANELS; p++) {
-        chunk->key[p] = p < pages ? key_panel(w, page_keys(w, kv_head, first_page + p), p) : chunk->key[0];
-        chunk->value[p] = p < pages ? value_panel(w, page_values(w, kv_head, first_page + p), p) : chunk->value[0];
+    for (int p = from; p < to; p++) {
+        chunk->key[p] = key_panel(w, page_keys(w, kv_head, first_page + p), p);
+        chunk->value[p] = value_panel(w, page_values(w, kv_head, first_page + p), p);
     }
+    for (int p = 0; p < CHUNK_PANELS; p++)
+        if (p < from || p >= to) {
+            chunk->key[p] = chunk->key[from];
+            chunk->value[p] = chunk->value[from];
+        }
 }
 
 static void unit_chunk(const struct unit_work *w, int unit, struct query_tile *tile, int64_t first_page,
                        const struct chunk *chunk) {
     const struct paged_attention *a = w->plan->a;
-    int heads = unit_heads(w->plan, unit), visible[TILE_ROWS];
+    int heads = unit_heads(w->plan, unit);
     int rows = (int)(w->end - w->first) * heads;
-    for (int r = 0; r < tile->rows; r++) {
+    int64_t token = first_page * KV_PAGE_TOKENS;
+    bool is_whole = w->all_from <= token && w->all_to >= token + CHUNK_KEYS;
+    struct seen_keys seen[TILE_ROWS];
+    for (int r = 0; !is_whole && r < tile->rows; r++) {
         int64_t row = w->first + (r < rows ? r : rows - 1) / heads;
-        visible[r] = clamp_int64(a->position[row] + 1 - first_page * KV_PAGE_TOKENS, 0, CHUNK_KEYS);
+        seen[r] = seen_of_chunk(a->window, a->position[row], token);
     }
-    LEVEL(attention_tile_chunk)(tile, chunk, visible, NULL);
+    LEVEL(attention_tile_chunk)(tile, chunk, is_whole ? NULL : seen, NULL);
 }
 
 static void unit_end(const struct unit_work *w, int unit, const struct query_tile *tile) {
@@ -238,23 +249,20 @@ static void unit_end(const struct unit_work *w, int unit, const struct query_til
 
 /* The units first .. end-1, each in its tile, side by side. */
 static void attend_units(const struct unit_work *w, int first, int end, struct query_tile *tile) {
-    const struct paged_attention *a = w->plan->a;
-    int64_t seen = 0;
-    for (int64_t i = w->first; i < w->end; i++)
-        seen = a->position[i] + 1 > seen ? a->position[i] + 1 : seen;
+    int64_t first_page = w->from / CHUNK_KEYS * CHUNK_PANELS;
     for (int unit = first; unit < end; unit++)
         unit_begin(w, unit, &tile[unit - first]);
     struct chunk chunks[2];
     bool is_in_place = w->plan->keys_in_place && w->plan->values_in_place;
     int turn = 0;
-    for (int64_t page = 0; page * KV_PAGE_TOKENS < seen; page += CHUNK_PANELS)
+    for (int64_t page = first_page; page * KV_PAGE_TOKENS < w->to; page += CHUNK_PANELS)
         for (int unit = first; unit < end; unit++, turn = !turn) {
             struct chunk *chunk = &chunks[turn], *next = &chunks[!turn];
             int64_t next_page = unit + 1 < end ? page : page + CHUNK_PANELS;
-            if (!is_in_place || (page == 0 && unit == first))
-                find_chunk(w, unit, page, seen, chunk);
-            if (is_in_place && next_page * KV_PAGE_TOKENS < seen) {
-                find_chunk(w, unit + 1 < end ? unit + 1 : first, next_page, seen, next);
+            if (!is_in_place || (page == first_page && unit == first))
+                find_chunk(w, unit, page, chunk);
+            if (is_in_place && next_page * KV_PAGE_TOKENS < w->to) {
+                find_chunk(w, unit + 1 < end ? unit + 1 : first, next_page, next);
                 chunk->next = next;
             }
             unit_chunk(w, unit, &tile[unit - first], page, chunk);
@@ -273,6 +281,15 @@ static void attend_item(const struct paged_plan *plan, int64_t item, struct page
     struct unit_work work = {
         .plan = plan, .scratch = scratch, .first = plan->first_row[piece], .end = plan->first_row[piece + 1]};
     work.pages = a->page_table + a->sequence[work.first] * a->max_pages;
+    int64_t lowest = a->position[work.first], highest = lowest;
+    for (int64_t i = work.first + 1; i < work.end; i++) {
+        lowest = a->position[i] < lowest ? a->position[i] : lowest;
+        highest = a->position[i] > highest ? a->position[i] : highest;
+    }
+    work.from = first_seen(a->window, lowest);
+    work.to = highest + 1;
+    work.all_from = first_seen(a->window, highest);
+    work.all_to = lowest + 1;
     if ((work.end - work.first) * plan->heads_at_once <= FEW_ROWS)
         attend_units(&work, first, end, scratch->few);
     else
@@ -291,6 +308,8 @@ LEVEL_OP(paged_attention, paged_attention) {
     if (a->heads < 1 || a->kv_heads < 1 || a->heads % a->kv_heads || a->head_size < 1)
         return status_fail(STATUS_INVALID, "paged attention of %d heads of size %d over %d key/value heads", a->heads,
                            a->head_size, a->kv_heads);
+    if (a->window < 0)
+        return status_fail(STATUS_INVALID, "paged attention over a window of %lld tokens", (long long)a->window);
     int threads = exec_threads(exec);
     int status = LEVEL(attention_check_workspace)(exec, paged_plan(a, threads, NULL).bytes, "paged attention");
     if (status)
