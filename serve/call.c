@@ -249,7 +249,7 @@ static int start_encoding(struct call_own *own, int64_t p) {
     if (!status)
         status = prompt->message_count
                      ? text_job_start_chat(call->server, &pieces, on_encoded, encoding)
-                     : text_job_start(call->server, prompt->text, prompt->length, on_encoded, encoding);
+                     : text_job_start(call->server, prompt->text, prompt->length, true, on_encoded, encoding);
     chat_pieces_free(&pieces);
     if (status)
         free(encoding);

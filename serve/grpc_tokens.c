@@ -144,7 +144,8 @@ void grpc_tokenize(struct grpc_call *call, const ProtobufCMessage *message) {
         return;
     }
     job->call = call;
-    int status = text_job_start(grpc_exchange(call)->server, asked->text, strlen(asked->text), tokenize_done, job);
+    int status =
+        text_job_start(grpc_exchange(call)->server, asked->text, strlen(asked->text), true, tokenize_done, job);
     if (status) {
         struct error error;
         error_of_status(&error, status == STATUS_INVALID ? ERROR_ARGUMENT : ERROR_OVERLOADED,

@@ -124,11 +124,11 @@ static void on_ids(void *context, int status, struct token_buffer *ids) {
     free(job);
 }
 
-static void start_job(struct exchange *exchange, const char *text, size_t length) {
+static void start_job(struct exchange *exchange, const char *text, size_t length, bool adds_special) {
     struct error error;
     struct job *job = calloc(1, sizeof *job);
-    int status =
-        job ? text_job_start(exchange->server, text, length, on_ids, job) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = job ? text_job_start(exchange->server, text, length, adds_special, on_ids, job)
+                     : status_fail(STATUS_MEMORY, "out of memory");
     if (!status) {
         job->exchange = exchange;
         route_continue(exchange, &waiting, job);
@@ -142,11 +142,10 @@ static void start_job(struct exchange *exchange, const char *text, size_t length
     route_fail(exchange, &error);
 }
 
-/* add_special_tokens changes nothing: no text has tokens put before it. */
-static bool read_prompt(const json_t *root, const json_t **prompt, struct error *error) {
-    bool ignored;
+static bool read_prompt(const json_t *root, const json_t **prompt, bool *adds_special, struct error *error) {
     *prompt = json_object_get(root, "prompt");
-    if (!json_in_bool(json_object_get(root, "add_special_tokens"), "add_special_tokens", &ignored, error))
+    *adds_special = true;
+    if (!json_in_bool(json_object_get(root, "add_special_tokens"), "add_special_tokens", adds_special, error))
         return false;
     if (json_is_string(*prompt))
         return true;
@@ -161,22 +160,23 @@ static bool is_end_of_text(const struct server_model *model, const json_t *promp
     return name && length == json_string_length(prompt) && !memcmp(name, json_string_value(prompt), length);
 }
 
-static void answer_prompt(struct exchange *exchange, const json_t *prompt) {
+static void answer_prompt(struct exchange *exchange, const json_t *prompt, bool adds_special) {
     int32_t eos = exchange->server->model.eos;
     if (is_end_of_text(&exchange->server->model, prompt))
         answer_ids(exchange, &(struct token_buffer){.ids = &eos, .count = 1});
     else
-        start_job(exchange, json_string_value(prompt), json_string_length(prompt));
+        start_job(exchange, json_string_value(prompt), json_string_length(prompt), adds_special);
 }
 
 static void on_text(struct exchange *exchange, const char *bytes, size_t length) {
     const json_t *prompt;
+    bool adds_special;
     struct error error;
     json_t *root;
-    if (!json_in_read(bytes, length, false, &root, &error) || !read_prompt(root, &prompt, &error))
+    if (!json_in_read(bytes, length, false, &root, &error) || !read_prompt(root, &prompt, &adds_special, &error))
         route_fail(exchange, &error);
     else if (needs_tokenizer(exchange))
-        answer_prompt(exchange, prompt);
+        answer_prompt(exchange, prompt, adds_special);
     json_decref(root);
 }
 

@@ -23,7 +23,7 @@ struct job {
     int status;
     char reason[256];
     struct token_buffer ids;
-    bool is_chat;
+    bool is_chat, adds_special;
     size_t piece_count;
     struct piece *pieces; /* [piece_count] */
     char *text;
@@ -32,6 +32,8 @@ struct job {
 
 static int encode(struct job *job) {
     const char *at = job->text;
+    if (!job->is_chat && !job->adds_special)
+        return tokenizer_encode(job->encoder, job->text, job->length, TOKENIZER_PLAIN, &job->ids);
     if (!job->is_chat)
         return prompt_encode_text(job->tokenizer, job->encoder, job->text, job->length, &job->ids);
     int status = STATUS_OK;
@@ -108,7 +110,7 @@ static int start(struct server *server, struct job *job, void (*on_done)(void *,
     return status_fail(STATUS_MEMORY, "too many long texts wait to be tokenized");
 }
 
-int text_job_start(struct server *server, const char *text, size_t length,
+int text_job_start(struct server *server, const char *text, size_t length, bool adds_special,
                    void (*on_done)(void *context, int status, struct token_buffer *ids), void *context) {
     if (check_length(length))
         return STATUS_INVALID;
@@ -117,6 +119,7 @@ int text_job_start(struct server *server, const char *text, size_t length,
         return status_fail(STATUS_MEMORY, "out of memory");
     if (length)
         memcpy(job->text, text, length);
+    job->adds_special = adds_special;
     return start(server, job, on_done, context);
 }
 

@@ -273,7 +273,7 @@ static int encode_prompt_text(struct tuning *tuning, const char *text) {
         return status;
     status = tokenizer_encoder_new(tuning->tokenizer, &encoder);
     if (!status)
-        status = tokenizer_encode(encoder, text, strlen(text), TOKENIZER_PLAIN, &tuning->prompt_text);
+        status = tokenizer_encode(encoder, text, strlen(text), TOKENIZER_ADD_SPECIAL, &tuning->prompt_text);
     tokenizer_encoder_free(encoder);
     peft->prompt_tuning_init_ids = tuning->prompt_text.ids;
     peft->prompt_tuning_init_count = (int64_t)tuning->prompt_text.count;

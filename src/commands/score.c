@@ -107,8 +107,8 @@ static int encode_text(struct scorer *s, const json_t *text) {
             status = tokenizer_encoder_new(s->tokenizer, &s->encoder);
     }
     return status ? status
-                  : tokenizer_encode(s->encoder, json_string_value(text), json_string_length(text), TOKENIZER_PLAIN,
-                                     &s->ids);
+                  : tokenizer_encode(s->encoder, json_string_value(text), json_string_length(text),
+                                     TOKENIZER_ADD_SPECIAL, &s->ids);
 }
 
 static int take_ids(struct scorer *s, const json_t *tokens) {

@@ -16,7 +16,7 @@ enum { READ_BYTES = 1 << 18 };
 
 struct options {
     const char *tokenizer;
-    bool allow_special;
+    bool allow_special, add_special;
 };
 
 /* One line of input, without its newline, into the output, with one. */
@@ -43,16 +43,21 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, allow_special),
      .default_text = "false",
      .help = "take the names of special tokens in the text, like <|endoftext|>, for the tokens"},
+    {.path = "add-special",
+     .type = CONFIG_BOOL,
+     .offset = offsetof(struct options, add_special),
+     .default_text = "false",
+     .help = "with the tokens that the tokenizer puts around every text, like <s>"},
 };
 
 static const struct config_command tokenize_command = {
     .name = "tokenize",
-    .synopsis = "cambium tokenize --tokenizer DIR [--allow-special] < TEXT > IDS",
+    .synopsis = "cambium tokenize --tokenizer DIR [--allow-special] [--add-special] < TEXT > IDS",
     .description = "Reads lines of text from standard input and writes a line of token ids for each to standard "
                    "output, separated by spaces. The newline is no part of a line's text.",
     .examples = "  echo 'Hello, world' | cambium tokenize --tokenizer tokenizer\n",
     .rows = rows,
-    .row_count = 2,
+    .row_count = 3,
     .positional_offset = SIZE_MAX,
 };
 
@@ -200,10 +205,10 @@ static int command(const struct config_command *description,
     struct config *config = NULL;
     bool is_help = false;
     int status = config_parse(description, argc, argv, &options, &config, &is_help);
+    unsigned flags = (options.allow_special ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN) |
+                     (options.add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN);
     if (!status && !is_help)
-        status = run(
-            &(struct filter){.line = line, .flags = options.allow_special ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN},
-            &options);
+        status = run(&(struct filter){.line = line, .flags = flags}, &options);
     config_free(config);
     return command_exit_status(status);
 }

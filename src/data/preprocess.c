@@ -70,7 +70,7 @@ const char *preprocess_key(const struct preprocess_options *options, size_t k) {
 
 static int encode_text(struct tokenizer_encoder *encoder, const char *text, size_t length, struct output *out) {
     size_t before = out->ids.count;
-    int status = tokenizer_encode(encoder, text, length, TOKENIZER_PLAIN, &out->ids);
+    int status = length > 0 ? tokenizer_encode(encoder, text, length, TOKENIZER_ADD_SPECIAL, &out->ids) : STATUS_OK;
     size_t count = out->ids.count - before;
     if (!status && count > INT32_MAX - 1)
         status = status_fail(STATUS_INVALID, "a document of %zu tokens is longer than the format allows", count);
@@ -127,7 +127,8 @@ static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder
 static int encode_part(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
                        const struct corpus_document *document, struct output *out) {
     size_t before = out->ids.count;
-    unsigned flags = document->is_continued ? TOKENIZER_CONTINUED : TOKENIZER_PLAIN;
+    unsigned flags = (document->is_continued ? TOKENIZER_CONTINUED : TOKENIZER_ADD_BEGIN) |
+                     (document->is_unfinished ? TOKENIZER_PLAIN : TOKENIZER_ADD_END);
     int status = tokenizer_encode(encoder, text, document->length, flags, &out->ids);
     if (!status && !document->is_unfinished && pipeline->eod >= 0)
         status = token_buffer_add(&out->ids, pipeline->eod);

@@ -15,6 +15,7 @@ enum { TUNING_LINE_BYTES = 1 << 24 }; /* the longest line */
 struct tuning_row {
     json_t *root;
     struct chat_pieces pieces;
+    bool is_chat; /* a template's words, which stand for themselves: the tokenizer puts nothing before them */
 };
 void tuning_row_free(struct tuning_row *row);
 

@@ -142,12 +142,13 @@ static int parse_messages(const json_t *root, struct tuning_format *format, stru
 struct row_form {
     const char *fields[2]; /* one of them names the form */
     int (*parse)(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces);
+    bool is_chat;
 };
 /* "instruction" owns "input" and "output" where they meet. */
 static const struct row_form forms[] = {
-    {{"instruction", NULL}, parse_instruction},          {{"messages", NULL}, parse_messages},
-    {{"prompt", "completion"}, parse_prompt_completion}, {{"text", NULL}, parse_text},
-    {{"input", "output"}, parse_input_output},
+    {{"instruction", NULL}, parse_instruction, true},           {{"messages", NULL}, parse_messages, true},
+    {{"prompt", "completion"}, parse_prompt_completion, false}, {{"text", NULL}, parse_text, false},
+    {{"input", "output"}, parse_input_output, false},
 };
 
 static const struct row_form *find_form(const json_t *root, const char **field) {
@@ -188,5 +189,6 @@ int tuning_parse_line(const char *line, size_t length, bool is_first, struct tun
     if (!json_is_object(row->root))
         return status_fail(STATUS_INVALID, "expected a JSON object " FORMS);
     const struct row_form *form = find_form(row->root, &field);
+    row->is_chat = form && form->is_chat;
     return form ? form->parse(row->root, format, &row->pieces) : STATUS_INVALID;
 }

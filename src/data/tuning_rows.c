@@ -74,10 +74,13 @@ static int mark(struct draft *draft, size_t first, bool is_trained) {
     return STATUS_OK;
 }
 
-static int encode(const struct chat_pieces *pieces, const struct tuning_options *options, int32_t eos,
+static int encode(const struct tuning_row *row, const struct tuning_options *options, int32_t eos,
                   struct tokenizer_encoder *encoder, struct draft *draft) {
-    int status = STATUS_OK;
+    const struct chat_pieces *pieces = &row->pieces;
     draft->ids.count = 0;
+    int status = row->is_chat ? STATUS_OK : tokenizer_encode(encoder, "", 0, TOKENIZER_ADD_BEGIN, &draft->ids);
+    if (!status)
+        status = mark(draft, 0, options->is_whole_text);
     for (size_t i = 0; i < pieces->count && !status; i++) {
         const struct chat_piece *piece = &pieces->items[i];
         size_t first = draft->ids.count;
@@ -182,7 +185,7 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
             continue;
         status = tuning_parse_line(line->data, line->length, number == 1, format, &row);
         if (!status)
-            status = encode(&row.pieces, options, format->eos, encoder, &draft);
+            status = encode(&row, options, format->eos, encoder, &draft);
         if (!status)
             status = keep_row(rows, options, &row.pieces, &draft, number, count);
         if (status)

@@ -161,7 +161,7 @@ static int merge_long(const struct tokenizer *tokenizer, struct bpe_scratch *scr
 
 int bpe_encode_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *word,
                     size_t length, int32_t *ids, size_t *count) {
-    if (tokenizer->ignore_merges) {
+    if (tokenizer->rules.ignore_merges) {
         int32_t id = tokenizer_find_plain(tokenizer, word, length);
         if (id >= 0 && !tokenizer_is_special(tokenizer, id)) { /* those are only found when asked for */
             ids[0] = id;

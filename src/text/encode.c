@@ -1,5 +1,5 @@
-/* A text into ids: added tokens are cut out, what is between them is split into words, and each word is looked up in a
- * cache of this encoder or merged.
+/* A text into ids: added tokens are cut out, what is between them is normalized and split into words, and each word is
+ * looked up in a cache of this encoder or merged.
  *
  * A word of up to 15 bytes is its own cache key: two machine words with the length in the last byte. Its ids are kept
  * beside it when there are no more than three, so that a set of two entries is one cache line. */
@@ -22,7 +22,9 @@ struct tokenizer_encoder {
     const struct tokenizer *tokenizer;
     struct cache_entry (*cache)[2]; /* the entry used last comes first */
     struct bpe_scratch scratch;
-    struct strbuf prefixed; /* a section with the space that add_prefix_space puts before it */
+    struct strbuf normalized; /* a stretch between added tokens, where it was none of the normal form */
+    struct strbuf prefixed;   /* a section with the space that add_prefix_space puts before it */
+    struct nfc_scratch nfc;
 };
 
 int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_encoder **encoder) {
@@ -46,6 +48,8 @@ void tokenizer_encoder_free(struct tokenizer_encoder *encoder) {
         return;
     free(encoder->cache);
     bpe_scratch_free(&encoder->scratch);
+    nfc_scratch_free(&encoder->nfc);
+    strbuf_free(&encoder->normalized);
     strbuf_free(&encoder->prefixed);
     free(encoder);
 }
@@ -172,10 +176,43 @@ static int encode_invalid_tail(struct tokenizer_encoder *encoder, const unsigned
     return encode_new_word(encoder, bytes + start, length - start, out);
 }
 
+/* The words of a text by its pattern, which the compiler knows in each call. */
+static inline __attribute__((always_inline)) int
+encode_words_by(enum word_pattern pattern, struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t valid,
+                size_t length, size_t *last_word, struct token_buffer *out) {
+    const unsigned char *at = bytes, *end = bytes + valid;
+    while (at < end) {
+        const unsigned char *next = scan_word(pattern, at, end);
+        *last_word = out->count;
+        int status = encode_word(encoder, at, (size_t)(next - at), (size_t)(bytes + length - at), out);
+        if (status)
+            return status;
+        at = next;
+    }
+    return STATUS_OK;
+}
+
+/* `valid` of the `length` bytes are UTF-8; *last_word becomes the position of the ids of the last word. */
+static int encode_words(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t valid, size_t length,
+                        size_t *last_word, struct token_buffer *out) {
+    switch (encoder->tokenizer->rules.pattern) {
+    case WORDS_BYTE_LEVEL:
+        return encode_words_by(WORDS_BYTE_LEVEL, encoder, bytes, valid, length, last_word, out);
+    case WORDS_LLAMA3:
+        return encode_words_by(WORDS_LLAMA3, encoder, bytes, valid, length, last_word, out);
+    case WORDS_QWEN2:
+        return encode_words_by(WORDS_QWEN2, encoder, bytes, valid, length, last_word, out);
+    }
+    return STATUS_OK;
+}
+
+/* Where a stretch of text stands. */
+enum place { PLACE_BEGINNING, PLACE_CONTINUED, PLACE_LATER };
+
 /* Text between added tokens, at least one byte. */
 static int encode_section(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
-                          bool is_continued, struct token_buffer *out) {
-    if (encoder->tokenizer->add_prefix_space && !is_continued && bytes[0] != ' ') {
+                          enum place place, struct token_buffer *out) {
+    if (encoder->tokenizer->rules.add_prefix_space && place != PLACE_CONTINUED && bytes[0] != ' ') {
         strbuf_clear(&encoder->prefixed);
         strbuf_add_char(&encoder->prefixed, ' ');
         strbuf_add(&encoder->prefixed, bytes, length);
@@ -185,120 +222,82 @@ static int encode_section(struct tokenizer_encoder *encoder, const unsigned char
         bytes = (const unsigned char *)encoder->prefixed.data;
         length++;
     }
-    size_t valid = utf8_valid_length(bytes, length);
-    const unsigned char *at = bytes, *end = bytes + valid;
-    enum word_pattern pattern = encoder->tokenizer->pattern;
-    size_t first = out->count, last_word = first;
-    while (at < end) {
-        const unsigned char *next = scan_word(pattern, at, end);
-        last_word = out->count;
-        int status = encode_word(encoder, at, (size_t)(next - at), (size_t)(bytes + length - at), out);
-        if (status)
-            return status;
-        at = next;
-    }
-    return valid == length ? STATUS_OK : encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
+    size_t valid = utf8_valid_length(bytes, length), first = out->count, last_word = first;
+    int status = encode_words(encoder, bytes, valid, length, &last_word, out);
+    if (status || valid == length)
+        return status;
+    return encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
 }
 
-/* The added token at `at`, the longest one; -1 when none stands there. */
-static int32_t added_token_at(const struct tokenizer *tokenizer, const unsigned char *at, const unsigned char *end,
-                              bool allow_special) {
-    for (uint32_t i = tokenizer->added_starts[*at]; i < tokenizer->added_starts[*at + 1]; i++) {
-        int32_t id = tokenizer->added[i];
-        size_t length;
-        const unsigned char *token = tokenizer_token_bytes(tokenizer, id, &length);
-        if (!allow_special && tokenizer->kinds[id] & TOKEN_SPECIAL)
-            continue;
-        if (length <= (size_t)(end - at) && !memcmp(token, at, length))
-            return id;
-    }
-    return -1;
+/* The normal form of a text; what is no UTF-8, and what stands behind it, stays as it is. */
+static int normalize(struct tokenizer_encoder *encoder, const unsigned char **bytes, size_t *length) {
+    if (!encoder->tokenizer->rules.has_nfc || nfc_normal_length(*bytes, *length) == *length)
+        return STATUS_OK;
+    size_t valid = utf8_valid_length(*bytes, *length);
+    strbuf_clear(&encoder->normalized);
+    int status = nfc_append(&encoder->nfc, *bytes, valid, &encoder->normalized);
+    strbuf_add(&encoder->normalized, *bytes + valid, *length - valid);
+    *bytes = (const unsigned char *)strbuf_text(&encoder->normalized);
+    *length = encoder->normalized.length;
+    return status ? status : strbuf_status(&encoder->normalized);
 }
 
-static int encode_with_added(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
-                             unsigned flags, struct token_buffer *out) {
-    const unsigned char *at = bytes, *end = bytes + length, *section = bytes;
-    bool allow_special = flags & TOKENIZER_ALLOW_SPECIAL, is_continued = flags & TOKENIZER_CONTINUED;
+/* Text between the added tokens of one list: the tokens that are searched for in the text as it is come first, then the
+ * text is normalized, then come the others. */
+static int encode_between(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
+                          enum place place, unsigned flags, struct token_buffer *out);
+
+static int encode_added(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
+                        enum place place, unsigned flags, struct token_buffer *out) {
+    const struct tokenizer *tokenizer = encoder->tokenizer;
+    const struct added_tokens *added = &tokenizer->added[list];
+    struct added_match match = {0};
+    size_t from = 0, taken = 0;
     int status = STATUS_OK;
-    while (!status && at < end) {
-        int32_t id = added_token_at(encoder->tokenizer, at, end, allow_special);
-        if (id < 0) {
-            at++;
-            continue;
-        }
-        size_t token_length;
-        tokenizer_token_bytes(encoder->tokenizer, id, &token_length);
-        if (at > section)
-            status = encode_section(encoder, section, (size_t)(at - section), is_continued, out);
+    if (!added_tokens_are_sought(added, flags))
+        return encode_between(encoder, list, bytes, length, place, flags, out);
+    while (!status && added_tokens_find(tokenizer, added, bytes, length, from, taken, flags, &match)) {
+        if (match.start > taken)
+            status = encode_between(encoder, list, bytes + taken, match.start - taken, place, flags, out);
         if (!status)
-            status = token_buffer_add(out, id);
-        is_continued = false;
-        at += token_length;
-        section = at;
+            status = token_buffer_add(out, match.id);
+        place = PLACE_LATER;
+        taken = match.stop;
+        from = match.next;
     }
-    if (!status && end > section)
-        status = encode_section(encoder, section, (size_t)(end - section), is_continued, out);
+    if (!status && taken < length)
+        status = encode_between(encoder, list, bytes + taken, length - taken, place, flags, out);
     return status;
 }
 
-/* Whether a token that is found in any text lies across `at`, or ends there: what follows it begins a section. */
-static bool is_in_added(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t length,
-                        size_t longest) {
-    for (size_t start = at > longest ? at - longest : 0; start < at; start++)
-        for (uint32_t i = tokenizer->added_starts[bytes[start]]; i < tokenizer->added_starts[bytes[start] + 1]; i++) {
-            size_t bytes_of_token;
-            const unsigned char *token = tokenizer_token_bytes(tokenizer, tokenizer->added[i], &bytes_of_token);
-            if (!(tokenizer->kinds[tokenizer->added[i]] & TOKEN_SPECIAL) && start + bytes_of_token >= at &&
-                bytes_of_token <= length - start && !memcmp(token, bytes + start, bytes_of_token))
-                return true;
-        }
-    return false;
+static int encode_between(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
+                          enum place place, unsigned flags, struct token_buffer *out) {
+    if (list > 0)
+        return encode_section(encoder, bytes, length, place, out);
+    int status = normalize(encoder, &bytes, &length);
+    return status ? status : encode_added(encoder, 1, bytes, length, place, flags, out);
 }
 
-static size_t longest_plain_added(const struct tokenizer *tokenizer) {
-    size_t longest = 0;
-    for (uint32_t i = 0; tokenizer->has_plain_added && i < tokenizer->added_starts[256]; i++) {
-        size_t length;
-        tokenizer_token_bytes(tokenizer, tokenizer->added[i], &length);
-        if (!(tokenizer->kinds[tokenizer->added[i]] & TOKEN_SPECIAL) && length > longest)
-            longest = length;
-    }
-    return longest;
-}
-
-size_t tokenizer_find_cut(const struct tokenizer *tokenizer, struct tokenizer_cut *cut, const void *text,
-                          size_t length) {
-    const unsigned char *bytes = text;
-    if (!cut->is_broken)
-        cut->valid += utf8_valid_length(bytes + cut->valid, length - cut->valid);
-    cut->is_broken |= length - cut->valid >= 4; /* fewer bytes may be the beginning of a character */
-    if (cut->is_broken)
-        return 0;
-    size_t longest = longest_plain_added(tokenizer), known = cut->valid; /* the places before are decided */
-    if (longest > 0 && known + longest > length)
-        known = length >= longest ? length - longest + 1 : 0;
-    size_t scanned = cut->scanned ? cut->scanned : 1, at = known ? known - 1 : 0;
-    while (at >= scanned &&
-           ((bytes[at] & 0xc0) == 0x80 || !scan_is_border(tokenizer->pattern, bytes, bytes + at, bytes + cut->valid) ||
-            is_in_added(tokenizer, bytes, at, length, longest)))
-        at--;
-    if (at < scanned)
-        at = 0;
-    cut->scanned = known > scanned ? known - at : cut->scanned;
-    cut->valid -= at;
-    return at;
+static int append_ids(const struct token_buffer *ids, struct token_buffer *out) {
+    int status = buffer_reserve(out, ids->count);
+    if (!status && ids->count > 0)
+        memcpy(out->ids + out->count, ids->ids, ids->count * sizeof *ids->ids);
+    out->count += status ? 0 : ids->count;
+    return status;
 }
 
 int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
                      struct token_buffer *out) {
+    const struct tokenizer_rules *rules = &encoder->tokenizer->rules;
+    enum place place = flags & TOKENIZER_CONTINUED ? PLACE_CONTINUED : PLACE_BEGINNING;
+    size_t before = out->count;
     if (length > INT32_MAX - 1)
         return status_fail(STATUS_UNSUPPORTED, "a text of %zu bytes: at most 2147483646 are encoded at once", length);
-    if (length == 0)
-        return STATUS_OK;
-    size_t before = out->count;
-    int status = encoder->tokenizer->has_plain_added || flags & TOKENIZER_ALLOW_SPECIAL
-                     ? encode_with_added(encoder, bytes, length, flags, out)
-                     : encode_section(encoder, bytes, length, flags & TOKENIZER_CONTINUED, out);
+    int status = flags & TOKENIZER_ADD_BEGIN ? append_ids(&rules->begin, out) : STATUS_OK;
+    if (!status && length > 0)
+        status = encode_added(encoder, 0, bytes, length, place, flags, out);
+    if (!status && flags & TOKENIZER_ADD_END)
+        status = append_ids(&rules->end, out);
     if (status)
         out->count = before;
     return status;

@@ -6,7 +6,7 @@
 int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, const char *text,
                        size_t length, struct token_buffer *ids) {
     size_t before = ids->count;
-    int status = tokenizer_encode(encoder, text, length, TOKENIZER_PLAIN, ids);
+    int status = tokenizer_encode(encoder, text, length, TOKENIZER_ADD_SPECIAL, ids);
     int32_t eos = tokenizer_eos_id(tokenizer);
     if (!status && ids->count == before && eos >= 0)
         status = token_buffer_add(ids, eos);

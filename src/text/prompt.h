@@ -5,7 +5,8 @@
 
 #include "chat.h"
 
-/* Appends the ids of a text; an empty one is the beginning of a document. */
+/* Appends the ids of a text with what the tokenizer puts around every one; an empty one is the beginning of a document.
+ */
 int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, const char *text,
                        size_t length, struct token_buffer *ids);
 /* Appends messages that ask for an answer in the words of a template, which may not be AUTO here, and their ids.

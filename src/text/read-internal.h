@@ -1,5 +1,5 @@
-/* Between read.c, which makes a tokenizer of a directory's files, and settings.c, which decides whether a
- * tokenizer.json asks for nothing but byte-level BPE. */
+/* Between read.c, which makes a tokenizer of a directory's files, merges.c, which reads its merges, and settings.c,
+ * which reads what else a tokenizer.json asks for. */
 #ifndef CAMBIUM_TEXT_READ_INTERNAL_H
 #define CAMBIUM_TEXT_READ_INTERNAL_H
 
@@ -8,19 +8,19 @@
 
 #include <stdbool.h>
 
-/* The choices that tokenizer.json has. */
-struct tokenizer_settings {
-    enum word_pattern pattern;
-    bool add_prefix_space, ignore_merges;
-};
+/* STATUS_UNSUPPORTED, with the key's name, for every setting that would give other ids than this room does. What
+ * `rules` holds is the caller's also on failure. */
+int tokenizer_read_rules(const json_t *root, struct tokenizer_rules *rules);
 
-/* STATUS_UNSUPPORTED, with the key's name, for every setting that would give other ids than this room does. */
-int tokenizer_check_settings(const json_t *root, struct tokenizer_settings *settings);
-
-/* STATUS_UNSUPPORTED for an entry of added_tokens or added_tokens_decoder that strips spaces or wants whole words. */
-int tokenizer_check_added_token(const json_t *token);
+/* The flags of an entry of added_tokens or added_tokens_decoder, as enum token_kind. */
+int tokenizer_read_added_kind(const json_t *token, uint8_t *kind);
 
 /* The string of a token: itself, or the `content` of an object; NULL when it is neither. */
 const char *tokenizer_json_token(const json_t *value);
+
+/* `model.merges`. */
+int tokenizer_read_json_merges(struct tokenizer *tokenizer, const json_t *values);
+/* merges.txt: a "#version" line may come first; empty lines are passed over. */
+int tokenizer_read_merge_lines(struct tokenizer *tokenizer, const struct strbuf *text);
 
 #endif

@@ -24,13 +24,15 @@ struct draft {
     struct strbuf bytes, name; /* of all tokens; scratch */
     struct draft_token *tokens;
     size_t capacity, size; /* ids below `size` are known; there can be no more than `capacity` */
-    struct tokenizer_settings settings;
+    struct tokenizer_rules rules;
+    bool adds_bos, adds_eos; /* to every text: asked for beside a vocab.json; a tokenizer.json has its post-processor */
     char roles[ROLE_COUNT][256]; /* contents of the tokens that have a role; "" is none */
 };
 
 static void draft_free(struct draft *draft) {
     strbuf_free(&draft->bytes);
     strbuf_free(&draft->name);
+    tokenizer_rules_free(&draft->rules);
     free(draft->tokens);
 }
 
@@ -102,9 +104,9 @@ static int draft_add_vocab(struct draft *draft, json_t *vocab) {
     return STATUS_OK;
 }
 
-/* An added token: new, or a token of the vocabulary that is also an added one. */
+/* An added token: new, or a token of the vocabulary that is also an added one. `kind` is what its entry says of it. */
 static int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id,
-                           bool is_special) {
+                           uint8_t kind) {
     struct draft_token *token = NULL;
     int status = draft_find(draft, content, id, &token);
     if (status)
@@ -123,7 +125,7 @@ static int draft_add_added(struct draft *draft, const json_t *vocab, const char 
     /* It stands for its content; where that is also what its name says in the alphabet, it stays in both tables. */
     bool is_plain = draft_decode(draft, content) == 0 && draft->name.length == length &&
                     !memcmp(strbuf_text(&draft->name), content, length);
-    uint8_t kind = (uint8_t)(TOKEN_ADDED | (is_special ? TOKEN_SPECIAL : 0) | (is_plain ? 0 : TOKEN_RAW));
+    kind = (uint8_t)(kind | (token->kind & ~TOKEN_RAW) | TOKEN_ADDED | (is_plain ? 0 : TOKEN_RAW));
     if (!is_same)
         return draft_store(draft, token, content, length, kind);
     token->kind = kind;
@@ -141,10 +143,10 @@ static int draft_add_added_array(struct draft *draft, const json_t *vocab, const
         const char *content = json_is_object(token) ? tokenizer_json_token(token) : NULL;
         if (!content)
             return status_fail(STATUS_INVALID, "added token %zu has no 'content'", i + 1);
-        status = tokenizer_check_added_token(token);
+        uint8_t kind = 0;
+        status = tokenizer_read_added_kind(token, &kind);
         if (!status)
-            status = draft_add_added(draft, vocab, content, json_object_get(token, "id"),
-                                     json_is_true(json_object_get(token, "special")));
+            status = draft_add_added(draft, vocab, content, json_object_get(token, "id"), kind);
     }
     return status;
 }
@@ -199,11 +201,12 @@ static int draft_add_decoder(struct draft *draft, const json_t *vocab, json_t *d
         long long value = strtoll(key, &end, 10);
         if (!content || end == key || *end)
             return status_fail(STATUS_INVALID, "added_tokens_decoder: '%s' is not an id with a 'content'", key);
+        uint8_t kind = 0;
         if (!status)
-            status = tokenizer_check_added_token(token);
+            status = tokenizer_read_added_kind(token, &kind);
         json_t *id = json_integer(value);
         if (!status)
-            status = draft_add_added(draft, vocab, content, id, json_is_true(json_object_get(token, "special")));
+            status = draft_add_added(draft, vocab, content, id, kind);
         json_decref(id);
         if (status)
             return status;
@@ -222,7 +225,7 @@ static int draft_add_companions(struct draft *draft, const json_t *vocab) {
         status = draft_reserve(draft, json_object_size(root));
         json_object_foreach(root, content, id) {
             if (!status)
-                status = draft_add_added(draft, vocab, content, id, false);
+                status = draft_add_added(draft, vocab, content, id, 0);
         }
         status = status ? status_wrap(status, "%s", path) : STATUS_OK;
     }
@@ -232,7 +235,9 @@ static int draft_add_companions(struct draft *draft, const json_t *vocab) {
     if (status)
         return status;
     if (root) {
-        draft->settings.add_prefix_space = json_is_true(json_object_get(root, "add_prefix_space"));
+        draft->rules.add_prefix_space = json_is_true(json_object_get(root, "add_prefix_space"));
+        draft->adds_bos = json_is_true(json_object_get(root, "add_bos_token"));
+        draft->adds_eos = json_is_true(json_object_get(root, "add_eos_token"));
         status = draft_add_decoder(draft, vocab, json_object_get(root, "added_tokens_decoder"));
         status = status ? status_wrap(status, "%s", path) : STATUS_OK;
     }
@@ -263,7 +268,7 @@ static int draft_mark_roles(struct draft *draft, const json_t *vocab) {
     for (int role = -1; role < ROLE_COUNT; role++) {
         const char *content = role < 0 ? END_OF_TEXT : draft->roles[role];
         const json_t *id = *content ? json_object_get(vocab, content) : NULL;
-        int status = id ? draft_add_added(draft, vocab, content, id, true) : STATUS_OK;
+        int status = id ? draft_add_added(draft, vocab, content, id, TOKEN_SPECIAL) : STATUS_OK;
         if (status)
             return status;
     }
@@ -286,14 +291,9 @@ static int draft_finish(struct draft *draft, struct tokenizer **tokenizer) {
         if (token->is_set)
             tokens[id] = (struct token_source){draft->bytes.data + token->start, token->length, token->kind};
     }
-    int status = tokenizer_new(tokens, (int32_t)draft->size, tokenizer);
+    int status = tokenizer_new(tokens, (int32_t)draft->size, &draft->rules, tokenizer);
     free(tokens);
-    if (status)
-        return status;
-    (*tokenizer)->pattern = draft->settings.pattern;
-    (*tokenizer)->add_prefix_space = draft->settings.add_prefix_space;
-    (*tokenizer)->ignore_merges = draft->settings.ignore_merges;
-    return STATUS_OK;
+    return status;
 }
 
 static int set_roles(const struct draft *draft, struct tokenizer *tokenizer) {
@@ -305,104 +305,31 @@ static int set_roles(const struct draft *draft, struct tokenizer *tokenizer) {
                            draft->files->directory, draft->roles[ROLE_EOS]);
     if (!draft->roles[ROLE_EOS][0])
         tokenizer->roles[ROLE_EOS] = tokenizer_find(tokenizer, END_OF_TEXT, strlen(END_OF_TEXT));
+    int32_t bos = tokenizer->roles[draft->roles[ROLE_BOS][0] ? ROLE_BOS : ROLE_EOS], eos = tokenizer->roles[ROLE_EOS];
+    int status = draft->adds_bos && bos >= 0 ? token_buffer_add(&tokenizer->rules.begin, bos) : STATUS_OK;
+    return !status && draft->adds_eos && eos >= 0 ? token_buffer_add(&tokenizer->rules.end, eos) : status;
+}
+
+/* What the post-processor adds is known to be ids; here they are known to be tokens. */
+static int check_frame(const struct draft *draft) {
+    const struct token_buffer *ids[] = {&draft->rules.begin, &draft->rules.end};
+    for (size_t i = 0; i < 2; i++)
+        for (size_t k = 0; k < ids[i]->count; k++)
+            if ((size_t)(uint32_t)ids[i]->ids[k] >= draft->size)
+                return status_fail(STATUS_INVALID,
+                                   "post_processor adds the token id %d, which is not in the vocabulary (0 to %zu)",
+                                   ids[i]->ids[k], draft->size - 1);
     return STATUS_OK;
 }
 
-/* The id of a name in the alphabet, appending its bytes to `joined`. */
-static int resolve_name(const struct tokenizer *tokenizer, const char *name, size_t length, struct strbuf *joined,
-                        int32_t *id) {
-    size_t before = joined->length;
-    *id = -1;
-    if (length > 0 && byte_alphabet_decode(name, length, joined) && !joined->failed)
-        *id = tokenizer_find_plain(tokenizer, joined->data + before, joined->length - before);
-    if (*id >= 0 || joined->failed)
-        return strbuf_status(joined);
-    return status_fail(STATUS_INVALID, "'%.*s' is not a token of the vocabulary", (int)length, name);
-}
-
-static int resolve_merge(const struct tokenizer *tokenizer, const char *left, size_t left_length, const char *right,
-                         size_t right_length, struct strbuf *joined, struct merge *merge) {
-    strbuf_clear(joined);
-    int status = resolve_name(tokenizer, left, left_length, joined, &merge->left);
-    if (!status)
-        status = resolve_name(tokenizer, right, right_length, joined, &merge->right);
-    if (status)
-        return status;
-    merge->result = tokenizer_find_plain(tokenizer, joined->data, joined->length);
-    return merge->result >= 0 ? STATUS_OK
-                              : status_fail(STATUS_INVALID, "'%.*s%.*s' is not a token of the vocabulary",
-                                            (int)left_length, left, (int)right_length, right);
-}
-
-/* "left right"; exactly one space. */
-static int resolve_line(const struct tokenizer *tokenizer, const char *line, size_t length, struct strbuf *joined,
-                        struct merge *merge) {
-    const char *space = memchr(line, ' ', length);
-    size_t left = space ? (size_t)(space - line) : 0;
-    if (!space || memchr(space + 1, ' ', length - left - 1))
-        return status_fail(STATUS_INVALID, "'%.*s' is not two tokens with a space between them",
-                           length < 200 ? (int)length : 200, line);
-    return resolve_merge(tokenizer, line, left, space + 1, length - left - 1, joined, merge);
-}
-
-static int resolve_json_merge(const struct tokenizer *tokenizer, const json_t *value, struct strbuf *joined,
-                              struct merge *merge) {
-    if (json_is_string(value))
-        return resolve_line(tokenizer, json_string_value(value), json_string_length(value), joined, merge);
-    const json_t *left = json_array_get(value, 0), *right = json_array_get(value, 1);
-    if (json_array_size(value) != 2 || !json_is_string(left) || !json_is_string(right))
-        return status_fail(STATUS_INVALID, "neither a string nor a pair of strings");
-    return resolve_merge(tokenizer, json_string_value(left), json_string_length(left), json_string_value(right),
-                         json_string_length(right), joined, merge);
-}
-
-static int read_json_merges(struct tokenizer *tokenizer, const json_t *values) {
-    if (!json_is_array(values))
-        return status_fail(STATUS_INVALID, "'model.merges' is not an array");
-    size_t count = json_array_size(values);
-    struct merge *merges = malloc((count + 1) * sizeof *merges);
-    struct strbuf joined = STRBUF_INIT;
-    int status = merges ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory for %zu merges", count);
-    for (size_t i = 0; !status && i < count; i++) {
-        status = resolve_json_merge(tokenizer, json_array_get(values, i), &joined, &merges[i]);
-        if (status)
-            status_wrap(status, "merge %zu", i + 1);
+/* Keeps the parts that tokenizer_save writes as they are. */
+static int keep_json_parts(const json_t *root, struct tokenizer *tokenizer) {
+    int status = STATUS_OK;
+    for (int part = 0; part < JSON_PART_COUNT && !status; part++) {
+        json_t *value = json_object_get(root, json_part_names[part]);
+        json_begin();
+        status = json_end(value ? json_incref(value) : json_null(), JSON_ENCODE_ANY, &tokenizer->json_parts[part]);
     }
-    strbuf_free(&joined);
-    if (!status)
-        return tokenizer_set_merges(tokenizer, merges, count);
-    free(merges);
-    return status;
-}
-
-/* A "#version" line may come first; empty lines are passed over. */
-static int read_merge_lines(struct tokenizer *tokenizer, const struct strbuf *text) {
-    size_t capacity = 1, count = 0, line_number = 0;
-    const char *at = strbuf_text(text), *end = at + text->length;
-    for (const char *p = at; p < end; p++)
-        capacity += *p == '\n';
-    struct merge *merges = malloc(capacity * sizeof *merges);
-    struct strbuf joined = STRBUF_INIT;
-    int status = merges ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory for %zu merges", capacity);
-    while (!status && at < end) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        const char *next = newline ? newline + 1 : end;
-        size_t length = (size_t)((newline ? newline : end) - at);
-        line_number++;
-        if (length > 0 && at[length - 1] == '\r')
-            length--;
-        bool is_version = line_number == 1 && length >= 8 && !memcmp(at, "#version", 8);
-        if (length > 0 && !is_version) {
-            status = resolve_line(tokenizer, at, length, &joined, &merges[count++]);
-            if (status)
-                status_wrap(status, "line %zu", line_number);
-        }
-        at = next;
-    }
-    strbuf_free(&joined);
-    if (!status)
-        return tokenizer_set_merges(tokenizer, merges, count);
-    free(merges);
     return status;
 }
 
@@ -416,15 +343,19 @@ static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer
     if (!json_is_object(model))
         status = status_fail(STATUS_INVALID, "no object 'model'");
     if (!status)
-        status = tokenizer_check_settings(root, &draft->settings);
+        status = tokenizer_read_rules(root, &draft->rules);
     if (!status)
         status = draft_add_vocab(draft, vocab);
     if (!status)
         status = draft_add_added_array(draft, vocab, json_object_get(root, "added_tokens"));
     if (!status)
+        status = check_frame(draft);
+    if (!status)
         status = draft_finish(draft, tokenizer);
     if (!status)
-        status = read_json_merges(*tokenizer, json_object_get(model, "merges"));
+        status = keep_json_parts(root, *tokenizer);
+    if (!status)
+        status = tokenizer_read_json_merges(*tokenizer, json_object_get(model, "merges"));
     if (status)
         status_wrap(status, "%s", path);
     json_decref(root);
@@ -437,7 +368,7 @@ static int read_merges_file(const struct draft *draft, struct tokenizer *tokeniz
     if (!status && !draft->files->is_there[TOKENIZER_MERGES])
         return status_fail(STATUS_NOT_FOUND, "cannot open %s: no such file", path);
     if (!status)
-        status = read_merge_lines(tokenizer, &draft->files->texts[TOKENIZER_MERGES]);
+        status = tokenizer_read_merge_lines(tokenizer, &draft->files->texts[TOKENIZER_MERGES]);
     return status ? status_wrap(status, "%s", path) : STATUS_OK;
 }
 

@@ -35,19 +35,75 @@ static void add_vocab(const struct tokenizer *tokenizer, const char *separator, 
     }
 }
 
-/* ByteLevel has GPT-2's pattern; another is a step of its own before it. */
-static void add_pre_tokenizer(const struct tokenizer *tokenizer, struct strbuf *out) {
-    bool is_byte_level = tokenizer->pattern == WORDS_BYTE_LEVEL;
-    if (!is_byte_level) {
-        const char *pattern = word_pattern_text(tokenizer->pattern);
-        strbuf_add_text(out,
-                        "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": ");
-        json_add_string(out, pattern, strlen(pattern));
-        strbuf_add_text(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, ");
+/* A part of the file that it was opened from, or else what a trained tokenizer has there. */
+static void add_part(const struct tokenizer *tokenizer, enum json_part part, struct strbuf *out) {
+    strbuf_format(out, ",\n  \"%s\": ", json_part_names[part]);
+    if (tokenizer->json_parts[part])
+        strbuf_add_text(out, tokenizer->json_parts[part]);
+    else if (part == JSON_NORMALIZER)
+        strbuf_add_text(out, "null");
+    else
+        strbuf_format(out,
+                      "{\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, "
+                      "\"use_regex\": true}",
+                      part == JSON_DECODER || tokenizer->rules.add_prefix_space ? "true" : "false");
+}
+
+static void add_template_tokens(const struct tokenizer *tokenizer, const struct token_buffer *ids, const char *before,
+                                const char *behind, struct strbuf *scratch, struct strbuf *out) {
+    for (size_t i = 0; i < ids->count; i++) {
+        strbuf_format(out, "%s{\"SpecialToken\": {\"id\": ", before);
+        add_json_name(tokenizer, ids->ids[i], scratch, out);
+        strbuf_format(out, ", \"type_id\": 0}}%s", behind);
     }
-    strbuf_format(
-        out, "{\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, \"use_regex\": %s}%s",
-        tokenizer->add_prefix_space ? "true" : "false", is_byte_level ? "true" : "false", is_byte_level ? "" : "]}");
+}
+
+/* Explains the token to the template, once. */
+static void explain_token(const struct tokenizer *tokenizer, int32_t id, bool is_first, struct strbuf *scratch,
+                          struct strbuf *out) {
+    struct strbuf name = STRBUF_INIT;
+    add_json_name(tokenizer, id, scratch, &name);
+    strbuf_format(out, "%s%s: {\"id\": %s, \"ids\": [%d], \"tokens\": [%s]}", is_first ? "" : ", ", strbuf_text(&name),
+                  strbuf_text(&name), id, strbuf_text(&name));
+    out->failed |= name.failed;
+    strbuf_free(&name);
+}
+
+/* The post-processor as the tokens that it adds: what else one may do is to move offsets. */
+static void add_post_processor(const struct tokenizer *tokenizer, struct strbuf *scratch, struct strbuf *out) {
+    const struct token_buffer *begin = &tokenizer->rules.begin, *end = &tokenizer->rules.end;
+    strbuf_format(out, ",\n  \"post_processor\": ");
+    if (begin->count + end->count == 0) {
+        strbuf_add_text(out, "null");
+        return;
+    }
+    strbuf_add_text(out, "{\"type\": \"TemplateProcessing\", \"single\": [");
+    add_template_tokens(tokenizer, begin, "", ", ", scratch, out);
+    strbuf_add_text(out, "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}");
+    add_template_tokens(tokenizer, end, ", ", "", scratch, out);
+    strbuf_add_text(out,
+                    "], \"pair\": [{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"B\", "
+                    "\"type_id\": 1}}], \"special_tokens\": {");
+    for (size_t i = 0; i < begin->count + end->count; i++) {
+        size_t earlier = 0;
+        int32_t id = i < begin->count ? begin->ids[i] : end->ids[i - begin->count];
+        while ((earlier < begin->count ? begin->ids[earlier] : end->ids[earlier - begin->count]) != id)
+            earlier++;
+        if (earlier == i)
+            explain_token(tokenizer, id, i == 0, scratch, out);
+    }
+    strbuf_add_text(out, "}}");
+}
+
+static void add_added_token(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
+    size_t length;
+    const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
+    strbuf_format(out, "\n    {\"id\": %d, \"content\": ", id);
+    json_add_string(out, bytes, length);
+    for (size_t i = 0; i < ADDED_FLAG_COUNT; i++)
+        strbuf_format(out, ", \"%s\": %s", added_flags[i].key,
+                      tokenizer->kinds[id] & added_flags[i].kind ? "true" : "false");
+    strbuf_add_char(out, '}');
 }
 
 static void write_tokenizer_json(const struct tokenizer *tokenizer, struct strbuf *scratch, struct strbuf *out) {
@@ -57,27 +113,20 @@ static void write_tokenizer_json(const struct tokenizer *tokenizer, struct strbu
     for (int32_t id = 0; id < tokenizer->size; id++) {
         if (!(tokenizer->kinds[id] & TOKEN_ADDED))
             continue;
-        size_t length;
-        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
-        strbuf_format(out, "%s\n    {\"id\": %d, \"content\": ", is_first ? "" : ",", id);
-        json_add_string(out, bytes, length);
-        strbuf_format(out,
-                      ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
-                      "\"special\": %s}",
-                      tokenizer->kinds[id] & TOKEN_SPECIAL ? "true" : "false");
+        strbuf_add_text(out, is_first ? "" : ",");
+        add_added_token(tokenizer, id, out);
         is_first = false;
     }
-    strbuf_format(out, "%s],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ", is_first ? "" : "\n  ");
-    add_pre_tokenizer(tokenizer, out);
+    strbuf_add_text(out, is_first ? "]" : "\n  ]");
+    for (int part = 0; part < JSON_PART_COUNT; part++)
+        add_part(tokenizer, (enum json_part)part, out);
+    add_post_processor(tokenizer, scratch, out);
     strbuf_format(out,
-                  ",\n  \"post_processor\": null,\n"
-                  "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
-                  "\"use_regex\": true},\n"
-                  "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
+                  ",\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
                   "    \"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\",\n"
                   "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": %s,\n"
                   "    \"vocab\": ",
-                  tokenizer->ignore_merges ? "true" : "false");
+                  tokenizer->rules.ignore_merges ? "true" : "false");
     add_vocab(tokenizer, "\n      ", scratch, out);
     strbuf_add_text(out, "\n    },\n    \"merges\": [");
     for (size_t i = 0; i < tokenizer->merge_count; i++) {
@@ -100,12 +149,13 @@ static void write_merges(const struct tokenizer *tokenizer, struct strbuf *out) 
     }
 }
 
-/* The class GPT2Tokenizer invents an end-of-text token where the vocabulary has none, and knows no ignore_merges and no
- * other pattern; the generic class takes tokenizer.json as it is. */
+/* The class GPT2Tokenizer invents an end-of-text token where the vocabulary has none, and has rules of its own; the
+ * generic class takes tokenizer.json as it is. */
 static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) {
-    bool is_gpt2 =
-        tokenizer->pattern == WORDS_BYTE_LEVEL && tokenizer->roles[ROLE_EOS] >= 0 && !tokenizer->ignore_merges;
-    strbuf_format(out, "{\n  \"add_prefix_space\": %s,\n", tokenizer->add_prefix_space ? "true" : "false");
+    const struct tokenizer_rules *rules = &tokenizer->rules;
+    bool is_gpt2 = rules->pattern == WORDS_BYTE_LEVEL && tokenizer->roles[ROLE_EOS] >= 0 && !rules->ignore_merges &&
+                   !rules->has_nfc && rules->begin.count + rules->end.count == 0;
+    strbuf_format(out, "{\n  \"add_prefix_space\": %s,\n", rules->add_prefix_space ? "true" : "false");
     for (int role = 0; role < ROLE_COUNT; role++) {
         int32_t id = tokenizer->roles[role];
         if (id < 0 && (role == ROLE_BOS || role == ROLE_UNK) && is_gpt2)

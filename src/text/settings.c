@@ -1,5 +1,5 @@
-/* What a tokenizer.json asks for beside its vocabulary. Everything that would change the ids and is not built here is
- * refused by its name, so that no text is ever encoded with silently wrong ids. */
+/* What a tokenizer.json asks for beside its vocabulary, as rules. Everything that would change the ids and is not built
+ * here is refused by its name, so that no text is ever encoded with silently wrong ids. */
 #include "read-internal.h"
 
 #include "text-internal.h"
@@ -20,13 +20,6 @@ static const struct {
     {WORDS_LLAMA3, LLAMA3_WORDS("{1,3}")},
     {WORDS_QWEN2, LLAMA3_WORDS("")},
 };
-
-const char *word_pattern_text(enum word_pattern pattern) {
-    size_t i = 0;
-    while (patterns[i].pattern != pattern)
-        i++;
-    return patterns[i].text;
-}
 
 static int refuse(const char *key, const char *value) {
     return status_fail(STATUS_UNSUPPORTED,
@@ -83,9 +76,9 @@ static int check_split(const json_t *value, enum word_pattern *word_pattern) {
 }
 
 /* ByteLevel, which is GPT-2's, or a sequence of Split by a pattern and ByteLevel without one. */
-static int check_pre_tokenizer(const json_t *value, struct tokenizer_settings *settings) {
-    bool *add_prefix_space = &settings->add_prefix_space;
-    settings->pattern = WORDS_BYTE_LEVEL;
+static int check_pre_tokenizer(const json_t *value, struct tokenizer_rules *rules) {
+    bool *add_prefix_space = &rules->add_prefix_space;
+    rules->pattern = WORDS_BYTE_LEVEL;
     if (is_absent(value))
         return refuse("pre_tokenizer", "null");
     if (strcmp(type_of(value), "Sequence"))
@@ -95,23 +88,83 @@ static int check_pre_tokenizer(const json_t *value, struct tokenizer_settings *s
         return check_byte_level(json_array_get(steps, 0), true, add_prefix_space);
     if (json_array_size(steps) != 2)
         return refuse("pre_tokenizer", "Sequence");
-    int status = check_split(json_array_get(steps, 0), &settings->pattern);
+    int status = check_split(json_array_get(steps, 0), &rules->pattern);
     if (!status)
         status = check_byte_level(json_array_get(steps, 1), false, add_prefix_space);
     return !status && *add_prefix_space ? refuse("pre_tokenizer.add_prefix_space", "true behind Split") : status;
 }
 
-/* A post-processor may move offsets, but add no tokens. */
-static int check_post_processor(const json_t *value) {
+/* Normalizers stand alone or in a sequence, which may be empty. */
+static int read_normalizer(const json_t *value, struct tokenizer_rules *rules) {
+    const json_t *steps = json_object_get(value, "normalizers");
+    int status = STATUS_OK;
+    if (is_absent(value))
+        return STATUS_OK;
+    if (!strcmp(type_of(value), "NFC")) {
+        rules->has_nfc = true;
+        return STATUS_OK;
+    }
+    if (strcmp(type_of(value), "Sequence") || !json_is_array(steps))
+        return refuse("normalizer", type_of(value));
+    for (size_t i = 0; i < json_array_size(steps) && !status; i++)
+        status = strcmp(type_of(json_array_get(steps, i)), "Sequence")
+                     ? read_normalizer(json_array_get(steps, i), rules)
+                     : refuse("normalizer", "Sequence in a Sequence");
+    return status;
+}
+
+/* The ids of one of the tokens of a template: {"SpecialToken": {"id": NAME}}, whose name `special_tokens` explains. */
+static int add_template_token(const json_t *processor, const json_t *piece, struct token_buffer *ids) {
+    const char *name = json_string_value(json_object_get(json_object_get(piece, "SpecialToken"), "id"));
+    const json_t *token = name ? json_object_get(json_object_get(processor, "special_tokens"), name) : NULL;
+    const json_t *values = json_object_get(token, "ids");
+    int status = STATUS_OK;
+    if (!json_is_array(values))
+        return status_fail(STATUS_INVALID, "post_processor: the template's token '%s' has no 'ids' in special_tokens",
+                           name ? name : "without an id");
+    for (size_t i = 0; i < json_array_size(values) && !status; i++) {
+        const json_t *id = json_array_get(values, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= TEXT_MAX_VOCAB)
+            return status_fail(STATUS_INVALID, "post_processor: the ids of '%s' are not all token ids", name);
+        status = token_buffer_add(ids, (int32_t)json_integer_value(id));
+    }
+    return status;
+}
+
+/* What stands around the text, Sequence A, in the template of a single one. */
+static int read_template(const json_t *value, struct tokenizer_rules *rules) {
+    const json_t *single = json_object_get(value, "single");
+    bool has_text = false;
+    int status = STATUS_OK;
+    if (rules->begin.count + rules->end.count > 0)
+        return refuse("post_processor", "two TemplateProcessing");
+    for (size_t i = 0; i < json_array_size(single) && !status; i++) {
+        const json_t *piece = json_array_get(single, i), *text = json_object_get(piece, "Sequence");
+        const char *which = json_string_value(json_object_get(text, "id"));
+        if (!text)
+            status = add_template_token(value, piece, has_text ? &rules->end : &rules->begin);
+        else if (has_text || !which || strcmp(which, "A"))
+            return refuse("post_processor", "TemplateProcessing of several texts");
+        has_text = has_text || text;
+    }
+    return status || has_text ? status : refuse("post_processor", "TemplateProcessing without a text");
+}
+
+/* ByteLevel moves offsets alone. */
+static int read_post_processor(const json_t *value, struct tokenizer_rules *rules) {
+    const json_t *steps = json_object_get(value, "processors");
+    int status = STATUS_OK;
     if (is_absent(value) || !strcmp(type_of(value), "ByteLevel"))
         return STATUS_OK;
-    if (strcmp(type_of(value), "TemplateProcessing"))
+    if (!strcmp(type_of(value), "TemplateProcessing"))
+        return read_template(value, rules);
+    if (strcmp(type_of(value), "Sequence") || !json_is_array(steps))
         return refuse("post_processor", type_of(value));
-    const json_t *single = json_object_get(value, "single");
-    for (size_t i = 0; i < json_array_size(single); i++)
-        if (!json_object_get(json_array_get(single, i), "Sequence"))
-            return refuse("post_processor", "TemplateProcessing that adds tokens");
-    return STATUS_OK;
+    for (size_t i = 0; i < json_array_size(steps) && !status; i++)
+        status = strcmp(type_of(json_array_get(steps, i)), "Sequence")
+                     ? read_post_processor(json_array_get(steps, i), rules)
+                     : refuse("post_processor", "Sequence in a Sequence");
+    return status;
 }
 
 static int check_model(const json_t *model, bool *ignore_merges) {
@@ -138,32 +191,38 @@ static int check_model(const json_t *model, bool *ignore_merges) {
     return status ? status : read_bool(model, "ignore_merges", false, ignore_merges);
 }
 
-int tokenizer_check_settings(const json_t *root, struct tokenizer_settings *settings) {
-    static const char *const null_keys[] = {"normalizer", "truncation", "padding"};
+int tokenizer_read_rules(const json_t *root, struct tokenizer_rules *rules) {
+    static const char *const null_keys[] = {"truncation", "padding"};
     for (size_t i = 0; i < sizeof null_keys / sizeof *null_keys; i++) {
         const json_t *value = json_object_get(root, null_keys[i]);
         if (!is_absent(value))
             return refuse(null_keys[i], type_of(value));
     }
-    const json_t *decoder = json_object_get(root, "decoder");
+    const json_t *decoder = json_object_get(root, json_part_names[JSON_DECODER]);
     if (!is_absent(decoder) && strcmp(type_of(decoder), "ByteLevel"))
         return refuse("decoder", type_of(decoder));
-    int status = check_model(json_object_get(root, "model"), &settings->ignore_merges);
+    int status = check_model(json_object_get(root, "model"), &rules->ignore_merges);
     if (!status)
-        status = check_pre_tokenizer(json_object_get(root, "pre_tokenizer"), settings);
-    return status ? status : check_post_processor(json_object_get(root, "post_processor"));
+        status = read_normalizer(json_object_get(root, json_part_names[JSON_NORMALIZER]), rules);
+    if (!status)
+        status = check_pre_tokenizer(json_object_get(root, json_part_names[JSON_PRE_TOKENIZER]), rules);
+    return status ? status : read_post_processor(json_object_get(root, "post_processor"), rules);
 }
 
-int tokenizer_check_added_token(const json_t *token) {
-    static const char *const false_keys[] = {"single_word", "lstrip", "rstrip"};
-    for (size_t i = 0; i < sizeof false_keys / sizeof *false_keys; i++) {
+const struct added_flag added_flags[ADDED_FLAG_COUNT] = {{"single_word", TOKEN_SINGLE_WORD},
+                                                         {"lstrip", TOKEN_LSTRIP},
+                                                         {"rstrip", TOKEN_RSTRIP},
+                                                         {"normalized", TOKEN_NORMALIZED},
+                                                         {"special", TOKEN_SPECIAL}};
+
+int tokenizer_read_added_kind(const json_t *token, uint8_t *kind) {
+    *kind = 0;
+    for (size_t i = 0; i < ADDED_FLAG_COUNT; i++) {
         bool value;
-        int status = read_bool(token, false_keys[i], false, &value);
-        if (!status && value)
-            status = status_fail(STATUS_UNSUPPORTED, "added token '%s' with '%s' is not supported",
-                                 tokenizer_json_token(token), false_keys[i]);
+        int status = read_bool(token, added_flags[i].key, false, &value);
         if (status)
-            return status;
+            return status_wrap(status, "added token '%s'", tokenizer_json_token(token));
+        *kind = (uint8_t)(*kind | (value ? added_flags[i].kind : 0));
     }
     return STATUS_OK;
 }

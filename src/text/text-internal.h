@@ -1,10 +1,13 @@
 /* Inside the room: what a tokenizer is made of.
  *
  *     tokenizer.c   the object: its tables, lookups, decoding
- *     files.c       a directory's files into one, and the checks of what they say;  save.c the other way
+ *     read.c, merges.c, settings.c   a directory's files into one, and the checks of what they say
+ *     save.c        the other way
+ *     added.c       the tokens that are found in a text before it is split into words
+ *     nfc.c         Unicode's normal form
  *     scan-internal.h, unicode*   the pre-tokenizers
  *     bpe.c         the merges inside one word
- *     encode.c      a text into words, with caches, special tokens and invalid UTF-8
+ *     encode.c      a text into words, with caches and invalid UTF-8;  cut.c where a long one may be cut
  *     count.c       the distinct words of a corpus;  train.c the merges learned from them */
 #ifndef CAMBIUM_TEXT_TEXT_INTERNAL_H
 #define CAMBIUM_TEXT_TEXT_INTERNAL_H
@@ -25,7 +28,20 @@ enum token_kind {
     TOKEN_ADDED = 1 << 0,   /* listed as an added token: found in the text before it is split into words */
     TOKEN_SPECIAL = 1 << 1, /* an added token that is only found when asked for */
     TOKEN_RAW = 1 << 2,     /* its name in the files is its text, not its bytes in GPT-2's byte alphabet */
+    /* of added tokens: */
+    TOKEN_LSTRIP = 1 << 3,      /* takes the white space before it along */
+    TOKEN_RSTRIP = 1 << 4,      /* and that behind it */
+    TOKEN_SINGLE_WORD = 1 << 5, /* no character of a word may stand beside it */
+    TOKEN_NORMALIZED = 1 << 6,  /* searched for in the normalized text, behind those that are not */
 };
+
+/* The keys of an added token's flags in the files. */
+enum { ADDED_FLAG_COUNT = 5 };
+struct added_flag {
+    const char *key;
+    uint8_t kind; /* of enum token_kind */
+};
+extern const struct added_flag added_flags[ADDED_FLAG_COUNT];
 
 /* Tokens that have a role in tokenizer_config.json; -1 where there is none. */
 enum token_role { ROLE_EOS, ROLE_BOS, ROLE_UNK, ROLE_PAD, ROLE_COUNT };
@@ -33,8 +49,20 @@ extern const char *const token_role_names[ROLE_COUNT];
 
 /* What splits a text into words; scan-internal.h has the patterns. ByteLevel has one of its own, which is GPT-2's. */
 enum word_pattern { WORDS_BYTE_LEVEL, WORDS_LLAMA3, WORDS_QWEN2 };
-/* The pattern as tokenizer.json has it. */
-const char *word_pattern_text(enum word_pattern pattern);
+
+/* How a text becomes ids, beside the tokens and the merges. Zeroed it is GPT-2's way. */
+struct tokenizer_rules {
+    enum word_pattern pattern;
+    bool has_nfc;                   /* texts are normalized */
+    bool add_prefix_space;          /* before each section */
+    bool ignore_merges;             /* a word that is a token is that token */
+    struct token_buffer begin, end; /* what the post-processor puts around a text */
+};
+void tokenizer_rules_free(struct tokenizer_rules *rules);
+
+/* The parts of a tokenizer.json that are kept as they are written. */
+enum json_part { JSON_NORMALIZER, JSON_PRE_TOKENIZER, JSON_DECODER, JSON_PART_COUNT };
+extern const char *const json_part_names[JSON_PART_COUNT];
 
 struct merge {
     int32_t left, right, result;
@@ -46,6 +74,19 @@ struct merge_entry {
     uint64_t value;
 };
 #define MERGE_NONE UINT64_MAX
+
+/* An added token as it is searched for. */
+struct added_token {
+    size_t start, length; /* in added_tokens.text */
+    int32_t id;
+};
+struct added_tokens {
+    struct added_token *items; /* by first byte, then the longest first */
+    size_t count, longest;     /* bytes of the longest */
+    uint32_t starts[257];      /* by first byte */
+    struct strbuf text;
+    bool has_plain; /* some are not special: they are found in any text */
+};
 
 struct tokenizer {
     int32_t size;
@@ -62,13 +103,11 @@ struct tokenizer {
     int32_t *by_bytes; /* open addressing by the bytes of the tokens that are not raw; -1 is empty */
     unsigned by_bytes_bits;
 
-    int32_t *added; /* ids of added tokens by first byte, the longest first */
-    uint32_t added_starts[257];
-    bool has_plain_added; /* some added token is not special */
+    struct added_tokens added[2]; /* those that are searched for in the text as it is, and in the normalized text */
 
     int32_t roles[ROLE_COUNT];
-    enum word_pattern pattern;
-    bool add_prefix_space, ignore_merges;
+    struct tokenizer_rules rules;
+    char *json_parts[JSON_PART_COUNT]; /* of the file that it was read from; NULL: as they are for a trained one */
 };
 
 /* A token as it is handed to tokenizer_new. */
@@ -79,8 +118,10 @@ struct token_source {
 };
 
 /* A tokenizer of these tokens, their bytes copied, without merges. The tokens that are not raw must be distinct, and
- * must hold each single byte: STATUS_INVALID where one is missing. */
-int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokenizer **tokenizer);
+ * must hold each single byte: STATUS_INVALID where one is missing. Takes over what `rules` holds, which are zeroed
+ * then, unless it fails. */
+int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokenizer_rules *rules,
+                  struct tokenizer **tokenizer);
 /* Takes over `merges`, an array from malloc, also on failure; the ids must be of the vocabulary, the results right. */
 int tokenizer_set_merges(struct tokenizer *tokenizer, struct merge *merges, size_t count);
 
@@ -109,6 +150,41 @@ uint64_t text_hash_bytes(const void *bytes, size_t length);
 /* An array with room for `needed` elements (at least one), doubled where it must grow; the old one while there is room.
  * NULL, with the text set and the old array as it was, when there is no memory: STATUS_MEMORY. */
 void *text_grow(void *array, size_t *capacity, size_t needed, size_t element);
+
+/* ---- added tokens: added.c ---- */
+
+/* Lists the added tokens of a tokenizer whose tokens and rules are known. */
+int added_tokens_index(struct tokenizer *tokenizer);
+void added_tokens_free(struct added_tokens *added);
+/* Whether any of them can be found in a text. */
+bool added_tokens_are_sought(const struct added_tokens *added, unsigned flags);
+/* The next one in a text. [start, stop) is what it takes away, which with white space may begin before `from`'s end of
+ * the one before; `next` is where to look for another. */
+struct added_match {
+    size_t start, stop, next;
+    int32_t id;
+};
+/* Looks from `from` on, a place after the whole of earlier matches' names; `taken` is where the last match stopped. */
+bool added_tokens_find(const struct tokenizer *tokenizer, const struct added_tokens *added, const unsigned char *bytes,
+                       size_t length, size_t from, size_t taken, unsigned flags, struct added_match *match);
+/* Whether a cut at `at` could hide an added token of any text, or show one that the whole text hides. */
+bool added_tokens_forbid_cut(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t length);
+
+/* ---- Unicode's normal form NFC: nfc.c ---- */
+
+/* Bytes that are known to be in the form whatever follows; all of them, or up to a character that may join the next.
+ * What is no UTF-8 stays as it is. */
+size_t nfc_normal_length(const unsigned char *bytes, size_t length);
+/* Whether the form of a text is that of the part before `at` and that of the part from there on. */
+bool nfc_is_border(const unsigned char *begin, const unsigned char *at, const unsigned char *end);
+/* Memory for it; starts zeroed, ends with nfc_scratch_free. */
+struct nfc_scratch {
+    int32_t *points, *sorted;
+    size_t point_capacity, sorted_capacity;
+};
+void nfc_scratch_free(struct nfc_scratch *scratch);
+/* Appends the normal form. */
+int nfc_append(struct nfc_scratch *scratch, const unsigned char *bytes, size_t length, struct strbuf *out);
 
 /* Memory for merging long words; starts zeroed, ends with bpe_scratch_free. */
 struct bpe_scratch {

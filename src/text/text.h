@@ -1,12 +1,13 @@
-/* Text to token ids and back: byte-level BPE with the pre-tokenizer of GPT-2, Llama 3 or Qwen2.
+/* Text to token ids and back: byte-level BPE, as GPT-2, Llama 3 and Qwen2 have it.
  *
  * A `struct tokenizer` never changes after it was opened or trained, and any number of threads may share it. Each
  * thread encodes with a `struct tokenizer_encoder` of its own, which holds its word cache and scratch memory and
  * borrows the tokenizer.
  *
  * Ids are 0 to tokenizer_vocab_size() - 1 without holes, and every byte has a token of its own: any bytes can be
- * encoded, and decoding gives the same bytes back (unless the tokenizer asks for `add_prefix_space`). Ids equal those
- * of Hugging Face `tokenizers` (called with add_special_tokens=False; encode_special_tokens=True unless special tokens
+ * encoded, and decoding gives the same bytes back, unless the tokenizer asks for `add_prefix_space` or the normal form
+ * NFC, or has tokens that take white space along. Ids equal those of Hugging Face `tokenizers` (called with
+ * add_special_tokens=False unless TOKENIZER_ADD_SPECIAL is asked for; encode_special_tokens=True unless special tokens
  * are allowed) and of `tiktoken`. Where the bytes are not UTF-8, which only `tiktoken` defines, they equal its
  * `_encode_bytes`: what stands before the first invalid byte is encoded as a text of its own, and its last word (with
  * the white space before it, where the word begins with a token of white space) and everything after it are one word
@@ -104,7 +105,10 @@ void tokenizer_encoder_free(struct tokenizer_encoder *encoder);
 enum tokenizer_flags {
     TOKENIZER_PLAIN = 0,              /* the names of special tokens in the text are ordinary text */
     TOKENIZER_ALLOW_SPECIAL = 1 << 0, /* they are the special tokens */
-    TOKENIZER_CONTINUED = 1 << 1      /* the text goes on where a longer one was cut: no space is put before it */
+    TOKENIZER_CONTINUED = 1 << 1,     /* the text goes on where a longer one was cut: no space is put before it */
+    TOKENIZER_ADD_BEGIN = 1 << 2,     /* with the tokens that the files' post-processor puts before every text, */
+    TOKENIZER_ADD_END = 1 << 3,       /* with those that it puts behind every text; */
+    TOKENIZER_ADD_SPECIAL = TOKENIZER_ADD_BEGIN | TOKENIZER_ADD_END /* both, but for texts that a template made */
 };
 
 /* Appends the ids of a text to `out`. The text is complete in itself: the ids of two halves are those of the whole only

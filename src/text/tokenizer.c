@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const json_part_names[JSON_PART_COUNT] = {"normalizer", "pre_tokenizer", "decoder"};
 const char *const token_role_names[ROLE_COUNT] = {"eos_token", "bos_token", "unk_token", "pad_token"};
 
 uint64_t text_hash_bytes(const void *bytes, size_t length) {
@@ -64,12 +65,14 @@ int32_t tokenizer_find_plain(const struct tokenizer *tokenizer, const void *byte
 }
 
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const void *bytes, size_t length) {
-    for (uint32_t i = 0; i < tokenizer->added_starts[256]; i++) {
-        size_t found;
-        const unsigned char *token = tokenizer_token_bytes(tokenizer, tokenizer->added[i], &found);
-        if (found == length && !memcmp(token, bytes, length))
-            return tokenizer->added[i];
-    }
+    for (int list = 0; list < 2; list++)
+        for (size_t i = 0; i < tokenizer->added[list].count; i++) {
+            size_t found;
+            int32_t id = tokenizer->added[list].items[i].id;
+            const unsigned char *token = tokenizer_token_bytes(tokenizer, id, &found);
+            if (found == length && !memcmp(token, bytes, length))
+                return id;
+        }
     return tokenizer_find_plain(tokenizer, bytes, length);
 }
 
@@ -129,68 +132,35 @@ static int index_tokens(struct tokenizer *t) {
     return STATUS_OK;
 }
 
-/* By first byte, then the longest first, then by id. */
-static int compare_added(const void *a, const void *b, void *context) {
-    const struct tokenizer *t = context;
-    const int32_t *ids[2] = {a, b};
-    size_t lengths[2];
-    const unsigned char *bytes[2];
-    for (int i = 0; i < 2; i++)
-        bytes[i] = tokenizer_token_bytes(t, *ids[i], &lengths[i]);
-    if (bytes[0][0] != bytes[1][0])
-        return bytes[0][0] < bytes[1][0] ? -1 : 1;
-    if (lengths[0] != lengths[1])
-        return lengths[0] > lengths[1] ? -1 : 1;
-    return *ids[0] < *ids[1] ? -1 : *ids[0] > *ids[1];
+void tokenizer_rules_free(struct tokenizer_rules *rules) {
+    token_buffer_free(&rules->begin);
+    token_buffer_free(&rules->end);
 }
 
-/* Sorts the added tokens so that the first that fits is the longest that fits. */
-static int index_added(struct tokenizer *t) {
-    size_t count = 0;
-    for (int32_t id = 0; id < t->size; id++)
-        count += (t->kinds[id] & TOKEN_ADDED) != 0;
-    t->added = malloc((count + 1) * sizeof *t->added);
-    if (!t->added)
-        return status_fail(STATUS_MEMORY, "out of memory for %zu added tokens", count);
-    count = 0;
-    for (int32_t id = 0; id < t->size; id++) {
-        if (!(t->kinds[id] & TOKEN_ADDED))
-            continue;
-        size_t length;
-        const unsigned char *bytes = tokenizer_token_bytes(t, id, &length);
-        if (length == 0)
-            return status_fail(STATUS_INVALID, "the added token with the id %d is empty", id);
-        if (!(t->kinds[id] & TOKEN_SPECIAL))
-            t->has_plain_added = true;
-        t->added_starts[bytes[0] + 1]++;
-        t->added[count++] = id;
-    }
-    qsort_r(t->added, count, sizeof *t->added, compare_added, t);
-    for (int byte = 0; byte < 256; byte++)
-        t->added_starts[byte + 1] += t->added_starts[byte];
-    return STATUS_OK;
-}
-
-int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokenizer **tokenizer) {
+int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokenizer_rules *rules,
+                  struct tokenizer **tokenizer) {
     if (size < 1)
         return status_fail(STATUS_INVALID, "the vocabulary is empty");
     struct tokenizer *t = calloc(1, sizeof *t);
     if (!t)
         return status_fail(STATUS_MEMORY, "out of memory");
     t->size = size;
+    t->rules = *rules;
     for (int role = 0; role < ROLE_COUNT; role++)
         t->roles[role] = -1;
     int status = copy_tokens(t, tokens);
     if (!status)
         status = index_tokens(t);
     if (!status)
-        status = index_added(t);
+        status = added_tokens_index(t);
     if (!status)
         status = tokenizer_set_merges(t, NULL, 0);
     if (status) {
+        t->rules = (struct tokenizer_rules){0}; /* still the caller's */
         tokenizer_close(t);
         return status;
     }
+    *rules = (struct tokenizer_rules){0};
     *tokenizer = t;
     return STATUS_OK;
 }
@@ -228,7 +198,11 @@ void tokenizer_close(struct tokenizer *tokenizer) {
     free(tokenizer->merges);
     free(tokenizer->entries);
     free(tokenizer->by_bytes);
-    free(tokenizer->added);
+    for (int list = 0; list < 2; list++)
+        added_tokens_free(&tokenizer->added[list]);
+    for (int part = 0; part < JSON_PART_COUNT; part++)
+        free(tokenizer->json_parts[part]);
+    tokenizer_rules_free(&tokenizer->rules);
     free(tokenizer);
 }
 

@@ -448,7 +448,7 @@ static int trainer_finish(struct trainer *t, struct tokenizer **tokenizer) {
         tokens[i] = (struct token_source){.bytes = t->bytes.data + t->starts[i], .length = token_length(t, i)};
     tokens[t->vocab] = (struct token_source){END_OF_TEXT, strlen(END_OF_TEXT), TOKEN_ADDED | TOKEN_SPECIAL};
     struct tokenizer *made = NULL;
-    int status = tokenizer_new(tokens, (int32_t)t->vocab + 1, &made);
+    int status = tokenizer_new(tokens, (int32_t)t->vocab + 1, &(struct tokenizer_rules){0}, &made);
     free(tokens);
     if (status)
         return status;

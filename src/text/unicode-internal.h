@@ -1,4 +1,4 @@
-/* The four kinds of characters that the pre-tokenizers know. */
+/* What the pre-tokenizers and NFC know of characters. */
 #ifndef CAMBIUM_TEXT_UNICODE_INTERNAL_H
 #define CAMBIUM_TEXT_UNICODE_INTERNAL_H
 
@@ -19,6 +19,26 @@ static inline enum unicode_kind unicode_kind_of(uint32_t point) {
     const uint8_t *block = unicode_blocks[unicode_pages[point / UNICODE_BLOCK]];
     uint32_t within = point % UNICODE_BLOCK;
     return (enum unicode_kind)(block[within / 4] >> within % 4 * 2 & 3);
+}
+
+enum unicode_trait {
+    UNICODE_UPPER = 1 << 0, /* Lu, Lt, Lm, Lo or M: the first part of a word of o200k */
+    UNICODE_LOWER = 1 << 1, /* Ll, Lm, Lo or M: its second part */
+    UNICODE_WORD = 1 << 2,  /* \w */
+    UNICODE_PLAIN = 1 << 3, /* for NFC it begins anew: it neither changes nor joins what stands before it */
+};
+
+enum { UNICODE_TRAITS_END = 0x32400 };
+extern const uint8_t unicode_trait_pages[UNICODE_TRAITS_END / UNICODE_BLOCK];
+extern const uint64_t unicode_trait_blocks[][UNICODE_BLOCK / 16];
+
+/* A set of enum unicode_trait. Of what stands above the letters, only the variation selectors are marks. */
+static inline unsigned unicode_traits_of(uint32_t point) {
+    if (point >= UNICODE_TRAITS_END)
+        return point >= 0xe0100 && point < 0xe01f0 ? UNICODE_UPPER | UNICODE_LOWER | UNICODE_WORD : 0;
+    const uint64_t *block = unicode_trait_blocks[unicode_trait_pages[point / UNICODE_BLOCK]];
+    uint32_t within = point % UNICODE_BLOCK;
+    return block[within / 16] >> within % 16 * 4 & 15;
 }
 
 #endif

@@ -18,6 +18,7 @@ LIBRARY_ROOMS = {
     "yaml.h": {"config"},
     "zlib.h": {"data", "text", "serve"},
     "protobuf-c": {"train", "serve"},
+    "utf8proc.h": {"text"},
     "mpi.h": {"comm"},
 }
 # State that outlives a call, and why it may. Everything else travels in arguments.

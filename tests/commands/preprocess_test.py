@@ -217,6 +217,21 @@ class Preprocess(unittest.TestCase):
         self.assertEqual(self.documents("--input", file, self.write("b.txt", body), self.write("c.txt", "")),
                          [[text], [body], []])
 
+    def test_tokens_around_a_text_stand_there_once(self):
+        """Also around a document that is read in parts; an empty one has none."""
+        with open(os.path.join(self.path("tokenizer"), "tokenizer_config.json"), "w") as f:
+            json.dump({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "add_bos_token": True,
+                       "add_eos_token": True}, f)
+        text = "a word, " * 400_000
+        documents = [json.dumps({"text": t}) for t in ("ab", "", ["c", "d"], text)]
+        run = self.run_preprocess("--input", self.write("d.jsonl", "\n".join(documents)), self.write("d.txt", text),
+                                  "--append-eod")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        long = [EOD, *text.encode(), EOD, EOD]
+        found, _ = read_dataset(self.path("out", "p_text_document"))
+        self.assertEqual([d for d in found if d],
+                         [[[EOD, *b"ab", EOD, EOD]], [[EOD, *b"c", EOD], [EOD, *b"d", EOD, EOD]], [long], [long]])
+
     def test_wide_tokens_for_a_large_vocabulary(self):
         for count, code in ((65499, 8), (65500, 4)):
             shutil.rmtree(self.path("tokenizer"))

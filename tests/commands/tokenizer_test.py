@@ -176,6 +176,15 @@ class Filters(Case):
         self.assertEqual(self.tokenize(text).decode().split("\n")[:-1], plain)
         self.assertEqual(self.tokenize(text, "--allow-special").decode().split("\n")[:-1], special)
 
+    def test_tokens_around_a_line_on_request(self):
+        framed = os.path.join(GOLDEN, "llama3_framed")
+        lines = [b"", b"a", b"<|begin|>"]
+        for words in ((), ("--allow-special",)):
+            plain = self.run_ok("tokenize", "--tokenizer", framed, *words, data=b"\n".join(lines)).stdout.split(b"\n")
+            whole = self.run_ok("tokenize", "--tokenizer", framed, "--add-special", *words, data=b"\n".join(lines))
+            expected = [b" ".join([b"700", *line.split(), b"701", b"702"]) for line in plain[:len(lines)]]
+            self.assertEqual(whole.stdout.split(b"\n")[:len(expected)], expected)
+
     def test_any_lines_come_back(self):
         draw = random.Random(1)
         lines = [bytes(draw.choice([draw.randrange(256), 32, 97]) for _ in range(draw.randrange(60))) for _ in range(3000)]

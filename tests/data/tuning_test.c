@@ -15,6 +15,34 @@ static void answers_and_their_ends_are_trained(void **state) {
                options, ROWS("Q: [ yes $]", "Q:[ yes$]", " [no$]", "a[bc$]", "<|endoftext|>[b<|endoftext|>$]"));
 }
 
+/* Such a tokenizer is asked for them; what a template has made stands for itself. */
+static void tokens_before_every_text_stand_before_rows_without_a_template(void **state) {
+    (void)state;
+    struct tuning_options options = options_of(NULL, 0);
+    struct tokenizer *beginning;
+    char *folder = path_of("beginning");
+    test_ok(tokenizer_save(bytes, folder));
+    char *json = path_of("beginning/tokenizer.json");
+    assert_int_equal(unlink(json), 0);
+    write_into("beginning", "added_tokens.json", "{\"<|im_start|>\": 257}");
+    write_into("beginning", "tokenizer_config.json",
+               "{\"eos_token\": \"<|endoftext|>\", \"bos_token\": \"<|im_start|>\", \"add_bos_token\": true, "
+               "\"add_eos_token\": true}");
+    test_ok(tokenizer_open(folder, &beginning));
+    options.tokenizer = beginning;
+    options.template_name = CHAT_TEMPLATE_PLAIN;
+    check_rows("{\"prompt\": \"Q:\", \"completion\": \"yes\"}\n"
+               "{\"input\": \"Q:\", \"output\": \"yes\"}\n"
+               "{\"text\": \"abc\"}\n"
+               "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+               "\"b\"}]}\n"
+               "{\"instruction\": \"a\", \"output\": \"b\"}",
+               options, ROWS("<Q:[yes$]", "<Q:[ yes$]", "<[abc$]", "a\n[b$]", "a\n[b$]"));
+    tokenizer_close(beginning);
+    free(json);
+    free(folder);
+}
+
 static void pieces_are_tokenized_apart(void **state) {
     (void)state;
     struct tokenizer *small;
@@ -453,6 +481,7 @@ static void options_that_cannot_be_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_and_their_ends_are_trained),
+        cmocka_unit_test(tokens_before_every_text_stand_before_rows_without_a_template),
         cmocka_unit_test(pieces_are_tokenized_apart),
         cmocka_unit_test(whole_texts_are_trained_on_request),
         cmocka_unit_test(chatml_marks_turns_and_trains_all_answers),

@@ -250,6 +250,27 @@ class TheirsOpened(Tokenizing):
         GPT2TokenizerFast.from_pretrained(self.directory).save_pretrained(self.directory / "gpt2")
         self.check(self.directory / "gpt2", Tokenizer.from_file(str(self.directory / "gpt2" / "tokenizer.json")), True)
 
+    def test_tokens_around_a_text(self):
+        """As `transformers` adds them: by the post-processor, or where there is no tokenizer.json by its configuration."""
+        texts = texts_without_line_feeds(100, 11)
+        for post_processor in (False, True):
+            for asked in ({}, {"add_bos_token": True}, {"add_eos_token": True}, {"add_bos_token": True, "add_eos_token": True},
+                          {"add_bos_token": True, "bos_token": "<|pad|>"}):
+                with self.subTest(post_processor=post_processor, asked=asked):
+                    library = byte_level((END, "<|pad|>"))
+                    if post_processor:
+                        library.post_processor = processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing(
+                            single="<|pad|> $A " + END, pair="$A $B", special_tokens=[("<|pad|>", 1), (END, 0)])])
+                        library.save(str(self.directory / "tokenizer.json"))
+                    library.model.save(str(self.directory))
+                    config = {"tokenizer_class": "GPT2Tokenizer", "eos_token": END, "bos_token": END} | asked
+                    (self.directory / "tokenizer_config.json").write_text(json.dumps(config))
+                    theirs = GPT2TokenizerFast.from_pretrained(self.directory)
+                    if post_processor:  # the class builds a tokenizer of its own; the generic one takes the file as it is
+                        theirs = PreTrainedTokenizerFast.from_pretrained(self.directory)
+                    ours = self.tokenize(self.directory, [text.encode() for text in texts], "--add-special")
+                    self.assert_all_equal(texts, ours, [theirs.encode(text, split_special_tokens=True) for text in texts])
+
     def test_what_gives_other_ids_is_refused(self):
         for name, change in (("normalizer", lambda t: setattr(t, "normalizer", normalizers.NFKC())),
                              ("pre_tokenizer", lambda t: setattr(t, "pre_tokenizer", pre_tokenizers.Whitespace())),

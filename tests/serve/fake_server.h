@@ -83,11 +83,12 @@ void registry_start(struct server *server, const struct registry_change *change)
     snprintf(fake_change_name, sizeof fake_change_name, "%s %s", change->name, change->path ? change->path : "-");
 }
 
-int text_job_start(struct server *server, const char *text, size_t length,
+int text_job_start(struct server *server, const char *text, size_t length, bool adds_special,
                    void (*on_done)(void *context, int status, struct token_buffer *ids), void *context) {
     (void)server;
     (void)text;
     (void)length;
+    (void)adds_special;
     (void)on_done;
     (void)context;
     return STATUS_MEMORY;

@@ -8,7 +8,9 @@
 
 #define GOLDEN TEST_DATA "/text/golden"
 
-static const char sample[] = "we'll encode 12 words, caf\xc3\xa9 <|endoftext|> and a word longer thanfifteenbytes";
+static const char sample[] =
+    "we'll encode 12 words, caf\xc3\xa9 <|endoftext|> and a word longer thanfifteenbytes <tool> "
+    "e\xcc\x82\xcc\xa3";
 
 static int encode_and_decode(const struct tokenizer *tokenizer) {
     struct tokenizer_encoder *encoder = NULL;
@@ -16,7 +18,7 @@ static int encode_and_decode(const struct tokenizer *tokenizer) {
     struct strbuf text = STRBUF_INIT;
     int status = tokenizer_encoder_new(tokenizer, &encoder);
     if (!status)
-        status = tokenizer_encode(encoder, sample, strlen(sample), TOKENIZER_PLAIN, &ids);
+        status = tokenizer_encode(encoder, sample, strlen(sample), TOKENIZER_ADD_SPECIAL, &ids);
     if (!status)
         status = tokenizer_decode(tokenizer, ids.ids, ids.count, &text);
     tokenizer_encoder_free(encoder);
@@ -48,6 +50,8 @@ static int learn_and_save(void *context) {
 static void a_tokenizer_opens_and_closes(void **state) {
     (void)state;
     assert_int_equal(failing_try_all(open_and_use, (void *)GOLDEN "/small", 200), 0);
+    assert_int_equal(failing_try_all(open_and_use, (void *)GOLDEN "/added", 200), 0);
+    assert_int_equal(failing_try_all(open_and_use, (void *)GOLDEN "/llama3_framed", 200), 0);
 }
 
 static void a_tokenizer_learns_and_is_saved(void **state) {

@@ -9,9 +9,14 @@
 #define GOLDEN TEST_DATA "/text/golden"
 #define SMALL  GOLDEN "/small"
 
-/* A golden tokenizer, with a space before every text, and with tokens that are found in any text. */
-static char *write_tokenizer(const char *name, bool has_prefix, bool has_added) {
-    static const char *const names[] = {"o t", "\xc3\xa9\xc3\xa9", "thet", "\n\n", "'st", "zz zz zz", " . "};
+/* What is added to a golden tokenizer: tokens that are found in any text, and those that look at what is beside them.
+ */
+enum additions { ADD_NONE, ADD_PLAIN, ADD_CHOOSY };
+
+/* A golden tokenizer, with a space before every text, and with added tokens. */
+static char *write_tokenizer(const char *name, bool has_prefix, enum additions additions) {
+    static const char *const names[] = {"o t", "\xc3\xa9\xc3\xa9", "thet", "\n\n", "'st", "zz zz zz", " . ", "<|endo"};
+    bool is_choosy = additions == ADD_CHOOSY;
     char *directory = test_directory(), path[256];
     snprintf(path, sizeof path, GOLDEN "/%s/tokenizer.json", name);
     json_t *root = json_load_file(path, 0, NULL);
@@ -19,10 +24,13 @@ static char *write_tokenizer(const char *name, bool has_prefix, bool has_added) 
     if (has_prefix)
         json_object_set_new(json_object_get(root, "pre_tokenizer"), "add_prefix_space", json_true());
     json_int_t id = (json_int_t)json_object_size(json_object_get(json_object_get(root, "model"), "vocab"));
-    for (size_t i = 0; has_added && i < sizeof names / sizeof *names; i++)
+    id += (json_int_t)json_array_size(json_object_get(root, "added_tokens")) - 1; /* <|endoftext|> is in both */
+    for (size_t i = 0; additions && i < sizeof names / sizeof *names; i++)
         json_array_append_new(json_object_get(root, "added_tokens"),
                               json_pack("{s:I, s:s, s:b, s:b, s:b, s:b, s:b}", "id", id++, "content", names[i],
-                                        "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 0));
+                                        "single_word", is_choosy && i % 4 == 2, "lstrip", is_choosy && i % 3 == 0,
+                                        "rstrip", is_choosy && i % 2 == 1, "normalized", is_choosy && i > 4, "special",
+                                        0));
     snprintf(path, sizeof path, "%s/tokenizer.json", directory);
     assert_int_equal(json_dump_file(root, path, JSON_ENSURE_ASCII), 0);
     json_decref(root);
@@ -67,7 +75,12 @@ static void write_text(struct strbuf *text, uint32_t *draws, bool is_valid) {
                                          "\xd9\xa3",
                                          "\0",
                                          "<|endoftext|>",
-                                         "\xe2\x80\xa9"};
+                                         "\xe2\x80\xa9",
+                                         "\xcc\x81",
+                                         "\xcc\xa3",
+                                         "\xe1\x84\x80",
+                                         "\xe1\x85\xa1",
+                                         "<tool>"};
     static const char *const broken[] = {"\xff", "\xe6\xbc", "\xc0\xaf", "\xf0\x9f\x98", "\xed\xa0\x80"};
     uint32_t count = 5 + draw(draws, 120), bad = is_valid ? UINT32_MAX : draw(draws, count);
     strbuf_clear(text);
@@ -108,12 +121,14 @@ static void parts_have_the_ids_of_the_whole(void **state) {
     (void)state;
     static const struct {
         const char *name;
-        bool has_prefix, has_added;
-    } variants[] = {{"small", false, false},  {"small", true, false},  {"small", false, true}, {"small", true, true},
-                    {"llama3", false, false}, {"llama3", false, true}, {"qwen2", false, false}};
+        bool has_prefix;
+        enum additions additions;
+    } variants[] = {{"small", false, ADD_NONE},   {"small", true, ADD_NONE},      {"small", false, ADD_PLAIN},
+                    {"small", true, ADD_PLAIN},   {"llama3", false, ADD_NONE},    {"llama3", false, ADD_PLAIN},
+                    {"qwen2", false, ADD_CHOOSY}, {"qwen2_nfc", false, ADD_NONE}, {"qwen2_nfc", false, ADD_PLAIN}};
     for (size_t variant = 0; variant < sizeof variants / sizeof *variants; variant++) {
         char *directory =
-            write_tokenizer(variants[variant].name, variants[variant].has_prefix, variants[variant].has_added);
+            write_tokenizer(variants[variant].name, variants[variant].has_prefix, variants[variant].additions);
         struct tokenizer *tokenizer;
         struct tokenizer_encoder *encoder;
         struct token_buffer whole = TOKEN_BUFFER_INIT, parts = TOKEN_BUFFER_INIT;

@@ -163,6 +163,11 @@ static void set(json_t *root, const char *path, const char *value) {
     "\"}, \"behavior\": \"" behavior "\", \"invert\": false}, {\"type\": \"ByteLevel\", \"use_regex\": false" more     \
     "}]}"
 
+#define TEXT_A  "{\"Sequence\": {\"id\": \"A\"}}"
+#define TOKEN_S "{\"SpecialToken\": {\"id\": \"s\"}}"
+#define TEMPLATE(single, tokens)                                                                                       \
+    "{\"type\": \"TemplateProcessing\", \"single\": [" single "], \"special_tokens\": {" tokens "}}"
+
 static void settings_that_change_the_ids_are_refused_by_name(void **state) {
     (void)state;
     static const struct {
@@ -170,7 +175,12 @@ static void settings_that_change_the_ids_are_refused_by_name(void **state) {
         int status;
         const char *part;
     } cases[] = {
-        {"normalizer", "{\"type\": \"NFC\"}", STATUS_UNSUPPORTED, "normalizer 'NFC'"},
+        {"normalizer", "{\"type\": \"NFKC\"}", STATUS_UNSUPPORTED, "normalizer 'NFKC'"},
+        {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, {\"type\": \"Lowercase\"}]}",
+         STATUS_UNSUPPORTED, "normalizer 'Lowercase'"},
+        {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Sequence\", \"normalizers\": []}]}",
+         STATUS_UNSUPPORTED, "normalizer 'Sequence in a Sequence'"},
+        {"normalizer", "{\"type\": \"Sequence\"}", STATUS_UNSUPPORTED, "normalizer 'Sequence'"},
         {"truncation", "{\"max_length\": 5}", STATUS_UNSUPPORTED, "truncation"},
         {"padding", "{\"strategy\": \"BatchLongest\"}", STATUS_UNSUPPORTED, "padding"},
         {"pre_tokenizer", "null", STATUS_UNSUPPORTED, "pre_tokenizer 'null'"},
@@ -194,9 +204,22 @@ static void settings_that_change_the_ids_are_refused_by_name(void **state) {
          "\"" LLAMA3_PATTERN("") "\"}, \"behavior\": \"Isolated\", \"invert\": true}, {\"type\": \"ByteLevel\"}]}",
          STATUS_UNSUPPORTED, "pre_tokenizer.invert 'true'"},
         {"post_processor", "{\"type\": \"BertProcessing\"}", STATUS_UNSUPPORTED, "post_processor 'BertProcessing'"},
+        {"post_processor", TEMPLATE(TEXT_A ", {\"SpecialToken\": {}}", ""), STATUS_INVALID,
+         "the template's token 'without an id' has no 'ids'"},
+        {"post_processor", TEMPLATE(TOKEN_S ", " TEXT_A, ""), STATUS_INVALID, "the template's token 's' has no 'ids'"},
+        {"post_processor", TEMPLATE(TOKEN_S ", " TEXT_A, "\"s\": {\"ids\": [-1]}"), STATUS_INVALID,
+         "not all token ids"},
+        {"post_processor", TEMPLATE(TOKEN_S ", " TEXT_A, "\"s\": {\"ids\": [\"1\"]}"), STATUS_INVALID,
+         "not all token ids"},
+        {"post_processor", TEMPLATE(TOKEN_S ", " TEXT_A, "\"s\": {\"ids\": [900]}"), STATUS_INVALID,
+         "post_processor adds the token id 900, which is not in the vocabulary (0 to 899)"},
+        {"post_processor", TEMPLATE(TOKEN_S, "\"s\": {\"ids\": [1]}"), STATUS_UNSUPPORTED, "without a text"},
+        {"post_processor", TEMPLATE(TEXT_A ", " TEXT_A, ""), STATUS_UNSUPPORTED, "TemplateProcessing of several texts"},
+        {"post_processor", TEMPLATE("{\"Sequence\": {\"id\": \"B\"}}", ""), STATUS_UNSUPPORTED, "of several texts"},
         {"post_processor",
-         "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\"}}, {\"SpecialToken\": {}}]}",
-         STATUS_UNSUPPORTED, "TemplateProcessing that adds tokens"},
+         "{\"type\": \"Sequence\", \"processors\": [" TEMPLATE(TOKEN_S ", " TEXT_A,
+                                                               "\"s\": {\"ids\": [1]}") ", " TEMPLATE(TEXT_A, "") "]}",
+         STATUS_UNSUPPORTED, "two TemplateProcessing"},
         {"decoder", "{\"type\": \"WordPiece\"}", STATUS_UNSUPPORTED, "decoder 'WordPiece'"},
         {"model.type", "\"Unigram\"", STATUS_UNSUPPORTED, "model.type 'Unigram'"},
         {"model.dropout", "0.1", STATUS_UNSUPPORTED, "model.dropout"},
@@ -227,9 +250,8 @@ static void settings_that_change_the_ids_are_refused_by_name(void **state) {
         {"added_tokens", "[{\"id\": 902, \"content\": \"x y\"}]", STATUS_INVALID, "'x y' has the id 902"},
         {"added_tokens", "[{\"id\": 3, \"content\": \"a\"}]", STATUS_INVALID, "in the vocabulary"},
         {"added_tokens", "[{\"id\": 900, \"content\": \"\"}]", STATUS_INVALID, "is empty"},
-        {"added_tokens", "[{\"id\": 900, \"content\": \"x y\", \"lstrip\": true}]", STATUS_UNSUPPORTED, "'lstrip'"},
-        {"added_tokens", "[{\"id\": 900, \"content\": \"x\", \"single_word\": true}]", STATUS_UNSUPPORTED,
-         "single_word"},
+        {"added_tokens", "[{\"id\": 900, \"content\": \"x y\", \"lstrip\": 1}]", STATUS_INVALID,
+         "added token 'x y': 'lstrip' is neither"},
     };
     char *directory = test_directory();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -246,7 +268,10 @@ static void settings_that_mean_the_same_are_taken(void **state) {
     (void)state;
     static const char *const cases[][2] = {
         {"post_processor", "{\"type\": \"ByteLevel\", \"trim_offsets\": false}"},
-        {"post_processor", "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\"}}]}"},
+        {"post_processor", TEMPLATE(TEXT_A, "")},
+        {"post_processor", "{\"type\": \"Sequence\", \"processors\": []}"},
+        {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": []}"},
+        {"normalizer", "{\"type\": \"NFC\"}"},
         {"decoder", "null"},
         {"model.dropout", "0.0"},
         {"model.unk_token", "\"<|endoftext|>\""},
@@ -381,6 +406,32 @@ static void files_beside_merges_name_the_special_tokens(void **state) {
     free(directory);
 }
 
+/* A tokenizer.json has its post-processor; beside a vocab.json the configuration asks for the two tokens. */
+static void files_beside_merges_ask_for_tokens_around_a_text(void **state) {
+    (void)state;
+    char *directory = test_directory(), *again = test_directory();
+    write_merges(directory);
+    write_file(directory, "added_tokens.json", "{\"<s>\": 900}");
+    write_file(directory, "tokenizer_config.json",
+               "{\"bos_token\": \"<s>\", \"add_bos_token\": true, \"add_eos_token\": true}");
+    struct tokenizer *tokenizer = open_ok(directory), *small = open_ok(SMALL);
+    assert_encodes(tokenizer, "", TOKENIZER_ADD_SPECIAL, "900 0");
+    test_ok(tokenizer_save(tokenizer, again));
+    tokenizer_close(tokenizer);
+    tokenizer = open_ok(again);
+    assert_encodes(tokenizer, "", TOKENIZER_ADD_SPECIAL, "900 0");
+    assert_encodes(tokenizer, "a", TOKENIZER_PLAIN, "65");
+    test_ok(tokenizer_save(small, again));
+    write_file(again, "tokenizer_config.json", "{\"add_eos_token\": true}");
+    tokenizer_close(tokenizer);
+    tokenizer = open_ok(again);
+    assert_encodes(tokenizer, "", TOKENIZER_ADD_SPECIAL, "");
+    tokenizer_close(tokenizer);
+    tokenizer_close(small);
+    free(directory);
+    free(again);
+}
+
 static void damaged_files_are_refused_with_their_place(void **state) {
     (void)state;
     static const struct {
@@ -504,6 +555,7 @@ int main(void) {
         cmocka_unit_test(a_word_that_is_a_token_is_that_token),
         cmocka_unit_test(a_prefix_space_is_put_before_each_section),
         cmocka_unit_test(files_beside_merges_name_the_special_tokens),
+        cmocka_unit_test(files_beside_merges_ask_for_tokens_around_a_text),
         cmocka_unit_test(damaged_files_are_refused_with_their_place),
         cmocka_unit_test(a_cut_tokenizer_json_is_refused_at_any_length),
         cmocka_unit_test(what_is_not_there_is_named),

@@ -237,28 +237,29 @@ def write_text(path, both, data):
         out.write(json.dumps(expected, indent=1) + "\n")
 
 
-folder = sys.argv[1]
-with open(os.path.join(folder, "corpus.txt"), encoding="utf-8", newline="") as file:
-    corpus = file.read()
-small_cases = [*fixed_cases(corpus), *random_cases(corpus, 300, 20261121)]
-small = learn(corpus, 900)
-os.makedirs(os.path.join(folder, "small"), exist_ok=True)
-with open(os.path.join(folder, "small", "tokenizer.json"), "w", encoding="utf-8") as out:
-    out.write(small.to_str(pretty=False) + "\n")
-write_cases(os.path.join(folder, "small.jsonl"), Both(small), small_cases)
-across = learn_across(900)
-for name, pattern, words in (("llama3", LLAMA3, WHOLE_WORDS), ("qwen2", QWEN2, ())):
-    made = with_pattern(across, pattern, words)
-    os.makedirs(os.path.join(folder, name), exist_ok=True)
-    with open(os.path.join(folder, name, "tokenizer.json"), "w", encoding="utf-8") as out:
-        out.write(made.to_str(pretty=False) + "\n")
-    write_cases(os.path.join(folder, name + ".jsonl"), Both(made, pattern, words), pattern_cases(corpus))
-write_kinds(os.path.join(folder, "kinds.txt"))
-if len(sys.argv) > 2:
-    vocab, merges = (os.path.join(sys.argv[2], name) for name in ("vocab.json", "merges.txt"))
-    gpt2 = byte_level(models.BPE.from_file(vocab, merges))
-    gpt2.add_special_tokens([END])
-    write_cases(os.path.join(folder, "gpt2.jsonl"), Both(gpt2), small_cases)
-    if len(sys.argv) > 3:
-        with open(sys.argv[3], "rb") as file:
-            write_text(os.path.join(folder, "gpt2_text.json"), Both(gpt2), file.read())
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    with open(os.path.join(folder, "corpus.txt"), encoding="utf-8", newline="") as file:
+        corpus = file.read()
+    small_cases = [*fixed_cases(corpus), *random_cases(corpus, 300, 20261121)]
+    small = learn(corpus, 900)
+    os.makedirs(os.path.join(folder, "small"), exist_ok=True)
+    with open(os.path.join(folder, "small", "tokenizer.json"), "w", encoding="utf-8") as out:
+        out.write(small.to_str(pretty=False) + "\n")
+    write_cases(os.path.join(folder, "small.jsonl"), Both(small), small_cases)
+    across = learn_across(900)
+    for name, pattern, words in (("llama3", LLAMA3, WHOLE_WORDS), ("qwen2", QWEN2, ())):
+        made = with_pattern(across, pattern, words)
+        os.makedirs(os.path.join(folder, name), exist_ok=True)
+        with open(os.path.join(folder, name, "tokenizer.json"), "w", encoding="utf-8") as out:
+            out.write(made.to_str(pretty=False) + "\n")
+        write_cases(os.path.join(folder, name + ".jsonl"), Both(made, pattern, words), pattern_cases(corpus))
+    write_kinds(os.path.join(folder, "kinds.txt"))
+    if len(sys.argv) > 2:
+        vocab, merges = (os.path.join(sys.argv[2], name) for name in ("vocab.json", "merges.txt"))
+        gpt2 = byte_level(models.BPE.from_file(vocab, merges))
+        gpt2.add_special_tokens([END])
+        write_cases(os.path.join(folder, "gpt2.jsonl"), Both(gpt2), small_cases)
+        if len(sys.argv) > 3:
+            with open(sys.argv[3], "rb") as file:
+                write_text(os.path.join(folder, "gpt2_text.json"), Both(gpt2), file.read())

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Writes the golden vectors of tests/text for the shapes of tokenizer.json that models have beside GPT-2's: a small
+tokenizer for each, SHAPE/tokenizer.json, and what `tokenizers` makes of texts with it, SHAPE.jsonl.
+
+    tools/golden/tokenizer_shapes.py tests/text/golden [SHAPE...]
+
+Reads corpus.txt in that folder. Made with tokenizers 0.23.3. Each line of a .jsonl is {"hex": the bytes of the text, "ids":
+its ids (encode_special_tokens), "special": with special tokens allowed, where these are others, "whole": with what the
+post-processor adds, where that is more, "text": the last of these decoded, in hexadecimal, where that is another
+text; null where the library takes an added token's characters for bytes}."""
+import json
+import os
+import random
+import sys
+
+from tokenizer import END, LLAMA3, PIECES, QWEN2, learn_across
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+
+MARKS = ["\u0301", "\u0300", "\u0323", "\u0345", "\u0f71", "\u05b0", "\u302a", "\u3099", "\U0001d165", "\u0cd5", "\u09be", "\u1161", "\u11a8"]
+BASES = ["e", "a", "o", "A", "\u1100", "\uac00", "\uac01", "\u0bc6", "\u09c7", "\u304b", "\u0cc6", "\u03b1", "\u1f00", "\u00e9", " ", "\n", "'", "1"]
+SINGLES = ["\u212b", "\u2126", "\u0344", "\u0958", "\u2adc", "\u1fef", "\uf900", "\U0002f800", "\u0340", "\ufb1d", "\u2000", "\u037e", "\u1e9b\u0323"]
+TOOLS = ["<tool>", "</tool>"]
+
+
+def split_by(pattern):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated", invert=False),
+                                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def with_parts(learned, **parts):
+    made = Tokenizer.from_str(learned.to_str())
+    for name, part in parts.items():
+        setattr(made, name, part)
+    return made
+
+
+def qwen2(across):
+    """NFC, and tokens that are not special."""
+    made = with_parts(across, normalizer=normalizers.NFC(), pre_tokenizer=split_by(QWEN2))
+    made.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    made.add_tokens([AddedToken(name, normalized=False) for name in TOOLS])
+    return made
+
+
+def llama3(across):
+    """Tokens before and behind every text."""
+    made = with_parts(across, pre_tokenizer=split_by(LLAMA3))
+    made.add_special_tokens(["<|begin|>", "<|end|>", "<|eot|>"])
+    ids = [(name, made.token_to_id(name)) for name in ("<|begin|>", "<|end|>", "<|eot|>")]
+    made.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(single="<|begin|> $A <|end|> <|eot|>", pair="<|begin|> $A $B", special_tokens=ids)])
+    return made
+
+
+def added(across):
+    """Added tokens of every kind, some of which begin alike, overlap, or are only found in the normal form."""
+    made = with_parts(across, normalizer=normalizers.Sequence([normalizers.NFC()]), pre_tokenizer=split_by(QWEN2))
+    made.add_special_tokens([AddedToken("<l>", lstrip=True), AddedToken("<r>", rstrip=True), AddedToken("<s|>", normalized=True),
+                             AddedToken("<b>", lstrip=True, rstrip=True), "a<>b", AddedToken("<w>", single_word=True)])
+    made.add_tokens([AddedToken("plain", single_word=True, normalized=False), AddedToken("\u00e9t", normalized=True),
+                     AddedToken("e\u0301te\u0301", normalized=True), AddedToken("e\u0301", normalized=False),
+                     AddedToken(" gap ", normalized=False, lstrip=True), AddedToken("<>b>", normalized=False),
+                     AddedToken("<tool>", normalized=False), AddedToken("<tool>s", rstrip=True), AddedToken("\u4e2d", single_word=True)])
+    return made
+
+
+NAMES = ["<l>", "<r>", "<s|>", "<b>", "a<>b", "<>b>", "a<>b>", "<w>", "plain", "\u00e9t", "\u00e9t\u00e9", "e\u0301te\u0301", " gap ", "gap",
+         "<tool>", "<tool>s", "\u4e2d", "<|im_start|>", "<|begin|>", "<|eot|>", END, END[:-1]]
+AROUND = ["", " ", "  ", "\n", "\t \u3000", "x", "_", "1", "\u00e9", "e\u0301", "\u0301", ".", "\u4e2d", "\u200d", "\u2160", "'s"]
+
+
+def few_texts(corpus):
+    yield from ("", " ", "  ", "a", " a", "a ", "\n", "it's", " a  b ", corpus[:1200], corpus[-600:])
+    yield from (name + more for name in NAMES for more in ("", " x"))
+    yield from (" ".join(NAMES), "".join(NAMES))
+
+
+def normal_form_texts(corpus):
+    yield from (base + mark for base in BASES for mark in MARKS)
+    yield from SINGLES
+    draw = random.Random(20261126)
+    for _ in range(200):
+        yield "".join(draw.choice(PIECES + MARKS + BASES + SINGLES) for _ in range(draw.randrange(1, 12)))
+    yield "e" + "".join(draw.choice(MARKS) for _ in range(300))
+
+
+def added_texts(corpus):
+    for around in AROUND:
+        for name in NAMES[:17]:
+            yield around + name + around
+            yield "x" + around + name + "y"
+    draw = random.Random(20261125)
+    for _ in range(300):
+        yield "".join(draw.choice(PIECES + NAMES + AROUND) for _ in range(draw.randrange(1, 12)))
+
+
+# Name: how it is made, and the texts beside few_texts.
+SHAPES = {"qwen2_nfc": (qwen2, normal_form_texts), "llama3_framed": (llama3, None), "added": (added, added_texts)}
+
+
+def write_shape(folder, name, made, cases):
+    plain, special = Tokenizer.from_str(made.to_str()), Tokenizer.from_str(made.to_str())
+    plain.encode_special_tokens = True
+    os.makedirs(os.path.join(folder, name), exist_ok=True)
+    with open(os.path.join(folder, name, "tokenizer.json"), "w", encoding="utf-8") as out:
+        out.write(made.to_str(pretty=False) + "\n")
+    with open(os.path.join(folder, name + ".jsonl"), "w", encoding="ascii") as out:
+        for text in cases:
+            case = {"hex": text.encode().hex(), "ids": plain.encode(text, add_special_tokens=False).ids}
+            last = case["ids"]
+            for key, ids in (("special", special.encode(text, add_special_tokens=False).ids),
+                             ("whole", special.encode(text).ids)):
+                if ids != last:
+                    case[key] = last = ids
+            decoded = special.decode(last, skip_special_tokens=False)
+            if "\ufffd" in decoded and "\ufffd" not in text:
+                case["text"] = None  # an added token's characters were taken for bytes of the alphabet
+            elif decoded != text:
+                case["text"] = decoded.encode().hex()
+            out.write(json.dumps(case, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    folder, names = sys.argv[1], sys.argv[2:] or SHAPES
+    with open(os.path.join(folder, "corpus.txt"), encoding="utf-8", newline="") as file:
+        corpus = file.read()
+    across = learn_across(700)
+    for name in names:
+        make, more = SHAPES[name]
+        cases = dict.fromkeys([*few_texts(corpus), *(more(corpus) if more else ())])
+        write_shape(folder, name, make(across), cases)
