@@ -5,6 +5,7 @@
 #include "support/failing.h"
 #include "support/test.h"
 #include "text/chat.h"
+#include "text/jinja.h"
 
 #define GOLDEN TEST_DATA "/text/golden"
 
@@ -89,11 +90,39 @@ static void a_chat_is_rendered(void **state) {
         assert_int_equal(failing_try_all(render_chat, &(enum chat_template){t}, 50), 0);
 }
 
+static int render_template(void *context) {
+    static const char template[] =
+        "{% macro f(x, y='z') %}<{{ x|upper ~ y }}>{% endmacro %}{% set ns = namespace(all=[], text='') %}"
+        "{% for a in m %}{% if a is mapping and loop.index > 0 %}{% set ns.all = ns.all + [a.b|trim, a.items()|list] %}"
+        "{% set ns.text = ns.text + f(a.b) %}{% else %}{{ a['c'].split(',') }}{% endif %}{% endfor %}"
+        "{% set block %}{{ ns.all|tojson(indent=2) }}{% endset %}{{ block|replace('a', 'bb')|indent }}{{ ns.text[1:-1] "
+        "}}"
+        "{{ [3, 1]|sort|map('string')|join(', ') }}{{ {'k': 1.5}|dictsort }}{% generation %}{{ ns.text }}{% "
+        "endgeneration %}";
+    struct jinja *jinja = NULL;
+    struct jinja_text text = {0};
+    struct jinja_argument arguments[] = {{"m", context, JINJA_FIRST_MARK}};
+    int status = jinja_open(template, strlen(template), &jinja);
+    if (!status)
+        status = jinja_render(jinja, &(struct jinja_rendering){.arguments = arguments, .count = 1}, &text);
+    jinja_text_free(&text);
+    jinja_close(jinja);
+    return status;
+}
+
+static void a_template_is_rendered(void **state) {
+    json_t *messages = json_pack("[{s:s}, {s:s}]", "b", " text ", "b", "more");
+    (void)state;
+    assert_int_equal(failing_try_all(render_template, messages, 100), 0);
+    json_decref(messages);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tokenizer_opens_and_closes),
         cmocka_unit_test(a_tokenizer_learns_and_is_saved),
         cmocka_unit_test(a_chat_is_rendered),
+        cmocka_unit_test(a_template_is_rendered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,444 @@
+/* Inside the engine: nodes of a template, values, and what a rendering has.
+ *
+ *     jinja_lex                      a template's text into tokens
+ *     jinja_parse                    tokens into statements
+ *     jinja_primary, _expression     and into expressions
+ *     jinja_run                      statements are run
+ *     jinja_eval, _operators         expressions
+ *     jinja_value, _write            values: made, compared, written as Python writes them
+ *     jinja_string, _case            strings with their marks
+ *     jinja_attributes, _methods     what stands behind a dot
+ *     jinja_filters, _lists, _tests, _functions, _json
+ *     jinja_memory                   arenas
+ *
+ * A rendering fails once: the first failure stays in `status`, every value that is made behind it is undefined, and
+ * loops end. So only who would go wrong with an undefined value looks at the status. */
+#ifndef CAMBIUM_TEXT_JINJA_INTERNAL_H
+#define CAMBIUM_TEXT_JINJA_INTERNAL_H
+
+#include "jinja.h"
+
+#include <stdint.h>
+
+/* ---- memory ---- */
+
+struct jinja_chunk;
+/* Starts zeroed; nothing is given back before all is. */
+struct jinja_arena {
+    struct jinja_chunk *last;
+    size_t bytes, limit; /* taken from the system; 0: no limit */
+    char *top;           /* behind the last piece */
+    bool is_full;        /* the limit was met */
+};
+/* NULL where there is no memory, or no more is allowed. */
+void *jinja_take(struct jinja_arena *arena, size_t bytes, size_t alignment);
+/* Makes the last piece longer where it stands; false where it is not the last one, or there is no room. */
+bool jinja_extend(struct jinja_arena *arena, const char *end, size_t more);
+void jinja_arena_free(struct jinja_arena *arena);
+
+/* ---- values ---- */
+
+enum jinja_kind {
+    JINJA_UNDEFINED,
+    JINJA_NONE,
+    JINJA_BOOL,
+    JINJA_INTEGER,
+    JINJA_FLOAT,
+    JINJA_STRING,
+    JINJA_LIST,
+    JINJA_TUPLE,
+    JINJA_RANGE,     /* a list that Python does not call one */
+    JINJA_VIEW,      /* keys, values or items of a dict */
+    JINJA_GENERATOR, /* can be gone through once */
+    JINJA_DICT,
+    JINJA_NAMESPACE,
+    JINJA_LOOP,
+    JINJA_MACRO,
+    JINJA_FUNCTION,
+    JINJA_METHOD,
+    JINJA_MISSING, /* no value: a name that is not set, an argument that is not given */
+};
+
+struct jinja_value {
+    enum jinja_kind kind;
+    union {
+        bool truth;
+        int64_t integer;
+        double real;
+        const char *hint; /* UNDEFINED: the name that is */
+        const struct jinja_string *string;
+        struct jinja_list *list; /* LIST, TUPLE, RANGE, VIEW, GENERATOR */
+        struct jinja_dict *dict; /* DICT, NAMESPACE */
+        struct jinja_loop *loop;
+        struct jinja_macro *macro;
+        const struct jinja_function *function;
+        struct jinja_bound *bound; /* METHOD */
+    };
+};
+
+struct jinja_string {
+    const char *bytes; /* UTF-8 */
+    size_t length;
+    unsigned marks; /* of all of it, where there are no ranges */
+    bool is_safe;   /* Markup: what is added to it is escaped */
+    const struct jinja_range *ranges;
+    size_t range_count;
+};
+struct jinja_list {
+    struct jinja_value *items;
+    size_t count, capacity;
+    size_t gone;      /* GENERATOR: what was taken */
+    const char *name; /* VIEW: "dict_keys" */
+};
+struct jinja_entry {
+    struct jinja_value key, value;
+};
+struct jinja_dict {
+    struct jinja_entry *entries; /* in the order in which they came */
+    size_t count, capacity;
+};
+struct jinja_loop {
+    const struct jinja_list *items;
+    size_t index;
+    int depth;
+};
+
+static inline struct jinja_value jinja_none(void) {
+    return (struct jinja_value){.kind = JINJA_NONE};
+}
+static inline struct jinja_value jinja_bool(bool truth) {
+    return (struct jinja_value){.kind = JINJA_BOOL, .truth = truth};
+}
+static inline struct jinja_value jinja_integer(int64_t integer) {
+    return (struct jinja_value){.kind = JINJA_INTEGER, .integer = integer};
+}
+static inline struct jinja_value jinja_float(double real) {
+    return (struct jinja_value){.kind = JINJA_FLOAT, .real = real};
+}
+static inline struct jinja_value jinja_undefined(const char *hint) {
+    return (struct jinja_value){.kind = JINJA_UNDEFINED, .hint = hint};
+}
+static inline struct jinja_value jinja_missing(void) {
+    return (struct jinja_value){.kind = JINJA_MISSING};
+}
+
+/* ---- nodes ---- */
+
+enum jinja_node_kind {
+    /* expressions */
+    NODE_CONSTANT,
+    NODE_NAME,
+    NODE_ATTRIBUTE, /* a.name */
+    NODE_ITEM,      /* a[b] */
+    NODE_SLICE,     /* a[items[0]:items[1]:items[2]], each may be NULL */
+    NODE_CALL,      /* a(items) */
+    NODE_FILTER,    /* a|name(items); a NULL: of a block */
+    NODE_TEST,      /* a is name(items) */
+    NODE_NEGATIVE,
+    NODE_POSITIVE,
+    NODE_NOT,
+    NODE_AND,
+    NODE_OR,
+    NODE_CONDITION, /* b if a else c */
+    NODE_COMPARE,   /* a, then items, each NODE_OPERAND */
+    NODE_OPERAND,   /* name: enum jinja_operator; a */
+    NODE_BINARY,    /* a OPERATOR b, name: enum jinja_operator */
+    NODE_CONCAT,    /* items */
+    NODE_LIST,
+    NODE_TUPLE,
+    NODE_DICT, /* items: key, value, key, value */
+    /* arguments of calls */
+    NODE_KEYWORD, /* name = a */
+    NODE_STAR,
+    NODE_DOUBLE_STAR,
+    /* statements */
+    NODE_TEXT,       /* value */
+    NODE_PRINT,      /* a */
+    NODE_SET,        /* a = b */
+    NODE_SET_BLOCK,  /* a = items, through the filters b */
+    NODE_FOR,        /* for a in b if c: items, else others */
+    NODE_IF,         /* if a: items, else the next NODE_IF b, or others */
+    NODE_MACRO,      /* name(others, each a NODE_KEYWORD, whose a may be NULL): items */
+    NODE_WITH,       /* others: target, value, target, value; items */
+    NODE_GENERATION, /* items */
+    NODE_FILTERED,   /* items through the filters b */
+    NODE_BREAK,
+    NODE_CONTINUE,
+    /* targets of assignments: NODE_NAME, NODE_TUPLE, and */
+    NODE_NAMESPACE, /* name.b's name */
+};
+
+enum jinja_operator {
+    OPERATOR_ADD,
+    OPERATOR_SUBTRACT,
+    OPERATOR_MULTIPLY,
+    OPERATOR_DIVIDE,
+    OPERATOR_FLOOR_DIVIDE,
+    OPERATOR_MODULO,
+    OPERATOR_POWER,
+    OPERATOR_EQUAL,
+    OPERATOR_NOT_EQUAL,
+    OPERATOR_LESS,
+    OPERATOR_LESS_EQUAL,
+    OPERATOR_GREATER,
+    OPERATOR_GREATER_EQUAL,
+    OPERATOR_IN,
+    OPERATOR_NOT_IN,
+};
+
+struct jinja_node {
+    enum jinja_node_kind kind;
+    int line;
+    uint32_t name; /* of jinja->names, or an enum jinja_operator */
+    struct jinja_node *a, *b, *c;
+    struct jinja_node **items, **others;
+    uint32_t item_count, other_count;
+    const struct jinja_filter *filter;
+    const struct jinja_test *test;
+    struct jinja_value value;
+};
+
+struct jinja_name {
+    const char *bytes; /* of a name: and a zero byte */
+    size_t length;
+};
+enum { JINJA_MAX_NAMES = 2048 };
+
+struct jinja {
+    struct jinja_arena arena;
+    struct jinja_name *names; /* [name_count] */
+    uint32_t name_count;
+    struct jinja_node **body; /* [count] */
+    uint32_t count;
+    bool has_generation;
+    struct jinja_name *literals; /* [literal_count] strings and texts, as the template has them */
+    size_t literal_count;
+};
+
+/* ---- a rendering ---- */
+
+struct jinja_variable {
+    uint32_t name;
+    struct jinja_value value;
+};
+/* Names inside a loop, a macro or a block; the outermost ones stand in run->globals. */
+struct jinja_scope {
+    struct jinja_scope *parent; /* where it is written, not where it is called */
+    struct jinja_variable *items;
+    size_t count, capacity;
+    bool is_kept; /* a macro refers to it */
+};
+struct jinja_macro {
+    const struct jinja_node *node;
+    struct jinja_scope *scope;
+};
+
+/* A string while it is made, or the output. */
+struct jinja_builder {
+    char *bytes;
+    size_t length, capacity;
+    struct jinja_range *ranges;
+    size_t count, range_capacity;
+};
+
+struct jinja_run {
+    const struct jinja *jinja;
+    struct jinja_arena objects, bytes;
+    int status;
+    int line;
+    int64_t steps;
+    int depth, max_depth;
+    unsigned marks;              /* JINJA_GENERATED where a block of it runs */
+    uint32_t loop_name;          /* of "loop"; none where the template does not name it */
+    struct jinja_value *globals; /* [jinja->name_count] */
+    struct jinja_scope *scope;   /* NULL: the outermost */
+    struct jinja_builder *out;
+    const struct tm *now;
+    struct jinja_list nothing; /* what failed allocations give */
+    struct jinja_dict no_entries;
+};
+
+/* Fails with "line N: "; gives an undefined value. */
+struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* What an arena that gives nothing fails with. */
+void jinja_fail_memory(struct jinja_run *run, const struct jinja_arena *arena);
+/* Steps of work; false where there are no more. */
+bool jinja_charge(struct jinja_run *run, size_t steps);
+/* Zeroed memory; NULL after a failure. */
+void *jinja_object(struct jinja_run *run, size_t bytes);
+/* One level deeper, until jinja_leave; false where that is too deep, and jinja_leave then still follows. */
+bool jinja_enter(struct jinja_run *run);
+static inline void jinja_leave(struct jinja_run *run) {
+    run->depth--;
+}
+
+/* ---- strings ---- */
+
+void jinja_build(struct jinja_run *run, struct jinja_builder *builder, const void *bytes, size_t length,
+                 unsigned marks);
+void jinja_build_text(struct jinja_run *run, struct jinja_builder *builder, const char *text);
+void jinja_build_string(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string);
+/* Bytes [begin, end) of it. */
+void jinja_build_part(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string,
+                      size_t begin, size_t end);
+/* What was built. */
+struct jinja_value jinja_built(struct jinja_run *run, struct jinja_builder *builder);
+/* Of bytes that live as long as the run. */
+struct jinja_value jinja_string(struct jinja_run *run, const char *bytes, size_t length, unsigned marks);
+/* Of a copy. */
+struct jinja_value jinja_text_value(struct jinja_run *run, const char *text);
+struct jinja_value jinja_part(struct jinja_run *run, const struct jinja_string *string, size_t begin, size_t end);
+struct jinja_value jinja_concat(struct jinja_run *run, const struct jinja_string *left,
+                                const struct jinja_string *right);
+struct jinja_value jinja_escape(struct jinja_run *run, const struct jinja_string *string);
+unsigned jinja_marks_at(const struct jinja_string *string, size_t at);
+/* Characters, not bytes. */
+size_t jinja_characters(const struct jinja_string *string);
+/* The byte where character `index` begins. */
+size_t jinja_byte_of(const struct jinja_string *string, size_t index);
+/* Python's str.isspace() of the character at `at`, and its bytes. */
+bool jinja_is_space(const char *at, const char *end, size_t *bytes);
+bool jinja_string_is(const struct jinja_string *string, const char *text);
+/* Where `part` begins in `string` from byte `from` on; SIZE_MAX: nowhere. */
+size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
+                  size_t from);
+
+enum jinja_sides { JINJA_LEFT = 1, JINJA_RIGHT = 2, JINJA_BOTH = 3 };
+/* `characters` NULL: white space. */
+struct jinja_value jinja_strip(struct jinja_run *run, const struct jinja_string *string,
+                               const struct jinja_string *characters, enum jinja_sides sides);
+/* `most` below 0: all. */
+struct jinja_value jinja_replace(struct jinja_run *run, const struct jinja_string *string,
+                                 const struct jinja_string *from, const struct jinja_string *to, int64_t most);
+/* `separator` NULL: white space. */
+struct jinja_value jinja_split(struct jinja_run *run, const struct jinja_string *string,
+                               const struct jinja_string *separator, int64_t most);
+struct jinja_value jinja_split_right(struct jinja_run *run, const struct jinja_string *string,
+                                     const struct jinja_string *separator, int64_t most);
+struct jinja_value jinja_lines(struct jinja_run *run, const struct jinja_string *string);
+enum jinja_case { JINJA_UPPER, JINJA_LOWER, JINJA_CAPITALIZED, JINJA_TITLE, JINJA_WORDS /* the filter's title */ };
+struct jinja_value jinja_change_case(struct jinja_run *run, const struct jinja_string *string, enum jinja_case to);
+
+/* ---- values ---- */
+
+struct jinja_value jinja_list_new(struct jinja_run *run, enum jinja_kind kind, size_t capacity);
+void jinja_list_add(struct jinja_run *run, struct jinja_list *list, struct jinja_value item);
+struct jinja_value jinja_pair(struct jinja_run *run, struct jinja_value first, struct jinja_value second);
+struct jinja_value jinja_dict_new(struct jinja_run *run, enum jinja_kind kind);
+/* MISSING where there is no such key. */
+struct jinja_value jinja_dict_get(struct jinja_run *run, const struct jinja_dict *dict, struct jinja_value key);
+struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
+                                   size_t length);
+void jinja_dict_put(struct jinja_run *run, struct jinja_dict *dict, struct jinja_value key, struct jinja_value value);
+struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, unsigned marks);
+
+bool jinja_is_true(const struct jinja_value *value);
+/* Python's type: "str", "list". */
+const char *jinja_type(const struct jinja_value *value);
+bool jinja_is_number(const struct jinja_value *value); /* booleans are */
+double jinja_as_real(const struct jinja_value *value);
+int64_t jinja_as_integer(const struct jinja_value *value);
+bool jinja_equal(struct jinja_run *run, const struct jinja_value *left, const struct jinja_value *right);
+/* Below 0, 0 or above; fails where Python has no order. */
+int jinja_order(struct jinja_run *run, const struct jinja_value *left, const struct jinja_value *right);
+bool jinja_contains(struct jinja_run *run, const struct jinja_value *container, const struct jinja_value *item);
+/* Python's len(); fails where there is none. */
+size_t jinja_length(struct jinja_run *run, const struct jinja_value *value);
+/* What a loop over it goes through; a generator is empty then. Fails for what cannot be gone through. */
+const struct jinja_list *jinja_iterate(struct jinja_run *run, const struct jinja_value *value);
+/* str() and repr(). */
+struct jinja_value jinja_str(struct jinja_run *run, const struct jinja_value *value);
+void jinja_build_str(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
+void jinja_build_repr(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
+enum { JINJA_FLOAT_BYTES = 40 };
+void jinja_write_float(double real, char text[JINJA_FLOAT_BYTES]);
+bool jinja_read_integer(const struct jinja_string *string, int base, int64_t *integer);
+bool jinja_read_float(const struct jinja_string *string, double *real);
+/* The failure of an undefined value that something is wanted of. */
+struct jinja_value jinja_fail_undefined(struct jinja_run *run, const struct jinja_value *value);
+
+/* ---- calls ---- */
+
+struct jinja_keyword {
+    struct jinja_name name;
+    const struct jinja_string *string; /* the name where it was not the template's; or NULL */
+    struct jinja_value value;
+    bool is_taken;
+};
+enum { JINJA_FEW = 4 };
+struct jinja_call {
+    struct jinja_value *arguments; /* [count] */
+    size_t count;
+    struct jinja_keyword *keywords; /* [keyword_count] */
+    size_t keyword_count;
+    size_t argument_capacity, keyword_capacity;
+    struct jinja_value few[JINJA_FEW]; /* room for most calls */
+    struct jinja_keyword few_keywords[JINJA_FEW];
+};
+/* Argument `index`, or the keyword; MISSING where neither is given. It is taken: jinja_call_end finds what is not. */
+struct jinja_value jinja_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword);
+/* Fails for arguments beyond `most` and keywords that nobody took. */
+bool jinja_call_end(struct jinja_run *run, const struct jinja_call *call, size_t most, const char *what);
+/* Arguments with a type; fallbacks where they are missing. They fail for other types. */
+bool jinja_bool_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword,
+                         bool fallback);
+int64_t jinja_integer_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword,
+                               int64_t fallback);
+/* NULL where it is missing or none. */
+const struct jinja_string *jinja_string_argument(struct jinja_run *run, struct jinja_call *call, size_t index,
+                                                 const char *keyword, const char *what);
+
+struct jinja_filter {
+    const char *name;
+    struct jinja_value (*run)(struct jinja_run *run, struct jinja_value value, struct jinja_call *call);
+};
+const struct jinja_filter *jinja_filter_find(const char *name, size_t length);
+extern const struct jinja_filter jinja_list_filters[]; /* jinja_lists.c; the last has no name */
+struct jinja_test {
+    const char *name;
+    bool (*run)(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *argument);
+    bool has_argument;
+};
+const struct jinja_test *jinja_test_find(const char *name, size_t length);
+bool jinja_run_test(struct jinja_run *run, const struct jinja_test *test, struct jinja_value value,
+                    struct jinja_call *call);
+struct jinja_function {
+    const char *name;
+    struct jinja_value (*run)(struct jinja_run *run, struct jinja_call *call);
+};
+/* NULL: there is no such function. */
+const struct jinja_function *jinja_function_find(const char *name, size_t length);
+struct jinja_method {
+    const char *name;
+    struct jinja_value (*run)(struct jinja_run *run, struct jinja_value self, struct jinja_call *call);
+};
+extern const struct jinja_method jinja_string_methods[]; /* the last has no name */
+extern const char *const jinja_other_string_methods[];   /* Python's that are not built; the last is NULL */
+struct jinja_bound {
+    struct jinja_value self;
+    const struct jinja_method *method;
+};
+
+/* a.name and a[key]. */
+struct jinja_value jinja_attribute(struct jinja_run *run, const struct jinja_value *value, const char *name,
+                                   size_t length);
+struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *key);
+/* "address.city", or a number, as filters have it. */
+struct jinja_value jinja_path(struct jinja_run *run, struct jinja_value value, const struct jinja_value *path);
+
+struct jinja_value jinja_to_json(struct jinja_run *run, struct jinja_value value, struct jinja_call *call);
+struct jinja_value jinja_binary(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
+                                const struct jinja_value *right);
+bool jinja_compare(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
+                   const struct jinja_value *right);
+struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *value,
+                               const struct jinja_value bounds[3]);
+
+struct jinja_value jinja_eval(struct jinja_run *run, const struct jinja_node *node);
+/* Runs the filters of a node over a value. */
+struct jinja_value jinja_eval_filters(struct jinja_run *run, const struct jinja_node *node, struct jinja_value value);
+struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_macro *macro, struct jinja_call *call);
+struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name);
+void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t name, struct jinja_value value);
+
+#endif

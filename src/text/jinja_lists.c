@@ -1,0 +1,353 @@
+/* Filters of lists. Those that are generators in Jinja2 can be gone through once, have no length and are true. */
+#include "jinja-internal.h"
+
+#include <string.h>
+
+/* ---- ends, copies and joins ---- */
+
+static struct jinja_value filter_first(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    if (!jinja_call_end(run, call, 0, "first"))
+        return jinja_undefined(NULL);
+    if (value.kind == JINJA_GENERATOR)
+        return value.list->gone < value.list->count ? value.list->items[value.list->gone++]
+                                                    : jinja_undefined("the first item");
+    if (value.kind == JINJA_STRING) {
+        struct jinja_value zero = jinja_integer(0);
+        return jinja_item(run, &value, &zero);
+    }
+    const struct jinja_list *list = jinja_iterate(run, &value);
+    return list->count ? list->items[0] : jinja_undefined("the first item");
+}
+
+static struct jinja_value filter_last(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    if (!jinja_call_end(run, call, 0, "last"))
+        return jinja_undefined(NULL);
+    if (value.kind == JINJA_GENERATOR)
+        return jinja_fail(run, "last: a generator has no last item; make a list of it first");
+    if (value.kind == JINJA_UNDEFINED)
+        return jinja_fail_undefined(run, &value);
+    const struct jinja_list *list = jinja_iterate(run, &value);
+    return list->count ? list->items[list->count - 1] : jinja_undefined("the last item");
+}
+
+static struct jinja_value copy_list(struct jinja_run *run, enum jinja_kind kind, const struct jinja_list *from) {
+    struct jinja_value list = jinja_list_new(run, kind, from->count);
+    for (size_t i = 0; i < from->count && jinja_charge(run, 1); i++)
+        jinja_list_add(run, list.list, from->items[i]);
+    return list;
+}
+
+static struct jinja_value filter_list(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    return jinja_call_end(run, call, 0, "list") ? copy_list(run, JINJA_LIST, jinja_iterate(run, &value))
+                                                : jinja_undefined(NULL);
+}
+
+static struct jinja_value filter_reverse(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    struct jinja_builder builder = {0};
+    if (!jinja_call_end(run, call, 0, "reverse"))
+        return jinja_undefined(NULL);
+    const struct jinja_list *from = jinja_iterate(run, &value);
+    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, from->count);
+    for (size_t i = from->count; i-- > 0 && jinja_charge(run, 1);)
+        if (value.kind == JINJA_STRING)
+            jinja_build_string(run, &builder, from->items[i].string);
+        else
+            jinja_list_add(run, list.list, from->items[i]);
+    return value.kind == JINJA_STRING ? jinja_built(run, &builder) : list;
+}
+
+static struct jinja_value filter_items(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    if (!jinja_call_end(run, call, 0, "items"))
+        return jinja_undefined(NULL);
+    if (value.kind != JINJA_DICT && value.kind != JINJA_UNDEFINED)
+        return jinja_fail(run, "items wants a dict, not a %s", jinja_type(&value));
+    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, 0);
+    for (size_t i = 0; value.kind == JINJA_DICT && i < value.dict->count && jinja_charge(run, 1); i++)
+        jinja_list_add(run, list.list, jinja_pair(run, value.dict->entries[i].key, value.dict->entries[i].value));
+    return list;
+}
+
+static struct jinja_value filter_join(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    struct jinja_value between = jinja_argument(run, call, 0, "d"), path = jinja_argument(run, call, 1, "attribute");
+    struct jinja_builder builder = {0};
+    if (between.kind != JINJA_MISSING)
+        between = jinja_str(run, &between);
+    if (!jinja_call_end(run, call, 2, "join"))
+        return jinja_undefined(NULL);
+    const struct jinja_list *items = jinja_iterate(run, &value);
+    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
+        struct jinja_value item = jinja_path(run, items->items[i], &path);
+        if (i && between.kind == JINJA_STRING)
+            jinja_build_string(run, &builder, between.string);
+        jinja_build_str(run, &builder, &item);
+    }
+    return jinja_built(run, &builder);
+}
+
+/* ---- map, select, reject ---- */
+
+/* The call behind its first `skipped` arguments, for one more use. */
+static struct jinja_call rest_of(const struct jinja_call *call, size_t skipped) {
+    struct jinja_call rest = *call;
+    for (size_t i = 0; i < rest.keyword_count; i++)
+        rest.keywords[i].is_taken = false;
+    rest.arguments = call->arguments + skipped;
+    rest.count = call->count - skipped;
+    return rest;
+}
+
+static struct jinja_value map_attribute(struct jinja_run *run, const struct jinja_value *value,
+                                        struct jinja_call *call) {
+    struct jinja_value path = jinja_argument(run, call, 0, "attribute"),
+                       fallback = jinja_argument(run, call, 1, "default");
+    if (path.kind == JINJA_MISSING)
+        return jinja_fail(run, "map: expected the name of a filter, or attribute=");
+    if (!jinja_call_end(run, call, 0, "map"))
+        return jinja_undefined(NULL);
+    const struct jinja_list *items = jinja_iterate(run, value);
+    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, items->count);
+    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
+        struct jinja_value item = jinja_path(run, items->items[i], &path);
+        bool is_default = item.kind == JINJA_UNDEFINED && fallback.kind != JINJA_MISSING && fallback.kind != JINJA_NONE;
+        jinja_list_add(run, list.list, is_default ? fallback : item);
+    }
+    return list;
+}
+
+static struct jinja_value filter_map(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    if (!jinja_is_true(&value))
+        return jinja_list_new(run, JINJA_GENERATOR, 0);
+    if (!call->count)
+        return map_attribute(run, &value, call);
+    const struct jinja_string *name = jinja_string_argument(run, call, 0, NULL, "map");
+    const struct jinja_filter *filter = name ? jinja_filter_find(name->bytes, name->length) : NULL;
+    if (!filter)
+        return jinja_fail(run, "map: there is no filter '%.*s'", name ? (int)name->length : 0, name ? name->bytes : "");
+    const struct jinja_list *items = jinja_iterate(run, &value);
+    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, items->count);
+    for (size_t i = 0; i < items->count && jinja_charge(run, 1) && jinja_enter(run); i++) {
+        struct jinja_call rest = rest_of(call, 1);
+        jinja_list_add(run, list.list, filter->run(run, items->items[i], &rest));
+        jinja_leave(run);
+    }
+    return list;
+}
+
+/* Keeps what a test says `is_kept` of: of the items, or of an attribute that the first argument names. */
+static struct jinja_value choose(struct jinja_run *run, const struct jinja_value *value, struct jinja_call *call,
+                                 bool has_attribute, bool is_kept) {
+    struct jinja_value path = has_attribute ? jinja_argument(run, call, 0, NULL) : jinja_missing();
+    struct jinja_value named = jinja_argument(run, call, has_attribute, NULL);
+    const struct jinja_test *test = NULL;
+    if (!jinja_is_true(value))
+        return jinja_list_new(run, JINJA_GENERATOR, 0);
+    if (has_attribute && path.kind == JINJA_MISSING)
+        return jinja_fail(run, "expected the name of an attribute");
+    if (named.kind == JINJA_STRING)
+        test = jinja_test_find(named.string->bytes, named.string->length);
+    if (named.kind != JINJA_MISSING && !test) {
+        named = jinja_str(run, &named);
+        return run->status ? named
+                           : jinja_fail(run, "there is no test '%.*s'", (int)named.string->length, named.string->bytes);
+    }
+    const struct jinja_list *items = jinja_iterate(run, value);
+    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, 0);
+    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
+        struct jinja_value item = jinja_path(run, items->items[i], &path);
+        struct jinja_call rest = rest_of(call, test ? 1 + (size_t)has_attribute : call->count);
+        if ((test ? jinja_run_test(run, test, item, &rest) : jinja_is_true(&item)) == is_kept)
+            jinja_list_add(run, list.list, items->items[i]);
+    }
+    return list;
+}
+
+static struct jinja_value filter_select(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    return choose(run, &value, call, false, true);
+}
+
+static struct jinja_value filter_reject(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    return choose(run, &value, call, false, false);
+}
+
+static struct jinja_value filter_selectattr(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    return choose(run, &value, call, true, true);
+}
+
+static struct jinja_value filter_rejectattr(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    return choose(run, &value, call, true, false);
+}
+
+/* ---- order ---- */
+
+/* Strings that differ in case alone are the same, unless told otherwise. */
+static struct jinja_value fold(struct jinja_run *run, struct jinja_value value, bool is_case_sensitive) {
+    return value.kind == JINJA_STRING && !is_case_sensitive ? jinja_change_case(run, value.string, JINJA_LOWER) : value;
+}
+
+struct sorted {
+    struct jinja_value key, item;
+};
+
+/* A merge sort, as a broken order must do no harm, and equals stay as they stood. */
+static void sort(struct jinja_run *run, struct sorted *items, struct sorted *spare, size_t count, bool is_reverse) {
+    for (size_t width = 1; width < count && !run->status; width *= 2) {
+        for (size_t begin = 0; begin < count; begin += 2 * width) {
+            size_t middle = begin + width < count ? begin + width : count;
+            size_t end = begin + 2 * width < count ? begin + 2 * width : count;
+            size_t left = begin, right = middle;
+            for (size_t out = begin; out < end; out++) {
+                bool takes_right = left == middle;
+                if (left < middle && right < end && jinja_charge(run, 2)) {
+                    int order = jinja_order(run, &items[right].key, &items[left].key);
+                    takes_right = is_reverse ? order > 0 : order < 0;
+                }
+                spare[out] = takes_right ? items[right++] : items[left++];
+            }
+        }
+        memcpy(items, spare, count * sizeof *items);
+    }
+}
+
+static struct jinja_value sort_list(struct jinja_run *run, const struct sorted *keyed, size_t count, bool is_reverse) {
+    struct sorted *items = jinja_object(run, (count + 1) * sizeof *items);
+    struct sorted *spare = jinja_object(run, (count + 1) * sizeof *spare);
+    struct jinja_value list = jinja_list_new(run, JINJA_LIST, count);
+    if (run->status)
+        return list;
+    memcpy(items, keyed, count * sizeof *items);
+    sort(run, items, spare, count, is_reverse);
+    for (size_t i = 0; i < count; i++)
+        jinja_list_add(run, list.list, items[i].item);
+    return list;
+}
+
+/* The values of the attributes that a path with commas names. */
+static struct jinja_value sort_key(struct jinja_run *run, struct jinja_value item, const struct jinja_value *path,
+                                   bool is_case_sensitive) {
+    struct jinja_value keys = jinja_list_new(run, JINJA_LIST, 1);
+    struct jinja_value paths = jinja_list_new(run, JINJA_LIST, 1);
+    if (path->kind == JINJA_STRING)
+        paths = jinja_split(run, path->string, &(struct jinja_string){.bytes = ",", .length = 1}, -1);
+    else
+        jinja_list_add(run, paths.list, *path);
+    for (size_t i = 0; !run->status && i < paths.list->count; i++)
+        jinja_list_add(run, keys.list, fold(run, jinja_path(run, item, &paths.list->items[i]), is_case_sensitive));
+    return keys;
+}
+
+static struct jinja_value filter_sort(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    bool is_reverse = jinja_bool_argument(run, call, 0, "reverse", false);
+    bool is_case_sensitive = jinja_bool_argument(run, call, 1, "case_sensitive", false);
+    struct jinja_value path = jinja_argument(run, call, 2, "attribute");
+    if (!jinja_call_end(run, call, 3, "sort"))
+        return jinja_undefined(NULL);
+    const struct jinja_list *list = jinja_iterate(run, &value);
+    struct sorted *keyed = jinja_object(run, (list->count + 1) * sizeof *keyed);
+    for (size_t i = 0; i < list->count && jinja_charge(run, 1); i++)
+        keyed[i] = (struct sorted){sort_key(run, list->items[i], &path, is_case_sensitive), list->items[i]};
+    return run->status ? jinja_undefined(NULL) : sort_list(run, keyed, list->count, is_reverse);
+}
+
+static struct jinja_value filter_dictsort(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    bool is_case_sensitive = jinja_bool_argument(run, call, 0, "case_sensitive", false);
+    const struct jinja_string *by = jinja_string_argument(run, call, 1, "by", "dictsort");
+    bool is_reverse = jinja_bool_argument(run, call, 2, "reverse", false),
+         by_value = by && jinja_string_is(by, "value");
+    if (by && !by_value && !jinja_string_is(by, "key"))
+        return jinja_fail(run, "dictsort: by is \"key\" or \"value\"");
+    if (value.kind == JINJA_UNDEFINED)
+        return jinja_fail_undefined(run, &value);
+    if (value.kind != JINJA_DICT)
+        return jinja_fail(run, "dictsort wants a dict, not a %s", jinja_type(&value));
+    if (!jinja_call_end(run, call, 3, "dictsort"))
+        return jinja_undefined(NULL);
+    struct sorted *keyed = jinja_object(run, (value.dict->count + 1) * sizeof *keyed);
+    for (size_t i = 0; i < value.dict->count && jinja_charge(run, 1); i++) {
+        const struct jinja_entry *entry = &value.dict->entries[i];
+        keyed[i] = (struct sorted){fold(run, by_value ? entry->value : entry->key, is_case_sensitive),
+                                   jinja_pair(run, entry->key, entry->value)};
+    }
+    return run->status ? jinja_undefined(NULL) : sort_list(run, keyed, value.dict->count, is_reverse);
+}
+
+static struct jinja_value filter_unique(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    bool is_case_sensitive = jinja_bool_argument(run, call, 0, "case_sensitive", false);
+    struct jinja_value path = jinja_argument(run, call, 1, "attribute");
+    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, 0), seen = jinja_dict_new(run, JINJA_DICT);
+    if (!jinja_call_end(run, call, 2, "unique"))
+        return jinja_undefined(NULL);
+    const struct jinja_list *items = jinja_iterate(run, &value);
+    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
+        struct jinja_value key = fold(run, jinja_path(run, items->items[i], &path), is_case_sensitive);
+        size_t before = seen.dict->count;
+        jinja_dict_put(run, seen.dict, key, jinja_none());
+        if (seen.dict->count > before)
+            jinja_list_add(run, list.list, items->items[i]);
+    }
+    return list;
+}
+
+static struct jinja_value extreme(struct jinja_run *run, const struct jinja_value *value, struct jinja_call *call,
+                                  bool is_max) {
+    bool is_case_sensitive = jinja_bool_argument(run, call, 0, "case_sensitive", false);
+    struct jinja_value path = jinja_argument(run, call, 1, "attribute"), best = jinja_none(), found = best;
+    if (!jinja_call_end(run, call, 2, is_max ? "max" : "min"))
+        return jinja_undefined(NULL);
+    const struct jinja_list *items = jinja_iterate(run, value);
+    if (!items->count)
+        return jinja_undefined(is_max ? "the greatest item" : "the smallest item");
+    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
+        struct jinja_value key = fold(run, jinja_path(run, items->items[i], &path), is_case_sensitive);
+        int order = i ? jinja_order(run, &key, &best) : 0;
+        if (i && (is_max ? order <= 0 : order >= 0))
+            continue;
+        best = key;
+        found = items->items[i];
+    }
+    return found;
+}
+
+static struct jinja_value filter_min(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    return extreme(run, &value, call, false);
+}
+
+static struct jinja_value filter_max(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    return extreme(run, &value, call, true);
+}
+
+static struct jinja_value filter_sum(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+    struct jinja_value path = jinja_argument(run, call, 0, "attribute"), sum = jinja_argument(run, call, 1, "start");
+    if (!jinja_call_end(run, call, 2, "sum"))
+        return jinja_undefined(NULL);
+    if (sum.kind == JINJA_MISSING)
+        sum = jinja_integer(0);
+    if (sum.kind == JINJA_STRING)
+        return jinja_fail(run, "sum: strings have none; join them");
+    const struct jinja_list *items = jinja_iterate(run, &value);
+    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
+        struct jinja_value item = jinja_path(run, items->items[i], &path);
+        sum = run->status ? sum : jinja_binary(run, OPERATOR_ADD, &sum, &item);
+    }
+    return sum;
+}
+
+const struct jinja_filter jinja_list_filters[] = {
+    {"dictsort", filter_dictsort},
+    {"first", filter_first},
+    {"items", filter_items},
+    {"join", filter_join},
+    {"last", filter_last},
+    {"list", filter_list},
+    {"map", filter_map},
+    {"max", filter_max},
+    {"min", filter_min},
+    {"reject", filter_reject},
+    {"rejectattr", filter_rejectattr},
+    {"reverse", filter_reverse},
+    {"select", filter_select},
+    {"selectattr", filter_selectattr},
+    {"sort", filter_sort},
+    {"sum", filter_sum},
+    {"unique", filter_unique},
+    {NULL, NULL},
+};

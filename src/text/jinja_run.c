@@ -1,0 +1,433 @@
+/* Statements, names, and a rendering from its arguments to its text. */
+#include "jinja-internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct jinja_limits jinja_default_limits = {.steps = 20000000, .memory = (size_t)256 << 20, .depth = 600};
+
+/* ---- failing, and what a rendering may use ---- */
+
+struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) {
+    char text[512];
+    va_list arguments;
+    if (!run->status) {
+        va_start(arguments, format);
+        vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+        text_make_line(text);
+        run->status = status_fail(STATUS_INVALID, "line %d: %s", run->line, text);
+    }
+    return jinja_undefined(NULL);
+}
+
+bool jinja_charge(struct jinja_run *run, size_t steps) {
+    if (run->status)
+        return false;
+    if (steps > (uint64_t)run->steps) {
+        jinja_fail(run, "the template takes more steps than it may");
+        return false;
+    }
+    run->steps -= (int64_t)steps;
+    return true;
+}
+
+void *jinja_object(struct jinja_run *run, size_t bytes) {
+    if (run->status)
+        return NULL;
+    void *memory = jinja_take(&run->objects, bytes, sizeof(void *));
+    if (memory)
+        memset(memory, 0, bytes);
+    else
+        jinja_fail_memory(run, &run->objects);
+    return memory;
+}
+
+void jinja_fail_memory(struct jinja_run *run, const struct jinja_arena *arena) {
+    if (arena->is_full)
+        jinja_fail(run, "the template needs more memory than it may have");
+    else if (!run->status)
+        run->status = status_fail(STATUS_MEMORY, "out of memory");
+}
+
+bool jinja_enter(struct jinja_run *run) {
+    if (++run->depth > run->max_depth)
+        jinja_fail(run, "the template goes deeper than it may");
+    return !run->status;
+}
+
+/* ---- names ---- */
+
+struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name) {
+    for (const struct jinja_scope *scope = run->scope; scope; scope = scope->parent)
+        for (size_t i = scope->count; i-- > 0;)
+            if (scope->items[i].name == name)
+                return scope->items[i].value;
+    if (run->globals[name].kind == JINJA_MISSING)
+        return jinja_undefined(run->jinja->names[name].bytes);
+    return run->globals[name];
+}
+
+void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t name, struct jinja_value value) {
+    if (run->status)
+        return;
+    if (!scope) {
+        run->globals[name] = value;
+        return;
+    }
+    for (size_t i = 0; i < scope->count; i++)
+        if (scope->items[i].name == name) {
+            scope->items[i].value = value;
+            return;
+        }
+    if (scope->count == scope->capacity) {
+        size_t capacity = scope->capacity ? 2 * scope->capacity : 4;
+        struct jinja_variable *items = jinja_object(run, capacity * sizeof *items);
+        if (!items)
+            return;
+        if (scope->count)
+            memcpy(items, scope->items, scope->count * sizeof *items);
+        scope->items = items;
+        scope->capacity = capacity;
+    }
+    scope->items[scope->count++] = (struct jinja_variable){name, value};
+}
+
+static void set_attribute(struct jinja_run *run, const struct jinja_node *target, struct jinja_value value) {
+    struct jinja_value space = jinja_lookup(run, target->name);
+    const struct jinja_name *name = &run->jinja->names[target->b->name];
+    if (space.kind != JINJA_NAMESPACE)
+        jinja_fail(run, "'%s' is no namespace: attributes of others cannot be set",
+                   run->jinja->names[target->name].bytes);
+    else if (name->bytes[0] == '_')
+        jinja_fail(run, "a namespace has no attributes that begin with '_'");
+    else
+        jinja_dict_put(run, space.dict, jinja_string(run, name->bytes, name->length, 0), value);
+}
+
+static void assign(struct jinja_run *run, struct jinja_scope *scope, const struct jinja_node *target,
+                   struct jinja_value value) {
+    if (target->kind == NODE_NAME) {
+        jinja_define(run, scope, target->name, value);
+        return;
+    }
+    if (target->kind == NODE_NAMESPACE) {
+        set_attribute(run, target, value);
+        return;
+    }
+    const struct jinja_list *items = jinja_iterate(run, &value);
+    if (!run->status && items->count != target->item_count)
+        jinja_fail(run, "%zu values for %u names", items->count, (unsigned)target->item_count);
+    for (uint32_t i = 0; i < target->item_count && !run->status; i++)
+        assign(run, scope, target->items[i], items->items[i]);
+}
+
+/* ---- statements ---- */
+
+enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
+
+static enum flow run_all(struct jinja_run *run, struct jinja_node *const *nodes, uint32_t count);
+
+static struct jinja_scope *open_scope(struct jinja_run *run, struct jinja_scope *parent) {
+    struct jinja_scope *scope = jinja_object(run, sizeof *scope);
+    if (scope)
+        scope->parent = parent;
+    return scope;
+}
+
+/* Runs statements in a scope of their own, and gives what they print. */
+static struct jinja_value capture(struct jinja_run *run, struct jinja_scope *scope, const struct jinja_node *node) {
+    struct jinja_builder text = {0}, *out = run->out;
+    struct jinja_scope *before = run->scope;
+    if (!scope)
+        return jinja_undefined(NULL);
+    run->scope = scope;
+    run->out = &text;
+    run_all(run, node->items, node->item_count);
+    run->scope = before;
+    run->out = out;
+    return jinja_built(run, &text);
+}
+
+struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_macro *macro, struct jinja_call *call) {
+    const struct jinja_node *node = macro->node;
+    struct jinja_scope *scope = open_scope(run, macro->scope), *before = run->scope;
+    int line = run->line;
+    for (uint32_t i = 0; i < node->other_count && scope; i++) {
+        const struct jinja_node *parameter = node->others[i];
+        const char *name = run->jinja->names[parameter->name].bytes;
+        struct jinja_value value = jinja_argument(run, call, i, name);
+        run->scope = scope; /* a default may name the parameters before it */
+        if (value.kind == JINJA_MISSING)
+            value = parameter->a ? jinja_eval(run, parameter->a) : jinja_undefined(name);
+        run->scope = before;
+        jinja_define(run, scope, parameter->name, value);
+    }
+    run->line = line;
+    if (!scope || !jinja_call_end(run, call, node->other_count, run->jinja->names[node->name].bytes))
+        return jinja_undefined(NULL);
+    unsigned marks = run->marks;
+    struct jinja_value text = capture(run, scope, node);
+    run->marks = marks;
+    run->line = line;
+    return text;
+}
+
+static void define_macro(struct jinja_run *run, const struct jinja_node *node) {
+    struct jinja_macro *macro = jinja_object(run, sizeof *macro);
+    if (!macro)
+        return;
+    *macro = (struct jinja_macro){node, run->scope};
+    for (struct jinja_scope *scope = run->scope; scope && !scope->is_kept; scope = scope->parent)
+        scope->is_kept = true;
+    jinja_define(run, run->scope, node->name, (struct jinja_value){.kind = JINJA_MACRO, .macro = macro});
+}
+
+/* The items of a loop that its condition keeps. */
+static const struct jinja_list *select_items(struct jinja_run *run, const struct jinja_node *node,
+                                             const struct jinja_list *items) {
+    struct jinja_value kept = jinja_list_new(run, JINJA_LIST, 0);
+    struct jinja_scope *before = run->scope;
+    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
+        run->scope = open_scope(run, before);
+        if (run->scope)
+            assign(run, run->scope, node->a, items->items[i]);
+        struct jinja_value is_kept = jinja_eval(run, node->c);
+        if (jinja_is_true(&is_kept))
+            jinja_list_add(run, kept.list, items->items[i]);
+    }
+    run->scope = before;
+    return kept.list;
+}
+
+static enum flow run_for(struct jinja_run *run, const struct jinja_node *node, uint32_t loop_name) {
+    struct jinja_value over = jinja_eval(run, node->b);
+    const struct jinja_list *items = jinja_iterate(run, &over);
+    struct jinja_scope *before = run->scope, *scope = NULL;
+    struct jinja_loop *loop = jinja_object(run, sizeof *loop);
+    bool has_ended = false; /* some pass did, without break or continue */
+    if (node->c && !run->status)
+        items = select_items(run, node, items);
+    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
+        if (!scope || scope->is_kept)
+            scope = open_scope(run, before);
+        if (!scope)
+            break;
+        scope->count = 0;
+        loop->items = items;
+        loop->index = i;
+        run->scope = scope;
+        run->line = node->line;
+        assign(run, scope, node->a, items->items[i]);
+        if (loop_name < run->jinja->name_count)
+            jinja_define(run, scope, loop_name, (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
+        enum flow flow = run_all(run, node->items, node->item_count);
+        has_ended |= flow == FLOW_NEXT;
+        if (flow == FLOW_BREAK)
+            break;
+    }
+    run->scope = before;
+    if (has_ended || !node->other_count || run->status)
+        return FLOW_NEXT;
+    run->scope = open_scope(run, before);
+    enum flow flow = run->scope ? run_all(run, node->others, node->other_count) : FLOW_NEXT;
+    run->scope = before;
+    return flow;
+}
+
+static enum flow run_if(struct jinja_run *run, const struct jinja_node *node) {
+    for (; node; node = node->b) {
+        struct jinja_value condition = jinja_eval(run, node->a);
+        if (run->status)
+            return FLOW_NEXT;
+        if (jinja_is_true(&condition))
+            return run_all(run, node->items, node->item_count);
+        if (!node->b)
+            return run_all(run, node->others, node->other_count);
+    }
+    return FLOW_NEXT;
+}
+
+static void run_set(struct jinja_run *run, const struct jinja_node *node) {
+    struct jinja_value value;
+    if (node->kind == NODE_SET) {
+        value = jinja_eval(run, node->b);
+    } else {
+        value = capture(run, open_scope(run, run->scope), node);
+        value = jinja_eval_filters(run, node->b, value);
+    }
+    run->line = node->line;
+    if (!run->status)
+        assign(run, run->scope, node->a, value);
+}
+
+static enum flow run_with(struct jinja_run *run, const struct jinja_node *node) {
+    struct jinja_scope *before = run->scope, *scope = open_scope(run, before);
+    for (uint32_t i = 0; i + 1 < node->other_count && scope; i += 2)
+        assign(run, scope, node->others[i], jinja_eval(run, node->others[i + 1]));
+    if (!scope)
+        return FLOW_NEXT;
+    run->scope = scope;
+    enum flow flow = run_all(run, node->items, node->item_count);
+    run->scope = before;
+    return flow;
+}
+
+static void print(struct jinja_run *run, struct jinja_value value) {
+    if (!run->marks) {
+        jinja_build_str(run, run->out, &value);
+        return;
+    }
+    value = jinja_str(run, &value);
+    if (value.kind != JINJA_STRING)
+        return;
+    const struct jinja_string *string = value.string;
+    size_t from = 0;
+    for (size_t i = 0; i < string->range_count; i++) {
+        jinja_build(run, run->out, string->bytes + from, string->ranges[i].end - from,
+                    string->ranges[i].marks | run->marks);
+        from = string->ranges[i].end;
+    }
+    jinja_build(run, run->out, string->bytes + from, string->length - from, string->marks | run->marks);
+}
+
+static void run_generation(struct jinja_run *run, const struct jinja_node *node) {
+    unsigned before = run->marks;
+    struct jinja_value text;
+    run->marks |= JINJA_GENERATED;
+    text = capture(run, open_scope(run, run->scope), node);
+    print(run, text);
+    run->marks = before;
+}
+
+static enum flow run_node(struct jinja_run *run, const struct jinja_node *node) {
+    switch (node->kind) {
+    case NODE_TEXT:
+        print(run, node->value);
+        return FLOW_NEXT;
+    case NODE_PRINT:
+        print(run, jinja_eval(run, node->a));
+        return FLOW_NEXT;
+    case NODE_IF:
+        return run_if(run, node);
+    case NODE_FOR:
+        return run_for(run, node, run->loop_name);
+    case NODE_SET:
+    case NODE_SET_BLOCK:
+        run_set(run, node);
+        return FLOW_NEXT;
+    case NODE_MACRO:
+        define_macro(run, node);
+        return FLOW_NEXT;
+    case NODE_WITH:
+        return run_with(run, node);
+    case NODE_GENERATION:
+        run_generation(run, node);
+        return FLOW_NEXT;
+    case NODE_FILTERED:
+        print(run, jinja_eval_filters(run, node->b, capture(run, open_scope(run, run->scope), node)));
+        return FLOW_NEXT;
+    case NODE_BREAK:
+        return FLOW_BREAK;
+    case NODE_CONTINUE:
+        return FLOW_CONTINUE;
+    default:
+        jinja_fail(run, "a value where a statement is expected");
+        return FLOW_NEXT;
+    }
+}
+
+static enum flow run_all(struct jinja_run *run, struct jinja_node *const *nodes, uint32_t count) {
+    enum flow flow = FLOW_NEXT;
+    if (jinja_enter(run))
+        for (uint32_t i = 0; i < count && flow == FLOW_NEXT && jinja_charge(run, 1); i++) {
+            run->line = nodes[i]->line;
+            flow = run_node(run, nodes[i]);
+        }
+    jinja_leave(run);
+    return run->status ? FLOW_NEXT : flow;
+}
+
+/* ---- a rendering ---- */
+
+static size_t json_bytes(const json_t *json, int depth) {
+    size_t bytes = 16, i;
+    json_t *item;
+    const char *key;
+    if (depth > 2048)
+        return bytes;
+    if (json_is_string(json))
+        return bytes + json_string_length(json);
+    json_array_foreach(json, i, item) bytes += json_bytes(item, depth + 1);
+    json_object_foreach((json_t *)json, key, item) bytes += strlen(key) + json_bytes(item, depth + 1);
+    return bytes;
+}
+
+static void set_globals(struct jinja_run *run, const struct jinja_rendering *rendering) {
+    const struct jinja *jinja = run->jinja;
+    for (uint32_t i = 0; i < jinja->name_count; i++) {
+        const struct jinja_name *name = &jinja->names[i];
+        const struct jinja_function *function = jinja_function_find(name->bytes, name->length);
+        run->globals[i] = jinja_missing();
+        if (function)
+            run->globals[i] = (struct jinja_value){.kind = JINJA_FUNCTION, .function = function};
+        for (size_t k = 0; k < rendering->count; k++)
+            if (rendering->arguments[k].value && !strcmp(rendering->arguments[k].name, name->bytes))
+                run->globals[i] = jinja_from_json(run, rendering->arguments[k].value, rendering->arguments[k].marks);
+    }
+}
+
+static uint32_t find_name(const struct jinja *jinja, const char *text) {
+    uint32_t i = 0;
+    while (i < jinja->name_count && strcmp(jinja->names[i].bytes, text) != 0)
+        i++;
+    return i;
+}
+
+static int give_text(const struct jinja_builder *built, struct jinja_text *text) {
+    strbuf_add(&text->text, built->bytes, built->length);
+    text->ranges = malloc((built->count + 1) * sizeof *text->ranges);
+    if (text->ranges && built->count)
+        memcpy(text->ranges, built->ranges, built->count * sizeof *text->ranges);
+    text->count = built->count;
+    return text->ranges ? strbuf_status(&text->text) : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+int jinja_render(const struct jinja *jinja, const struct jinja_rendering *rendering, struct jinja_text *text) {
+    const struct jinja_limits *limits = rendering->limits ? rendering->limits : &jinja_default_limits;
+    struct jinja_builder out = {0};
+    size_t memory = limits->memory;
+    for (size_t i = 0; i < rendering->count; i++)
+        if (rendering->arguments[i].value)
+            memory += 16 * json_bytes(rendering->arguments[i].value, 0);
+    struct jinja_run run = {.jinja = jinja,
+                            .objects = {.limit = memory / 2},
+                            .bytes = {.limit = memory / 2},
+                            .line = 1,
+                            .steps = limits->steps,
+                            .max_depth = limits->depth,
+                            .now = rendering->now,
+                            .loop_name = find_name(jinja, "loop"),
+                            .out = &out};
+    *text = (struct jinja_text){0};
+    run.globals = jinja_object(&run, (jinja->name_count + 1) * sizeof *run.globals);
+    if (run.globals)
+        set_globals(&run, rendering);
+    if (!run.status)
+        run_all(&run, jinja->body, jinja->count);
+    if (!run.status)
+        run.status = give_text(&out, text);
+    jinja_arena_free(&run.objects);
+    jinja_arena_free(&run.bytes);
+    if (run.status)
+        jinja_text_free(text);
+    return run.status;
+}
+
+void jinja_text_free(struct jinja_text *text) {
+    strbuf_free(&text->text);
+    free(text->ranges);
+    *text = (struct jinja_text){0};
+}

@@ -1,0 +1,413 @@
+/* Strings whose bytes know where they came from. A part of a string shares its bytes; what is put together is a copy,
+ * or the left one made longer where it stands. Indexes are characters, as in Python. */
+#include "jinja-internal.h"
+
+#include "base/utf8.h"
+
+#include <string.h>
+
+/* ---- building ---- */
+
+static bool grow_bytes(struct jinja_run *run, struct jinja_builder *builder, size_t needed) {
+    size_t capacity = builder->capacity;
+    if (needed <= capacity)
+        return true;
+    if (builder->bytes && jinja_extend(&run->bytes, builder->bytes + capacity, needed - capacity)) {
+        builder->capacity = needed;
+        return true;
+    }
+    capacity = needed < 64 ? 64 : needed + needed / 2;
+    char *bytes = jinja_take(&run->bytes, capacity, 1);
+    if (!bytes) {
+        jinja_fail_memory(run, &run->bytes);
+        return false;
+    }
+    if (builder->length)
+        memcpy(bytes, builder->bytes, builder->length);
+    builder->bytes = bytes;
+    builder->capacity = capacity;
+    return true;
+}
+
+static bool grow_ranges(struct jinja_run *run, struct jinja_builder *builder) {
+    if (builder->count < builder->range_capacity)
+        return true;
+    size_t capacity = builder->range_capacity ? 2 * builder->range_capacity : 4;
+    struct jinja_range *ranges = jinja_object(run, capacity * sizeof *ranges);
+    if (!ranges)
+        return false;
+    if (builder->count)
+        memcpy(ranges, builder->ranges, builder->count * sizeof *ranges);
+    builder->ranges = ranges;
+    builder->range_capacity = capacity;
+    return true;
+}
+
+void jinja_build(struct jinja_run *run, struct jinja_builder *builder, const void *bytes, size_t length,
+                 unsigned marks) {
+    if (!length || !jinja_charge(run, length / 64) || !grow_bytes(run, builder, builder->length + length))
+        return;
+    bool is_same = builder->count && builder->ranges[builder->count - 1].marks == marks;
+    if (!is_same && !grow_ranges(run, builder))
+        return;
+    memcpy(builder->bytes + builder->length, bytes, length);
+    builder->length += length;
+    if (!is_same)
+        builder->ranges[builder->count++].marks = marks;
+    builder->ranges[builder->count - 1].end = builder->length;
+}
+
+void jinja_build_text(struct jinja_run *run, struct jinja_builder *builder, const char *text) {
+    jinja_build(run, builder, text, strlen(text), 0);
+}
+
+void jinja_build_part(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string,
+                      size_t begin, size_t end) {
+    if (!string->range_count) {
+        jinja_build(run, builder, string->bytes + begin, end - begin, string->marks);
+        return;
+    }
+    size_t from = 0;
+    for (size_t i = 0; i < string->range_count && from < end; i++) {
+        size_t to = string->ranges[i].end, first = from > begin ? from : begin, last = to < end ? to : end;
+        if (first < last)
+            jinja_build(run, builder, string->bytes + first, last - first, string->ranges[i].marks);
+        from = to;
+    }
+}
+
+void jinja_build_string(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string) {
+    jinja_build_part(run, builder, string, 0, string->length);
+}
+
+static struct jinja_value string_value(const struct jinja_string *string) {
+    return (struct jinja_value){.kind = JINJA_STRING, .string = string};
+}
+
+struct jinja_value jinja_string(struct jinja_run *run, const char *bytes, size_t length, unsigned marks) {
+    struct jinja_string *string = jinja_object(run, sizeof *string);
+    if (!string)
+        return jinja_undefined(NULL);
+    *string = (struct jinja_string){.bytes = bytes, .length = length, .marks = marks};
+    return string_value(string);
+}
+
+struct jinja_value jinja_built(struct jinja_run *run, struct jinja_builder *builder) {
+    struct jinja_value value = jinja_string(run, builder->bytes ? builder->bytes : "", builder->length, 0);
+    if (value.kind != JINJA_STRING)
+        return value;
+    struct jinja_string *string = (struct jinja_string *)value.string;
+    if (builder->count == 1)
+        string->marks = builder->ranges[0].marks;
+    if (builder->count > 1) {
+        string->ranges = builder->ranges;
+        string->range_count = builder->count;
+    }
+    if (builder->bytes && builder->bytes + builder->capacity == run->bytes.top)
+        run->bytes.top = builder->bytes + builder->length; /* so that the next one may be put behind it */
+    return run->status ? jinja_undefined(NULL) : value;
+}
+
+struct jinja_value jinja_text_value(struct jinja_run *run, const char *text) {
+    struct jinja_builder builder = {0};
+    jinja_build_text(run, &builder, text);
+    return jinja_built(run, &builder);
+}
+
+/* The range that holds byte `at`. */
+static size_t range_of(const struct jinja_string *string, size_t at) {
+    size_t low = 0, high = string->range_count - 1;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (string->ranges[middle].end <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+unsigned jinja_marks_at(const struct jinja_string *string, size_t at) {
+    return string->range_count ? string->ranges[range_of(string, at)].marks : string->marks;
+}
+
+struct jinja_value jinja_part(struct jinja_run *run, const struct jinja_string *string, size_t begin, size_t end) {
+    if (begin == 0 && end == string->length)
+        return string_value(string);
+    struct jinja_value value = jinja_string(run, string->bytes + begin, end - begin, string->marks);
+    if (value.kind != JINJA_STRING)
+        return value;
+    struct jinja_string *part = (struct jinja_string *)value.string;
+    part->is_safe = string->is_safe;
+    if (!string->range_count || begin == end)
+        return value;
+    size_t first = range_of(string, begin), last = range_of(string, end - 1);
+    part->marks = string->ranges[first].marks;
+    if (first == last)
+        return value;
+    struct jinja_range *ranges = jinja_object(run, (last - first + 1) * sizeof *ranges);
+    if (!ranges)
+        return jinja_undefined(NULL);
+    for (size_t i = first; i <= last; i++) {
+        size_t stop = string->ranges[i].end < end ? string->ranges[i].end : end;
+        ranges[i - first] = (struct jinja_range){stop - begin, string->ranges[i].marks};
+    }
+    part->ranges = ranges;
+    part->range_count = last - first + 1;
+    return value;
+}
+
+struct jinja_value jinja_escape(struct jinja_run *run, const struct jinja_string *string) {
+    static const char from[] = "&<>'\"", *const to[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    struct jinja_builder builder = {0};
+    size_t done = 0;
+    for (size_t i = 0; i < string->length; i++) {
+        const char *found = string->bytes[i] ? strchr(from, string->bytes[i]) : NULL;
+        if (!found)
+            continue;
+        jinja_build_part(run, &builder, string, done, i);
+        jinja_build(run, &builder, to[found - from], strlen(to[found - from]), jinja_marks_at(string, i));
+        done = i + 1;
+    }
+    jinja_build_part(run, &builder, string, done, string->length);
+    struct jinja_value value = jinja_built(run, &builder);
+    if (value.kind == JINJA_STRING)
+        ((struct jinja_string *)value.string)->is_safe = true;
+    return value;
+}
+
+/* The left one in a builder, made longer where it stands when nothing stands behind it. */
+static void begin_with(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *left,
+                       size_t more) {
+    struct jinja_range whole = {left->length, left->marks};
+    size_t count = left->range_count ? left->range_count : 1;
+    if (!left->length || !jinja_extend(&run->bytes, left->bytes + left->length, more)) {
+        jinja_build_string(run, builder, left);
+        return;
+    }
+    struct jinja_range *ranges = jinja_object(run, (count + 2) * sizeof *ranges);
+    if (!ranges)
+        return;
+    memcpy(ranges, left->range_count ? left->ranges : &whole, count * sizeof *ranges);
+    *builder = (struct jinja_builder){.bytes = (char *)left->bytes,
+                                      .length = left->length,
+                                      .capacity = left->length + more,
+                                      .ranges = ranges,
+                                      .count = count,
+                                      .range_capacity = count + 2};
+}
+
+struct jinja_value jinja_concat(struct jinja_run *run, const struct jinja_string *left,
+                                const struct jinja_string *right) {
+    struct jinja_builder builder = {0};
+    bool is_safe = left->is_safe || right->is_safe;
+    if (left->is_safe != right->is_safe) {
+        struct jinja_value escaped = jinja_escape(run, left->is_safe ? right : left);
+        if (escaped.kind != JINJA_STRING)
+            return escaped;
+        *(left->is_safe ? &right : &left) = escaped.string;
+    }
+    begin_with(run, &builder, left, right->length);
+    jinja_build_string(run, &builder, right);
+    struct jinja_value value = jinja_built(run, &builder);
+    if (is_safe && value.kind == JINJA_STRING)
+        ((struct jinja_string *)value.string)->is_safe = true;
+    return value;
+}
+
+/* ---- looking ---- */
+
+bool jinja_string_is(const struct jinja_string *string, const char *text) {
+    return string->length == strlen(text) && !memcmp(string->bytes, text, string->length);
+}
+
+static bool begins_character(char byte) {
+    return ((unsigned char)byte & 0xc0) != 0x80;
+}
+
+size_t jinja_characters(const struct jinja_string *string) {
+    size_t count = 0;
+    for (size_t i = 0; i < string->length; i++)
+        count += begins_character(string->bytes[i]);
+    return count;
+}
+
+size_t jinja_byte_of(const struct jinja_string *string, size_t index) {
+    size_t at = 0;
+    for (; at < string->length; at++)
+        if (begins_character(string->bytes[at]) && index-- == 0)
+            break;
+    return at;
+}
+
+bool jinja_is_space(const char *at, const char *end, size_t *bytes) {
+    unsigned char c = (unsigned char)*at;
+    uint32_t point = c;
+    *bytes = 1;
+    if (c < 0x80)
+        return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f);
+    *bytes = utf8_decode((const unsigned char *)at, (const unsigned char *)end, &point);
+    *bytes = *bytes ? *bytes : 1;
+    return point == 0x85 || point == 0xa0 || point == 0x1680 || (point >= 0x2000 && point <= 0x200a) ||
+           point == 0x2028 || point == 0x2029 || point == 0x202f || point == 0x205f || point == 0x3000;
+}
+
+size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
+                  size_t from) {
+    if (from > string->length || part->length > string->length - from)
+        return SIZE_MAX;
+    const char *found = memmem(string->bytes + from, string->length - from, part->bytes, part->length);
+    size_t passed = found ? (size_t)(found - string->bytes) - from : string->length - from;
+    return jinja_charge(run, passed / 64) && found ? (size_t)(found - string->bytes) : SIZE_MAX;
+}
+
+/* ---- parts ---- */
+
+/* Whether the character at `at` goes, and its bytes. */
+static bool is_stripped(const char *at, const char *end, const struct jinja_string *characters, size_t *bytes) {
+    if (!characters)
+        return jinja_is_space(at, end, bytes);
+    *bytes = utf8_length((const unsigned char *)at, (const unsigned char *)end);
+    *bytes = *bytes ? *bytes : 1;
+    for (size_t i = 0; i + *bytes <= characters->length; i++)
+        if (!memcmp(characters->bytes + i, at, *bytes))
+            return true;
+    return false;
+}
+
+struct jinja_value jinja_strip(struct jinja_run *run, const struct jinja_string *string,
+                               const struct jinja_string *characters, enum jinja_sides sides) {
+    const char *from = string->bytes, *to = from + string->length;
+    size_t bytes, each = characters ? 1 + characters->length / 64 : 1;
+    while (sides & JINJA_LEFT && from < to && jinja_charge(run, each) && is_stripped(from, to, characters, &bytes))
+        from += bytes;
+    while (sides & JINJA_RIGHT && from < to && jinja_charge(run, each)) {
+        const char *last = to - 1;
+        while (last > from && !begins_character(*last))
+            last--;
+        if (!is_stripped(last, to, characters, &bytes))
+            break;
+        to = last;
+    }
+    return jinja_part(run, string, (size_t)(from - string->bytes), (size_t)(to - string->bytes));
+}
+
+struct jinja_value jinja_replace(struct jinja_run *run, const struct jinja_string *string,
+                                 const struct jinja_string *from, const struct jinja_string *to, int64_t most) {
+    struct jinja_builder builder = {0};
+    size_t done = 0, at = 0;
+    for (int64_t n = 0; (most < 0 || n < most) && !run->status; n++) {
+        size_t found = from->length ? jinja_find(run, string, from, at) : at;
+        if (found == SIZE_MAX || found > string->length || !jinja_charge(run, 1))
+            break;
+        jinja_build_part(run, &builder, string, done, found);
+        jinja_build_string(run, &builder, to);
+        done = found + from->length;
+        at = done;
+        if (!from->length) /* between all characters */
+            for (at++; at < string->length && !begins_character(string->bytes[at]);)
+                at++;
+    }
+    if (!done && !builder.length)
+        return run->status ? jinja_undefined(NULL) : string_value(string);
+    jinja_build_part(run, &builder, string, done, string->length);
+    return jinja_built(run, &builder);
+}
+
+static struct jinja_value split_at_space(struct jinja_run *run, const struct jinja_string *string, int64_t most) {
+    struct jinja_value parts = jinja_list_new(run, JINJA_LIST, 4);
+    const char *at = string->bytes, *end = at + string->length;
+    size_t bytes;
+    while (jinja_charge(run, 1)) {
+        while (at < end && jinja_is_space(at, end, &bytes))
+            at += bytes;
+        if (at == end)
+            break;
+        const char *from = at;
+        bool is_last = most >= 0 && (int64_t)parts.list->count == most;
+        for (const char *to = at; to < end; to += bytes) {
+            bool is_space = jinja_is_space(to, end, &bytes);
+            if (is_space && !is_last)
+                break;
+            if (!is_space)
+                at = to + bytes;
+        }
+        if (is_last && at < end) /* the rest keeps the white space at its end */
+            at = end;
+        jinja_list_add(run, parts.list,
+                       jinja_part(run, string, (size_t)(from - string->bytes), (size_t)(at - string->bytes)));
+    }
+    return parts;
+}
+
+struct jinja_value jinja_split(struct jinja_run *run, const struct jinja_string *string,
+                               const struct jinja_string *separator, int64_t most) {
+    if (!separator)
+        return split_at_space(run, string, most);
+    if (!separator->length)
+        return jinja_fail(run, "split() by an empty separator");
+    struct jinja_value parts = jinja_list_new(run, JINJA_LIST, 4);
+    size_t at = 0, found;
+    while ((most < 0 || (int64_t)parts.list->count < most) && jinja_charge(run, 1) &&
+           (found = jinja_find(run, string, separator, at)) != SIZE_MAX) {
+        jinja_list_add(run, parts.list, jinja_part(run, string, at, found));
+        at = found + separator->length;
+    }
+    jinja_list_add(run, parts.list, jinja_part(run, string, at, string->length));
+    return parts;
+}
+
+struct jinja_value jinja_split_right(struct jinja_run *run, const struct jinja_string *string,
+                                     const struct jinja_string *separator, int64_t most) {
+    if (!separator->length)
+        return jinja_fail(run, "rsplit() by an empty separator");
+    struct jinja_value parts = jinja_list_new(run, JINJA_LIST, 4);
+    size_t end = string->length;
+    while ((most < 0 || (int64_t)parts.list->count < most) && end >= separator->length && jinja_charge(run, 1)) {
+        size_t at = end - separator->length;
+        while (at > 0 && memcmp(string->bytes + at, separator->bytes, separator->length) != 0)
+            at--;
+        if (memcmp(string->bytes + at, separator->bytes, separator->length) != 0 || !jinja_charge(run, (end - at) / 8))
+            break;
+        jinja_list_add(run, parts.list, jinja_part(run, string, at + separator->length, end));
+        end = at;
+    }
+    jinja_list_add(run, parts.list, jinja_part(run, string, 0, end));
+    for (size_t i = 0; i < parts.list->count / 2; i++) {
+        struct jinja_value *left = &parts.list->items[i], *right = &parts.list->items[parts.list->count - 1 - i];
+        struct jinja_value moved = *left;
+        *left = *right;
+        *right = moved;
+    }
+    return parts;
+}
+
+/* The bytes of a line end as str.splitlines() knows them; 0: none stands here. */
+static size_t line_end(const char *at, const char *end) {
+    uint32_t point = (unsigned char)*at;
+    size_t bytes = 1;
+    if (point == '\r' && end - at > 1 && at[1] == '\n')
+        return 2;
+    if (point >= 0x80)
+        bytes = utf8_decode((const unsigned char *)at, (const unsigned char *)end, &point);
+    return (point >= '\n' && point <= '\r') || (point >= 0x1c && point <= 0x1e) || point == 0x85 || point == 0x2028 ||
+                   point == 0x2029
+               ? bytes
+               : 0;
+}
+
+struct jinja_value jinja_lines(struct jinja_run *run, const struct jinja_string *string) {
+    struct jinja_value lines = jinja_list_new(run, JINJA_LIST, 4);
+    size_t from = 0;
+    for (size_t at = 0; at < string->length && !run->status;) {
+        size_t bytes = line_end(string->bytes + at, string->bytes + string->length);
+        if (bytes && jinja_charge(run, 1 + (at - from) / 64)) {
+            jinja_list_add(run, lines.list, jinja_part(run, string, from, at));
+            from = at + bytes;
+        }
+        at += bytes ? bytes : 1;
+    }
+    if (from < string->length)
+        jinja_list_add(run, lines.list, jinja_part(run, string, from, string->length));
+    return lines;
+}
