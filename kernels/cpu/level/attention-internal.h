@@ -82,7 +82,7 @@ struct chunk {
     const float *key[CHUNK_PANELS];
     const float *value[CHUNK_PANELS];
     int64_t value_step;       /* units from one group of keys to the next */
-    const struct chunk *next; /* has all panels, which a tile of one row fetches meanwhile; or NULL */
+    const struct chunk *next; /* has all panels, which a tile of few rows fetches meanwhile; or NULL */
 };
 
 /* The keys of a chunk that a row sees: from .. to - 1, none where from >= to. Both are 0 .. CHUNK_KEYS. */
@@ -90,14 +90,14 @@ struct seen_keys {
     int from, to;
 };
 
-/* scores[r][j] = a's row r times key j, for rows 0 .. rows-1 (one, or a multiple of SIMD_ROWS) and at least the keys
- * that the row sees. */
+/* scores[r][j] = a's row r times key j, for rows 0 .. rows-1 (SIMD_ROWS at most, or a multiple of it) and at least the
+ * keys that the row sees. */
 struct score_product {
     const struct head_shape *shape;
     const float *a; /* [rows][a_row] units */
     int64_t a_row;
     const float *const *key;      /* the chunk's panels */
-    const float *const *next_key; /* of the next chunk, or the same; for one row */
+    const float *const *next_key; /* of the next chunk, or the same; for few rows */
     float *scores;                /* [rows][CHUNK_KEYS] */
     int rows;
     const struct seen_keys *seen; /* [rows]; NULL: each sees the whole chunk */
@@ -175,7 +175,7 @@ struct query_tile {
     const struct head_shape *shape;
     float scale;
     float keep_scale;         /* 1 / (1 - p) of dropout */
-    int rows;                 /* one, or a multiple of SIMD_ROWS */
+    int rows;                 /* SIMD_ROWS at most, or a multiple of it */
     float *queries;           /* [rows][depth] units */
     float *scores;            /* [rows][CHUNK_KEYS] scratch */
     float *sums;              /* [rows][width] */
@@ -187,7 +187,7 @@ struct query_tile {
 /* Cuts the scratch of a tile of at most `rows` rows; the caller sets the fields before it. */
 void LEVEL(attention_tile_carve)(struct query_tile *tile, const struct head_shape *shape, int rows,
                                  struct carver *carver);
-/* Rows as a multiple of SIMD_ROWS; one stays one. */
+/* Rows as a multiple of SIMD_ROWS; no more than that stay as they are. */
 int LEVEL(attention_tile_rows)(int rows);
 void LEVEL(attention_tile_begin)(struct query_tile *tile);
 /* seen: [rows], or NULL where each row sees the whole chunk; kept: a bit a key, or NULL. */

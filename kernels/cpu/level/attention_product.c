@@ -1,8 +1,32 @@
-/* The products of attention: register blocks of SIMD_ROWS rows by SIMD_WIDE vectors, or of one row by four vectors
- * where there is one row. One chain of multiply-adds a result, so that blocking does not change bits. */
+/* The products of attention: register blocks of SIMD_ROWS rows by SIMD_WIDE vectors; a tile of no more rows than that
+ * is one block, by four vectors where the registers hold them. One chain of multiply-adds a result, so that blocking
+ * does not change bits. */
 #include "cpu/level/attention-internal.h"
 
 enum { WIDEST = 4 };
+
+static inline int wide_of(int rows) {
+    return rows <= SIMD_ROWS / 2 ? WIDEST : SIMD_WIDE;
+}
+
+/* Calls `body` with a constant number of rows, for 1 .. SIMD_ROWS. */
+#define FEW_ROWS_CASE(body, n, ...)                                                                                    \
+    case n:                                                                                                            \
+        if (n <= SIMD_ROWS)                                                                                            \
+            body(n, __VA_ARGS__);                                                                                      \
+        break;
+#define FEW_ROWS_SWITCH(rows, body, ...)                                                                               \
+    switch (rows) {                                                                                                    \
+        FEW_ROWS_CASE(body, 1, __VA_ARGS__)                                                                            \
+        FEW_ROWS_CASE(body, 2, __VA_ARGS__)                                                                            \
+        FEW_ROWS_CASE(body, 3, __VA_ARGS__)                                                                            \
+        FEW_ROWS_CASE(body, 4, __VA_ARGS__)                                                                            \
+        FEW_ROWS_CASE(body, 5, __VA_ARGS__)                                                                            \
+        FEW_ROWS_CASE(body, 6, __VA_ARGS__)                                                                            \
+        FEW_ROWS_CASE(body, 7, __VA_ARGS__)                                                                            \
+        FEW_ROWS_CASE(body, 8, __VA_ARGS__)                                                                            \
+    }
+_Static_assert(SIMD_ROWS <= 8, "each number of rows has its case");
 
 /* sum[r][n] += sum over steps k of a(r, k) * b[n][k]. */
 struct run {
@@ -11,18 +35,18 @@ struct run {
     const float *b[WIDEST];
     int64_t b_step;
     int64_t steps;
-    /* Fetched as b is read, with one row: such a product waits for the memory alone. */
-    const float *next[WIDEST];
+    const float *next[WIDEST]; /* with is_few fetched as b is read: products of few rows wait for the memory */
 };
 
-ATTENTION_INLINE void run_block(bool pairs, int rows, int wide, vfloat sum[][WIDEST], const struct run *run) {
+ATTENTION_INLINE void run_block(bool pairs, bool is_few, int rows, int wide, vfloat sum[][WIDEST],
+                                const struct run *run) {
     const float *a = run->a;
     for (int64_t k = 0; k < run->steps; k++) {
         vfloat b[WIDEST];
 #pragma GCC unroll 4
         for (int n = 0; n < wide; n++) {
             b[n] = simd_load(run->b[n] + k * run->b_step);
-            if (rows == 1)
+            if (is_few)
                 __builtin_prefetch(run->next[n] + k * run->b_step, 0, 3);
         }
 #pragma GCC unroll 8
@@ -45,7 +69,8 @@ ATTENTION_INLINE void store_block(int rows, int wide, vfloat sum[][WIDEST], floa
 
 /* ---- scores ----------------------------------------------------------------------------------------------------- */
 
-ATTENTION_INLINE void score_block(bool pairs, int rows, int wide, const struct score_product *p, int row, int vector) {
+ATTENTION_INLINE void score_block(bool pairs, bool is_few, int rows, int wide, const struct score_product *p, int row,
+                                  int vector) {
     vfloat sum[SIMD_ROWS][WIDEST];
     struct run run = {
         .a = p->a + row * p->a_row, .a_row = p->a_row, .a_step = 1, .b_step = PANEL_KEYS, .steps = p->shape->depth};
@@ -53,14 +78,14 @@ ATTENTION_INLINE void score_block(bool pairs, int rows, int wide, const struct s
     for (int n = 0; n < wide; n++) {
         int key = (vector + n) * SIMD_LANES;
         run.b[n] = p->key[key / PANEL_KEYS] + key % PANEL_KEYS;
-        run.next[n] = rows == 1 ? p->next_key[key / PANEL_KEYS] + key % PANEL_KEYS : NULL;
+        run.next[n] = is_few ? p->next_key[key / PANEL_KEYS] + key % PANEL_KEYS : NULL;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int n = 0; n < wide; n++)
             sum[r][n] = simd_set(0.0f);
-    run_block(pairs, rows, wide, sum, &run);
+    run_block(pairs, is_few, rows, wide, sum, &run);
     store_block(rows, wide, sum, p->scores + row * CHUNK_KEYS + vector * SIMD_LANES, CHUNK_KEYS);
 }
 
@@ -74,16 +99,16 @@ static inline struct seen_keys seen_vectors(const struct seen_keys *seen, int ro
     return (struct seen_keys){any.from / SIMD_LANES, (any.to + SIMD_LANES - 1) / SIMD_LANES};
 }
 
+ATTENTION_INLINE void few_scores(int rows, bool pairs, const struct score_product *p) {
+    struct seen_keys vectors = seen_vectors(p->seen, rows);
+    int v = vectors.from;
+    for (; v + wide_of(rows) <= vectors.to; v += wide_of(rows))
+        score_block(pairs, true, rows, wide_of(rows), p, 0, v);
+    for (; v < vectors.to; v++)
+        score_block(pairs, true, rows, 1, p, 0, v);
+}
+
 ATTENTION_INLINE void scores(bool pairs, const struct score_product *p) {
-    if (p->rows == 1) {
-        struct seen_keys vectors = seen_vectors(p->seen, 1);
-        int v = vectors.from;
-        for (; v + WIDEST <= vectors.to; v += WIDEST)
-            score_block(pairs, 1, WIDEST, p, 0, v);
-        for (; v < vectors.to; v++)
-            score_block(pairs, 1, 1, p, 0, v);
-        return;
-    }
     struct seen_keys vectors[TILE_ROWS / SIMD_ROWS];
     for (int row = 0; row < p->rows; row += SIMD_ROWS)
         vectors[row / SIMD_ROWS] = seen_vectors(p->seen ? p->seen + row : NULL, SIMD_ROWS);
@@ -93,14 +118,19 @@ ATTENTION_INLINE void scores(bool pairs, const struct score_product *p) {
             if (v + SIMD_WIDE <= vectors[row / SIMD_ROWS].from)
                 continue;
             if (left >= SIMD_WIDE)
-                score_block(pairs, SIMD_ROWS, SIMD_WIDE, p, row, v);
+                score_block(pairs, false, SIMD_ROWS, SIMD_WIDE, p, row, v);
             else if (left > 0)
-                score_block(pairs, SIMD_ROWS, 1, p, row, v);
+                score_block(pairs, false, SIMD_ROWS, 1, p, row, v);
         }
 }
 
 void LEVEL(attention_scores)(const struct score_product *p) {
-    if (SIMD_PAIRS && p->shape->pairs)
+    bool pairs = SIMD_PAIRS && p->shape->pairs;
+    if (p->rows <= SIMD_ROWS && pairs)
+        FEW_ROWS_SWITCH(p->rows, few_scores, true, p)
+    else if (p->rows <= SIMD_ROWS)
+        FEW_ROWS_SWITCH(p->rows, few_scores, false, p)
+    else if (pairs)
         scores(true, p);
     else
         scores(false, p);
@@ -109,8 +139,8 @@ void LEVEL(attention_scores)(const struct score_product *p) {
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
 /* The keys that all rows of the block see; whole groups. */
-ATTENTION_INLINE void value_block(bool pairs, int rows, int wide, const struct value_product *p, int row, int vector,
-                                  struct seen_keys keys) {
+ATTENTION_INLINE void value_block(bool pairs, bool is_few, int rows, int wide, const struct value_product *p, int row,
+                                  int vector, struct seen_keys keys) {
     const int group = pairs ? 2 : 1;
     const struct chunk *next = p->chunk->next ? p->chunk->next : p->chunk;
     vfloat sum[SIMD_ROWS][WIDEST];
@@ -134,7 +164,7 @@ ATTENTION_INLINE void value_block(bool pairs, int rows, int wide, const struct v
             run.b[n] = p->chunk->value[panel] + at;
             run.next[n] = next->value[panel] + at;
         }
-        run_block(pairs, rows, wide, sum, &run);
+        run_block(pairs, is_few, rows, wide, sum, &run);
         run.a += run.steps;
     }
     store_block(rows, wide, sum, c, p->shape->width);
@@ -161,16 +191,14 @@ ATTENTION_INLINE void value_rest(bool pairs, const struct value_product *p, int 
     }
 }
 
-ATTENTION_INLINE void value_strip(bool pairs, int block, const struct value_product *p, int vector, int wide,
-                                  const struct seen_keys *shared, const bool *is_seen) {
-    for (int row = 0; row < p->rows; row += block) {
-        if (!is_seen[row / block])
-            continue;
-        if (wide == 1)
-            value_block(pairs, block, 1, p, row, vector, shared[row / block]);
-        else
-            value_block(pairs, block, block == 1 ? WIDEST : SIMD_WIDE, p, row, vector, shared[row / block]);
-    }
+/* A whole chunk is a constant, which the loops inside know. */
+ATTENTION_INLINE void value_strip(bool pairs, bool is_few, int block, int wide, const struct value_product *p,
+                                  int vector, const struct seen_keys *shared, const bool *is_seen) {
+    for (int row = 0; row < p->rows; row += block)
+        if (!p->seen)
+            value_block(pairs, is_few, block, wide, p, row, vector, (struct seen_keys){0, CHUNK_KEYS});
+        else if (is_seen[row / block])
+            value_block(pairs, is_few, block, wide, p, row, vector, shared[row / block]);
 }
 
 /* The keys that all rows of a block see, as whole groups; where there are none, an empty range behind all keys. */
@@ -202,20 +230,19 @@ ATTENTION_INLINE bool values_before(bool pairs, int block, const struct value_pr
 }
 
 /* Each row's keys before the shared ones, the shared ones of the block, each row's keys behind them. */
-ATTENTION_INLINE void values(bool pairs, int block, const struct value_product *p) {
-    const int wide = block == 1 ? WIDEST : SIMD_WIDE;
+ATTENTION_INLINE void values(int block, bool pairs, bool is_few, const struct value_product *p) {
+    const int wide = is_few ? wide_of(block) : SIMD_WIDE;
     struct seen_keys shared[TILE_ROWS / SIMD_ROWS];
     bool is_seen[TILE_ROWS / SIMD_ROWS];
-    for (int row = 0; row < p->rows; row += block) {
-        struct seen_keys *s = &shared[row / block];
-        *s = p->seen ? shared_keys(p->seen + row, block, pairs ? 2 : 1) : (struct seen_keys){0, CHUNK_KEYS};
-        is_seen[row / block] = p->seen ? values_before(pairs, block, p, row, *s) : true;
+    for (int row = 0; p->seen && row < p->rows; row += block) {
+        shared[row / block] = shared_keys(p->seen + row, block, pairs ? 2 : 1);
+        is_seen[row / block] = values_before(pairs, block, p, row, shared[row / block]);
     }
     int vectors = p->shape->width / SIMD_LANES, v = 0;
     for (; v + wide <= vectors; v += wide)
-        value_strip(pairs, block, p, v, wide, shared, is_seen);
+        value_strip(pairs, is_few, block, wide, p, v, shared, is_seen);
     for (; v < vectors; v++)
-        value_strip(pairs, block, p, v, 1, shared, is_seen);
+        value_strip(pairs, is_few, block, 1, p, v, shared, is_seen);
     for (int row = 0; p->seen && row < p->rows; row++)
         if (p->seen[row].to > shared[row / block].to)
             value_rest(pairs, p, row, (struct seen_keys){shared[row / block].to, p->seen[row].to}, 1.0f);
@@ -223,14 +250,14 @@ ATTENTION_INLINE void values(bool pairs, int block, const struct value_product *
 
 void LEVEL(attention_values)(const struct value_product *p) {
     bool pairs = SIMD_PAIRS && p->shape->pairs;
-    if (p->rows == 1 && pairs)
-        values(true, 1, p);
-    else if (p->rows == 1)
-        values(false, 1, p);
+    if (p->rows <= SIMD_ROWS && pairs)
+        FEW_ROWS_SWITCH(p->rows, values, true, true, p)
+    else if (p->rows <= SIMD_ROWS)
+        FEW_ROWS_SWITCH(p->rows, values, false, true, p)
     else if (pairs)
-        values(true, SIMD_ROWS, p);
+        values(SIMD_ROWS, true, false, p);
     else
-        values(false, SIMD_ROWS, p);
+        values(SIMD_ROWS, false, false, p);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
@@ -256,7 +283,7 @@ ATTENTION_INLINE void gradient_block(bool pairs, int wide, const struct gradient
 #pragma GCC unroll 4
     for (int n = 0; n < wide; n++)
         run.b[n] = p->b + (int64_t)from * p->shape->width + (vector + n) * SIMD_LANES;
-    run_block(pairs, SIMD_ROWS, wide, sum, &run);
+    run_block(pairs, false, SIMD_ROWS, wide, sum, &run);
     store_block(SIMD_ROWS, wide, sum, c, p->shape->width);
 }
 

@@ -10,7 +10,7 @@ void LEVEL(attention_tile_carve)(struct query_tile *tile, const struct head_shap
 }
 
 int LEVEL(attention_tile_rows)(int rows) {
-    return rows == 1 ? 1 : (rows + SIMD_ROWS - 1) / SIMD_ROWS * SIMD_ROWS;
+    return rows <= SIMD_ROWS ? rows : (rows + SIMD_ROWS - 1) / SIMD_ROWS * SIMD_ROWS;
 }
 
 void LEVEL(attention_tile_begin)(struct query_tile *tile) {
