@@ -7,7 +7,7 @@
  * summation whatever the block. */
 #include "cpu/level/gelu_forms.h"
 #include "cpu/level/groups.h"
-#include "simd.h"
+#include "cpu/level/typed_vectors.h"
 
 #include <math.h>
 
@@ -27,10 +27,6 @@ struct block {
     int cols;      /* so many are wanted, where the block is not full */
     float *out;    /* [rows][GROUP_COLS] */
 };
-
-TYPED_BODY vfloat load_vector(const void *x, int64_t i, enum dtype type) {
-    return type == DTYPE_F32 ? simd_load((const float *)x + i) : simd_load_bf16((const uint16_t *)x + i);
-}
 
 /* The first `count` elements, and zeros. */
 TYPED_BODY vfloat load_part(const void *x, int64_t i, int64_t count, enum dtype type) {

@@ -1,19 +1,35 @@
 /* Rotary positions (Su et al. 2021, arXiv 2104.09864), with a head's features paired as halves: feature j and feature
  * j + rotary / 2 are a point in a plane, which its position turns. */
-#include "cpu/level/rows.h"
+#include "cpu/level/typed_vectors.h"
 
+/* A head's points, from their two rows of features and the angles' cosines and sines. */
+TYPED_BODY void turn_head(void *first, void *second, const float *cos, const float *sin, float sign, int64_t half,
+                          enum dtype type) {
+    int64_t j = 0;
+    for (; j + SIMD_LANES <= half; j += SIMD_LANES) {
+        vfloat x1 = load_vector(first, j, type), x2 = load_vector(second, j, type);
+        vfloat c = simd_load(cos + j), s = simd_load(sin + j) * simd_set(sign);
+        store_vector(first, j, type, x1 * c - x2 * s);
+        store_vector(second, j, type, x2 * c + x1 * s);
+    }
+    for (; j < half; j++) {
+        float x1 = load(first, j, type), x2 = load(second, j, type), s = sign * sin[j];
+        store(first, j, type, x1 * cos[j] - x2 * s);
+        store(second, j, type, x2 * cos[j] + x1 * s);
+    }
+}
+
+/* The next row is fetched meanwhile: the processor does not see it coming where a row is a part of a longer one. */
 TYPED_BODY void turn_row(const struct rotary *a, int64_t i, enum dtype type) {
     int64_t half = a->rotary / 2;
     const float *cos = a->cos + a->positions[i] * half, *sin = a->sin + a->positions[i] * half;
     float sign = a->is_backward ? -1.0f : 1.0f;
     for (int head = 0; head < a->heads; head++) {
-        void *first = at(a->x, i * a->stride + (int64_t)head * a->head_size, type), *second = at(first, half, type);
-#pragma omp simd
-        for (int64_t j = 0; j < half; j++) {
-            float x1 = load(first, j, type), x2 = load(second, j, type), s = sign * sin[j];
-            store(first, j, type, x1 * cos[j] - x2 * s);
-            store(second, j, type, x2 * cos[j] + x1 * s);
-        }
+        char *x = at(a->x, i * a->stride + (int64_t)head * a->head_size, type);
+        const char *next = at_const(x, a->stride, type);
+        for (int64_t j = 0; j < (int64_t)dtype_bytes(type) * 2 * half; j += 64)
+            __builtin_prefetch(next + j, 1, 3);
+        turn_head(x, at(x, half, type), cos, sin, sign, half, type);
     }
 }
 
