@@ -103,8 +103,8 @@ static const unsigned char *character_before(const unsigned char *begin, const u
 }
 
 static bool is_word_character(const unsigned char *at, const unsigned char *end) {
-    uint32_t point = *at;
-    return (*at < 0x80 || utf8_decode(at, end, &point)) && unicode_traits_of(point) & UNICODE_WORD;
+    size_t bytes;
+    return scan_traits(at, end, &bytes) & UNICODE_WORD;
 }
 
 static bool is_word(const unsigned char *bytes, size_t start, size_t stop, size_t length) {

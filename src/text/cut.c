@@ -13,9 +13,10 @@ static bool is_place(const struct tokenizer *tokenizer, const unsigned char *byt
            !added_tokens_forbid_cut(tokenizer, bytes, at, length);
 }
 
-/* Tokens that are searched for in a normalized text may stand where the text as it is shows none. */
+/* Tokens that are searched for in a normalized text may stand where the text as it is shows none, and a step may split
+ * in any way. */
 static bool has_places(const struct tokenizer *tokenizer) {
-    return !(tokenizer->rules.has_nfc && tokenizer->added[1].has_plain);
+    return !(tokenizer->rules.has_nfc && tokenizer->added[1].has_plain) && tokenizer->rules.pattern != WORDS_STEPS;
 }
 
 static size_t longest_added(const struct tokenizer *tokenizer) {

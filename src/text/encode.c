@@ -25,6 +25,7 @@ struct tokenizer_encoder {
     struct strbuf normalized; /* a stretch between added tokens, where it was none of the normal form */
     struct strbuf prefixed;   /* a section with the space that add_prefix_space puts before it */
     struct nfc_scratch nfc;
+    struct regex_scratch *regex; /* NULL: the rules have no steps */
 };
 
 int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_encoder **encoder) {
@@ -39,8 +40,12 @@ int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_en
     }
     memset(e->cache, 0, bytes);
     e->tokenizer = tokenizer;
-    *encoder = e;
-    return STATUS_OK;
+    int status = tokenizer->rules.step_count > 0 ? regex_scratch_new(&e->regex) : STATUS_OK;
+    if (status)
+        tokenizer_encoder_free(e);
+    else
+        *encoder = e;
+    return status;
 }
 
 void tokenizer_encoder_free(struct tokenizer_encoder *encoder) {
@@ -49,6 +54,7 @@ void tokenizer_encoder_free(struct tokenizer_encoder *encoder) {
     free(encoder->cache);
     bpe_scratch_free(&encoder->scratch);
     nfc_scratch_free(&encoder->nfc);
+    regex_scratch_free(encoder->regex);
     strbuf_free(&encoder->normalized);
     strbuf_free(&encoder->prefixed);
     free(encoder);
@@ -192,6 +198,28 @@ encode_words_by(enum word_pattern pattern, struct tokenizer_encoder *encoder, co
     return STATUS_OK;
 }
 
+/* A section whose words split_text finds. */
+struct stepping {
+    struct tokenizer_encoder *encoder;
+    const unsigned char *end; /* of what may be read */
+    size_t last_word;
+    struct token_buffer *out;
+};
+
+static int on_word(void *context, const unsigned char *word, size_t length) {
+    struct stepping *stepping = context;
+    stepping->last_word = stepping->out->count;
+    return encode_word(stepping->encoder, word, length, (size_t)(stepping->end - word), stepping->out);
+}
+
+static int encode_by_steps(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t valid, size_t length,
+                           size_t *last_word, struct token_buffer *out) {
+    struct stepping stepping = {encoder, bytes + length, *last_word, out};
+    int status = split_text(&encoder->tokenizer->rules, encoder->regex, bytes, valid, on_word, &stepping);
+    *last_word = stepping.last_word;
+    return status;
+}
+
 /* `valid` of the `length` bytes are UTF-8; *last_word becomes the position of the ids of the last word. */
 static int encode_words(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t valid, size_t length,
                         size_t *last_word, struct token_buffer *out) {
@@ -202,6 +230,14 @@ static int encode_words(struct tokenizer_encoder *encoder, const unsigned char *
         return encode_words_by(WORDS_LLAMA3, encoder, bytes, valid, length, last_word, out);
     case WORDS_QWEN2:
         return encode_words_by(WORDS_QWEN2, encoder, bytes, valid, length, last_word, out);
+    case WORDS_O200K:
+        return encode_words_by(WORDS_O200K, encoder, bytes, valid, length, last_word, out);
+    case WORDS_TEKKEN:
+        return encode_words_by(WORDS_TEKKEN, encoder, bytes, valid, length, last_word, out);
+    case WORDS_SMOLLM:
+        return encode_words_by(WORDS_SMOLLM, encoder, bytes, valid, length, last_word, out);
+    case WORDS_STEPS:
+        return encode_by_steps(encoder, bytes, valid, length, last_word, out);
     }
     return STATUS_OK;
 }

@@ -2,7 +2,8 @@
  *
  * Most characters are plain: they begin anew, so a text is the form of its stretches, each a plain character with
  * what follows it up to the next plain one. Only stretches of several characters are decomposed, put in canonical order
- * and composed. The order is found here: libutf8proc's own sorting takes quadratic time in a long row of marks. */
+ * and composed. The order is found here: libutf8proc's own sorting takes quadratic time in a long row of marks. (It
+ * also drops U+11A7 behind a syllable of Hangul; here that character is plain, so it never comes behind one.) */
 #include "text-internal.h"
 
 #include "base/utf8.h"

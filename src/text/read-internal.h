@@ -12,6 +12,18 @@
  * `rules` holds is the caller's also on failure. */
 int tokenizer_read_rules(const json_t *root, struct tokenizer_rules *rules);
 
+/* ---- between settings.c and settings_words.c ---- */
+
+/* STATUS_UNSUPPORTED for a setting that is not built. */
+int settings_refuse(const char *key, const char *value);
+bool settings_is_absent(const json_t *value);
+/* The `type` of an object; some text where it has none. */
+const char *settings_type(const json_t *value);
+/* A boolean with a default where the key is absent; STATUS_INVALID where it is something else. */
+int settings_bool(const json_t *object, const char *key, bool fallback, bool *value);
+/* The pre_tokenizer: what splits a text into words. */
+int settings_read_words(const json_t *value, struct tokenizer_rules *rules);
+
 /* The flags of an entry of added_tokens or added_tokens_decoder, as enum token_kind. */
 int tokenizer_read_added_kind(const json_t *token, uint8_t *kind);
 

@@ -7,6 +7,12 @@
  *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|
  *     \s+(?!\S)|\s+
  *
+ * SmolLM's, which is GPT-2's between single \p{N}. o200k's, where C are the contractions above and U, W the classes of
+ * the first and the second part of a word (unicode-internal.h), and Tekken's, without C and with \p{N}:
+ *
+ *     [^\r\n\p{L}\p{N}]?U*W+C?|[^\r\n\p{L}\p{N}]?U+W*C?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|
+ *     \s+(?!\S)|\s+
+ *
  * Every character belongs to exactly one word. Bytes that are no UTF-8 count as characters of their own, neither letter
  * nor number nor space. Inline, because encoding and counting words both spend much of their time here. */
 #ifndef CAMBIUM_TEXT_SCAN_INTERNAL_H
@@ -21,6 +27,19 @@
 enum { SCAN_MULTIBYTE = 4 }; /* first byte of no ASCII character */
 /* An enum unicode_kind for each ASCII byte, SCAN_MULTIBYTE for the others. */
 extern const uint8_t scan_byte_kinds[256];
+
+/* The traits of the character at `at` (a set of enum unicode_trait) and its bytes. */
+static inline unsigned scan_traits(const unsigned char *at, const unsigned char *end, size_t *bytes) {
+    uint32_t point = *at;
+    *bytes = 1;
+    if (point >= 0x80) {
+        size_t length = utf8_decode(at, end, &point);
+        if (length == 0)
+            return 0;
+        *bytes = length;
+    }
+    return unicode_traits_of(point);
+}
 
 /* Kind and bytes of the character at `at`. */
 static inline enum unicode_kind scan_character(const unsigned char *at, const unsigned char *end, size_t *bytes) {
@@ -40,6 +59,18 @@ static inline bool scan_is_newline(unsigned char byte) {
     return byte == '\n' || byte == '\r';
 }
 
+/* The borders of o200k and Tekken: marks are symbols that may stand in words, and a slash goes with the line ends
+ * behind symbols. */
+static inline bool scan_is_cased_border(enum unicode_kind last, enum unicode_kind next, const unsigned char *before,
+                                        const unsigned char *at, const unsigned char *end) {
+    size_t bytes;
+    if (last == UNICODE_SPACE)
+        return scan_is_newline(*before) && *at != '/';
+    if (last == UNICODE_OTHER)
+        return next != UNICODE_LETTER && !scan_is_newline(*at);
+    return next != UNICODE_OTHER || (*at != '\'' && !(scan_traits(at, end, &bytes) & UNICODE_UPPER));
+}
+
 /* Whether a word ends before `at`, a character's place after `begin`, whatever follows. By GPT-2's pattern it does
  * where the kind changes from anything but white space, which could lend its last character to the next word, and but
  * for an apostrophe before letters. By the others a line's end lends nothing, but belongs to the symbols before it, and
@@ -51,10 +82,14 @@ static inline bool scan_is_border(enum word_pattern pattern, const unsigned char
         before--;
     size_t bytes;
     enum unicode_kind last = scan_character(before, at, &bytes), next = scan_character(at, end, &bytes);
+    if (pattern == WORDS_SMOLLM && (last == UNICODE_NUMBER || next == UNICODE_NUMBER))
+        return true;
     if (last == next)
         return false;
-    if (pattern == WORDS_BYTE_LEVEL)
+    if (pattern == WORDS_BYTE_LEVEL || pattern == WORDS_SMOLLM)
         return last != UNICODE_SPACE && !(*before == '\'' && next == UNICODE_LETTER);
+    if (pattern == WORDS_O200K || pattern == WORDS_TEKKEN)
+        return scan_is_cased_border(last, next, before, at, end);
     if (last == UNICODE_OTHER)
         return next != UNICODE_LETTER && !scan_is_newline(*at);
     return last != UNICODE_SPACE || scan_is_newline(*before);
@@ -167,12 +202,100 @@ static inline const unsigned char *scan_llama3_word(const unsigned char *at, con
     return at;
 }
 
+/* The end of the word of SmolLM that begins at `at`, which is before `end`: to GPT-2's pattern, a number is the end of
+ * the text. */
+static inline const unsigned char *scan_smollm_word(const unsigned char *at, const unsigned char *end) {
+    size_t bytes;
+    enum unicode_kind kind = scan_character(at, end, &bytes);
+    if (kind == UNICODE_NUMBER)
+        return at + bytes;
+    if (kind == UNICODE_SPACE) {
+        const unsigned char *stop = scan_run(at, end, UNICODE_SPACE);
+        if (stop < end && scan_character(stop, end, &bytes) == UNICODE_NUMBER)
+            return stop;
+    }
+    return scan_byte_level_word(at, end);
+}
+
+/* The end of the longest U*W+ at `at`; NULL: there is none. Where no W follows the run of U, its last character that is
+ * both is the last of the word. */
+static inline const unsigned char *scan_lower_word(const unsigned char *at, const unsigned char *end) {
+    const unsigned char *last = NULL;
+    size_t bytes;
+    unsigned traits = 0;
+    for (; at < end; at += bytes) {
+        traits = scan_traits(at, end, &bytes);
+        if (!(traits & UNICODE_UPPER))
+            break;
+        if (traits & UNICODE_LOWER)
+            last = at + bytes;
+    }
+    for (; at < end && (traits = scan_traits(at, end, &bytes)) & UNICODE_LOWER; at += bytes)
+        last = at + bytes;
+    return last;
+}
+
+/* The end of the longest U+W* at `at`, where no U*W+ stands: a run of U alone. NULL: there is none. */
+static inline const unsigned char *scan_upper_word(const unsigned char *at, const unsigned char *end) {
+    const unsigned char *begin = at;
+    size_t bytes;
+    while (at < end && scan_traits(at, end, &bytes) & UNICODE_UPPER)
+        at += bytes;
+    return at > begin ? at : NULL;
+}
+
+/* The end of the word by o200k's or Tekken's pattern that begins at `at`, which is before `end`. */
+static inline const unsigned char *scan_cased_word(const unsigned char *at, const unsigned char *end, int most_numbers,
+                                                   bool has_contractions) {
+    size_t bytes, next_bytes = 0;
+    enum unicode_kind kind = scan_character(at, end, &bytes), next_kind = UNICODE_SPACE;
+    const unsigned char *next = at + bytes, *word = NULL;
+    if (kind == UNICODE_NUMBER)
+        return scan_numbers(next, end, most_numbers - 1);
+    bool may_lead = kind != UNICODE_LETTER && !scan_is_newline(*at);
+    if (may_lead)
+        word = scan_lower_word(next, end);
+    if (!word)
+        word = scan_lower_word(at, end);
+    if (!word && may_lead)
+        word = scan_upper_word(next, end);
+    if (!word)
+        word = scan_upper_word(at, end);
+    if (word) {
+        const unsigned char *behind =
+            has_contractions && word < end && *word == '\'' ? scan_contraction(word, end) : NULL;
+        return behind ? behind : word;
+    }
+    if (next < end)
+        next_kind = scan_character(next, end, &next_bytes);
+    if (kind == UNICODE_SPACE && !(*at == ' ' && next_kind == UNICODE_OTHER))
+        return scan_lines(at, end);
+    at = scan_run(next, end, UNICODE_OTHER);
+    while (at < end && (scan_is_newline(*at) || *at == '/'))
+        at++;
+    return at;
+}
+
 /* The end of the word that begins at `at`, which is before `end`. */
 static inline const unsigned char *scan_word(enum word_pattern pattern, const unsigned char *at,
                                              const unsigned char *end) {
-    if (pattern == WORDS_BYTE_LEVEL)
+    switch (pattern) {
+    case WORDS_BYTE_LEVEL:
         return scan_byte_level_word(at, end);
-    return scan_llama3_word(at, end, pattern == WORDS_LLAMA3 ? 3 : 1);
+    case WORDS_LLAMA3:
+        return scan_llama3_word(at, end, 3);
+    case WORDS_QWEN2:
+        return scan_llama3_word(at, end, 1);
+    case WORDS_O200K:
+        return scan_cased_word(at, end, 3, true);
+    case WORDS_TEKKEN:
+        return scan_cased_word(at, end, 1, false);
+    case WORDS_SMOLLM:
+        return scan_smollm_word(at, end);
+    case WORDS_STEPS:
+        break;
+    }
+    return end;
 }
 
 #endif

@@ -5,7 +5,7 @@
  *     save.c        the other way
  *     added.c       the tokens that are found in a text before it is split into words
  *     nfc.c         Unicode's normal form
- *     scan-internal.h, unicode*   the pre-tokenizers
+ *     scan-internal.h, unicode*   the pre-tokenizers that have a scanner;  split.c, regex.c   the others
  *     bpe.c         the merges inside one word
  *     encode.c      a text into words, with caches and invalid UTF-8;  cut.c where a long one may be cut
  *     count.c       the distinct words of a corpus;  train.c the merges learned from them */
@@ -47,12 +47,34 @@ extern const struct added_flag added_flags[ADDED_FLAG_COUNT];
 enum token_role { ROLE_EOS, ROLE_BOS, ROLE_UNK, ROLE_PAD, ROLE_COUNT };
 extern const char *const token_role_names[ROLE_COUNT];
 
-/* What splits a text into words; scan-internal.h has the patterns. ByteLevel has one of its own, which is GPT-2's. */
-enum word_pattern { WORDS_BYTE_LEVEL, WORDS_LLAMA3, WORDS_QWEN2 };
+/* What splits a text into words; scan-internal.h has the patterns. ByteLevel has one of its own, which is GPT-2's.
+ * WORDS_STEPS: several steps, or none. */
+enum word_pattern { WORDS_BYTE_LEVEL, WORDS_LLAMA3, WORDS_QWEN2, WORDS_O200K, WORDS_TEKKEN, WORDS_SMOLLM, WORDS_STEPS };
+
+/* One step of a pre-tokenizer: what it finds, and what becomes of that and of what lies between. */
+enum split_kind { SPLIT_PATTERN, SPLIT_REGEX, SPLIT_STRING, SPLIT_DIGITS };
+enum split_behavior {
+    SPLIT_ISOLATED,
+    SPLIT_REMOVED,
+    SPLIT_MERGED_WITH_PREVIOUS,
+    SPLIT_MERGED_WITH_NEXT,
+    SPLIT_CONTIGUOUS
+};
+struct split_step {
+    enum split_kind kind;
+    enum split_behavior behavior;
+    bool is_inverted;          /* what is found counts as what lies between, and the other way round */
+    enum word_pattern pattern; /* SPLIT_PATTERN: its words are the pieces */
+    struct text_regex *regex;  /* SPLIT_REGEX */
+    char *string;              /* SPLIT_STRING */
+};
+void split_steps_free(struct split_step *steps, size_t count);
 
 /* How a text becomes ids, beside the tokens and the merges. Zeroed it is GPT-2's way. */
 struct tokenizer_rules {
     enum word_pattern pattern;
+    struct split_step *steps; /* of WORDS_STEPS */
+    size_t step_count;
     bool has_nfc;                   /* texts are normalized */
     bool add_prefix_space;          /* before each section */
     bool ignore_merges;             /* a word that is a token is that token */
@@ -185,6 +207,24 @@ struct nfc_scratch {
 void nfc_scratch_free(struct nfc_scratch *scratch);
 /* Appends the normal form. */
 int nfc_append(struct nfc_scratch *scratch, const unsigned char *bytes, size_t length, struct strbuf *out);
+
+/* ---- steps: split.c, regex.c ---- */
+
+/* Compiles a pattern. STATUS_UNSUPPORTED or STATUS_INVALID, with the pattern, where PCRE2 cannot stand for it. */
+int text_regex_open(const char *pattern, struct text_regex **regex);
+/* NULL is allowed. */
+void text_regex_close(struct text_regex *regex);
+/* Memory for matches. */
+struct regex_scratch;
+int regex_scratch_new(struct regex_scratch **scratch);
+/* NULL is allowed. */
+void regex_scratch_free(struct regex_scratch *scratch);
+/* The first match from `from` on in a text that is UTF-8; STATUS_NOT_FOUND without a text: there is none. */
+int text_regex_find(const struct text_regex *regex, struct regex_scratch *scratch, const unsigned char *text,
+                    size_t length, size_t from, size_t *start, size_t *end);
+/* Calls on_word for each word of a text that is UTF-8 by the rules' steps, until it fails. */
+int split_text(const struct tokenizer_rules *rules, struct regex_scratch *scratch, const unsigned char *bytes,
+               size_t length, int (*on_word)(void *context, const unsigned char *word, size_t length), void *context);
 
 /* Memory for merging long words; starts zeroed, ends with bpe_scratch_free. */
 struct bpe_scratch {

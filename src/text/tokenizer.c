@@ -133,6 +133,7 @@ static int index_tokens(struct tokenizer *t) {
 }
 
 void tokenizer_rules_free(struct tokenizer_rules *rules) {
+    split_steps_free(rules->steps, rules->step_count);
     token_buffer_free(&rules->begin);
     token_buffer_free(&rules->end);
 }

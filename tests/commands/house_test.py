@@ -18,6 +18,7 @@ LIBRARY_ROOMS = {
     "yaml.h": {"config"},
     "zlib.h": {"data", "text", "serve"},
     "protobuf-c": {"train", "serve"},
+    "pcre2.h": {"peft", "text"},
     "utf8proc.h": {"text"},
     "mpi.h": {"comm"},
 }

@@ -80,7 +80,9 @@ static void write_text(struct strbuf *text, uint32_t *draws, bool is_valid) {
                                          "\xcc\xa3",
                                          "\xe1\x84\x80",
                                          "\xe1\x85\xa1",
-                                         "<tool>"};
+                                         "<tool>",
+                                         "/",
+                                         "THE"};
     static const char *const broken[] = {"\xff", "\xe6\xbc", "\xc0\xaf", "\xf0\x9f\x98", "\xed\xa0\x80"};
     uint32_t count = 5 + draw(draws, 120), bad = is_valid ? UINT32_MAX : draw(draws, count);
     strbuf_clear(text);
@@ -125,7 +127,8 @@ static void parts_have_the_ids_of_the_whole(void **state) {
         enum additions additions;
     } variants[] = {{"small", false, ADD_NONE},   {"small", true, ADD_NONE},      {"small", false, ADD_PLAIN},
                     {"small", true, ADD_PLAIN},   {"llama3", false, ADD_NONE},    {"llama3", false, ADD_PLAIN},
-                    {"qwen2", false, ADD_CHOOSY}, {"qwen2_nfc", false, ADD_NONE}, {"qwen2_nfc", false, ADD_PLAIN}};
+                    {"qwen2", false, ADD_CHOOSY}, {"qwen2_nfc", false, ADD_NONE}, {"qwen2_nfc", false, ADD_PLAIN},
+                    {"o200k", false, ADD_NONE},   {"tekken", false, ADD_CHOOSY},  {"smollm", false, ADD_NONE}};
     for (size_t variant = 0; variant < sizeof variants / sizeof *variants; variant++) {
         char *directory =
             write_tokenizer(variants[variant].name, variants[variant].has_prefix, variants[variant].additions);

@@ -155,9 +155,6 @@ static void set(json_t *root, const char *path, const char *value) {
 
 #define GPT2_PATTERN                                                                                                   \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+"
-#define LLAMA3_PATTERN(most)                                                                                           \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}" most                               \
-    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
 #define SPLIT(pattern, behavior, more)                                                                                 \
     "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" pattern           \
     "\"}, \"behavior\": \"" behavior "\", \"invert\": false}, {\"type\": \"ByteLevel\", \"use_regex\": false" more     \
@@ -185,24 +182,35 @@ static void settings_that_change_the_ids_are_refused_by_name(void **state) {
         {"padding", "{\"strategy\": \"BatchLongest\"}", STATUS_UNSUPPORTED, "padding"},
         {"pre_tokenizer", "null", STATUS_UNSUPPORTED, "pre_tokenizer 'null'"},
         {"pre_tokenizer", "{\"type\": \"Whitespace\"}", STATUS_UNSUPPORTED, "pre_tokenizer 'Whitespace'"},
-        {"pre_tokenizer.use_regex", "false", STATUS_UNSUPPORTED, "pre_tokenizer.use_regex 'false'"},
         {"pre_tokenizer.use_regex", "1", STATUS_INVALID, "'use_regex' is neither"},
-        {"pre_tokenizer", SPLIT("\\\\w+", "Isolated", ", \"add_prefix_space\": false"), STATUS_UNSUPPORTED,
-         "pre_tokenizer.pattern '\\w+'"},
-        {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Removed", ", \"add_prefix_space\": false"), STATUS_UNSUPPORTED,
-         "pre_tokenizer.behavior 'Removed'"},
-        {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Isolated", ""), STATUS_UNSUPPORTED, "add_prefix_space"},
-        {"pre_tokenizer", SPLIT(LLAMA3_PATTERN("{1,2}"), "Isolated", ", \"add_prefix_space\": false"),
-         STATUS_UNSUPPORTED, "pre_tokenizer.pattern '(?i:'s"},
-        {"pre_tokenizer", SPLIT(LLAMA3_PATTERN("") "|x", "Isolated", ", \"add_prefix_space\": false"),
-         STATUS_UNSUPPORTED, "only byte-level BPE with the pre-tokenizer of GPT-2, Llama 3 or Qwen2 is"},
-        {"pre_tokenizer", SPLIT(LLAMA3_PATTERN("{1,3}"), "Removed", ", \"add_prefix_space\": false"),
-         STATUS_UNSUPPORTED, "pre_tokenizer.behavior 'Removed'"},
-        {"pre_tokenizer", SPLIT(LLAMA3_PATTERN(""), "Isolated", ""), STATUS_UNSUPPORTED, "add_prefix_space"},
+        {"pre_tokenizer", "{\"type\": \"Sequence\", \"pretokenizers\": []}", STATUS_UNSUPPORTED, "without steps"},
+        {"pre_tokenizer", "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\"}]}", STATUS_UNSUPPORTED,
+         "pre_tokenizer 'Digits'"},
         {"pre_tokenizer",
-         "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": "
-         "\"" LLAMA3_PATTERN("") "\"}, \"behavior\": \"Isolated\", \"invert\": true}, {\"type\": \"ByteLevel\"}]}",
-         STATUS_UNSUPPORTED, "pre_tokenizer.invert 'true'"},
+         "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Punctuation\"}, {\"type\": \"ByteLevel\"}]}",
+         STATUS_UNSUPPORTED, "pre_tokenizer 'Punctuation'"},
+        {"pre_tokenizer",
+         "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": 1}, {\"type\": "
+         "\"ByteLevel\"}]}",
+         STATUS_INVALID, "'individual_digits' is neither"},
+        {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Joined", ", \"add_prefix_space\": false"), STATUS_UNSUPPORTED,
+         "pre_tokenizer.behavior 'Joined'"},
+        {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Isolated", ""), STATUS_UNSUPPORTED, "add_prefix_space"},
+        {"pre_tokenizer", SPLIT("a(b", "Isolated", ""), STATUS_INVALID, "'a(b' is no regular expression: missing"},
+        {"pre_tokenizer", SPLIT("\\\\p{Nope}", "Isolated", ""), STATUS_INVALID, "'\\p{Nope}' is no regular expression"},
+        {"pre_tokenizer", SPLIT("\\\\bx", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '\\b'"},
+        {"pre_tokenizer", SPLIT("[\\\\S]", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '\\S'"},
+        {"pre_tokenizer", SPLIT("[a[b]]", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '['"},
+        {"pre_tokenizer", SPLIT("[a&&b]", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '&&'"},
+        {"pre_tokenizer", SPLIT("[]a]", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '[]'"},
+        {"pre_tokenizer", SPLIT("(?m:a)", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '(?m'"},
+        {"pre_tokenizer", SPLIT("a{1,3}+", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '}+'"},
+        {"pre_tokenizer", SPLIT("a\\\\", "Isolated", ""), STATUS_INVALID, "ends with a backslash"},
+        {"pre_tokenizer",
+         "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": "
+         "{}}, "
+         "{\"type\": \"ByteLevel\"}]}",
+         STATUS_UNSUPPORTED, "neither Regex nor String"},
         {"post_processor", "{\"type\": \"BertProcessing\"}", STATUS_UNSUPPORTED, "post_processor 'BertProcessing'"},
         {"post_processor", TEMPLATE(TEXT_A ", {\"SpecialToken\": {}}", ""), STATUS_INVALID,
          "the template's token 'without an id' has no 'ids'"},
@@ -295,6 +303,29 @@ static void settings_that_mean_the_same_are_taken(void **state) {
         tokenizer_close(tokenizer);
     }
     tokenizer_close(small);
+    free(directory);
+}
+
+/* A pattern that goes back and back ends with a line, and the tokenizer is none the worse. */
+static void a_pattern_that_takes_too_long_is_told(void **state) {
+    (void)state;
+    json_t *root = load_small();
+    set(root, "pre_tokenizer", SPLIT("(?:a+)+[bc]", "Isolated", ", \"add_prefix_space\": false"));
+    char *directory = test_directory(), text[65] = "";
+    write_json(directory, root);
+    struct tokenizer *tokenizer = open_ok(directory);
+    struct tokenizer_encoder *encoder;
+    struct token_buffer ids = TOKEN_BUFFER_INIT;
+    memset(text, 'a', sizeof text - 1);
+    test_ok(tokenizer_encoder_new(tokenizer, &encoder));
+    test_ok(tokenizer_encode(encoder, "a", 1, TOKENIZER_PLAIN, &ids));
+    test_fails(tokenizer_encode(encoder, text, 64, TOKENIZER_PLAIN, &ids), STATUS_INVALID,
+               "the tokenizer's pattern takes too many steps in a text of 64 bytes: match limit exceeded");
+    assert_int_equal(ids.count, 1);
+    test_ok(tokenizer_encode(encoder, "aab", 3, TOKENIZER_PLAIN, &ids));
+    token_buffer_free(&ids);
+    tokenizer_encoder_free(encoder);
+    tokenizer_close(tokenizer);
     free(directory);
 }
 
@@ -551,6 +582,7 @@ int main(void) {
         cmocka_unit_test(a_pattern_is_saved),
         cmocka_unit_test(settings_that_change_the_ids_are_refused_by_name),
         cmocka_unit_test(settings_that_mean_the_same_are_taken),
+        cmocka_unit_test(a_pattern_that_takes_too_long_is_told),
         cmocka_unit_test(added_tokens_are_cut_out_the_longest_first),
         cmocka_unit_test(a_word_that_is_a_token_is_that_token),
         cmocka_unit_test(a_prefix_space_is_put_before_each_section),

@@ -100,7 +100,8 @@ static void check_golden(const char *name, const char *directory) {
     shape_close(&shape);
 }
 
-static const char *const shapes[] = {"qwen2_nfc", "llama3_framed", "added"};
+static const char *const shapes[] = {"qwen2_nfc", "llama3_framed", "added", "o200k",
+                                     "tekken",    "smollm",        "steps", "behaviors"};
 
 static void ids_equal_those_of_tokenizers(void **state) {
     (void)state;

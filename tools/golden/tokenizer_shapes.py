@@ -13,13 +13,22 @@ import os
 import random
 import sys
 
-from tokenizer import END, LLAMA3, PIECES, QWEN2, learn_across
+from tokenizer import END, LLAMA3, PIECES, QWEN2, learn_across, pattern_cases
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 
 MARKS = ["\u0301", "\u0300", "\u0323", "\u0345", "\u0f71", "\u05b0", "\u302a", "\u3099", "\U0001d165", "\u0cd5", "\u09be", "\u1161", "\u11a8"]
 BASES = ["e", "a", "o", "A", "\u1100", "\uac00", "\uac01", "\u0bc6", "\u09c7", "\u304b", "\u0cc6", "\u03b1", "\u1f00", "\u00e9", " ", "\n", "'", "1"]
-SINGLES = ["\u212b", "\u2126", "\u0344", "\u0958", "\u2adc", "\u1fef", "\uf900", "\U0002f800", "\u0340", "\ufb1d", "\u2000", "\u037e", "\u1e9b\u0323"]
+SINGLES = ["\u212b", "\u2126", "\u0344", "\u0958", "\u2adc", "\u1fef", "\uf900", "\U0002f800", "\u0340", "\ufb1d", "\u2000", "\u037e", "\u1e9b\u0323", "\uac00\u11a7", "\u11a7\u11a8"]
 TOOLS = ["<tool>", "</tool>"]
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+LEAD, SYMBOLS_AND_SPACES = r"[^\r\n\p{L}\p{N}]?", r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def cased(contraction, numbers):
+    return (f"{LEAD}{UPPER}*{LOWER}+{contraction}|{LEAD}{UPPER}+{LOWER}*{contraction}|\\p{{N}}{numbers}" + SYMBOLS_AND_SPACES)
+
+
+O200K, TEKKEN = cased("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "{1,3}"), cased("", "")
 
 
 def split_by(pattern):
@@ -95,8 +104,56 @@ def added_texts(corpus):
         yield "".join(draw.choice(PIECES + NAMES + AROUND) for _ in range(draw.randrange(1, 12)))
 
 
+def o200k(across):
+    return with_parts(across, pre_tokenizer=split_by(O200K))
+
+
+def tekken(across):
+    return with_parts(across, pre_tokenizer=split_by(TEKKEN))
+
+
+def smollm(across):
+    return with_parts(across, pre_tokenizer=pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]))
+
+
+def steps(across):
+    """DeepSeek's kind: many patterns behind each other."""
+    split = pre_tokenizers.Split
+    return with_parts(across, pre_tokenizer=pre_tokenizers.Sequence([
+        split(Regex("[\r\n]"), "isolated"), split(Regex(r"\s?[A-Za-z\u00b5\u00c0-\u00d6\u0370-\u0373]+"), "isolated"),
+        split(Regex(r"\s?[!-/:-~\uff01-\uff0f\u2018-\u201f\u3000-\u3002]+"), "isolated"), split(Regex(r"\s+$"), "isolated"),
+        split(Regex("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"), "isolated"), pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+
+
+def behaviors(across):
+    """Every behavior of Split, and what Oniguruma and PCRE2 read differently."""
+    split = pre_tokenizers.Split
+    return with_parts(across, pre_tokenizer=pre_tokenizers.Sequence([
+        split(Regex(r"(?<=x)\w+?(?=\W)|\u0416+"), "isolated"), split("e", "merged_with_previous"), split(Regex(r"\d"), "merged_with_next"),
+        split(Regex(r"[^\s\w]"), "contiguous"), split(Regex("\u0301|(?i:ve|s)"), "removed"), split(Regex(r"(?=!)"), "isolated"),
+        split(Regex(r"\p{L}+|\s"), "removed", invert=True), split(" ", "merged_with_next", invert=True),
+        pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]))
+
+
+def pattern_texts(corpus):
+    draw = random.Random(20261127)
+    for case in pattern_cases(corpus):
+        try:
+            yield case.decode()
+        except UnicodeDecodeError:
+            pass
+    words = PIECES + MARKS + ["ABC", "Abc", "aBC", "\u01c5", "\u02b0", "\u4e2dA", "A\u4e2d", "'S", "'\u017ft", "/", "//\n", "/\r", "x", "ve", "\u0416\u0416", "\u24b6",
+                              "\u0301A", "\u200d", "_", "\uff01", "\u00b5", "\ud7ff", "\u180e", "e", "\x1c", "12"]
+    for _ in range(500):
+        yield "".join(draw.choice(words) for _ in range(draw.randrange(1, 10)))
+
+
 # Name: how it is made, and the texts beside few_texts.
-SHAPES = {"qwen2_nfc": (qwen2, normal_form_texts), "llama3_framed": (llama3, None), "added": (added, added_texts)}
+SHAPES = {"qwen2_nfc": (qwen2, normal_form_texts), "llama3_framed": (llama3, None), "added": (added, added_texts),
+          "o200k": (o200k, pattern_texts), "tekken": (tekken, pattern_texts), "smollm": (smollm, pattern_texts),
+          "steps": (steps, pattern_texts), "behaviors": (behaviors, pattern_texts)}
 
 
 def write_shape(folder, name, made, cases):
