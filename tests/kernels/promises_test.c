@@ -1,32 +1,8 @@
-/* What the row operations promise beyond one call against its reference: rounding to the bit, tails, rows that do not
- * see each other, untouched tables, many steps. */
-#include "kernels/ops.h"
-
-#include "support/test.h"
+/* What the row operations promise beyond one call against its reference: rounding to the bit, rows that do not see each
+ * other, untouched tables, many steps. */
+#include "levels.h"
 
 #include <math.h>
-
-static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
-
-struct scene {
-    struct exec exec;
-    const struct ops *ops;
-};
-
-static void every_level(void (*check)(const struct scene *scene)) {
-    struct device *device;
-    struct scene scene = {0};
-    test_ok(device_open("cpu", 0, 2, &device));
-    test_ok(stream_open(device, &scene.exec.stream));
-    scene.exec.workspace_bytes = 1 << 20;
-    test_ok(device_alloc(device, scene.exec.workspace_bytes, &scene.exec.workspace));
-    for (int i = 0; i < 4; i++)
-        if ((scene.ops = ops_for_level(device, levels[i])))
-            check(&scene);
-    device_free(device, scene.exec.workspace);
-    stream_close(scene.exec.stream);
-    device_close(device);
-}
 
 static float from_bits(uint32_t bits) {
     float value;
@@ -117,50 +93,6 @@ static void check_unsupported(const struct scene *scene) {
 static void other_types_are_refused_by_name(void **state) {
     (void)state;
     every_level(check_unsupported);
-}
-
-/* ---- GELU's tail ---- */
-
-/* Relative to the value itself, not to the largest: x Phi(x) is tiny there, and should still be right. */
-static void check_tails(const struct scene *scene) {
-    enum { POINTS = 4001 };
-    float x[POINTS], y[POINTS];
-    for (int i = 0; i < POINTS; i++)
-        x[i] = -12.5f + 0.005f * (float)i;
-    struct gelu a = {.count = POINTS, .type = DTYPE_F32, .x = x, .y = y};
-    test_ok(scene->ops->gelu_forward(&scene->exec, &a));
-    for (int i = 0; i < POINTS; i++) {
-        double want = 0.5 * (double)x[i] * erfc(-(double)x[i] * 0.7071067811865476);
-        assert_true(fabs((double)y[i] - want) <= 8e-7 * fabs(want));
-    }
-    a.is_tanh = true;
-    test_ok(scene->ops->gelu_forward(&scene->exec, &a));
-    for (int i = 0; i < POINTS; i++) {
-        double u = 0.7978845608028654 * ((double)x[i] + 0.044715 * pow((double)x[i], 3));
-        double want = (double)x[i] / (1 + exp(-2 * u));
-        /* the exponent carries its own rounding: |2u| 2^-24, a few times */
-        if (fabs(want) > 1e-36)
-            assert_true(fabs((double)y[i] - want) <= (4e-7 + 3.5e-7 * fabs(2 * u)) * fabs(want));
-    }
-    const float special[] = {0, INFINITY, 300, -300, 88, -88, 1e-40f};
-    for (int i = 0; i < 7; i++)
-        x[i] = special[i];
-    for (int form = 0; form < 2; form++) {
-        a.is_tanh = form;
-        a.count = 7;
-        test_ok(scene->ops->gelu_forward(&scene->exec, &a));
-        assert_true(y[0] == 0 && !isfinite(y[1]) && y[2] == 300 && y[3] == 0 && y[4] == 88 && y[5] == 0);
-        assert_true(fabsf(y[6]) <= 1e-40f);
-        x[0] = NAN;
-        test_ok(scene->ops->gelu_forward(&scene->exec, &a));
-        assert_true(isnan(y[0]));
-        x[0] = 0;
-    }
-}
-
-static void gelu_is_right_in_its_tails(void **state) {
-    (void)state;
-    every_level(check_tails);
 }
 
 /* ---- rows alone ---- */
@@ -489,7 +421,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(casts_round_to_the_bit),
         cmocka_unit_test(other_types_are_refused_by_name),
-        cmocka_unit_test(gelu_is_right_in_its_tails),
         cmocka_unit_test(rows_do_not_see_each_other),
         cmocka_unit_test(a_large_mean_does_no_harm),
         cmocka_unit_test(a_bad_logit_is_seen_in_the_loss),

@@ -12,7 +12,7 @@
 #define CAMBIUM_KERNELS_CPU_ATTENTION_INTERNAL_H
 
 #include "cpu/level/level.h"
-#include "simd.h"
+#include "cpu/level/vector_exp.h"
 
 #include <math.h>
 
@@ -25,7 +25,6 @@ enum {
 };
 
 #define ATTENTION_INLINE static inline __attribute__((always_inline))
-#define LOG2_E           1.44269504088896341f
 
 struct head_shape {
     enum dtype type;
@@ -198,21 +197,6 @@ void LEVEL(attention_tile_end)(const struct query_tile *tile, int first, int row
                                float *lse);
 
 /* ---- small functions -------------------------------------------------------------------------------------------- */
-
-/* 2^x to 1e-7 relative for x <= 127; exactly 1 at 0; 0 below about -126; NaN stays NaN. */
-ATTENTION_INLINE vfloat exp2_vector(vfloat x) {
-    x = simd_max(simd_set(-200.0f), x);
-    vfloat n = simd_round(x);
-    vfloat f = x - n;
-    vfloat p = simd_set(1.535336189e-04f);
-    p = simd_fma(p, f, simd_set(1.339887442e-03f));
-    p = simd_fma(p, f, simd_set(9.618437358e-03f));
-    p = simd_fma(p, f, simd_set(5.550332471e-02f));
-    p = simd_fma(p, f, simd_set(2.402264791e-01f));
-    p = simd_fma(p, f, simd_set(6.931472029e-01f));
-    p = simd_fma(p, f, simd_set(1.0f));
-    return simd_scale(p, n);
-}
 
 /* The first n of 64 bits. */
 static inline uint64_t first_bits(int n) {

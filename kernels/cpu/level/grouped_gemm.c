@@ -28,14 +28,6 @@ struct block {
     float *out;    /* [rows][GROUP_COLS] */
 };
 
-/* The first `count` elements, and zeros. */
-TYPED_BODY vfloat load_part(const void *x, int64_t i, int64_t count, enum dtype type) {
-    float part[SIMD_LANES] = {0};
-    for (int64_t j = 0; j < count; j++)
-        part[j] = load(x, i + j, type);
-    return simd_load(part);
-}
-
 /* ---- dot products ---- */
 
 /* Whether the operands are multiplied as pairs of bf16: a step along k has twice as many elements then. */

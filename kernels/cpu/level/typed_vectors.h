@@ -16,4 +16,20 @@ TYPED_BODY void store_vector(void *x, int64_t i, enum dtype type, vfloat value) 
         simd_store_halves((uint16_t *)x + i, simd_round_bf16(value));
 }
 
+/* The first `count` elements, and zeros. */
+TYPED_BODY vfloat load_part(const void *x, int64_t i, int64_t count, enum dtype type) {
+    float part[SIMD_LANES] = {0};
+    for (int64_t j = 0; j < count; j++)
+        part[j] = load(x, i + j, type);
+    return simd_load(part);
+}
+
+/* Writes the first `count` elements. */
+TYPED_BODY void store_part(void *x, int64_t i, int64_t count, enum dtype type, vfloat value) {
+    float part[SIMD_LANES];
+    simd_store(part, value);
+    for (int64_t j = 0; j < count; j++)
+        store(x, i + j, type, part[j]);
+}
+
 #endif
