@@ -17,30 +17,53 @@ enum {
 };
 
 enum activation { ACTIVATION_GELU_TANH, ACTIVATION_GELU_EXACT };
+enum normalization { NORMALIZATION_LAYER, NORMALIZATION_RMS };
+enum position_embedding { POSITION_LEARNED, POSITION_ROPE, POSITION_YARN };
 enum lr_decay_style { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
 enum lr_wsd_decay_style { LR_WSD_LINEAR, LR_WSD_COSINE, LR_WSD_EXPONENTIAL, LR_WSD_MINUS_SQRT };
 enum recompute_granularity { GRANULARITY_NONE, GRANULARITY_SELECTIVE, GRANULARITY_FULL };
 enum recompute_method { METHOD_UNIFORM, METHOD_BLOCK };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
 
-/* The mathematics of a model: read from `model:` or from a model directory's config.json. */
+/* The mathematics of a model: read from `model:` or from a model directory's config.json. Parts that are absent are
+ * zero: what says nothing of them is a GPT-2. */
 struct model_config {
     int64_t num_layers, hidden_size, num_attention_heads;
-    int64_t num_query_groups;        /* key/value heads; equals the heads until grouped queries are built */
+    int64_t num_query_groups;        /* key/value heads; they divide the heads */
     int64_t kv_channels;             /* columns of a head; 0: hidden_size / num_attention_heads */
-    int64_t ffn_hidden_size;         /* 0: 4 * hidden_size */
+    int64_t ffn_hidden_size;         /* 0: 4 * hidden_size; with swiglu 2/3 of it, down to a multiple of 64 */
     int64_t max_position_embeddings; /* 0: data.seq_length */
     int64_t vocab_size;              /* 0: the tokenizer's */
+    int64_t window;                  /* tokens that a row sees, itself included; 0: all before it */
+    unsigned char full_layers[(MODEL_MAX_LAYERS + 7) / 8];       /* bit l: layer l has no window */
     double hidden_dropout, attention_dropout, embedding_dropout; /* embedding_dropout -1: hidden_dropout */
     double init_method_std, layernorm_epsilon;
-    int family;     /* row of the table of families (model/family.h); 0: what is pretrained */
-    int activation; /* enum activation */
+    struct {
+        double base, percent;     /* percent: the share of a head's columns that turn */
+        double interpolation;     /* positions are divided by it; 0: 1 */
+        double factor, low, high; /* Llama 3's scaling; factor 0: none */
+        double yarn_factor, beta_fast, beta_slow;
+        double attention_factor;    /* YaRN's, of cosine and sine; 0: 0.1 ln(yarn_factor) + 1 */
+        int64_t original_positions; /* that the model had before either scaling */
+    } rotary;                       /* where position_embedding is not learned */
+    int family;                     /* row of the table of families (model/family.h); 0: what says nothing else */
+    int activation;                 /* enum activation */
+    int normalization;              /* enum normalization */
+    int position_embedding;         /* enum position_embedding */
     bool untie_embeddings_and_output_weights;
-    bool add_bias_linear; /* biases of the linears; norms keep theirs */
+    bool swiglu;                            /* the MLP is gated: swish(gate) * up in the place of the activation */
+    bool qk_layernorm;                      /* each query and key head goes through a norm before it turns */
+    bool add_bias_linear;                   /* biases of the linears; norms keep theirs */
+    bool add_qkv_bias;                      /* of those of queries, keys and values, whatever the others have */
+    bool add_projection_bias, add_mlp_bias; /* the same of the attention's output, and of the MLP; of files alone */
 };
 
 struct run_config {
     struct model_config model;
+    struct {
+        struct config_list size, skip; /* model.window_size and model.window_attn_skip_freq, as they were typed */
+        bool use_rope_scaling;
+    } model_words; /* what model_config has in another form once it is resolved */
     struct {
         const char *path; /* tokenizer: DIR, a key of the top level */
     } tokenizer;
@@ -94,6 +117,10 @@ extern const size_t run_row_count;
 /* Fills what depends on other keys (ffn_hidden_size, lr_decay_iters, ...) and refuses what cannot be, with both
  * numbers. Call after the tokenizer's size, if any, was put into model.vocab_size. */
 int run_config_resolve(struct run_config *run);
+/* Whether a layer sees all tokens, not only those of the window. */
+static inline bool model_layer_is_full(const struct model_config *model, int64_t layer) {
+    return !model->window || model->full_layers[layer / 8] >> layer % 8 & 1;
+}
 /* The part of it that concerns `model` alone; also used for a config.json. */
 int model_config_resolve(struct model_config *model);
 
