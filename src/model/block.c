@@ -92,7 +92,7 @@ size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum att
               : place == ATTACH_PROJECTION ? widths->q
                                            : C,
         .out = place == ATTACH_QKV   ? widths->qkv
-               : place == ATTACH_FC1 ? widths->ffn
+               : place == ATTACH_FC1 ? widths->fc1
                                      : C,
     };
     return hook_list_saved_bytes(hook_table_list(model->options.hooks, layer, place), &call);
@@ -112,10 +112,6 @@ static bool ends_at(const struct block_pass *block, enum attach_place place) {
 
 /* ---- attention ---- */
 
-static void *at_element(const struct model *model, void *base, int64_t element) {
-    return base ? (char *)base + element * (int64_t)dtype_bytes(model->options.dtype) : NULL;
-}
-
 int block_prefix(const struct model *model, int64_t layer, int image, struct hook_prefix *prefix) {
     const struct hook_list *hooks = hook_table_list(model->options.hooks, layer, ATTACH_KV);
     int status = STATUS_OK;
@@ -125,10 +121,18 @@ int block_prefix(const struct model *model, int64_t layer, int image, struct hoo
     return status;
 }
 
+/* Tokens that a row sees; 0: all before it. */
+static int64_t window_of(const struct block_pass *block) {
+    const struct model_config *c = &block->pass->model->options.config;
+    return model_layer_is_full(c, block->layer) ? 0 : c->window;
+}
+
 static int attention_call(const struct block_pass *block, struct attention *call) {
     const struct model *model = block->pass->model;
     const struct model_config *c = &model->options.config;
     const struct model_widths *widths = &model->share.widths;
+    int64_t heads_stride;
+    const void *heads = heads_of(block, &heads_stride);
     *call = (struct attention){
         .rows = block->pass->rows,
         .segments = block->pass->batch->segments,
@@ -137,12 +141,13 @@ static int attention_call(const struct block_pass *block, struct attention *call
         .kv_heads = (int)widths->query_groups,
         .head_size = (int)widths->head,
         .type = model->options.dtype,
-        .q = block->saved->qkv,
-        .k = at_element(model, block->saved->qkv, widths->q),
-        .v = at_element(model, block->saved->qkv, widths->q + widths->kv),
-        .q_stride = widths->qkv,
-        .k_stride = widths->qkv,
+        .q = heads,
+        .k = model_element(model, (void *)heads, widths->q),
+        .v = model_element(model, block->saved->qkv, widths->q + widths->kv),
+        .q_stride = heads_stride,
+        .k_stride = heads_stride,
         .v_stride = widths->qkv,
+        .window = window_of(block),
         .scale = 1 / sqrtf((float)widths->head),
         .out = block->saved->attention,
         .out_stride = widths->q,
@@ -170,7 +175,7 @@ struct kv_append block_append_call(const struct model *model, const struct model
         .kv_heads = (int)model->share.widths.query_groups,
         .head_size = (int)model->share.widths.head,
         .type = model->options.dtype,
-        .pages = at_element(model, kv->pages, (layer - model_first_layer(model)) * kv->page_count * page_elements),
+        .pages = model_element(model, kv->pages, (layer - model_first_layer(model)) * kv->page_count * page_elements),
         .page_stride = page_elements,
         .place = place,
     };
@@ -183,9 +188,12 @@ static int attention_core_paged(const struct block_pass *block) {
     const struct device_step *step = pass->step;
     const struct model_widths *widths = &model->share.widths;
     struct kv_append append = block_append_call(model, pass->kv, step->place, block->layer, pass->rows);
-    append.k = at_element(model, block->saved->qkv, widths->q);
-    append.v = at_element(model, block->saved->qkv, widths->q + widths->kv);
-    append.k_stride = append.v_stride = widths->qkv;
+    int64_t heads_stride;
+    const void *heads = heads_of(block, &heads_stride);
+    append.k = model_element(model, (void *)heads, widths->q);
+    append.v = model_element(model, block->saved->qkv, widths->q + widths->kv);
+    append.k_stride = heads_stride;
+    append.v_stride = widths->qkv;
     int status = rank_run(model->rank, PHASE_ATTENTION, kv_append, &append);
     struct paged_attention attention = {
         .rows = pass->rows,
@@ -193,8 +201,9 @@ static int attention_core_paged(const struct block_pass *block) {
         .kv_heads = (int)widths->query_groups,
         .head_size = (int)widths->head,
         .type = model->options.dtype,
-        .q = block->saved->qkv,
-        .q_stride = widths->qkv,
+        .q = heads,
+        .q_stride = heads_stride,
+        .window = window_of(block),
         .scale = 1 / sqrtf((float)widths->head),
         .pages = append.pages,
         .page_stride = append.page_stride,
@@ -228,6 +237,8 @@ static int attention_half_forward(const struct block_pass *block) {
     if (!status)
         status = linear_forward(&params->qkv, &qkv);
     if (!status)
+        status = heads_forward(block);
+    if (!status)
         status = attention_core_forward(block);
     struct linear_call projection = linear_call_at(block, ATTACH_PROJECTION);
     projection.x = saved->attention;
@@ -244,7 +255,7 @@ static int attention_half_forward(const struct block_pass *block) {
 }
 
 /* From the gradient of the attention's result in scratch.branch to that of norm1's output. */
-static int heads_backward(const struct block_pass *block) {
+static int attention_core_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct block_params *params = &model->blocks[block->layer];
     struct linear_call projection = linear_call_at(block, ATTACH_PROJECTION);
@@ -259,11 +270,13 @@ static int heads_backward(const struct block_pass *block) {
     status = attention_call(block, &core);
     const struct model_widths *widths = &model->share.widths;
     core.dout = model->gradients.norm;
-    core.dq = model->gradients.qkv;
-    core.dk = at_element(model, model->gradients.qkv, widths->q);
-    core.dv = at_element(model, model->gradients.qkv, widths->q + widths->kv);
+    core.dq = heads_gradient(model);
+    core.dk = model_element(model, core.dq, widths->q);
+    core.dv = model_element(model, model->gradients.qkv, widths->q + widths->kv);
     if (!status)
         status = rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core);
+    if (!status)
+        status = heads_backward(block);
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = block->saved->norm1;
     qkv.dy = model->gradients.qkv;
@@ -290,7 +303,7 @@ static int attention_half_backward(const struct block_pass *block) {
     if (!status)
         status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
     if (!status && !ends_at(block, ATTACH_AFTER_ATTENTION))
-        status = heads_backward(block);
+        status = attention_core_backward(block);
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
     if (!status && !block->is_lowest)
@@ -311,9 +324,42 @@ static struct gelu gelu_call(const struct block_pass *block) {
                          .type = model->options.dtype,
                          .is_tanh = is_tanh(model),
                          .x = block->saved->fc1,
-                         .y = block->saved->gelu,
+                         .y = block->saved->activated,
                          .dy = model->gradients.ffn,
-                         .dx = model->gradients.ffn};
+                         .dx = model->gradients.fc1};
+}
+
+static struct swiglu swiglu_call(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    return (struct swiglu){.rows = block->pass->rows,
+                           .cols = model->share.widths.ffn,
+                           .type = model->options.dtype,
+                           .x = block->saved->fc1,
+                           .y = block->saved->activated,
+                           .dy = model->gradients.ffn,
+                           .dx = model->gradients.fc1};
+}
+
+/* From saved->fc1 to saved->activated. */
+static int activate(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    if (model->options.config.swiglu) {
+        struct swiglu swiglu = swiglu_call(block);
+        return rank_run(model->rank, PHASE_NORM, swiglu_forward, &swiglu);
+    }
+    struct gelu gelu = gelu_call(block);
+    return rank_run(model->rank, PHASE_NORM, gelu_forward, &gelu);
+}
+
+/* From gradients.ffn to gradients.fc1. */
+static int activate_backward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    if (model->options.config.swiglu) {
+        struct swiglu swiglu = swiglu_call(block);
+        return rank_run(model->rank, PHASE_NORM, swiglu_backward, &swiglu);
+    }
+    struct gelu gelu = gelu_call(block);
+    return rank_run(model->rank, PHASE_NORM, gelu_backward, &gelu);
 }
 
 /* The hook call of FC1 behind its activation. */
@@ -322,7 +368,7 @@ static struct hook_call activated_hook_call(const struct block_pass *block) {
     call.in = block->pass->model->options.config.hidden_size;
     call.out = block->pass->model->share.widths.ffn;
     call.x = block->saved->norm2;
-    call.y = block->saved->gelu;
+    call.y = block->saved->activated;
     call.dy = block->pass->model->gradients.ffn;
     call.dx = block->pass->model->gradients.norm;
     return call;
@@ -330,9 +376,8 @@ static struct hook_call activated_hook_call(const struct block_pass *block) {
 
 /* The activation's output, from its input. */
 static int activation_again(const struct block_pass *block) {
-    struct gelu gelu = gelu_call(block);
     struct hook_call activated = activated_hook_call(block);
-    int status = rank_run(block->pass->model->rank, PHASE_NORM, gelu_forward, &gelu);
+    int status = activate(block);
     return status ? status : hook_list_forward(hooks_at(block, ATTACH_FC1), HOOK_AFTER_ACTIVATION, &activated);
 }
 
@@ -343,24 +388,23 @@ static int mlp_half_forward(const struct block_pass *block) {
     int status = norm_forward(model, &params->norm2, stream_rows(block), saved->middle, saved->norm2, saved->mean2,
                               saved->rstd2);
     struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
-    bool is_fused = linear_can_fuse(fc1.hooks);
+    bool is_fused = linear_can_fuse(fc1.hooks) && !model->options.config.swiglu;
     fc1.x = saved->norm2;
-    fc1.y = is_fused ? saved->gelu : saved->fc1;
+    fc1.y = is_fused ? saved->activated : saved->fc1;
     fc1.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_GELU_TANH : EPILOGUE_GELU_EXACT;
     fc1.aux =
         is_fused && !block->pass->kv ? saved->fc1 : NULL; /* inference keeps nothing, nor does what has no backward */
     if (!status)
         status = linear_forward(&params->fc1, &fc1);
-    struct gelu gelu = gelu_call(block);
     if (!status && !is_fused)
-        status = rank_run(model->rank, PHASE_NORM, gelu_forward, &gelu);
+        status = activate(block);
     struct hook_call activated = activated_hook_call(block);
     if (!status)
         status = hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
     struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
     if (block->is_again && !fc2.hooks->count && !hooks_at(block, ATTACH_AFTER_MLP)->count)
         return status; /* what follows keeps nothing */
-    fc2.x = saved->gelu;
+    fc2.x = saved->activated;
     fc2.y = model->scratch.branch;
     if (!status)
         status = linear_forward(&params->fc2, &fc2);
@@ -378,15 +422,15 @@ static bool wants_fc1(const struct block_pass *block) {
     return !ends_at(block, ATTACH_FC1) || hook_list_has(hooks_at(block, ATTACH_FC1), HOOK_BEFORE_ACTIVATION);
 }
 
-/* From the gradient of the MLP's result in scratch.branch to that of the activation's input in
- * gradients.ffn. */
+/* From the gradient of the MLP's result in scratch.branch to that of the activation's input in gradients.fc1. */
 static int activation_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct hook_list *fc1_hooks = hooks_at(block, ATTACH_FC1);
     struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
-    bool is_fused = !hook_list_has(fc1_hooks, HOOK_AFTER_ACTIVATION) && fc2.hooks->count == 0;
+    bool is_fused =
+        !hook_list_has(fc1_hooks, HOOK_AFTER_ACTIVATION) && fc2.hooks->count == 0 && !model->options.config.swiglu;
     bool is_end = ends_at(block, ATTACH_FC2);
-    fc2.x = block->saved->gelu;
+    fc2.x = block->saved->activated;
     fc2.dy = model->scratch.branch;
     fc2.dx = is_end ? NULL : model->gradients.ffn;
     fc2.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_DGELU_TANH : EPILOGUE_DGELU_EXACT;
@@ -396,8 +440,7 @@ static int activation_backward(const struct block_pass *block) {
         return status;
     struct hook_call activated = activated_hook_call(block);
     status = hook_list_backward_output(fc1_hooks, HOOK_AFTER_ACTIVATION, &activated);
-    struct gelu gelu = gelu_call(block);
-    return status || !wants_fc1(block) ? status : rank_run(model->rank, PHASE_NORM, gelu_backward, &gelu);
+    return status || !wants_fc1(block) ? status : activate_backward(block);
 }
 
 /* From the gradient of the MLP's result in scratch.branch to that of norm2's output. */
@@ -406,7 +449,7 @@ static int mlp_backward(const struct block_pass *block) {
     struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
     struct hook_call activated = activated_hook_call(block);
     fc1.x = block->saved->norm2;
-    fc1.dy = model->gradients.ffn;
+    fc1.dy = model->gradients.fc1;
     fc1.dx = activated.dx = ends_at(block, ATTACH_FC1) ? NULL : model->gradients.norm;
     int status = activation_backward(block);
     if (!status && wants_fc1(block))

@@ -1,7 +1,7 @@
-/* The model's parameters, under its own names and those of its family's files.
+/* The model's parameters, under its own names and those of its family's files: those of the parts that it has.
  *
- * Without biases (add_bias_linear false) the rows of the linears' biases stay, zero and frozen: the files stay what
- * `transformers` opens. */
+ * Where a family's files have a bias of every linear, and the model none, the rows of the biases stay, zero and frozen:
+ * the files stay what `transformers` opens. */
 #include "model/family.h"
 
 #include <math.h>
@@ -28,7 +28,15 @@ struct model_widths model_widths(const struct model_config *config, int tensors)
     widths.q = widths.heads * widths.head;
     widths.kv = widths.query_groups * widths.head;
     widths.qkv = widths.q + 2 * widths.kv;
+    widths.fc1 = config->swiglu ? 2 * widths.ffn : widths.ffn;
     return widths;
+}
+
+bool model_has_bias(const struct model_config *config, enum attach_place place) {
+    bool is_own = place == ATTACH_QKV          ? config->add_qkv_bias
+                  : place == ATTACH_PROJECTION ? config->add_projection_bias
+                                               : config->add_mlp_bias;
+    return config->add_bias_linear || is_own;
 }
 
 struct model_linear model_linear(enum attach_place place) {
@@ -79,17 +87,18 @@ static void add_table(struct describer *d, const char *ours, const char *file, i
     add(d, &row);
 }
 
-static void add_norm(struct describer *d, int64_t layer, const char *ours, const char *file) {
-    int64_t C = d->config->hidden_size;
-    for (int is_bias = 0; is_bias < 2; is_bias++) {
+/* A norm of so many columns; of the heads every tensor rank has its own, and makes a part of its gradient. */
+static void add_norm(struct describer *d, int64_t layer, const char *ours, const char *file, int64_t columns) {
+    bool has_bias = d->config->normalization == NORMALIZATION_LAYER;
+    for (int is_bias = 0; is_bias <= has_bias; is_bias++) {
         struct param row = {
             .dims = 1,
-            .shape = {C, 1},
+            .shape = {columns, 1},
             .init = is_bias ? PARAM_INIT_ZERO : PARAM_INIT_ONE,
             .is_trainable = true,
             .layer = (int)(layer >= 0 ? layer : d->config->num_layers),
             .slice_count = 1,
-            .slices = {{.rows = C, .file_rows = C}},
+            .slices = {{.rows = columns, .file_rows = columns}},
         };
         name(row.name, "layers", layer, ours, is_bias);
         name(row.slices[0].name, d->family->layers, layer, file, is_bias);
@@ -115,7 +124,8 @@ static void add_slices(const struct describer *d, int64_t layer, const struct mo
 /* A linear [out, in] and its bias. */
 static void add_linear(struct describer *d, int64_t layer, enum attach_place place, double std) {
     struct model_linear linear = model_linear(place);
-    for (int is_bias = 0; is_bias < 2; is_bias++) {
+    bool has_bias = model_has_bias(d->config, place);
+    for (int is_bias = 0; is_bias <= (has_bias || d->family->keeps_biases); is_bias++) {
         struct param row = {
             .dims = is_bias ? 1 : 2,
             .shape = {0, 1},
@@ -125,7 +135,7 @@ static void add_linear(struct describer *d, int64_t layer, enum attach_place pla
             .init = is_bias ? PARAM_INIT_ZERO : PARAM_INIT_NORMAL,
             .init_std = (float)std,
             .decays = !is_bias,
-            .is_trainable = !is_bias || d->config->add_bias_linear,
+            .is_trainable = !is_bias || has_bias,
             .is_linear = !is_bias,
             .layer = (int)layer,
             .place = place,
@@ -155,20 +165,26 @@ int model_find_linear(const struct param_table *table, int64_t layer, enum attac
 int model_describe(const struct model_config *config, struct param_table *table) {
     const struct model_family *family = model_family(config);
     struct describer d = {.config = config, .family = family, .table = table};
+    int64_t C = config->hidden_size, D = model_widths(config, 1).head;
     double std = config->init_method_std, residual_std = std / sqrt(2.0 * (double)config->num_layers);
     family->projections(config, d.projections);
     table->files = &family->files;
     add_table(&d, "embedding.token", family->modules.token, config->vocab_size, -1, true, true);
-    add_table(&d, "embedding.position", family->modules.position, config->max_position_embeddings, -1, false, true);
+    if (config->position_embedding == POSITION_LEARNED)
+        add_table(&d, "embedding.position", family->modules.position, config->max_position_embeddings, -1, false, true);
     for (int64_t layer = 0; layer < config->num_layers; layer++) {
-        add_norm(&d, layer, "norm1", family->modules.norm1);
+        add_norm(&d, layer, "norm1", family->modules.norm1, C);
         add_linear(&d, layer, ATTACH_QKV, std);
+        if (config->qk_layernorm) {
+            add_norm(&d, layer, "attention.q_norm", family->modules.q_norm, D);
+            add_norm(&d, layer, "attention.k_norm", family->modules.k_norm, D);
+        }
         add_linear(&d, layer, ATTACH_PROJECTION, residual_std);
-        add_norm(&d, layer, "norm2", family->modules.norm2);
+        add_norm(&d, layer, "norm2", family->modules.norm2, C);
         add_linear(&d, layer, ATTACH_FC1, std);
         add_linear(&d, layer, ATTACH_FC2, residual_std);
     }
-    add_norm(&d, -1, "final_norm", family->modules.final_norm);
+    add_norm(&d, -1, "final_norm", family->modules.final_norm, C);
     if (config->untie_embeddings_and_output_weights)
         add_table(&d, "head", family->modules.head, config->vocab_size, (int)config->num_layers, true, false);
     return d.status;

@@ -109,8 +109,10 @@ static int find_virtual_table(const struct model *model, const struct virtuals *
 
 int embedding_pass_forward(const struct pass *pass, void *x) {
     const struct model *model = pass->model;
-    struct weight_view tokens = param_borrow(&model->store, model->token_table);
-    struct weight_view positions = param_borrow(&model->store, model->position_table);
+    bool has_positions = model->position_table != PARAM_NONE;
+    struct weight_view tokens = param_borrow(&model->store, model->token_table), positions = {0};
+    if (has_positions)
+        positions = param_borrow(&model->store, model->position_table);
     struct embedding call = {
         .rows = pass->rows,
         .cols = model->options.config.hidden_size,
@@ -131,7 +133,8 @@ int embedding_pass_forward(const struct pass *pass, void *x) {
         status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
     return_virtuals(model);
     param_return(&model->store, model->token_table);
-    param_return(&model->store, model->position_table);
+    if (has_positions)
+        param_return(&model->store, model->position_table);
     if (!status)
         status = sum_stream(pass, call.x, x);
     const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
@@ -155,6 +158,7 @@ int embedding_pass_backward(const struct pass *pass) {
         status = hook_list_backward_output(hooks, HOOK_BEFORE_ACTIVATION, &hook);
     }
     const void *whole = pass->d;
+    bool has_positions = model->position_table != PARAM_NONE;
     if (!status)
         status = gather_stream(pass, pass->d, &whole);
     struct embedding call = {
@@ -167,10 +171,10 @@ int embedding_pass_backward(const struct pass *pass) {
         .positions = pass->batch->positions,
         .dx = whole,
         .dtoken_table = param_gradient(&model->store, model->token_table),
-        .dposition_table = param_gradient(&model->store, model->position_table),
+        .dposition_table = has_positions ? param_gradient(&model->store, model->position_table) : NULL,
     };
     bool is_frozen = !hooks->count && !param_trains(&model->store, model->token_table) &&
-                     !param_trains(&model->store, model->position_table);
+                     !(has_positions && param_trains(&model->store, model->position_table));
     if (status || is_frozen)
         return status;
     struct virtuals virtuals = borrow_virtuals(model);

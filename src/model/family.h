@@ -29,10 +29,11 @@ struct model_family {
     const char *class_name; /* of `transformers`, in "architectures" */
     struct param_files files;
     bool is_transposed; /* files hold a linear's weight as [in, out] */
+    bool keeps_biases;  /* files have a bias of every linear; zeros where the model has none */
     const char *layers; /* the list of layers: the fourth is LAYERS.3 */
     struct {
         const char *token, *position, *final_norm, *head;
-        const char *norm1, *norm2; /* in their layer */
+        const char *norm1, *norm2, *q_norm, *k_norm; /* in their layer; the last two NULL: no heads have norms */
     } modules;
     int projection_count; /* of a block, in the order of the forward */
     void (*projections)(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]);
@@ -72,10 +73,12 @@ struct model_widths {
     int64_t head; /* of one head */
     int64_t heads, query_groups;
     int64_t q, kv, qkv; /* of the heads side by side; of the keys, or the values; of these three together */
-    int64_t ffn;
+    int64_t fc1, ffn;   /* of fc1's output (a gate and up side by side where the MLP is gated); of what fc2 takes */
 };
 /* A config that says nothing has no columns. */
 struct model_widths model_widths(const struct model_config *config, int tensors);
+/* Whether the model's linear at a place has a bias. */
+bool model_has_bias(const struct model_config *config, enum attach_place place);
 
 /* ---- the parameters: describe.c ---- */
 

@@ -106,6 +106,7 @@ const struct model_family model_family_gpt2 = {
     .class_name = "GPT2LMHeadModel",
     .files = {.prefix = "transformer.", .head = "lm_head.weight", .embedding = "wte.weight", .buffers = buffers},
     .is_transposed = true,
+    .keeps_biases = true,
     .layers = "h",
     .modules =
         {.token = "wte", .position = "wpe", .final_norm = "ln_f", .head = "lm_head", .norm1 = "ln_1", .norm2 = "ln_2"},

@@ -1,50 +1,57 @@
 /* What blocks, embedding and head share: norms and dropout, keyed and typed as this model's. */
 #include "model-internal.h"
 
+struct norm norm_call(const struct model *model, int64_t rows, int64_t columns) {
+    const struct model_config *c = &model->options.config;
+    return (struct norm){
+        .kind = c->normalization == NORMALIZATION_RMS ? NORM_RMS : NORM_LAYER,
+        .rows = rows,
+        .cols = columns,
+        .type = model->options.dtype,
+        .epsilon = (float)c->layernorm_epsilon,
+    };
+}
+
+int norm_run_forward(const struct model *model, const struct norm_params *norm, struct norm *call) {
+    bool has_bias = norm->bias != PARAM_NONE;
+    call->gain = param_borrow(&model->store, norm->gain).data;
+    call->bias = has_bias ? param_borrow(&model->store, norm->bias).data : NULL;
+    int status = rank_run(model->rank, PHASE_NORM, norm_forward, call);
+    param_return(&model->store, norm->gain);
+    if (has_bias)
+        param_return(&model->store, norm->bias);
+    return status;
+}
+
+int norm_run_backward(const struct model *model, const struct norm_params *norm, struct norm *call) {
+    call->gain = param_borrow(&model->store, norm->gain).data;
+    call->dgain = param_gradient(&model->store, norm->gain);
+    call->dbias = norm->bias != PARAM_NONE ? param_gradient(&model->store, norm->bias) : NULL;
+    int status = rank_run_scratch(model->rank, PHASE_NORM, norm_backward, call);
+    param_return(&model->store, norm->gain);
+    return status;
+}
+
 int norm_forward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y,
                  float *mean, float *rstd) {
-    struct weight_view gain = param_borrow(&model->store, norm->gain), bias = param_borrow(&model->store, norm->bias);
-    struct norm call = {
-        .kind = NORM_LAYER,
-        .rows = rows,
-        .cols = model->options.config.hidden_size,
-        .type = model->options.dtype,
-        .x = x,
-        .gain = gain.data,
-        .bias = bias.data,
-        .epsilon = (float)model->options.config.layernorm_epsilon,
-        .y = y,
-        .mean = mean,
-        .rstd = rstd,
-    };
-    int status = rank_run(model->rank, PHASE_NORM, norm_forward, &call);
-    param_return(&model->store, norm->gain);
-    param_return(&model->store, norm->bias);
-    return status;
+    struct norm call = norm_call(model, rows, model->options.config.hidden_size);
+    call.x = x;
+    call.y = y;
+    call.mean = mean;
+    call.rstd = rstd;
+    return norm_run_forward(model, norm, &call);
 }
 
 int norm_backward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x,
                   const float *mean, const float *rstd, const void *dy, const void *dx_add, void *dx) {
-    struct weight_view gain = param_borrow(&model->store, norm->gain);
-    struct norm call = {
-        .kind = NORM_LAYER,
-        .rows = rows,
-        .cols = model->options.config.hidden_size,
-        .type = model->options.dtype,
-        .x = x,
-        .gain = gain.data,
-        .epsilon = (float)model->options.config.layernorm_epsilon,
-        .mean = (float *)mean,
-        .rstd = (float *)rstd,
-        .dy = dy,
-        .dx = dx,
-        .dx_add = dx_add,
-        .dgain = param_gradient(&model->store, norm->gain),
-        .dbias = param_gradient(&model->store, norm->bias),
-    };
-    int status = rank_run_scratch(model->rank, PHASE_NORM, norm_backward, &call);
-    param_return(&model->store, norm->gain);
-    return status;
+    struct norm call = norm_call(model, rows, model->options.config.hidden_size);
+    call.x = x;
+    call.mean = (float *)mean;
+    call.rstd = (float *)rstd;
+    call.dy = dy;
+    call.dx = dx;
+    call.dx_add = dx_add;
+    return norm_run_backward(model, norm, &call);
 }
 
 static struct residual_dropout dropout_call(const struct pass *pass, double p, uint32_t site) {

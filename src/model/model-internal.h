@@ -14,11 +14,11 @@ enum { HEAD_ROWS_MULTIPLE = 64 };
 enum { VOCAB_STRIDE_MULTIPLE = 64 };
 
 struct norm_params {
-    int gain, bias;
+    int gain, bias; /* PARAM_NONE: there is none */
 };
 
 struct block_params {
-    struct norm_params norm1, norm2;
+    struct norm_params norm1, norm2, q_norm, k_norm;
     struct linear qkv, projection, fc1, fc2;
 };
 
@@ -27,12 +27,15 @@ struct block_saved {
     void *x;                              /* [N, C] the block's input */
     void *norm1;                          /* [N, C] */
     void *qkv;                            /* [N, q + 2 kv] */
+    void *turned;                         /* [N, q + kv] queries and keys behind their norms, where they have any */
     void *attention;                      /* [N, q] heads side by side */
     void *middle;                         /* [N, C] behind the attention's residual */
     void *norm2;                          /* [N, C] */
-    void *fc1;                            /* [N, F] the activation's input */
-    void *gelu;                           /* [N, F] its output */
-    float *mean1, *rstd1, *mean2, *rstd2; /* [N] */
+    void *fc1;                            /* [N, fc1] the activation's input */
+    void *activated;                      /* [N, F] its output */
+    float *mean1, *rstd1, *mean2, *rstd2; /* [N]; an RMSNorm has no mean */
+    float *mean_q, *rstd_q;               /* [N, H] of the queries' norms */
+    float *mean_k, *rstd_k;               /* [N, G] of the keys' */
     float *lse;                           /* [H, N] */
     void *hooks[ATTACH_PLACE_COUNT];      /* what the methods keep */
 };
@@ -146,7 +149,16 @@ struct model_gradients {
     void *norm;   /* [N, C] of a norm's output, [N, q] of the heads' */
     void *whole;  /* [N, C] still to be summed, under sequence parallelism */
     void *qkv;    /* [N, q + 2 kv] */
-    void *ffn;    /* [N, F] */
+    void *turned; /* [N, q + kv] of queries and keys behind their norms, where they have any */
+    void *ffn;    /* [N, F] of the activation's output */
+    void *fc1;    /* [N, fc1] of its input; `ffn` where that is as wide */
+};
+
+/* Cosines and sines of the angles by which queries and keys turn at each position; NULL where they do not. */
+struct model_angles {
+    int64_t positions;
+    int columns;      /* of a head that turn; 0: none */
+    float *cos, *sin; /* [positions, columns / 2] */
 };
 
 /* Which pass is on is nobody's to know here: `struct pass` is handed down. */
@@ -170,6 +182,7 @@ struct model {
     struct model_kept kept;
     struct model_scratch scratch;
     struct model_gradients gradients;
+    struct model_angles angles;
     struct device_step step;
 };
 
@@ -198,6 +211,11 @@ struct block_pass {
     bool is_lowest; /* nobody wants the gradient of the block's input */
     bool is_fresh;  /* what stashes and layers share is still as this layer's forward left it */
 };
+
+/* Where an element of an array of the model's type stands; NULL while planning. */
+static inline void *model_element(const struct model *model, void *base, int64_t element) {
+    return base ? (char *)base + element * (int64_t)dtype_bytes(model->options.dtype) : NULL;
+}
 
 /* model.c */
 struct model_stash *model_stash(struct model *model, int number);
@@ -243,7 +261,25 @@ struct kv_append block_append_call(const struct model *model, const struct model
 int block_backward(const struct block_pass *pass);
 size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum attach_place place);
 
+/* heads.c: what queries and keys go through between their product and the attention. */
+/* Columns of a head that turn with the position. */
+int heads_turned_columns(const struct model_config *config);
+/* Once the angles have their memory. */
+int heads_upload_angles(struct model *model);
+/* Where the attention finds queries and keys, side by side, and their row stride. */
+const void *heads_of(const struct block_pass *block, int64_t *stride);
+/* Behind the product that wrote saved->qkv. */
+int heads_forward(const struct block_pass *block);
+/* Where the attention leaves the gradients of both, with the same stride. */
+void *heads_gradient(const struct model *model);
+/* From these to those of the product's output, in gradients.qkv. */
+int heads_backward(const struct block_pass *block);
+
 /* layers.c: the pieces that blocks, embedding and head share. */
+/* A norm of the model's kind, and its two runs: they borrow its parameters. */
+struct norm norm_call(const struct model *model, int64_t rows, int64_t columns);
+int norm_run_forward(const struct model *model, const struct norm_params *norm, struct norm *call);
+int norm_run_backward(const struct model *model, const struct norm_params *norm, struct norm *call);
 /* `rows` of the residual stream: those of this rank. */
 int norm_forward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y,
                  float *mean, float *rstd);

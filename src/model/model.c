@@ -24,6 +24,11 @@ static struct linear find_linear(const struct model *model, int64_t layer, const
     return linear;
 }
 
+/* What the model lacks is PARAM_NONE. */
+static struct norm_params find_norm(const struct model *model, int64_t layer, const char *gain, const char *bias) {
+    return (struct norm_params){find(model, layer, gain), find(model, layer, bias)};
+}
+
 static int find_parameters(struct model *model) {
     const struct model_config *c = &model->options.config;
     model->blocks = calloc((size_t)c->num_layers, sizeof *model->blocks);
@@ -33,31 +38,44 @@ static int find_parameters(struct model *model) {
     model->position_table = find(model, -1, "embedding.position.weight");
     for (int64_t l = 0; l < c->num_layers; l++)
         model->blocks[l] = (struct block_params){
-            .norm1 = {find(model, l, "norm1.weight"), find(model, l, "norm1.bias")},
-            .norm2 = {find(model, l, "norm2.weight"), find(model, l, "norm2.bias")},
+            .norm1 = find_norm(model, l, "norm1.weight", "norm1.bias"),
+            .norm2 = find_norm(model, l, "norm2.weight", "norm2.bias"),
+            .q_norm = find_norm(model, l, "attention.q_norm.weight", "attention.q_norm.bias"),
+            .k_norm = find_norm(model, l, "attention.k_norm.weight", "attention.k_norm.bias"),
             .qkv = find_linear(model, l, "attention.qkv.weight", "attention.qkv.bias", LINEAR_COLUMN),
             .projection = find_linear(model, l, "attention.projection.weight", "attention.projection.bias", LINEAR_ROW),
             .fc1 = find_linear(model, l, "mlp.fc1.weight", "mlp.fc1.bias", LINEAR_COLUMN),
             .fc2 = find_linear(model, l, "mlp.fc2.weight", "mlp.fc2.bias", LINEAR_ROW),
         };
-    model->final_norm = (struct norm_params){find(model, -1, "final_norm.weight"), find(model, -1, "final_norm.bias")};
+    model->final_norm = find_norm(model, -1, "final_norm.weight", "final_norm.bias");
     model->head =
         find_linear(model, -1, c->untie_embeddings_and_output_weights ? "head.weight" : "embedding.token.weight",
                     "head.bias", LINEAR_WHOLE); /* head_pass itself sums what its ranks make */
     return STATUS_OK;
 }
 
-/* Under sequence parallelism each tensor rank has put its own rows through the norms. */
+static void mark_norm(struct model *model, const struct norm_params *norm) {
+    if (norm->gain != PARAM_NONE)
+        model->table.rows[norm->gain].sums_over_tensor = true;
+    if (norm->bias != PARAM_NONE)
+        model->table.rows[norm->bias].sums_over_tensor = true;
+}
+
+/* Under sequence parallelism each tensor rank has put its own rows through the norms; and always its own heads through
+ * theirs. */
 static void mark_norms(struct model *model) {
-    int64_t layers = model->options.config.num_layers;
-    for (int64_t l = 0; l <= layers && model->rank->is_sequence_parallel; l++) {
-        const struct norm_params norms[] = {l < layers ? model->blocks[l].norm1 : model->final_norm,
-                                            l < layers ? model->blocks[l].norm2 : model->final_norm};
-        for (int i = 0; i < 2; i++) {
-            model->table.rows[norms[i].gain].sums_over_tensor = true;
-            model->table.rows[norms[i].bias].sums_over_tensor = true;
+    bool is_cut = model->rank->is_sequence_parallel;
+    for (int64_t l = 0; l < model->options.config.num_layers; l++) {
+        const struct block_params *block = &model->blocks[l];
+        mark_norm(model, &block->q_norm);
+        mark_norm(model, &block->k_norm);
+        if (is_cut) {
+            mark_norm(model, &block->norm1);
+            mark_norm(model, &block->norm2);
         }
     }
+    if (is_cut)
+        mark_norm(model, &model->final_norm);
 }
 
 /* The share of this tensor rank. */
@@ -261,6 +279,8 @@ static int allocate(struct model *model, const struct model_plan *plan) {
                                    &model->step.fetched);
     if (!status)
         status = model_upload_cleared(model);
+    if (!status)
+        status = heads_upload_angles(model);
     if (!status && model->scratch.loss_sum)
         status = stream_zero(model->rank->exec.stream, model->scratch.loss_sum, sizeof *model->scratch.loss_sum);
     return status ? status : rank_allocate_workspace(model->rank);
@@ -328,13 +348,28 @@ int model_initialise(struct model *model, uint64_t seed) {
     return param_store_initialise(&model->store, model->rank->exec.stream, seed);
 }
 
+/* Elements of a linear and its bias. */
+static double linear_elements(const struct model_config *c, enum attach_place place, int64_t out, int64_t in) {
+    return (double)out * (double)in + (model_has_bias(c, place) ? (double)out : 0);
+}
+
+/* Tokens that a row of a sequence sees on average, times two: all before it, or those of the window. */
+static double seen_tokens(const struct model_config *c, int64_t layer, int64_t seq_length) {
+    double T = (double)seq_length, W = model_layer_is_full(c, layer) || c->window > seq_length ? T : (double)c->window;
+    return 2 * W - W * W / T;
+}
+
 double model_flops_per_token(const struct model_config *c, int64_t seq_length) {
     struct model_widths widths = model_widths(c, 1);
-    double C = (double)c->hidden_size, F = (double)c->ffn_hidden_size, V = (double)c->vocab_size;
-    double q = (double)widths.q, qkv = (double)widths.qkv;
-    double block = qkv * C + qkv + q * C + C + 2 * C * F + F + C + 4 * C; /* qkv, projection, fc1, fc2, norms */
-    double weights = (double)c->num_layers * block + 2 * C + V * C;
-    return 6 * weights + 6 * (double)c->num_layers * q * (double)seq_length;
+    int64_t C = c->hidden_size;
+    double norm = c->normalization == NORMALIZATION_LAYER ? 2 : 1, seen = 0;
+    double block = linear_elements(c, ATTACH_QKV, widths.qkv, C) + linear_elements(c, ATTACH_PROJECTION, C, widths.q) +
+                   linear_elements(c, ATTACH_FC1, widths.fc1, C) + linear_elements(c, ATTACH_FC2, C, widths.ffn) +
+                   2 * norm * (double)C + (c->qk_layernorm ? 2 * norm * (double)widths.head : 0);
+    double weights = (double)c->num_layers * block + norm * (double)C + (double)c->vocab_size * (double)C;
+    for (int64_t layer = 0; layer < c->num_layers; layer++)
+        seen += seen_tokens(c, layer, seq_length);
+    return 6 * weights + 6 * (double)widths.q * seen;
 }
 
 double model_head_flops_per_token(const struct model_config *c) {

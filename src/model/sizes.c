@@ -43,6 +43,24 @@ static bool has_hooks(const struct model *model, int64_t layer, enum attach_plac
     return false;
 }
 
+/* A norm's statistics of so many vectors. */
+static void place_statistics(const struct model *model, struct arena *arena, size_t count, float **mean, float **rstd) {
+    bool has_mean = model->options.config.normalization == NORMALIZATION_LAYER;
+    *mean = has_mean ? arena_take(arena, count * sizeof **mean) : NULL;
+    *rstd = arena_take(arena, count * sizeof **rstd);
+}
+
+/* What queries and keys become behind their norms. */
+static void place_heads(const struct model *model, struct arena *arena, struct block_saved *saved) {
+    const struct model_widths *widths = &model->share.widths;
+    size_t N = (size_t)model->options.max_rows;
+    if (!model->options.config.qk_layernorm)
+        return;
+    saved->turned = arena_take(arena, whole_bytes(model, widths->q + widths->kv));
+    place_statistics(model, arena, N * (size_t)widths->heads, &saved->mean_q, &saved->rstd_q);
+    place_statistics(model, arena, N * (size_t)widths->query_groups, &saved->mean_k, &saved->rstd_k);
+}
+
 /* Places what the forward of a block keeps, but for its input. `layer` of each chunk, or what serves every layer.
  * `shared`: memory for all layers and stashes, of what the backward computes again or does not read; NULL where there
  * is no backward. The inputs of linears are read for weight gradients and by hooks. */
@@ -55,19 +73,18 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
     bool is_unread = shared && o->is_frozen, no_norms = is_within && o->recompute.layernorm;
     bool no_norm1 = no_norms || (is_unread && !has_hooks(model, layer, ATTACH_QKV, ATTACH_AFTER_ATTENTION));
     bool no_norm2 = no_norms || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_AFTER_MLP));
-    bool no_gelu =
+    bool no_activated =
         (is_within && o->recompute.mlp_act) || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_FC2));
     saved->norm1 = no_norm1 ? shared->norm1 : arena_take(arena, stream_bytes(model));
     saved->qkv = arena_take(arena, whole_bytes(model, widths->qkv));
+    place_heads(model, arena, saved);
     saved->attention = arena_take(arena, whole_bytes(model, widths->q));
     saved->middle = arena_take(arena, stream_bytes(model));
     saved->norm2 = no_norm2 ? shared->norm2 : arena_take(arena, stream_bytes(model));
-    saved->fc1 = arena_take(arena, whole_bytes(model, widths->ffn));
-    saved->gelu = no_gelu ? shared->gelu : arena_take(arena, whole_bytes(model, widths->ffn));
-    saved->mean1 = arena_take(arena, own * sizeof(float));
-    saved->rstd1 = arena_take(arena, own * sizeof(float));
-    saved->mean2 = arena_take(arena, own * sizeof(float));
-    saved->rstd2 = arena_take(arena, own * sizeof(float));
+    saved->fc1 = arena_take(arena, whole_bytes(model, widths->fc1));
+    saved->activated = no_activated ? shared->activated : arena_take(arena, whole_bytes(model, widths->ffn));
+    place_statistics(model, arena, own, &saved->mean1, &saved->rstd1);
+    place_statistics(model, arena, own, &saved->mean2, &saved->rstd2);
     saved->lse = arena_take(arena, N * (size_t)widths->heads * sizeof(float));
 }
 
@@ -132,10 +149,19 @@ static void place_passing_layers(struct model *model, struct arena *arena, const
                                  const struct block_saved *again) {
     const struct model_options *o = &model->options;
     const struct model_widths *widths = &model->share.widths;
-    struct block_saved set = {.norm1 = shared->norm1, .norm2 = shared->norm2, .gelu = shared->gelu};
+    struct block_saved set = {.norm1 = shared->norm1, .norm2 = shared->norm2, .activated = shared->activated};
     if (model->share.lowest <= o->chunks[0].first)
         return;
     set.qkv = again ? again->qkv : arena_take(arena, whole_bytes(model, widths->qkv));
+    if (again) {
+        set.turned = again->turned;
+        set.mean_q = again->mean_q, set.rstd_q = again->rstd_q;
+        set.mean_k = again->mean_k, set.rstd_k = again->rstd_k;
+    } else {
+        place_heads(model, arena, &set);
+    }
+    if (o->config.swiglu)
+        set.fc1 = again ? again->fc1 : arena_take(arena, whole_bytes(model, widths->fc1));
     set.attention = again ? again->attention : arena_take(arena, whole_bytes(model, widths->q));
     set.middle = again ? again->middle : arena_take(arena, stream_bytes(model));
     for (int64_t i = 0; i < 2; i++) {
@@ -158,7 +184,7 @@ static void place_stashes(struct model *model, struct arena *arena) {
         shared.norm2 = arena_take(arena, stream_bytes(model));
     }
     if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->mlp_act))
-        shared.gelu = arena_take(arena, whole_bytes(model, model->share.widths.ffn));
+        shared.activated = arena_take(arena, whole_bytes(model, model->share.widths.ffn));
     for (int stash = 0; stash < model->options.stashes; stash++) {
         place_batch(model, arena, &model->kept.stashes[stash].batch);
         place_kept_blocks(model, arena, stash, &placed, &shared);
@@ -217,7 +243,11 @@ static void place_gradients(struct model *model, struct arena *arena) {
     size_t norm = stream_bytes(model), heads = whole_bytes(model, model->share.widths.q);
     model->gradients.norm = arena_take(arena, heads > norm ? heads : norm);
     model->gradients.qkv = arena_take(arena, whole_bytes(model, model->share.widths.qkv));
+    if (o->config.qk_layernorm)
+        model->gradients.turned = arena_take(arena, whole_bytes(model, model->share.widths.q + model->share.widths.kv));
     model->gradients.ffn = arena_take(arena, whole_bytes(model, model->share.widths.ffn));
+    model->gradients.fc1 =
+        o->config.swiglu ? arena_take(arena, whole_bytes(model, model->share.widths.fc1)) : model->gradients.ffn;
 }
 
 static void place_step(struct model *model, struct arena *arena) {
@@ -244,12 +274,24 @@ static void place_step(struct model *model, struct arena *arena) {
     step->arrived = arena_take(arena, wanted * (size_t)widest * sizeof(float));
 }
 
+static void place_angles(struct model *model, struct arena *arena) {
+    struct model_angles *angles = &model->angles;
+    angles->columns = heads_turned_columns(&model->options.config);
+    angles->positions = model->options.config.max_position_embeddings;
+    if (!angles->columns)
+        return;
+    size_t bytes = (size_t)(angles->positions * (angles->columns / 2)) * sizeof(float);
+    angles->cos = arena_take(arena, bytes);
+    angles->sin = arena_take(arena, bytes);
+}
+
 void model_place_activations(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     if (o->use == MODEL_TRAIN)
         place_stashes(model, arena);
     else
         place_passing_blocks(model, arena);
+    place_angles(model, arena);
     model->scratch.branch = arena_take(arena, stream_bytes(model));
     if (model->share.has_embedding)
         model->scratch.virtual_rows = arena_take(arena, embedding_virtual_bytes(model));

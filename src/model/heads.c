@@ -1,0 +1,197 @@
+/* What queries and keys go through between the product that makes them and the attention: the norm of each head, where
+ * the model has it, and the turn by angles that grow with the position.
+ *
+ * The angles are those of `transformers`, bit for bit where the C library's powers are: inverse frequencies in fp32,
+ * times the position, rounded to fp32; of these the cosine and the sine, times YaRN's attention factor. */
+#include "model-internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- angles ---- */
+
+int heads_turned_columns(const struct model_config *config) {
+    bool turns = config->position_embedding != POSITION_LEARNED;
+    return turns ? (int)((double)model_widths(config, 1).head * config->rotary.percent) : 0;
+}
+
+/* Llama 3's: long waves are divided by the factor, short ones kept, and those between joined smoothly. */
+static float llama3_frequency(const struct model_config *c, float frequency) {
+    double original = (double)c->rotary.original_positions;
+    float wave = (float)(2 * M_PI) / frequency, factor = (float)c->rotary.factor;
+    if (wave < (float)(original / c->rotary.high))
+        return frequency;
+    if (wave > (float)(original / c->rotary.low))
+        return frequency / factor;
+    float smooth = ((float)original / wave - (float)c->rotary.low) / (float)(c->rotary.high - c->rotary.low);
+    return (1 - smooth) * frequency / factor + smooth * frequency;
+}
+
+/* The column pair whose wave turns so often in the positions that the model had. */
+static double yarn_pair(const struct model_config *c, double turns, int columns) {
+    double original = (double)c->rotary.original_positions;
+    return columns * log(original / (turns * 2 * M_PI)) / (2 * log(c->rotary.base));
+}
+
+/* YaRN's (arXiv 2309.00071): pairs that turn often are kept, those that turn seldom divided by the factor, and those
+ * between joined by a ramp. */
+static float yarn_frequency(const struct model_config *c, float frequency, int pair, int columns) {
+    double low = floor(yarn_pair(c, c->rotary.beta_fast, columns));
+    double high = ceil(yarn_pair(c, c->rotary.beta_slow, columns));
+    low = low > 0 ? low : 0;
+    high = high < columns - 1 ? high : columns - 1;
+    if (low == high)
+        high += 0.001;
+    float ramp = ((float)pair - (float)low) / (float)(high - low);
+    float kept = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+    return frequency / (float)c->rotary.yarn_factor * (1 - kept) + frequency * kept;
+}
+
+static float inverse_frequency(const struct model_config *c, int pair, int columns) {
+    float power = (float)pow(c->rotary.base, (double)((float)(2 * pair) / (float)columns));
+    float frequency = 1.0f / power;
+    if (c->position_embedding == POSITION_YARN)
+        return yarn_frequency(c, frequency, pair, columns);
+    if (c->rotary.factor > 0)
+        return llama3_frequency(c, frequency);
+    return c->rotary.interpolation > 0 ? frequency / (float)c->rotary.interpolation : frequency;
+}
+
+static float attention_factor(const struct model_config *c) {
+    if (c->position_embedding != POSITION_YARN)
+        return 1;
+    return (float)(c->rotary.attention_factor > 0 ? c->rotary.attention_factor : 0.1 * log(c->rotary.yarn_factor) + 1);
+}
+
+int heads_upload_angles(struct model *model) {
+    const struct model_config *c = &model->options.config;
+    const struct model_angles *angles = &model->angles;
+    struct stream *stream = model->rank->exec.stream;
+    int64_t pairs = angles->columns / 2, count = angles->positions * pairs;
+    if (!angles->columns)
+        return STATUS_OK;
+    float *cosines = malloc((size_t)count * 2 * sizeof *cosines), *sines = cosines + count;
+    if (!cosines)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    float factor = attention_factor(c);
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        float frequency = inverse_frequency(c, (int)pair, angles->columns);
+        for (int64_t position = 0; position < angles->positions; position++) {
+            float angle = (float)position * frequency;
+            cosines[position * pairs + pair] = cosf(angle) * factor;
+            sines[position * pairs + pair] = sinf(angle) * factor;
+        }
+    }
+    int status = stream_copy_to_device(stream, angles->cos, cosines, (size_t)count * sizeof *cosines);
+    if (!status)
+        status = stream_copy_to_device(stream, angles->sin, sines, (size_t)count * sizeof *sines);
+    if (!status)
+        status = stream_wait(stream);
+    free(cosines);
+    return status;
+}
+
+/* ---- passes ---- */
+
+const void *heads_of(const struct block_pass *block, int64_t *stride) {
+    const struct model *model = block->pass->model;
+    const struct model_widths *widths = &model->share.widths;
+    bool has_norms = model->options.config.qk_layernorm;
+    *stride = has_norms ? widths->q + widths->kv : widths->qkv;
+    return has_norms ? block->saved->turned : block->saved->qkv;
+}
+
+void *heads_gradient(const struct model *model) {
+    return model->options.config.qk_layernorm ? model->gradients.turned : model->gradients.qkv;
+}
+
+static int turn(const struct block_pass *block, void *heads, int64_t stride, bool is_backward) {
+    const struct model *model = block->pass->model;
+    const struct model_widths *widths = &model->share.widths;
+    struct rotary call = {
+        .rows = block->pass->rows,
+        .heads = (int)(widths->heads + widths->query_groups),
+        .head_size = (int)widths->head,
+        .rotary = model->angles.columns,
+        .type = model->options.dtype,
+        .positions = block->pass->batch->positions,
+        .cos = model->angles.cos,
+        .sin = model->angles.sin,
+        .x = heads,
+        .stride = stride,
+        .is_backward = is_backward,
+    };
+    return model->angles.columns ? rank_run(model->rank, PHASE_ATTENTION, rotary, &call) : STATUS_OK;
+}
+
+/* The heads that one norm is of: columns of the product's output, and of what comes of them. */
+struct heads {
+    const struct norm_params *norm;
+    int64_t first, count;
+    float *mean, *rstd;
+};
+
+enum { NORMED_HEADS = 2 };
+
+static void list_heads(const struct block_pass *block, struct heads heads[NORMED_HEADS]) {
+    const struct block_params *params = &block->pass->model->blocks[block->layer];
+    const struct model_widths *widths = &block->pass->model->share.widths;
+    const struct block_saved *saved = block->saved;
+    heads[0] = (struct heads){&params->q_norm, 0, widths->heads, saved->mean_q, saved->rstd_q};
+    heads[1] = (struct heads){&params->k_norm, widths->q, widths->query_groups, saved->mean_k, saved->rstd_k};
+}
+
+static struct norm heads_norm(const struct block_pass *block, const struct heads *heads) {
+    const struct model *model = block->pass->model;
+    struct norm call = norm_call(model, block->pass->rows, model->share.widths.head);
+    call.heads = heads->count;
+    call.x = model_element(model, block->saved->qkv, heads->first);
+    call.x_stride = model->share.widths.qkv;
+    call.mean = heads->mean;
+    call.rstd = heads->rstd;
+    return call;
+}
+
+static int norm_heads(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    struct heads heads[NORMED_HEADS];
+    int status = STATUS_OK;
+    list_heads(block, heads);
+    for (int i = 0; i < NORMED_HEADS && !status; i++) {
+        struct norm call = heads_norm(block, &heads[i]);
+        call.y = model_element(model, block->saved->turned, heads[i].first);
+        call.y_stride = model->share.widths.q + model->share.widths.kv;
+        status = norm_run_forward(model, heads[i].norm, &call);
+    }
+    return status;
+}
+
+static int norm_heads_backward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    struct heads heads[NORMED_HEADS];
+    int status = STATUS_OK;
+    list_heads(block, heads);
+    for (int i = 0; i < NORMED_HEADS && !status; i++) {
+        struct norm call = heads_norm(block, &heads[i]);
+        call.dx = model_element(model, model->gradients.qkv, heads[i].first);
+        call.dy = model_element(model, model->gradients.turned, heads[i].first);
+        call.y_stride = model->share.widths.q + model->share.widths.kv;
+        status = norm_run_backward(model, heads[i].norm, &call);
+    }
+    return status;
+}
+
+int heads_forward(const struct block_pass *block) {
+    int64_t stride;
+    const void *heads = heads_of(block, &stride);
+    int status = block->pass->model->options.config.qk_layernorm ? norm_heads(block) : STATUS_OK;
+    return status ? status : turn(block, (void *)heads, stride, false);
+}
+
+int heads_backward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    int64_t stride;
+    heads_of(block, &stride);
+    int status = turn(block, heads_gradient(model), stride, true);
+    return status || !model->options.config.qk_layernorm ? status : norm_heads_backward(block);
+}
