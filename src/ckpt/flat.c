@@ -31,7 +31,7 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
         int64_t start = store->offset[param] + rects[i].local_row * columns;
         int64_t first = flat->first > start ? flat->first - start : 0;
         int64_t end = end_of(flat) - start < size ? end_of(flat) - start : size;
-        if (first >= end)
+        if (first >= end || (flat->leaves_copies && rects[i].is_second))
             continue;
         int64_t whole = (first + columns - 1) / columns, whole_end = end / columns;
         if (whole > whole_end) { /* inside one row */

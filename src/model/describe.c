@@ -16,13 +16,13 @@ struct describer {
 };
 
 struct model_widths model_widths(const struct model_config *config, int tensors) {
-    int64_t heads = config->num_attention_heads;
+    int64_t heads = config->num_attention_heads, groups = config->num_query_groups;
     struct model_widths widths = {
         .head = config->kv_channels ? config->kv_channels
                 : heads             ? config->hidden_size / heads
                                     : 0,
         .heads = heads / tensors,
-        .query_groups = config->num_query_groups / tensors,
+        .query_groups = groups && groups < tensors ? 1 : groups / tensors,
         .ffn = config->ffn_hidden_size / tensors,
     };
     widths.q = widths.heads * widths.head;
@@ -106,9 +106,11 @@ static void add_norm(struct describer *d, int64_t layer, const char *ours, const
     }
 }
 
-/* The slices of a projection behind those of others, each part by itself. */
+/* The slices of a projection behind those of others, each part by itself: there are no more parts of keys and values
+ * than heads of them. */
 static void add_slices(const struct describer *d, int64_t layer, const struct model_projection *p, bool is_bias,
                        struct param *row) {
+    int64_t q = model_widths(d->config, 1).q;
     int64_t rows = p->out / p->parts;
     for (int i = 0; i < p->parts; i++) {
         struct param_slice *slice = &row->slices[row->slice_count++];
@@ -117,6 +119,7 @@ static void add_slices(const struct describer *d, int64_t layer, const struct mo
                                       .file_start = i * rows,
                                       .file_rows = p->out,
                                       .is_transposed = d->family->is_transposed && !is_bias};
+        slice->most_parts = p->place == ATTACH_QKV && slice->row >= q ? d->config->num_query_groups : 0;
         name(slice->name, d->family->layers, layer, p->module, is_bias);
     }
 }

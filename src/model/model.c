@@ -82,8 +82,8 @@ static void mark_norms(struct model *model) {
 static int cut(struct model *model) {
     const struct model_config *c = &model->options.config;
     int t = model->rank->place.tensor, tensors = model->rank->grid.tensor;
-    if (c->num_attention_heads % tensors || c->num_query_groups % tensors || c->ffn_hidden_size % tensors ||
-        c->vocab_size < tensors)
+    if (c->num_attention_heads % tensors || (c->num_query_groups % tensors && tensors % c->num_query_groups) ||
+        c->ffn_hidden_size % tensors || c->vocab_size < tensors)
         return status_fail(STATUS_USAGE,
                            "%lld heads, %lld query groups or a feed-forward width of %lld cannot be cut over %d tensor "
                            "ranks",
@@ -264,7 +264,10 @@ static int build(struct model *model, struct model_plan *plan) {
 }
 
 static int allocate(struct model *model, const struct model_plan *plan) {
+    bool trains = model->options.use == MODEL_TRAIN;
     int status = model->options.use == MODEL_INFER ? STATUS_OK : param_store_open(&model->store);
+    if (!status && trains)
+        status = rank_open_sharers(model->rank, model->options.config.num_query_groups);
     if (!status)
         status = head_staging_open(model);
     if (!status && (status = device_alloc(model->rank->device, plan->activations, &model->activations)))

@@ -153,22 +153,51 @@ int optimizer_round_weights(struct optimizer *optimizer) {
     return status ? status : gradient_sync_gather_weights(optimizer->sync);
 }
 
-/* Adds the squares of gradients [first, end), but for parameters of which another stage counts the original. */
+/* Elements of the flat arrays that another rank counts. */
+struct counted_elsewhere {
+    int64_t first, end;
+};
+
+/* What others count of a parameter, ascending: all of it where another stage has the original, and what a tensor rank
+ * before this one holds as well. */
+static int list_counted_elsewhere(const struct param_store *store, int id,
+                                  struct counted_elsewhere list[PARAM_MAX_SLICES]) {
+    struct param_rect rects[PARAM_MAX_SLICES];
+    int64_t at = store->offset[id];
+    int rect_count = param_part_rects(&store->part, store->table, id, rects), count = 0;
+    if (param_part_is_copy(&store->part, id)) {
+        list[0] = (struct counted_elsewhere){at, at + param_local_elements(store, id)};
+        return 1;
+    }
+    for (int i = 0; i < rect_count; i++) {
+        int64_t first = at + rects[i].local_row * rects[i].columns;
+        if (rects[i].is_second)
+            list[count++] = (struct counted_elsewhere){first, first + rects[i].rows * rects[i].columns};
+    }
+    return count;
+}
+
+static int add_squares(struct optimizer *optimizer, int64_t first, int64_t end, double *sum) {
+    return first < end ? rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, end - first,
+                                  optimizer->store->gradients + first, true, sum)
+                       : STATUS_OK;
+}
+
+/* Adds the squares of gradients [first, end), but for what another rank counts. */
 static int sum_squares_between(struct optimizer *optimizer, int64_t first, int64_t end, double *sum) {
     const struct param_store *store = optimizer->store;
     int status = STATUS_OK;
-    for (int i = 0; i <= store->table->count && !status; i++) {
-        bool is_end = i == store->table->count;
-        if (!is_end && (!param_part_is_copy(&store->part, i) || store->offset[i] >= end))
-            continue;
-        int64_t stop = is_end ? end : store->offset[i];
-        if (first < stop)
-            status = rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, stop - first, store->gradients + first,
-                              true, sum);
-        int64_t next = is_end ? end : store->offset[i] + param_local_elements(store, i);
-        first = next > first ? next : first;
+    for (int i = 0; i < store->table->count && !status; i++) {
+        struct counted_elsewhere list[PARAM_MAX_SLICES];
+        int count = list_counted_elsewhere(store, i, list);
+        for (int j = 0; j < count && !status; j++) {
+            if (list[j].first >= end || list[j].end <= first)
+                continue;
+            status = add_squares(optimizer, first, list[j].first, sum);
+            first = list[j].end;
+        }
     }
-    return status;
+    return status ? status : add_squares(optimizer, first, end, sum);
 }
 
 /* Adds the squares of this rank's pieces of the parameters that are cut over the tensor ranks, or of the copies. */

@@ -6,29 +6,34 @@
 
 enum { MOST_RULES = 6, NEAREST_LAYOUTS = 3, FARTHEST_RANKS = 256 };
 
-/* `value` must be a multiple of `divisor`. */
+/* `value` must be a multiple of `divisor`; of `is_either` the other way round will do as well. */
 struct rule {
     const char *name;
     int64_t value;
     const char *divisor_name;
     int64_t divisor;
+    bool is_either;
 };
+
+static bool is_kept(const struct rule *rule) {
+    return rule->value % rule->divisor == 0 || (rule->is_either && rule->divisor % rule->value == 0);
+}
 
 static int rules_of(const struct parallel_layout *layout, struct rule rules[MOST_RULES]) {
     const char *tensor = "parallel.tensor_model_parallel_size";
     int64_t t = layout->grid.tensor;
     int count = 0;
-    rules[count++] = (struct rule){"model.num_attention_heads", layout->heads, tensor, t};
-    rules[count++] = (struct rule){"model.num_query_groups", layout->query_groups, tensor, t};
-    rules[count++] = (struct rule){"model.ffn_hidden_size", layout->ffn_hidden, tensor, t};
+    rules[count++] = (struct rule){"model.num_attention_heads", layout->heads, tensor, t, false};
+    rules[count++] = (struct rule){"model.num_query_groups", layout->query_groups, tensor, t, true};
+    rules[count++] = (struct rule){"model.ffn_hidden_size", layout->ffn_hidden, tensor, t, false};
     if (layout->vocab)
-        rules[count++] = (struct rule){"the vocabulary's table of rows", layout->vocab, tensor, t};
+        rules[count++] = (struct rule){"the vocabulary's table of rows", layout->vocab, tensor, t, false};
     if (layout->sequence_parallel)
-        rules[count++] = (struct rule){"data.seq_length (sequence_parallel)", layout->seq_length, tensor, t};
+        rules[count++] = (struct rule){"data.seq_length (sequence_parallel)", layout->seq_length, tensor, t, false};
     if (layout->global_batch)
-        rules[count++] =
-            (struct rule){"train.global_batch_size", layout->global_batch,
-                          "train.micro_batch_size x data-parallel ranks", layout->micro_batch * layout->grid.data};
+        rules[count++] = (struct rule){"train.global_batch_size", layout->global_batch,
+                                       "train.micro_batch_size x data-parallel ranks",
+                                       layout->micro_batch * layout->grid.data, false};
     return count;
 }
 
@@ -44,7 +49,7 @@ static bool works(const struct parallel_layout *layout) {
     struct rule rules[MOST_RULES];
     int count = rules_of(layout, rules);
     for (int i = 0; i < count; i++)
-        if (rules[i].value % rules[i].divisor)
+        if (!is_kept(&rules[i]))
             return false;
     struct pipeline_split split = split_of(layout);
     return pipeline_split_fits(&split) && !(layout->is_one_model && layout->grid.data > 1);
@@ -106,10 +111,10 @@ static bool add_broken_rule(struct strbuf *text, const struct parallel_layout *l
     int count = rules_of(layout, rules);
     for (int i = 0; i < count; i++) {
         int64_t value = rules[i].value, divisor = rules[i].divisor, below = value - value % divisor;
-        if (value % divisor == 0)
+        if (is_kept(&rules[i]))
             continue;
-        strbuf_format(text, "%s %lld is not divisible by %s %lld", rules[i].name, (long long)value,
-                      rules[i].divisor_name, (long long)divisor);
+        strbuf_format(text, "%s %lld is not divisible by %s %lld%s", rules[i].name, (long long)value,
+                      rules[i].divisor_name, (long long)divisor, rules[i].is_either ? ", nor that by it" : "");
         if (below)
             strbuf_format(text, " (%lld and %lld are)", (long long)below, (long long)(below + divisor));
         else

@@ -52,6 +52,19 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
     return status;
 }
 
+int rank_open_sharers(struct rank *rank, int64_t groups) {
+    int count = rank->grid.tensor / (int)groups;
+    if (rank->sharers || rank->grid.tensor <= groups)
+        return STATUS_OK;
+    int *ranks = malloc((size_t)rank->grid.tensor * sizeof *ranks);
+    if (!ranks)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    rank_grid_group(&rank->grid, GRID_TENSOR, rank->world->rank, ranks);
+    int status = comm_subgroup(rank->world, ranks + rank->place.tensor / count * count, count, &rank->sharers);
+    free(ranks);
+    return status;
+}
+
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed) {
     return rank_open(rank, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, device, seed);
 }
@@ -75,6 +88,7 @@ void rank_close(struct rank *rank) {
     if (rank->exec.stream)
         stream_close(rank->exec.stream);
     comm_close(rank->tensor);
+    comm_close(rank->sharers);
     comm_close(rank->data);
     comm_close(rank->buckets);
     comm_close(rank->pipeline[0]);

@@ -33,7 +33,8 @@ struct rank {
     bool is_sequence_parallel;  /* rows of the residual stream are cut over the tensor ranks; set before planning */
     struct comm *world;         /* all ranks of the run; the caller's */
     struct comm *tensor, *data; /* the ranks that share this one's layers; those that share its weights */
-    struct comm *buckets;       /* those of `data` again: for what travels beside everything else */
+    struct comm *sharers; /* neighbours of the tensor group that hold the same key and value heads; NULL: none do */
+    struct comm *buckets; /* those of `data` again: for what travels beside everything else */
     struct comm
         *pipeline[2];       /* the stages that make up one model, in order: a group for each enum pipeline_step_kind */
     struct comm *embedding; /* first and last stage, which share tied embeddings; NULL elsewhere, and without stages */
@@ -54,6 +55,9 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
 int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
 /* A rank alone on its grid. */
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
+/* Opens the group of this rank's neighbours that hold the same one of `groups` key and value heads, where there are
+ * more tensor ranks than these; all of the neighbours call this together. */
+int rank_open_sharers(struct rank *rank, int64_t groups);
 /* Gives the rank scratch of `workspace_needed` bytes; ends planning. */
 int rank_allocate_workspace(struct rank *rank);
 void rank_close(struct rank *rank);

@@ -136,11 +136,27 @@ const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, i
 
 /* ---- sums ---- */
 
+/* What neighbours hold together of a parameter that is cut. */
+static int sum_shared(struct rank *rank, const struct param_store *store, int id) {
+    struct param_rect rects[PARAM_MAX_SLICES];
+    int count = param_part_rects(&store->part, store->table, id, rects), status = STATUS_OK;
+    for (int i = 0; i < count && !status; i++)
+        if (rects[i].is_shared)
+            status = rank_sum(rank, rank->sharers, param_gradient(store, id) + rects[i].local_row * rects[i].columns,
+                              rects[i].rows * rects[i].columns, DTYPE_F32);
+    return status;
+}
+
 int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer) {
     int status = STATUS_OK;
-    for (int i = 0; i < store->table->count && !status; i++)
-        if (store->table->rows[i].sums_over_tensor && store->table->rows[i].layer == layer && param_trains(store, i))
+    for (int i = 0; i < store->table->count && !status; i++) {
+        if (store->table->rows[i].layer != layer || !param_trains(store, i))
+            continue;
+        if (store->table->rows[i].sums_over_tensor)
             status = rank_sum(rank, rank->tensor, param_gradient(store, i), param_local_elements(store, i), DTYPE_F32);
+        else
+            status = sum_shared(rank, store, i);
+    }
     return status;
 }
 

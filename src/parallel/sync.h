@@ -62,8 +62,8 @@ void gradient_sync_close(struct gradient_sync *sync);
 /* The piece that was cut from the bucket with element `at`. */
 const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, int64_t at);
 
-/* Sums over the tensor ranks the gradients that each of them has a part of (param.sums_over_tensor), for the parameters
- * of `layer`, before the sums over the data ranks. */
+/* Sums over the tensor ranks the gradients that each of them has a part of (param.sums_over_tensor,
+ * param_rect.is_shared), for the parameters of `layer`, before the sums over the data ranks. */
 int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer);
 
 /* The gradients of `layer` and all above it are final: starts the sums of the buckets that are now complete. */

@@ -17,10 +17,15 @@ int param_part_rects(const struct param_part *part, const struct param_table *ta
     }
     int64_t local_row = 0;
     for (int i = 0; i < row->slice_count; i++) {
-        int64_t first = param_share(row->slices[i].rows, part->tensor, part->tensors);
-        int64_t end = param_share(row->slices[i].rows, part->tensor + 1, part->tensors);
+        const struct param_slice *slice = &row->slices[i];
+        int sharers =
+            slice->most_parts && slice->most_parts < part->tensors ? part->tensors / (int)slice->most_parts : 1;
+        int64_t first = param_share(slice->rows, part->tensor / sharers, part->tensors / sharers);
+        int64_t end = param_share(slice->rows, part->tensor / sharers + 1, part->tensors / sharers);
         rects[i] = whole;
-        rects[i].row = row->slices[i].row + first;
+        rects[i].is_shared = sharers > 1;
+        rects[i].is_second = part->tensor % sharers > 0;
+        rects[i].row = slice->row + first;
         rects[i].rows = end - first;
         rects[i].local_row = local_row;
         local_row += end - first;

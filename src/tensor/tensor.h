@@ -34,6 +34,7 @@ struct param_slice {
     int64_t file_start;
     int64_t file_rows; /* the size of the file's tensor along that axis */
     bool is_transposed;
+    int64_t most_parts; /* into which it can be cut; of more tensor ranks neighbours hold the same one. 0: any number */
 };
 
 struct param {
@@ -98,6 +99,8 @@ static inline bool param_part_is_copy(const struct param_part *part, int id) {
  * whole parameter, which are rows [local_row, local_row + rows) and all columns of the part. */
 struct param_rect {
     int64_t row, rows, column, columns, local_row;
+    bool is_shared; /* the next tensor ranks, or those before, hold it as well: each makes a part of its gradient */
+    bool is_second; /* of these this rank is not the first, which counts it and writes it */
 };
 
 /* Where share `index` of `count` begins in `total`: shares differ by one at most when `count` does not divide. */

@@ -221,8 +221,11 @@ static void layouts_that_cannot_be_name_the_nearest(void **state) {
         "train.global_batch_size 16 is not divisible by train.micro_batch_size x data-parallel ranks 3 (15 and 18 "
         "are); nearest that work with the same 3 ranks: tensor ");
     layout = layout_of(4, 1, 1);
-    layout.query_groups = 2;
-    test_fails(parallel_layout_check(&layout), STATUS_USAGE, "model.num_query_groups 2 is not divisible");
+    layout.query_groups = 2; /* two ranks hold each */
+    test_ok(parallel_layout_check(&layout));
+    layout.query_groups = 3;
+    test_fails(parallel_layout_check(&layout), STATUS_USAGE,
+               "model.num_query_groups 3 is not divisible by parallel.tensor_model_parallel_size 4, nor that by it");
     layout = layout_of(4, 1, 1);
     layout.ffn_hidden = 3070;
     test_fails(parallel_layout_check(&layout), STATUS_USAGE, "model.ffn_hidden_size 3070");
