@@ -1,52 +1,10 @@
-/* Rules between keys: defaults that follow from other keys, and configurations that cannot be. */
+/* Rules between keys: defaults that follow from other keys, and configurations that cannot be. Those of the model's own
+ * stand in resolve_model.c. */
 #include "run.h"
 
 #include "base/base.h"
 
 #include <string.h>
-
-static int check_dropout(const char *name, double value) {
-    if (value >= 0 && value < 1)
-        return STATUS_OK;
-    return status_fail(STATUS_USAGE, "%s %g: expected at least 0 and below 1", name, value);
-}
-
-int model_config_resolve(struct model_config *model) {
-    const struct {
-        const char *name;
-        int64_t value;
-    } needed[] = {
-        {"num_layers", model->num_layers},
-        {"hidden_size", model->hidden_size},
-        {"num_attention_heads", model->num_attention_heads},
-        {"max_position_embeddings", model->max_position_embeddings},
-    };
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (needed[i].value <= 0)
-            return status_fail(STATUS_USAGE, "model.%s is not given", needed[i].name);
-    if (model->vocab_size <= 0)
-        return status_fail(STATUS_USAGE, "no vocabulary: give tokenizer (a directory) or model.vocab_size");
-    if (model->hidden_size % model->num_attention_heads)
-        return status_fail(STATUS_USAGE, "model.hidden_size %lld is not divisible by model.num_attention_heads %lld",
-                           (long long)model->hidden_size, (long long)model->num_attention_heads);
-    if (!model->num_query_groups)
-        model->num_query_groups = model->num_attention_heads;
-    if (model->num_query_groups != model->num_attention_heads)
-        return status_fail(STATUS_USAGE,
-                           "model.num_query_groups %lld with model.num_attention_heads %lld: this build has no grouped "
-                           "queries, the two must be equal",
-                           (long long)model->num_query_groups, (long long)model->num_attention_heads);
-    if (!model->ffn_hidden_size)
-        model->ffn_hidden_size = 4 * model->hidden_size;
-    if (model->embedding_dropout == -1)
-        model->embedding_dropout = model->hidden_dropout;
-    int status = check_dropout("model.hidden_dropout", model->hidden_dropout);
-    if (!status)
-        status = check_dropout("model.attention_dropout", model->attention_dropout);
-    if (!status)
-        status = check_dropout("model.embedding_dropout", model->embedding_dropout);
-    return status;
-}
 
 static int resolve_lengths(struct run_config *run) {
     if (!run->model.max_position_embeddings)

@@ -5,7 +5,7 @@
 #include "base/json_keys.h"
 #include "family.h"
 
-#define MODEL_FAMILIES(ROW)   ROW(model_family_gpt2)
+#define MODEL_FAMILIES(ROW)   ROW(model_family_gpt2) ROW(model_family_llama)
 
 #define MODEL_DECLARE(family) extern const struct model_family family;
 MODEL_FAMILIES(MODEL_DECLARE)

@@ -1,0 +1,196 @@
+/* config.json, names and projections of Llama's kin. */
+#include "llama_like.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+/* ---- names ---- */
+
+const char *const llama_like_buffers[] = {".rotary_emb.inv_freq", NULL}; /* in old files */
+
+void llama_like_projections(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]) {
+    struct model_widths w = model_widths(config, 1);
+    int64_t C = config->hidden_size, F = w.ffn;
+    const struct model_projection all[LLAMA_PROJECTIONS] = {
+        {ATTACH_QKV, "self_attn.q_proj", .out = w.q, .in = C, .parts = 1},
+        {ATTACH_QKV, "self_attn.k_proj", .first = w.q, .out = w.kv, .in = C, .parts = 1},
+        {ATTACH_QKV, "self_attn.v_proj", .first = w.q + w.kv, .out = w.kv, .in = C, .parts = 1},
+        {ATTACH_PROJECTION, "self_attn.o_proj", .out = C, .in = w.q, .parts = 1},
+        {ATTACH_FC1, "mlp.gate_proj", .out = F, .in = C, .parts = 1},
+        {ATTACH_FC1, "mlp.up_proj", .first = F, .out = F, .in = C, .parts = 1},
+        {ATTACH_FC2, "mlp.down_proj", .out = C, .in = F, .parts = 1},
+    };
+    memcpy(out, all, sizeof all);
+}
+
+/* ---- reading ---- */
+
+static bool is_null(const struct json_keys *keys, const char *key) {
+    return json_is_null(json_object_get(keys->object, key));
+}
+
+static void refuse(struct json_keys *keys, const char *key, const char *value) {
+    if (!keys->status)
+        keys->status = status_fail(STATUS_UNSUPPORTED, "%s: '%s'%s%s is not supported", keys->where, key,
+                                   *value ? ": " : "", value);
+}
+
+/* Experts, and layers that do not turn: such models have a model_type of their own, or code of their own. */
+static void refuse_other_models(struct json_keys *keys, const char *class_name) {
+    static const char *const others[] = {"num_experts", "num_local_experts", "n_routed_experts", "no_rope_layers"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (json_keys_find(keys, others[i]))
+            refuse(keys, others[i], "");
+    if (json_keys_integer(keys, "pretraining_tp", 1, 1, 1 << 20) > 1)
+        refuse(keys, "pretraining_tp", "more than 1");
+    const char *path = json_string_value(json_object_get(json_keys_find(keys, "auto_map"), "AutoModelForCausalLM"));
+    const char *class = path ? strrchr(path, '.') : NULL;
+    if (path && strcmp(class ? class + 1 : path, class_name))
+        refuse(keys, "auto_map", "code of the model's own");
+}
+
+static void read_activation(struct json_keys *keys) {
+    const char *text = json_keys_string(keys, "hidden_act", "silu");
+    if (strcmp(text, "silu") && strcmp(text, "swish") && !keys->status)
+        keys->status = status_fail(STATUS_UNSUPPORTED, "%s: 'hidden_act' \"%s\" is not supported (supported: silu)",
+                                   keys->where, text);
+}
+
+static void read_biases(enum llama_biases biases, struct json_keys *keys, struct model_config *config) {
+    bool attention = biases >= LLAMA_BIASES_ATTENTION && json_keys_bool(keys, "attention_bias", false);
+    config->add_qkv_bias = attention || biases == LLAMA_BIASES_QKV;
+    config->add_projection_bias = attention;
+    config->add_mlp_bias = biases == LLAMA_BIASES_BOTH && json_keys_bool(keys, "mlp_bias", false);
+}
+
+static void set_full(struct model_config *config, int64_t layer) {
+    config->full_layers[layer / 8] |= (unsigned char)(1 << layer % 8);
+}
+
+/* The kind of each layer, where the file has a list of them; false: it has none. */
+static bool read_layer_types(struct json_keys *keys, struct model_config *config, int64_t *windows) {
+    const json_t *types = json_keys_find(keys, "layer_types");
+    if (!types)
+        return false;
+    if (!json_is_array(types) || (int64_t)json_array_size(types) != config->num_layers)
+        json_keys_refuse(keys, "layer_types", "a list of %lld kinds, one a layer", (long long)config->num_layers);
+    for (int64_t l = 0; l < config->num_layers && !keys->status; l++) {
+        const char *kind = json_string_value(json_array_get(types, (size_t)l));
+        bool is_full = kind && !strcmp(kind, "full_attention");
+        if (is_full)
+            set_full(config, l);
+        else if (kind && !strcmp(kind, "sliding_attention"))
+            ++*windows;
+        else
+            json_keys_refuse(keys, "layer_types", "a list of full_attention and sliding_attention");
+    }
+    return true;
+}
+
+/* A window of one kind for all layers, or of some. */
+static void read_window(const struct llama_kin *kin, struct json_keys *keys, struct model_config *config) {
+    int64_t window = 0, windows = 0;
+    bool is_by_layer = kin->windows == LLAMA_WINDOWS_SOME;
+    if (kin->windows != LLAMA_WINDOWS_NONE && !is_null(keys, "sliding_window"))
+        window = json_keys_integer(keys, "sliding_window", kin->sliding_window, 1, MODEL_MAX_POSITIONS);
+    if (is_by_layer && !json_keys_bool(keys, "use_sliding_window", false))
+        window = 0;
+    int64_t first = is_by_layer ? json_keys_integer(keys, "max_window_layers", 28, 0, INT32_MAX) : 0;
+    bool is_listed = read_layer_types(keys, config, &windows);
+    if (!is_listed) {
+        for (int64_t l = 0; l < config->num_layers && l < first; l++)
+            set_full(config, l);
+        windows = window && first < config->num_layers ? config->num_layers - first : 0;
+    } else if ((windows && !window) || (window && !is_by_layer && windows < config->num_layers)) {
+        json_keys_refuse(keys, "layer_types",
+                         window ? "a list of sliding_attention alone: the window is every layer's"
+                                : "a list of full_attention alone: there is no window");
+    }
+    config->window = windows ? window : 0;
+    if (!config->window)
+        memset(config->full_layers, 0, sizeof config->full_layers);
+}
+
+void llama_like_read(const struct llama_kin *kin, struct json_keys *keys, struct model_config *config) {
+    refuse_other_models(keys, model_family(config)->class_name);
+    read_activation(keys);
+    config->num_layers = json_keys_integer(keys, "num_hidden_layers", 32, 1, MODEL_MAX_LAYERS);
+    config->hidden_size = json_keys_integer(keys, "hidden_size", kin->hidden_size, 1, MODEL_MAX_WIDTH);
+    config->num_attention_heads = json_keys_integer(keys, "num_attention_heads", 32, 1, MODEL_MAX_WIDTH);
+    int64_t groups = is_null(keys, "num_key_value_heads") ? 0 : kin->num_key_value_heads;
+    config->num_query_groups = json_keys_integer(keys, "num_key_value_heads",
+                                                 groups ? groups : config->num_attention_heads, 1, MODEL_MAX_WIDTH);
+    if (kin->head_dim && is_null(keys, "head_dim"))
+        json_keys_refuse(keys, "head_dim", "an integer");
+    config->kv_channels = json_keys_integer(keys, "head_dim", kin->head_dim, 1, MODEL_MAX_WIDTH);
+    config->ffn_hidden_size =
+        json_keys_integer(keys, "intermediate_size", kin->intermediate_size, 1, MODEL_MAX_FFN_WIDTH);
+    config->max_position_embeddings =
+        json_keys_integer(keys, "max_position_embeddings", kin->max_position_embeddings, 1, MODEL_MAX_POSITIONS);
+    config->vocab_size = json_keys_integer(keys, "vocab_size", kin->vocab_size, 1, MODEL_MAX_VOCABULARY);
+    config->attention_dropout = json_keys_number_below(keys, "attention_dropout", 0, 0, 1);
+    if (kin->has_residual_dropouts) {
+        config->hidden_dropout = json_keys_number_below(keys, "resid_pdrop", 0, 0, 1);
+        config->embedding_dropout = json_keys_number_below(keys, "embd_pdrop", 0, 0, 1);
+    }
+    config->init_method_std = json_keys_number_below(keys, "initializer_range", 0.02, 0, 1e6);
+    config->layernorm_epsilon = json_keys_number_below(keys, "rms_norm_eps", kin->rms_norm_eps, 0, 1);
+    config->normalization = NORMALIZATION_RMS;
+    config->swiglu = true;
+    config->qk_layernorm = kin->has_qk_norms;
+    config->untie_embeddings_and_output_weights = !json_keys_bool(keys, "tie_word_embeddings", false);
+    read_biases(kin->biases, keys, config);
+    rope_read(keys, kin->has_partial_rotation, config);
+    if (!keys->status)
+        read_window(kin, keys, config);
+}
+
+/* ---- writing ---- */
+
+static void set(json_t *object, const char *key, json_t *value) {
+    json_object_set_new(object, key, value);
+}
+
+/* Version 4 of `transformers` before 4.53 reads max_window_layers, later ones the list. */
+static void write_window(const struct llama_kin *kin, const struct model_config *config, json_t *object) {
+    if (kin->windows == LLAMA_WINDOWS_NONE)
+        return;
+    set(object, "sliding_window", config->window ? json_integer(config->window) : json_null());
+    if (kin->windows == LLAMA_WINDOWS_ALL)
+        return;
+    json_t *types = json_array();
+    int64_t first = config->num_layers;
+    for (int64_t l = config->num_layers; l-- > 0;)
+        if (!model_layer_is_full(config, l))
+            first = l;
+    for (int64_t l = 0; l < config->num_layers; l++)
+        json_array_append_new(types,
+                              json_string(model_layer_is_full(config, l) ? "full_attention" : "sliding_attention"));
+    set(object, "layer_types", types);
+    set(object, "max_window_layers", json_integer(first));
+    set(object, "use_sliding_window", json_boolean(config->window));
+}
+
+json_t *llama_like_write(const struct llama_kin *kin, const struct model_config *config) {
+    json_t *object = json_pack(
+        "{s:f, s:I, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:f}", "attention_dropout", config->attention_dropout,
+        "head_dim", (json_int_t)model_widths(config, 1).head, "hidden_act", "silu", "hidden_size",
+        (json_int_t)config->hidden_size, "initializer_range", config->init_method_std, "intermediate_size",
+        (json_int_t)config->ffn_hidden_size, "max_position_embeddings", (json_int_t)config->max_position_embeddings,
+        "num_attention_heads", (json_int_t)config->num_attention_heads, "num_hidden_layers",
+        (json_int_t)config->num_layers, "num_key_value_heads", (json_int_t)config->num_query_groups, "rms_norm_eps",
+        config->layernorm_epsilon);
+    if (kin->biases >= LLAMA_BIASES_ATTENTION)
+        set(object, "attention_bias", json_boolean(model_has_bias(config, ATTACH_PROJECTION)));
+    if (kin->biases == LLAMA_BIASES_BOTH)
+        set(object, "mlp_bias", json_boolean(model_has_bias(config, ATTACH_FC1)));
+    if (kin->has_residual_dropouts) {
+        double embedding = config->embedding_dropout < 0 ? config->hidden_dropout : config->embedding_dropout;
+        set(object, "resid_pdrop", json_real(config->hidden_dropout));
+        set(object, "embd_pdrop", json_real(embedding));
+    }
+    write_window(kin, config, object);
+    rope_write(config, kin->has_partial_rotation, object);
+    return object;
+}

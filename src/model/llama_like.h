@@ -1,0 +1,68 @@
+/* The kin of Llama: RMSNorm, rotation, a gated MLP and grouped queries. They share the keys of config.json and the
+ * names of tensors; a family's file says where it differs. */
+#ifndef CAMBIUM_MODEL_LLAMA_LIKE_H
+#define CAMBIUM_MODEL_LLAMA_LIKE_H
+
+#include "family-internal.h"
+
+/* Which linears may have biases, and the keys that say so. */
+enum llama_biases {
+    LLAMA_BIASES_NONE,
+    LLAMA_BIASES_QKV,       /* those of q, k and v, always */
+    LLAMA_BIASES_ATTENTION, /* attention_bias: those of q, k, v and the output */
+    LLAMA_BIASES_BOTH,      /* and mlp_bias */
+};
+
+/* Which layers may have a window. */
+enum llama_windows {
+    LLAMA_WINDOWS_NONE,
+    LLAMA_WINDOWS_ALL, /* sliding_window: every layer */
+    LLAMA_WINDOWS_SOME /* use_sliding_window: those of layer_types, or from max_window_layers on */
+};
+
+/* What a family's class in `transformers` has of its own: what stands for a missing key, and which parts there are. */
+struct llama_kin {
+    int64_t vocab_size, hidden_size, intermediate_size, max_position_embeddings;
+    int64_t num_key_value_heads; /* 0: as many as heads */
+    int64_t head_dim;            /* 0: hidden_size / num_attention_heads */
+    int64_t sliding_window;      /* 0: none */
+    double rms_norm_eps;
+    enum llama_biases biases;
+    enum llama_windows windows;
+    bool has_qk_norms;
+    bool has_partial_rotation;  /* partial_rotary_factor, and no scaling */
+    bool has_residual_dropouts; /* resid_pdrop and embd_pdrop */
+    bool has_equal_heads;       /* hidden_size is a multiple of the heads, whatever head_dim is */
+};
+
+/* The two members of a family's row, for its kin. */
+void llama_like_read(const struct llama_kin *kin, struct json_keys *keys, struct model_config *config);
+json_t *llama_like_write(const struct llama_kin *kin, const struct model_config *config);
+/* q, k and v, and gate and up, each a tensor of its own. */
+enum { LLAMA_PROJECTIONS = 7 };
+void llama_like_projections(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]);
+
+/* The names that all of them have: members of struct model_family. */
+extern const char *const llama_like_buffers[];
+#define LLAMA_LIKE_NAMES                                                                                               \
+    .files = {.prefix = "model.",                                                                                      \
+              .head = "lm_head.weight",                                                                                \
+              .embedding = "embed_tokens.weight",                                                                      \
+              .buffers = llama_like_buffers},                                                                          \
+    .layers = "layers",                                                                                                \
+    .modules = {.token = "embed_tokens",                                                                               \
+                .final_norm = "norm",                                                                                  \
+                .head = "lm_head",                                                                                     \
+                .norm1 = "input_layernorm",                                                                            \
+                .norm2 = "post_attention_layernorm",                                                                   \
+                .q_norm = "self_attn.q_norm",                                                                          \
+                .k_norm = "self_attn.k_norm"}
+
+/* ---- rope.c ---- */
+
+/* The rotation, from rope_theta and rope_scaling, or from rope_parameters, as version 5 of `transformers` has it. */
+void rope_read(struct json_keys *keys, bool has_partial_rotation, struct model_config *config);
+/* Both forms, added to an object. */
+void rope_write(const struct model_config *config, bool has_partial_rotation, json_t *object);
+
+#endif
