@@ -15,15 +15,11 @@ int dora_add_row(struct pair *pair) {
                         .shard = pair_is_row(pair) ? PARAM_REPLICATED : PARAM_SHARD_AXIS0,
                         .sums_over_tensor = pair_is_row(pair),
                         .init = PARAM_INIT_ONE,
-                        .layer = (int)pair->layer,
-                        .slice_count = p->parts};
+                        .layer = (int)pair->layer};
     snprintf(row.name, sizeof row.name, "layers.%lld.%s.lora_magnitude_vector", (long long)pair->layer, p->module);
-    for (int i = 0; i < p->parts; i++) {
-        int64_t rows = p->out / p->parts;
-        row.slices[i] =
-            (struct param_slice){.row = i * rows, .rows = rows, .file_start = i * rows, .file_rows = p->out};
+    row.slice_count = model_projection_slices(&pair->adapter->peft->base, p, row.slices);
+    for (int i = 0; i < row.slice_count; i++)
         peft_tensor_name(pair->adapter->peft, pair->layer, p->module, "lora_magnitude_vector", row.slices[i].name);
-    }
     int tensors = pair_is_row(pair) ? 1 : pair->adapter->peft->rank->grid.tensor;
     pair->adapter->peft->own_bytes += pair->is_here ? device_bytes(p->out / tensors) : 0;
     pair->dora.magnitude = peft_add_row(pair->adapter, &row);

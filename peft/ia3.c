@@ -46,14 +46,13 @@ static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct m
                         .sums_over_tensor = is_whole,
                         .init = PARAM_INIT_ONE,
                         .layer = (int)layer,
-                        .slice_count = is_feedforward ? 1 : p->parts};
+                        .slice_count = 1,
+                        .slices = {{.rows = 1, .file_rows = 1}}};
     snprintf(row.name, sizeof row.name, "layers.%lld.%s.ia3_l", (long long)layer, p->module);
-    for (int i = 0; i < row.slice_count; i++) {
-        int64_t rows = row.shape[0] / row.slice_count;
-        row.slices[i] =
-            (struct param_slice){.row = i * rows, .rows = rows, .file_start = i * rows, .file_rows = row.shape[0]};
+    if (!is_feedforward)
+        row.slice_count = model_projection_slices(&adapter->peft->base, p, row.slices);
+    for (int i = 0; i < row.slice_count; i++)
         peft_tensor_name(adapter->peft, layer, p->module, "ia3_l", row.slices[i].name);
-    }
     scale->id = peft_add_row(adapter, &row);
     return scale->id < 0 ? scale->id : STATUS_OK;
 }

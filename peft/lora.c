@@ -32,15 +32,12 @@ static int add_pair(struct pair *pair) {
                       .init = PARAM_INIT_ZERO,
                       .decays = true,
                       .lr_factor = (float)adapter->config.loraplus_lr_ratio,
-                      .layer = (int)layer,
-                      .slice_count = p->parts};
+                      .layer = (int)layer};
     snprintf(a.name, sizeof a.name, "layers.%lld.%s.lora_A", (long long)layer, p->module);
     snprintf(b.name, sizeof b.name, "layers.%lld.%s.lora_B", (long long)layer, p->module);
-    for (int i = 0; i < p->parts; i++) {
-        int64_t rows = p->out / p->parts;
-        b.slices[i] = (struct param_slice){.row = i * rows, .rows = rows, .file_start = i * rows, .file_rows = p->out};
+    b.slice_count = model_projection_slices(&adapter->peft->base, p, b.slices);
+    for (int i = 0; i < b.slice_count; i++)
         peft_tensor_name(adapter->peft, layer, p->module, "lora_B.weight", b.slices[i].name);
-    }
     peft_tensor_name(adapter->peft, layer, p->module, "lora_A.weight", a.slices[0].name);
     pair->a = peft_add_row(adapter, &a);
     pair->b = pair->a < 0 ? pair->a : peft_add_row(adapter, &b);

@@ -106,22 +106,34 @@ static void add_norm(struct describer *d, int64_t layer, const char *ours, const
     }
 }
 
-/* The slices of a projection behind those of others, each part by itself: there are no more parts of keys and values
- * than heads of them. */
+/* There are no more parts of keys and values than heads of them. */
+int model_projection_slices(const struct model_config *config, const struct model_projection *p,
+                            struct param_slice slices[PARAM_MAX_SLICES]) {
+    int64_t q = model_widths(config, 1).q, row = 0;
+    for (int i = 0; i < p->parts; i++) {
+        int64_t rows = p->parts > 1 ? p->part[i] : p->out;
+        bool is_kv = p->place == ATTACH_QKV && p->first + row >= q;
+        slices[i] = (struct param_slice){.row = row,
+                                         .rows = rows,
+                                         .file_start = row,
+                                         .file_rows = p->out,
+                                         .most_parts = is_kv ? config->num_query_groups : 0};
+        row += rows;
+    }
+    return p->parts;
+}
+
+/* The slices of a projection behind those of others. */
 static void add_slices(const struct describer *d, int64_t layer, const struct model_projection *p, bool is_bias,
                        struct param *row) {
-    int64_t q = model_widths(d->config, 1).q;
-    int64_t rows = p->out / p->parts;
-    for (int i = 0; i < p->parts; i++) {
-        struct param_slice *slice = &row->slices[row->slice_count++];
-        *slice = (struct param_slice){.row = p->first + i * rows,
-                                      .rows = rows,
-                                      .file_start = i * rows,
-                                      .file_rows = p->out,
-                                      .is_transposed = d->family->is_transposed && !is_bias};
-        slice->most_parts = p->place == ATTACH_QKV && slice->row >= q ? d->config->num_query_groups : 0;
-        name(slice->name, d->family->layers, layer, p->module, is_bias);
+    struct param_slice *slices = &row->slices[row->slice_count];
+    int count = model_projection_slices(d->config, p, slices);
+    for (int i = 0; i < count; i++) {
+        slices[i].row += p->first;
+        slices[i].is_transposed = d->family->is_transposed && !is_bias;
+        name(slices[i].name, d->family->layers, layer, p->module, is_bias);
     }
+    row->slice_count += count;
 }
 
 /* A linear [out, in] and its bias. */

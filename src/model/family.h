@@ -12,16 +12,17 @@
 struct json_keys;
 struct json_t; /* jansson's */
 
-enum { MODEL_MAX_PROJECTIONS = 8 };
+enum { MODEL_MAX_PROJECTIONS = 8, MODEL_MAX_PARTS = 3 };
 
 /* A linear of a block as the family's files have it: a range of the outputs of the model's linear at a place. A fused
  * weight is one projection of several parts; one that the model alone fuses is several projections of one place (which
  * hooks take as a whole, so that adapters of such a family have to learn ranges first). */
 struct model_projection {
     enum attach_place place;
-    const char *module;     /* its path in the layer */
-    int64_t first, out, in; /* it makes the place's outputs first .. first + out - 1 */
-    int parts;              /* equal parts of them that are cut over the tensor ranks each by itself: q, k and v */
+    const char *module;            /* its path in the layer */
+    int64_t first, out, in;        /* it makes the place's outputs first .. first + out - 1 */
+    int parts;                     /* of them, each of which is cut over the tensor ranks by itself: q, k and v */
+    int64_t part[MODEL_MAX_PARTS]; /* where there are several: the outputs of each */
 };
 
 struct model_family {
@@ -88,6 +89,10 @@ struct model_linear {
     enum linear_split split;
 };
 struct model_linear model_linear(enum attach_place place);
+/* The slices of a parameter that has a row for each output of a projection: their rows, and those of its file. The
+ * names are the caller's. Returns their number. */
+int model_projection_slices(const struct model_config *config, const struct model_projection *projection,
+                            struct param_slice slices[PARAM_MAX_SLICES]);
 /* The id of its weight in a layer, or of its bias. */
 int model_find_linear(const struct param_table *table, int64_t layer, enum attach_place place, bool is_bias);
 /* Adds the model's rows to a table, which gets the family's names of files. */

@@ -15,7 +15,8 @@ static const char *const ia3_feedforward[] = {"mlp.c_proj", NULL};
 static void list_projections(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]) {
     struct model_widths widths = model_widths(config, 1);
     int64_t C = config->hidden_size, F = config->ffn_hidden_size;
-    out[0] = (struct model_projection){ATTACH_QKV, "attn.c_attn", .out = widths.qkv, .in = C, .parts = 3};
+    out[0] = (struct model_projection){ATTACH_QKV, "attn.c_attn", .out = widths.qkv,
+                                       .in = C,    .parts = 3,    .part = {widths.q, widths.kv, widths.kv}};
     out[1] = (struct model_projection){ATTACH_PROJECTION, "attn.c_proj", .out = C, .in = widths.q, .parts = 1};
     out[2] = (struct model_projection){ATTACH_FC1, "mlp.c_fc", .out = F, .in = C, .parts = 1};
     out[3] = (struct model_projection){ATTACH_FC2, "mlp.c_proj", .out = C, .in = F, .parts = 1};
