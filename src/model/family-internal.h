@@ -5,7 +5,10 @@
 #include "base/json_keys.h"
 #include "family.h"
 
-#define MODEL_FAMILIES(ROW)   ROW(model_family_gpt2) ROW(model_family_llama)
+#define MODEL_FAMILIES(ROW)                                                                                            \
+    ROW(model_family_gpt2)                                                                                             \
+    ROW(model_family_llama)                                                                                            \
+    ROW(model_family_mistral) ROW(model_family_qwen2) ROW(model_family_qwen3) ROW(model_family_phi3)
 
 #define MODEL_DECLARE(family) extern const struct model_family family;
 MODEL_FAMILIES(MODEL_DECLARE)

@@ -25,6 +25,25 @@ int model_family_find(const char *name) {
     return -1;
 }
 
+int model_family_choose(struct model_config *config) {
+    struct strbuf ways = STRBUF_INIT;
+    for (int i = 0; i < FAMILY_COUNT; i++) {
+        const char *key = families[i]->unfit(families[i], config);
+        if (!key) {
+            config->family = i;
+            strbuf_free(&ways);
+            return STATUS_OK;
+        }
+        strbuf_format(&ways, "%s%s not with model.%s", i ? ", " : "", families[i]->name, key);
+    }
+    int status = strbuf_status(&ways);
+    if (!status)
+        status =
+            status_fail(STATUS_USAGE, "no family of models has all that is asked of this one: %s", strbuf_text(&ways));
+    strbuf_free(&ways);
+    return status;
+}
+
 void model_module_path(const struct model_family *family, int64_t layer, const char *module,
                        char out[PARAM_NAME_BYTES]) {
     snprintf(out, PARAM_NAME_BYTES, "%s%s.%lld.%s", family->files.prefix, family->layers, (long long)layer, module);
@@ -38,7 +57,7 @@ int model_write_config(const struct model_config *config, enum dtype dtype, int3
     const struct model_family *family = model_family(config);
     const char *type = type_names[dtype == DTYPE_BF16 || dtype == DTYPE_F16 ? dtype : DTYPE_F32];
     json_begin();
-    json_t *eos = eos_id >= 0 ? json_integer(eos_id) : json_null(), *own = family->write(config);
+    json_t *eos = eos_id >= 0 ? json_integer(eos_id) : json_null(), *own = family->write(family, config);
     json_t *root = json_pack("{s:[s], s:O, s:s, s:O, s:s, s:b, s:s, s:b, s:I}", "architectures", family->class_name,
                              "bos_token_id", eos, "dtype", type, "eos_token_id", eos, "model_type", family->name,
                              "tie_word_embeddings", !config->untie_embeddings_and_output_weights, "torch_dtype", type,
@@ -108,7 +127,7 @@ int model_read_config(const char *text, const char *where, struct model_config *
     if (!keys.status && json_keys_find(&keys, "quantization_config"))
         keys.status = status_fail(STATUS_UNSUPPORTED, "%s: 'quantization_config' is not supported", where);
     if (!keys.status)
-        model_family(config)->read(&keys, config);
+        model_family(config)->read(model_family(config), &keys, config);
     *dtype = read_dtype(&keys);
     *eos_id = read_eos(&keys, config);
     if (!keys.status && model_config_resolve(config))

@@ -43,9 +43,12 @@ struct model_family {
     const char *const *lora_targets, *const *ia3_targets, *const *ia3_feedforward;
     /* The keys of config.json that are the family's, with the defaults of `transformers`. What changes the mathematics
      * and is not built is refused by its key. */
-    void (*read)(struct json_keys *keys, struct model_config *config);
+    void (*read)(const struct model_family *family, struct json_keys *keys, struct model_config *config);
     /* The same keys as an object, a new reference; called between json_begin and json_end. */
-    struct json_t *(*write)(const struct model_config *config);
+    struct json_t *(*write)(const struct model_family *family, const struct model_config *config);
+    /* The first key of a run's configuration that the object cannot say; NULL: it says them all. */
+    const char *(*unfit)(const struct model_family *family, const struct model_config *config);
+    const void *kin; /* where families share these functions: in what they differ */
 };
 
 /* The families by their numbers, from 0; NULL behind the last. */
@@ -54,6 +57,9 @@ const struct model_family *model_family_at(int number);
 const struct model_family *model_family(const struct model_config *config);
 /* The family of a model_type: its number, for model_config.family; below 0: there is none. */
 int model_family_find(const char *name);
+/* Gives a resolved configuration the first family that can say all of its keys. Where none can, the text of
+ * STATUS_USAGE names for each the key in the way. */
+int model_family_choose(struct model_config *config);
 /* The path of a module of a layer in the whole model: what PEFT matches its targets with. */
 void model_module_path(const struct model_family *family, int64_t layer, const char *module,
                        char out[PARAM_NAME_BYTES]);

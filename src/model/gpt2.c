@@ -26,7 +26,8 @@ static void list_projections(const struct model_config *config, struct model_pro
 
 static const char *const activation_names[] = {[ACTIVATION_GELU_TANH] = "gelu_new", [ACTIVATION_GELU_EXACT] = "gelu"};
 
-static json_t *write_config(const struct model_config *config) {
+static json_t *write_config(const struct model_family *family, const struct model_config *config) {
+    (void)family;
     double embedding = config->embedding_dropout < 0 ? config->hidden_dropout : config->embedding_dropout;
     json_t *object =
         json_pack("{s:s, s:b, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:b, s:b, s:s}",
@@ -81,7 +82,8 @@ static int64_t read_size(struct json_keys *keys, const char *key, const char *ot
     return json_keys_integer(keys, found, 0, 1, maximum);
 }
 
-static void read_config(struct json_keys *keys, struct model_config *config) {
+static void read_config(const struct model_family *family, struct json_keys *keys, struct model_config *config) {
+    (void)family;
     refuse_what_is_not_built(keys);
     config->num_layers = read_size(keys, "n_layer", "num_hidden_layers", MODEL_MAX_LAYERS);
     config->hidden_size = read_size(keys, "n_embd", "hidden_size", MODEL_MAX_WIDTH);
@@ -98,6 +100,20 @@ static void read_config(struct json_keys *keys, struct model_config *config) {
     config->activation = read_activation(keys);
     config->untie_embeddings_and_output_weights = !json_keys_bool(keys, "tie_word_embeddings", true);
     config->add_bias_linear = json_keys_bool(keys, "add_bias_linear", true);
+}
+
+static const char *unfit(const struct model_family *family, const struct model_config *config) {
+    (void)family;
+    int64_t heads = config->num_attention_heads;
+    return config->position_embedding != POSITION_LEARNED                                ? "position_embedding_type"
+           : config->normalization != NORMALIZATION_LAYER                                ? "normalization"
+           : config->swiglu                                                              ? "swiglu"
+           : config->num_query_groups != heads                                           ? "num_query_groups"
+           : config->kv_channels * heads != config->hidden_size                          ? "kv_channels"
+           : config->qk_layernorm                                                        ? "qk_layernorm"
+           : config->window                                                              ? "window_size"
+           : config->add_qkv_bias || config->add_projection_bias || config->add_mlp_bias ? "add_qkv_bias"
+                                                                                         : NULL;
 }
 
 /* ---- the row ---- */
@@ -118,4 +134,5 @@ const struct model_family model_family_gpt2 = {
     .ia3_feedforward = ia3_feedforward,
     .read = read_config,
     .write = write_config,
+    .unfit = unfit,
 };

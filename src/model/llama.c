@@ -1,4 +1,4 @@
-/* The Llama family: grouped queries, scaled rotations, biases where its keys ask for them. */
+/* The Llama family: scaled rotations, and biases where its keys ask for them. */
 #include "llama_like.h"
 
 static const char *const lora_targets[] = {"q_proj", "v_proj", NULL};
@@ -15,23 +15,14 @@ static const struct llama_kin kin = {
     .has_equal_heads = true,
 };
 
-static void read_config(struct json_keys *keys, struct model_config *config) {
-    llama_like_read(&kin, keys, config);
-}
-
-static json_t *write_config(const struct model_config *config) {
-    return llama_like_write(&kin, config);
-}
-
 const struct model_family model_family_llama = {
     .name = "llama",
     .class_name = "LlamaForCausalLM",
-    LLAMA_LIKE_NAMES,
+    LLAMA_LIKE,
     .projection_count = LLAMA_PROJECTIONS,
     .projections = llama_like_projections,
     .lora_targets = lora_targets,
     .ia3_targets = ia3_targets,
     .ia3_feedforward = ia3_feedforward,
-    .read = read_config,
-    .write = write_config,
+    .kin = &kin,
 };

@@ -112,8 +112,9 @@ static void read_window(const struct llama_kin *kin, struct json_keys *keys, str
         memset(config->full_layers, 0, sizeof config->full_layers);
 }
 
-void llama_like_read(const struct llama_kin *kin, struct json_keys *keys, struct model_config *config) {
-    refuse_other_models(keys, model_family(config)->class_name);
+void llama_like_read(const struct model_family *family, struct json_keys *keys, struct model_config *config) {
+    const struct llama_kin *kin = family->kin;
+    refuse_other_models(keys, family->class_name);
     read_activation(keys);
     config->num_layers = json_keys_integer(keys, "num_hidden_layers", 32, 1, MODEL_MAX_LAYERS);
     config->hidden_size = json_keys_integer(keys, "hidden_size", kin->hidden_size, 1, MODEL_MAX_WIDTH);
@@ -172,7 +173,8 @@ static void write_window(const struct llama_kin *kin, const struct model_config 
     set(object, "use_sliding_window", json_boolean(config->window));
 }
 
-json_t *llama_like_write(const struct llama_kin *kin, const struct model_config *config) {
+json_t *llama_like_write(const struct model_family *family, const struct model_config *config) {
+    const struct llama_kin *kin = family->kin;
     json_t *object = json_pack(
         "{s:f, s:I, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:f}", "attention_dropout", config->attention_dropout,
         "head_dim", (json_int_t)model_widths(config, 1).head, "hidden_act", "silu", "hidden_size",
@@ -193,4 +195,45 @@ json_t *llama_like_write(const struct llama_kin *kin, const struct model_config 
     write_window(kin, config, object);
     rope_write(config, kin->has_partial_rotation, object);
     return object;
+}
+
+/* ---- what fits ---- */
+
+static bool fits_biases(enum llama_biases biases, const struct model_config *config) {
+    bool qkv = model_has_bias(config, ATTACH_QKV), output = model_has_bias(config, ATTACH_PROJECTION);
+    bool mlp = model_has_bias(config, ATTACH_FC1);
+    return biases == LLAMA_BIASES_QKV         ? qkv && !output && !mlp
+           : biases == LLAMA_BIASES_ATTENTION ? qkv == output && !mlp
+           : biases == LLAMA_BIASES_BOTH      ? qkv == output
+                                              : !qkv && !output && !mlp;
+}
+
+static bool fits_windows(enum llama_windows windows, const struct model_config *config) {
+    bool has_full = false;
+    for (int64_t l = 0; l < config->num_layers; l++)
+        has_full |= model_layer_is_full(config, l);
+    return !config->window || windows == LLAMA_WINDOWS_SOME || (windows == LLAMA_WINDOWS_ALL && !has_full);
+}
+
+const char *llama_like_unfit(const struct model_family *family, const struct model_config *config) {
+    const struct llama_kin *kin = family->kin;
+    const struct {
+        const char *key;
+        bool fits;
+    } rules[] = {
+        {"position_embedding_type", config->position_embedding != POSITION_LEARNED},
+        {"normalization", config->normalization == NORMALIZATION_RMS},
+        {"swiglu", config->swiglu},
+        {"hidden_size", !kin->has_equal_heads || config->hidden_size % config->num_attention_heads == 0},
+        {"qk_layernorm", config->qk_layernorm == kin->has_qk_norms},
+        {config->add_bias_linear ? "add_bias_linear" : "add_qkv_bias", fits_biases(kin->biases, config)},
+        {kin->windows == LLAMA_WINDOWS_ALL ? "window_attn_skip_freq" : "window_size",
+         fits_windows(kin->windows, config)},
+        {"hidden_dropout", kin->has_residual_dropouts || config->hidden_dropout == 0},
+        {"embedding_dropout", kin->has_residual_dropouts || config->embedding_dropout <= 0},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (!rules[i].fits)
+            return rules[i].key;
+    return rope_unfit(config, kin->has_partial_rotation);
 }

@@ -35,16 +35,18 @@ struct llama_kin {
     bool has_equal_heads;       /* hidden_size is a multiple of the heads, whatever head_dim is */
 };
 
-/* The two members of a family's row, for its kin. */
-void llama_like_read(const struct llama_kin *kin, struct json_keys *keys, struct model_config *config);
-json_t *llama_like_write(const struct llama_kin *kin, const struct model_config *config);
+/* Members of a family's row, whose kin it has. */
+void llama_like_read(const struct model_family *family, struct json_keys *keys, struct model_config *config);
+json_t *llama_like_write(const struct model_family *family, const struct model_config *config);
+const char *llama_like_unfit(const struct model_family *family, const struct model_config *config);
 /* q, k and v, and gate and up, each a tensor of its own. */
 enum { LLAMA_PROJECTIONS = 7 };
 void llama_like_projections(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]);
 
-/* The names that all of them have: members of struct model_family. */
+/* What all of them have alike of struct model_family. */
 extern const char *const llama_like_buffers[];
-#define LLAMA_LIKE_NAMES                                                                                               \
+/* clang-format off */
+#define LLAMA_LIKE                                                                                                     \
     .files = {.prefix = "model.",                                                                                      \
               .head = "lm_head.weight",                                                                                \
               .embedding = "embed_tokens.weight",                                                                      \
@@ -56,7 +58,9 @@ extern const char *const llama_like_buffers[];
                 .norm1 = "input_layernorm",                                                                            \
                 .norm2 = "post_attention_layernorm",                                                                   \
                 .q_norm = "self_attn.q_norm",                                                                          \
-                .k_norm = "self_attn.k_norm"}
+                .k_norm = "self_attn.k_norm"},                                                                         \
+    .read = llama_like_read, .write = llama_like_write, .unfit = llama_like_unfit
+/* clang-format on */
 
 /* ---- rope.c ---- */
 
@@ -64,5 +68,7 @@ extern const char *const llama_like_buffers[];
 void rope_read(struct json_keys *keys, bool has_partial_rotation, struct model_config *config);
 /* Both forms, added to an object. */
 void rope_write(const struct model_config *config, bool has_partial_rotation, json_t *object);
+/* See struct model_family. */
+const char *rope_unfit(const struct model_config *config, bool has_partial_rotation);
 
 #endif

@@ -168,3 +168,13 @@ void rope_write(const struct model_config *config, bool has_partial_rotation, js
     set(object, "rope_scaling", scaling);
     set(object, "rope_theta", json_real(base));
 }
+
+const char *rope_unfit(const struct model_config *config, bool has_partial_rotation) {
+    enum rope_kind kind = kind_of(config);
+    if (!has_partial_rotation)
+        return config->rotary.percent != 1 ? "rotary_percent" : NULL;
+    return kind == ROPE_YARN     ? "position_embedding_type"
+           : kind == ROPE_LLAMA3 ? "use_rope_scaling"
+           : kind == ROPE_LINEAR ? "rotary_seq_len_interpolation_factor"
+                                 : NULL;
+}

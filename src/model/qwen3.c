@@ -1,0 +1,32 @@
+/* The Qwen3 family: queries and keys have norms, and some layers may have windows. */
+#include "llama_like.h"
+
+static const char *const lora_targets[] = {"q_proj", "v_proj", NULL};
+static const char *const ia3_targets[] = {"q_proj", "v_proj", "down_proj", NULL};
+static const char *const ia3_feedforward[] = {"down_proj", NULL};
+
+static const struct llama_kin kin = {
+    .vocab_size = 151936,
+    .hidden_size = 4096,
+    .intermediate_size = 22016,
+    .max_position_embeddings = 32768,
+    .num_key_value_heads = 32,
+    .head_dim = 128,
+    .sliding_window = 4096,
+    .rms_norm_eps = 1e-6,
+    .biases = LLAMA_BIASES_ATTENTION,
+    .windows = LLAMA_WINDOWS_SOME,
+    .has_qk_norms = true,
+};
+
+const struct model_family model_family_qwen3 = {
+    .name = "qwen3",
+    .class_name = "Qwen3ForCausalLM",
+    LLAMA_LIKE,
+    .projection_count = LLAMA_PROJECTIONS,
+    .projections = llama_like_projections,
+    .lora_targets = lora_targets,
+    .ia3_targets = ia3_targets,
+    .ia3_feedforward = ia3_feedforward,
+    .kin = &kin,
+};
