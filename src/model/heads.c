@@ -144,7 +144,7 @@ static void list_heads(const struct block_pass *block, struct heads heads[NORMED
 static struct norm heads_norm(const struct block_pass *block, const struct heads *heads) {
     const struct model *model = block->pass->model;
     struct norm call = norm_call(model, block->pass->rows, model->share.widths.head);
-    call.heads = heads->count;
+    call.heads = (int)heads->count;
     call.x = model_element(model, block->saved->qkv, heads->first);
     call.x_stride = model->share.widths.qkv;
     call.mean = heads->mean;
@@ -176,6 +176,7 @@ static int norm_heads_backward(const struct block_pass *block) {
         call.dx = model_element(model, model->gradients.qkv, heads[i].first);
         call.dy = model_element(model, model->gradients.turned, heads[i].first);
         call.y_stride = model->share.widths.q + model->share.widths.kv;
+        call.dx_stride = call.x_stride;
         status = norm_run_backward(model, heads[i].norm, &call);
     }
     return status;

@@ -116,11 +116,12 @@ static void backward_setup(struct op_run *run) {
     t[RSTD].fill = fill_rstd;
     if (!(run->variant & OVER_DY))
         t[DY] = row_tensor(run, "dy", OP_IN, 0);
-    t[DX] = row_tensor(run, "dx", run->variant & (ADD_IN_PLACE | OVER_DY) ? OP_INOUT : OP_OUT, 0);
+    t[DX] = row_tensor(run, "dx", run->variant & (ADD_IN_PLACE | OVER_DY) ? OP_INOUT : OP_OUT,
+                       run->variant & OVER_DY ? 0 : 3);
     t[DX].gradient_of = 1 + X;
     t[DX].bound = row_bound(run);
     if (run->variant & ADD)
-        t[DX_ADD] = row_tensor(run, "dx_add", OP_IN, 0);
+        t[DX_ADD] = row_tensor(run, "dx_add", OP_IN, 3);
     if (run->variant & FROZEN)
         return;
     t[DGAIN] = tensor("dgain", OP_ADDED, DTYPE_F32, 1, cols);
@@ -154,7 +155,8 @@ static struct norm arguments(const struct op_run *run) {
                          .dbias = t[DBIAS].data,
                          .heads = (int)run->shape[3],
                          .x_stride = is_strided ? t[X].stride : 0,
-                         .y_stride = is_strided ? t[t[DX].role ? DX : output_of(run)].stride : 0};
+                         .y_stride = is_strided ? t[DX].role ? incoming(run)->stride : t[output_of(run)].stride : 0,
+                         .dx_stride = is_strided ? t[DX].stride : 0};
 }
 
 static int forward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {

@@ -89,11 +89,12 @@ int LEVEL(cpu_norm_forward)(const struct exec *exec, const struct norm *a) {
 /* With h = (x - mean) rstd and g = dy gain: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm's has no mean(g). */
 TYPED_BODY void backward_head(const struct norm *a, int64_t i, int64_t head, float *dgain, float *dbias,
                               enum dtype type, enum norm_kind kind) {
-    int64_t at_x = i * stride_of(a, a->x_stride) + head * a->cols, vector = i * heads_of(a) + head;
-    int64_t at_y = i * stride_of(a, a->y_stride) + head * a->cols;
-    const void *x = at_const(a->x, at_x, type), *gain = a->gain;
-    const void *dy = at_const(a->dy, at_y, type), *dx_add = a->dx_add ? at_const(a->dx_add, at_y, type) : NULL;
-    void *dx = at(a->dx, at_y, type);
+    int64_t within = head * a->cols, vector = i * heads_of(a) + head;
+    int64_t at_dx = i * stride_of(a, a->dx_stride) + within;
+    const void *x = at_const(a->x, i * stride_of(a, a->x_stride) + within, type), *gain = a->gain;
+    const void *dy = at_const(a->dy, i * stride_of(a, a->y_stride) + within, type);
+    const void *dx_add = a->dx_add ? at_const(a->dx_add, at_dx, type) : NULL;
+    void *dx = at(a->dx, at_dx, type);
     int64_t cols = a->cols;
     float mean = kind == NORM_RMS ? 0 : a->mean[vector], rstd = a->rstd[vector], sum = 0, product = 0;
     if (dgain) {
