@@ -82,7 +82,7 @@ int64_t bench_data_ranks(const struct run_config *run, int ranks) {
 
 int bench_training_run(const struct bench_options *options, bool is_one_rank, int64_t iterations,
                        struct bench_dataset *dataset, struct train_run *run) {
-    struct run_config config;
+    struct run_config config = {0};
     int status = take_defaults(&config);
     if (!status)
         status = bench_model_config(options->model, &config.model);

@@ -30,6 +30,8 @@ struct config_list {
     size_t count;
 };
 
+enum { CONFIG_ITEM_BYTES = 24 };
+
 struct config_row {
     const char *path; /* "section.key" in YAML and --section.key=V; without a dot: a command's own --key, or
                          a top-level YAML key where the row stands in section_rows */
@@ -43,6 +45,9 @@ struct config_row {
     const char *metavar;        /* what stands for the value in --help; NULL: from the type */
     bool is_path; /* a STRING or LIST of files: an empty text means "not given", an empty item is refused */
     bool is_required;
+    /* Of a list that is empty once the run is resolved, where its field lies: item `index` of what it came to, or false
+     * behind the last. */
+    bool (*item)(const void *field, size_t index, char text[CONFIG_ITEM_BYTES]);
     bool may_differ; /* between the ranks of a run: what a host or a rank has for itself */
 };
 

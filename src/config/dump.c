@@ -39,7 +39,17 @@ static void write_text(FILE *out, const char *text) {
     fputc('"', out);
 }
 
+/* Item `index` of a list, as it was typed or as it was resolved; NULL behind the last. */
+static const char *item_at(const struct config_row *row, const void *field, size_t index,
+                           char text[CONFIG_ITEM_BYTES]) {
+    const struct config_list *list = field;
+    if (list->count)
+        return index < list->count ? list->items[index] : NULL;
+    return row->item && row->item(field, index, text) ? text : NULL;
+}
+
 bool config_has_value(const struct config_row *row, const void *field) {
+    char text[CONFIG_ITEM_BYTES];
     switch (row->type) {
     case CONFIG_INT:
     case CONFIG_SIZE:
@@ -49,7 +59,7 @@ bool config_has_value(const struct config_row *row, const void *field) {
     case CONFIG_STRING:
         return *(const char *const *)field;
     case CONFIG_LIST:
-        return ((const struct config_list *)field)->count > 0;
+        return item_at(row, field, 0, text);
     case CONFIG_BOOL:
     case CONFIG_CHOICE:
         break;
@@ -76,8 +86,8 @@ static void size_text(int64_t bytes, char *out, size_t room) {
 }
 
 void config_value_text(const struct config_row *row, const void *field, char *out, size_t bytes) {
-    const struct config_list *list = field;
-    const char *text = NULL;
+    const char *text = NULL, *item;
+    char number[CONFIG_ITEM_BYTES];
     *out = 0;
     switch (row->type) {
     case CONFIG_INT:
@@ -99,23 +109,23 @@ void config_value_text(const struct config_row *row, const void *field, char *ou
         text = *(const char *const *)field;
         break;
     case CONFIG_LIST:
-        for (size_t i = 0, used = 0; i < list->count && used < bytes; i++)
-            used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? " " : "", list->items[i]);
+        for (size_t i = 0, used = 0; used < bytes && (item = item_at(row, field, i, number)); i++)
+            used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? " " : "", item);
     }
     if (text)
         snprintf(out, bytes, "%s", text);
 }
 
 void config_write_value(FILE *out, const struct config_row *row, const void *field) {
-    const struct config_list *list = field;
     char text[64]; /* of a number or a choice */
+    const char *item;
     if (row->type == CONFIG_STRING) {
         write_text(out, *(const char *const *)field);
     } else if (row->type == CONFIG_LIST) {
         fputc('[', out);
-        for (size_t i = 0; i < list->count; i++) {
+        for (size_t i = 0; (item = item_at(row, field, i, text)); i++) {
             fputs(i ? ", " : "", out);
-            write_text(out, list->items[i]);
+            write_text(out, item);
         }
         fputc(']', out);
     } else {

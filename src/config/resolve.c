@@ -1,6 +1,6 @@
 /* Rules between keys: defaults that follow from other keys, and configurations that cannot be. Those of the model's own
  * stand in resolve_model.c. */
-#include "run.h"
+#include "model_words.h"
 
 #include "base/base.h"
 
@@ -114,12 +114,21 @@ static int check_recompute(const struct run_config *run) {
     return STATUS_OK;
 }
 
+void run_config_take_model(struct run_config *run, const struct model_config *model) {
+    run->model = *model;
+    model_words_describe(run);
+}
+
 int run_config_resolve(struct run_config *run) {
     int status = check_parallel(run);
     if (!status)
         status = resolve_lengths(run);
     if (!status)
+        status = model_words_resolve(run);
+    if (!status)
         status = model_config_resolve(&run->model);
+    if (!status)
+        model_words_describe(run);
     if (!status)
         status = check_recompute(run);
     if (!status)

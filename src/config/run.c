@@ -1,8 +1,10 @@
 /* The rows of a run's configuration: Megatron-LM's names where it has one. */
-#include "run.h"
+#include "model_words.h"
 
 #include <math.h>
 
+static const char *const normalizations[] = {"LayerNorm", "RMSNorm", NULL};        /* enum normalization */
+static const char *const positions[] = {"learned_absolute", "rope", "yarn", NULL}; /* enum position_embedding */
 static const char *const activations[] = {"gelu_tanh", "gelu", NULL};
 static const char *const decay_styles[] = {"constant", "linear", "cosine", "inverse-square-root", "WSD", NULL};
 static const char *const wsd_styles[] = {"linear", "cosine", "exponential", "minus_sqrt", NULL};
@@ -41,9 +43,13 @@ const struct config_row run_rows[] = {
     INT("model.num_attention_heads", model.num_attention_heads, NULL, 1, MODEL_MAX_WIDTH,
         "attention heads; they divide hidden_size"),
     INT("model.num_query_groups", model.num_query_groups, NULL, 1, MODEL_MAX_WIDTH,
-        "key/value heads; equal to num_attention_heads, which is the default"),
+        "key/value heads; they divide num_attention_heads, which is the default"),
+    INT("model.kv_channels", model.kv_channels, NULL, 1, MODEL_MAX_WIDTH,
+        "columns of a head; hidden_size / num_attention_heads when not given"),
     INT("model.ffn_hidden_size", model.ffn_hidden_size, NULL, 1, MODEL_MAX_FFN_WIDTH,
-        "width of the feed-forward layer; 4 * hidden_size when not given"),
+        "width of the feed-forward layer; when not given 4 * hidden_size, or with swiglu 2/3 of that, down to a "
+        "multiple "
+        "of 64"),
     INT("model.max_position_embeddings", model.max_position_embeddings, NULL, 1, MODEL_MAX_POSITIONS,
         "positions that the model has; data.seq_length when not given"),
     INT("model.vocab_size", model.vocab_size, NULL, 1, MODEL_MAX_VOCABULARY,
@@ -57,11 +63,63 @@ const struct config_row run_rows[] = {
     FLOAT("model.init_method_std", model.init_method_std, "0.02", 0, 100,
           "standard deviation of the initial weights; those that write to the residual stream get it divided by "
           "sqrt(2 * num_layers)"),
-    FLOAT("model.layernorm_epsilon", model.layernorm_epsilon, "1e-5", 1e-20, 1, "added to the variance in LayerNorm"),
+    CHOICE("model.normalization", model.normalization, "LayerNorm", normalizations,
+           "LayerNorm, or RMSNorm, which has no mean and no biases"),
+    FLOAT("model.layernorm_epsilon", model.layernorm_epsilon, "1e-5", 1e-20, 1,
+          "added to the variance in LayerNorm, and to the mean square in RMSNorm"),
+    BOOL("model.qk_layernorm", model.qk_layernorm, "false", "a norm of each query and key head, before its rotation"),
     CHOICE("model.activation", model.activation, "gelu_tanh", activations, "GELU by its tanh formula, or exact"),
+    BOOL("model.swiglu", model.swiglu, "false",
+         "a gated feed-forward layer: SiLU of one half of its columns times the other half, in the place of GELU"),
     BOOL("model.untie_embeddings_and_output_weights", model.untie_embeddings_and_output_weights, "false",
          "give the output layer weights of its own instead of the embedding's"),
     BOOL("model.add_bias_linear", model.add_bias_linear, "true", "biases in the linear layers (the norms keep theirs)"),
+    BOOL("model.add_qkv_bias", model.add_qkv_bias, "false", "biases of queries, keys and values alone"),
+    CHOICE("model.position_embedding_type", model.position_embedding, "learned_absolute", positions,
+           "a table of learned positions, or rotated queries and keys, plainly or scaled by YaRN"),
+    FLOAT("model.rotary_base", model.rotary.base, NULL, 1, 1e30,
+          "of rope and yarn: base of the wavelengths, above 1; 10000 when not given"),
+    FLOAT("model.rotary_percent", model.rotary.percent, NULL, 1e-6, 1,
+          "of rope and yarn: share of a head's columns that are rotated; all when not given"),
+    FLOAT("model.rotary_seq_len_interpolation_factor", model.rotary.interpolation, NULL, 1, MODEL_MAX_POSITIONS,
+          "of rope: what positions are divided by; 1 when not given"),
+    BOOL("model.use_rope_scaling", model_words.use_rope_scaling, "false",
+         "of rope: divide long wavelengths, as Llama 3 does; so does a rope_scaling_factor"),
+    FLOAT("model.rope_scaling_factor", model.rotary.factor, NULL, 1, MODEL_MAX_POSITIONS,
+          "of use_rope_scaling: what divides them; 8 when not given"),
+    FLOAT("model.rope_low_freq_factor", model.rotary.low, NULL, 1e-6, MODEL_MAX_POSITIONS,
+          "of use_rope_scaling: wavelengths above rope_original_max_position_embeddings divided by it are divided; 1 "
+          "when not given"),
+    FLOAT("model.rope_high_freq_factor", model.rotary.high, NULL, 1e-6, MODEL_MAX_POSITIONS,
+          "of use_rope_scaling: wavelengths below rope_original_max_position_embeddings divided by it stay; 4 when not "
+          "given"),
+    INT("model.rope_original_max_position_embeddings", model_words.rope_original_max_position_embeddings, NULL, 1,
+        MODEL_MAX_POSITIONS, "of use_rope_scaling: positions of the model before it was scaled; 8192 when not given"),
+    FLOAT("model.yarn_rotary_scaling_factor", model.rotary.yarn_factor, NULL, 1, MODEL_MAX_POSITIONS,
+          "of yarn: how many times more positions there are than before; must be given"),
+    INT("model.yarn_original_max_position_embeddings", model_words.yarn_original_max_position_embeddings, NULL, 1,
+        MODEL_MAX_POSITIONS, "of yarn: positions of the model before it was scaled; must be given"),
+    FLOAT(
+        "model.yarn_beta_fast", model.rotary.beta_fast, NULL, 1e-6, MODEL_MAX_POSITIONS,
+        "of yarn: columns that turn more often than this in the original positions are not scaled; 32 when not given"),
+    FLOAT("model.yarn_beta_slow", model.rotary.beta_slow, NULL, 1e-6, MODEL_MAX_POSITIONS,
+          "of yarn: columns that turn less often than this are scaled wholly; 1 when not given"),
+    FLOAT("model.yarn_attention_factor", model.rotary.attention_factor, NULL, 1e-6, MODEL_MAX_POSITIONS,
+          "of yarn: factor of sines and cosines; 0.1 * ln(yarn_rotary_scaling_factor) + 1 when not given"),
+    {.path = "model.window_size",
+     .type = CONFIG_LIST,
+     .offset = AT(model_words.window_size),
+     .item = model_words_window_size,
+     .metavar = "W,0",
+     .help = "a token sees itself and the W before it; all before it when not given"},
+    {.path = "model.window_attn_skip_freq",
+     .type = CONFIG_LIST,
+     .offset = AT(model_words.window_attn_skip_freq),
+     .item = model_words_window_skip,
+     .metavar = "N|1,0,...",
+     .help =
+         "of window_size: each Nth layer sees all tokens, or a number for each layer, 1 for a window and 0 for none; "
+         "when not given every layer has the window"},
 
     PATH("tokenizer", tokenizer.path, "DIR", "directory of the tokenizer; without one model.vocab_size is needed"),
 

@@ -61,9 +61,10 @@ struct model_config {
 struct run_config {
     struct model_config model;
     struct {
-        struct config_list size, skip; /* model.window_size and model.window_attn_skip_freq, as they were typed */
+        struct config_list window_size, window_attn_skip_freq; /* as they were typed; empty once they are resolved */
         bool use_rope_scaling;
-    } model_words; /* what model_config has in another form once it is resolved */
+        int64_t rope_original_max_position_embeddings, yarn_original_max_position_embeddings; /* 0: not given */
+    } model_words; /* keys that model_config has in another form */
     struct {
         const char *path; /* tokenizer: DIR, a key of the top level */
     } tokenizer;
@@ -117,9 +118,14 @@ extern const size_t run_row_count;
 /* Fills what depends on other keys (ffn_hidden_size, lr_decay_iters, ...) and refuses what cannot be, with both
  * numbers. Call after the tokenizer's size, if any, was put into model.vocab_size. */
 int run_config_resolve(struct run_config *run);
+/* Gives the run a model that comes from elsewhere, which is resolved. */
+void run_config_take_model(struct run_config *run, const struct model_config *model);
 /* Whether a layer sees all tokens, not only those of the window. */
 static inline bool model_layer_is_full(const struct model_config *model, int64_t layer) {
     return !model->window || model->full_layers[layer / 8] >> layer % 8 & 1;
+}
+static inline void model_set_full(struct model_config *model, int64_t layer) {
+    model->full_layers[layer / 8] |= (unsigned char)(1 << layer % 8);
 }
 /* The part of it that concerns `model` alone; also used for a config.json. */
 int model_config_resolve(struct model_config *model);

@@ -64,10 +64,6 @@ static void read_biases(enum llama_biases biases, struct json_keys *keys, struct
     config->add_mlp_bias = biases == LLAMA_BIASES_BOTH && json_keys_bool(keys, "mlp_bias", false);
 }
 
-static void set_full(struct model_config *config, int64_t layer) {
-    config->full_layers[layer / 8] |= (unsigned char)(1 << layer % 8);
-}
-
 /* The kind of each layer, where the file has a list of them; false: it has none. */
 static bool read_layer_types(struct json_keys *keys, struct model_config *config, int64_t *windows) {
     const json_t *types = json_keys_find(keys, "layer_types");
@@ -79,7 +75,7 @@ static bool read_layer_types(struct json_keys *keys, struct model_config *config
         const char *kind = json_string_value(json_array_get(types, (size_t)l));
         bool is_full = kind && !strcmp(kind, "full_attention");
         if (is_full)
-            set_full(config, l);
+            model_set_full(config, l);
         else if (kind && !strcmp(kind, "sliding_attention"))
             ++*windows;
         else
@@ -100,7 +96,7 @@ static void read_window(const struct llama_kin *kin, struct json_keys *keys, str
     bool is_listed = read_layer_types(keys, config, &windows);
     if (!is_listed) {
         for (int64_t l = 0; l < config->num_layers && l < first; l++)
-            set_full(config, l);
+            model_set_full(config, l);
         windows = window && first < config->num_layers ? config->num_layers - first : 0;
     } else if ((windows && !window) || (window && !is_by_layer && windows < config->num_layers)) {
         json_keys_refuse(keys, "layer_types",

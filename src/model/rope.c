@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { MAX_FACTOR = 1 << 20 };
+static const double MIN_FACTOR = 1e-6, MAX_FACTOR = MODEL_MAX_POSITIONS;
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_KINDS };
 static const char *const kind_names[ROPE_KINDS] = {"default", "linear", "llama3", "yarn"};
 
@@ -32,8 +32,8 @@ static void read_llama3(struct json_keys *keys, struct model_config *config) {
     json_keys_need(keys, "low_freq_factor");
     json_keys_need(keys, "high_freq_factor");
     config->rotary.factor = read_factor(keys);
-    config->rotary.low = json_keys_number(keys, "low_freq_factor", 1, 0, MAX_FACTOR);
-    config->rotary.high = json_keys_number(keys, "high_freq_factor", 4, 0, MAX_FACTOR);
+    config->rotary.low = json_keys_number(keys, "low_freq_factor", 1, MIN_FACTOR, MAX_FACTOR);
+    config->rotary.high = json_keys_number(keys, "high_freq_factor", 4, MIN_FACTOR, MAX_FACTOR);
 }
 
 static void read_yarn(struct json_keys *keys, struct model_config *config) {
@@ -47,7 +47,7 @@ static void read_yarn(struct json_keys *keys, struct model_config *config) {
     config->rotary.yarn_factor = read_factor(keys);
     config->rotary.beta_fast = json_keys_number(keys, "beta_fast", 0, 0, MAX_FACTOR);
     config->rotary.beta_slow = json_keys_number(keys, "beta_slow", 0, 0, MAX_FACTOR);
-    config->rotary.attention_factor = json_keys_number(keys, "attention_factor", 0, 1e-6, MAX_FACTOR);
+    config->rotary.attention_factor = json_keys_number(keys, "attention_factor", 0, MIN_FACTOR, MAX_FACTOR);
 }
 
 static void refuse_layers(struct json_keys *keys, const char *form) {
@@ -85,7 +85,7 @@ static void read_form(struct json_keys *keys, const char *form, bool has_partial
     keys->object = json_keys_find(keys, form);
     config->position_embedding = POSITION_ROPE;
     config->rotary.base = read_inner(keys, &outer, "rope_theta", 10000, 1, 1e30);
-    config->rotary.percent = read_inner(keys, &outer, "partial_rotary_factor", 1, 0, 1);
+    config->rotary.percent = read_inner(keys, &outer, "partial_rotary_factor", 1, MIN_FACTOR, 1);
     enum rope_kind kind = read_kind(keys, form, has_partial_rotation);
     if (kind == ROPE_LINEAR)
         config->rotary.interpolation = read_factor(keys);

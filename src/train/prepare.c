@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VALUE_BYTES = 256 };
+enum { VALUE_BYTES = 2 * MODEL_MAX_LAYERS + 256 }; /* a number for each layer */
 
 static bool is_model_row(const struct config_row *row) {
     return !strncmp(row->path, "model.", 6);
@@ -34,7 +34,7 @@ static int take_model(struct train_run *run, const char *option, const char *ini
     struct pretrained model;
     int status = pretrained_open(init_from, NULL, &model);
     memcpy(run->model_directory, model.directory, sizeof run->model_directory);
-    run->config.model = model.config;
+    run_config_take_model(&run->config, &model.config);
     run->eos_id = model.eos_id;
     pretrained_close(&model);
     if (status)
@@ -76,12 +76,12 @@ static int take_tokenizer(struct train_run *run) {
     return STATUS_OK;
 }
 
-/* Whether the checkpoint is one of this model. */
-static int check_checkpoint_model(const struct train_run *run) {
+/* Whether the checkpoint is one of this model, whose family it goes on with. */
+static int take_checkpoint_model(struct train_run *run) {
     struct run_config saved = run->config;
     struct pretrained model;
     int status = pretrained_read_config(run->checkpoint, &model);
-    saved.model = model.config;
+    run_config_take_model(&saved, &model.config);
     pretrained_close(&model);
     if (status)
         return status;
@@ -93,6 +93,11 @@ static int check_checkpoint_model(const struct train_run *run) {
                            "%s is %s in the checkpoint %s, but %s in this run: a resumed run has the same model "
                            "(--init-from starts a new one from its weights)",
                            row->path, theirs, run->checkpoint, ours);
+    if (saved.model.add_projection_bias != run->config.model.add_projection_bias ||
+        saved.model.add_mlp_bias != run->config.model.add_mlp_bias)
+        return status_fail(STATUS_USAGE, "the model of the checkpoint %s has other biases than that of this run",
+                           run->checkpoint);
+    run->config.model.family = saved.model.family;
     return STATUS_OK;
 }
 
@@ -117,7 +122,7 @@ static int take_checkpoint(struct train_run *run, bool is_tuning) {
     struct strbuf text = STRBUF_INIT;
     char path[PATH_MAX];
     if (!status && !is_tuning)
-        status = check_checkpoint_model(run);
+        status = take_checkpoint_model(run);
     if (!status)
         status = ckpt_read_state(run->checkpoint, &text);
     if (!status)
@@ -145,6 +150,11 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
         status = take_tokenizer(run);
     if (!status)
         status = run_config_resolve(&run->config);
+    if (!status && !init_from)
+        status = model_family_choose(&run->config.model);
+    if (!status && !init_from && run->config.model.family)
+        log_info("the model is a %s: its keys fit %s", model_family(&run->config.model)->name,
+                 model_family(&run->config.model)->class_name);
     if (!status && !run->config.data.data_path.count)
         status = status_fail(STATUS_USAGE, "data.data_path is not given: name the prefix of a dataset that "
                                            "'cambium preprocess' wrote");

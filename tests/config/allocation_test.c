@@ -21,7 +21,7 @@ static int write_yaml(void **state) {
 static int parse_and_tell(void *context) {
     const char *const *words = context;
     struct config_command command = make_command(true);
-    struct options options;
+    struct options options = {0};
     struct config *config;
     struct facts facts = FACTS_INIT;
     int status = parse(&options, &config, true, words);

@@ -1,80 +1,13 @@
 /* config: the YAML file and the rows of a run. */
-#include "config/run.h"
-
-#include "base/base.h"
-#include "support/test.h"
+#include "resolve.h"
 
 #include <math.h>
-
-static const struct config_row file_row[] = {
-    {.path = "config", .type = CONFIG_STRING, .offset = sizeof(struct run_config), .help = "YAML file"},
-};
-
-struct options {
-    struct run_config run;
-    const char *config;
-};
-
-static struct config_command make_command(void) {
-    return (struct config_command){.name = "try",
-                                   .synopsis = "cambium try",
-                                   .rows = file_row,
-                                   .row_count = 1,
-                                   .section_rows = run_rows,
-                                   .section_row_count = run_row_count,
-                                   .config_flag = "config",
-                                   .positional_offset = SIZE_MAX};
-}
-
-static char *directory;
-
-static int read_bytes(struct options *options, struct config **config, const char *text, size_t length) {
-    char path[256];
-    snprintf(path, sizeof path, "%s/run.yaml", directory);
-    test_ok(file_write_atomic(path, text, length));
-    struct config_command command = make_command();
-    char *argv[] = {"--config", path};
-    bool is_help;
-    return config_parse(&command, 2, argv, options, config, &is_help);
-}
-
-static int read_text(struct options *options, struct config **config, const char *text) {
-    return read_bytes(options, config, text, strlen(text));
-}
 
 static void refuses(const char *text, const char *part) {
     struct options options;
     struct config *config;
     test_fails(read_text(&options, &config, text), STATUS_USAGE, part);
     assert_null(config);
-}
-
-#define SMALL                                                                                                          \
-    "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4, vocab_size: 500}\n"                               \
-    "data: {seq_length: 32, data_path: a}\ntrain: {train_iters: 10}\noptim: {lr: 1e-3}\n"
-
-/* Reads SMALL with `lines` over it, and resolves. */
-static int resolve(struct options *options, const char *flags) {
-    char path[256], copy[1024], *argv[32] = {"--config", path};
-    snprintf(path, sizeof path, "%s/run.yaml", directory);
-    test_ok(file_write_atomic(path, SMALL, strlen(SMALL)));
-    snprintf(copy, sizeof copy, "%s", flags);
-    int argc = 2;
-    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
-        argv[argc++] = word;
-    struct config_command command = make_command();
-    struct config *config;
-    bool is_help;
-    int status = config_parse(&command, argc, argv, options, &config, &is_help);
-    if (!status)
-        status = run_config_resolve(&options->run);
-    config_free(config);
-    return status;
-}
-
-static void cannot_be(const char *flags, const char *part) {
-    struct options options;
-    test_fails(resolve(&options, flags), STATUS_USAGE, part);
 }
 
 static void sections_keys_and_lists_are_read(void **state) {
@@ -203,7 +136,10 @@ static void what_follows_from_other_keys_is_filled(void **state) {
 static void impossible_runs_are_refused_with_both_numbers(void **state) {
     (void)state;
     cannot_be("--model.hidden_size=65", "model.hidden_size 65 is not divisible by model.num_attention_heads 4");
-    cannot_be("--model.num_query_groups=2", "model.num_query_groups 2 with model.num_attention_heads 4");
+    cannot_be("--model.num_query_groups=3", "model.num_attention_heads 4 is not divisible by model.num_query_groups 3");
+    cannot_be("--model.kv_channels=131072 --model.num_attention_heads=9", "9 by model.kv_channels 131072");
+    cannot_be("--model.swiglu=true --model.hidden_size=20", "model.ffn_hidden_size is not given, and 2/3 of 4 *");
+    cannot_be("--model.swiglu=true --model.activation=gelu", "model.activation gelu with model.swiglu");
     cannot_be("--model.max_position_embeddings=16", "data.seq_length 32 is more than model.max_position_embeddings 16");
     cannot_be("--train.micro_batch_size=4 --train.global_batch_size=6",
               "train.global_batch_size 6 is not a multiple of train.micro_batch_size 4");
@@ -243,16 +179,6 @@ static void what_a_run_needs_is_asked_for_by_name(void **state) {
     run.data.seq_length = run.model.max_position_embeddings = 0;
     test_fails(run_config_resolve(&run), STATUS_USAGE, "data.seq_length is not given");
     config_free(config);
-}
-
-static char *dump(const struct options *options) {
-    struct config_command command = make_command();
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    config_dump(&command, options, out);
-    fclose(out);
-    return text;
 }
 
 static void the_dump_reads_back_to_the_same_run(void **state) {
@@ -318,18 +244,6 @@ static void the_rows_of_a_run_are_well_formed(void **state) {
             assert_int_equal(*end, 0);
         }
     }
-}
-
-static int open_directory(void **state) {
-    (void)state;
-    directory = test_directory();
-    return 0;
-}
-
-static int forget_directory(void **state) {
-    (void)state;
-    free(directory);
-    return 0;
 }
 
 int main(void) {

@@ -47,7 +47,7 @@ static int read_bytes(const void *bytes, size_t size, struct options *options, s
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct options options, again;
+    struct options options = {0}, again = {0};
     struct config *config, *config_again;
     char *dump, *dump_again;
     if (read_bytes(data, size, &options, &config, &dump))
