@@ -3,6 +3,7 @@
 #include "train/support.h"
 
 #include "ckpt/safetensors.h"
+#include "model/family.h"
 
 #include <math.h>
 #include <string.h>
@@ -22,6 +23,7 @@ struct layout {
     int partial;     /* micro batches that recompute in part */
     bool is_sharded, is_untied, is_bf16, is_sequence_parallel, waits; /* waits: nothing travels beside computations */
     int granularity, method;                                          /* of recomputation */
+    const char *family;                                               /* NULL: GPT-2 */
 };
 
 /* What a run of a layout left. */
@@ -46,6 +48,26 @@ static const double CLOSE = 1e-5, LR = 1e-3;
 /* A vocabulary that no number of ranks divides, and layers of which some fill a bucket of gradients by themselves. */
 static const char *modules[] = {"layernorm", "mlp_act"};
 
+/* Eight heads in two groups: with four tensor ranks two of them hold the same keys and values. */
+static void set_family(struct model_config *model, const char *family) {
+    bool is_llama = !strcmp(family, "llama");
+    model->family = model_family_find(family);
+    model->num_attention_heads = 8;
+    model->num_query_groups = 2;
+    model->kv_channels = 6;
+    model->normalization = NORMALIZATION_RMS;
+    model->position_embedding = POSITION_ROPE;
+    model->rotary.base = 10000;
+    model->rotary.percent = 1;
+    model->hidden_dropout = model->embedding_dropout = 0;
+    model->swiglu = true;
+    model->qk_layernorm = !strcmp(family, "qwen3");
+    model->window = !strcmp(family, "mistral") ? 5 : 0;
+    model->add_bias_linear = false;
+    model->add_qkv_bias = model->add_projection_bias = is_llama;
+    model->add_mlp_bias = is_llama;
+}
+
 static struct train_run make_layout_run(const char **prefix, const struct layout *layout, const struct outcome *out) {
     struct train_run run =
         make_run(prefix, layout->is_bf16 ? PRECISION_BF16 : PRECISION_FP32, layout->micro_batch_size);
@@ -53,8 +75,11 @@ static struct train_run make_layout_run(const char **prefix, const struct layout
     config->model.num_layers = LAYERS;
     config->model.hidden_size = 40;
     config->model.num_attention_heads = config->model.num_query_groups = 4;
+    config->model.kv_channels = 10;
     config->model.ffn_hidden_size = 160;
     config->model.vocab_size = VOCAB + 1;
+    if (layout->family)
+        set_family(&config->model, layout->family);
     config->model.untie_embeddings_and_output_weights = layout->is_untied;
     config->train.global_batch_size = BATCH;
     config->train.train_iters = config->optim.lr_decay_iters = STEPS;
@@ -223,12 +248,13 @@ static void compare_files(const struct outcome *a, const struct outcome *b, cons
 
 static const char *describe(const struct layout *layout, char text[256]) {
     snprintf(text, 256,
-             "tensor %d data %d pipeline %d of %d chunks in groups of %d (first %d, last %d)%s%s, recompute %d %d "
+             "%s: tensor %d data %d pipeline %d of %d chunks in groups of %d (first %d, last %d)%s%s, recompute %d %d "
              "partial %d, micro "
              "batch %d, %s",
-             layout->tensor, layout->data, layout->pipeline, layout->chunks, layout->group, layout->first, layout->last,
-             layout->is_sequence_parallel ? " sequence" : "", layout->is_sharded ? " sharded" : "", layout->granularity,
-             layout->method, layout->partial, layout->micro_batch_size, layout->is_untied ? "untied" : "tied");
+             layout->family ? layout->family : "gpt2", layout->tensor, layout->data, layout->pipeline, layout->chunks,
+             layout->group, layout->first, layout->last, layout->is_sequence_parallel ? " sequence" : "",
+             layout->is_sharded ? " sharded" : "", layout->granularity, layout->method, layout->partial,
+             layout->micro_batch_size, layout->is_untied ? "untied" : "tied");
     return text;
 }
 
@@ -310,15 +336,24 @@ enum use { USE_TIED, USE_UNTIED, USE_FROM, USE_TO, USE_AGAIN, USE_BF16 };
 
 static const struct layout one_rank = {.tensor = 1, .data = 1, .pipeline = 1, .chunks = 1, .micro_batch_size = 1};
 
-static void check_layouts(bool is_untied) {
+static void check_layouts(bool is_untied, const char *family, uint32_t count) {
     char *prefix = write_text();
     struct outcome whole, cut;
     struct layout one = one_rank;
     one.is_untied = is_untied;
+    one.family = family;
     train((const char **)&prefix, &one, 0, STEPS, &whole);
-    for (uint32_t i = 0; i < (test_is_long() ? LAYOUTS_LONG : LAYOUTS); i++) {
+    for (uint32_t i = 0; i < count; i++) {
         struct layout layout = random_layout(i, is_untied ? USE_UNTIED : USE_TIED);
         layout.is_untied = is_untied;
+        layout.family = family;
+        if (family && i % 4 == 0) { /* tensor ranks that share keys and values, in one of these with the rows cut */
+            layout.tensor = 4;
+            layout.data = layout.pipeline = layout.chunks = 1;
+            layout.first = layout.last = layout.group = layout.partial = 0;
+            layout.is_sharded = false;
+            layout.is_sequence_parallel = i % 8 == 0;
+        }
         train((const char **)&prefix, &layout, 0, STEPS, &cut);
         compare(&whole, &cut, &layout);
         free(cut.directory);
@@ -329,12 +364,43 @@ static void check_layouts(bool is_untied) {
 
 static void every_layout_trains_as_one_rank(void **state) {
     (void)state;
-    check_layouts(false);
+    check_layouts(false, NULL, test_is_long() ? LAYOUTS_LONG : LAYOUTS);
 }
 
 static void so_with_a_head_of_its_own(void **state) {
     (void)state;
-    check_layouts(true);
+    check_layouts(true, NULL, test_is_long() ? LAYOUTS_LONG : LAYOUTS);
+}
+
+static void so_does_a_llama(void **state) {
+    (void)state;
+    check_layouts(true, "llama", test_is_long() ? LAYOUTS_LONG : LAYOUTS);
+}
+
+static void so_do_its_kin(void **state) {
+    (void)state;
+    check_layouts(false, "qwen3", LAYOUTS / 3);
+    check_layouts(true, "mistral", LAYOUTS / 3);
+}
+
+/* Where four tensor ranks held two groups of keys and values, two and one go on. */
+static void a_llama_goes_on_with_fewer_tensor_ranks(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct outcome whole, moved;
+    struct layout layout = one_rank;
+    layout.family = "llama";
+    train((const char **)&prefix, &layout, 0, STEPS, &whole);
+    for (int tensor = 1; tensor <= 2; tensor++) {
+        layout.tensor = 4;
+        train((const char **)&prefix, &layout, 0, STEPS / 2, &moved);
+        layout.tensor = tensor;
+        train((const char **)&prefix, &layout, STEPS / 2, STEPS, &moved);
+        compare(&whole, &moved, &layout);
+        free(moved.directory);
+    }
+    free(whole.directory);
+    free(prefix);
 }
 
 static void in_bf16_a_dozen_layouts_train_as_one_rank(void **state) {
@@ -459,6 +525,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layout_trains_as_one_rank),
         cmocka_unit_test(so_with_a_head_of_its_own),
+        cmocka_unit_test(so_does_a_llama),
+        cmocka_unit_test(so_do_its_kin),
+        cmocka_unit_test(a_llama_goes_on_with_fewer_tensor_ranks),
         cmocka_unit_test(in_bf16_a_dozen_layouts_train_as_one_rank),
         cmocka_unit_test(cutting_the_optimizer_changes_nothing_in_bf16),
         cmocka_unit_test(when_sums_and_weights_travel_changes_no_bit),
