@@ -34,12 +34,11 @@ int model_family_choose(struct model_config *config) {
             strbuf_free(&ways);
             return STATUS_OK;
         }
-        strbuf_format(&ways, "%s%s not with model.%s", i ? ", " : "", families[i]->name, key);
+        strbuf_format(&ways, "%s%s cannot have this model.%s", i ? ", " : "", families[i]->name, key);
     }
     int status = strbuf_status(&ways);
     if (!status)
-        status =
-            status_fail(STATUS_USAGE, "no family of models has all that is asked of this one: %s", strbuf_text(&ways));
+        status = status_fail(STATUS_USAGE, "no family of models is like this one: %s", strbuf_text(&ways));
     strbuf_free(&ways);
     return status;
 }

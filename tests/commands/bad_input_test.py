@@ -442,7 +442,7 @@ class Impossible(Refusal):
                             (["parallel.pipeline_model_parallel_size=2"], ("pipeline_model_parallel_size 2", "needs 2 ranks")),
                             (["model.num_attention_heads=2", "model.num_query_groups=3"], ("groups 3", "heads 2")),
                             (["model.num_attention_heads=2", "model.num_query_groups=1"],
-                             ("gpt2 not with model.num_query_groups", "llama not with model.position_embedding_type")),
+                             ("gpt2 cannot have this model.num_query_groups", "llama cannot have this model.position_embedding_type")),
                             (["model.swiglu=true", "model.rotary_base=500"], ("rotary_base 500", "learned_absolute")),
                             (["checkpoint.save=", "checkpoint.save_interval=1"], ("save_interval 1",)),
                             (["tokenizer=tokenizer", "model.vocab_size=256"], ("vocab_size 256", "257")),

@@ -24,24 +24,22 @@ static void an_unknown_model_type_is_refused_with_what_is_built(void **state) {
     (void)state;
     struct model_config config;
     test_fails(read_text("{\"model_type\":\"mamba\"," SHAPE "}", &config), STATUS_UNSUPPORTED,
-               "f: 'model_type' \"mamba\" is not supported (supported: gpt2)");
+               "f: 'model_type' \"mamba\" is not supported (supported: gpt2, llama, mistral, qwen2, qwen3, phi3)");
     test_fails(read_text("{" SHAPE "}", &config), STATUS_INVALID, "f: 'model_type' is missing");
     test_fails(read_text("{\"model_type\":2," SHAPE "}", &config), STATUS_INVALID, "f: 'model_type' must be a string");
 }
 
-/* A small model of a family. */
+/* A small model of a family: its own defaults, and the sizes under either of their names. */
 static struct model_config config_of(int family) {
-    return (struct model_config){.family = family,
-                                 .num_layers = 2,
-                                 .hidden_size = 8,
-                                 .num_attention_heads = 2,
-                                 .num_query_groups = 2,
-                                 .ffn_hidden_size = 24,
-                                 .max_position_embeddings = 4,
-                                 .vocab_size = 9,
-                                 .init_method_std = 0.02,
-                                 .layernorm_epsilon = 1e-5,
-                                 .add_bias_linear = true};
+    struct model_config config;
+    char text[512];
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"%s\",\"num_hidden_layers\":2,\"hidden_size\":24,\"num_attention_heads\":4,"
+             "\"num_key_value_heads\":2,\"n_inner\":24,\"intermediate_size\":24,\"max_position_embeddings\":4,"
+             "\"vocab_size\":9}",
+             model_family_at(family)->name);
+    test_ok(read_text(text, &config));
+    return config;
 }
 
 /* Of each family: the table has its names, and its projections make up each linear of a block. */
@@ -63,6 +61,10 @@ static void check_projections(const struct model_config *config) {
             assert_int_equal(p[i].first, end);
             assert_int_equal(p[i].in, row->shape[1]);
             end += p[i].out;
+            int64_t parts = p[i].parts == 1 ? p[i].out : 0; /* which it has to consist of */
+            for (int part = 0; p[i].parts > 1 && part < p[i].parts; part++)
+                parts += p[i].part[part];
+            assert_int_equal(parts, p[i].out);
         }
         assert_int_equal(end, row->shape[0]);
     }
