@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stddef.h>
 
-static const char *const cases[] = {
-    "d5_tied", "d33_exact",  "d64_untied", "d8_deep",     "llama_wide_heads", "llama_biases_linear",
-    "llama_3", "qwen2_tied", "qwen3",      "phi3_partial"};
+static const char *const cases[] = {"d5_tied",          "d33_exact",           "d64_untied", "d8_deep",
+                                    "llama_wide_heads", "llama_biases_linear", "llama_3",    "mistral_window",
+                                    "qwen2_tied",       "qwen2_yarn_windows",  "qwen3",      "phi3_partial"};
 enum { CASE_COUNT = sizeof cases / sizeof *cases };
 
 struct golden {
