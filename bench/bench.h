@@ -50,7 +50,9 @@ int bench_engine(const struct bench_options *options);
 
 /* ---- what they share: report.c ---- */
 
-/* The shape of GPT-2 124M with its published dropout, or what DIR's config.json says. */
+/* Whether it is the name of a published shape, which gets random weights. */
+bool bench_is_shape(const char *model);
+/* That shape with its published dropout, or what DIR's config.json says. */
 int bench_model_config(const char *model, struct model_config *config);
 /* A directory of its own in $TMPDIR or /tmp, for whoever makes it to remove: training.c. */
 enum { BENCH_DIRECTORY_BYTES = 64 };

@@ -121,7 +121,7 @@ static int measure(struct engine_bench *bench, int i) {
 }
 
 int bench_engine(const struct bench_options *options) {
-    struct engine_bench bench = {.options = options, .is_shape = !strcmp(options->model, "gpt2-124m")};
+    struct engine_bench bench = {.options = options, .is_shape = bench_is_shape(options->model)};
     int status = bench_model_config(options->model, &bench.config);
     if (!status)
         status = check(&bench);

@@ -193,7 +193,8 @@ struct stages {
 };
 
 int64_t engine_first_layers(const struct model_config *c) {
-    double layer = (4 * (double)c->hidden_size + 2 * (double)c->ffn_hidden_size) * (double)c->hidden_size;
+    struct model_widths widths = model_widths(c, 1);
+    double layer = (double)(widths.qkv + widths.q + widths.fc1 + widths.ffn) * (double)c->hidden_size;
     double head = (double)c->vocab_size * (double)c->hidden_size / layer;
     int64_t first = (int64_t)(((double)c->num_layers + head) / 2 + 0.5);
     return first < c->num_layers ? first : c->num_layers - 1;

@@ -32,7 +32,7 @@ struct inference {
 static int open_inference(struct inference *t, int64_t rows, int64_t sequences) {
     const struct bench_options *o = t->options;
     struct model_config config;
-    bool is_shape = !strcmp(o->model, "gpt2-124m");
+    bool is_shape = bench_is_shape(o->model);
     struct engine_options options = {
         .model = o->model,
         .random = is_shape ? &config : NULL,
@@ -132,7 +132,7 @@ static double prefill_flops(const struct inference *t) {
     const struct model_config *c = engine_config(t->engine);
     double T = (double)t->options->seq_length, B = (double)t->options->micro_batch_size;
     double head = (double)(c->vocab_size * c->hidden_size);
-    return B * (T * (2 * (weight_count(c) - head) + 2 * (double)(c->num_layers * c->hidden_size) * T) + 2 * head);
+    return B * (T * (2 * (weight_count(c) - head) + 2 * (double)(c->num_layers * model_widths(c, 1).q) * T) + 2 * head);
 }
 
 static int finish_prefill(struct inference *t, double ceiling) {
@@ -180,7 +180,7 @@ static double decode_context(const struct inference *t, int c) {
 static double decode_bytes(const struct inference *t, int c) {
     const struct model_config *config = engine_config(t->engine);
     double B = (double)t->options->micro_batch_size;
-    double kv = 2 * (double)(config->num_layers * config->hidden_size) * decode_context(t, c) * B;
+    double kv = 2 * (double)(config->num_layers * model_widths(config, 1).kv) * decode_context(t, c) * B;
     return (weight_count(config) + kv) * (double)dtype_bytes(engine_dtype(t->engine));
 }
 
@@ -188,7 +188,7 @@ static double decode_bytes(const struct inference *t, int c) {
 static double decode_floor(const struct inference *t, int c) {
     struct bench_ceiling ceiling = bench_mean(t->decoded[c].before, t->decoded[c].after);
     const struct model_config *config = engine_config(t->engine);
-    double attention = 4 * (double)(config->num_layers * config->hidden_size) * decode_context(t, c);
+    double attention = 4 * (double)(config->num_layers * model_widths(config, 1).q) * decode_context(t, c);
     double flops = (double)t->options->micro_batch_size * (2 * weight_count(config) + attention);
     return fmax(decode_bytes(t, c) / ceiling.read, flops / ceiling.gemm);
 }

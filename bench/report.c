@@ -15,23 +15,79 @@
 
 enum { CEILING_MILLISECONDS = 700, PAUSE_NANOSECONDS = 20 * 1000 * 1000 };
 
+/* Published shapes, with their published dropout. */
+struct shape {
+    const char *name;
+    struct model_config config;
+};
+
+static const struct shape shapes[] = {
+    {"gpt2-124m",
+     {.num_layers = 12,
+      .hidden_size = 768,
+      .num_attention_heads = 12,
+      .num_query_groups = 12,
+      .ffn_hidden_size = 3072,
+      .max_position_embeddings = 1024,
+      .vocab_size = 50257,
+      .hidden_dropout = 0.1,
+      .attention_dropout = 0.1,
+      .embedding_dropout = 0.1,
+      .init_method_std = 0.02,
+      .layernorm_epsilon = 1e-5,
+      .add_bias_linear = true}},
+    {"smollm2-135m",
+     {.num_layers = 30,
+      .hidden_size = 576,
+      .num_attention_heads = 9,
+      .num_query_groups = 3,
+      .ffn_hidden_size = 1536,
+      .max_position_embeddings = 8192,
+      .vocab_size = 49152,
+      .init_method_std = 0.02,
+      .layernorm_epsilon = 1e-5,
+      .rotary = {.base = 100000, .percent = 1},
+      .normalization = NORMALIZATION_RMS,
+      .position_embedding = POSITION_ROPE,
+      .swiglu = true}},
+    {"qwen2.5-0.5b",
+     {.num_layers = 24,
+      .hidden_size = 896,
+      .num_attention_heads = 14,
+      .num_query_groups = 2,
+      .ffn_hidden_size = 4864,
+      .max_position_embeddings = 32768,
+      .vocab_size = 151936,
+      .init_method_std = 0.02,
+      .layernorm_epsilon = 1e-6,
+      .rotary = {.base = 1e6, .percent = 1},
+      .normalization = NORMALIZATION_RMS,
+      .position_embedding = POSITION_ROPE,
+      .swiglu = true,
+      .add_qkv_bias = true}},
+};
+
+static const struct shape *find_shape(const char *name) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (!strcmp(name, shapes[i].name))
+            return &shapes[i];
+    return NULL;
+}
+
+bool bench_is_shape(const char *model) {
+    return find_shape(model) != NULL;
+}
+
+static int use_shape(const struct shape *shape, struct model_config *config) {
+    *config = shape->config;
+    config->kv_channels = config->hidden_size / config->num_attention_heads;
+    return model_family_choose(config);
+}
+
 int bench_model_config(const char *model, struct model_config *config) {
-    if (!strcmp(model, "gpt2-124m")) {
-        *config = (struct model_config){.num_layers = 12,
-                                        .hidden_size = 768,
-                                        .num_attention_heads = 12,
-                                        .num_query_groups = 12,
-                                        .ffn_hidden_size = 3072,
-                                        .max_position_embeddings = 1024,
-                                        .vocab_size = 50257,
-                                        .hidden_dropout = 0.1,
-                                        .attention_dropout = 0.1,
-                                        .embedding_dropout = 0.1,
-                                        .init_method_std = 0.02,
-                                        .layernorm_epsilon = 1e-5,
-                                        .add_bias_linear = true};
-        return STATUS_OK;
-    }
+    const struct shape *shape = find_shape(model);
+    if (shape)
+        return use_shape(shape, config);
     struct pretrained opened;
     int status = pretrained_open_config(model, &opened);
     *config = opened.config;

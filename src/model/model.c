@@ -356,10 +356,10 @@ static double linear_elements(const struct model_config *c, enum attach_place pl
     return (double)out * (double)in + (model_has_bias(c, place) ? (double)out : 0);
 }
 
-/* Tokens that a row of a sequence sees on average, times two: all before it, or those of the window. */
+/* Twice the tokens that a row of a sequence sees in the mean: all before it, or those of the window. */
 static double seen_tokens(const struct model_config *c, int64_t layer, int64_t seq_length) {
-    double T = (double)seq_length, W = model_layer_is_full(c, layer) || c->window > seq_length ? T : (double)c->window;
-    return 2 * W - W * W / T;
+    double T = (double)seq_length, W = (double)c->window;
+    return model_layer_is_full(c, layer) || W >= T ? T : W * (2 - W / T);
 }
 
 double model_flops_per_token(const struct model_config *c, int64_t seq_length) {
