@@ -362,7 +362,7 @@ int32_t peft_bank_first_id(const struct peft_bank *bank, int image) {
 
 int peft_bank_check_slot(const struct peft_bank *bank, const int *images, int count) {
     const struct peft_config *configs[PEFT_SLOT_IMAGES];
-    int64_t tokens = 0, positions = bank->model.config.max_position_embeddings;
+    int64_t tokens = 0, positions = bank->model.max_positions;
     int prefix = -1;
     if (count > PEFT_SLOT_IMAGES)
         return status_fail(STATUS_USAGE, "%d adapters for one text: expected at most %d", count, PEFT_SLOT_IMAGES);

@@ -35,7 +35,6 @@ struct serve_options {
     size_t cors_origin_count;
     bool has_metrics_on_data, has_prefix_cache;
     enum chat_template chat_template;
-    int64_t max_model_len; /* 0: the model's positions */
     int64_t max_queued_requests, max_queued_tokens;
     double prefill_stretch;
     double request_timeout; /* 0: none */

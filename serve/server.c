@@ -392,12 +392,8 @@ static int describe_model(struct server *server, struct engine *engine, const st
                           const struct tokenizer_files *files) {
     const struct model_config *config = engine_config(engine);
     struct server_model *model = &server->model;
-    int64_t most = server->options->max_model_len;
-    if (most > config->max_position_embeddings)
-        return status_fail(STATUS_USAGE, "--max-model-len %lld: the model has %lld positions", (long long)most,
-                           (long long)config->max_position_embeddings);
     int32_t eos = tokenizer ? tokenizer_eos_id(tokenizer) : -1;
-    model->max_model_len = most ? most : config->max_position_embeddings;
+    model->max_model_len = engine_max_positions(engine);
     model->vocab = config->vocab_size;
     model->eos = eos >= 0 ? eos : engine_eos_id(engine);
     model->precision = dtype_name(engine_dtype(engine));

@@ -144,6 +144,7 @@ static const struct config_row rows[] = {
                "for keys and values, on each rank; no more than all texts can fill is taken"),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_DEVICE_ROW(AT(base)),
+    MODEL_MAX_LEN_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROWS(AT(base)),

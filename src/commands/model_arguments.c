@@ -72,6 +72,7 @@ int model_engine_open(const struct model_arguments *arguments, struct comm *worl
     options.precision = arguments->precision - 1;
     options.device = arguments->device;
     options.threads = site.threads;
+    options.max_positions = arguments->max_model_len;
     return status ? status : engine_open(&options, engine);
 }
 

@@ -17,6 +17,7 @@ struct model_arguments {
     const char *device;            /* backend; NULL: the first that the machine has */
     int64_t threads;               /* of each rank; 0: all cores, or one where ranks share them */
     int64_t ranks;                 /* 0: not given */
+    int64_t max_model_len;         /* 0: the model's positions */
     int64_t tensor, pipeline, first_layers, last_layers;
     int precision; /* of model_precisions; -1 of it is engine_options.precision */
 };
@@ -53,6 +54,12 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, threads),             \
         .default_text = "0", .minimum = 0, .maximum = 4096, .help = "of each rank; 0 is all cores, one where shared",  \
         .may_differ = true                                                                                             \
+    }
+#define MODEL_MAX_LEN_ROW(at)                                                                                          \
+    {                                                                                                                  \
+        .path = "max-model-len", .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, max_model_len), \
+        .default_text = "0", .minimum = 0, .maximum = 1e9,                                                             \
+        .help = "tokens of prompt and text together, for which memory is kept; 0: the model's positions"               \
     }
 #define MODEL_RANKS_ROW(at)                                                                                            \
     RANKS_ROW((at) + offsetof(struct model_arguments, ranks),                                                          \

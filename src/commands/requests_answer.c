@@ -176,7 +176,7 @@ static int take_adapters(struct answer *answer, struct requests_model *model) {
 /* Whether the prompt, and what is to be written, have room in the context. */
 static int check_length(const struct answer *answer, const struct requests_model *model, const char **field) {
     const struct request_line *line = &answer->line;
-    int64_t positions = engine_config(model->engine)->max_position_embeddings;
+    int64_t positions = engine_max_positions(model->engine);
     int status = ask_check_length(&line->asked, model->engine, answer->slot, positions + 1, line->ids.ids,
                                   (int64_t)line->ids.count, field);
     if (status && !*field)

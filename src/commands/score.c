@@ -43,6 +43,7 @@ static const struct config_row rows[] = {
     MODEL_TOKENIZER_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_DEVICE_ROW(AT(base)),
+    MODEL_MAX_LEN_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROWS(AT(base)),
@@ -380,7 +381,8 @@ struct score_ranks {
 static int count_cache_tokens(const struct score_command *c, int64_t *tokens) {
     struct pretrained model;
     int status = pretrained_open_config(c->base.model, &model);
-    *tokens = 2 * model.config.max_position_embeddings + SEQUENCES * KV_PAGE_TOKENS;
+    int64_t positions = c->base.max_model_len ? c->base.max_model_len : model.config.max_position_embeddings;
+    *tokens = 2 * positions + SEQUENCES * KV_PAGE_TOKENS;
     pretrained_close(&model);
     return status;
 }

@@ -24,7 +24,7 @@ struct serve_command {
     const char *listen, *control, *api_key_file, *control_key_file, *tls_cert, *tls_key;
     bool metrics_on_data;
     int chat_template; /* enum */
-    int64_t max_model_len, max_queued_requests, max_queued_tokens;
+    int64_t max_queued_requests, max_queued_tokens;
     double request_timeout, drain_timeout, rank_timeout;
     int log_format; /* of log_formats */
     struct serve_limits limits;
@@ -107,8 +107,7 @@ static const struct config_row rows[] = {
      .default_text = "auto",
      .choices = chat_template_names,
      .help = "how messages become text where neither an adapter nor the tokenizer says so"},
-    COUNT_ROW("max-model-len", max_model_len, "0", 0, 1e9,
-              "tokens of prompt and text together; 0: the model's positions"),
+    MODEL_MAX_LEN_ROW(AT(base)),
     BATCH_ROWS(AT(batch), "", NULL,
                "for keys and values, on each rank; a quarter of the free memory, shared by the ranks, when not given, "
                "and no more than all texts "
@@ -244,7 +243,6 @@ static int fill_options(struct serving *serving) {
         .has_metrics_on_data = c->metrics_on_data,
         .has_prefix_cache = c->batch.prefix_cache == 0,
         .chat_template = (enum chat_template)c->chat_template,
-        .max_model_len = c->max_model_len,
         .max_queued_requests = c->max_queued_requests,
         .max_queued_tokens = c->max_queued_tokens,
         .prefill_stretch = c->batch.prefill_stretch,

@@ -354,7 +354,7 @@ int ask_check_length(const struct ask *ask, const struct engine *engine, int slo
                                         "%lld tokens behind a prompt of %lld: the model's %lld positions have room for "
                                         "%lld",
                                         (long long)wanted, (long long)prompt_length,
-                                        (long long)engine_config(engine)->max_position_embeddings, (long long)left);
+                                        (long long)engine_max_positions(engine), (long long)left);
 }
 
 void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, const struct ask_ends *ends,

@@ -60,7 +60,7 @@ int engine_open_scheduler(struct engine *engine, const struct scheduler_options 
     own.max_rows = engine_max_rows(engine);
     own.max_logit_rows = engine_max_logit_rows(engine);
     own.max_sequences = engine_max_sequences(engine);
-    own.max_positions = engine_config(engine)->max_position_embeddings;
+    own.max_positions = engine_max_positions(engine);
     own.page_tokens = KV_PAGE_TOKENS;
     own.pages = engine_pages(engine);
     own.vocab = engine_config(engine)->vocab_size;

@@ -225,6 +225,7 @@ static int open_model(struct engine *engine, const struct model_config *config, 
         .dtype = dtype,
         .use = MODEL_INFER,
         .max_rows = o->max_rows,
+        .max_positions = o->max_positions,
         .max_logit_rows = o->max_logit_rows,
         .max_changes = engine->max_changes,
         .max_sequences = o->max_sequences,
@@ -245,6 +246,15 @@ static int open_model(struct engine *engine, const struct model_config *config, 
     return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
 }
 
+static int choose_positions(struct engine *engine, int64_t most) {
+    int64_t *positions = &engine->options.max_positions;
+    if (*positions > most)
+        return status_fail(STATUS_USAGE, "--max-model-len %lld: the model has %lld positions", (long long)*positions,
+                           (long long)most);
+    *positions = *positions ? *positions : most;
+    return STATUS_OK;
+}
+
 /* Weights from the files, or random ones: then there are no tensors. */
 static int find_model(struct engine *engine, struct pretrained *base) {
     const struct engine_options *o = &engine->options;
@@ -256,6 +266,8 @@ static int find_model(struct engine *engine, struct pretrained *base) {
         log_warning("%s: %s is not the embedding: the head is used untied", base->directory,
                     model_family(&base->config)->files.head);
     memcpy(engine->directory, base->directory, sizeof engine->directory);
+    if (!status)
+        status = choose_positions(engine, base->config.max_position_embeddings);
     engine->eos_id = base->eos_id;
     if (!status && o->world)
         status = check_layout(o, &base->config, true);
@@ -267,7 +279,7 @@ static int open_on(struct engine *engine, const struct pretrained *base) {
     enum dtype dtype = o->precision >= 0           ? (o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32)
                        : base->dtype == DTYPE_BF16 ? DTYPE_BF16
                                                    : DTYPE_F32;
-    int64_t positions = base->config.max_position_embeddings;
+    int64_t positions = engine->options.max_positions;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
     engine->max_pages = engine_pages_of(positions);
     engine->max_changes = drawing * (positions + ENGINE_MAX_BIASES);
@@ -344,6 +356,10 @@ int64_t engine_max_logit_rows(const struct engine *engine) {
 
 int64_t engine_max_sequences(const struct engine *engine) {
     return engine->options.max_sequences;
+}
+
+int64_t engine_max_positions(const struct engine *engine) {
+    return engine->options.max_positions;
 }
 
 bool engine_leads(const struct engine *engine) {

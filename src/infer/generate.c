@@ -56,7 +56,7 @@ static void on_done(void *context) {
 
 /* As many tokens as there are positions: the one behind the last is drawn, and not run. */
 static int64_t room(const struct engine *engine, const struct generate_options *options) {
-    int64_t positions = engine_config(engine)->max_position_embeddings;
+    int64_t positions = engine_max_positions(engine);
     int64_t left = positions + 1 - engine_slot_stem(engine, engine_opened_slot(engine)) - options->prompt_length;
     return left < options->max_new_tokens ? left : options->max_new_tokens;
 }

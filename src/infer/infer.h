@@ -37,6 +37,7 @@ struct engine_options {
     int64_t max_rows;                  /* of a step */
     int64_t max_logit_rows;            /* of a step */
     int64_t max_sequences;
+    int64_t max_positions; /* of a text, with what stands before it; 0: the model's */
     int64_t cache_tokens; /* of all sequences; 0: as many as they can have */
     size_t cache_bytes;   /* on each rank, instead of cache_tokens; 0: not said */
     bool has_no_prefix_cache;
@@ -57,6 +58,7 @@ enum dtype engine_dtype(const struct engine *engine);
 int64_t engine_max_rows(const struct engine *engine);
 int64_t engine_max_logit_rows(const struct engine *engine);
 int64_t engine_max_sequences(const struct engine *engine);
+int64_t engine_max_positions(const struct engine *engine);
 /* The directory that was opened, and the end-of-text id of its config.json (-1: none). */
 const char *engine_directory(const struct engine *engine);
 int32_t engine_eos_id(const struct engine *engine);

@@ -15,7 +15,7 @@ static int fail_token(const struct engine *engine, int32_t token) {
 }
 
 int engine_check_tokens(const struct engine *engine, int slot, const char *what, const int32_t *tokens, int64_t count) {
-    int64_t positions = engine_config(engine)->max_position_embeddings, stem = engine_slot_stem(engine, slot);
+    int64_t positions = engine_max_positions(engine), stem = engine_slot_stem(engine, slot);
     if (count > positions - stem && stem)
         return status_fail(STATUS_INVALID,
                            "%s%lld tokens, with the adapters' %lld virtual tokens more than the model's %lld positions",
@@ -47,14 +47,14 @@ static int check_row(const struct engine *engine, const struct engine_row *row, 
         return fail_token(engine, row->token);
     if (row->label >= config->vocab_size)
         return fail_token(engine, row->label);
-    if (sequence->length < config->max_position_embeddings)
+    if (sequence->length < engine_max_positions(engine))
         return STATUS_OK;
     return stem ? status_fail(STATUS_INVALID,
                               "a text that with the adapters' %lld virtual tokens has more than the model's %lld "
                               "positions",
-                              (long long)stem, (long long)config->max_position_embeddings)
+                              (long long)stem, (long long)engine_max_positions(engine))
                 : status_fail(STATUS_INVALID, "a text of more than the model's %lld positions",
-                              (long long)config->max_position_embeddings);
+                              (long long)engine_max_positions(engine));
 }
 
 static int check_sums(const struct engine *engine, int64_t wanted, int64_t changes, int64_t pages) {

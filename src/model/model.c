@@ -298,6 +298,8 @@ int model_open(const struct model_options *options, struct rank *rank, bool only
     if (!model)
         return status_fail(STATUS_MEMORY, "out of memory");
     model->options = *options;
+    model->options.max_positions =
+        options->max_positions ? options->max_positions : options->config.max_position_embeddings;
     model->rank = rank;
     int status = build(model, plan);
     if (!status && !only_plan)

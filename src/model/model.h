@@ -47,6 +47,7 @@ struct model_options {
     bool is_frozen; /* MODEL_TRAIN: nothing of the model trains, only what hooks have; there are no gradients */
     struct model_recompute recompute; /* MODEL_TRAIN */
     int64_t max_rows;                 /* rows of the largest batch */
+    int64_t max_positions;            /* that rows may have; 0: the model's */
     /* A pipeline stage: its runs of layers, ascending; one of them for MODEL_INFER. Who has the first layer has the
      * embedding, who has the last one the head. 0: one run of all layers. */
     int chunk_count;

@@ -18,9 +18,9 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
             batch->labels[i] >= o->config.vocab_size)
             return status_fail(STATUS_INVALID, "row %lld: token %d or label %d is not in the vocabulary of %lld",
                                (long long)i, batch->tokens[i], batch->labels[i], (long long)o->config.vocab_size);
-        if (batch->positions[i] < 0 || batch->positions[i] >= o->config.max_position_embeddings)
+        if (batch->positions[i] < 0 || batch->positions[i] >= o->max_positions)
             return status_fail(STATUS_INVALID, "row %lld: position %d of a model with %lld", (long long)i,
-                               batch->positions[i], (long long)o->config.max_position_embeddings);
+                               batch->positions[i], (long long)o->max_positions);
     }
     struct upload *upload = &model->upload;
     size_t bytes = (size_t)batch->rows * 4;

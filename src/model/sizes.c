@@ -277,7 +277,7 @@ static void place_step(struct model *model, struct arena *arena) {
 static void place_angles(struct model *model, struct arena *arena) {
     struct model_angles *angles = &model->angles;
     angles->columns = heads_turned_columns(&model->options.config);
-    angles->positions = model->options.config.max_position_embeddings;
+    angles->positions = model->options.max_positions;
     if (!angles->columns)
         return;
     size_t bytes = (size_t)(angles->positions * (angles->columns / 2)) * sizeof(float);
