@@ -147,7 +147,7 @@ static int write_base_config(const struct measurement *m) {
     char path[PATH_MAX], *text = NULL;
     int status = file_join(path, sizeof path, m->dataset.directory, "config.json");
     if (!status)
-        status = model_write_config(&m->run.config.model, DTYPE_F32, -1, &text);
+        status = model_write_config(&m->run.config.model, DTYPE_F32, &(const struct model_text_ends){0}, &text);
     if (!status)
         status = file_write_atomic(path, text, strlen(text));
     free(text);

@@ -16,7 +16,7 @@ static int write_weights(const struct serve_bench *bench, struct rank *rank, str
         .store = store, .stream = rank->exec.stream, .memory = store->weights, .dtype = store->dtype};
     struct ckpt_array weights = ckpt_flat_array(&flat, "", false);
     char *text = NULL;
-    int status = model_write_config(&bench->engine.config, dtype, -1, &text);
+    int status = model_write_config(&bench->engine.config, dtype, &(const struct model_text_ends){0}, &text);
     if (!status)
         status = ckpt_write_model(
             bench->model, &(struct ckpt_model){.table = store->table, .weights = &weights, .config_text = text});

@@ -225,7 +225,7 @@ static int write_model(const struct merge *m) {
     if (writing.dtype != found)
         log_info("%s is %s; the merged model is %s", m->model.directory, dtype_name(found), dtype_name(writing.dtype));
     if (m->model.is_untied_by_files || writing.dtype != found)
-        status = model_write_config(&m->model.config, writing.dtype, m->model.eos_id, &fresh);
+        status = model_write_config(&m->model.config, writing.dtype, &m->model.ends, &fresh);
     struct ckpt_model model = {.table = &m->table,
                                .weights = &weights,
                                .config_text = fresh ? fresh : strbuf_text(&m->model.config_text),
@@ -238,7 +238,7 @@ static int write_model(const struct merge *m) {
 }
 
 int peft_merge(const struct peft_merge *request) {
-    struct merge m = {.request = request, .model = {.eos_id = -1}};
+    struct merge m = {.request = request};
     int status = check_methods(&m);
     if (!status)
         status = read_base(&m);

@@ -351,7 +351,7 @@ static int open_ends(struct call_own *own) {
     const struct call *call = own->call;
     const struct server_model *model = &call->server->model;
     ask_ends_close(&own->ends);
-    return ask_ends_open(&call->ask, model->tokenizer, model->eos, own->chat_template, model->vocab, &own->ends);
+    return ask_ends_open(&call->ask, model->tokenizer, &model->ends, own->chat_template, model->vocab, &own->ends);
 }
 
 /* Its adapters have other generations than it was rendered for, and their templates count. The loop was told of them

@@ -209,9 +209,9 @@ void grpc_server_info(struct grpc_call *call, const ProtobufCMessage *message) {
     answer.models = (char **)model->names;
     answer.max_model_len = (uint32_t)model->max_model_len;
     answer.vocab_size = (uint32_t)model->vocab;
-    if (model->eos >= 0) {
+    if (model->ends.count) {
         answer._eos_token_id_case = CAMBIUM__V1__SERVER_INFO_RESPONSE___EOS_TOKEN_ID_EOS_TOKEN_ID;
-        answer.eos_token_id = (uint32_t)model->eos;
+        answer.eos_token_id = (uint32_t)model_first_eos(&model->ends);
     }
     answer.precision = (char *)model->precision;
     answer.tensor_parallel = (uint32_t)server->options->tensor;

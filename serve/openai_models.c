@@ -156,12 +156,12 @@ static bool read_prompt(const json_t *root, const json_t **prompt, bool *adds_sp
 /* A text that is the name of the end-of-text and nothing else stands for it here: the harness looks for its id so. */
 static bool is_end_of_text(const struct server_model *model, const json_t *prompt) {
     size_t length = 0;
-    const unsigned char *name = tokenizer_token_bytes(model->tokenizer, model->eos, &length);
+    const unsigned char *name = tokenizer_token_bytes(model->tokenizer, model_first_eos(&model->ends), &length);
     return name && length == json_string_length(prompt) && !memcmp(name, json_string_value(prompt), length);
 }
 
 static void answer_prompt(struct exchange *exchange, const json_t *prompt, bool adds_special) {
-    int32_t eos = exchange->server->model.eos;
+    int32_t eos = model_first_eos(&exchange->server->model.ends);
     if (is_end_of_text(&exchange->server->model, prompt))
         answer_ids(exchange, &(struct token_buffer){.ids = &eos, .count = 1});
     else
@@ -244,7 +244,7 @@ void openai_tokenizer_info(struct exchange *exchange) {
     size_t length = 0;
     if (!needs_tokenizer(exchange))
         return;
-    const unsigned char *eos = tokenizer_token_bytes(model->tokenizer, model->eos, &length);
+    const unsigned char *eos = tokenizer_token_bytes(model->tokenizer, model_first_eos(&model->ends), &length);
     strbuf_add_text(&out, "{\"eos_token\":");
     if (eos)
         json_out_string(&out, eos, length);

@@ -392,10 +392,9 @@ static int describe_model(struct server *server, struct engine *engine, const st
                           const struct tokenizer_files *files) {
     const struct model_config *config = engine_config(engine);
     struct server_model *model = &server->model;
-    int32_t eos = tokenizer ? tokenizer_eos_id(tokenizer) : -1;
     model->max_model_len = engine_max_positions(engine);
     model->vocab = config->vocab_size;
-    model->eos = eos >= 0 ? eos : engine_eos_id(engine);
+    model->ends = engine_text_ends(engine, tokenizer);
     model->precision = dtype_name(engine_dtype(engine));
     model->tokenizer = tokenizer;
     model->longest_token = tokenizer ? longest_token(tokenizer) : 1;

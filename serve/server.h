@@ -18,7 +18,7 @@ struct server_model {
     char fingerprint[16]; /* "b" and 12 hex digits of the base's digest */
     int64_t created;      /* seconds of the epoch */
     int64_t max_model_len, vocab;
-    int32_t eos;                       /* -1: none */
+    struct model_text_ends ends;
     const char *precision;             /* "fp32", "bf16" */
     const struct tokenizer *tokenizer; /* NULL: none */
     size_t longest_token;              /* bytes */

@@ -80,7 +80,7 @@ static struct job *new_job(struct server *server, size_t length) {
         return NULL;
     *job = (struct job){.base = {.work = work, .done = done},
                         .tokenizer = server->model.tokenizer,
-                        .eos = server->model.eos,
+                        .eos = model_first_eos(&server->model.ends),
                         .length = length,
                         .text = malloc(length + 1)};
     if (job->text)

@@ -141,6 +141,10 @@ int ckpt_read_config(const char *directory, struct strbuf *text) {
     return read_text(directory, CONFIG_FILE, JSON_FILE_LIMIT, text);
 }
 
+int ckpt_read_generation_config(const char *directory, struct strbuf *text) {
+    return read_text(directory, GENERATION_FILE, JSON_FILE_LIMIT, text);
+}
+
 int ckpt_read_adapter_config(const char *directory, struct strbuf *text) {
     return read_text(directory, ADAPTER_FILE, CKPT_ADAPTER_CONFIG_BYTES, text);
 }

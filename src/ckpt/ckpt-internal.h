@@ -13,6 +13,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 #define MODEL_FILE       "model.safetensors"
 #define MODEL_INDEX_FILE "model.safetensors.index.json"
 #define CONFIG_FILE      "config.json"
+#define GENERATION_FILE  "generation_config.json"
 #define STATE_FILE       "trainer_state.json"
 #define ADAPTER_FILE     "adapter_config.json"
 

@@ -92,8 +92,9 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration);
 int ckpt_list_above(const char *root, int64_t iteration, int64_t **iterations, size_t *count);
 
 enum { CKPT_ADAPTER_CONFIG_BYTES = 1 << 20 }; /* of an adapter_config.json, at most */
-/* The text of config.json, of adapter_config.json, or of trainer_state.json. */
+/* The text of config.json, of generation_config.json, of adapter_config.json, or of trainer_state.json. */
 int ckpt_read_config(const char *directory, struct strbuf *text);
+int ckpt_read_generation_config(const char *directory, struct strbuf *text);
 int ckpt_read_adapter_config(const char *directory, struct strbuf *text);
 int ckpt_read_state(const char *directory, struct strbuf *text);
 

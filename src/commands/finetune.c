@@ -248,7 +248,7 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .tokenizer = tuning->tokenizer,
         .tokenizer_files = tuning->run.tokenizer,
         .template_name = (enum chat_template)options->sections.tuning.template_name,
-        .config_eos = tuning->run.eos_id,
+        .config_eos = model_first_eos(&tuning->run.ends),
         .vocab_size = run->model.vocab_size,
         .seq_length = run->data.seq_length,
         .virtual_tokens = before,

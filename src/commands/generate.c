@@ -316,12 +316,6 @@ struct run {
     struct token_buffer ids;
 };
 
-/* The text's last token, by the tokenizer or the model; -1: there is none. */
-static int32_t find_eos(const struct run *run) {
-    int32_t eos = run->tokenizer ? tokenizer_eos_id(run->tokenizer) : -1;
-    return eos >= 0 ? eos : engine_eos_id(run->engine);
-}
-
 /* What ends a text: tokens, and stop strings with that of a turn's end. */
 struct ends {
     struct prompt_ends own;
@@ -336,8 +330,9 @@ static int find_ends(const struct run *run, struct ends *ends) {
         return status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < c->stop.count; i++)
         ends->stop[i] = c->stop.items[i];
+    struct model_text_ends text = engine_text_ends(run->engine, run->tokenizer);
     if (!c->ignore_eos)
-        prompt_ends_find(run->tokenizer, find_eos(run), (enum chat_template)run->template, &ends->own);
+        prompt_ends_find(run->tokenizer, text.eos, text.count, (enum chat_template)run->template, &ends->own);
     if (ends->own.turn_end)
         ends->stop[ends->stop_count++] = ends->own.turn_end;
     return STATUS_OK;
@@ -410,12 +405,13 @@ static int render(struct run *run, const char *tokenizer, const struct chat_mess
     struct tokenizer_encoder *encoder = NULL;
     enum chat_template which;
     int status = find_template(run, tokenizer, &which);
+    const struct model_text_ends ends = engine_text_ends(run->engine, run->tokenizer);
     run->template = (int32_t)which;
     if (!status)
         status = tokenizer_encoder_new(run->tokenizer, &encoder);
     if (!status)
-        status = prompt_encode_messages(run->tokenizer, encoder, find_eos(run), which, messages, count, &run->prompt,
-                                        &run->ids);
+        status = prompt_encode_messages(run->tokenizer, encoder, model_first_eos(&ends), which, messages, count,
+                                        &run->prompt, &run->ids);
     tokenizer_encoder_free(encoder);
     return status;
 }

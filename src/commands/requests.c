@@ -230,13 +230,12 @@ static void close_all(struct requests *r) {
 
 int requests_run(const struct requests_options *options, struct engine *engine, struct adapters *adapters,
                  const struct tokenizer *tokenizer, struct requests_result *result) {
-    int32_t eos = tokenizer ? tokenizer_eos_id(tokenizer) : -1;
     struct requests r = {
         .options = options,
         .model = {.engine = engine,
                   .adapters = adapters,
                   .tokenizer = tokenizer,
-                  .eos = eos >= 0 ? eos : engine_eos_id(engine),
+                  .ends = engine_text_ends(engine, tokenizer),
                   .chat_template = options->chat_template,
                   .tokenizer_directory = options->tokenizer},
         .output = {.descriptor = -1},

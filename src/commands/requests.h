@@ -28,7 +28,7 @@ struct requests_model {
     struct adapters *adapters;
     const struct tokenizer *tokenizer; /* NULL: none */
     struct tokenizer_encoder *encoder;
-    int32_t eos;
+    struct model_text_ends ends;
     enum chat_template chat_template; /* of the option */
     const char *tokenizer_directory;
     enum chat_template tokenizers_own; /* with has_tokenizers_own */

@@ -141,8 +141,8 @@ static int make_prompt(struct answer *answer, struct requests_model *model, enum
                                                    &line->ids)
                               : find_template(answer, model, which);
     if (!status && !line->prompt)
-        status = prompt_encode_messages(model->tokenizer, model->encoder, model->eos, *which, line->messages,
-                                        line->message_count, NULL, &line->ids);
+        status = prompt_encode_messages(model->tokenizer, model->encoder, model_first_eos(&model->ends), *which,
+                                        line->messages, line->message_count, NULL, &line->ids);
     if (!status && !line->ids.count)
         status = status_fail(STATUS_INVALID, "an empty text, and the tokenizer has no end-of-text to begin with");
     return status;
@@ -160,8 +160,8 @@ static int prepare(struct answer *answer, struct requests_model *model, const ch
     if (line->asked.stop_count && !model->tokenizer)
         return status_fail(STATUS_INVALID, "stop strings need a tokenizer, and %s has none",
                            model->tokenizer_directory);
-    status = ask_ends_open(&line->asked, model->tokenizer, model->eos, which, engine_config(model->engine)->vocab_size,
-                           &answer->ends);
+    status = ask_ends_open(&line->asked, model->tokenizer, &model->ends, which,
+                           engine_config(model->engine)->vocab_size, &answer->ends);
     return status ? status : ask_draw_seed(&line->asked);
 }
 

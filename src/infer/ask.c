@@ -313,12 +313,12 @@ static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
     ends->count = kept;
 }
 
-int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, int32_t eos, enum chat_template which,
-                  int64_t vocab, struct ask_ends *ends) {
+int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, const struct model_text_ends *text,
+                  enum chat_template which, int64_t vocab, struct ask_ends *ends) {
     size_t count = (size_t)ask->stop_count;
     *ends = (struct ask_ends){0};
     if (!ask->ignore_eos)
-        prompt_ends_find(tokenizer, eos, which, &ends->own);
+        prompt_ends_find(tokenizer, text->eos, text->count, which, &ends->own);
     drop_ends(&ends->own, vocab);
     struct writer_string *strings = calloc(count + 1, sizeof *strings);
     if (!strings)

@@ -65,9 +65,9 @@ struct ask_ends {
     struct prompt_ends own;
     struct writer_stops *stops; /* its stop strings and the end of a turn; NULL: none */
 };
-/* `eos` -1: there is none. `tokenizer` may be NULL where there are no stop strings. ask_ends_close ends it. */
-int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, int32_t eos, enum chat_template which,
-                  int64_t vocab, struct ask_ends *ends);
+/* `tokenizer` may be NULL where there are no stop strings. ask_ends_close ends it. */
+int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, const struct model_text_ends *text,
+                  enum chat_template which, int64_t vocab, struct ask_ends *ends);
 void ask_ends_close(struct ask_ends *ends);
 
 /* ---- in an engine ---- */

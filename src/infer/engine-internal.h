@@ -57,7 +57,7 @@ struct engine_loading {
 struct engine {
     struct engine_options options;
     char directory[PATH_MAX];
-    int32_t eos_id;
+    struct model_text_ends ends;
     struct device *device;
     struct rank rank;
     struct comm *holders; /* the ranks that hold this model together, the leader first; NULL: this one alone */

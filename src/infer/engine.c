@@ -258,7 +258,7 @@ static int choose_positions(struct engine *engine, int64_t most) {
 /* Weights from the files, or random ones: then there are no tensors. */
 static int find_model(struct engine *engine, struct pretrained *base) {
     const struct engine_options *o = &engine->options;
-    *base = (struct pretrained){.dtype = DTYPE_F32, .eos_id = -1};
+    *base = (struct pretrained){.dtype = DTYPE_F32};
     if (o->random)
         base->config = *o->random;
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
@@ -268,7 +268,7 @@ static int find_model(struct engine *engine, struct pretrained *base) {
     memcpy(engine->directory, base->directory, sizeof engine->directory);
     if (!status)
         status = choose_positions(engine, base->config.max_position_embeddings);
-    engine->eos_id = base->eos_id;
+    engine->ends = base->ends;
     if (!status && o->world)
         status = check_layout(o, &base->config, true);
     return agree(engine, status);
@@ -370,8 +370,12 @@ const char *engine_directory(const struct engine *engine) {
     return engine->directory;
 }
 
-int32_t engine_eos_id(const struct engine *engine) {
-    return engine->eos_id;
+struct model_text_ends engine_text_ends(const struct engine *engine, const struct tokenizer *tokenizer) {
+    struct model_text_ends ends = engine->ends;
+    int32_t eos = tokenizer ? tokenizer_eos_id(tokenizer) : -1;
+    if (eos >= 0)
+        model_add_eos(&ends, eos, true);
+    return ends;
 }
 
 int engine_depth(const struct engine *engine) {

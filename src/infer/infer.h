@@ -16,6 +16,7 @@
 #include "model/model.h"
 #include "peft/bank.h"
 #include "peft/peft.h"
+#include "text/prompt.h"
 #include "text/text.h"
 
 /* ---- the engine: engine.c ---- */
@@ -38,13 +39,13 @@ struct engine_options {
     int64_t max_logit_rows;            /* of a step */
     int64_t max_sequences;
     int64_t max_positions; /* of a text, with what stands before it; 0: the model's */
-    int64_t cache_tokens; /* of all sequences; 0: as many as they can have */
-    size_t cache_bytes;   /* on each rank, instead of cache_tokens; 0: not said */
+    int64_t cache_tokens;  /* of all sequences; 0: as many as they can have */
+    size_t cache_bytes;    /* on each rank, instead of cache_tokens; 0: not said */
     bool has_no_prefix_cache;
     bool touches_cache; /* the cache's memory is there before the first step; else it comes where steps first write */
 };
 /* Changes of logits that a text can have beside those of its own tokens: biases, stop ids, ends (ask.h). */
-enum { ENGINE_MAX_BIASES = 1024 + 1022 + 2 };
+enum { ENGINE_MAX_BIASES = 1024 + 1022 + PROMPT_MAX_ENDS };
 #define ENGINE_ADAPTER_BYTES ((size_t)4 << 30) /* of an adapter's files, at most */
 
 /* Whether there is a model, and ranks of the grid can hold it; a caller asks before the ranks start. `takes_data`: the
@@ -59,9 +60,11 @@ int64_t engine_max_rows(const struct engine *engine);
 int64_t engine_max_logit_rows(const struct engine *engine);
 int64_t engine_max_sequences(const struct engine *engine);
 int64_t engine_max_positions(const struct engine *engine);
-/* The directory that was opened, and the end-of-text id of its config.json (-1: none). */
+/* The directory that was opened. */
 const char *engine_directory(const struct engine *engine);
-int32_t engine_eos_id(const struct engine *engine);
+/* What ends a text: the tokenizer's end-of-text first, where there is a tokenizer and it has one, then those of the
+ * model's files. */
+struct model_text_ends engine_text_ends(const struct engine *engine, const struct tokenizer *tokenizer);
 struct rank *engine_rank(struct engine *engine);
 /* Steps that may be under way at once. */
 int engine_depth(const struct engine *engine);

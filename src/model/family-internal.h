@@ -14,4 +14,12 @@
 MODEL_FAMILIES(MODEL_DECLARE)
 #undef MODEL_DECLARE
 
+/* ---- text_ends.c ---- */
+
+/* Those of a config.json. */
+void text_ends_read(struct json_keys *keys, const struct model_config *config, struct model_text_ends *ends);
+/* bos_token_id and eos_token_id, new references. */
+json_t *text_ends_bos(const struct model_text_ends *ends);
+json_t *text_ends_eos(const struct model_text_ends *ends);
+
 #endif

@@ -52,19 +52,20 @@ void model_module_path(const struct model_family *family, int64_t layer, const c
 
 static const char *const type_names[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
 
-int model_write_config(const struct model_config *config, enum dtype dtype, int32_t eos_id, char **text) {
+int model_write_config(const struct model_config *config, enum dtype dtype, const struct model_text_ends *ends,
+                       char **text) {
     const struct model_family *family = model_family(config);
     const char *type = type_names[dtype == DTYPE_BF16 || dtype == DTYPE_F16 ? dtype : DTYPE_F32];
     json_begin();
-    json_t *eos = eos_id >= 0 ? json_integer(eos_id) : json_null(), *own = family->write(family, config);
-    json_t *root = json_pack("{s:[s], s:O, s:s, s:O, s:s, s:b, s:s, s:b, s:I}", "architectures", family->class_name,
-                             "bos_token_id", eos, "dtype", type, "eos_token_id", eos, "model_type", family->name,
-                             "tie_word_embeddings", !config->untie_embeddings_and_output_weights, "torch_dtype", type,
-                             "use_cache", 1, "vocab_size", (json_int_t)config->vocab_size);
+    json_t *own = family->write(family, config);
+    json_t *root =
+        json_pack("{s:[s], s:o, s:s, s:o, s:s, s:b, s:s, s:b, s:I}", "architectures", family->class_name,
+                  "bos_token_id", text_ends_bos(ends), "dtype", type, "eos_token_id", text_ends_eos(ends), "model_type",
+                  family->name, "tie_word_embeddings", !config->untie_embeddings_and_output_weights, "torch_dtype",
+                  type, "use_cache", 1, "vocab_size", (json_int_t)config->vocab_size);
     char *dump;
     json_object_update(root, own);
     int status = json_end(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15), &dump);
-    json_decref(eos);
     json_decref(own);
     if (status || asprintf(text, "%s\n", dump) < 0)
         *text = NULL;
@@ -108,17 +109,8 @@ static enum dtype read_dtype(struct json_keys *keys) {
     return DTYPE_COUNT;
 }
 
-/* One id, or the first of several; one that is no token is none. */
-static int32_t read_eos(const struct json_keys *keys, const struct model_config *config) {
-    const json_t *eos = json_keys_find(keys, "eos_token_id");
-    if (json_is_array(eos))
-        eos = json_array_get(eos, 0);
-    json_int_t id = json_is_integer(eos) ? json_integer_value(eos) : -1;
-    return id >= 0 && id < config->vocab_size ? (int32_t)id : -1;
-}
-
 int model_read_config(const char *text, const char *where, struct model_config *config, enum dtype *dtype,
-                      int32_t *eos_id) {
+                      struct model_text_ends *ends) {
     struct json_keys keys;
     *config = (struct model_config){0};
     json_keys_open(&keys, text, where, JSON_MUST_BE);
@@ -128,7 +120,7 @@ int model_read_config(const char *text, const char *where, struct model_config *
     if (!keys.status)
         model_family(config)->read(model_family(config), &keys, config);
     *dtype = read_dtype(&keys);
-    *eos_id = read_eos(&keys, config);
+    text_ends_read(&keys, config, ends);
     if (!keys.status && model_config_resolve(config))
         keys.status = status_wrap(STATUS_INVALID, "%s", where);
     json_keys_close(&keys);

@@ -36,6 +36,7 @@ struct model_family {
         const char *token, *position, *final_norm, *head;
         const char *norm1, *norm2, *q_norm, *k_norm; /* in their layer; the last two NULL: no heads have norms */
     } modules;
+    int32_t eos_id;       /* where config.json has no such key; -1: none */
     int projection_count; /* of a block, in the order of the forward */
     void (*projections)(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]);
     /* What Hugging Face's PEFT changes where nothing is said, from its constants; modules by suffix, NULL at the end.
@@ -64,14 +65,36 @@ int model_family_choose(struct model_config *config);
 void model_module_path(const struct model_family *family, int64_t layer, const char *module,
                        char out[PARAM_NAME_BYTES]);
 
+/* ---- what ends a text: text_ends.c ---- */
+
+/* The tokens at the ends of texts, as config.json and generation_config.json have them: all zero where they have none.
+ */
+enum { MODEL_MAX_TEXT_ENDS = 8 }; /* of files */
+struct model_text_ends {
+    bool has_bos;
+    int32_t bos; /* what stands before a text */
+    int count;
+    int32_t eos[MODEL_MAX_TEXT_ENDS + 1]; /* each of them ends a text; the first is what is written between documents */
+};
+/* -1: there is none. */
+static inline int32_t model_first_eos(const struct model_text_ends *ends) {
+    return ends->count ? ends->eos[0] : -1;
+}
+/* Adds one where it is not there yet, first or last. */
+void model_add_eos(struct model_text_ends *ends, int32_t id, bool is_first);
+/* Adds those of a generation_config.json, which `where` names. */
+int model_read_generation_config(const char *text, const char *where, const struct model_config *config,
+                                 struct model_text_ends *ends);
+
 /* ---- config.json ---- */
 
-/* Its text; `dtype`: of the files; eos_id -1: null. The caller frees *text. */
-int model_write_config(const struct model_config *config, enum dtype dtype, int32_t eos_id, char **text);
+/* Its text; `dtype`: of the files. The caller frees *text. */
+int model_write_config(const struct model_config *config, enum dtype dtype, const struct model_text_ends *ends,
+                       char **text);
 /* `where` names the file in errors. A model_type that is none of the families is refused by its name. *dtype: of the
- * files ("dtype" or "torch_dtype"), DTYPE_COUNT when absent. *eos_id: -1 when absent. */
+ * files ("dtype" or "torch_dtype"), DTYPE_COUNT when absent. Ends that are no tokens are none. */
 int model_read_config(const char *text, const char *where, struct model_config *config, enum dtype *dtype,
-                      int32_t *eos_id);
+                      struct model_text_ends *ends);
 
 /* ---- widths: describe.c ---- */
 

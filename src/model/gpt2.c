@@ -127,6 +127,7 @@ const struct model_family model_family_gpt2 = {
     .layers = "h",
     .modules =
         {.token = "wte", .position = "wpe", .final_norm = "ln_f", .head = "lm_head", .norm1 = "ln_1", .norm2 = "ln_2"},
+    .eos_id = -1,
     .projection_count = 4,
     .projections = list_projections,
     .lora_targets = lora_targets,

@@ -19,6 +19,7 @@ const struct model_family model_family_llama = {
     .name = "llama",
     .class_name = "LlamaForCausalLM",
     LLAMA_LIKE,
+    .eos_id = 2,
     .projection_count = LLAMA_PROJECTIONS,
     .projections = llama_like_projections,
     .lora_targets = lora_targets,

@@ -20,6 +20,7 @@ const struct model_family model_family_mistral = {
     .name = "mistral",
     .class_name = "MistralForCausalLM",
     LLAMA_LIKE,
+    .eos_id = 2,
     .projection_count = LLAMA_PROJECTIONS,
     .projections = llama_like_projections,
     .lora_targets = lora_targets,

@@ -30,6 +30,7 @@ const struct model_family model_family_phi3 = {
     .name = "phi3",
     .class_name = "Phi3ForCausalLM",
     LLAMA_LIKE,
+    .eos_id = 32000,
     .projection_count = 4,
     .projections = list_projections,
     .lora_targets = no_targets,

@@ -21,6 +21,7 @@ const struct model_family model_family_qwen2 = {
     .name = "qwen2",
     .class_name = "Qwen2ForCausalLM",
     LLAMA_LIKE,
+    .eos_id = -1,
     .projection_count = LLAMA_PROJECTIONS,
     .projections = llama_like_projections,
     .lora_targets = lora_targets,

@@ -23,6 +23,7 @@ const struct model_family model_family_qwen3 = {
     .name = "qwen3",
     .class_name = "Qwen3ForCausalLM",
     LLAMA_LIKE,
+    .eos_id = -1,
     .projection_count = LLAMA_PROJECTIONS,
     .projections = llama_like_projections,
     .lora_targets = lora_targets,

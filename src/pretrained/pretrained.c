@@ -13,14 +13,28 @@ static int find_directory(const char *path, struct comm *world, char directory[P
     return status ? status : comm_broadcast(world, &data, 0);
 }
 
-/* The config.json of model->directory. */
+static int read_generation_config(struct pretrained *model) {
+    char where[PATH_MAX + 32];
+    struct strbuf text = STRBUF_INIT;
+    snprintf(where, sizeof where, "%s/generation_config.json", model->directory);
+    int status = ckpt_read_generation_config(model->directory, &text);
+    if (status == STATUS_NOT_FOUND)
+        status = STATUS_OK;
+    else if (!status)
+        status = model_read_generation_config(strbuf_text(&text), where, &model->config, &model->ends);
+    strbuf_free(&text);
+    return status;
+}
+
+/* The config.json of model->directory, and what ends its texts. */
 static int read_config(struct pretrained *model) {
     char where[PATH_MAX + 16];
     snprintf(where, sizeof where, "%s/config.json", model->directory);
     int status = ckpt_read_config(model->directory, &model->config_text);
-    return status ? status
-                  : model_read_config(strbuf_text(&model->config_text), where, &model->config, &model->dtype,
-                                      &model->eos_id);
+    if (!status)
+        status =
+            model_read_config(strbuf_text(&model->config_text), where, &model->config, &model->dtype, &model->ends);
+    return status ? status : read_generation_config(model);
 }
 
 static int open_tensors(struct pretrained *model) {
@@ -34,7 +48,7 @@ static int open_tensors(struct pretrained *model) {
 }
 
 int pretrained_open(const char *path, struct comm *world, struct pretrained *model) {
-    *model = (struct pretrained){.eos_id = -1};
+    *model = (struct pretrained){0};
     int status = find_directory(path, world, model->directory);
     if (!status)
         status = read_config(model);
@@ -42,13 +56,13 @@ int pretrained_open(const char *path, struct comm *world, struct pretrained *mod
 }
 
 int pretrained_open_config(const char *path, struct pretrained *model) {
-    *model = (struct pretrained){.eos_id = -1};
+    *model = (struct pretrained){0};
     int status = find_directory(path, NULL, model->directory);
     return status ? status : read_config(model);
 }
 
 int pretrained_read_config(const char *directory, struct pretrained *model) {
-    *model = (struct pretrained){.eos_id = -1};
+    *model = (struct pretrained){0};
     int n = snprintf(model->directory, sizeof model->directory, "%s", directory);
     return n >= 0 && (size_t)n < sizeof model->directory
                ? read_config(model)
@@ -58,5 +72,5 @@ int pretrained_read_config(const char *directory, struct pretrained *model) {
 void pretrained_close(struct pretrained *model) {
     ckpt_close(model->tensors);
     strbuf_free(&model->config_text);
-    *model = (struct pretrained){.eos_id = -1};
+    *model = (struct pretrained){0};
 }

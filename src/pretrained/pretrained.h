@@ -16,7 +16,7 @@ struct pretrained {
     struct strbuf config_text; /* of its config.json */
     struct model_config config;
     enum dtype dtype; /* of its files: as config.json says, else that of the largest tensor */
-    int32_t eos_id;   /* -1: none */
+    struct model_text_ends ends;
     struct ckpt_tensors *tensors;
     bool is_untied_by_files; /* config.json ties the head to the embedding, but the files have another: so it is untied
                               */

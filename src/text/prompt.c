@@ -33,14 +33,17 @@ int prompt_encode_messages(const struct tokenizer *tokenizer, struct tokenizer_e
     return status;
 }
 
-void prompt_ends_find(const struct tokenizer *tokenizer, int32_t eos, enum chat_template which,
+void prompt_ends_find(const struct tokenizer *tokenizer, const int32_t *eos, int eos_count, enum chat_template which,
                       struct prompt_ends *ends) {
     const char *turn_end = chat_turn_end(which);
     int32_t id = turn_end ? tokenizer_find(tokenizer, turn_end, strlen(turn_end)) : -1;
     *ends = (struct prompt_ends){.count = 0};
-    if (eos >= 0)
-        ends->ids[ends->count++] = eos;
-    if (id >= 0)
+    bool is_there = id < 0;
+    for (int i = 0; i < eos_count; i++) {
+        ends->ids[ends->count++] = eos[i];
+        is_there |= eos[i] == id;
+    }
+    if (!is_there)
         ends->ids[ends->count++] = id;
     if (turn_end && (id < 0 || !tokenizer_is_special(tokenizer, id)))
         ends->turn_end = turn_end;

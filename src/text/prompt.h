@@ -15,15 +15,17 @@ int prompt_encode_messages(const struct tokenizer *tokenizer, struct tokenizer_e
                            enum chat_template which, const struct chat_message *messages, size_t count,
                            struct strbuf *text, struct token_buffer *ids);
 
-/* What ends a text beside its stop strings: end-of-text, and the end of a turn, which is a token where the tokenizer
+enum { PROMPT_MAX_ENDS = 10 };
+
+/* What ends a text beside its stop strings: ends of a text, and the end of a turn, which is a token where the tokenizer
  * has it, and a string unless that token is a special one. */
 struct prompt_ends {
-    int32_t ids[2];
+    int32_t ids[PROMPT_MAX_ENDS]; /* each once */
     size_t count;
     const char *turn_end; /* NULL: none */
 };
-/* `eos` -1: there is none. AUTO: there are no turns. */
-void prompt_ends_find(const struct tokenizer *tokenizer, int32_t eos, enum chat_template which,
+/* eos[eos_count]: fewer than PROMPT_MAX_ENDS ends of a text, each once. AUTO: there are no turns. */
+void prompt_ends_find(const struct tokenizer *tokenizer, const int32_t *eos, int eos_count, enum chat_template which,
                       struct prompt_ends *ends);
 
 #endif

@@ -77,7 +77,7 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
 
 struct gpt_data_options train_data_options(const struct train_run *run) {
     struct gpt_data_options options = gpt_data_options_of_run(&run->config);
-    options.rules.eod_id = run->eos_id;
+    options.rules.eod_id = model_first_eos(&run->ends);
     options.rules.vocab_size = run->config.model.vocab_size;
     /* Earlier iterations may have had another batch size; with the same one this is train_iters * global_batch_size. */
     int64_t left = run->config.train.train_iters - run->iteration;

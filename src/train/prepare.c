@@ -35,7 +35,7 @@ static int take_model(struct train_run *run, const char *option, const char *ini
     int status = pretrained_open(init_from, NULL, &model);
     memcpy(run->model_directory, model.directory, sizeof run->model_directory);
     run_config_take_model(&run->config, &model.config);
-    run->eos_id = model.eos_id;
+    run->ends = model.ends;
     pretrained_close(&model);
     if (status)
         return status_wrap(status, "%s", option);
@@ -71,8 +71,13 @@ static int take_tokenizer(struct train_run *run) {
     if (run->config.model.vocab_size < size)
         return status_fail(STATUS_USAGE, "model.vocab_size %lld is less than the %lld tokens of the tokenizer %s",
                            (long long)run->config.model.vocab_size, (long long)size, directory);
+    bool is_known = false;
+    for (int i = 0; i < run->ends.count; i++)
+        is_known |= run->ends.eos[i] == eos_id;
+    if (eos_id >= 0 && !is_known)
+        run->ends = (struct model_text_ends){0}; /* those of another tokenizer */
     if (eos_id >= 0)
-        run->eos_id = eos_id;
+        model_add_eos(&run->ends, eos_id, true);
     return STATUS_OK;
 }
 
@@ -144,7 +149,7 @@ void train_run_free(struct train_run *run) {
 
 int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,
                   const struct config *given) {
-    *run = (struct train_run){.config = *config, .eos_id = -1};
+    *run = (struct train_run){.config = *config};
     int status = init_from ? take_model(run, "--init-from", init_from, given) : STATUS_OK;
     if (!status)
         status = take_tokenizer(run);
@@ -162,7 +167,7 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
 }
 
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory) {
-    *run = (struct train_run){.config = *config, .eos_id = -1};
+    *run = (struct train_run){.config = *config};
     int status = take_model(run, "--model", model_directory, NULL);
     if (!status)
         status = take_tokenizer(run);

@@ -99,7 +99,7 @@ int train_saver_open(struct trainer *trainer) {
     if (!status && trainer->run.trainee)
         saver->weights = optimizer_master_array(optimizer);
     else if (!status)
-        status = model_write_config(&run->model, store->dtype, trainer->run.eos_id, &saver->config_text);
+        status = model_write_config(&run->model, store->dtype, &trainer->run.ends, &saver->config_text);
     if (!status)
         status = describe(&trainer->run, train_state_table(trainer), trainer->trainee.self, &saver->weights,
                           saver->parts, &save);

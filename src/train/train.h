@@ -82,7 +82,7 @@ struct train_run {
     size_t tuning_bytes;                 /* that its rows take at each rank, as far as the caller knows: for the plan */
     struct run_config config;            /* resolved; its strings are the caller's */
     struct tokenizer_files *tokenizer;   /* as it was when the run was prepared: goes into checkpoints; NULL: none */
-    int32_t eos_id;                      /* -1: unknown */
+    struct model_text_ends ends;         /* the first: what ends a document */
     char model_directory[PATH_MAX];      /* where the weights (of the base) come from; "": initialised */
     char checkpoint[PATH_MAX];           /* where the run goes on; "": it starts afresh */
     int64_t iteration;                   /* done before */

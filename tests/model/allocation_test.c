@@ -20,14 +20,15 @@ static struct model_options make_options(enum model_use use) {
 
 static int write_and_read(void *context) {
     const struct model_config config = make_options(MODEL_TRAIN).config;
+    const struct model_text_ends three = {.count = 3, .eos = {3, 1, 4}};
     struct model_config read;
     enum dtype dtype;
-    int32_t eos;
+    struct model_text_ends ends;
     char *text = NULL;
     (void)context;
-    int status = model_write_config(&config, DTYPE_F32, 3, &text);
+    int status = model_write_config(&config, DTYPE_F32, &three, &text);
     if (!status)
-        status = model_read_config(text, "config.json", &read, &dtype, &eos);
+        status = model_read_config(text, "config.json", &read, &dtype, &ends);
     free(text);
     return status;
 }

@@ -10,8 +10,8 @@
 
 static int read_text(const char *text, struct model_config *config) {
     enum dtype dtype;
-    int32_t eos;
-    return model_read_config(text, "f", config, &dtype, &eos);
+    struct model_text_ends ends;
+    return model_read_config(text, "f", config, &dtype, &ends);
 }
 
 static void read_object(const json_t *object, struct model_config *config) {
@@ -284,7 +284,7 @@ static void what_is_written_reads_back_from_either_form(void **state) {
         struct model_config config, again;
         char *text, *other;
         test_ok(read_text(texts[i], &config));
-        test_ok(model_write_config(&config, DTYPE_F32, -1, &text));
+        test_ok(model_write_config(&config, DTYPE_F32, &(const struct model_text_ends){0}, &text));
         test_ok(read_text(text, &again));
         if (!is_same(&config, &again))
             fail_msg("%s became %s", texts[i], text);
@@ -301,7 +301,7 @@ static void what_is_written_reads_back_from_either_form(void **state) {
             json_decref(half);
         }
         json_decref(root);
-        test_ok(model_write_config(&again, DTYPE_F32, -1, &other));
+        test_ok(model_write_config(&again, DTYPE_F32, &(const struct model_text_ends){0}, &other));
         assert_string_equal(text, other);
         free(text);
         free(other);

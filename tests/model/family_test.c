@@ -6,8 +6,8 @@
 
 static int read_text(const char *text, struct model_config *config) {
     enum dtype dtype;
-    int32_t eos;
-    return model_read_config(text, "f", config, &dtype, &eos);
+    struct model_text_ends ends;
+    return model_read_config(text, "f", config, &dtype, &ends);
 }
 
 static void a_family_is_found_by_model_type(void **state) {
@@ -85,9 +85,9 @@ static void what_a_family_writes_it_reads(void **state) {
         const struct model_config config = config_of(number);
         struct model_config again;
         char *text, *other;
-        test_ok(model_write_config(&config, DTYPE_F32, -1, &text));
+        test_ok(model_write_config(&config, DTYPE_F32, &(const struct model_text_ends){0}, &text));
         test_ok(read_text(text, &again));
-        test_ok(model_write_config(&again, DTYPE_F32, -1, &other));
+        test_ok(model_write_config(&again, DTYPE_F32, &(const struct model_text_ends){0}, &other));
         assert_string_equal(text, other);
         assert_int_equal(again.family, number);
         assert_int_equal(again.ffn_hidden_size, config.ffn_hidden_size);

@@ -148,18 +148,20 @@ static void config_json_round_trips(void **state) {
     struct model_config config, again;
     const size_t members = offsetof(struct model_config, add_mlp_bias) + sizeof config.add_mlp_bias;
     enum dtype dtype;
-    int32_t eos;
+    struct model_text_ends ends;
     for (int i = 0; i < CASE_COUNT; i++) {
         char directory[512], *text;
         snprintf(directory, sizeof directory, "%s/model/golden/%s", TEST_DATA, cases[i]);
         config = test_read_config(directory);
         if (!config.family) /* the key is its own */
             config.add_bias_linear = i % 2;
-        test_ok(model_write_config(&config, DTYPE_BF16, 7, &text));
-        test_ok(model_read_config(text, "text", &again, &dtype, &eos));
+        test_ok(
+            model_write_config(&config, DTYPE_BF16, &(const struct model_text_ends){.count = 1, .eos = {7}}, &text));
+        test_ok(model_read_config(text, "text", &again, &dtype, &ends));
         assert_memory_equal(&config, &again, members); /* and no padding behind them */
         assert_int_equal(dtype, DTYPE_BF16);
-        assert_int_equal(eos, 7);
+        assert_int_equal(ends.count, 1);
+        assert_int_equal(ends.eos[0], 7);
         free(text);
     }
 }
@@ -188,9 +190,9 @@ static void what_is_not_built_is_refused_by_name(void **state) {
         char text[512];
         struct model_config config;
         enum dtype dtype;
-        int32_t eos;
+        struct model_text_ends ends;
         snprintf(text, sizeof text, base, bad[i].more);
-        test_fails(model_read_config(text, "f", &config, &dtype, &eos), bad[i].status, bad[i].error);
+        test_fails(model_read_config(text, "f", &config, &dtype, &ends), bad[i].status, bad[i].error);
     }
 }
 

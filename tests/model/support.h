@@ -62,9 +62,9 @@ static inline struct model_config test_read_config(const char *directory) {
     struct strbuf text = STRBUF_INIT;
     struct model_config config;
     enum dtype dtype;
-    int32_t eos;
+    struct model_text_ends ends;
     test_ok(ckpt_read_config(directory, &text));
-    test_ok(model_read_config(strbuf_text(&text), directory, &config, &dtype, &eos));
+    test_ok(model_read_config(strbuf_text(&text), directory, &config, &dtype, &ends));
     strbuf_free(&text);
     return config;
 }

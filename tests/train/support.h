@@ -29,7 +29,7 @@ static inline char *write_text(void) {
 }
 
 static inline struct train_run make_run(const char **prefix, int precision, int64_t micro_batch_size) {
-    struct train_run run = {.eos_id = EOD};
+    struct train_run run = {.ends = {.count = 1, .eos = {EOD}}};
     run.config = (struct run_config){
         .device = test_device(),
         .model = {.num_layers = 2,
