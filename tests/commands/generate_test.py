@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -177,6 +178,22 @@ class Output(unittest.TestCase):
         ids = self.recite("--json", "--ignore-eos")
         self.assertEqual(json.loads(ids)["tokens"], [*self.text.encode(), EOS])
         self.assertEqual(json.loads(ids)["finish_reason"], "length")
+
+    def test_any_end_of_the_models_files_ends_the_text(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            model = shutil.copytree(self.model, pathlib.Path(temporary, "model"))
+            config = json.loads((model / "config.json").read_text())
+            for of_config, of_generation, end in (([EOS, ord("T")], None, "T"), (EOS, ord("T"), "T"), (ord("T"), [EOS, ord(".")], "."),
+                                                  ([ord("T"), ord("O")], [ord("t")], "t"), (None, None, None)):
+                (model / "config.json").write_text(json.dumps(config | {"eos_token_id": of_config}))
+                (model / "generation_config.json").write_text(json.dumps({"eos_token_id": of_generation}))
+                expected = self.text[:self.text.index(end)] if end else self.text
+                row = json.loads(self.recite("--json", model=model))
+                self.assertEqual((row["text"], row["finish_reason"]), (expected, "stop"), (of_config, of_generation))
+                self.assertEqual(json.loads(self.recite("--json", "--ignore-eos", model=model))["finish_reason"], "length")
+            (model / "generation_config.json").write_text('{"eos_token_id": [')
+            _, error = run("generate", "--model", model, "--prompt", "x", expect=1)
+            self.assertIn("generation_config.json:1:", error)
 
     def test_the_length_is_bounded_by_option_and_positions(self):
         row = json.loads(self.recite("--json", "--max-new-tokens", 7))
