@@ -23,6 +23,7 @@ struct sequence {
     struct kv_root root;  /* of its pages */
     int64_t length;       /* tokens in the cache, the stem's with them */
     int64_t told;         /* of its pages, how many the plans so far have said */
+    int64_t left;         /* of its pages, how many lie before every layer's window: they are others' by now */
     int32_t *pages;       /* [max_pages] a row of the page table */
     int32_t *page_tokens; /* [KV_PAGE_TOKENS] of the page that is not full */
 };
@@ -67,6 +68,7 @@ struct engine {
     struct model_kv kv;
     size_t kv_bytes;
     int64_t max_pages;   /* of a sequence */
+    int64_t window;      /* tokens that a row of any layer sees; 0: all before it */
     int64_t max_changes; /* of logits, of a step */
     int32_t *page_table; /* [max_sequences, max_pages] as the plans so far say it */
     int32_t *changed;    /* [max_sequences] rows of it that the model does not have yet */
@@ -112,6 +114,11 @@ static inline int64_t engine_pages_of(int64_t tokens) {
 static inline int engine_flights(const struct engine *engine) {
     return engine_depth(engine) + 1;
 }
+
+/* sequence.c */
+/* Gives back the pages of a sequence that lie before the window of its next row; the steps that read them have been
+ * submitted. */
+void engine_leave_pages(struct engine *engine, struct sequence *sequence);
 
 /* slot.c */
 const struct slot *engine_slot(const struct engine *engine, int slot); /* of -1 one without images */

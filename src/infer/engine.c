@@ -274,6 +274,14 @@ static int find_model(struct engine *engine, struct pretrained *base) {
     return agree(engine, status);
 }
 
+/* The window that every layer has. */
+static int64_t window_of(const struct model_config *config) {
+    for (int64_t layer = 0; layer < config->num_layers; layer++)
+        if (model_layer_is_full(config, layer))
+            return 0;
+    return config->window;
+}
+
 static int open_on(struct engine *engine, const struct pretrained *base) {
     const struct engine_options *o = &engine->options;
     enum dtype dtype = o->precision >= 0           ? (o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32)
@@ -282,6 +290,7 @@ static int open_on(struct engine *engine, const struct pretrained *base) {
     int64_t positions = engine->options.max_positions;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
     engine->max_pages = engine_pages_of(positions);
+    engine->window = window_of(&base->config);
     engine->max_changes = drawing * (positions + ENGINE_MAX_BIASES);
     int status = open_model(engine, &base->config, dtype);
     if (!status)

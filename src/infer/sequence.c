@@ -31,7 +31,7 @@ int engine_sequence_open(struct engine *engine, const struct engine_text *text, 
         sequence->is_used = true;
         sequence->slot = text->slot;
         sequence->root = (struct kv_root){.slot_key = engine_slot(engine, text->slot)->key, .salt = text->salt};
-        sequence->length = sequence->told = 0;
+        sequence->length = sequence->told = sequence->left = 0;
         if (text->reads_cache)
             attach_pages(engine, sequence, text->tokens, text->count);
         if (cached)
@@ -48,10 +48,17 @@ int engine_sequence_new(struct engine *engine) {
 
 void engine_sequence_close(struct engine *engine, int number) {
     struct sequence *sequence = &engine->sequences[number];
-    for (int64_t i = engine_pages_of(sequence->length) - 1; i >= 0; i--)
+    for (int64_t i = engine_pages_of(sequence->length) - 1; i >= sequence->left; i--)
         kv_pool_release(&engine->pool, sequence->pages[i]);
     sequence->is_used = false;
     sequence->length = 0;
+}
+
+/* The page before the window's first stays: the next one that is full is found as what follows its parent. */
+void engine_leave_pages(struct engine *engine, struct sequence *sequence) {
+    int64_t first = sequence->length + 1 - engine->window, page = first / KV_PAGE_TOKENS - 1;
+    for (; engine->window && sequence->left < page; sequence->left++)
+        kv_pool_release(&engine->pool, sequence->pages[sequence->left]);
 }
 
 int64_t engine_sequence_length(const struct engine *engine, int sequence) {

@@ -261,6 +261,8 @@ int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t 
             flight->result_row[wanted] = (int32_t)i;
     }
     add_pages(engine, rows, count);
+    for (int64_t i = 0; i < count; i++)
+        engine_leave_pages(engine, &engine->sequences[rows[i].sequence]);
     flight->rows = count;
     flight->start = clock_seconds();
     flight->wanted = header->counts.logit_rows;

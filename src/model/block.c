@@ -122,7 +122,7 @@ int block_prefix(const struct model *model, int64_t layer, int image, struct hoo
 }
 
 /* Tokens that a row sees; 0: all before it. */
-__attribute__((unused)) static int64_t window_of(const struct block_pass *block) {
+static int64_t window_of(const struct block_pass *block) {
     const struct model_config *c = &block->pass->model->options.config;
     return model_layer_is_full(c, block->layer) ? 0 : c->window;
 }
@@ -147,7 +147,7 @@ static int attention_call(const struct block_pass *block, struct attention *call
         .q_stride = heads_stride,
         .k_stride = heads_stride,
         .v_stride = widths->qkv,
-        // W         .window = window_of(block),
+        .window = window_of(block),
         .scale = 1 / sqrtf((float)widths->head),
         .out = block->saved->attention,
         .out_stride = widths->q,
@@ -203,7 +203,7 @@ static int attention_core_paged(const struct block_pass *block) {
         .type = model->options.dtype,
         .q = heads,
         .q_stride = heads_stride,
-        // W         .window = window_of(block),
+        .window = window_of(block),
         .scale = 1 / sqrtf((float)widths->head),
         .pages = append.pages,
         .page_stride = append.page_stride,
