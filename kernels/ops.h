@@ -115,7 +115,7 @@ struct norm {
     const void *dx_add;   /* backward: [N,C] added to dx (the residual's gradient; may be dx itself), or NULL */
     float *dgain, *dbias; /* backward: [C] accumulated, or both NULL when frozen */
     /* A row may be several vectors, each with its own mean and rstd, which share gain and bias: [N,H,C] and [N,H]. */
-    int heads;        /* H; 0: one */
+    int heads;         /* H; 0: one */
     int64_t x_stride;  /* of x, from row to row; 0: H * C */
     int64_t y_stride;  /* of y and dy; 0: H * C */
     int64_t dx_stride; /* of dx and dx_add; 0: H * C */

@@ -122,7 +122,6 @@ static inline struct server fake_server(void) {
                                      .created = 1700000000,
                                      .max_model_len = 32,
                                      .vocab = 100,
-                                     .eos = -1,
                                      .precision = "fp32"}};
 }
 
