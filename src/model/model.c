@@ -6,27 +6,41 @@
 
 /* ---- opening ---- */
 
+static void full_name(int64_t layer, const char *text, char name[PARAM_NAME_BYTES]) {
+    if (layer >= 0)
+        snprintf(name, PARAM_NAME_BYTES, "layers.%lld.%s", (long long)layer, text);
+    else
+        snprintf(name, PARAM_NAME_BYTES, "%s", text);
+}
+
 static int find(const struct model *model, int64_t layer, const char *text) {
     char name[PARAM_NAME_BYTES];
-    if (layer >= 0)
-        snprintf(name, sizeof name, "layers.%lld.%s", (long long)layer, text);
-    else
-        snprintf(name, sizeof name, "%s", text);
+    full_name(layer, text, name);
     int64_t rows_per_layer = model->table.count / model->options.config.num_layers;
     return param_table_find(&model->table, name, layer > 0 ? (int)(layer * rows_per_layer) : 0);
 }
 
+/* What may be absent, but stands behind the row that was found last where it is not: a search through all rows for what
+ * no layer has would take their number squared. */
+static int find_behind(const struct model *model, int id, int64_t layer, const char *text) {
+    char name[PARAM_NAME_BYTES];
+    full_name(layer, text, name);
+    bool is_there = id + 1 < model->table.count && !strcmp(model->table.rows[id + 1].name, name);
+    return is_there ? id + 1 : PARAM_NONE;
+}
+
 static struct linear find_linear(const struct model *model, int64_t layer, const char *weight, const char *bias,
                                  enum linear_split split) {
-    struct linear linear = {.weight = find(model, layer, weight), .bias = find(model, layer, bias), .split = split};
+    struct linear linear = {.weight = find(model, layer, weight), .bias = PARAM_NONE, .split = split};
+    linear.bias = find_behind(model, linear.weight, layer, bias);
     linear.out = model->store.shape[linear.weight][0];
     linear.in = model->store.shape[linear.weight][1];
     return linear;
 }
 
-/* What the model lacks is PARAM_NONE. */
 static struct norm_params find_norm(const struct model *model, int64_t layer, const char *gain, const char *bias) {
-    return (struct norm_params){find(model, layer, gain), find(model, layer, bias)};
+    int id = find(model, layer, gain);
+    return (struct norm_params){id, find_behind(model, id, layer, bias)};
 }
 
 static int find_parameters(struct model *model) {
@@ -36,17 +50,23 @@ static int find_parameters(struct model *model) {
         return status_fail(STATUS_MEMORY, "out of memory");
     model->token_table = find(model, -1, "embedding.token.weight");
     model->position_table = find(model, -1, "embedding.position.weight");
-    for (int64_t l = 0; l < c->num_layers; l++)
+    const struct norm_params none = {PARAM_NONE, PARAM_NONE};
+    for (int64_t l = 0; l < c->num_layers; l++) {
         model->blocks[l] = (struct block_params){
             .norm1 = find_norm(model, l, "norm1.weight", "norm1.bias"),
             .norm2 = find_norm(model, l, "norm2.weight", "norm2.bias"),
-            .q_norm = find_norm(model, l, "attention.q_norm.weight", "attention.q_norm.bias"),
-            .k_norm = find_norm(model, l, "attention.k_norm.weight", "attention.k_norm.bias"),
+            .q_norm = none,
+            .k_norm = none,
             .qkv = find_linear(model, l, "attention.qkv.weight", "attention.qkv.bias", LINEAR_COLUMN),
             .projection = find_linear(model, l, "attention.projection.weight", "attention.projection.bias", LINEAR_ROW),
             .fc1 = find_linear(model, l, "mlp.fc1.weight", "mlp.fc1.bias", LINEAR_COLUMN),
             .fc2 = find_linear(model, l, "mlp.fc2.weight", "mlp.fc2.bias", LINEAR_ROW),
         };
+        if (c->qk_layernorm) {
+            model->blocks[l].q_norm = find_norm(model, l, "attention.q_norm.weight", "attention.q_norm.bias");
+            model->blocks[l].k_norm = find_norm(model, l, "attention.k_norm.weight", "attention.k_norm.bias");
+        }
+    }
     model->final_norm = find_norm(model, -1, "final_norm.weight", "final_norm.bias");
     model->head =
         find_linear(model, -1, c->untie_embeddings_and_output_weights ? "head.weight" : "embedding.token.weight",

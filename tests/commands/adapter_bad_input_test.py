@@ -151,7 +151,7 @@ class Config(Adapters):
                             ("rank_pattern", ([1], {"c_attn": 0}, {"c_attn": "2"}, {"": 2}, {"c_attn": 2**40})),
                             ("alpha_pattern", ("x", {"c_attn": -1}, {"c_attn": 1e300})), ("use_rslora", (1, "true")),
                             ("use_dora", (0, [])), ("task_type", ("SEQ_CLS", 3)), ("peft_type", (3, "lora", "ADALORA", "a\nb")),
-                            ("init_lora_weights", ("pissa", 3)), ("layers_pattern", ("layers", 3)), ("bias", ("all", "lora_only")),
+                            ("init_lora_weights", ("pissa", 3)), ("layers_pattern", ("blocks", 3)), ("bias", ("all", "lora_only")),
                             ("modules_to_save", (["lm_head"], "ln_f")), ("megatron_config", ({"a": 1},))):
             for value in values:
                 self.config(**{key: value})

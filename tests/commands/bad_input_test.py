@@ -311,7 +311,7 @@ class Config(Refusal):
         for key, value in (("scale_attn_by_inverse_layer_idx", True), ("reorder_and_upcast_attn", True),
                            ("add_cross_attention", True), ("scale_attn_weights", False),
                            ("activation_function", "relu"), ("activation_function", "silu"),
-                           ("activation_function", "quick_gelu"), ("model_type", "llama"), ("model_type", "gpt_neo"),
+                           ("activation_function", "quick_gelu"), ("model_type", "mamba"), ("model_type", "gpt_neo"),
                            ("quantization_config", {"quant_method": "gptq"}), ("pruned_heads", {"0": [1]}),
                            ("dtype", "float8_e4m3fn"), ("dtype", "int8")):
             self.write(**{key: value})
@@ -443,7 +443,7 @@ class Impossible(Refusal):
                             (["model.num_attention_heads=2", "model.num_query_groups=3"], ("groups 3", "heads 2")),
                             (["model.num_attention_heads=2", "model.num_query_groups=1"],
                              ("gpt2 cannot have this model.num_query_groups", "llama cannot have this model.position_embedding_type")),
-                            (["model.swiglu=true", "model.rotary_base=500"], ("rotary_base 500", "learned_absolute")),
+                            (["model.rotary_base=500"], ("rotary_base 500", "learned_absolute")),
                             (["checkpoint.save=", "checkpoint.save_interval=1"], ("save_interval 1",)),
                             (["tokenizer=tokenizer", "model.vocab_size=256"], ("vocab_size 256", "257")),
                             (["data.split=0,0,0"], ("split '0,0,0'",)), (["data.split=1,x"], ("split '1,x'",)),
