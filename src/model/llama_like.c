@@ -188,6 +188,7 @@ json_t *llama_like_write(const struct model_family *family, const struct model_c
         set(object, "resid_pdrop", json_real(config->hidden_dropout));
         set(object, "embd_pdrop", json_real(embedding));
     }
+    set(object, "pad_token_id", json_null()); /* where it is missing a class may have one beyond the vocabulary */
     write_window(kin, config, object);
     rope_write(config, kin->has_partial_rotation, object);
     return object;

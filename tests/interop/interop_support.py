@@ -12,6 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 CAMBIUM = os.environ["CAMBIUM"]
 SOURCE = pathlib.Path(os.environ["CAMBIUM_SOURCE"])
+NEW_TOKENS = 20
 SEED = int(os.environ.get("CAMBIUM_INTEROP_SEED", "1"))
 torch.set_num_threads(2)
 transformers.logging.disable_progress_bar()
@@ -44,18 +45,45 @@ class Case(unittest.TestCase):
         for a, b in zip(ours[1:], theirs[1:]):
             self.assertLessEqual(abs(a - b), 1e-5 * largest)
 
+    def assert_scores_agree(self, model, directory, rows):
+        """score computes the probabilities that transformers computes."""
+        model = model.double().eval()
+        for row, ours in zip(rows, score(self, directory, rows, "--precision", "fp32"), strict=True):
+            self.assert_near(ours, logprobs(model, row))
+
+    def assert_greedy_agrees(self, model, directory, prompt):
+        """generate takes transformers' tokens; False where two of its tokens are so close that rounding may choose."""
+        answer = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False,
+                                max_new_tokens=NEW_TOKENS, pad_token_id=0, return_dict_in_generate=True, output_scores=True)
+        gaps = [torch.topk(scores[0], 2).values for scores in answer.scores]
+        if min(float(top[0] - top[1]) for top in gaps) < 1e-3:
+            return False
+        output = self.run_program("generate", "--model", directory, "--temperature", 0, "--json", "--ignore-eos", "--precision",
+                                  "fp32", "--max-new-tokens", NEW_TOKENS, "--prompt-tokens", *prompt)
+        self.assertEqual(json.loads(output)["tokens"], answer.sequences[0, len(prompt):].tolist())
+        return True
+
+
+def random_rows(vocab_size, positions, seed):
+    generator = torch.Generator().manual_seed(SEED * 1000 + seed)
+    return [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in (2, positions // 2 + 1, positions)]
+
+
+def shake(model):
+    """No norm and no bias at its usual start, so that each of them matters."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
 
 def random_gpt2(seed, **changed):
     """A GPT-2 none of whose parameters has its usual start, so that each of them matters."""
     torch.manual_seed(SEED * 1000 + seed)
     config = GPT2Config(**({"n_layer": 2, "n_embd": 48, "n_head": 3, "vocab_size": 211, "n_positions": 40,
                             "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.25} | changed))
-    model = GPT2LMHeadModel(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
+    return shake(GPT2LMHeadModel(config).eval())
 
 
 def logprobs(model, ids):

@@ -4,27 +4,15 @@ import unittest
 
 import safetensors.torch
 import torch
-from interop_support import SEED, Case, logprobs, random_gpt2, score
+from interop_support import NEW_TOKENS, Case, logprobs, random_gpt2, random_rows, score
 from pretrain_support import VOCAB, Run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-NEW_TOKENS = 20
 TEXTS = ["It was the best of times.", " it's 1234 o'clock\n\n\tcafé 🌲 春眠不觉晓", "a", "<|endoftext|>x"]
-
-
-def random_rows(vocab_size, positions, seed):
-    generator = torch.Generator().manual_seed(SEED * 1000 + seed)
-    return [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in (2, positions // 2 + 1, positions)]
 
 
 class WrittenByPretrain(Case):
     """transformers opens what pretrain wrote and computes the probabilities that score computes."""
-
-    def assert_scores_agree(self, model, directory, rows):
-        model = model.double().eval()
-        for row, ours in zip(rows, score(self, directory, rows, "--precision", "fp32"), strict=True):
-            theirs = logprobs(model, row)
-            self.assert_near(ours, theirs)
 
     def test_every_kind_of_model(self):
         for name, keys in (("fp32", {}), ("bf16", {"train__precision": "bf16"}),
@@ -103,30 +91,13 @@ class SavedByTransformers(Case):
         (directory / "generation_config.json").unlink(missing_ok=True)
         return directory
 
-    def greedy(self, model, prompt):
-        """transformers' own choice; None where two tokens are so close that rounding may choose."""
-        answer = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False,
-                                max_new_tokens=NEW_TOKENS, pad_token_id=0, return_dict_in_generate=True,
-                                output_scores=True)
-        gaps = [torch.topk(scores[0], 2).values for scores in answer.scores]
-        if min(float(top[0] - top[1]) for top in gaps) < 1e-3:
-            return None
-        return answer.sequences[0, len(prompt):].tolist()
-
     def check(self, model, directory, kind=torch.float32):
         model = model.to(kind).double()  # the numbers in the files, computed exactly
         rows, compared = random_rows(model.config.vocab_size, model.config.n_positions, 3), 0
         for row, ours in zip(rows, score(self, directory, rows, "--precision", "fp32"), strict=True):
             self.assert_near(ours, logprobs(model, row))
         for length in (1, 2, 7, model.config.n_positions - NEW_TOKENS):
-            prompt = rows[2][:length]
-            expected = self.greedy(model, prompt)
-            if expected:
-                output = self.run_program("generate", "--model", directory, "--temperature", 0, "--json",
-                                          "--ignore-eos", "--precision", "fp32", "--max-new-tokens", NEW_TOKENS,
-                                          "--prompt-tokens", *prompt)
-                self.assertEqual(json.loads(output)["tokens"], expected)
-                compared += 1
+            compared += self.assert_greedy_agrees(model, directory, rows[2][:length])
         self.assertGreater(compared, 0)
 
     def test_every_form_of_the_files(self):
