@@ -311,10 +311,16 @@ class Config(Refusal):
         for key, value in (("scale_attn_by_inverse_layer_idx", True), ("reorder_and_upcast_attn", True),
                            ("add_cross_attention", True), ("scale_attn_weights", False),
                            ("activation_function", "relu"), ("activation_function", "silu"),
-                           ("activation_function", "quick_gelu"), ("model_type", "mamba"), ("model_type", "gpt_neo"),
+                           ("activation_function", "quick_gelu"), ("model_type", "mixtral"), ("model_type", "gpt_neo"),
                            ("quantization_config", {"quant_method": "gptq"}), ("pruned_heads", {"0": [1]}),
                            ("dtype", "float8_e4m3fn"), ("dtype", "int8")):
             self.write(**{key: value})
+            self.refuse_config("config.json", f"'{key}'")
+        kin = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 300}
+        for key, value in (("hidden_act", "gelu"), ("num_local_experts", 8), ("pretraining_tp", 2), ("quantization_config", {}),
+                           ("rope_scaling", {"type": "dynamic", "factor": 2}), ("rope_parameters", {"rope_type": "longrope"}),
+                           ("auto_map", {"AutoModelForCausalLM": "modeling_own.Own"})):
+            (self.bad / "model/config.json").write_text(json.dumps(kin | {key: value}))
             self.refuse_config("config.json", f"'{key}'")
 
     def test_values_that_cannot_be(self):
@@ -444,6 +450,7 @@ class Impossible(Refusal):
                             (["model.num_attention_heads=2", "model.num_query_groups=1"],
                              ("gpt2 cannot have this model.num_query_groups", "llama cannot have this model.position_embedding_type")),
                             (["model.rotary_base=500"], ("rotary_base 500", "learned_absolute")),
+                            (["model.swiglu=true"], ("ffn_hidden_size", "hidden_size 8")),
                             (["checkpoint.save=", "checkpoint.save_interval=1"], ("save_interval 1",)),
                             (["tokenizer=tokenizer", "model.vocab_size=256"], ("vocab_size 256", "257")),
                             (["data.split=0,0,0"], ("split '0,0,0'",)), (["data.split=1,x"], ("split '1,x'",)),
