@@ -100,6 +100,14 @@ static void check_initialisation(struct peft_reader *r) {
     }
 }
 
+/* Whether a family before this one has the same name for its layers. */
+static bool is_named_before(int number) {
+    for (int i = 0; i < number; i++)
+        if (!strcmp(model_family_at(i)->layers, model_family_at(number)->layers))
+            return true;
+    return false;
+}
+
 /* PEFT's name of the layers' list: a family has one. Which family the base is of, the file does not say. */
 static void check_layers_pattern(struct peft_reader *r) {
     const json_t *value = json_keys_find(&r->keys, "layers_pattern");
@@ -114,7 +122,8 @@ static void check_layers_pattern(struct peft_reader *r) {
             return;
     strbuf_add_text(&expected, "null");
     for (int i = 0; (family = model_family_at(i)); i++)
-        strbuf_format(&expected, " or \"%s\"", family->layers);
+        if (!is_named_before(i))
+            strbuf_format(&expected, " or \"%s\"", family->layers);
     if (!r->keys.status)
         r->keys.status = strbuf_status(&expected);
     json_keys_refuse(&r->keys, "layers_pattern", "%s", strbuf_text(&expected));

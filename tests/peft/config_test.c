@@ -127,7 +127,7 @@ static void bad_files_are_refused_by_their_key(void **state) {
         {LORA ",\"init_lora_weights\":\"pissa\"}", "\"pissa\" is not supported"},
         {LORA ",\"init_lora_weights\":\"olora\"}", "\"olora\" is not supported"},
         {LORA ",\"init_lora_weights\":3}", "\"init_lora_weights\""},
-        {LORA ",\"layers_pattern\":\"blocks\"}", "\"layers_pattern\""},
+        {LORA ",\"layers_pattern\":\"blocks\"}", "\"layers_pattern\": expected null or \"h\" or \"layers\""},
         {LORA ",\"layers_to_transform\":[-1]}", "\"layers_to_transform\""},
         {LORA ",\"layers_to_transform\":[]}", "\"layers_to_transform\""},
         {LORA ",\"exclude_modules\":7}", "\"exclude_modules\": expected a list"},
@@ -161,6 +161,9 @@ static void bad_files_are_refused_by_their_key(void **state) {
             fail_msg("not refused: %s", cases[i].text);
         if (!strstr(status_text(), cases[i].expected) || strchr(status_text(), '\n'))
             fail_msg("%s: \"%s\", expected \"%s\"", cases[i].text, status_text(), cases[i].expected);
+        const char *first = strstr(status_text(), "or \"layers\"");
+        if (first && strstr(first + 1, "or \"layers\""))
+            fail_msg("a name twice: %s", status_text());
         assert_null(config.memory);
     }
 }
