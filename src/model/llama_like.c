@@ -115,6 +115,9 @@ void llama_like_read(const struct model_family *family, struct json_keys *keys, 
     config->num_layers = json_keys_integer(keys, "num_hidden_layers", 32, 1, MODEL_MAX_LAYERS);
     config->hidden_size = json_keys_integer(keys, "hidden_size", kin->hidden_size, 1, MODEL_MAX_WIDTH);
     config->num_attention_heads = json_keys_integer(keys, "num_attention_heads", 32, 1, MODEL_MAX_WIDTH);
+    if (kin->has_equal_heads && config->hidden_size % config->num_attention_heads)
+        json_keys_refuse(keys, "hidden_size", "a multiple of 'num_attention_heads' %lld",
+                         (long long)config->num_attention_heads);
     int64_t groups = is_null(keys, "num_key_value_heads") ? 0 : kin->num_key_value_heads;
     config->num_query_groups = json_keys_integer(keys, "num_key_value_heads",
                                                  groups ? groups : config->num_attention_heads, 1, MODEL_MAX_WIDTH);

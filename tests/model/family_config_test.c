@@ -232,6 +232,8 @@ static void what_is_not_built_or_cannot_be_is_refused_by_name(void **state) {
         {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
                "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":3}}",
          "f: 'rope_scaling' and 'rope_parameters' contradict each other", STATUS_INVALID},
+        {"{\"model_type\":\"llama\",\"hidden_size\":50,\"num_attention_heads\":4,\"head_dim\":8}",
+         "f: 'hidden_size' must be a multiple of 'num_attention_heads' 4", STATUS_INVALID},
         {LLAMA ",\"num_key_value_heads\":3}", "f: model.num_attention_heads 4 is not divisible by", STATUS_INVALID},
         {LLAMA ",\"head_dim\":11}", "makes 11 columns: expected an even number", STATUS_INVALID},
         {LLAMA ",\"attention_dropout\":1}", "f: 'attention_dropout' must be a number from 0 to below 1",
