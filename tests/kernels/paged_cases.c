@@ -308,6 +308,9 @@ static const struct op_case cases[] = {
     BOTH_TYPES(&paged, OP_TEST, "decode, window", DECODE, 7, 3, 3, 64, 19, 250, 64),
     BOTH_TYPES(&paged, OP_TEST, "decode, odd window, grouped heads", DECODE, 5, 16, 2, 33, 16, 190, 21),
     BOTH_TYPES(&paged, OP_TEST, "decode, window of one", DECODE, 5, 4, 2, 16, 6, 90, 1),
+    BOTH_TYPES(&paged, OP_TEST, "decode, three groups and a long cache", DECODE, 1, 9, 3, 64, 45, 700),
+    BOTH_TYPES(&paged, OP_TEST, "decode, five groups and a long cache, window", DECODE, 1, 5, 5, 48, 60, 950, 701),
+    BOTH_TYPES(&paged, OP_TEST, "two rows, one group and a long cache", PREFILL, 2, 3, 1, 80, 40, 600),
     BOTH_TYPES(&paged, OP_TEST, "mixed, window", MIXED, 60, 4, 2, 48, 9, 100, 33),
 
     BOTH_TYPES(&paged, OP_BENCH, "gpt2 prefill", PREFILL, 1024, 12, 12, 64, 64, 0),

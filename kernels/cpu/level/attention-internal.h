@@ -192,6 +192,9 @@ void LEVEL(attention_tile_begin)(struct query_tile *tile);
 /* seen: [rows], or NULL where each row sees the whole chunk; kept: a bit a key, or NULL. */
 void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *chunk, const struct seen_keys *seen,
                                  const uint64_t *kept);
+/* The same, where the scores already stand in the tile. */
+void LEVEL(attention_tile_scored)(struct query_tile *tile, const struct chunk *chunk, const struct seen_keys *seen,
+                                  const uint64_t *kept);
 /* Writes rows first .. first + rows - 1 as output; lse, if given, receives their log-sum-exp. */
 void LEVEL(attention_tile_end)(const struct query_tile *tile, int first, int rows, void *out, int64_t stride,
                                float *lse);

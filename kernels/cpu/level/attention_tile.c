@@ -76,6 +76,11 @@ void LEVEL(attention_tile_chunk)(struct query_tile *tile, const struct chunk *ch
                              .scores = tile->scores,
                              .rows = tile->rows,
                              .seen = seen});
+    LEVEL(attention_tile_scored)(tile, chunk, seen, kept);
+}
+
+void LEVEL(attention_tile_scored)(struct query_tile *tile, const struct chunk *chunk, const struct seen_keys *seen,
+                                  const uint64_t *kept) {
     if (SIMD_PAIRS && tile->shape->pairs)
         soften(true, tile, seen, kept);
     else

@@ -3,7 +3,9 @@
  * the level's and its rows whole vectors, else it is copied first.
  *
  * Tiles of few rows read at the speed of the memory, which likes long runs: there the heads of a thread, neighbours in
- * every page, take turns at each chunk, and one row fetches the next head's, or the next pages', panels meanwhile. */
+ * every page, take turns at each chunk, and fetch the next head's, or the next pages', panels meanwhile. Where one such
+ * tile's worth of rows is all, and its units do not come out even among the threads, those left over are cut: their
+ * scores by chunks, and then their outputs by features. Every sum keeps its order. */
 #include "cpu/level/attention-internal.h"
 
 enum { FEW_ROWS = 8, MOST_UNITS = 16 };
@@ -25,7 +27,11 @@ struct paged_plan {
     bool keys_in_place, values_in_place;
     int64_t row_pieces;
     int32_t *first_row; /* [row_pieces + 1] */
-    char *scratch;      /* [threads][scratch_bytes] */
+    int cut_units;      /* the last of the units: so many are cut */
+    int score_parts;    /* of one of them */
+    int feature_parts;
+    float *scores; /* [cut_units][chunks of max_pages][rows][CHUNK_KEYS] of these */
+    char *scratch; /* [threads][scratch_bytes] */
     size_t scratch_bytes, bytes;
 };
 
@@ -54,6 +60,34 @@ static size_t carve_scratch(const struct paged_plan *plan, char *memory, struct 
     return carver.used;
 }
 
+enum { CUT_CHUNKS = 8 }; /* of a unit that is worth cutting */
+
+static int64_t chunks_of(const struct paged_attention *a) {
+    return (a->max_pages + CHUNK_PANELS - 1) / CHUNK_PANELS;
+}
+
+/* The units that are left over when each thread has as many, where they can be cut. */
+static int units_left(const struct paged_plan *plan, int threads) {
+    bool can_cut = plan->keys_in_place && plan->values_in_place && plan->heads_at_once <= FEW_ROWS;
+    return can_cut && chunks_of(plan->a) >= CUT_CHUNKS ? plan->units % threads : 0;
+}
+
+static void cut_units(struct paged_plan *plan, int threads) {
+    const struct paged_attention *a = plan->a;
+    plan->units_at_once = clamp_int64((plan->units + threads - 1) / threads, 1, MOST_UNITS);
+    if (plan->row_pieces != 1 || a->rows * plan->heads_at_once > FEW_ROWS ||
+        a->position[0] - first_seen(a->window, a->position[0]) < CUT_CHUNKS * CHUNK_KEYS)
+        return;
+    int vectors = plan->shape.width / SIMD_LANES;
+    plan->cut_units = units_left(plan, threads);
+    plan->score_parts = threads;
+    for (plan->feature_parts = 1; plan->feature_parts < vectors; plan->feature_parts++)
+        if (plan->cut_units * plan->feature_parts % threads == 0)
+            break;
+    if (plan->cut_units)
+        plan->units_at_once = clamp_int64(plan->units / threads, 1, MOST_UNITS);
+}
+
 static struct paged_plan paged_plan(const struct paged_attention *a, int threads, void *workspace) {
     struct carver carver = carver_of(workspace);
     struct paged_plan plan = {.a = a, .shape = LEVEL(attention_shape)(a->type, a->head_size)};
@@ -64,10 +98,12 @@ static struct paged_plan paged_plan(const struct paged_attention *a, int threads
     plan.heads_at_once = plan.group < TILE_ROWS ? plan.group : TILE_ROWS;
     plan.head_pieces = (plan.group + plan.heads_at_once - 1) / plan.heads_at_once;
     plan.units = a->kv_heads * plan.head_pieces;
-    plan.units_at_once = clamp_int64((plan.units + threads - 1) / threads, 1, MOST_UNITS);
     plan.first_row = carve(&carver, a->rows + 1, sizeof *plan.first_row);
-    if (workspace)
+    plan.scores = carve_floats(&carver, units_left(&plan, threads) * chunks_of(a) * FEW_ROWS * CHUNK_KEYS);
+    if (workspace) {
         cut_rows(&plan);
+        cut_units(&plan, threads);
+    }
     struct paged_scratch counted;
     plan.scratch_bytes = carve_scratch(&plan, NULL, &counted);
     plan.scratch = carve(&carver, threads, plan.scratch_bytes);
@@ -222,26 +258,28 @@ static void find_chunk(const struct unit_work *w, int unit, int64_t first_page, 
         }
 }
 
-static void unit_chunk(const struct unit_work *w, int unit, struct query_tile *tile, int64_t first_page,
-                       const struct chunk *chunk) {
+/* What the tile's rows see of the chunk: `seen`, or NULL for the whole of it. */
+static const struct seen_keys *unit_sees(const struct unit_work *w, int unit, const struct query_tile *tile,
+                                         int64_t first_page, struct seen_keys *seen) {
     const struct paged_attention *a = w->plan->a;
     int heads = unit_heads(w->plan, unit);
     int rows = (int)(w->end - w->first) * heads;
     int64_t token = first_page * KV_PAGE_TOKENS;
-    bool is_whole = w->all_from <= token && w->all_to >= token + CHUNK_KEYS;
-    struct seen_keys seen[TILE_ROWS];
-    for (int r = 0; !is_whole && r < tile->rows; r++) {
+    if (w->all_from <= token && w->all_to >= token + CHUNK_KEYS)
+        return NULL;
+    for (int r = 0; r < tile->rows; r++) {
         int64_t row = w->first + (r < rows ? r : rows - 1) / heads;
         seen[r] = seen_of_chunk(a->window, a->position[row], token);
     }
-    LEVEL(attention_tile_chunk)(tile, chunk, is_whole ? NULL : seen, NULL);
+    return seen;
 }
 
-static void unit_end(const struct unit_work *w, int unit, const struct query_tile *tile) {
+/* The features from `feature` on, as many as the tile's shape has. */
+static void unit_end(const struct unit_work *w, int unit, const struct query_tile *tile, int feature) {
     const struct paged_attention *a = w->plan->a;
     int heads = unit_heads(w->plan, unit), row = 0;
     for (int64_t i = w->first; i < w->end; i++, row += heads) {
-        int64_t at = i * a->out_stride + unit_column(w->plan, unit);
+        int64_t at = i * a->out_stride + unit_column(w->plan, unit) + feature;
         char *out = (char *)a->out + (size_t)at * dtype_bytes(a->type);
         LEVEL(attention_tile_end)(tile, row, heads, out, w->plan->shape.size, NULL);
     }
@@ -265,19 +303,16 @@ static void attend_units(const struct unit_work *w, int first, int end, struct q
                 find_chunk(w, unit + 1 < end ? unit + 1 : first, next_page, next);
                 chunk->next = next;
             }
-            unit_chunk(w, unit, &tile[unit - first], page, chunk);
+            struct seen_keys seen[TILE_ROWS];
+            struct query_tile *own = &tile[unit - first];
+            LEVEL(attention_tile_chunk)(own, chunk, unit_sees(w, unit, own, page, seen), NULL);
         }
     for (int unit = first; unit < end; unit++)
-        unit_end(w, unit, &tile[unit - first]);
+        unit_end(w, unit, &tile[unit - first], 0);
 }
 
-/* Pieces of rows are taken from the last, which in a prefill sees the most. */
-static void attend_item(const struct paged_plan *plan, int64_t item, struct paged_scratch *scratch) {
+static struct unit_work work_of(const struct paged_plan *plan, int64_t piece, struct paged_scratch *scratch) {
     const struct paged_attention *a = plan->a;
-    int runs = (plan->units + plan->units_at_once - 1) / plan->units_at_once;
-    int64_t piece = plan->row_pieces - 1 - item / runs;
-    int first = (int)(item % runs) * plan->units_at_once;
-    int end = first + plan->units_at_once < plan->units ? first + plan->units_at_once : plan->units;
     struct unit_work work = {
         .plan = plan, .scratch = scratch, .first = plan->first_row[piece], .end = plan->first_row[piece + 1]};
     work.pages = a->page_table + a->sequence[work.first] * a->max_pages;
@@ -290,11 +325,94 @@ static void attend_item(const struct paged_plan *plan, int64_t item, struct page
     work.to = highest + 1;
     work.all_from = first_seen(a->window, highest);
     work.all_to = lowest + 1;
+    return work;
+}
+
+/* Runs of whole units in each piece of rows. */
+static int unit_runs(const struct paged_plan *plan) {
+    return (plan->units - plan->cut_units + plan->units_at_once - 1) / plan->units_at_once;
+}
+
+/* Pieces of rows are taken from the last, which in a prefill sees the most. */
+static void attend_item(const struct paged_plan *plan, int64_t item, struct paged_scratch *scratch) {
+    int runs = unit_runs(plan), whole = plan->units - plan->cut_units;
+    int64_t piece = plan->row_pieces - 1 - item / runs;
+    int first = (int)(item % runs) * plan->units_at_once;
+    int end = first + plan->units_at_once < whole ? first + plan->units_at_once : whole;
+    struct unit_work work = work_of(plan, piece, scratch);
     if ((work.end - work.first) * plan->heads_at_once <= FEW_ROWS)
         attend_units(&work, first, end, scratch->few);
     else
         for (int unit = first; unit < end; unit++)
             attend_units(&work, unit, unit + 1, &scratch->large);
+}
+
+/* ---- units that are cut ----------------------------------------------------------------------------------------- */
+
+static float *scores_of(const struct paged_plan *plan, int cut, int64_t chunk) {
+    return plan->scores + (cut * chunks_of(plan->a) + chunk) * FEW_ROWS * CHUNK_KEYS;
+}
+
+/* Scores of some of a unit's chunks. */
+static void score_item(const struct paged_plan *plan, int item, struct paged_scratch *scratch) {
+    int cut = item / plan->score_parts, part = item % plan->score_parts, unit = plan->units - plan->cut_units + cut;
+    struct unit_work work = work_of(plan, 0, scratch);
+    struct query_tile *tile = &scratch->few[0];
+    unit_begin(&work, unit, tile);
+    int64_t first = work.from / CHUNK_KEYS, chunks = (work.to + CHUNK_KEYS - 1) / CHUNK_KEYS - first;
+    int64_t begin = first + chunks * part / plan->score_parts, end = first + chunks * (part + 1) / plan->score_parts;
+    struct chunk chunk, next = {0};
+    for (int64_t c = begin; c < end; c++) {
+        struct seen_keys seen[TILE_ROWS];
+        if (c == begin)
+            find_chunk(&work, unit, c * CHUNK_PANELS, &next);
+        chunk = next;
+        if (c + 1 < end)
+            find_chunk(&work, unit, (c + 1) * CHUNK_PANELS, &next);
+        LEVEL(attention_scores)
+        (&(struct score_product){.shape = tile->shape,
+                                 .a = tile->queries,
+                                 .a_row = tile->shape->depth,
+                                 .key = chunk.key,
+                                 .next_key = next.key,
+                                 .scores = scores_of(plan, cut, c),
+                                 .rows = tile->rows,
+                                 .seen = unit_sees(&work, unit, tile, c * CHUNK_PANELS, seen)});
+    }
+}
+
+/* A chunk's panels from a feature of the values on. */
+static void find_features(const struct unit_work *w, int unit, int64_t first_page, int feature, struct chunk *chunk) {
+    find_chunk(w, unit, first_page, chunk);
+    for (int p = 0; p < CHUNK_PANELS; p++)
+        chunk->value[p] += feature;
+}
+
+/* Some features of a unit's outputs, from its scores. */
+static void feature_item(const struct paged_plan *plan, int item, struct paged_scratch *scratch) {
+    int cut = item / plan->feature_parts, part = item % plan->feature_parts;
+    int unit = plan->units - plan->cut_units + cut, vectors = plan->shape.width / SIMD_LANES;
+    int feature = vectors * part / plan->feature_parts * SIMD_LANES;
+    struct head_shape shape = plan->shape;
+    shape.size = shape.width = vectors * (part + 1) / plan->feature_parts * SIMD_LANES - feature;
+    struct unit_work work = work_of(plan, 0, scratch);
+    struct query_tile *tile = &scratch->few[0];
+    unit_begin(&work, unit, tile);
+    tile->shape = &shape;
+    int64_t first = work.from / CHUNK_KEYS;
+    struct chunk chunk, next = {0};
+    for (int64_t c = first; c * CHUNK_KEYS < work.to; c++) {
+        struct seen_keys seen[TILE_ROWS];
+        if (c == first)
+            find_features(&work, unit, c * CHUNK_PANELS, feature, &next);
+        chunk = next;
+        if ((c + 1) * CHUNK_KEYS < work.to)
+            find_features(&work, unit, (c + 1) * CHUNK_PANELS, feature, &next);
+        chunk.next = &next;
+        memcpy(tile->scores, scores_of(plan, cut, c), (size_t)(tile->rows * CHUNK_KEYS) * sizeof(float));
+        LEVEL(attention_tile_scored)(tile, &chunk, unit_sees(&work, unit, tile, c * CHUNK_PANELS, seen), NULL);
+    }
+    unit_end(&work, unit, tile, feature);
 }
 
 LEVEL_WORKSPACE(paged_attention, paged_attention) {
@@ -315,7 +433,7 @@ LEVEL_OP(paged_attention, paged_attention) {
     if (status)
         return status;
     struct paged_plan plan = paged_plan(a, threads, exec->workspace);
-    int64_t items = plan.row_pieces * ((plan.units + plan.units_at_once - 1) / plan.units_at_once);
+    int64_t wholes = plan.row_pieces * unit_runs(&plan), items = wholes + plan.cut_units * plan.feature_parts;
     int64_t slots = 0, next = 0;
 #pragma omp parallel num_threads(threads)
     {
@@ -323,12 +441,19 @@ LEVEL_OP(paged_attention, paged_attention) {
         int64_t slot, item;
 #pragma omp atomic capture
         slot = slots++;
+        carve_scratch(&plan, plan.scratch + (size_t)slot * plan.scratch_bytes, &scratch);
+        if (plan.cut_units) {
+#pragma omp for schedule(static)
+            for (int i = 0; i < plan.cut_units * plan.score_parts; i++)
+                score_item(&plan, i, &scratch);
+        }
 #pragma omp atomic capture
         item = next++;
-        if (item < items)
-            carve_scratch(&plan, plan.scratch + (size_t)slot * plan.scratch_bytes, &scratch);
         while (item < items) {
-            attend_item(&plan, item, &scratch);
+            if (item < wholes)
+                attend_item(&plan, item, &scratch);
+            else
+                feature_item(&plan, (int)(item - wholes), &scratch);
 #pragma omp atomic capture
             item = next++;
         }
