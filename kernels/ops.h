@@ -44,13 +44,14 @@ enum gemm_epilogue {
     EPILOGUE_DGELU_EXACT,
 };
 
-/* A product of few columns in fp32, of what a low-rank adapter adds. */
+/* A product of few columns in fp32, of what a low-rank adapter adds to C's columns first .. first + count - 1. */
 struct gemm_delta {
     int64_t rank;
+    int64_t first, count;
     const float *left;  /* [m, rank] */
-    const float *right; /* [n, rank] */
+    const float *right; /* [count, rank] */
 };
-enum { GEMM_DELTAS_MOST = 4 };
+enum { GEMM_DELTAS_MOST = 12 };
 
 /* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas C is
  * op(A) op(B) + bias + left right' of each, all of it in fp32 and rounded once; a delta whose right is zero leaves the
@@ -172,18 +173,41 @@ struct rotary {
  * dscale[j] += factor[j] * sum over rows of dy * (x - fixed). With `adds` the forward is y += x * (scale - 1). */
 struct column_scale {
     int64_t rows, cols;
-    enum dtype type;       /* of x, y, dy, dx and fixed */
-    enum dtype scale_type; /* type, or fp32 */
-    const void *x;         /* [N,C]; the backward needs it where it makes dscale */
-    const void *scale;     /* [C] */
-    const void *fixed;     /* [C] or NULL */
-    bool adds;             /* with neither fixed nor kept */
-    void *kept;            /* forward: [N,C] receives x, or NULL */
-    void *y;               /* forward: [N,C] out; may be x */
-    const void *dy;        /* backward: [N,C] */
-    void *dx;              /* backward: [N,C] out; may be dy or x */
-    const float *factor;   /* backward: [C], or NULL: 1 */
-    float *dscale;         /* backward: [C] accumulated, or NULL when frozen */
+    enum dtype type;                                  /* of x, y, dy, dx and fixed */
+    enum dtype scale_type;                            /* type, or fp32 */
+    const void *x;                                    /* [N,C]; the backward needs it where it makes dscale */
+    const void *scale;                                /* [C] */
+    const void *fixed;                                /* [C] or NULL */
+    bool adds;                                        /* with neither fixed nor kept */
+    void *kept;                                       /* forward: [N,C] receives x, or NULL */
+    void *y;                                          /* forward: [N,C] out; may be x */
+    const void *dy;                                   /* backward: [N,C] */
+    void *dx;                                         /* backward: [N,C] out; may be dy or x */
+    const float *factor;                              /* backward: [C], or NULL: 1 */
+    float *dscale;                                    /* backward: [C] accumulated, or NULL when frozen */
+    int64_t x_stride, y_stride, dy_stride, dx_stride; /* from row to row; 0: C, as `kept` has */
+};
+
+/* y = scale * x, + y when accumulate; rounded once. */
+struct scale_add {
+    int64_t rows, cols;
+    enum dtype type; /* of x and y */
+    float scale;
+    const void *x; /* [N,C] */
+    void *y;       /* [N,C] may be x */
+    bool accumulate;
+    int64_t x_stride, y_stride; /* from row to row; 0: C */
+};
+
+/* y[index[i]] += x[i] for rows of some columns, the sum in fp32, rounded once; a row whose index is below 0 is left
+ * out. No index comes twice. */
+struct scatter_add_rows {
+    int64_t rows, cols;
+    enum dtype x_type, y_type;
+    const void *x; /* [N,C] */
+    const int32_t *index;
+    void *y;                    /* [.., C] */
+    int64_t x_stride, y_stride; /* from row to row; 0: C */
 };
 
 /* squares[i] = the sum of squares of row first_row + i of weight + scale * up down: DoRA's measure (arXiv 2402.09353).
@@ -584,17 +608,12 @@ struct ops {
                 void *to);
     /* y += x, elementwise, the sum in fp32. */
     int (*add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
-    /* y = scale * x, + y when accumulate; rounded once. y may be x. */
-    int (*scale_add)(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
-                     bool accumulate, void *y);
+    int (*scale_add)(const struct exec *exec, const struct scale_add *a);
     /* out[i] = x[index[i]] for whole rows of `cols` elements; zeros where the index is below 0. With the inverse of an
      * index it puts rows back. */
     int (*gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                        const int32_t *index, void *out);
-    /* y[index[i]] += x[i] for whole rows of `cols` elements, the sum in fp32, rounded once; a row whose index is below
-     * 0 is left out. No index comes twice. */
-    int (*scatter_add_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype x_type, const void *x,
-                            const int32_t *index, enum dtype y_type, void *y);
+    int (*scatter_add_rows)(const struct exec *exec, const struct scatter_add_rows *a);
 
     int (*grouped_gemm)(const struct exec *exec, const struct grouped_gemm *a);
     int (*group_scale)(const struct exec *exec, const struct group_scale *a);

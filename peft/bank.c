@@ -18,7 +18,7 @@ int bank_projection(const struct peft_bank *bank, const struct model_projection 
 }
 
 int64_t bank_first_column(const struct peft_bank *bank, const struct model_projection *projection) {
-    return peft_is_row(projection) ? projection->first : projection->first / bank->rank->grid.tensor;
+    return model_range(&bank->model.config, bank->rank->grid.tensor, projection).first;
 }
 
 int bank_scale_rows(const struct bank_call *call, int projection, enum projection_entry entry) {
@@ -28,10 +28,10 @@ int bank_scale_rows(const struct bank_call *call, int projection, enum projectio
                             .entry = bank_projection_entry(call->bank, call->site->layer, projection, entry),
                             .rows = hook->rows,
                             .x = hook->y,
-                            .ldx = hook->out,
+                            .ldx = hook->y_stride,
                             .x_type = hook->y_dtype,
                             .y = hook->y,
-                            .ldy = hook->out,
+                            .ldy = hook->y_stride,
                             .y_type = hook->y_dtype};
     return rank_run(hook->rank, PHASE_NORM, group_scale, &a);
 }
@@ -137,7 +137,7 @@ const struct hook_table *peft_bank_hooks(const struct peft_bank *bank) {
 static size_t wide_bytes(const struct peft_bank *bank) {
     int64_t most = 0;
     struct model_widths widths = model_widths(&bank->model.config, bank->rank->grid.tensor);
-    int64_t outputs[] = {widths.qkv, widths.ffn, bank->model.config.hidden_size};
+    int64_t outputs[] = {widths.qkv, widths.fc1, bank->model.config.hidden_size};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
         most = outputs[i] > most ? outputs[i] : most;
     return bank->model.dtype == DTYPE_BF16 ? (size_t)(bank->model.max_rows * most) * sizeof(float) : 0;

@@ -268,8 +268,14 @@ static int activate_backward(const struct bottleneck *bottleneck, const struct h
 }
 
 static int add_scaled(const struct hook_call *call, double scale, const void *x, bool accumulate, void *y) {
-    return rank_run(call->rank, PHASE_NORM, scale_add, call->rows * call->out, call->dtype, (float)scale, x, accumulate,
-                    y);
+    struct scale_add a = {.rows = call->rows,
+                          .cols = call->out,
+                          .type = call->dtype,
+                          .scale = (float)scale,
+                          .x = x,
+                          .y = y,
+                          .accumulate = accumulate};
+    return rank_run(call->rank, PHASE_NORM, scale_add, &a);
 }
 
 /* ---- the hook ---- */

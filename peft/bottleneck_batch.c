@@ -72,7 +72,9 @@ static const struct group_entry *entry_of(const struct bank_call *call, const st
 }
 
 static int add(const struct hook_call *hook, int64_t count, const void *x, bool accumulate, void *y) {
-    return rank_run(hook->rank, PHASE_NORM, scale_add, count, hook->dtype, 1.0f, x, accumulate, y);
+    struct scale_add call = {
+        .rows = 1, .cols = count, .type = hook->dtype, .scale = 1, .x = x, .y = y, .accumulate = accumulate};
+    return rank_run(hook->rank, PHASE_NORM, scale_add, &call);
 }
 
 /* One run's rows in `in`: S, X + S, or X, or their norm. */

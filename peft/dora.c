@@ -20,8 +20,8 @@ int dora_add_row(struct pair *pair) {
     row.slice_count = model_projection_slices(&pair->adapter->peft->base, p, row.slices);
     for (int i = 0; i < row.slice_count; i++)
         peft_tensor_name(pair->adapter->peft, pair->layer, p->module, "lora_magnitude_vector", row.slices[i].name);
-    int tensors = pair_is_row(pair) ? 1 : pair->adapter->peft->rank->grid.tensor;
-    pair->adapter->peft->own_bytes += pair->is_here ? device_bytes(p->out / tensors) : 0;
+    int64_t columns = peft_range(pair->adapter->peft, p).columns;
+    pair->adapter->peft->own_bytes += pair->is_here ? device_bytes(columns) : 0;
     pair->dora.magnitude = peft_add_row(pair->adapter, &row);
     return pair->dora.magnitude < 0 ? pair->dora.magnitude : STATUS_OK;
 }
@@ -62,7 +62,8 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
     struct weight_view weight = param_borrow_linear(peft->weights, id);
     struct weight_view a = param_borrow(&peft->store, pair->a), b = param_borrow(&peft->store, pair->b);
     struct row_squares call = {.weight = weight,
-                               .rows = weight.rows,
+                               .first_row = peft_range(peft, &pair->projection).first,
+                               .rows = outputs(pair),
                                .rank = pair->r,
                                .up = with_pair ? b.data : NULL,
                                .down = a.data,
@@ -138,22 +139,26 @@ static int scale(const struct pair *pair, const struct hook_call *call, void *ke
         return status;
     if (pair_is_row(pair) && call->rank->place.tensor > 0)
         bias = PARAM_NONE; /* the first rank's part of the sum has it */
-    struct weight_view fixed = {0};
+    const void *fixed = NULL;
     if (bias != PARAM_NONE)
-        fixed = param_borrow(peft->weights, bias);
+        fixed = (const char *)param_borrow(peft->weights, bias).data + (size_t)call->first * dtype_bytes(call->dtype);
     struct column_scale scale_call = {.rows = call->rows,
                                       .cols = call->out,
                                       .type = call->dtype,
                                       .scale_type = DTYPE_F32,
                                       .x = is_backward ? kept : call->y,
                                       .scale = pair->dora.ratio,
-                                      .fixed = fixed.data,
+                                      .fixed = fixed,
                                       .kept = is_backward ? NULL : kept,
                                       .y = call->y,
                                       .dy = call->dy,
                                       .dx = call->dy,
                                       .factor = pair->dora.inverse,
-                                      .dscale = param_gradient(&peft->store, pair->dora.magnitude)};
+                                      .dscale = param_gradient(&peft->store, pair->dora.magnitude),
+                                      .x_stride = is_backward ? call->out : call->y_stride,
+                                      .y_stride = call->y_stride,
+                                      .dy_stride = call->y_stride,
+                                      .dx_stride = call->y_stride};
     status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &scale_call)
                          : rank_run(call->rank, PHASE_NORM, column_scale_forward, &scale_call);
     if (bias != PARAM_NONE)
@@ -179,6 +184,8 @@ int dora_base_product(const struct pair *pair, const struct hook_call *call, boo
         return status;
     if (id != PARAM_NONE)
         weight = param_borrow(peft->weights, id);
+    if (weight.data)
+        weight.data = (const char *)weight.data + (size_t)(call->first * call->in) * dtype_bytes(call->dtype);
     struct gemm gemm = {.m = call->rows,
                         .n = is_forward ? call->out : call->in,
                         .k = is_forward ? call->in : call->out,
@@ -206,7 +213,8 @@ int dora_add(const struct pair *pair, const struct hook_call *call, const void *
                                       .x = z,
                                       .scale = pair->dora.ratio,
                                       .adds = true,
-                                      .y = call->y};
+                                      .y = call->y,
+                                      .y_stride = call->y_stride};
     return rank_run(call->rank, PHASE_NORM, column_scale_forward, &scale_call);
 }
 
@@ -220,6 +228,7 @@ int dora_dropped_backward(const struct pair *pair, const struct hook_call *call,
                                       .dy = call->dy,
                                       .dx = z,
                                       .factor = pair->dora.inverse,
-                                      .dscale = param_gradient(&pair->adapter->peft->store, pair->dora.magnitude)};
+                                      .dscale = param_gradient(&pair->adapter->peft->store, pair->dora.magnitude),
+                                      .dy_stride = call->y_stride};
     return rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &scale_call);
 }

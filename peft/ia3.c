@@ -57,12 +57,17 @@ static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct m
     return scale->id < 0 ? scale->id : STATUS_OK;
 }
 
-/* An input and an output of the projection, a rank's share. */
+/* All outputs of the projection's place, a rank's share. */
+static int64_t place_outputs(const struct peft *peft, const struct model_projection *p) {
+    struct model_widths widths = model_widths(&peft->base, peft->rank->grid.tensor);
+    return p->place == ATTACH_QKV ? widths.qkv : p->place == ATTACH_FC1 ? widths.fc1 : p->out;
+}
+
+/* An input and the outputs of the place, a rank's share. */
 static void need_scratch(const struct scale *scale) {
     struct peft *peft = scale->adapter->peft;
     const struct model_projection *p = &scale->projection;
-    int tensors = peft->rank->grid.tensor;
-    int64_t columns = peft_is_row(p) ? p->in / tensors + p->out : p->in + p->out / tensors;
+    int64_t in = peft_is_row(p) ? p->in / peft->rank->grid.tensor : p->in, columns = in + place_outputs(peft, p);
     peft_need_scratch(peft, (size_t)(peft->max_rows * columns) * dtype_bytes(peft->dtype));
 }
 
@@ -130,7 +135,10 @@ static struct column_scale arguments(const struct scale *scale, const struct hoo
                                  .type = call->dtype,
                                  .scale_type = view->type,
                                  .scale = view->data,
-                                 .dscale = param_gradient(&scale->adapter->peft->store, scale->id)};
+                                 .dscale = param_gradient(&scale->adapter->peft->store, scale->id),
+                                 .y_stride = call->y_stride,
+                                 .dy_stride = call->y_stride,
+                                 .dx_stride = call->y_stride};
 }
 
 static int forward(void *self, const struct hook_call *call) {
@@ -139,6 +147,7 @@ static int forward(void *self, const struct hook_call *call) {
     struct weight_view view = param_borrow(store, scale->id);
     struct column_scale a = arguments(scale, call, &view);
     a.x = a.y = call->y;
+    a.x_stride = call->y_stride;
     a.kept = scale->adapter->peft->trains ? call->saved : NULL;
     int status = rank_run(call->rank, PHASE_NORM, column_scale_forward, &a);
     param_return(store, scale->id);
@@ -159,7 +168,8 @@ static int backward_output(void *self, const struct hook_call *call) {
 
 /* ---- the hook of other inputs ---- */
 
-/* to [N, n] = from times the base's weight, or its transpose in the backward. */
+/* to [N, n] = from times the base's weight, or its transpose in the backward. Of a packed weight the outputs are those
+ * of all the place. */
 static int multiply(const struct scale *scale, const struct hook_call *call, bool is_forward, const void *from,
                     void *to) {
     const struct param_store *base = scale->adapter->peft->weights;
@@ -171,17 +181,19 @@ static int multiply(const struct scale *scale, const struct hook_call *call, boo
     if (!is_planning)
         weight = param_borrow_linear(base, id);
     bool is_packed = weight.layout == WEIGHT_PACKED;
+    int64_t out = is_packed ? weight.rows : call->out;
+    size_t skipped = (size_t)(call->first * call->in) * dtype_bytes(call->dtype);
     struct gemm gemm = {.m = call->rows,
-                        .n = is_forward ? call->out : call->in,
-                        .k = is_forward ? call->in : call->out,
+                        .n = is_forward ? out : call->in,
+                        .k = is_forward ? call->in : out,
                         .a = from,
-                        .lda = is_forward ? call->in : call->out,
-                        .b = is_packed ? NULL : weight.data,
+                        .lda = is_forward ? call->in : call->y_stride,
+                        .b = is_packed || !weight.data ? NULL : (const char *)weight.data + skipped,
                         .ldb = call->in,
                         .b_transposed = is_forward,
                         .packed = is_packed ? weight : (struct weight_view){0},
                         .c = to,
-                        .ldc = is_forward ? call->out : call->in,
+                        .ldc = is_forward ? out : call->in,
                         .type = call->dtype,
                         .c_type = call->dtype};
     int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
@@ -207,6 +219,29 @@ static int add_difference(const struct scale *scale, const struct hook_call *cal
     return status;
 }
 
+/* y += what `multiply` made. */
+static int add_product(const struct scale *scale, const struct hook_call *call, const void *product) {
+    const struct param_store *base = scale->adapter->peft->weights;
+    struct weight_view weight = {0};
+    if (call->rank->is_planning)
+        return STATUS_OK;
+    int id = model_find_linear(base->table, scale->layer, scale->projection.place, false);
+    weight = param_borrow_linear(base, id);
+    bool is_packed = weight.layout == WEIGHT_PACKED;
+    struct scale_add sum = {.rows = call->rows,
+                            .cols = call->out,
+                            .type = call->dtype,
+                            .scale = 1,
+                            .x = (const char *)product +
+                                 (is_packed ? (size_t)call->first * dtype_bytes(call->dtype) : 0),
+                            .y = call->y,
+                            .accumulate = true,
+                            .x_stride = is_packed ? weight.rows : call->out,
+                            .y_stride = call->y_stride};
+    param_return(base, id);
+    return rank_run(call->rank, PHASE_NORM, scale_add, &sum);
+}
+
 static int input_forward(void *self, const struct hook_call *call) {
     const struct scale *scale = self;
     size_t bytes = (size_t)(call->rows * call->in) * dtype_bytes(call->dtype);
@@ -216,8 +251,7 @@ static int input_forward(void *self, const struct hook_call *call) {
         status = add_difference(scale, call, call->x, input);
     if (!status)
         status = multiply(scale, call, true, input, output);
-    return status ? status
-                  : rank_run(call->rank, PHASE_NORM, add, call->rows * call->out, call->dtype, output, call->y);
+    return status ? status : add_product(scale, call, output);
 }
 
 static int input_backward(void *self, const struct hook_call *call) {
@@ -249,14 +283,16 @@ static int attach_scale(struct peft *peft, struct scale *scale, bool is_feedforw
     const struct model_projection *p = &scale->projection;
     const struct hook at_input = {
         .self = scale, .side = HOOK_BEFORE_ACTIVATION, .forward = input_forward, .backward_input = input_backward};
-    const struct hook at_output = {.self = scale,
-                                   .side = is_feedforward ? HOOK_AFTER_ACTIVATION : HOOK_BEFORE_ACTIVATION,
-                                   .saved_bytes = peft->trains ? saved_bytes : NULL,
-                                   .forward = forward,
-                                   .backward_output = backward_output};
-    if (is_feedforward && !has_place_for_input(p))
-        return hook_table_add(&peft->hooks, scale->layer, p->place, &at_input);
-    return hook_table_add(&peft->hooks, scale->layer, is_feedforward ? ATTACH_FC1 : p->place, &at_output);
+    struct hook at_output = {.self = scale,
+                             .side = HOOK_BEFORE_ACTIVATION,
+                             .saved_bytes = peft->trains ? saved_bytes : NULL,
+                             .forward = forward,
+                             .backward_output = backward_output};
+    if (!is_feedforward || !has_place_for_input(p))
+        return peft_add_hook(peft, scale->layer, p, is_feedforward ? at_input : at_output);
+    at_output.side = HOOK_AFTER_ACTIVATION;
+    at_output.columns = p->in / peft->rank->grid.tensor;
+    return hook_table_add(&peft->hooks, scale->layer, ATTACH_FC1, &at_output);
 }
 
 static int attach(struct peft_adapter *adapter) {
@@ -298,7 +334,7 @@ static int make_image(struct image_maker *maker) {
 /* Where the rows that are scaled at a projection's input stand: their inputs, the differences, and the products. */
 struct inputs {
     char *x, *difference;
-    void *product;
+    float *product; /* of all the place's outputs */
 };
 
 static size_t input_row_bytes(const struct hook_call *hook) {
@@ -362,9 +398,18 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
     if (!status)
         status = rank_run(hook->rank, PHASE_GEMM, gemm, &gemm);
     param_return(bank->base, id);
-    return status ? status
-                  : rank_run(hook->rank, PHASE_NORM, scatter_add_rows, rows, hook->out, DTYPE_F32, in.product, index,
-                             hook->y_dtype, hook->y);
+    struct model_range range =
+        model_range(&bank->model.config, hook->rank->grid.tensor, &bank->projections[projection]);
+    struct scatter_add_rows sum = {.rows = rows,
+                                   .cols = range.columns,
+                                   .x_type = DTYPE_F32,
+                                   .y_type = hook->y_dtype,
+                                   .x = in.product + range.first,
+                                   .index = index,
+                                   .y = (char *)hook->y + (size_t)range.first * dtype_bytes(hook->y_dtype),
+                                   .x_stride = hook->out,
+                                   .y_stride = hook->y_stride};
+    return status ? status : rank_run(hook->rank, PHASE_NORM, scatter_add_rows, &sum);
 }
 
 static bool scales_input(const struct bank_call *call, int projection) {
@@ -404,12 +449,12 @@ static int merge_scales(const struct peft_adapter *adapter, struct merge *merge)
     for (int i = 0; i < ia3->count && !status; i++) {
         const struct scale *scale = &ia3->scales[i];
         if (peft_choice(adapter, scale->layer, &scale->projection)->is_feedforward) {
-            status = merge_scale_columns(merge, scale->layer, scale->projection.place, scale->id);
+            status = merge_scale_columns(merge, scale->layer, &scale->projection, scale->id);
             continue;
         }
-        status = merge_scale_rows(merge, scale->layer, scale->projection.place, false, scale->id);
+        status = merge_scale_rows(merge, scale->layer, &scale->projection, false, scale->id);
         if (!status)
-            status = merge_scale_rows(merge, scale->layer, scale->projection.place, true, scale->id);
+            status = merge_scale_rows(merge, scale->layer, &scale->projection, true, scale->id);
     }
     return status;
 }

@@ -244,7 +244,8 @@ static int delta(void *self, const struct hook_call *call, struct gemm_delta *ou
     if (!status)
         status =
             rank_run(call->rank, PHASE_NORM, cast, call->out * pair->r, call->dtype, b.data, DTYPE_F32, kept.right);
-    *out = (struct gemm_delta){.rank = pair->r, .left = kept.left, .right = kept.right};
+    *out = (struct gemm_delta){
+        .rank = pair->r, .first = call->first, .count = call->out, .left = kept.left, .right = kept.right};
     param_return(store, pair->b);
     return status;
 }
@@ -264,7 +265,7 @@ static int forward(void *self, const struct hook_call *call) {
                       .ldb = pair->r,
                       .b_transposed = true,
                       .c = call->y,
-                      .ldc = call->out,
+                      .ldc = call->y_stride,
                       .type = call->dtype,
                       .c_type = call->dtype,
                       .accumulate = true};
@@ -276,6 +277,7 @@ static int forward(void *self, const struct hook_call *call) {
         status = dora_forward(pair, call, kept.y);
     if (!status && is_dora && is_done(pair, call, true)) {
         up.c = kept.y;
+        up.ldc = call->out;
         status = dora_base_product(pair, call, true, scratch, kept.y);
         if (!status)
             status = multiply(call, &up);
@@ -286,19 +288,24 @@ static int forward(void *self, const struct hook_call *call) {
     return status;
 }
 
-/* gradient[rows, columns] += left' right, over the rows of the batch. */
-static int add_gradient(const struct hook_call *call, float *gradient, const void *left, int64_t rows,
-                        const void *right, int64_t columns) {
-    struct gemm gemm = {.m = rows,
-                        .n = columns,
+/* A matrix with a row for each of the batch. */
+struct matrix {
+    const void *data;
+    int64_t columns, stride;
+};
+
+/* gradient[left's columns, right's] += left' right. */
+static int add_gradient(const struct hook_call *call, float *gradient, struct matrix left, struct matrix right) {
+    struct gemm gemm = {.m = left.columns,
+                        .n = right.columns,
                         .k = call->rows,
-                        .a = left,
-                        .lda = rows,
+                        .a = left.data,
+                        .lda = left.stride,
                         .a_transposed = true,
-                        .b = right,
-                        .ldb = columns,
+                        .b = right.data,
+                        .ldb = right.stride,
                         .c = gradient,
-                        .ldc = columns,
+                        .ldc = right.columns,
                         .type = call->dtype,
                         .c_type = DTYPE_F32,
                         .accumulate = true};
@@ -311,12 +318,15 @@ static int backward_output(void *self, const struct hook_call *call) {
     struct weight_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
     bool is_dora = pair->adapter->config.use_dora, is_dropped_dora = is_dora && has_dropout(pair, call);
-    const void *dy = is_dropped_dora ? kept.y : call->dy; /* of the pair's own product */
+    /* Of the pair's own product. */
+    struct matrix inner = {kept.inner, pair->r, pair->r}, dy = {call->dy, call->out, call->y_stride};
+    if (is_dropped_dora)
+        dy = (struct matrix){kept.y, call->out, call->out};
     struct gemm back = {.m = call->rows,
                         .n = pair->r,
                         .k = call->out,
-                        .a = dy,
-                        .lda = call->out,
+                        .a = dy.data,
+                        .lda = dy.stride,
                         .b = b.data,
                         .ldb = pair->r,
                         .c = kept.dinner,
@@ -329,12 +339,19 @@ static int backward_output(void *self, const struct hook_call *call) {
                  : is_dora       ? dora_backward(pair, call, kept.y)
                                  : STATUS_OK;
     if (!status)
-        status = add_gradient(call, param_gradient(store, pair->b), dy, call->out, kept.inner, pair->r);
+        status = add_gradient(call, param_gradient(store, pair->b), dy, inner);
     if (!status)
         status = multiply(call, &back);
+    struct scale_add less_dy = {.rows = call->rows,
+                                .cols = call->out,
+                                .type = call->dtype,
+                                .scale = -1,
+                                .x = call->dy,
+                                .y = kept.y,
+                                .accumulate = true,
+                                .x_stride = call->y_stride};
     if (!status && is_dropped_dora) /* what the base's second product gets: (m / n - 1) dy */
-        status = rank_run(call->rank, PHASE_NORM, scale_add, call->rows * call->out, call->dtype, -1.0f, call->dy, true,
-                          kept.y);
+        status = rank_run(call->rank, PHASE_NORM, scale_add, &less_dy);
     param_return(store, pair->b);
     return status;
 }
@@ -346,6 +363,7 @@ static int backward_input(void *self, const struct hook_call *call) {
     struct kept kept = kept_of(pair, call);
     bool is_dropped = has_dropout(pair, call);
     void *scratch = pair->adapter->peft->scratch;
+    struct matrix dinner = {kept.dinner, pair->r, pair->r}, x = {is_dropped ? scratch : call->x, call->in, call->in};
     struct gemm back = {.m = call->rows,
                         .n = call->in,
                         .k = pair->r,
@@ -360,8 +378,7 @@ static int backward_input(void *self, const struct hook_call *call) {
                         .accumulate = true};
     int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
     if (!status)
-        status = add_gradient(call, param_gradient(store, pair->a), kept.dinner, pair->r,
-                              is_dropped ? scratch : call->x, call->in);
+        status = add_gradient(call, param_gradient(store, pair->a), dinner, x);
     bool wants_dx = call->dx || call->rank->is_planning;
     if (!status && wants_dx && is_done(pair, call, false))
         status = multiply(call, &back);
@@ -390,7 +407,7 @@ static int attach(struct peft_adapter *adapter) {
                             .backward_output = backward_output,
                             .backward_input = backward_input,
                             .delta = is_delta(pair, adapter->peft->dtype) ? delta : NULL};
-        status = hook_table_add(&adapter->peft->hooks, pair->layer, pair->projection.place, &hook);
+        status = peft_add_hook(adapter->peft, pair->layer, &pair->projection, hook);
     }
     return status;
 }
@@ -444,9 +461,9 @@ static int merge_pairs(const struct peft_adapter *adapter, struct merge *merge) 
     int status = STATUS_OK;
     for (int i = 0; i < lora->count && !status; i++) {
         const struct pair *pair = &lora->pairs[i];
-        status = merge_add_product(merge, pair->layer, pair->projection.place, pair->a, pair->b, pair->scale);
+        status = merge_add_product(merge, pair->layer, &pair->projection, pair->a, pair->b, pair->scale);
         if (!status && adapter->config.use_dora)
-            status = merge_set_norms(merge, pair->layer, pair->projection.place, pair->dora.magnitude);
+            status = merge_set_norms(merge, pair->layer, &pair->projection, pair->dora.magnitude);
     }
     return status;
 }

@@ -86,7 +86,7 @@ static int multiply(const struct bank_call *call, int projection, int64_t first,
                               .lda = list->columns,
                               .a_type = DTYPE_F32,
                               .c = hook->y,
-                              .ldc = hook->out,
+                              .ldc = hook->y_stride,
                               .c_type = hook->y_dtype,
                               .accumulate = true};
     int status = rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &down);

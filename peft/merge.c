@@ -14,7 +14,8 @@ enum change_kind { CHANGE_ADD, CHANGE_ROWS, CHANGE_COLUMNS };
 struct change {
     enum change_kind kind;
     int param;
-    float *a, *b; /* b [out, r] times a [r, in]; or the factors */
+    int64_t row, rows; /* of the parameter: the projection's */
+    float *a, *b;      /* b [rows, r] times a [r, in]; or the factors */
     int64_t r;
     float scale;
 };
@@ -111,15 +112,18 @@ static int add_change(struct merge *m, struct change change) {
 static void apply(const struct merge *m, const struct change *change, const struct ckpt_block *block, float *values) {
     int64_t in = m->table.rows[change->param].shape[1];
     for (int64_t i = 0; i < block->rows; i++) {
+        int64_t own = block->row + i - change->row; /* of the change's rows */
         float *row = values + i * block->columns;
+        if (own < 0 || own >= change->rows)
+            continue;
         for (int64_t k = 0; change->kind == CHANGE_ADD && k < change->r; k++) {
-            float factor = change->scale * change->b[(block->row + i) * change->r + k];
+            float factor = change->scale * change->b[own * change->r + k];
             const float *a = change->a + k * in + block->column;
             for (int64_t j = 0; j < block->columns; j++)
                 row[j] += factor * a[j];
         }
         for (int64_t j = 0; change->kind != CHANGE_ADD && j < block->columns; j++)
-            row[j] *= change->a[change->kind == CHANGE_ROWS ? block->row + i : block->column + j];
+            row[j] *= change->a[change->kind == CHANGE_ROWS ? own : block->column + j];
     }
 }
 
@@ -133,32 +137,44 @@ static int read_changed(const struct merge *m, const struct ckpt_block *block, f
     return status;
 }
 
-/* Norms that rows are to have to what they are scaled by: over the norms that they have so far. */
-static int divide_by_norms(const struct merge *m, int param, float *norms) {
-    const struct param *row = &m->table.rows[param];
-    int64_t in = row->shape[1], most = CKPT_BLOCK_ELEMENTS / in;
+/* Norms that a change's rows are to have to what they are scaled by: over the norms that they have so far. Blocks do
+ * not reach beyond a slice. */
+static int divide_by_norms(const struct merge *m, const struct change *change) {
+    const struct param *row = &m->table.rows[change->param];
+    int64_t in = row->shape[1], most = CKPT_BLOCK_ELEMENTS / in, end = change->row + change->rows;
     int status = most < 1 ? status_fail(STATUS_UNSUPPORTED, "%s has too many columns", row->name) : STATUS_OK;
-    for (int s = 0; s < row->slice_count; s++)
-        for (int64_t at = 0; at < row->slices[s].rows && !status; at += most) {
-            int64_t left = row->slices[s].rows - at;
+    for (int s = 0; s < row->slice_count; s++) {
+        const struct param_slice *slice = &row->slices[s];
+        int64_t slice_end = slice->row + slice->rows < end ? slice->row + slice->rows : end;
+        int64_t at = slice->row > change->row ? slice->row : change->row;
+        for (; at < slice_end && !status; at += most) {
+            int64_t left = slice_end - at;
             struct ckpt_block block = {
-                .param = param, .row = row->slices[s].row + at, .rows = left < most ? left : most, .columns = in};
+                .param = change->param, .row = at, .rows = left < most ? left : most, .columns = in};
             status = read_changed(m, &block, m->block);
             for (int64_t i = 0; i < block.rows && !status; i++) {
                 double sum = 0;
                 for (int64_t j = 0; j < in; j++)
                     sum += (double)m->block[i * in + j] * m->block[i * in + j];
-                norms[block.row + i] /= (float)sqrt(sum);
+                change->a[at - change->row + i] /= (float)sqrt(sum);
             }
         }
+    }
     return status;
 }
 
-int merge_add_product(struct merge *m, int64_t layer, enum attach_place place, int a, int b, float scale) {
-    struct change change = {.kind = CHANGE_ADD,
-                            .param = model_find_linear(&m->table, layer, place, false),
-                            .r = m->peft->table.rows[a].shape[0],
-                            .scale = scale};
+/* A change of the projection's rows; its parameter may be PARAM_NONE. */
+static struct change change_of(const struct merge *m, enum change_kind kind, int64_t layer,
+                               const struct model_projection *p, bool is_bias) {
+    return (struct change){
+        .kind = kind, .param = model_find_linear(&m->table, layer, p->place, is_bias), .row = p->first, .rows = p->out};
+}
+
+int merge_add_product(struct merge *m, int64_t layer, const struct model_projection *projection, int a, int b,
+                      float scale) {
+    struct change change = change_of(m, CHANGE_ADD, layer, projection, false);
+    change.r = m->peft->table.rows[a].shape[0];
+    change.scale = scale;
     int status = read_values(m, a, &change.a);
     if (!status)
         status = read_values(m, b, &change.b);
@@ -166,25 +182,25 @@ int merge_add_product(struct merge *m, int64_t layer, enum attach_place place, i
     return status ? status : added;
 }
 
-static int scale_by(struct merge *m, enum change_kind kind, int param, int id, bool are_norms) {
-    struct change change = {.kind = kind, .param = param};
+static int scale_by(struct merge *m, struct change change, int id, bool are_norms) {
     int status = read_values(m, id, &change.a);
     if (!status && are_norms)
-        status = divide_by_norms(m, param, change.a);
+        status = divide_by_norms(m, &change);
     int added = add_change(m, change);
     return status ? status : added;
 }
 
-int merge_scale_rows(struct merge *m, int64_t layer, enum attach_place place, bool is_bias, int id) {
-    return scale_by(m, CHANGE_ROWS, model_find_linear(&m->table, layer, place, is_bias), id, false);
+int merge_scale_rows(struct merge *m, int64_t layer, const struct model_projection *projection, bool is_bias, int id) {
+    struct change change = change_of(m, CHANGE_ROWS, layer, projection, is_bias);
+    return change.param == PARAM_NONE ? STATUS_OK : scale_by(m, change, id, false);
 }
 
-int merge_scale_columns(struct merge *m, int64_t layer, enum attach_place place, int id) {
-    return scale_by(m, CHANGE_COLUMNS, model_find_linear(&m->table, layer, place, false), id, false);
+int merge_scale_columns(struct merge *m, int64_t layer, const struct model_projection *projection, int id) {
+    return scale_by(m, change_of(m, CHANGE_COLUMNS, layer, projection, false), id, false);
 }
 
-int merge_set_norms(struct merge *m, int64_t layer, enum attach_place place, int id) {
-    return scale_by(m, CHANGE_ROWS, model_find_linear(&m->table, layer, place, false), id, true);
+int merge_set_norms(struct merge *m, int64_t layer, const struct model_projection *projection, int id) {
+    return scale_by(m, change_of(m, CHANGE_ROWS, layer, projection, false), id, true);
 }
 
 static int find_changes(struct merge *m) {

@@ -116,6 +116,10 @@ struct peft {
 static inline bool peft_is_row(const struct model_projection *projection) {
     return model_linear(projection->place).split == LINEAR_ROW;
 }
+/* The columns of a projection's place that are the projection's, on this rank. */
+struct model_range peft_range(const struct peft *peft, const struct model_projection *projection);
+/* Adds a hook of a projection's own outputs. */
+int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projection *projection, struct hook hook);
 /* PEFT's name of a tensor of a module. */
 void peft_tensor_name(const struct peft *peft, int64_t layer, const char *module, const char *kind,
                       char out[PARAM_NAME_BYTES]);

@@ -30,6 +30,17 @@ void peft_tensor_name(const struct peft *peft, int64_t layer, const char *module
              peft->family->layers, (long long)layer, module, kind);
 }
 
+struct model_range peft_range(const struct peft *peft, const struct model_projection *projection) {
+    return model_range(&peft->base, peft->rank->grid.tensor, projection);
+}
+
+int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projection *projection, struct hook hook) {
+    struct model_range range = peft_range(peft, projection);
+    hook.first = range.first;
+    hook.columns = range.columns;
+    return hook_table_add(&peft->hooks, layer, projection->place, &hook);
+}
+
 void peft_need_scratch(struct peft *peft, size_t bytes) {
     if (bytes > peft->scratch_bytes)
         peft->scratch_bytes = bytes;

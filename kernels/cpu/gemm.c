@@ -36,6 +36,9 @@ static const char *refusal(const struct gemm *g) {
     if (g->delta_count &&
         (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c_type != DTYPE_BF16))
         return "what has deltas is bf16 and plain, without an epilogue";
+    for (int i = 0; i < g->delta_count; i++)
+        if (g->delta[i].first < 0 || g->delta[i].count < 0 || g->delta[i].first + g->delta[i].count > g->n)
+            return "a delta adds to columns of C";
     if (is_dgelu(g) && (!g->aux || g->bias))
         return "the GELU's backward reads aux, and has no bias";
     if (g->a_transposed && (g->c_type != DTYPE_F32 || g->epilogue != EPILOGUE_NONE))
@@ -171,10 +174,18 @@ static struct gemm_form piece_form(const struct gemm *g, const struct piece *p) 
     return form;
 }
 
-/* What a delta adds to a piece [rows, cols] of fp32. */
-static struct gemm_form delta_form(const struct gemm_delta *delta, const struct piece *p) {
-    return (struct gemm_form){.m = p->rows,
-                              .n = p->cols,
+/* The part of a piece that a delta adds to; it may have no columns. */
+static struct piece delta_piece(const struct gemm_delta *delta, const struct piece *p) {
+    int64_t end = p->col + p->cols, delta_end = delta->first + delta->count;
+    struct piece part = {.row = p->row, .rows = p->rows, .col = p->col > delta->first ? p->col : delta->first};
+    part.cols = (end < delta_end ? end : delta_end) - part.col;
+    return part;
+}
+
+/* What a delta adds to its part of a piece [rows, cols] of fp32. */
+static struct gemm_form delta_form(const struct gemm_delta *delta, const struct piece *p, const struct piece *part) {
+    return (struct gemm_form){.m = part->rows,
+                              .n = part->cols,
                               .k = delta->rank,
                               .lda = delta->rank,
                               .ldb = delta->rank,
@@ -189,8 +200,9 @@ static struct gemm_form delta_form(const struct gemm_delta *delta, const struct 
 static size_t delta_scratchpad(struct device *device, const struct gemm *g, const struct piece *p) {
     size_t most = 0;
     for (int i = 0; i < g->delta_count; i++) {
-        struct gemm_form form = delta_form(&g->delta[i], p);
-        size_t bytes = align(gemm_cache_scratchpad(device, &form));
+        struct piece part = delta_piece(&g->delta[i], p);
+        struct gemm_form form = delta_form(&g->delta[i], p, &part);
+        size_t bytes = part.cols > 0 ? align(gemm_cache_scratchpad(device, &form)) : 0;
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -201,12 +213,14 @@ static int add_deltas(const struct exec *exec, const struct gemm *g, const struc
     int status = STATUS_OK;
     for (int i = 0; i < g->delta_count && !status; i++) {
         const struct gemm_delta *delta = &g->delta[i];
-        struct gemm_form form = delta_form(delta, p);
+        struct piece part = delta_piece(delta, p);
+        struct gemm_form form = delta_form(delta, p, &part);
         struct gemm_pointers pointers = {.a = delta->left + p->row * delta->rank,
-                                         .b = delta->right + p->col * delta->rank,
-                                         .c = ab,
+                                         .b = delta->right + (part.col - delta->first) * delta->rank,
+                                         .c = ab + (part.col - p->col),
                                          .scratchpad = scratchpad};
-        status = gemm_cache_run(exec->stream->device, &form, &pointers);
+        if (part.cols > 0)
+            status = gemm_cache_run(exec->stream->device, &form, &pointers);
     }
     return status;
 }
@@ -225,20 +239,22 @@ static size_t stage_bytes(const struct gemm *g) {
     return stage_of(g) == STAGE_WORKSPACE ? align((size_t)(largest.rows * largest.cols) * sizeof(float)) : 0;
 }
 
-/* oneDNN's scratchpad for all pieces: there are at most four forms, at the corners. */
+/* oneDNN's scratchpad for all pieces: their forms are those at the corners; what deltas add to them differs from
+ * column to column. */
 static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
     if (is_bare(g))
         return bare_scratchpad(device, g);
     int64_t across = piece_count(g->n, piece_cols(g)), down = piece_count(g->m, PIECE_ROWS);
-    int64_t corner[] = {0, across - 1, (down - 1) * across, down * across - 1};
+    int64_t step = g->delta_count || across == 1 ? 1 : across - 1;
     size_t most = 0;
-    for (int i = 0; i < 4; i++) {
-        struct piece p = piece_at(g, corner[i]);
-        struct gemm_form form = piece_form(g, &p);
-        size_t bytes = align(gemm_cache_scratchpad(device, &form)), of_deltas = delta_scratchpad(device, g, &p);
-        bytes = bytes > of_deltas ? bytes : of_deltas;
-        most = bytes > most ? bytes : most;
-    }
+    for (int is_last = 0; is_last < 2; is_last++)
+        for (int64_t i = 0; i < across; i += step) {
+            struct piece p = piece_at(g, (is_last ? down - 1 : 0) * across + i);
+            struct gemm_form form = piece_form(g, &p);
+            size_t bytes = align(gemm_cache_scratchpad(device, &form)), of_deltas = delta_scratchpad(device, g, &p);
+            bytes = bytes > of_deltas ? bytes : of_deltas;
+            most = bytes > most ? bytes : most;
+        }
     return most;
 }
 
@@ -416,7 +432,7 @@ static struct gemm without_zeros(const struct gemm *g) {
     struct gemm rest = *g;
     rest.delta_count = 0;
     for (int i = 0; i < g->delta_count; i++)
-        if (!is_zero(g->delta[i].right, g->n * g->delta[i].rank))
+        if (!is_zero(g->delta[i].right, g->delta[i].count * g->delta[i].rank))
             rest.delta[rest.delta_count++] = g->delta[i];
     return rest;
 }

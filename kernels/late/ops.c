@@ -3,6 +3,7 @@
 
 #define POINTER(type, member) offsetof(struct type, member)
 
+#define DELTA(i)              POINTER(gemm, delta[i].left), POINTER(gemm, delta[i].right)
 static const size_t gemm_pointers[] = {
     POINTER(gemm, a),
     POINTER(gemm, b),
@@ -11,16 +12,20 @@ static const size_t gemm_pointers[] = {
     POINTER(gemm, bias),
     POINTER(gemm, aux),
     POINTER(gemm, bias_gradient),
-    POINTER(gemm, delta[0].left),
-    POINTER(gemm, delta[0].right),
-    POINTER(gemm, delta[1].left),
-    POINTER(gemm, delta[1].right),
-    POINTER(gemm, delta[2].left),
-    POINTER(gemm, delta[2].right),
-    POINTER(gemm, delta[3].left),
-    POINTER(gemm, delta[3].right),
+    DELTA(0),
+    DELTA(1),
+    DELTA(2),
+    DELTA(3),
+    DELTA(4),
+    DELTA(5),
+    DELTA(6),
+    DELTA(7),
+    DELTA(8),
+    DELTA(9),
+    DELTA(10),
+    DELTA(11),
 };
-_Static_assert(GEMM_DELTAS_MOST == 4, "all deltas are listed");
+_Static_assert(GEMM_DELTAS_MOST == 12, "all deltas are listed");
 static const size_t norm_pointers[] = {
     POINTER(norm, x),      POINTER(norm, gain),  POINTER(norm, bias),  POINTER(norm, y),
     POINTER(norm, mean),   POINTER(norm, rstd),  POINTER(norm, dy),    POINTER(norm, dx),
@@ -33,6 +38,9 @@ static const size_t swiglu_pointers[] = {POINTER(swiglu, x), POINTER(swiglu, y),
                                          POINTER(swiglu, dx)};
 static const size_t rotary_pointers[] = {POINTER(rotary, positions), POINTER(rotary, cos), POINTER(rotary, sin),
                                          POINTER(rotary, x)};
+static const size_t scale_add_pointers[] = {POINTER(scale_add, x), POINTER(scale_add, y)};
+static const size_t scatter_add_rows_pointers[] = {POINTER(scatter_add_rows, x), POINTER(scatter_add_rows, index),
+                                                   POINTER(scatter_add_rows, y)};
 static const size_t column_scale_pointers[] = {
     POINTER(column_scale, x),    POINTER(column_scale, scale),  POINTER(column_scale, fixed),
     POINTER(column_scale, kept), POINTER(column_scale, y),      POINTER(column_scale, dy),
@@ -132,6 +140,8 @@ OPERATION(unit_backward, unit_call)
 OPERATION(swiglu_forward, swiglu)
 OPERATION(swiglu_backward, swiglu)
 OPERATION(rotary, rotary)
+OPERATION(scale_add, scale_add)
+OPERATION(scatter_add_rows, scatter_add_rows)
 OPERATION(column_scale_forward, column_scale)
 OPERATION(column_scale_backward, column_scale)
 WORKSPACE(column_scale_backward, column_scale)
@@ -197,7 +207,6 @@ static const size_t join_pointers[] = {POINTER(join, a.labels), POINTER(join, a.
 struct arrays {
     int64_t rows, cols, stride;
     enum dtype type, y_type;
-    float scale;
     bool accumulate;
     const void *x, *z;
     void *y;
@@ -299,18 +308,6 @@ static int late_add(const struct exec *exec, int64_t count, enum dtype type, con
     return QUEUE(add, arrays, &call);
 }
 
-static int run_scale_add(const struct exec *exec, const void *arguments) {
-    const struct arrays *call = arguments;
-    return ops_for(exec->stream->device)
-        ->scale_add(exec, call->cols, call->type, call->scale, call->x, call->accumulate, call->y);
-}
-
-static int late_scale_add(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
-                          bool accumulate, void *y) {
-    struct arrays call = {.cols = count, .type = type, .scale = scale, .x = x, .accumulate = accumulate, .y = y};
-    return QUEUE(scale_add, arrays, &call);
-}
-
 static int run_gather_rows(const struct exec *exec, const void *arguments) {
     const struct arrays *call = arguments;
     return ops_for(exec->stream->device)
@@ -321,18 +318,6 @@ static int late_gather_rows(const struct exec *exec, int64_t rows, int64_t cols,
                             const int32_t *index, void *out) {
     struct arrays call = {.rows = rows, .cols = cols, .type = type, .x = x, .z = index, .y = out};
     return QUEUE(gather_rows, arrays, &call);
-}
-
-static int run_scatter_add_rows(const struct exec *exec, const void *arguments) {
-    const struct arrays *call = arguments;
-    return ops_for(exec->stream->device)
-        ->scatter_add_rows(exec, call->rows, call->cols, call->type, call->x, call->z, call->y_type, call->y);
-}
-
-static int late_scatter_add_rows(const struct exec *exec, int64_t rows, int64_t cols, enum dtype x_type, const void *x,
-                                 const int32_t *index, enum dtype y_type, void *y) {
-    struct arrays call = {.rows = rows, .cols = cols, .type = x_type, .y_type = y_type, .x = x, .z = index, .y = y};
-    return QUEUE(scatter_add_rows, arrays, &call);
 }
 
 const struct ops late_ops = {

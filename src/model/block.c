@@ -72,6 +72,7 @@ static struct hook_call half_hook_call(const struct block_pass *block, enum atta
     call.in = call.out = model->options.config.hidden_size;
     call.x = x;
     call.y = model->scratch.branch;
+    call.y_stride = call.out;
     call.dy = model->scratch.branch;
     call.dx = model->gradients.norm;
     call.residual = residual;
@@ -369,6 +370,7 @@ static struct hook_call activated_hook_call(const struct block_pass *block) {
     call.out = block->pass->model->share.widths.ffn;
     call.x = block->saved->norm2;
     call.y = block->saved->activated;
+    call.y_stride = call.out;
     call.dy = block->pass->model->gradients.ffn;
     call.dx = block->pass->model->gradients.norm;
     return call;

@@ -32,6 +32,22 @@ struct model_widths model_widths(const struct model_config *config, int tensors)
     return widths;
 }
 
+/* Where the part of a place's columns that begins at `column` begins on each rank: projections are whole parts, and
+ * each part is cut by itself. */
+static int64_t local_column(const struct model_config *config, int tensors, enum attach_place place, int64_t column) {
+    struct model_widths whole = model_widths(config, 1), local = model_widths(config, tensors);
+    if (model_linear(place).split != LINEAR_COLUMN)
+        return column;
+    if (place != ATTACH_QKV)
+        return column / tensors;
+    return column < whole.q ? 0 : column == whole.q ? local.q : column == whole.qkv ? local.qkv : local.q + local.kv;
+}
+
+struct model_range model_range(const struct model_config *config, int tensors, const struct model_projection *p) {
+    int64_t first = local_column(config, tensors, p->place, p->first);
+    return (struct model_range){first, local_column(config, tensors, p->place, p->first + p->out) - first};
+}
+
 bool model_has_bias(const struct model_config *config, enum attach_place place) {
     bool is_own = place == ATTACH_QKV          ? config->add_qkv_bias
                   : place == ATTACH_PROJECTION ? config->add_projection_bias

@@ -35,6 +35,7 @@ static struct hook_call embedding_hook_call(const struct pass *pass, void *x) {
         .dtype = pass->model->options.dtype,
         .rows = pass->rows,
         .out = pass->model->options.config.hidden_size,
+        .y_stride = pass->model->options.config.hidden_size,
         .y_dtype = pass->model->options.dtype,
         .saved = pass->stash->saved[0].hooks[ATTACH_EMBEDDING],
         .y = x,

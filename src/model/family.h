@@ -15,8 +15,7 @@ struct json_t; /* jansson's */
 enum { MODEL_MAX_PROJECTIONS = 8, MODEL_MAX_PARTS = 3 };
 
 /* A linear of a block as the family's files have it: a range of the outputs of the model's linear at a place. A fused
- * weight is one projection of several parts; one that the model alone fuses is several projections of one place (which
- * hooks take as a whole, so that adapters of such a family have to learn ranges first). */
+ * weight is one projection of several parts; one that the model alone fuses is several projections of one place. */
 struct model_projection {
     enum attach_place place;
     const char *module;            /* its path in the layer */
@@ -107,6 +106,12 @@ struct model_widths {
 };
 /* A config that says nothing has no columns. */
 struct model_widths model_widths(const struct model_config *config, int tensors);
+/* The place's columns that a projection makes, on each of so many tensor ranks. */
+struct model_range {
+    int64_t first, columns;
+};
+struct model_range model_range(const struct model_config *config, int tensors,
+                               const struct model_projection *projection);
 /* Whether the model's linear at a place has a bias. */
 bool model_has_bias(const struct model_config *config, enum attach_place place);
 

@@ -21,8 +21,8 @@ void hook_table_free(struct hook_table *table) {
 int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook) {
     struct hook_list *list = &table->lists[layer * ATTACH_PLACE_COUNT + place];
     if (list->count == HOOKS_PER_PLACE)
-        return status_fail(STATUS_INVALID, "more than %d methods at one place of layer %lld", HOOKS_PER_PLACE,
-                           (long long)layer);
+        return status_fail(STATUS_INVALID, "more than %d changes of what layer %lld computes at one place",
+                           HOOKS_PER_PLACE, (long long)layer);
     list->hook[list->count++] = *hook;
     return STATUS_OK;
 }
@@ -56,8 +56,26 @@ float *const *hook_list_wide(const struct hook_list *list) {
     return NULL;
 }
 
+/* Where column `first` of an array's rows begins; NULL stays that. */
+static void *column_of(void *array, int64_t first, enum dtype type) {
+    return array ? (char *)array + (size_t)first * dtype_bytes(type) : NULL;
+}
+
+/* The call on the hook's own columns. */
+static struct hook_call narrowed(const struct hook *hook, const struct hook_call *call) {
+    struct hook_call own = *call;
+    if (!hook->columns)
+        return own;
+    own.first = hook->first;
+    own.out = hook->columns;
+    own.y = column_of(call->y, hook->first, call->y_dtype);
+    own.dy = column_of(call->dy, hook->first, call->dtype);
+    return own;
+}
+
 static size_t saved_bytes(const struct hook *hook, const struct hook_call *call) {
-    size_t bytes = hook->saved_bytes ? hook->saved_bytes(hook->self, call) : 0;
+    struct hook_call own = narrowed(hook, call);
+    size_t bytes = hook->saved_bytes ? hook->saved_bytes(hook->self, &own) : 0;
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
@@ -68,9 +86,9 @@ size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_cal
     return bytes;
 }
 
-/* The call as hook `index` sees it: `saved` moved to its own part. */
+/* The call as hook `index` sees it: on its columns, `saved` moved to its own part. */
 static struct hook_call call_of(const struct hook_list *list, int index, const struct hook_call *call) {
-    struct hook_call own = *call;
+    struct hook_call own = narrowed(&list->hook[index], call);
     char *saved = call->saved;
     for (int i = 0; i < index && saved; i++)
         saved += saved_bytes(&list->hook[i], call);

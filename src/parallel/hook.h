@@ -28,16 +28,18 @@ struct hook_call {
     int layer;
     enum attach_place place;
     enum dtype dtype;
-    int64_t rows, in, out;
-    struct row_keys keys; /* of these rows, for dropout; NULL in a pass without it, and while planning */
-    const void *x;        /* [N, in]; NULL where the place has no input of its own */
-    void *y;              /* [N, out], changed in place */
-    enum dtype y_dtype;   /* dtype, or of a wide hook fp32 */
-    const void *residual; /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
-    void *dresidual;      /* its gradient, added to */
-    void *saved;          /* what the forward keeps for the backward: saved_bytes of it */
-    void *dy;             /* backward: the gradient of y as it left the hook */
-    void *dx;             /* backward_input: the gradient of x, added to; NULL when nobody wants it */
+    int64_t rows, in, out; /* out: the columns of y that are the hook's */
+    int64_t first;         /* of these, among the place's on this rank */
+    struct row_keys keys;  /* of these rows, for dropout; NULL in a pass without it, and while planning */
+    const void *x;         /* [N, in]; NULL where the place has no input of its own */
+    void *y;               /* [N, out], changed in place */
+    int64_t y_stride;      /* of y and dy, from row to row */
+    enum dtype y_dtype;    /* dtype, or of a wide hook fp32 */
+    const void *residual;  /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
+    void *dresidual;       /* its gradient, added to */
+    void *saved;           /* what the forward keeps for the backward: saved_bytes of it */
+    void *dy;              /* backward: the gradient of y as it left the hook */
+    void *dx;              /* backward_input: the gradient of x, added to; NULL when nobody wants it */
 };
 
 /* Keys and values before every segment of a layer: [tokens, G, D] each; gradients fp32, accumulated, or NULL. */
@@ -61,11 +63,14 @@ struct hook_virtual {
  * They are called while the rank is planning, too, and then only note the scratch that they need.
  *
  * At a projection a rank's hook sees all rows, its own share of the columns that are cut over the tensor ranks, and y
- * before it is summed over them: a hook there is linear in y. At ATTACH_AFTER_* it sees whole results, of the rank's
+ * before it is summed over them: a hook there is linear in y. It may be of a range of these columns, as the files'
+ * projections are ranges of what the model computes at once. At ATTACH_AFTER_* it sees whole results, of the rank's
  * rows of the stream. */
 struct hook {
     void *self;
     enum hook_side side;
+    int64_t first, columns; /* on this rank, of the place's side; columns 0: all. Needed where the sides differ in width
+                               and `saved_bytes` depends on it */
     size_t (*saved_bytes)(void *self, const struct hook_call *call);
     int (*forward)(void *self, const struct hook_call *call);
     int (*backward_output)(void *self, const struct hook_call *call);
@@ -87,7 +92,7 @@ struct hook {
     void (*return_rows)(void *self);
 };
 
-enum { HOOKS_PER_PLACE = 4 };
+enum { HOOKS_PER_PLACE = 12 }; /* four methods at three projections each */
 struct hook_list {
     int count;
     struct hook hook[HOOKS_PER_PLACE]; /* applied in order forward, in reverse order backward */

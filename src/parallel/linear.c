@@ -19,6 +19,7 @@ static struct hook_call hook_call_of(const struct linear *linear, const struct l
     hook.out = linear->out;
     hook.x = call->x;
     hook.y = call->y;
+    hook.y_stride = call->y_stride ? call->y_stride : linear->out;
     hook.y_dtype = call->dtype;
     hook.dy = call->dy;
     hook.dx = call->dx;

@@ -111,9 +111,16 @@ static const struct op_kind unit_backward = {.name = "unit_backward",
                                              .loss = unit_loss,
                                              .cost = three_tensors};
 
-/* ---- scaled columns: shape {rows, cols}; IN_PLACE is 2 as above ---- */
+/* ---- scaled columns: shape {rows, cols, columns behind those of x}; IN_PLACE is 2 as above ---- */
 
 enum { HAS_FIXED = 4, FP32_SCALE = 8, KEEP = 16, HAS_FACTOR = 32, FROZEN = 64, ADDS = 128, OVER_X = 256 };
+
+/* Rows that lie apart, each tensor's a little farther than those of the one before it; what is kept stays dense. */
+static void set_strides(struct op_run *run) {
+    static const int strided[] = {X, Y, DY, DX};
+    for (int64_t i = 0; i < 4 && run->shape[2]; i++)
+        run->tensor[strided[i]].stride = run->shape[1] + (i + 1) * run->shape[2];
+}
 
 static void scale_inputs(struct op_run *run) {
     struct op_tensor *t = run->tensor;
@@ -136,6 +143,7 @@ static void scale_forward_setup(struct op_run *run) {
     t[Y].bound = op_bound(6);
     if (run->variant & KEEP)
         t[KEPT] = tensor("kept", OP_OUT, run->type, rows, cols);
+    set_strides(run);
 }
 
 static void scale_backward_setup(struct op_run *run) {
@@ -151,6 +159,7 @@ static void scale_backward_setup(struct op_run *run) {
         t[DX].gradient_of = 1 + X;
         t[DX].bound = op_bound(2);
     }
+    set_strides(run);
     if (run->variant & FROZEN)
         return;
     if (run->variant & HAS_FACTOR)
@@ -158,6 +167,10 @@ static void scale_backward_setup(struct op_run *run) {
     t[DSCALE] = tensor("dscale", OP_ADDED, DTYPE_F32, 1, cols);
     t[DSCALE].gradient_of = run->variant & HAS_FACTOR ? 0 : 1 + SCALE;
     t[DSCALE].bound = op_bound(2 * rows + 4);
+}
+
+static int64_t scale_stride(const struct op_run *run, int tensor) {
+    return run->shape[2] ? run->tensor[tensor].stride : 0;
 }
 
 static struct column_scale scale_arguments(const struct op_run *run) {
@@ -175,7 +188,11 @@ static struct column_scale scale_arguments(const struct op_run *run) {
                                  .dy = t[gradient_in(run)].data,
                                  .dx = t[run->variant & OVER_X ? X : DX].data,
                                  .factor = t[FACTOR].data,
-                                 .dscale = t[DSCALE].data};
+                                 .dscale = t[DSCALE].data,
+                                 .x_stride = scale_stride(run, X),
+                                 .y_stride = scale_stride(run, run->variant & IN_PLACE ? X : Y),
+                                 .dy_stride = scale_stride(run, gradient_in(run)),
+                                 .dx_stride = scale_stride(run, run->variant & OVER_X ? X : DX)};
 }
 
 static int scale_forward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
@@ -361,14 +378,19 @@ static const struct op_kind row_squares = {.name = "row_squares",
 static const struct op_kind ratio = {
     .name = "magnitude_ratio", .setup = ratio_setup, .call = ratio_call, .reference = ratio_reference};
 
-/* ---- scaled additions: shape {count, scale in thousandths} ---- */
+/* ---- scaled additions: shape {cols, scale in thousandths, rows (0: 1), columns behind those of x} ---- */
 
 enum { ACCUMULATE = 1 };
 
 static void add_setup(struct op_run *run) {
-    run->tensor[X] = tensor("x", OP_IN, run->type, 1, run->shape[0]);
-    run->tensor[Y] = tensor("y", run->variant & ACCUMULATE ? OP_INOUT : OP_OUT, run->type, 1, run->shape[0]);
+    int64_t rows = run->shape[2] ? run->shape[2] : 1, cols = run->shape[0];
+    run->tensor[X] = tensor("x", OP_IN, run->type, rows, cols);
+    run->tensor[Y] = tensor("y", run->variant & ACCUMULATE ? OP_INOUT : OP_OUT, run->type, rows, cols);
     run->tensor[Y].bound = op_bound(2);
+    if (run->shape[3]) {
+        run->tensor[X].stride = cols + run->shape[3];
+        run->tensor[Y].stride = cols + 2 * run->shape[3];
+    }
 }
 
 static float add_scale(const struct op_run *run) {
@@ -376,12 +398,21 @@ static float add_scale(const struct op_run *run) {
 }
 
 static int add_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
-    return ops->scale_add(exec, run->shape[0], run->type, add_scale(run), run->tensor[X].data,
-                          run->variant & ACCUMULATE, run->tensor[Y].data);
+    const struct op_tensor *t = run->tensor;
+    struct scale_add a = {.rows = t[X].rows,
+                          .cols = t[X].cols,
+                          .type = run->type,
+                          .scale = add_scale(run),
+                          .x = t[X].data,
+                          .y = t[Y].data,
+                          .accumulate = run->variant & ACCUMULATE,
+                          .x_stride = run->shape[3] ? t[X].stride : 0,
+                          .y_stride = run->shape[3] ? t[Y].stride : 0};
+    return ops->scale_add(exec, &a);
 }
 
 static void add_reference(struct op_run *run) {
-    for (int64_t i = 0; i < run->shape[0]; i++)
+    for (int64_t i = 0; i < run->tensor[X].rows * run->tensor[X].cols; i++)
         run->tensor[Y].expected[i] = (double)add_scale(run) * run->tensor[X].value[i] +
                                      (run->variant & ACCUMULATE ? run->tensor[Y].value[i] : 0);
 }
@@ -409,6 +440,9 @@ static const struct op_case cases[] = {
     BOTH_TYPES(scale_forward, "odd, kept", OP_TEST, KEEP, 7, 77),
     BOTH_TYPES(scale_forward, "kept, in place", OP_TEST, KEEP | IN_PLACE, 100, 768),
     BOTH_TYPES(scale_forward, "a part stays", OP_TEST, HAS_FIXED | FP32_SCALE | IN_PLACE, 9, 601),
+    BOTH_TYPES(scale_forward, "strides, kept", OP_TEST, KEEP, 9, 601, 5),
+    BOTH_TYPES(scale_forward, "strides, a part stays", OP_TEST, HAS_FIXED | FP32_SCALE | KEEP | IN_PLACE, 9, 601, 5),
+    BOTH_TYPES(scale_forward, "strides, added", OP_TEST, ADDS | FP32_SCALE, 9, 601, 5),
     BOTH_TYPES(scale_forward, "added", OP_TEST, ADDS | FP32_SCALE, 9, 601),
     BOTH_TYPES(scale_forward, "no rows", OP_TEST, 0, 0, 64),
     BOTH_TYPES(scale_backward, NULL, OP_TEST, 0, 5, 64),
@@ -417,6 +451,9 @@ static const struct op_case cases[] = {
     BOTH_TYPES(scale_backward, "a part stays", OP_TEST, HAS_FIXED | FP32_SCALE, 9, 601),
     BOTH_TYPES(scale_backward, "a part stays, factors", OP_TEST, HAS_FIXED | FP32_SCALE | HAS_FACTOR, 9, 601),
     BOTH_TYPES(scale_backward, "over x", OP_TEST, OVER_X | FP32_SCALE | HAS_FACTOR, 150, 601),
+    BOTH_TYPES(scale_backward, "strides", OP_TEST, HAS_FIXED | FP32_SCALE | HAS_FACTOR, 9, 601, 5),
+    BOTH_TYPES(scale_backward, "strides, in place", OP_TEST, IN_PLACE, 9, 601, 5),
+    BOTH_TYPES(scale_backward, "strides, over x", OP_TEST, OVER_X, 9, 601, 5),
     BOTH_TYPES(scale_backward, "frozen", OP_TEST, FROZEN | IN_PLACE, 9, 33),
     BOTH_TYPES(scale_backward, "no rows", OP_TEST, 0, 0, 33),
     BOTH_TYPES(scale_backward, "more rows than blocks", OP_TEST, 0, 1031, 17),
@@ -433,6 +470,8 @@ static const struct op_case cases[] = {
     BOTH_TYPES(ratio, NULL, OP_TEST, 0, 61),
     BOTH_TYPES(scale_add, NULL, OP_TEST, 0, 1037, 1250),
     BOTH_TYPES(scale_add, "accumulated", OP_TEST, ACCUMULATE, 50001, 4000),
+    BOTH_TYPES(scale_add, "rows", OP_TEST, ACCUMULATE, 601, 4000, 37),
+    BOTH_TYPES(scale_add, "strides", OP_TEST, ACCUMULATE, 601, 4000, 37, 5),
     BOTH_TYPES(scale_add, "nothing", OP_TEST, ACCUMULATE, 0, 4000),
 };
 

@@ -286,13 +286,16 @@ static double delta_reference(const struct gemm *g, const uint16_t *weight, int6
         sum += term;
         *size += fabs(term);
     }
-    for (int d = 0; d < g->delta_count; d++)
-        for (int64_t r = 0; r < g->delta[d].rank; r++) {
-            double left = (double)g->delta[d].left[i * g->delta[d].rank + r];
-            double term = left * (double)g->delta[d].right[j * g->delta[d].rank + r];
+    for (int d = 0; d < g->delta_count; d++) {
+        const struct gemm_delta *delta = &g->delta[d];
+        bool is_in = j >= delta->first && j < delta->first + delta->count;
+        for (int64_t r = 0; r < delta->rank && is_in; r++) {
+            double left = (double)delta->left[i * delta->rank + r];
+            double term = left * (double)delta->right[(j - delta->first) * delta->rank + r];
             sum += term;
             *size += fabs(term);
         }
+    }
     return sum;
 }
 
@@ -309,7 +312,8 @@ static void delta_check(const struct gemm *g, const uint16_t *weight) {
         }
 }
 
-/* Two deltas on a product in bf16, plain or packed; deltas of zero leave its bits alone. */
+/* Deltas on a product in bf16, plain or packed: two on all columns, then one on each of some ranges of them. Deltas of
+ * zero leave its bits alone. */
 static void check_deltas(struct scene *scene, const struct ops *ops, const struct delta_shape *shape, bool is_packed) {
     const int64_t M = shape->m, N = shape->n, K = shape->k, R = DELTA_RANK;
     void *a = numbers(scene, DTYPE_BF16, M * K, 1), *b = numbers(scene, DTYPE_BF16, N * K, 2), *form = NULL;
@@ -338,12 +342,18 @@ static void check_deltas(struct scene *scene, const struct ops *ops, const struc
     struct gemm with = g;
     with.c = c;
     with.delta_count = 2;
-    with.delta[0] = (struct gemm_delta){R, left, zeros};
-    with.delta[1] = (struct gemm_delta){1, left, zeros};
+    with.delta[0] = (struct gemm_delta){R, 0, N, left, zeros};
+    with.delta[1] = (struct gemm_delta){1, 0, N, left, zeros};
     test_ok(run(scene, ops, &g));
     test_ok(run(scene, ops, &with));
     assert_memory_equal(c, base, (size_t)(M * N) * sizeof(uint16_t));
     with.delta[0].right = with.delta[1].right = right;
+    test_ok(run(scene, ops, &with));
+    delta_check(&with, b);
+    with.delta_count = 3;
+    with.delta[0] = (struct gemm_delta){R, 0, N / 3, left, right};
+    with.delta[1] = (struct gemm_delta){3, N / 3, N / 5, left, right};
+    with.delta[2] = (struct gemm_delta){R, N - N / 4 - 1, N / 4, left, right}; /* a gap before it, and one behind */
     test_ok(run(scene, ops, &with));
     delta_check(&with, b);
     void *const memory[] = {a, b, form, bias, c, base, left, right, zeros};

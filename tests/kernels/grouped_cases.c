@@ -329,7 +329,7 @@ static const struct op_kind scale = {.name = "group_scale",
                                      .reference = scale_reference,
                                      .cost = scale_cost};
 
-/* ---- rows added where they belong: shape {rows, cols} ---- */
+/* ---- rows added where they belong: shape {rows, cols, columns behind those of x} ---- */
 
 enum { X = A, INDEX = MATRIX, Y = C };
 
@@ -346,12 +346,23 @@ static void scatter_setup(struct op_run *run) {
     t[INDEX] = tensor("index", OP_IN, DTYPE_I32, 1, rows);
     t[INDEX].fill = fill_index;
     t[Y] = tensor("y", OP_INOUT, type_of(run, OUT_OTHER), 3 * rows, cols);
+    t[X].stride = cols + run->shape[2];
+    t[Y].stride = cols + 2 * run->shape[2];
 }
 
 static int scatter_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
     const struct op_tensor *t = run->tensor;
-    return ops->scatter_add_rows(exec, run->shape[0], run->shape[1], t[X].type, t[X].data, t[INDEX].data, t[Y].type,
-                                 t[Y].data);
+    bool is_strided = run->shape[2];
+    struct scatter_add_rows a = {.rows = run->shape[0],
+                                 .cols = run->shape[1],
+                                 .x_type = t[X].type,
+                                 .y_type = t[Y].type,
+                                 .x = t[X].data,
+                                 .index = t[INDEX].data,
+                                 .y = t[Y].data,
+                                 .x_stride = is_strided ? t[X].stride : 0,
+                                 .y_stride = is_strided ? t[Y].stride : 0};
+    return ops->scatter_add_rows(exec, &a);
 }
 
 static void scatter_reference(struct op_run *run) {
@@ -398,6 +409,7 @@ static const struct op_case cases[] = {
     BOTH_TYPES(scale, "difference, other type", OP_TEST, DIFFERENCE | OUT_OTHER, 61, 5, 1, 149, 9),
     BOTH_TYPES(scale, "parallel, some rows", OP_TEST, RANGE | IN_PLACE, 300, 5, 1, 768, 40),
     BOTH_TYPES(scatter, NULL, OP_TEST, 0, 37, 77),
+    BOTH_TYPES(scatter, "strides", OP_TEST, 0, 37, 77, 9),
     BOTH_TYPES(scatter, "other type, parallel", OP_TEST, OUT_OTHER, 61, 768),
     BOTH_TYPES(scatter, "no rows", OP_TEST, 0, 0, 77),
     BOTH_TYPES(gemm, "lora down, decode", OP_BENCH, UNCUT | OUT_OTHER, 16, 16, 768, 8, 1),

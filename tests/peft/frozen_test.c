@@ -57,6 +57,7 @@ NOTED(gelu_backward, gelu)
 NOTED(unit_forward, unit_call)
 NOTED(unit_backward, unit_call)
 NOTED(column_scale_forward, column_scale)
+NOTED(scale_add, scale_add)
 NOTED(row_squares, row_squares)
 NOTED(magnitude_ratio, magnitude_ratio)
 NOTED(lstm_forward, lstm)
@@ -106,12 +107,6 @@ static int noted_column_sum(const struct exec *exec, int64_t rows, int64_t cols,
     note(NUMBER_OF(column_sum), NULL, 0);
     note_gradient(out);
     return noted.real->column_sum(exec, rows, cols, type, x, stride, out);
-}
-
-static int noted_scale_add(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
-                           bool accumulate, void *y) {
-    note(NUMBER_OF(scale_add), NULL, 0);
-    return noted.real->scale_add(exec, count, type, scale, x, accumulate, y);
 }
 
 static void table_of(const struct ops *real, struct ops *table) {

@@ -1,4 +1,4 @@
-/* Reads the cases of tests/peft/golden. */
+/* Reads the cases of tests/peft/golden and tests/peft/families. */
 #include "golden.h"
 
 #include "pretrained/pretrained.h"
@@ -142,11 +142,15 @@ static struct safetensors *open_file(const char *directory, const char *name, bo
 
 void golden_open(struct golden *g, const char *name) {
     static const char root[] = TEST_DATA "/peft/golden";
+    const char *slash = strchr(name, '/');
     struct pretrained base;
     *g = (struct golden){.name = name, .texts = calloc(1, sizeof *g->texts)};
     assert_non_null(g->texts);
-    snprintf(g->base, sizeof g->base, "%s/base", root);
-    snprintf(g->directory, sizeof g->directory, "%s/%s", root, name);
+    if (slash)
+        snprintf(g->base, sizeof g->base, "%s/peft/families/%.*s/base", TEST_DATA, (int)(slash - name), name);
+    else
+        snprintf(g->base, sizeof g->base, "%s/base", root);
+    snprintf(g->directory, sizeof g->directory, "%s/%s", slash ? TEST_DATA "/peft/families" : root, name);
     test_ok(pretrained_read_config(g->base, &base));
     g->model = base.config;
     pretrained_close(&base);
@@ -197,8 +201,9 @@ static void file_name(const struct golden *g, const char *prefix, const char *sl
     const char *before = strstr(slice, ".adapters."), *after = strstr(slice, ".adapter_");
     while (after && strstr(after + 1, ".adapter_"))
         after = strstr(after + 1, ".adapter_");
+    const char *slash = strchr(g->name, '/'), *own = slash ? slash + 1 : g->name;
     if (before && after)
-        snprintf(out, 256, "%s%.*s.adapters.%s%s", prefix, (int)(before - slice), slice, g->name, after);
+        snprintf(out, 256, "%s%.*s.adapters.%s%s", prefix, (int)(before - slice), slice, own, after);
     else
         snprintf(out, 256, "%s%s", prefix, slice);
 }
@@ -246,19 +251,40 @@ void golden_covers(const struct golden *g, const struct param_table *table) {
     }
 }
 
-size_t golden_cases(char ***names) {
+/* Adds the names of the cases in a directory, each behind the prefix. */
+static void add_cases(const char *directory, const char *prefix, char ***names, size_t *count) {
     struct dirent **entries;
-    int found = scandir(TEST_DATA "/peft/golden", &entries, NULL, alphasort);
+    int found = scandir(directory, &entries, NULL, alphasort);
     assert_true(found > 0);
-    size_t count = 0;
-    *names = calloc((size_t)found, sizeof **names);
+    *names = realloc(*names, (*count + (size_t)found) * sizeof **names);
     assert_non_null(*names);
     for (int i = 0; i < found; i++) {
         if (!strchr(entries[i]->d_name, '.') && strcmp(entries[i]->d_name, "base") != 0)
-            (*names)[count++] = strdup(entries[i]->d_name);
+            assert_true(asprintf(&(*names)[(*count)++], "%s%s", prefix, entries[i]->d_name) > 0);
         free(entries[i]);
     }
     free(entries);
+}
+
+size_t golden_cases(char ***names) {
+    size_t count = 0;
+    *names = NULL;
+    add_cases(TEST_DATA "/peft/golden", "", names, &count);
+    return count;
+}
+
+size_t golden_family_cases(char ***names) {
+    char **families = NULL;
+    size_t count = 0, family_count = 0;
+    *names = NULL;
+    add_cases(TEST_DATA "/peft/families", "", &families, &family_count);
+    for (size_t i = 0; i < family_count; i++) {
+        char directory[600], prefix[64];
+        snprintf(directory, sizeof directory, "%s/peft/families/%s", TEST_DATA, families[i]);
+        snprintf(prefix, sizeof prefix, "%s/", families[i]);
+        add_cases(directory, prefix, names, &count);
+    }
+    golden_free_cases(families, family_count);
     return count;
 }
 

@@ -1,7 +1,8 @@
 /* Golden vectors of adapters (tests/peft/golden/README.md): what peft, or for bottlenecks a plain model, gives in fp64.
  *
- * A case is opened by its directory's name and gives its configuration, its batch, and the values of each parameter of
- * a stack's table before training, of its gradient, and behind the steps. Whatever a case lacks fails the test. */
+ * A case is opened by its directory's name, behind that of its family where this is not GPT-2 (tests/peft/families),
+ * and gives its configuration, its batch, and the values of each parameter of a stack's table before training, of its
+ * gradient, and behind the steps. Whatever a case lacks fails the test. */
 #ifndef CAMBIUM_TESTS_PEFT_GOLDEN_H
 #define CAMBIUM_TESTS_PEFT_GOLDEN_H
 
@@ -43,8 +44,10 @@ double *golden_param(const struct golden *golden, const struct param *row, enum 
 /* Fails unless each tensor that trains in the case is in the table. */
 void golden_covers(const struct golden *golden, const struct param_table *table);
 
-/* The names of all cases, from the directory; base is none. To be freed by golden_free_cases. */
+/* The names of all cases on GPT-2, from the directory; base is none. To be freed by golden_free_cases. */
 size_t golden_cases(char ***names);
+/* The same of the other families: "llama/lora". */
+size_t golden_family_cases(char ***names);
 void golden_free_cases(char **names, size_t count);
 
 #endif

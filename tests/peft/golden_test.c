@@ -196,10 +196,24 @@ static void every_case_is_run(void **state) {
     golden_free_cases(names, count);
 }
 
+static struct CMUnitTest test_of(const char *name) {
+    return (struct CMUnitTest){.name = name, .test_func = equals_peft, .initial_state = (void *)(uintptr_t)name};
+}
+
 int main(void) {
+    char **family_names;
+    size_t family_count = golden_family_cases(&family_names);
     struct CMUnitTest tests[CASE_COUNT + 1] = {cmocka_unit_test(every_case_is_run)};
+    struct CMUnitTest *family_tests = calloc(family_count, sizeof *family_tests);
+    if (!family_tests)
+        return 1;
     for (int i = 0; i < CASE_COUNT; i++)
-        tests[i + 1] = (struct CMUnitTest){
-            .name = cases[i], .test_func = equals_peft, .initial_state = (void *)(uintptr_t)cases[i]};
-    return cmocka_run_group_tests_name("equals_peft", tests, NULL, NULL);
+        tests[i + 1] = test_of(cases[i]);
+    for (size_t i = 0; i < family_count; i++)
+        family_tests[i] = test_of(family_names[i]);
+    int failed = cmocka_run_group_tests_name("equals_peft", tests, NULL, NULL);
+    failed += _cmocka_run_group_tests("equals_peft_of_families", family_tests, family_count, NULL, NULL);
+    free(family_tests);
+    golden_free_cases(family_names, family_count);
+    return failed;
 }

@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
 
+from model_doubles import use_double
+
 GPT2 = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 SMALL = dict(vocab_size=61, hidden_size=36, intermediate_size=46, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
              max_position_embeddings=128)
@@ -43,23 +45,6 @@ CASES = {  # name: (class, keys, [B, T]); several head sizes, odd lengths, batch
 STEPS, GREEDY, PROMPT = 20, 64, 11
 ADAMW = dict(lr=0.01, betas=(0.9, 0.95), eps=1e-8)
 DECAY, CLIP = 0.1, 1.0
-
-
-def use_double():
-    """RMSNorm and softmax of `transformers` compute in fp32 whatever the model's type is."""
-    softmax = torch.nn.functional.softmax
-
-    def double_softmax(x, dim=None, dtype=None, **rest):
-        return softmax(x, dim=dim, **rest)
-
-    def double_norm(self, x):
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
-
-    torch.nn.functional.softmax = double_softmax
-    for module in list(sys.modules.values()):
-        for name, value in list(vars(module).items()) if "transformers.models" in getattr(module, "__name__", "") else ():
-            if name.endswith("RMSNorm"):
-                value.forward = double_norm
 
 
 def loss_of(model, tokens, labels):

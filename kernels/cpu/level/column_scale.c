@@ -9,9 +9,13 @@ enum { STRIPE = 512 }; /* columns whose vector stays in the nearest cache */
 
 /* ---- forward ---- */
 
+static int64_t stride_of(const struct column_scale *a, int64_t stride) {
+    return stride ? stride : a->cols;
+}
+
 TYPED_BODY void forward_row(const struct column_scale *a, int64_t i, enum dtype type, enum dtype scale_type) {
-    const void *x = at_const(a->x, i * a->cols, type), *scale = a->scale, *fixed = a->fixed;
-    void *y = at(a->y, i * a->cols, type);
+    const void *x = at_const(a->x, i * stride_of(a, a->x_stride), type), *scale = a->scale, *fixed = a->fixed;
+    void *y = at(a->y, i * stride_of(a, a->y_stride), type);
     if (a->kept)
         memcpy(at(a->kept, i * a->cols, type), x, (size_t)a->cols * dtype_bytes(type));
     if (a->adds) {
@@ -60,7 +64,8 @@ int LEVEL(cpu_column_scale_forward)(const struct exec *exec, const struct column
 /* sum[count] += dy * (x - fixed) of one row, from column `first` on. */
 TYPED_BODY void add_products(const struct column_scale *a, int64_t i, int64_t first, int64_t count, float *sum,
                              enum dtype type) {
-    const void *x = at_const(a->x, i * a->cols + first, type), *dy = at_const(a->dy, i * a->cols + first, type);
+    const void *x = at_const(a->x, i * stride_of(a, a->x_stride) + first, type);
+    const void *dy = at_const(a->dy, i * stride_of(a, a->dy_stride) + first, type);
     if (a->fixed) {
         const void *fixed = at_const(a->fixed, first, type);
 #pragma omp simd
@@ -82,8 +87,8 @@ TYPED_BODY void backward_block(const struct column_scale *a, int64_t first_row, 
         if (sum)
             memset(sum + first, 0, (size_t)count * sizeof *sum);
         for (int64_t i = first_row; i < end_row; i++) {
-            const void *dy = at_const(a->dy, i * a->cols + first, type);
-            void *dx = at(a->dx, i * a->cols + first, type);
+            const void *dy = at_const(a->dy, i * stride_of(a, a->dy_stride) + first, type);
+            void *dx = at(a->dx, i * stride_of(a, a->dx_stride) + first, type);
             if (sum)
                 add_products(a, i, first, count, sum + first, type);
 #pragma omp simd

@@ -131,19 +131,35 @@ TYPED_BODY void scale_chunk(float scale, const void *x, bool accumulate, void *y
     }
 }
 
-int LEVEL(cpu_scale_add)(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
-                         bool accumulate, void *y) {
-    int status = require_activation("scale_add", type);
+/* Rows without a gap between them are one long row, in chunks. */
+static struct scale_add in_chunks(const struct scale_add *a) {
+    struct scale_add call = *a;
+    call.x_stride = a->x_stride ? a->x_stride : a->cols;
+    call.y_stride = a->y_stride ? a->y_stride : a->cols;
+    if (call.x_stride != a->cols || call.y_stride != a->cols)
+        return call;
+    int64_t count = a->rows * a->cols;
+    call.cols = call.x_stride = call.y_stride = CHUNK;
+    call.rows = (count + CHUNK - 1) / CHUNK;
+    return call;
+}
+
+int LEVEL(cpu_scale_add)(const struct exec *exec, const struct scale_add *a) {
+    int status = require_activation("scale_add", a->type);
     if (status)
         return status;
+    struct scale_add call = in_chunks(a);
+    int64_t count = a->rows * a->cols;
     (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
-    for (int64_t first = 0; first < count; first += CHUNK) {
-        int64_t n = count - first < CHUNK ? count - first : CHUNK;
-        if (type == DTYPE_F32)
-            scale_chunk(scale, x, accumulate, y, first, n, DTYPE_F32);
+    for (int64_t i = 0; i < call.rows; i++) {
+        const void *x = at_const(a->x, i * call.x_stride, a->type);
+        void *y = at(a->y, i * call.y_stride, a->type);
+        int64_t left = count - i * call.cols, n = left < call.cols ? left : call.cols;
+        if (a->type == DTYPE_F32)
+            scale_chunk(a->scale, x, a->accumulate, y, 0, n, DTYPE_F32);
         else
-            scale_chunk(scale, x, accumulate, y, first, n, DTYPE_BF16);
+            scale_chunk(a->scale, x, a->accumulate, y, 0, n, DTYPE_BF16);
     }
     return STATUS_OK;
 }
@@ -167,28 +183,28 @@ TYPED_BODY void scatter_row(const void *x, void *y, int64_t cols, enum dtype x_t
         store(y, j, y_type, load(y, j, y_type) + load(x, j, x_type));
 }
 
-int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype x_type, const void *x,
-                                const int32_t *index, enum dtype y_type, void *y) {
-    int status = require_activation("scatter_add_rows", x_type);
+int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, const struct scatter_add_rows *a) {
+    int status = require_activation("scatter_add_rows", a->x_type);
     if (!status)
-        status = require_activation("scatter_add_rows", y_type);
+        status = require_activation("scatter_add_rows", a->y_type);
     if (status)
         return status;
+    int64_t x_stride = a->x_stride ? a->x_stride : a->cols, y_stride = a->y_stride ? a->y_stride : a->cols;
     (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, rows *cols)) schedule(static)
-    for (int64_t i = 0; i < rows; i++) {
-        const void *from = at_const(x, i * cols, x_type);
-        void *to = index[i] < 0 ? NULL : at(y, index[i] * cols, y_type);
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++) {
+        const void *from = at_const(a->x, i * x_stride, a->x_type);
+        void *to = a->index[i] < 0 ? NULL : at(a->y, a->index[i] * y_stride, a->y_type);
         if (!to)
             continue;
-        if (x_type == DTYPE_F32 && y_type == DTYPE_F32)
-            scatter_row(from, to, cols, DTYPE_F32, DTYPE_F32);
-        else if (x_type == DTYPE_F32)
-            scatter_row(from, to, cols, DTYPE_F32, DTYPE_BF16);
-        else if (y_type == DTYPE_F32)
-            scatter_row(from, to, cols, DTYPE_BF16, DTYPE_F32);
+        if (a->x_type == DTYPE_F32 && a->y_type == DTYPE_F32)
+            scatter_row(from, to, a->cols, DTYPE_F32, DTYPE_F32);
+        else if (a->x_type == DTYPE_F32)
+            scatter_row(from, to, a->cols, DTYPE_F32, DTYPE_BF16);
+        else if (a->y_type == DTYPE_F32)
+            scatter_row(from, to, a->cols, DTYPE_BF16, DTYPE_F32);
         else
-            scatter_row(from, to, cols, DTYPE_BF16, DTYPE_BF16);
+            scatter_row(from, to, a->cols, DTYPE_BF16, DTYPE_BF16);
     }
     return STATUS_OK;
 }

@@ -69,12 +69,10 @@ int LEVEL(cpu_column_sum)(const struct exec *exec, int64_t rows, int64_t cols, e
 int LEVEL(cpu_cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
                     void *to);
 int LEVEL(cpu_add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
-int LEVEL(cpu_scale_add)(const struct exec *exec, int64_t count, enum dtype type, float scale, const void *x,
-                         bool accumulate, void *y);
+LEVEL_OP(scale_add, scale_add);
 int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                            const int32_t *index, void *out);
-int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype x_type, const void *x,
-                                const int32_t *index, enum dtype y_type, void *y);
+LEVEL_OP(scatter_add_rows, scatter_add_rows);
 LEVEL_OP(grouped_gemm, grouped_gemm);
 LEVEL_OP(group_scale, group_scale);
 LEVEL_WORKSPACE(sample, sample);
