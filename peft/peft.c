@@ -192,18 +192,8 @@ static int open_store(struct peft *peft, const struct model_options *model) {
                                                                                 .layer_shards = model->layer_shards});
 }
 
-/* Hooks take a place's output as a whole, and see keys before they turn. */
-static int check_base(const struct model_config *base) {
-    return base->position_embedding == POSITION_LEARNED
-               ? STATUS_OK
-               : status_fail(STATUS_UNSUPPORTED, "adapters on models of the family %s are not built",
-                             model_family(base)->name);
-}
-
 int peft_open(const struct peft_options *options, struct rank *rank, struct peft **out) {
     *out = NULL;
-    if (check_base(&options->model->config))
-        return STATUS_UNSUPPORTED;
     struct peft *peft = calloc(1, sizeof *peft);
     if (!peft)
         return status_fail(STATUS_MEMORY, "out of memory");

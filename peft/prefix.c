@@ -58,7 +58,8 @@ static int add_layer_row(struct peft_adapter *adapter, int64_t layer, const char
                                              .rows = width,
                                              .file_start = (2 * layer + i) * width,
                                              .file_rows = 2 * layers * width,
-                                             .is_transposed = is_transposed};
+                                             .is_transposed = is_transposed,
+                                             .most_parts = adapter->peft->base.num_query_groups};
         snprintf(row.slices[i].name, sizeof row.slices[i].name, "%s", file);
     }
     return peft_add_row(adapter, &row);
@@ -92,6 +93,15 @@ static int add_encoder(struct peft_adapter *adapter, struct prefix *prefix) {
     return status ? status : encoder_add_activation(&prefix->encoder, ENCODER_TANH);
 }
 
+/* Rows far behind the prefix would not see it. */
+static int check_window(const struct peft *peft) {
+    return peft->base.window ? status_fail(STATUS_UNSUPPORTED,
+                                           "prefix tuning of a model whose rows see a window of %lld tokens is not "
+                                           "built: use prompt tuning or another method",
+                                           (long long)peft->base.window)
+                             : STATUS_OK;
+}
+
 static int describe(struct peft_adapter *adapter) {
     struct peft *peft = adapter->peft;
     struct prefix *prefix = adapter->own = calloc(1, sizeof *prefix);
@@ -102,11 +112,11 @@ static int describe(struct peft_adapter *adapter) {
     for (int i = 0; i < adapter->number; i++)
         if (peft->adapters[i].method == adapter->method)
             return peft_fail_prefixes(i, adapter->number);
-    int status = peft_check_virtual_tokens(adapter);
-    int tensor = peft->rank->place.tensor, tensors = peft->rank->grid.tensor;
+    int status = check_window(peft);
+    if (!status)
+        status = peft_check_virtual_tokens(adapter);
     prefix->tokens = prefix->inner = adapter->config.num_virtual_tokens;
-    prefix->width =
-        param_share(whole_width(peft), tensor + 1, tensors) - param_share(whole_width(peft), tensor, tensors);
+    prefix->width = model_widths(&peft->base, peft->rank->grid.tensor).kv;
     prefix->is_first = peft_has_layer(peft, 0);
     prefix->is_projected = peft_is_encoded(adapter);
     prefix->fp32.adapter = adapter;

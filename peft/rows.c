@@ -5,14 +5,15 @@
 
 /* Keys of methods at projections: targets.c reads them. */
 static const struct config_row projection_keys[] = {
-    PEFT_LIST(
-        target_modules, "NAME...",
-        "projections by suffix (c_attn, mlp.c_proj), one regular expression, or all-linear; the method's own when not "
-        "given"),
+    PEFT_LIST(target_modules, "NAME...",
+              "projections by suffix (c_attn, mlp.down_proj), one regular expression, or all-linear; the method's own "
+              "for the "
+              "base's family when not given"),
     PEFT_LIST(exclude_modules, "NAME...", "projections that are left as they are, in the same words"),
     PEFT_LIST(layers_to_transform, "N...", "layers, from 0; all when not given"),
-    PEFT_LIST(feedforward_modules, "NAME...",
-              "of ia3: those of target_modules that are scaled at their input, mlp.c_proj when not given; none: none"),
+    PEFT_LIST(
+        feedforward_modules, "NAME...",
+        "of ia3: those of target_modules that are scaled at their input, the family's own when not given; none: none"),
 };
 
 /* The keys of projections (0), then what each method declares: in this order options stand in --help. */

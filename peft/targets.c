@@ -247,12 +247,29 @@ static int64_t count_of(const struct peft_adapter *adapter) {
     return adapter->peft->base.num_layers * adapter->peft->family->projection_count;
 }
 
+/* "mlp.gate_proj, mlp.up_proj and mlp.down_proj" */
+static void list_projections(const struct peft *peft, struct strbuf *all) {
+    int count = peft->family->projection_count;
+    for (int p = 0; p < count; p++)
+        strbuf_format(all, "%s%s", p == 0 ? "" : p + 1 < count ? ", " : " and ", peft->projections[p].module);
+}
+
+/* PEFT knows no projections of the family that a method changes where nothing is said. */
+static int fail_no_default(const struct peft *peft, const char *key, const char *expected) {
+    struct strbuf all = STRBUF_INIT;
+    list_projections(peft, &all);
+    int status = strbuf_status(&all);
+    if (!status)
+        status = status_fail(STATUS_USAGE, "peft.%s: PEFT has no default for %s: give %s of %s", key,
+                             peft->family->name, expected, strbuf_text(&all));
+    strbuf_free(&all);
+    return status;
+}
+
 /* An entry that names no projection, by those that there are. */
 static int fail_target(const struct peft *peft, const char *entry) {
     struct strbuf all = STRBUF_INIT;
-    int count = peft->family->projection_count;
-    for (int p = 0; p < count; p++)
-        strbuf_format(&all, "%s%s", p == 0 ? "" : p + 1 < count ? ", " : " and ", peft->projections[p].module);
+    list_projections(peft, &all);
     int status = strbuf_status(&all);
     if (!status)
         status = status_fail(STATUS_USAGE,
@@ -292,6 +309,8 @@ int peft_check_forwards(const struct peft_adapter *adapter) {
     const struct config_list *modules = &adapter->config.feedforward_modules;
     if (modules->count == 1 && !strcmp(modules->items[0], "none"))
         return STATUS_OK;
+    if (!modules->count && !adapter->peft->family->ia3_feedforward)
+        return wrap(adapter, fail_no_default(adapter->peft, "feedforward_modules", "none, or some"));
     for (size_t entry = 0; entry < modules->count; entry++) {
         bool is_found = false;
         char path[PARAM_NAME_BYTES];
@@ -309,6 +328,8 @@ int peft_check_forwards(const struct peft_adapter *adapter) {
 
 int peft_choose_targets(struct peft_adapter *adapter) {
     int64_t count = count_of(adapter);
+    if (!adapter->config.target_modules.count && !adapter->method->targets(adapter->peft->family))
+        return wrap(adapter, fail_no_default(adapter->peft, "target_modules", "some"));
     adapter->choices = calloc((size_t)count + 1, sizeof *adapter->choices);
     int status = adapter->choices ? peft_layers_check(adapter) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
