@@ -47,7 +47,7 @@ FAMILY_WORDS = re.compile(r"\w*gpt2_\w*|\w*GPT2\w*|\bc_attn\b|\bc_fc\b|\bc_proj\
                           r"\"(?:llama|mistral|qwen[23]|phi3)\"|\b(?:Llama|Mistral|Qwen[23]|Phi3)\w+|\brms_norm_eps\b|"
                           r"\bnum_key_value_heads\b|\bsliding_window\b")
 FAMILY_EXCEPTIONS = {
-    "peft/rows.c": {"c_attn", "c_proj"},  # examples in the help
+    "peft/rows.c": {"c_attn", "down_proj"},  # examples in the help
     "src/text/save.c": {"is_gpt2", "GPT2Tokenizer"},  # a class of tokenizers
 }
 MAX_LINES = 800

@@ -73,11 +73,49 @@ static void stacks_in_every_layout(void **state) {
     }
 }
 
+/* Ranges of what a place computes at once, and on four tensor ranks two that hold the same keys and values. */
+static const struct prompt_stack of_ranges[] = {
+    {.count = 1, .adapters = {{.type = PEFT_LORA, .r = 3, .lora_alpha = 2, .target_modules = LIST("all-linear")}}},
+    {.count = 1,
+     .adapters = {{.type = PEFT_LORA,
+                   .r = 1,
+                   .lora_alpha = 2,
+                   .use_dora = true,
+                   .target_modules = LIST("k_proj", "v_proj", "up_proj", "o_proj")}}},
+    {.count = 1, .adapters = {{.type = PEFT_IA3}}},
+    {.count = 1, .adapters = {{.type = PEFT_IA3, .target_modules = LIST("all-linear")}}},
+    {.count = 1,
+     .adapters = {{.type = PEFT_IA3,
+                   .target_modules = LIST("all-linear"),
+                   .feedforward_modules = LIST("k_proj", "gate_proj", "o_proj")}}},
+    {.count = 1, .adapters = {{.type = PEFT_PREFIX, .num_virtual_tokens = 3}}},
+    {.count = 1,
+     .adapters =
+         {{.type = PEFT_PREFIX, .num_virtual_tokens = 3, .prefix_projection = true, .encoder_hidden_size = 10}}},
+    {.count = 1, .adapters = {{.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_scaling = 1}}},
+    {.count = 3,
+     .adapters = {{.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .layers_to_transform = LIST("1", "2")},
+                  {.type = PEFT_IA3},
+                  {.type = PEFT_PREFIX, .num_virtual_tokens = 2}}},
+};
+
+static void ranges_in_every_layout(void **state) {
+    (void)state;
+    static const char *const families[] = {"llama", "qwen3"};
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (size_t i = 0; i < sizeof of_ranges / sizeof *of_ranges; i++) {
+            struct prompt_stack stack = stack_of(of_ranges[i].adapters, of_ranges[i].count);
+            stack.family = families[f];
+            prompt_check_layouts(&stack);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_rank_on_any_degree),
         cmocka_unit_test(stages_without_trainable_weights),
         cmocka_unit_test(stacks_in_every_layout),
+        cmocka_unit_test(ranges_in_every_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

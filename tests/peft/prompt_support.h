@@ -29,6 +29,24 @@ static inline struct model_config prompt_base(void) {
                                  .add_bias_linear = true};
 }
 
+/* A base of another family: four heads, wider together than C, of two keys and values. */
+static inline struct model_config prompt_family_base(const char *family) {
+    struct model_config config = prompt_base();
+    config.family = model_family_find(family);
+    assert_true(config.family >= 0);
+    config.num_query_groups = 2;
+    config.kv_channels = 6;
+    config.normalization = NORMALIZATION_RMS;
+    config.position_embedding = POSITION_ROPE;
+    config.rotary.base = 10000;
+    config.rotary.percent = 1;
+    config.swiglu = true;
+    config.qk_layernorm = !strcmp(family, "qwen3");
+    config.add_bias_linear = false;
+    config.add_qkv_bias = config.add_projection_bias = config.add_mlp_bias = !strcmp(family, "llama");
+    return config;
+}
+
 struct prompt_run {
     struct device *device;
     struct rank rank;
@@ -41,10 +59,15 @@ struct prompt_stack {
     int count;
     struct peft_config adapters[PROMPT_STACK_MOST];
     enum dtype dtype;
-    int64_t layers; /* of the base; 0: LAYERS */
-    int stashes;    /* of the model; 0: 1 */
-    float shaken;   /* added to the initial values: so much of tuned_shake */
+    int64_t layers;     /* of the base; 0: LAYERS */
+    int stashes;        /* of the model; 0: 1 */
+    float shaken;       /* added to the initial values: so much of tuned_shake */
+    const char *family; /* of the base; NULL: GPT-2 */
 };
+
+static inline struct model_config prompt_base_of(const struct prompt_stack *stack) {
+    return stack->family ? prompt_family_base(stack->family) : prompt_base();
+}
 
 static inline int prompt_open(struct prompt_run *run, const struct prompt_stack *stack, const struct rank_grid *grid,
                               struct comm *world, bool is_sequence_parallel) {
@@ -53,7 +76,7 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
     if (!status)
         status = rank_open(&run->rank, grid, world, run->device, 1);
     run->rank.is_sequence_parallel = is_sequence_parallel;
-    struct model_options options = {.config = prompt_base(),
+    struct model_options options = {.config = prompt_base_of(stack),
                                     .dtype = stack->dtype,
                                     .use = MODEL_TRAIN,
                                     .is_frozen = true,
@@ -189,7 +212,7 @@ static inline void prompt_save_and_load(struct peft *peft, const struct prompt_s
     const char *names[PROMPT_STACK_MOST];
     struct peft_texts texts;
     struct peft_files *files;
-    const struct model_config base = prompt_base();
+    const struct model_config base = prompt_base_of(stack);
     test_ok(peft_texts_make(stack->adapters, stack->count, &base, "base", &(struct peft_notes){0}, &texts));
     test_ok(
         peft_export(peft, &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = root}));
@@ -212,7 +235,7 @@ static inline void prompt_check_fold(const struct prompt_stack *stack) {
     float *logits = calloc(ROWS_MOST * VOCAB, sizeof *logits), *folded = calloc(ROWS_MOST * VOCAB, sizeof *folded);
     prompt_logits(&run, logits);
     struct model_options options = {
-        .config = prompt_base(), .dtype = stack->dtype, .use = MODEL_EVALUATE, .max_rows = ROWS_MOST};
+        .config = prompt_base_of(stack), .dtype = stack->dtype, .use = MODEL_EVALUATE, .max_rows = ROWS_MOST};
     struct peft_options adapters = {.adapters = stack->adapters, .count = stack->count, .model = &options};
     test_ok(device_open(test_device(), 0, 1, &served.device));
     test_ok(rank_open_single(&served.rank, served.device, 1));
