@@ -29,7 +29,7 @@ static inline bool mixed_is_slow(void) {
 }
 
 static inline void mixed_directory(const char *name, char path[512]) {
-    snprintf(path, 512, TEST_DATA "/peft/golden/%s", name);
+    snprintf(path, 512, TEST_DATA "/peft/%s/%s", stacks_root, name);
 }
 
 struct written {

@@ -173,6 +173,25 @@ static void tensor_ranks_give_what_each_gets_alone(void **state) {
     }
 }
 
+/* Projections that are ranges of a place's outputs; of four tensor ranks two hold the same keys and values. */
+static void families_give_what_each_gets_alone(void **state) {
+    (void)state;
+    static const char *const roots[] = {"families/llama", "families/qwen3"};
+    for (size_t i = 0; i < sizeof roots / sizeof *roots && !mixed_is_slow(); i++) {
+        stacks_root = roots[i];
+        for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+            struct scene alone = one_by_one(single, precision, NULL);
+            assert_true(alone.count > request_count() * 3 / 4);
+            check_together(&alone, single, precision, NULL);
+            free(alone.requests);
+        }
+        struct scene alone = one_by_one((struct rank_grid){4, 1, 1, 1, 1}, PRECISION_FP32, NULL);
+        check_together(&alone, (struct rank_grid){4, 1, 1, 1, 1}, PRECISION_FP32, NULL);
+        free(alone.requests);
+        stacks_root = "golden";
+    }
+}
+
 /* The same of bf16 where the processor has no AVX-512. */
 static void narrower_instructions_give_what_each_gets_alone(void **state) {
     (void)state;
@@ -257,6 +276,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_run_gives_what_each_gets_alone),
         cmocka_unit_test(tensor_ranks_give_what_each_gets_alone),
+        cmocka_unit_test(families_give_what_each_gets_alone),
         cmocka_unit_test(nothing_is_allocated_in_a_thousand_steps),
         cmocka_unit_test(narrower_instructions_give_what_each_gets_alone),
     };

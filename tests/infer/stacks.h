@@ -10,8 +10,12 @@
 
 enum { V = 61, POSITIONS = 32, ROWS = 64 }; /* of the golden base */
 
+static const char *stacks_root = "golden"; /* in tests/peft: of another family "families/llama" */
+
 static inline const char *base_directory(void) {
-    return TEST_DATA "/peft/golden/base";
+    static _Thread_local char directory[512];
+    snprintf(directory, sizeof directory, TEST_DATA "/peft/%s/base", stacks_root);
+    return directory;
 }
 
 static inline int32_t token_at(int text, int64_t i) {
@@ -20,7 +24,7 @@ static inline int32_t token_at(int text, int64_t i) {
 
 /* ---- stacks of adapters ---- */
 
-/* Cases of tests/peft/golden, or directories by their whole paths; "prompt:N" and "prefix:N" are made here, of N
+/* Cases below stacks_root, or directories by their whole paths; "prompt:N" and "prefix:N" are made here, of N
  * virtual tokens. */
 enum { PARTS = 4 };
 struct stack {
@@ -83,8 +87,10 @@ static inline void find_stack(const struct stack *stack, struct directories *dir
             directories->name[i] = test_directory();
             struct made made = {part[2] == 'o' ? PEFT_PROMPT : PEFT_PREFIX, atoi(tokens + 1), directories->name[i]};
             test_ok(comm_local_run(1, make_adapter, &made));
-        } else if (asprintf(&directories->name[i], "%s%s", *part == '/' ? "" : TEST_DATA "/peft/golden/", part) < 0)
+        } else if ((*part == '/' ? asprintf(&directories->name[i], "%s", part)
+                                 : asprintf(&directories->name[i], TEST_DATA "/peft/%s/%s", stacks_root, part)) < 0) {
             fail();
+        }
     }
 }
 

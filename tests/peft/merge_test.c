@@ -3,15 +3,14 @@
 
 #include "support/test.h"
 
-static void merge(const char *name, const char *output) {
-    char directory[300];
-    const char *directories[] = {directory};
+static int merge(const struct golden *golden, const char *output) {
+    const char *directories[] = {golden->directory};
     struct peft_files *files;
-    snprintf(directory, sizeof directory, TEST_DATA "/peft/golden/%s", name);
     test_ok(peft_files_open(directories, 1, false, &files));
-    test_ok(peft_merge(&(struct peft_merge){
-        .device = test_device(), .model = TEST_DATA "/peft/golden/base", .files = files, .output = output}));
+    int status = peft_merge(
+        &(struct peft_merge){.device = test_device(), .model = golden->base, .files = files, .output = output});
     peft_files_close(files);
+    return status;
 }
 
 static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
@@ -24,7 +23,7 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
     char *root = test_directory(), output[400];
     snprintf(output, sizeof output, "%s/merged", root);
     golden_open(&golden, *state);
-    merge(*state, output);
+    test_ok(merge(&golden, output));
     struct model_options options = {
         .config = golden.model, .dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = golden.rows};
     test_ok(device_open(test_device(), 0, 2, &device));
@@ -56,34 +55,42 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
 }
 
 static void what_is_no_change_of_weights_is_refused(void **state) {
-    static const char *const names[] = {"prompt", "ptuning_mlp", "prefix", "adapter_seq_bn"};
+    struct golden golden;
     char *root = test_directory(), output[400];
-    (void)state;
     snprintf(output, sizeof output, "%s/merged", root);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char directory[300];
-        const char *directories[] = {directory};
-        struct peft_files *files;
-        snprintf(directory, sizeof directory, TEST_DATA "/peft/golden/%s", names[i]);
-        test_ok(peft_files_open(directories, 1, false, &files));
-        const struct peft_merge request = {
-            .device = test_device(), .model = TEST_DATA "/peft/golden/base", .files = files, .output = output};
-        test_fails(peft_merge(&request), STATUS_USAGE, "cannot be merged");
-        assert_false(file_exists(output));
-        peft_files_close(files);
-    }
+    golden_open(&golden, *state);
+    test_fails(merge(&golden, output), STATUS_USAGE, "cannot be merged");
+    assert_false(file_exists(output));
+    golden_close(&golden);
     free(root);
 }
 
+static bool is_of(const char *name, const char *const *words) {
+    const char *slash = strchr(name, '/'), *own = slash ? slash + 1 : name;
+    for (; *words; words++)
+        if (!strncmp(own, *words, strlen(*words)))
+            return true;
+    return false;
+}
+
 int main(void) {
-    static const char *const cases[] = {"lora",          "lora_all_linear", "lora_one_layer", "lora_regex",
-                                        "lora_patterns", "rslora",          "dora",           "dora_all_linear",
-                                        "ia3",           "ia3_attention",   "lora_exclude",   "ia3_inputs"};
-    enum { CASES = sizeof cases / sizeof *cases };
-    struct CMUnitTest tests[CASES + 1] = {cmocka_unit_test(what_is_no_change_of_weights_is_refused)};
-    for (int i = 0; i < CASES; i++)
-        tests[i + 1] = (struct CMUnitTest){.name = cases[i],
-                                           .test_func = merged_model_gives_the_logits_of_base_and_adapter,
-                                           .initial_state = (void *)(uintptr_t)cases[i]};
-    return cmocka_run_group_tests_name("merge", tests, NULL, NULL);
+    static const char *const weights[] = {"lora", "rslora", "dora", "ia3", NULL};
+    char **names[2];
+    size_t counts[] = {golden_cases(&names[0]), golden_family_cases(&names[1])};
+    int failed = 0;
+    for (int i = 0; i < 2; i++) {
+        struct CMUnitTest *tests = calloc(counts[i], sizeof *tests);
+        if (!tests)
+            return 1;
+        for (size_t k = 0; k < counts[i]; k++)
+            tests[k] = (struct CMUnitTest){.name = names[i][k],
+                                           .test_func = is_of(names[i][k], weights)
+                                                            ? merged_model_gives_the_logits_of_base_and_adapter
+                                                            : what_is_no_change_of_weights_is_refused,
+                                           .initial_state = names[i][k]};
+        failed += _cmocka_run_group_tests(i ? "merge_families" : "merge", tests, counts[i], NULL, NULL);
+        free(tests);
+        golden_free_cases(names[i], counts[i]);
+    }
+    return failed;
 }

@@ -1,5 +1,6 @@
 /* In bf16 LoRA's product is added to the base's in fp32: y = x W' + b + s B A x is rounded once, in training and in
- * inference, for one adapter and for two, and is the base's to the bit while B is zero. */
+ * inference, for one adapter and for two, on all outputs of a place and on ranges of them, and is the base's to the bit
+ * while B is zero. */
 #include "peft/support.h"
 
 #include <math.h>
@@ -19,15 +20,73 @@ struct opened {
     uint16_t weight[2 * WIDE * 3 * WIDE], bias[3 * WIDE]; /* of the place, before they are packed */
 };
 
-/* A projection of the first layer. */
-static const struct place {
-    enum attach_place place;
-    const char *weight, *bias, *name;
-    int64_t in, out;
-} places[] = {
-    {ATTACH_QKV, "layers.0.attention.qkv.weight", "layers.0.attention.qkv.bias", "attn.c_attn", WIDE, 3 * WIDE},
-    {ATTACH_FC2, "layers.0.mlp.fc2.weight", "layers.0.mlp.fc2.bias", "mlp.c_proj", 2 * WIDE, WIDE},
+/* Outputs of a place that one projection makes. */
+struct range {
+    const char *name; /* NULL behind the last */
+    int64_t first, columns;
 };
+
+/* A place of the first layer, and the adapters of its projections. */
+static const struct place {
+    const char *family; /* NULL: GPT-2 */
+    enum attach_place place;
+    const char *weight, *bias;
+    int64_t in, out;
+    struct range ranges[3];
+} places[] = {
+    {NULL,
+     ATTACH_QKV,
+     "layers.0.attention.qkv.weight",
+     "layers.0.attention.qkv.bias",
+     WIDE,
+     3 * WIDE,
+     {{"attn.c_attn", 0, 3 * WIDE}}},
+    {NULL, ATTACH_FC2, "layers.0.mlp.fc2.weight", "layers.0.mlp.fc2.bias", 2 * WIDE, WIDE, {{"mlp.c_proj", 0, WIDE}}},
+    {"llama",
+     ATTACH_QKV,
+     "layers.0.attention.qkv.weight",
+     "layers.0.attention.qkv.bias",
+     WIDE,
+     2 * WIDE,
+     {{"self_attn.q_proj", 0, WIDE}, {"self_attn.v_proj", WIDE + WIDE / 2, WIDE / 2}}},
+    {"llama",
+     ATTACH_FC1,
+     "layers.0.mlp.fc1.weight",
+     "layers.0.mlp.fc1.bias",
+     WIDE,
+     2 * WIDE,
+     {{"mlp.up_proj", WIDE, WIDE}}},
+};
+
+/* Of each family, as `places` has it: two adapters of other ranks. */
+static const struct peft_config pairs_of_ranges[] = {
+    {.type = PEFT_LORA, .r = 3, .lora_alpha = 5, .target_modules = LIST("q_proj", "v_proj", "up_proj")},
+    {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .target_modules = LIST("q_proj", "v_proj", "up_proj")},
+};
+
+static const struct peft_config *pairs_at(const struct place *place) {
+    return place->family ? pairs_of_ranges : pairs;
+}
+
+/* Its keys have half as many heads, and its MLP has a gate. */
+static void set_base(struct model_config *config, const struct place *place) {
+    config->num_layers = LAYERS;
+    config->hidden_size = WIDE;
+    config->ffn_hidden_size = 2 * WIDE;
+    if (!place->family)
+        return;
+    config->family = model_family_find(place->family);
+    config->ffn_hidden_size = WIDE;
+    config->num_query_groups = config->num_attention_heads / 2;
+    config->kv_channels = WIDE / config->num_attention_heads;
+    config->normalization = NORMALIZATION_RMS;
+    config->position_embedding = POSITION_ROPE;
+    config->rotary.base = 10000;
+    config->rotary.percent = 1;
+    config->swiglu = true;
+    config->add_bias_linear = false;
+    config->add_qkv_bias = config->add_mlp_bias = true;
+}
 
 struct filling {
     struct opened *opened;
@@ -64,10 +123,9 @@ static void opened_open(struct opened *o, const struct place *place, int count, 
                                     .max_logit_rows = 1,
                                     .max_sequences = 1,
                                     .max_pages = 4};
-    options.config.num_layers = LAYERS;
-    options.config.hidden_size = WIDE;
-    options.config.ffn_hidden_size = 2 * WIDE;
-    struct peft_options stack = {.adapters = pairs, .count = count, .model = &options, .trains = use == MODEL_TRAIN};
+    set_base(&options.config, place);
+    struct peft_options stack = {
+        .adapters = pairs_at(place), .count = count, .model = &options, .trains = use == MODEL_TRAIN};
     test_ok(device_open(test_device(), 0, 2, &o->device));
     test_ok(rank_open_single(&o->rank, o->device, 1));
     test_ok(peft_open(&stack, &o->rank, &o->peft));
@@ -110,7 +168,7 @@ static void run_place(struct opened *o, const struct place *place, const uint16_
                             .bias = param_table_find(store->table, place->bias, 0),
                             .in = place->in,
                             .out = place->out,
-                            .split = place->place == ATTACH_QKV ? LINEAR_COLUMN : LINEAR_ROW};
+                            .split = place->place == ATTACH_FC2 ? LINEAR_ROW : LINEAR_COLUMN};
     const struct hook_list *hooks = hook_table_list(peft_hooks(o->peft), 0, place->place);
     struct linear_call call = {.rank = &o->rank,
                                .store = store,
@@ -132,17 +190,29 @@ static void run_place(struct opened *o, const struct place *place, const uint16_
     device_free(o->device, in);
 }
 
+/* The range that has the column, or NULL. */
+static const struct range *range_of(const struct place *place, int64_t j) {
+    for (const struct range *range = place->ranges; range->name; range++)
+        if (j >= range->first && j < range->first + range->columns)
+            return range;
+    return NULL;
+}
+
 /* s B A x of one row and column, in fp64. */
 static double delta_of(const struct adapters *adapters, const struct place *place, int number, int count,
-                       const uint16_t *x, int64_t j, double *size) {
-    const struct peft_config *config = &pairs[number];
+                       const uint16_t *x, int64_t column, double *size) {
+    const struct peft_config *config = &pairs_at(place)[number];
+    const struct range *range = range_of(place, column);
     char name[PARAM_NAME_BYTES], prefix[16] = "";
     double sum = 0;
+    if (!range)
+        return 0;
+    int64_t j = column - range->first;
     if (count > 1)
         snprintf(prefix, sizeof prefix, "%d.", number);
-    snprintf(name, sizeof name, "%slayers.0.%s.lora_A", prefix, place->name);
+    snprintf(name, sizeof name, "%slayers.0.%s.lora_A", prefix, range->name);
     const uint16_t *a = weights_of(adapters, name);
-    snprintf(name, sizeof name, "%slayers.0.%s.lora_B", prefix, place->name);
+    snprintf(name, sizeof name, "%slayers.0.%s.lora_B", prefix, range->name);
     const uint16_t *b = weights_of(adapters, name);
     for (int64_t r = 0; r < config->r; r++) {
         double inner = 0;
@@ -172,8 +242,8 @@ static void check_place(const struct opened *o, const struct adapters *adapters,
             int exponent; /* half a unit in the last of 8 bits, and the sums' own error in fp32 */
             frexp(fmax(fabs(sum), fabs(ours)), &exponent);
             if (!(fabs(ours - sum) <= ldexp(1, exponent - 9) + 1e-6 * size))
-                fail_msg("%s, %d adapters, [%lld, %lld]: %.9g, in fp64 %.9g", place->name, count, (long long)i,
-                         (long long)j, ours, sum);
+                fail_msg("%s, %d adapters, [%lld, %lld]: %.9g, in fp64 %.9g", place->ranges[0].name, count,
+                         (long long)i, (long long)j, ours, sum);
         }
 }
 

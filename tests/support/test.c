@@ -20,7 +20,8 @@ void test_fails(int status, int expected, const char *part) {
         fail_msg("'%s' is not in the error '%s'", part, status_text());
 }
 
-static char *directories[64];
+enum { DIRECTORIES_MOST = 128 };
+static char *directories[DIRECTORIES_MOST];
 static int directory_count;
 
 static void remove_directories(void) {
@@ -33,7 +34,7 @@ static void remove_directories(void) {
 char *test_directory(void) {
     char outer[] = "/tmp/cambium-test-XXXXXX", name[64];
     assert_non_null(mkdtemp(outer));
-    assert_true(directory_count < 64);
+    assert_true(directory_count < DIRECTORIES_MOST);
     if (directory_count == 0)
         atexit(remove_directories);
     directories[directory_count++] = strdup(outer);
