@@ -48,14 +48,12 @@ static struct model_batch view_batch(const struct gpt_batch *batch) {
     };
 }
 
-/* A layer's gradients are final. A trainee's may not be before its `end`: their sums over the data ranks are small, and
- * wait for it; those over the tensor ranks are of what the layers themselves have made. */
+/* A layer's gradients are final. A trainee's may not be before its `end`: their sums are small, and wait for it. */
 static int start_sums(void *context, int layer) {
     struct trainer *trainer = context;
-    if (layer < 0) /* stages share these, and they are not summed yet */
+    if (layer < 0 || trainer->run.trainee) /* stages share those before the layers, and they are not summed yet */
         return STATUS_OK;
-    return trainer->run.trainee ? gradient_sum_over_tensor(&trainer->rank, trainer->store, layer)
-                                : gradient_sync_layer(&trainer->sync, layer);
+    return gradient_sync_layer(&trainer->sync, layer);
 }
 
 /* What is made once for all passes of a global batch, and its gradients. */
@@ -64,7 +62,9 @@ static int finish_gradients(struct trainer *trainer) {
     if (!trainee)
         return model_sum_tied_gradients(trainer->model);
     int status = trainee->end(trainer->trainee.self);
-    return status ? status : gradient_sum_over_tensor(&trainer->rank, trainer->store, -1);
+    for (int layer = (int)trainer->run.config.model.num_layers; layer >= -1 && !status; layer--)
+        status = gradient_sum_over_tensor(&trainer->rank, trainer->store, layer);
+    return status;
 }
 
 static int await_weights(void *context, int layer) {

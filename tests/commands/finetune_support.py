@@ -2,6 +2,7 @@
 import array
 import hashlib
 import json
+import os
 import pathlib
 import random
 import subprocess
@@ -13,6 +14,7 @@ from model_support import run
 
 METHODS = ("lora", "ia3", "adapter", "prompt", "ptuning", "prefix")
 P = "--parallel."
+LONG = os.environ.get("CAMBIUM_TEST_LONG", "0") not in ("", "0")
 
 
 def keys_of(method, keys):
@@ -39,13 +41,17 @@ class Tuning(unittest.TestCase):
         cls.temporary = tempfile.TemporaryDirectory(prefix="cambium-test-")
         cls.root = pathlib.Path(cls.temporary.name)
         cls.base = cls.root / "base"
-        support.write_byte_model(cls.base, n_layer=4, n_head=4, n_embd=32, n_positions=48, resid_pdrop=0.1, embd_pdrop=0.1,
-                                 attn_pdrop=0.1)
+        cls.write_base()
         cls.data, r = cls.root / "rows.jsonl", random.Random(3)
         with open(cls.data, "w") as f:
             for i in range(60):
                 n = r.randrange(1, 9)
                 f.write(json.dumps({"prompt": f"to {n}:", "completion": " " + " ".join(map(str, range(n)))}) + "\n")
+
+    @classmethod
+    def write_base(cls):
+        support.write_byte_model(cls.base, n_layer=4, n_head=4, n_embd=32, n_positions=48, resid_pdrop=0.1, embd_pdrop=0.1,
+                                 attn_pdrop=0.1)
 
     @classmethod
     def tearDownClass(cls):
@@ -58,6 +64,29 @@ class Tuning(unittest.TestCase):
                    "--train.global_batch_size=8", *keys_of(method, KEYS), *words, expect=expect)
         losses = [line["lm_loss"] for line in self.lines(name) if "lm_loss" in line] if not expect else None
         return done, losses
+
+    def check_layouts(self, name, method, layouts, *words):
+        """Losses, norms of gradients and what is written are those of one rank; the base stays as it is."""
+        before = hash_tree(self.base)
+        self.tune(name, method, *words)
+        self.assertEqual(before, hash_tree(self.base))
+        whole = [line for line in self.lines(name) if "lm_loss" in line]
+        self.assertEqual(len(whole), 8)
+        file = "adapter.safetensors" if method == "adapter" else "adapter_model.safetensors"
+        expected = values(self.root / name / file)
+        for i, layout in enumerate(layouts):
+            with self.subTest(layout=layout):
+                self.tune(f"{name}-{i}", method, *words, *layout)
+                lines = [line for line in self.lines(f"{name}-{i}") if "lm_loss" in line]
+                for a, b in zip(whole, lines, strict=True):
+                    self.assertLess(abs(a["lm_loss"] - b["lm_loss"]), 1e-5 * a["lm_loss"])
+                    self.assertLess(abs(a["grad_norm"] - b["grad_norm"]), 1e-3 * a["grad_norm"])
+                found = values(self.root / f"{name}-{i}" / file)
+                self.assertEqual(expected.keys(), found.keys())
+                for tensor, numbers in expected.items():
+                    largest = max(map(abs, numbers))
+                    off = max(abs(x - y) for x, y in zip(numbers, found[tensor], strict=True))
+                    self.assertLessEqual(off, 1e-4 * largest, tensor)
 
     def lines(self, name):
         """What the metrics of a run say, but for how long it took."""

@@ -127,6 +127,39 @@ def write_byte_model(directory, **more):
     write_byte_tokenizer(directory)
 
 
+def llama_config(**more):
+    """Heads wider together than the hidden size, of half as many keys and values."""
+    return {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 32, "num_attention_heads": 8, "num_key_value_heads": 2,
+            "head_dim": 6, "intermediate_size": 48, "max_position_embeddings": 48, "vocab_size": EOS + 1, "hidden_act": "silu",
+            "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "initializer_range": 0.02, "tie_word_embeddings": True,
+            "attention_dropout": 0.0, "eos_token_id": EOS, "bos_token_id": None} | more
+
+
+def llama_shapes(config):
+    """Names and shapes of a tied Llama, as in its files."""
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    q, kv = (config[key] * config["head_dim"] for key in ("num_attention_heads", "num_key_value_heads"))
+    shapes = {"model.embed_tokens.weight": (config["vocab_size"], width), "model.norm.weight": (width,)}
+    for layer in range(config["num_hidden_layers"]):
+        shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in {
+            "input_layernorm": (width,), "post_attention_layernorm": (width,), "self_attn.q_proj": (q, width),
+            "self_attn.k_proj": (kv, width), "self_attn.v_proj": (kv, width), "self_attn.o_proj": (width, q),
+            "mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner)}.items()}
+    return shapes
+
+
+def write_byte_llama(directory, **more):
+    """As write_byte_model."""
+    config, r = llama_config(**more), random.Random(3)
+    directory = pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_safetensors(directory / "model.safetensors", {
+        name: ("F32", shape, floats([1.0 if len(shape) == 1 else r.gauss(0, 0.1) for _ in range(count(shape))]))
+        for name, shape in llama_shapes(config).items()})
+    (directory / "config.json").write_text(json.dumps(config))
+    write_byte_tokenizer(directory)
+
+
 def write_reciting_model(directory, text, positions=None, specials=()):
     """A model that writes `text` (bytes, or ids; its end is an end-of-text) after a prompt of one token, whatever that is:
     its blocks add nothing, its position table holds at each place the code of the byte to write there, and the output
