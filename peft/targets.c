@@ -247,7 +247,7 @@ static int64_t count_of(const struct peft_adapter *adapter) {
     return adapter->peft->base.num_layers * adapter->peft->family->projection_count;
 }
 
-/* "mlp.gate_proj, mlp.up_proj and mlp.down_proj" */
+/* "ONE, ANOTHER and A_THIRD": the projections of a layer. */
 static void list_projections(const struct peft *peft, struct strbuf *all) {
     int count = peft->family->projection_count;
     for (int p = 0; p < count; p++)

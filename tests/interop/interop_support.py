@@ -8,7 +8,7 @@ import unittest
 
 import torch
 import transformers
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config
 
 CAMBIUM = os.environ["CAMBIUM"]
 SOURCE = pathlib.Path(os.environ["CAMBIUM_SOURCE"])
@@ -80,10 +80,13 @@ def shake(model):
 
 def random_gpt2(seed, **changed):
     """A GPT-2 none of whose parameters has its usual start, so that each of them matters."""
+    return random_model(seed, GPT2Config(**({"n_layer": 2, "n_embd": 48, "n_head": 3, "vocab_size": 211, "n_positions": 40,
+                                             "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.25} | changed)))
+
+
+def random_model(seed, config):
     torch.manual_seed(SEED * 1000 + seed)
-    config = GPT2Config(**({"n_layer": 2, "n_embd": 48, "n_head": 3, "vocab_size": 211, "n_positions": 40,
-                            "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.25} | changed))
-    return shake(GPT2LMHeadModel(config).eval())
+    return shake(AutoModelForCausalLM.from_config(config).eval())
 
 
 def logprobs(model, ids):
