@@ -4,10 +4,10 @@ import unittest
 
 import adapters
 import torch
-from interop_support import SEED, Case, logprobs, random_gpt2, score
+from interop_support import SEED, Case, logprobs, random_gpt2, random_model, score
 from model_support import write_byte_tokenizer
 from safetensors.torch import load_file, save_file
-from transformers import GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 POSITIONS, VOCABULARY = 40, 257
 CONFIGS = {
@@ -28,10 +28,14 @@ TUNED = {
 
 
 class AdapterHub(Case):
+    def random_base(self):
+        return random_gpt2(1, n_layer=3, n_positions=POSITIONS, vocab_size=VOCABULARY)
+
     def setUp(self):
         super().setUp()
         self.base = self.directory / "base"
-        random_gpt2(1, n_layer=3, n_positions=POSITIONS, vocab_size=VOCABULARY).save_pretrained(self.base)
+        self.random_base().save_pretrained(self.base)
+        (self.base / "generation_config.json").unlink(missing_ok=True)
         write_byte_tokenizer(self.base)
         self.data = self.directory / "rows.jsonl"
         self.data.write_text("".join(json.dumps({"prompt": f"{i}+1=", "completion": f"{i + 1}"}) + "\n" for i in range(40)))
@@ -39,7 +43,7 @@ class AdapterHub(Case):
         self.rows = [torch.randint(VOCABULARY, (n,), generator=generator).tolist() for n in (2, 17, POSITIONS)]
 
     def open_base(self):
-        model = GPT2LMHeadModel.from_pretrained(self.base)
+        model = AutoModelForCausalLM.from_pretrained(self.base)
         adapters.init(model)
         return model
 
@@ -123,6 +127,19 @@ class AdapterHub(Case):
                 self.write("other", config)
                 errors = self.fail_program("adapter", "show", self.directory / "other")
                 self.assertIn(key, errors.splitlines()[-1])
+
+
+class AdapterHubOnLlama(AdapterHub):
+    kind = LlamaConfig
+
+    def random_base(self):
+        return random_model(30, self.kind(
+            num_hidden_layers=3, hidden_size=48, intermediate_size=56, num_attention_heads=4, num_key_value_heads=2,
+            vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, initializer_range=0.25, bos_token_id=None, eos_token_id=None))
+
+
+class AdapterHubOnMistral(AdapterHubOnLlama):
+    kind = MistralConfig
 
 
 if __name__ == "__main__":
