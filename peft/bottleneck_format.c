@@ -145,8 +145,7 @@ static int write_keys(const struct peft_config *config, const struct model_confi
 
 /* ---- adapter show ---- */
 
-static void show(const struct peft_config *config, const struct model_family *base, struct strbuf *text) {
-    (void)base;
+static void show(const struct peft_config *config, struct strbuf *text) {
     static const char *const places[] = {[PEFT_HOULSBY] = "houlsby, behind attention and MLP",
                                          [PEFT_PFEIFFER] = "pfeiffer, behind the MLP",
                                          [PEFT_PARALLEL] = "parallel to the MLP"};

@@ -67,8 +67,7 @@ const char *peft_title(int type);
 bool peft_is_of_peft(int type);
 /* Adds "method: ..." and a line for each key that says what the adapter is. */
 struct strbuf;
-struct model_family;
-int peft_show(const struct peft_config *config, const struct model_family *base, struct strbuf *text);
+int peft_show(const struct peft_config *config, struct strbuf *text);
 /* The one of the configurations whose virtual tokens start as prompt_tuning_init_text; STATUS_USAGE where none does. */
 int peft_find_text_start(struct peft_config *configs, int count, struct peft_config **found);
 

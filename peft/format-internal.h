@@ -39,7 +39,7 @@ struct peft_format {
 
     /* ---- adapter show ---- */
     /* Adds to "method: TITLE" what varies of it, the end of the line, and a line for each key. */
-    void (*show)(const struct peft_config *config, const struct model_family *base, struct strbuf *text);
+    void (*show)(const struct peft_config *config, struct strbuf *text);
 };
 
 /* ---- rows of keys ---- */
@@ -106,8 +106,9 @@ void writer_tokens(json_t *object, const struct peft_config *config);
 
 /* ---- showing: show.c ---- */
 
-/* "WHAT: a, b"; without items the defaults; without those nothing. */
-void show_list(struct strbuf *text, const char *what, const struct config_list *list, const char *const *defaults);
-void show_tokens(const struct peft_config *config, const struct model_family *base, struct strbuf *text);
+/* "WHAT: a, b"; without items `otherwise`; NULL: no line. */
+void show_list(struct strbuf *text, const char *what, const struct config_list *list, const char *otherwise);
+extern const char show_default[]; /* what the base's family says, of which the files do not tell */
+void show_tokens(const struct peft_config *config, struct strbuf *text);
 
 #endif

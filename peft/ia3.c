@@ -6,32 +6,12 @@
  *
  * Over tensor ranks a vector is cut like what it scales, and needs no collective. A row projection's vector scales each
  * rank's part of the sum, and every rank has a part of its gradient; so it is with a column projection's input. */
-#include "bank-internal.h"
-#include "format-internal.h"
+#include "ia3-internal.h"
 #include "merge-internal.h"
 
 #include "model/family.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-/* One vector. */
-struct scale {
-    struct peft_adapter *adapter;
-    int64_t layer;
-    struct model_projection projection;
-    int id;
-};
-
-struct ia3 {
-    int count;
-    struct scale *scales;
-};
-
-/* Whether the projection's input is a place of its own: that of the activation before it. */
-static bool has_place_for_input(const struct model_projection *p) {
-    return p->place == ATTACH_FC2;
-}
 
 /* ---- the parameters ---- */
 
@@ -72,7 +52,7 @@ static void need_scratch(const struct scale *scale) {
 }
 
 int ia3_fail_input(const struct model_projection *p, const char *module) {
-    while (!has_place_for_input(p))
+    while (!ia3_has_input_place(p))
         p++;
     return status_fail(STATUS_USAGE,
                        "peft.feedforward_modules: %s: with other adapters only %s can be scaled at its input", module,
@@ -105,7 +85,7 @@ static int describe(struct peft_adapter *adapter) {
             struct scale *scale = &ia3->scales[ia3->count++];
             *scale = (struct scale){.adapter = adapter, .layer = layer, .projection = projections[p]};
             status = add_scale(adapter, layer, &projections[p], choice->is_feedforward, scale);
-            if (choice->is_feedforward && !has_place_for_input(&projections[p])) {
+            if (choice->is_feedforward && !ia3_has_input_place(&projections[p])) {
                 need_scratch(scale);
                 status = status ? status : check_input(scale);
             }
@@ -288,7 +268,7 @@ static int attach_scale(struct peft *peft, struct scale *scale, bool is_feedforw
                              .saved_bytes = peft->trains ? saved_bytes : NULL,
                              .forward = forward,
                              .backward_output = backward_output};
-    if (!is_feedforward || !has_place_for_input(p))
+    if (!is_feedforward || !ia3_has_input_place(p))
         return peft_add_hook(peft, scale->layer, p, is_feedforward ? at_input : at_output);
     at_output.side = HOOK_AFTER_ACTIVATION;
     at_output.columns = p->in / peft->rank->grid.tensor;
@@ -302,141 +282,6 @@ static int attach(struct peft_adapter *adapter) {
         struct scale *scale = &ia3->scales[i];
         status =
             attach_scale(adapter->peft, scale, peft_choice(adapter, scale->layer, &scale->projection)->is_feedforward);
-    }
-    return status;
-}
-
-/* ---- in a bank ---- */
-
-static int make_image(struct image_maker *maker) {
-    const struct ia3 *ia3 = maker->adapter->own;
-    const struct peft_bank *bank = maker->bank;
-    int status = STATUS_OK;
-    for (int i = 0; i < ia3->count && !status; i++) {
-        const struct scale *scale = &ia3->scales[i];
-        const struct model_projection *p = &scale->projection;
-        if (!model_has_layer(&bank->model, scale->layer))
-            continue;
-        bool is_input = peft_choice(maker->adapter, scale->layer, p)->is_feedforward;
-        int64_t number = bank_projection_entry(bank, scale->layer - bank->first_layer, bank_projection(bank, p),
-                                               is_input ? ENTRY_INPUT : ENTRY_OUTPUT);
-        struct group_entry *entry = image_entry(maker, number);
-        *entry = (struct group_entry){.n = param_local_elements(&maker->adapter->peft->store, scale->id),
-                                      .first_column = is_input ? 0 : bank_first_column(bank, p),
-                                      .type = bank->model.dtype};
-        status = image_put_param(maker, scale->id, false, &entry->data);
-        if (is_input && !has_place_for_input(p))
-            maker->image->scaled_input = p->module;
-    }
-    return status;
-}
-
-/* Where the rows that are scaled at a projection's input stand: their inputs, the differences, and the products. */
-struct inputs {
-    char *x, *difference;
-    float *product; /* of all the place's outputs */
-};
-
-static size_t input_row_bytes(const struct hook_call *hook) {
-    return 2 * (size_t)hook->in * dtype_bytes(hook->dtype) + (size_t)hook->out * sizeof(float) + 3 * ARENA_ALIGNMENT;
-}
-
-static struct gemm input_product(const struct hook_call *hook, int64_t rows, const void *x, void *product) {
-    return (struct gemm){.m = rows,
-                         .n = hook->out,
-                         .k = hook->in,
-                         .a = x,
-                         .lda = hook->in,
-                         .packed = {.type = hook->dtype, .layout = WEIGHT_PACKED, .rows = hook->out, .cols = hook->in},
-                         .c = product,
-                         .ldc = hook->out,
-                         .type = hook->dtype,
-                         .c_type = DTYPE_F32};
-}
-
-static int plan_batched(struct peft_bank *bank, const struct hook_call *hook) {
-    bool is_projection = hook->place == ATTACH_QKV || hook->place == ATTACH_PROJECTION || hook->place == ATTACH_FC1;
-    int64_t most = is_projection ? bank_piece(bank, input_row_bytes(hook)) : 0;
-    int64_t rows = hook->rows < most ? hook->rows : most;
-    struct gemm gemm = input_product(hook, rows, NULL, NULL);
-    return is_projection ? rank_run_scratch(hook->rank, PHASE_GEMM, gemm, &gemm) : STATUS_OK;
-}
-
-/* Rows [first, first + rows) of the list: y += W ((l - 1) x). Those whose image scales no input here add zeros. */
-static int add_inputs(const struct bank_call *call, int projection, int64_t first, int64_t rows) {
-    const struct hook_call *hook = call->hook;
-    struct peft_bank *bank = call->bank;
-    struct stream *stream = hook->rank->exec.stream;
-    size_t bytes = (size_t)(rows * hook->in) * dtype_bytes(hook->dtype);
-    struct arena arena = arena_over(bank->scratch, bank->scratch_bytes);
-    struct inputs in = {.x = arena_take(&arena, bytes), .difference = arena_take(&arena, bytes)};
-    in.product = arena_take(&arena, (size_t)(rows * hook->out) * sizeof(float));
-    struct group_scale scale = {.count = call->list->count,
-                                .segments = call->list->segments + call->list->count,
-                                .entry = bank_projection_entry(bank, call->site->layer, projection, ENTRY_INPUT),
-                                .first_row = first,
-                                .rows = rows,
-                                .x = in.x,
-                                .x_row = first,
-                                .ldx = hook->in,
-                                .x_type = hook->dtype,
-                                .y = in.difference,
-                                .y_row = first,
-                                .ldy = hook->in,
-                                .y_type = hook->dtype,
-                                .is_difference = true};
-    struct gemm gemm = input_product(hook, rows, in.difference, in.product);
-    int64_t layer = bank->first_layer + call->site->layer;
-    int id = model_find_linear(bank->base->table, layer, bank->projections[projection].place, false);
-    const int32_t *index = call->list->own_index + first;
-    int status = stream_zero(stream, in.difference, bytes);
-    if (!status)
-        status = rank_run(hook->rank, PHASE_NORM, gather_rows, rows, hook->in, hook->dtype, hook->x, index, in.x);
-    if (!status)
-        status = rank_run(hook->rank, PHASE_NORM, group_scale, &scale);
-    gemm.packed = param_borrow_linear(bank->base, id);
-    if (!status)
-        status = rank_run(hook->rank, PHASE_GEMM, gemm, &gemm);
-    param_return(bank->base, id);
-    struct model_range range =
-        model_range(&bank->model.config, hook->rank->grid.tensor, &bank->projections[projection]);
-    struct scatter_add_rows sum = {.rows = rows,
-                                   .cols = range.columns,
-                                   .x_type = DTYPE_F32,
-                                   .y_type = hook->y_dtype,
-                                   .x = in.product + range.first,
-                                   .index = index,
-                                   .y = (char *)hook->y + (size_t)range.first * dtype_bytes(hook->y_dtype),
-                                   .x_stride = hook->out,
-                                   .y_stride = hook->y_stride};
-    return status ? status : rank_run(hook->rank, PHASE_NORM, scatter_add_rows, &sum);
-}
-
-static bool scales_input(const struct bank_call *call, int projection) {
-    int64_t number = bank_projection_entry(call->bank, call->site->layer, projection, ENTRY_INPUT);
-    for (int64_t i = 0; i < call->list->count; i++)
-        if (call->list->rows[i].image->entries[number].n)
-            return true;
-    return false;
-}
-
-static int batched(const struct bank_call *call) {
-    const struct peft_bank *bank = call->bank;
-    bool is_after = call->site->side == HOOK_AFTER_ACTIVATION;
-    int64_t most = bank_piece(bank, input_row_bytes(call->hook));
-    int status = STATUS_OK;
-    for (int p = 0; p < bank->family->projection_count && !status; p++) {
-        const struct model_projection *projection = &bank->projections[p];
-        if (is_after && has_place_for_input(projection))
-            status = bank_scale_rows(call, p, ENTRY_INPUT);
-        if (is_after || projection->place != call->site->place)
-            continue;
-        status = bank_scale_rows(call, p, ENTRY_OUTPUT);
-        bool has_inputs = !has_place_for_input(projection) && scales_input(call, p);
-        for (int64_t first = 0; has_inputs && first < call->list->total && !status; first += most) {
-            int64_t left = call->list->total - first;
-            status = add_inputs(call, p, first, left < most ? left : most);
-        }
     }
     return status;
 }
@@ -459,90 +304,6 @@ static int merge_scales(const struct peft_adapter *adapter, struct merge *merge)
     return status;
 }
 
-/* ---- its configuration ---- */
-
-static const struct peft_shared_key shared[] = {PEFT_SHARED("ia3", target_modules),
-                                                PEFT_SHARED("ia3", exclude_modules),
-                                                PEFT_SHARED("ia3", layers_to_transform),
-                                                {.path = "peft.feedforward_modules"},
-                                                {0}};
-static const char *const known[] = {"target_modules", "exclude_modules",  "feedforward_modules",
-                                    "fan_in_fan_out", "init_ia3_weights", NULL};
-static const char *const refused[] = {"modules_to_save", NULL};
-
-static void read_keys(struct peft_reader *r) {
-    struct peft_config *config = r->config;
-    reader_targets(r);
-    reader_names(r, "exclude_modules", &config->exclude_modules);
-    reader_names(r, "feedforward_modules", &config->feedforward_modules);
-    if (!r->keys.status && json_keys_find(&r->keys, "feedforward_modules") && !config->feedforward_modules.count)
-        reader_add_item(r, &config->feedforward_modules, "none");
-}
-
-/* Whether the targets have a module in some layer that is scaled at its input by default. */
-static int targets_forward(const struct peft_config *config, const struct model_family *family, bool *is_any) {
-    enum { LAYERS = 1024 }; /* whose numbers expressions may name */
-    int64_t count = (int64_t)LAYERS * family->projection_count;
-    struct peft_config anywhere = *config;
-    struct peft_choice *choices = calloc((size_t)count, sizeof *choices);
-    anywhere.layers_to_transform = (struct config_list){0};
-    int status =
-        choices ? peft_choose(&anywhere, family, LAYERS, choices) : status_fail(STATUS_MEMORY, "out of memory");
-    *is_any = false;
-    for (int64_t i = 0; i < count && !status; i++)
-        *is_any = *is_any || (choices[i].is_target && choices[i].is_feedforward);
-    free(choices);
-    return status;
-}
-
-/* One regular expression of modules. */
-static json_t *expression_of(const char *const *modules) {
-    struct strbuf text = STRBUF_INIT;
-    for (int i = 0; modules[i]; i++) {
-        strbuf_add_text(&text, i ? "|.*\\." : ".*\\.");
-        for (const char *at = modules[i]; *at; at++)
-            strbuf_format(&text, *at == '.' ? "\\%c" : "%c", *at);
-    }
-    json_t *value = strbuf_status(&text) ? NULL : json_string(strbuf_text(&text));
-    strbuf_free(&text);
-    return value;
-}
-
-static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
-                      json_t *object) {
-    (void)base_directory;
-    const struct model_family *family = model_family(base);
-    const struct config_list *modules = &config->feedforward_modules;
-    bool is_default = !config->target_modules.count, is_targeted = false;
-    int status = modules->count || is_default ? STATUS_OK : targets_forward(config, family, &is_targeted);
-    bool is_none =
-        modules->count ? modules->count == 1 && !strcmp(modules->items[0], "none") : !is_default && !is_targeted;
-    writer_targets(object, config, family);
-    /* PEFT takes a list only where each of its entries is one of the targets, letter by letter. */
-    writer_set(object, "feedforward_modules",
-               is_none                        ? json_array()
-               : modules->count || is_default ? writer_names(modules, family->ia3_feedforward)
-                                              : expression_of(family->ia3_feedforward));
-    writer_set(object, "fan_in_fan_out", json_boolean(family->is_transposed));
-    writer_set(object, "init_ia3_weights", json_true());
-    writer_set(object, "modules_to_save", json_null());
-    return status;
-}
-
-static void show(const struct peft_config *config, const struct model_family *base, struct strbuf *text) {
-    strbuf_add_char(text, '\n');
-    show_list(text, "target_modules", &config->target_modules, base->ia3_targets);
-    show_list(text, "feedforward_modules", &config->feedforward_modules, base->ia3_feedforward);
-}
-
-static const struct peft_format format = {.shared = shared,
-                                          .type = "IA3",
-                                          .known = known,
-                                          .refused = refused,
-                                          .read = read_keys,
-                                          .write = write_keys,
-                                          .show = show};
-
 /* ---- the row ---- */
 
 static const char *const other_names[][2] = {{"ia3_l", "ia3_l.default"}, {0}};
@@ -552,13 +313,13 @@ static const char *const *targets(const struct model_family *family) {
 }
 
 const struct peft_method peft_ia3 = {.title = "IA3",
-                                     .format = &format,
+                                     .format = &ia3_format,
                                      .targets = targets,
                                      .other_names = other_names,
                                      .merge = merge_scales,
                                      .describe = describe,
                                      .attach = attach,
                                      .close = close_ia3,
-                                     .make_image = make_image,
-                                     .batched = batched,
-                                     .plan_batched = plan_batched};
+                                     .make_image = ia3_make_image,
+                                     .batched = ia3_batched,
+                                     .plan_batched = ia3_plan_batched};

@@ -175,9 +175,9 @@ static int write_keys(const struct peft_config *config, const struct model_confi
 
 /* ---- adapter show ---- */
 
-static void show(const struct peft_config *config, const struct model_family *base, struct strbuf *text) {
+static void show(const struct peft_config *config, struct strbuf *text) {
     strbuf_format(text, "%s%s\n", config->use_dora ? ", DoRA" : "", config->use_rslora ? ", rsLoRA" : "");
-    show_list(text, "target_modules", &config->target_modules, peft_method(config->type)->targets(base));
+    show_list(text, "target_modules", &config->target_modules, show_default);
     show_list(text, "exclude_modules", &config->exclude_modules, NULL);
     show_list(text, "layers_to_transform", &config->layers_to_transform, NULL);
     strbuf_format(text, "r: %lld\nlora_alpha: %g\n", (long long)config->r, config->lora_alpha);

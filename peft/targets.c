@@ -309,7 +309,7 @@ int peft_check_forwards(const struct peft_adapter *adapter) {
     const struct config_list *modules = &adapter->config.feedforward_modules;
     if (modules->count == 1 && !strcmp(modules->items[0], "none"))
         return STATUS_OK;
-    if (!modules->count && !adapter->peft->family->ia3_feedforward)
+    if (!modules->count && !*adapter->peft->family->ia3_feedforward)
         return wrap(adapter, fail_no_default(adapter->peft, "feedforward_modules", "none, or some"));
     for (size_t entry = 0; entry < modules->count; entry++) {
         bool is_found = false;
@@ -328,7 +328,7 @@ int peft_check_forwards(const struct peft_adapter *adapter) {
 
 int peft_choose_targets(struct peft_adapter *adapter) {
     int64_t count = count_of(adapter);
-    if (!adapter->config.target_modules.count && !adapter->method->targets(adapter->peft->family))
+    if (!adapter->config.target_modules.count && !*adapter->method->targets(adapter->peft->family))
         return wrap(adapter, fail_no_default(adapter->peft, "target_modules", "some"));
     adapter->choices = calloc((size_t)count + 1, sizeof *adapter->choices);
     int status = adapter->choices ? peft_layers_check(adapter) : status_fail(STATUS_MEMORY, "out of memory");

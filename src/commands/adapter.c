@@ -26,7 +26,7 @@ static int print_adapter(const struct peft_files *files, int index) {
     struct peft_notes notes;
     int status = peft_files_notes(files, index, &notes);
     if (!status)
-        status = peft_show(config, model_family_at(0), &text); /* the files do not say which */
+        status = peft_show(config, &text);
     if (status) {
         strbuf_free(&text);
         return status;

@@ -29,8 +29,24 @@ static const struct named {
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
+/* On a family with projections that are ranges of a place's outputs. */
+static const struct named of_ranges[] = {
+    {"lora", {.type = PEFT_LORA, .r = 3, .lora_alpha = 6}},
+    {"lora everywhere", {.type = PEFT_LORA, .r = 3, .lora_alpha = 6, .target_modules = LIST("all-linear")}},
+    {"dora everywhere",
+     {.type = PEFT_LORA, .r = 3, .lora_alpha = 6, .use_dora = true, .target_modules = LIST("all-linear")}},
+    {"ia3", {.type = PEFT_IA3}},
+    {"ia3 everywhere", {.type = PEFT_IA3, .target_modules = LIST("all-linear")}},
+    {"houlsby", {.type = PEFT_ADAPTER, .bottleneck = 5, .adapter_scaling = 1}},
+};
+enum { OF_RANGES = sizeof of_ranges / sizeof *of_ranges };
+
+static const char *root = "golden"; /* of the base, in tests/peft */
+
 static const char *base_directory(void) {
-    return TEST_DATA "/peft/golden/base";
+    static _Thread_local char directory[512];
+    snprintf(directory, sizeof directory, TEST_DATA "/peft/%s/base", root);
+    return directory;
 }
 
 static int32_t token_at(int64_t i) {
@@ -50,7 +66,9 @@ static void read_base(struct model_config *config) {
     struct pretrained base;
     test_ok(pretrained_read_config(base_directory(), &base));
     *config = base.config;
-    config->hidden_dropout = config->attention_dropout = config->embedding_dropout = 0.1; /* the same masks */
+    if (!strcmp(root, "golden"))
+        config->hidden_dropout = config->embedding_dropout = 0.1; /* the same masks */
+    config->attention_dropout = 0.1;
     pretrained_close(&base);
 }
 
@@ -177,7 +195,7 @@ static int begin(struct comm *world, void *context) {
     return STATUS_OK;
 }
 
-static void check(int precision) {
+static void check(int precision, const struct named *named, int count) {
     static struct answers base, tuned;
     enum dtype dtype = precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
     struct trained plain;
@@ -185,9 +203,9 @@ static void check(int precision) {
     ask_trained(&plain, &base);
     trained_close(&plain);
     ask_engine(NULL, precision, &base);
-    for (int m = 0; m < METHODS; m++) {
+    for (int m = 0; m < count; m++) {
         char *directory = test_directory();
-        struct begun begun = {.method = &methods[m], .dtype = dtype, .directory = directory, .answers = &tuned};
+        struct begun begun = {.method = &named[m], .dtype = dtype, .directory = directory, .answers = &tuned};
         test_ok(comm_local_run(1, begin, &begun));
         ask_engine(directory, precision, &tuned);
         const char *other = memcmp(base.losses[0], tuned.losses[0], sizeof base.losses[0])
@@ -197,27 +215,40 @@ static void check(int precision) {
                             : memcmp(base.served, tuned.served, sizeof base.served)          ? "what the engine serves"
                                                                                              : NULL;
         if (other)
-            fail_msg("%s, %s: other bits in %s", methods[m].name, dtype_name(dtype), other);
+            fail_msg("%s, %s: other bits in %s", named[m].name, dtype_name(dtype), other);
         free(directory);
     }
 }
 
 static void methods_begin_as_the_base_in_fp32(void **state) {
     (void)state;
-    check(PRECISION_FP32);
+    check(PRECISION_FP32, methods, METHODS);
 }
 
 static void methods_begin_as_the_base_in_bf16(void **state) {
     (void)state;
     if (!tuned_has_bf16())
         test_skip("no bf16 products on this processor");
-    check(PRECISION_BF16);
+    check(PRECISION_BF16, methods, METHODS);
+}
+
+static void ranges_begin_as_the_base(void **state) {
+    (void)state;
+    static const char *const roots[] = {"families/llama", "families/qwen3"};
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        root = roots[i];
+        check(PRECISION_FP32, of_ranges, OF_RANGES);
+        if (tuned_has_bf16())
+            check(PRECISION_BF16, of_ranges, OF_RANGES);
+        root = "golden";
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(methods_begin_as_the_base_in_fp32),
         cmocka_unit_test(methods_begin_as_the_base_in_bf16),
+        cmocka_unit_test(ranges_begin_as_the_base),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

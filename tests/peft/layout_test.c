@@ -110,12 +110,36 @@ static void ranges_in_every_layout(void **state) {
         }
 }
 
+static const struct unsaid {
+    struct peft_config config;
+    const char *expected;
+} unsaid[] = {
+    {{.type = PEFT_LORA, .r = 2, .lora_alpha = 2},
+     "peft.target_modules: PEFT has no default for phi3: give some of self_attn.qkv_proj, self_attn.o_proj, "
+     "mlp.gate_up_proj and mlp.down_proj"},
+    {{.type = PEFT_IA3}, "peft.target_modules: PEFT has no default for phi3"},
+    {{.type = PEFT_IA3, .target_modules = LIST("down_proj")}, "peft.feedforward_modules: PEFT has no default"},
+};
+
+static void a_family_without_defaults_asks_for_targets(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof unsaid / sizeof *unsaid; i++) {
+        struct prompt_stack stack = stack_of(&unsaid[i].config, 1);
+        struct prompt_run run;
+        stack.family = "phi3";
+        test_fails(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false), STATUS_USAGE,
+                   unsaid[i].expected);
+        prompt_close(&run);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_rank_on_any_degree),
         cmocka_unit_test(stages_without_trainable_weights),
         cmocka_unit_test(stacks_in_every_layout),
         cmocka_unit_test(ranges_in_every_layout),
+        cmocka_unit_test(a_family_without_defaults_asks_for_targets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,6 +98,11 @@ static void what_cannot_be_is_refused(void **state) {
     test_fails(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false), STATUS_USAGE,
                "both prefixes");
     prompt_close(&run);
+    stack = stack_of(false, 3);
+    stack.family = "mistral";
+    test_fails(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false), STATUS_UNSUPPORTED,
+               "a window of 5 tokens");
+    prompt_close(&run);
 }
 
 int main(void) {

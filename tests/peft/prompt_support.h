@@ -42,6 +42,7 @@ static inline struct model_config prompt_family_base(const char *family) {
     config.rotary.percent = 1;
     config.swiglu = true;
     config.qk_layernorm = !strcmp(family, "qwen3");
+    config.window = !strcmp(family, "mistral") ? 5 : 0;
     config.add_bias_linear = false;
     config.add_qkv_bias = config.add_projection_bias = config.add_mlp_bias = !strcmp(family, "llama");
     return config;

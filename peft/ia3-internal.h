@@ -1,0 +1,32 @@
+/* Between IA3 (ia3.c), its part of a bank (ia3_batch.c) and its configuration (ia3_format.c). */
+#ifndef CAMBIUM_PEFT_IA3_INTERNAL_H
+#define CAMBIUM_PEFT_IA3_INTERNAL_H
+
+#include "method-internal.h"
+
+extern const struct peft_format ia3_format;
+
+/* One vector. */
+struct scale {
+    struct peft_adapter *adapter;
+    int64_t layer;
+    struct model_projection projection;
+    int id;
+};
+
+struct ia3 {
+    int count;
+    struct scale *scales;
+};
+
+/* Whether the projection's input is a place of its own: that of the activation before it. */
+static inline bool ia3_has_input_place(const struct model_projection *p) {
+    return p->place == ATTACH_FC2;
+}
+
+/* ia3_batch.c */
+int ia3_make_image(struct image_maker *maker);
+int ia3_batched(const struct bank_call *call);
+int ia3_plan_batched(struct peft_bank *bank, const struct hook_call *hook);
+
+#endif

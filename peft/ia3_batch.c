@@ -1,0 +1,137 @@
+/* IA3 in a bank: every row's activations scaled by its own image's vectors. Where an input has other readers, the rows
+ * of images that scale it are gathered, and the product of the difference is added to their outputs. */
+#include "bank-internal.h"
+#include "ia3-internal.h"
+
+int ia3_make_image(struct image_maker *maker) {
+    const struct ia3 *ia3 = maker->adapter->own;
+    const struct peft_bank *bank = maker->bank;
+    int status = STATUS_OK;
+    for (int i = 0; i < ia3->count && !status; i++) {
+        const struct scale *scale = &ia3->scales[i];
+        const struct model_projection *p = &scale->projection;
+        if (!model_has_layer(&bank->model, scale->layer))
+            continue;
+        bool is_input = peft_choice(maker->adapter, scale->layer, p)->is_feedforward;
+        int64_t number = bank_projection_entry(bank, scale->layer - bank->first_layer, bank_projection(bank, p),
+                                               is_input ? ENTRY_INPUT : ENTRY_OUTPUT);
+        struct group_entry *entry = image_entry(maker, number);
+        *entry = (struct group_entry){.n = param_local_elements(&maker->adapter->peft->store, scale->id),
+                                      .first_column = is_input ? 0 : bank_first_column(bank, p),
+                                      .type = bank->model.dtype};
+        status = image_put_param(maker, scale->id, false, &entry->data);
+        if (is_input && !ia3_has_input_place(p))
+            maker->image->scaled_input = p->module;
+    }
+    return status;
+}
+
+/* Where the rows that are scaled at a projection's input stand: their inputs, the differences, and the products. */
+struct inputs {
+    char *x, *difference;
+    float *product; /* of all the place's outputs */
+};
+
+static size_t input_row_bytes(const struct hook_call *hook) {
+    return 2 * (size_t)hook->in * dtype_bytes(hook->dtype) + (size_t)hook->out * sizeof(float) + 3 * ARENA_ALIGNMENT;
+}
+
+static struct gemm input_product(const struct hook_call *hook, int64_t rows, const void *x, void *product) {
+    return (struct gemm){.m = rows,
+                         .n = hook->out,
+                         .k = hook->in,
+                         .a = x,
+                         .lda = hook->in,
+                         .packed = {.type = hook->dtype, .layout = WEIGHT_PACKED, .rows = hook->out, .cols = hook->in},
+                         .c = product,
+                         .ldc = hook->out,
+                         .type = hook->dtype,
+                         .c_type = DTYPE_F32};
+}
+
+int ia3_plan_batched(struct peft_bank *bank, const struct hook_call *hook) {
+    bool is_projection = hook->place == ATTACH_QKV || hook->place == ATTACH_PROJECTION || hook->place == ATTACH_FC1;
+    int64_t most = is_projection ? bank_piece(bank, input_row_bytes(hook)) : 0;
+    int64_t rows = hook->rows < most ? hook->rows : most;
+    struct gemm gemm = input_product(hook, rows, NULL, NULL);
+    return is_projection ? rank_run_scratch(hook->rank, PHASE_GEMM, gemm, &gemm) : STATUS_OK;
+}
+
+/* Rows [first, first + rows) of the list: y += W ((l - 1) x). Those whose image scales no input here add zeros. */
+static int add_inputs(const struct bank_call *call, int projection, int64_t first, int64_t rows) {
+    const struct hook_call *hook = call->hook;
+    struct peft_bank *bank = call->bank;
+    struct stream *stream = hook->rank->exec.stream;
+    size_t bytes = (size_t)(rows * hook->in) * dtype_bytes(hook->dtype);
+    struct arena arena = arena_over(bank->scratch, bank->scratch_bytes);
+    struct inputs in = {.x = arena_take(&arena, bytes), .difference = arena_take(&arena, bytes)};
+    in.product = arena_take(&arena, (size_t)(rows * hook->out) * sizeof(float));
+    struct group_scale scale = {.count = call->list->count,
+                                .segments = call->list->segments + call->list->count,
+                                .entry = bank_projection_entry(bank, call->site->layer, projection, ENTRY_INPUT),
+                                .first_row = first,
+                                .rows = rows,
+                                .x = in.x,
+                                .x_row = first,
+                                .ldx = hook->in,
+                                .x_type = hook->dtype,
+                                .y = in.difference,
+                                .y_row = first,
+                                .ldy = hook->in,
+                                .y_type = hook->dtype,
+                                .is_difference = true};
+    struct gemm gemm = input_product(hook, rows, in.difference, in.product);
+    int64_t layer = bank->first_layer + call->site->layer;
+    int id = model_find_linear(bank->base->table, layer, bank->projections[projection].place, false);
+    const int32_t *index = call->list->own_index + first;
+    int status = stream_zero(stream, in.difference, bytes);
+    if (!status)
+        status = rank_run(hook->rank, PHASE_NORM, gather_rows, rows, hook->in, hook->dtype, hook->x, index, in.x);
+    if (!status)
+        status = rank_run(hook->rank, PHASE_NORM, group_scale, &scale);
+    gemm.packed = param_borrow_linear(bank->base, id);
+    if (!status)
+        status = rank_run(hook->rank, PHASE_GEMM, gemm, &gemm);
+    param_return(bank->base, id);
+    struct model_range range =
+        model_range(&bank->model.config, hook->rank->grid.tensor, &bank->projections[projection]);
+    struct scatter_add_rows sum = {.rows = rows,
+                                   .cols = range.columns,
+                                   .x_type = DTYPE_F32,
+                                   .y_type = hook->y_dtype,
+                                   .x = in.product + range.first,
+                                   .index = index,
+                                   .y = (char *)hook->y + (size_t)range.first * dtype_bytes(hook->y_dtype),
+                                   .x_stride = hook->out,
+                                   .y_stride = hook->y_stride};
+    return status ? status : rank_run(hook->rank, PHASE_NORM, scatter_add_rows, &sum);
+}
+
+static bool scales_input(const struct bank_call *call, int projection) {
+    int64_t number = bank_projection_entry(call->bank, call->site->layer, projection, ENTRY_INPUT);
+    for (int64_t i = 0; i < call->list->count; i++)
+        if (call->list->rows[i].image->entries[number].n)
+            return true;
+    return false;
+}
+
+int ia3_batched(const struct bank_call *call) {
+    const struct peft_bank *bank = call->bank;
+    bool is_after = call->site->side == HOOK_AFTER_ACTIVATION;
+    int64_t most = bank_piece(bank, input_row_bytes(call->hook));
+    int status = STATUS_OK;
+    for (int p = 0; p < bank->family->projection_count && !status; p++) {
+        const struct model_projection *projection = &bank->projections[p];
+        if (is_after && ia3_has_input_place(projection))
+            status = bank_scale_rows(call, p, ENTRY_INPUT);
+        if (is_after || projection->place != call->site->place)
+            continue;
+        status = bank_scale_rows(call, p, ENTRY_OUTPUT);
+        bool has_inputs = !ia3_has_input_place(projection) && scales_input(call, p);
+        for (int64_t first = 0; has_inputs && first < call->list->total && !status; first += most) {
+            int64_t left = call->list->total - first;
+            status = add_inputs(call, p, first, left < most ? left : most);
+        }
+    }
+    return status;
+}

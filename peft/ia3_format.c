@@ -1,0 +1,88 @@
+/* IA3's configuration, in a run and in PEFT's files. */
+#include "format-internal.h"
+#include "ia3-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct peft_shared_key shared[] = {PEFT_SHARED("ia3", target_modules),
+                                                PEFT_SHARED("ia3", exclude_modules),
+                                                PEFT_SHARED("ia3", layers_to_transform),
+                                                {.path = "peft.feedforward_modules"},
+                                                {0}};
+static const char *const known[] = {"target_modules", "exclude_modules",  "feedforward_modules",
+                                    "fan_in_fan_out", "init_ia3_weights", NULL};
+static const char *const refused[] = {"modules_to_save", NULL};
+
+static void read_keys(struct peft_reader *r) {
+    struct peft_config *config = r->config;
+    reader_targets(r);
+    reader_names(r, "exclude_modules", &config->exclude_modules);
+    reader_names(r, "feedforward_modules", &config->feedforward_modules);
+    if (!r->keys.status && json_keys_find(&r->keys, "feedforward_modules") && !config->feedforward_modules.count)
+        reader_add_item(r, &config->feedforward_modules, "none");
+}
+
+/* Whether the targets have a module in some layer that is scaled at its input by default. */
+static int targets_forward(const struct peft_config *config, const struct model_family *family, bool *is_any) {
+    enum { LAYERS = 1024 }; /* whose numbers expressions may name */
+    int64_t count = (int64_t)LAYERS * family->projection_count;
+    struct peft_config anywhere = *config;
+    struct peft_choice *choices = calloc((size_t)count, sizeof *choices);
+    anywhere.layers_to_transform = (struct config_list){0};
+    int status =
+        choices ? peft_choose(&anywhere, family, LAYERS, choices) : status_fail(STATUS_MEMORY, "out of memory");
+    *is_any = false;
+    for (int64_t i = 0; i < count && !status; i++)
+        *is_any = *is_any || (choices[i].is_target && choices[i].is_feedforward);
+    free(choices);
+    return status;
+}
+
+/* One regular expression of modules. */
+static json_t *expression_of(const char *const *modules) {
+    struct strbuf text = STRBUF_INIT;
+    for (int i = 0; modules[i]; i++) {
+        strbuf_add_text(&text, i ? "|.*\\." : ".*\\.");
+        for (const char *at = modules[i]; *at; at++)
+            strbuf_format(&text, *at == '.' ? "\\%c" : "%c", *at);
+    }
+    json_t *value = strbuf_status(&text) ? NULL : json_string(strbuf_text(&text));
+    strbuf_free(&text);
+    return value;
+}
+
+static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
+                      json_t *object) {
+    (void)base_directory;
+    const struct model_family *family = model_family(base);
+    const struct config_list *modules = &config->feedforward_modules;
+    bool is_default = !config->target_modules.count, is_targeted = false;
+    int status = modules->count || is_default ? STATUS_OK : targets_forward(config, family, &is_targeted);
+    bool is_none =
+        modules->count ? modules->count == 1 && !strcmp(modules->items[0], "none") : !is_default && !is_targeted;
+    writer_targets(object, config, family);
+    /* PEFT takes a list only where each of its entries is one of the targets, letter by letter. */
+    writer_set(object, "feedforward_modules",
+               is_none                        ? json_array()
+               : modules->count || is_default ? writer_names(modules, family->ia3_feedforward)
+                                              : expression_of(family->ia3_feedforward));
+    writer_set(object, "fan_in_fan_out", json_boolean(family->is_transposed));
+    writer_set(object, "init_ia3_weights", json_true());
+    writer_set(object, "modules_to_save", json_null());
+    return status;
+}
+
+static void show(const struct peft_config *config, struct strbuf *text) {
+    strbuf_add_char(text, '\n');
+    show_list(text, "target_modules", &config->target_modules, show_default);
+    show_list(text, "feedforward_modules", &config->feedforward_modules, show_default);
+}
+
+const struct peft_format ia3_format = {.shared = shared,
+                                       .type = "IA3",
+                                       .known = known,
+                                       .refused = refused,
+                                       .read = read_keys,
+                                       .write = write_keys,
+                                       .show = show};
