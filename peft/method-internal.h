@@ -47,8 +47,8 @@ struct peft_method {
     /* ---- hooks ---- */
     /* Refuses what cannot be, by the keys' names; adds the rows of the adapter's parameters with peft_add_row. */
     int (*describe)(struct peft_adapter *adapter);
-    /* Adds the hooks with hook_table_add; parameters have their ids. Hooks stand at the layers of other stages, too: so
-     * the model knows where the backward ends. */
+    /* Adds the hooks with peft_add_hook, or hook_table_add; parameters have their ids. Hooks stand at the layers of
+     * other stages, too: so the model knows where the backward ends. */
     int (*attach)(struct peft_adapter *adapter);
     /* Allocates what the method keeps on the device, once the store has its memory. */
     int (*allocate)(struct peft_adapter *adapter);

@@ -217,6 +217,29 @@ static void every_gradient_is_the_adapters(void **state) {
     }
 }
 
+static const struct of_ranges {
+    struct peft_config config;
+    int matrices; /* of a layer */
+} of_ranges[] = {
+    {{.type = PEFT_LORA, .r = 2, .lora_alpha = 2}, 4},
+    {{.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .target_modules = LIST("all-linear")}, 14},
+    {{.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .use_dora = true, .target_modules = LIST("all-linear")}, 14},
+    {{.type = PEFT_IA3, .target_modules = LIST("all-linear")}, 0},
+};
+
+/* The same where projections are ranges of what a place computes. */
+static void every_gradient_of_ranges_is_the_adapters(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof of_ranges / sizeof *of_ranges; i++) {
+        struct prompt_stack stack = stack_of(&of_ranges[i].config);
+        stack.family = "llama";
+        struct noted backward = backward_of(&stack);
+        assert_int_equal(backward.gradients, LAYERS * of_ranges[i].matrices);
+        assert_int_equal(backward.foreign, 0);
+        assert_int_equal(backward.count[NUMBER_OF(column_sum)], 0);
+    }
+}
+
 static void the_base_has_no_memory_for_gradients(void **state) {
     (void)state;
     struct prompt_stack stack = stack_of(&methods[0]);
@@ -519,6 +542,7 @@ static void no_method_adds_a_forward_collective(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_gradient_is_the_adapters),
+        cmocka_unit_test(every_gradient_of_ranges_is_the_adapters),
         cmocka_unit_test(the_base_has_no_memory_for_gradients),
         cmocka_unit_test(the_backward_ends_at_the_lowest_layer),
         cmocka_unit_test(virtual_tokens_and_prefixes_want_the_whole_way),
