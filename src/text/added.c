@@ -26,33 +26,54 @@ static int compare_added(const void *a, const void *b, void *context) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Adds the token to its list, its content in the normal form where it is searched for in that. */
-static int add_token(struct tokenizer *tokenizer, struct nfc_scratch *nfc, int32_t id) {
-    struct added_tokens *added = &tokenizer->added[tokenizer->kinds[id] & TOKEN_NORMALIZED ? 1 : 0];
+int added_token_normalize(const struct tokenizer_rules *rules, struct nfc_scratch *nfc, const char *content,
+                          size_t length, struct strbuf *out) {
+    struct strbuf normal = STRBUF_INIT;
+    int status = STATUS_OK;
+    if (rules->has_nfc)
+        status = nfc_append(nfc, (const unsigned char *)content, length, &normal);
+    else
+        strbuf_add(&normal, content, length);
+    if (rules->prefix == PREFIX_ALWAYS)
+        strbuf_add_char(out, ' ');
+    if (rules->has_early_mark)
+        space_marks_add((const unsigned char *)strbuf_text(&normal), normal.length, out);
+    else
+        strbuf_add(out, strbuf_text(&normal), normal.length);
+    status = status ? status : strbuf_status(&normal);
+    strbuf_free(&normal);
+    return status;
+}
+
+/* Adds the token to its list. */
+static int add_token(struct tokenizer *tokenizer, struct nfc_scratch *nfc, const struct token_source *source,
+                     int32_t id) {
+    bool is_normalized = source->kind & TOKEN_NORMALIZED;
+    struct added_tokens *added = &tokenizer->added[is_normalized];
     struct added_token *item = &added->items[added->count];
-    size_t length;
-    const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
+    const char *content = source->content ? source->content : source->bytes;
+    size_t length = source->content ? source->content_length : source->length;
     int status = STATUS_OK;
     if (length == 0)
         return status_fail(STATUS_INVALID, "the added token with the id %d is empty", id);
     *item = (struct added_token){.start = added->text.length, .id = id};
-    if (tokenizer->kinds[id] & TOKEN_NORMALIZED && tokenizer->rules.has_nfc)
-        status = nfc_append(nfc, bytes, length, &added->text);
+    if (is_normalized)
+        status = added_token_normalize(&tokenizer->rules, nfc, content, length, &added->text);
     else
-        strbuf_add(&added->text, bytes, length);
+        strbuf_add(&added->text, content, length);
     if (status || (status = strbuf_status(&added->text)))
         return status;
     item->length = added->text.length - item->start;
     if (item->length > added->longest)
         added->longest = item->length;
-    if (!(tokenizer->kinds[id] & TOKEN_SPECIAL))
+    if (!(source->kind & TOKEN_SPECIAL))
         added->has_plain = true;
     added->starts[(unsigned char)added->text.data[item->start] + 1]++;
     added->count++;
     return STATUS_OK;
 }
 
-int added_tokens_index(struct tokenizer *tokenizer) {
+int added_tokens_index(struct tokenizer *tokenizer, const struct token_source *tokens) {
     struct nfc_scratch nfc = {0};
     size_t counts[2] = {0};
     int status = STATUS_OK;
@@ -66,7 +87,7 @@ int added_tokens_index(struct tokenizer *tokenizer) {
     }
     for (int32_t id = 0; id < tokenizer->size && !status; id++)
         if (tokenizer->kinds[id] & TOKEN_ADDED)
-            status = add_token(tokenizer, &nfc, id);
+            status = add_token(tokenizer, &nfc, &tokens[id], id);
     for (int list = 0; list < 2 && !status; list++) {
         struct added_tokens *added = &tokenizer->added[list];
         qsort_r(added->items, added->count, sizeof *added->items, compare_added, added->text.data);
@@ -92,16 +113,6 @@ static const struct added_token *token_at(const struct added_tokens *added, cons
     return NULL;
 }
 
-/* The beginning of the character before `at`, which is after `begin`. */
-static const unsigned char *character_before(const unsigned char *begin, const unsigned char *at) {
-    const unsigned char *before = at - 1;
-    while (before > begin && at - before < 4 && (*before & 0xc0) == 0x80)
-        before--;
-    size_t bytes;
-    scan_character(before, at, &bytes);
-    return before + bytes == at ? before : at - 1;
-}
-
 static bool is_word_character(const unsigned char *at, const unsigned char *end) {
     size_t bytes;
     return scan_traits(at, end, &bytes) & UNICODE_WORD;
@@ -109,7 +120,7 @@ static bool is_word_character(const unsigned char *at, const unsigned char *end)
 
 static bool is_word(const unsigned char *bytes, size_t start, size_t stop, size_t length) {
     const unsigned char *begin = bytes + start, *end = bytes + stop;
-    return (start == 0 || !is_word_character(character_before(bytes, begin), begin)) &&
+    return (start == 0 || !is_word_character(scan_character_before(bytes, begin), begin)) &&
            (stop == length || !is_word_character(end, bytes + length));
 }
 
@@ -126,7 +137,7 @@ bool added_tokens_find(const struct tokenizer *tokenizer, const struct added_tok
         if (kind & TOKEN_SINGLE_WORD && !is_word(bytes, start, stop, length))
             continue;
         while (kind & TOKEN_LSTRIP && start > taken) {
-            const unsigned char *before = character_before(bytes, bytes + start);
+            const unsigned char *before = scan_character_before(bytes, bytes + start);
             if (scan_character(before, bytes + start, &step) != UNICODE_SPACE)
                 break;
             start = (size_t)(before - bytes);

@@ -1,8 +1,11 @@
-/* GPT-2's alphabet of bytes: names of tokens in files are printable text, one character for each byte. Printable bytes
- * of Latin-1 stand for themselves; the other 68 are the characters from 256 on, in order. */
+/* The names of tokens in files. GPT-2's alphabet of bytes: names of tokens in files are printable text, one character
+ * for each byte. Printable bytes of Latin-1 stand for themselves; the other 68 are the characters from 256 on, in
+ * order. */
 #include "text-internal.h"
 
 #include "base/utf8.h"
+
+#include <string.h>
 
 enum { PLAIN_BYTES = 188 }; /* 33-126, 161-172, 174-255 */
 
@@ -59,4 +62,31 @@ void byte_alphabet_encode(const unsigned char *bytes, size_t length, struct strb
         unsigned char utf8[4];
         strbuf_add(out, utf8, utf8_encode(byte_alphabet_character(bytes[i]), utf8));
     }
+}
+
+void space_marks_add(const unsigned char *bytes, size_t length, struct strbuf *out) {
+    const unsigned char *at = bytes, *end = bytes + length, *mark;
+    while ((mark = memmem(at, (size_t)(end - at), SPACE_MARK, SPACE_MARK_BYTES))) {
+        strbuf_add(out, at, (size_t)(mark - at));
+        strbuf_add_char(out, ' ');
+        at = mark + SPACE_MARK_BYTES;
+    }
+    strbuf_add(out, at, (size_t)(end - at));
+}
+
+void space_marks_write(const unsigned char *bytes, size_t length, struct strbuf *out) {
+    for (size_t i = 0; i < length; i++)
+        if (bytes[i] == ' ')
+            strbuf_add_text(out, SPACE_MARK);
+        else
+            strbuf_add_char(out, (char)bytes[i]);
+}
+
+bool tokenizer_name_bytes(const struct tokenizer_rules *rules, const char *name, size_t length, struct strbuf *out) {
+    if (!rules->is_by_characters)
+        return byte_alphabet_decode(name, length, out);
+    if (memchr(name, ' ', length)) /* in a text a mark stands for each */
+        return false;
+    space_marks_add((const unsigned char *)name, length, out);
+    return true;
 }

@@ -5,6 +5,8 @@
  * up. */
 #include "text-internal.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,10 +17,80 @@ void bpe_scratch_free(struct bpe_scratch *scratch) {
     *scratch = (struct bpe_scratch){0};
 }
 
-static size_t merge_short(const struct tokenizer *tokenizer, const unsigned char *word, size_t length, int32_t *ids) {
+/* The tokens that a word begins as, no more than it has bytes. A character that is no token is unk; it is written when
+ * the next one that is a token comes, or at the word's end, behind what stands for bytes, as `tokenizers` does it. */
+struct beginning {
+    int32_t *ids;
+    size_t count;
+    bool has_unknown;
+};
+
+static inline void end_unknown(const struct tokenizer *tokenizer, struct beginning *beginning) {
+    if (beginning->has_unknown)
+        beginning->ids[beginning->count++] = tokenizer->rules.unk;
+    beginning->has_unknown = false;
+}
+
+static void add_unknown(const struct tokenizer *tokenizer, struct beginning *beginning) {
+    if (!tokenizer->rules.fuses_unk)
+        end_unknown(tokenizer, beginning);
+    beginning->has_unknown = true;
+}
+
+static inline void add_known(const struct tokenizer *tokenizer, struct beginning *beginning, int32_t id) {
+    end_unknown(tokenizer, beginning);
+    beginning->ids[beginning->count++] = id;
+}
+
+static size_t begin_bytes(const struct tokenizer *tokenizer, const unsigned char *word, size_t length, int32_t *ids) {
+    struct beginning beginning = {.ids = ids};
+    if (!tokenizer->has_lost_bytes) {
+        for (size_t i = 0; i < length; i++)
+            ids[i] = tokenizer->byte_ids[word[i]];
+        return length;
+    }
+    for (size_t i = 0; i < length; i++) {
+        if (tokenizer->byte_ids[word[i]] >= 0)
+            add_known(tokenizer, &beginning, tokenizer->byte_ids[word[i]]);
+        else
+            add_unknown(tokenizer, &beginning);
+    }
+    end_unknown(tokenizer, &beginning);
+    return beginning.count;
+}
+
+/* The tokens of a character's bytes; false, with nothing written, where one of them has none. */
+static bool add_fallback(const struct tokenizer *tokenizer, const unsigned char *at, size_t bytes,
+                         struct beginning *beginning) {
+    for (size_t i = 0; i < bytes; i++)
+        if (tokenizer->fallback_ids[at[i]] < 0)
+            return false;
+    for (size_t i = 0; i < bytes; i++)
+        beginning->ids[beginning->count++] = tokenizer->fallback_ids[at[i]];
+    return true;
+}
+
+/* A byte that is no UTF-8 is a character that is no token. */
+static size_t begin_characters(const struct tokenizer *tokenizer, const unsigned char *word, size_t length,
+                               int32_t *ids) {
+    const unsigned char *at = word, *end = word + length;
+    struct beginning beginning = {.ids = ids};
+    while (at < end) {
+        size_t bytes = utf8_length(at, end), step = bytes ? bytes : 1;
+        int32_t id = bytes > 1 ? tokenizer_find_plain(tokenizer, at, bytes) : tokenizer->byte_ids[*at];
+        if (id >= 0)
+            add_known(tokenizer, &beginning, id);
+        else if (!add_fallback(tokenizer, at, step, &beginning))
+            add_unknown(tokenizer, &beginning);
+        at += step;
+    }
+    end_unknown(tokenizer, &beginning);
+    return beginning.count;
+}
+
+/* Merges `length` tokens; their number afterwards. */
+static size_t merge_short(const struct tokenizer *tokenizer, int32_t *ids, size_t length) {
     uint64_t values[SHORT_WORD]; /* values[i]: the merge of ids i and i + 1 */
-    for (size_t i = 0; i < length; i++)
-        ids[i] = tokenizer->byte_ids[word[i]];
     for (size_t i = 0; i + 1 < length; i++)
         values[i] = tokenizer_merge_of(tokenizer, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
     while (length > 1) {
@@ -46,7 +118,7 @@ static size_t merge_short(const struct tokenizer *tokenizer, const unsigned char
     return length;
 }
 
-/* A long word while it is merged. A position is the first byte of its token; NO_POSITION ends the list. */
+/* A long word while it is merged. A position is that of its token's first; NO_POSITION ends the list. */
 struct long_word {
     uint64_t *values;          /* of the pair that begins here; MERGE_NONE: it does not merge, or nothing begins here */
     uint64_t *heap;            /* rank << 32 | position, the smallest first */
@@ -123,15 +195,15 @@ static void merge_all(const struct tokenizer *tokenizer, struct long_word *word)
     }
 }
 
-static int merge_long(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *bytes,
-                      size_t length, int32_t *ids, size_t *count) {
+static int merge_long(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, int32_t *ids, size_t *count) {
+    size_t length = *count;
     /* The heap starts with fewer than `length` entries; each merge pops one and pushes at most two. */
     size_t needed = length * (3 * sizeof(uint64_t) + 2 * sizeof(uint32_t));
     if (scratch->bytes < needed) {
         bpe_scratch_free(scratch);
         scratch->block = malloc(needed);
         if (!scratch->block)
-            return status_fail(STATUS_MEMORY, "out of memory for a word of %zu bytes", length);
+            return status_fail(STATUS_MEMORY, "out of memory for a word of %zu tokens", length);
         scratch->bytes = needed;
     }
     struct long_word word = {.values = scratch->block, .ids = ids};
@@ -139,7 +211,6 @@ static int merge_long(const struct tokenizer *tokenizer, struct bpe_scratch *scr
     word.next = (uint32_t *)(word.heap + 2 * length);
     word.previous = word.next + length;
     for (size_t i = 0; i < length; i++) {
-        ids[i] = tokenizer->byte_ids[bytes[i]];
         word.next[i] = i + 1 < length ? (uint32_t)(i + 1) : NO_POSITION;
         word.previous[i] = i > 0 ? (uint32_t)(i - 1) : NO_POSITION;
     }
@@ -169,8 +240,11 @@ int bpe_encode_word(const struct tokenizer *tokenizer, struct bpe_scratch *scrat
             return STATUS_OK;
         }
     }
-    if (length > SHORT_WORD)
-        return merge_long(tokenizer, scratch, word, length, ids, count);
-    *count = merge_short(tokenizer, word, length, ids);
+    *count = tokenizer->rules.is_by_characters ? begin_characters(tokenizer, word, length, ids)
+                                               : begin_bytes(tokenizer, word, length, ids);
+    if (*count > SHORT_WORD)
+        return merge_long(tokenizer, scratch, ids, count);
+    if (*count > 1)
+        *count = merge_short(tokenizer, ids, *count);
     return STATUS_OK;
 }

@@ -23,7 +23,8 @@ struct tokenizer_encoder {
     struct cache_entry (*cache)[2]; /* the entry used last comes first */
     struct bpe_scratch scratch;
     struct strbuf normalized; /* a stretch between added tokens, where it was none of the normal form */
-    struct strbuf prefixed;   /* a section with the space that add_prefix_space puts before it */
+    struct strbuf marked;     /* the same with a space before it, and spaces for their marks */
+    struct strbuf prefixed;   /* a section with the space that is put before it, and spaces for their marks */
     struct nfc_scratch nfc;
     struct regex_scratch *regex; /* NULL: the rules have no steps */
 };
@@ -56,6 +57,7 @@ void tokenizer_encoder_free(struct tokenizer_encoder *encoder) {
     nfc_scratch_free(&encoder->nfc);
     regex_scratch_free(encoder->regex);
     strbuf_free(&encoder->normalized);
+    strbuf_free(&encoder->marked);
     strbuf_free(&encoder->prefixed);
     free(encoder);
 }
@@ -172,6 +174,8 @@ static int encode_invalid_tail(struct tokenizer_encoder *encoder, const unsigned
     if (last_word < out->count && is_all_space(tokenizer, out->ids[last_word]))
         while (last_word > first && is_all_space(tokenizer, out->ids[last_word - 1]))
             last_word--;
+    if (tokenizer->has_lost_bytes) /* ids do not tell how many bytes they stood for */
+        return encode_new_word(encoder, bytes + valid, length - valid, out);
     size_t start = valid;
     for (size_t i = last_word; i < out->count; i++) {
         size_t token_length;
@@ -196,6 +200,22 @@ encode_words_by(enum word_pattern pattern, struct tokenizer_encoder *encoder, co
         at = next;
     }
     return STATUS_OK;
+}
+
+/* Where no merge reaches across, the parts of a text are words of their own. */
+static int encode_apart(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
+                        struct token_buffer *out) {
+    const uint8_t(*joins)[256] = (const uint8_t(*)[256])encoder->tokenizer->joins;
+    const unsigned char *at = bytes, *end = bytes + length;
+    int status = STATUS_OK;
+    while (!status && at < end) {
+        const unsigned char *next = at + 1;
+        while (next < end && joins[next[-1]][*next])
+            next++;
+        status = encode_word(encoder, at, (size_t)(next - at), (size_t)(end - at), out);
+        at = next;
+    }
+    return status;
 }
 
 /* A section whose words split_text finds. */
@@ -236,6 +256,9 @@ static int encode_words(struct tokenizer_encoder *encoder, const unsigned char *
         return encode_words_by(WORDS_TEKKEN, encoder, bytes, valid, length, last_word, out);
     case WORDS_SMOLLM:
         return encode_words_by(WORDS_SMOLLM, encoder, bytes, valid, length, last_word, out);
+    case WORDS_METASPACE:
+    case WORDS_WHOLE:
+        return encode_apart(encoder, bytes, length, out);
     case WORDS_STEPS:
         return encode_by_steps(encoder, bytes, valid, length, last_word, out);
     }
@@ -245,37 +268,62 @@ static int encode_words(struct tokenizer_encoder *encoder, const unsigned char *
 /* Where a stretch of text stands. */
 enum place { PLACE_BEGINNING, PLACE_CONTINUED, PLACE_LATER };
 
+/* Text in a buffer of its own, with a space before it, and with spaces for the marks of spaces. */
+static int copy_text(const unsigned char **bytes, size_t *length, bool has_space, bool has_marks,
+                     struct strbuf *buffer) {
+    strbuf_clear(buffer);
+    if (has_space)
+        strbuf_add_char(buffer, ' ');
+    if (has_marks)
+        space_marks_add(*bytes, *length, buffer);
+    else
+        strbuf_add(buffer, *bytes, *length);
+    *bytes = (const unsigned char *)strbuf_text(buffer);
+    *length = buffer->length;
+    return strbuf_status(buffer);
+}
+
+static bool has_mark(const unsigned char *bytes, size_t length) {
+    return memmem(bytes, length, SPACE_MARK, SPACE_MARK_BYTES);
+}
+
 /* Text between added tokens, at least one byte. */
 static int encode_section(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
                           enum place place, struct token_buffer *out) {
-    if (encoder->tokenizer->rules.add_prefix_space && place != PLACE_CONTINUED && bytes[0] != ' ') {
-        strbuf_clear(&encoder->prefixed);
-        strbuf_add_char(&encoder->prefixed, ' ');
-        strbuf_add(&encoder->prefixed, bytes, length);
-        int status = strbuf_status(&encoder->prefixed);
-        if (status)
-            return status;
-        bytes = (const unsigned char *)encoder->prefixed.data;
-        length++;
-    }
-    size_t valid = utf8_valid_length(bytes, length), first = out->count, last_word = first;
-    int status = encode_words(encoder, bytes, valid, length, &last_word, out);
+    const struct tokenizer_rules *rules = &encoder->tokenizer->rules;
+    bool has_marks = rules->is_by_characters && !rules->has_early_mark && has_mark(bytes, length);
+    bool begins_with_space = bytes[0] == ' ' || (has_marks && !memcmp(bytes, SPACE_MARK, SPACE_MARK_BYTES));
+    bool has_prefix = !begins_with_space && (rules->prefix == PREFIX_FIRST      ? place == PLACE_BEGINNING
+                                             : rules->prefix == PREFIX_SECTIONS ? place != PLACE_CONTINUED
+                                                                                : false);
+    int status =
+        has_prefix || has_marks ? copy_text(&bytes, &length, has_prefix, has_marks, &encoder->prefixed) : STATUS_OK;
+    size_t first = out->count, last_word = first;
+    size_t valid = rules->is_by_characters ? length : utf8_valid_length(bytes, length);
+    if (!status)
+        status = encode_words(encoder, bytes, valid, length, &last_word, out);
     if (status || valid == length)
         return status;
     return encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
 }
 
-/* The normal form of a text; what is no UTF-8, and what stands behind it, stays as it is. */
-static int normalize(struct tokenizer_encoder *encoder, const unsigned char **bytes, size_t *length) {
-    if (!encoder->tokenizer->rules.has_nfc || nfc_normal_length(*bytes, *length) == *length)
-        return STATUS_OK;
-    size_t valid = utf8_valid_length(*bytes, *length);
-    strbuf_clear(&encoder->normalized);
-    int status = nfc_append(&encoder->nfc, *bytes, valid, &encoder->normalized);
-    strbuf_add(&encoder->normalized, *bytes + valid, *length - valid);
-    *bytes = (const unsigned char *)strbuf_text(&encoder->normalized);
-    *length = encoder->normalized.length;
-    return status ? status : strbuf_status(&encoder->normalized);
+/* The normal form of a text. Where words begin as bytes, what stands behind the first byte that is no UTF-8 stays as it
+ * is; else a space is put before the text, and in the place of each mark. */
+static int normalize(struct tokenizer_encoder *encoder, enum place place, const unsigned char **bytes, size_t *length) {
+    const struct tokenizer_rules *rules = &encoder->tokenizer->rules;
+    if (rules->has_nfc && nfc_normal_length(*bytes, *length) < *length) {
+        size_t valid = rules->is_by_characters ? *length : utf8_valid_length(*bytes, *length);
+        strbuf_clear(&encoder->normalized);
+        int status = nfc_append(&encoder->nfc, *bytes, valid, &encoder->normalized);
+        strbuf_add(&encoder->normalized, *bytes + valid, *length - valid);
+        *bytes = (const unsigned char *)strbuf_text(&encoder->normalized);
+        *length = encoder->normalized.length;
+        if (status || (status = strbuf_status(&encoder->normalized)))
+            return status;
+    }
+    bool has_prefix = rules->prefix == PREFIX_ALWAYS && place != PLACE_CONTINUED;
+    bool has_marks = rules->has_early_mark && has_mark(*bytes, *length);
+    return has_prefix || has_marks ? copy_text(bytes, length, has_prefix, has_marks, &encoder->marked) : STATUS_OK;
 }
 
 /* Text between the added tokens of one list: the tokens that are searched for in the text as it is come first, then the
@@ -310,7 +358,7 @@ static int encode_between(struct tokenizer_encoder *encoder, size_t list, const 
                           enum place place, unsigned flags, struct token_buffer *out) {
     if (list > 0)
         return encode_section(encoder, bytes, length, place, out);
-    int status = normalize(encoder, &bytes, &length);
+    int status = normalize(encoder, place, &bytes, &length);
     return status ? status : encode_added(encoder, 1, bytes, length, place, flags, out);
 }
 

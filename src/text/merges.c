@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The id of a name in the alphabet, appending its bytes to `joined`. */
+/* The id of a name, appending its bytes to `joined`. */
 static int resolve_name(const struct tokenizer *tokenizer, const char *name, size_t length, struct strbuf *joined,
                         int32_t *id) {
     size_t before = joined->length;
     *id = -1;
-    if (length > 0 && byte_alphabet_decode(name, length, joined) && !joined->failed)
+    if (length > 0 && tokenizer_name_bytes(&tokenizer->rules, name, length, joined) && !joined->failed)
         *id = tokenizer_find_plain(tokenizer, joined->data + before, joined->length - before);
     if (*id >= 0 || joined->failed)
         return strbuf_status(joined);
@@ -101,4 +101,28 @@ int tokenizer_read_merge_lines(struct tokenizer *tokenizer, const struct strbuf 
         return tokenizer_set_merges(tokenizer, merges, count);
     free(merges);
     return status;
+}
+
+/* Which bytes the merges join. A character that may be unknown goes with all that is beside it, for several of them may
+ * be one token; and a whole text may be a token. */
+int tokenizer_find_joins(struct tokenizer *tokenizer) {
+    const struct tokenizer_rules *rules = &tokenizer->rules;
+    if (!rules->is_by_characters)
+        return STATUS_OK;
+    if (!(tokenizer->joins = calloc(256, sizeof *tokenizer->joins)))
+        return status_fail(STATUS_MEMORY, "out of memory for the merges");
+    for (size_t i = 0; i < tokenizer->merge_count; i++) {
+        uint32_t left_end = tokenizer->starts[tokenizer->merges[i].left + 1];
+        uint32_t right = tokenizer->starts[tokenizer->merges[i].right];
+        tokenizer->joins[tokenizer->bytes[left_end - 1]][tokenizer->bytes[right]] = 1;
+    }
+    for (int a = 0; a < 256; a++)
+        for (int b = 0; b < 256; b++) {
+            bool is_unsure = tokenizer->has_lost_bytes && (tokenizer->byte_ids[a] < 0 || tokenizer->byte_ids[b] < 0);
+            if (rules->ignore_merges || is_unsure || (b & 0xc0) == 0x80) /* a character is not cut */
+                tokenizer->joins[a][b] = 1;
+            if (b == ' ' && rules->pattern == WORDS_METASPACE)
+                tokenizer->joins[a][b] = 0;
+        }
+    return STATUS_OK;
 }

@@ -21,6 +21,8 @@ bool settings_is_absent(const json_t *value);
 const char *settings_type(const json_t *value);
 /* A boolean with a default where the key is absent; STATUS_INVALID where it is something else. */
 int settings_bool(const json_t *object, const char *key, bool fallback, bool *value);
+/* Where a Metaspace puts a space: its prepend_scheme. */
+int settings_read_scheme(const json_t *metaspace, enum prefix_space *prefix);
 /* The pre_tokenizer: what splits a text into words. */
 int settings_read_words(const json_t *value, struct tokenizer_rules *rules);
 
@@ -32,6 +34,8 @@ const char *tokenizer_json_token(const json_t *value);
 
 /* `model.merges`. */
 int tokenizer_read_json_merges(struct tokenizer *tokenizer, const json_t *values);
+/* What of a text may be encoded apart: once the merges are known. */
+int tokenizer_find_joins(struct tokenizer *tokenizer);
 /* merges.txt: a "#version" line may come first; empty lines are passed over. */
 int tokenizer_read_merge_lines(struct tokenizer *tokenizer, const struct strbuf *text);
 

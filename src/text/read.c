@@ -14,7 +14,8 @@
 enum { CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL };
 
 struct draft_token {
-    size_t start, length; /* in draft.bytes */
+    size_t start, length;                 /* in draft.bytes */
+    size_t content_start, content_length; /* of an added token, there too */
     uint8_t kind;
     bool is_set;
 };
@@ -71,11 +72,26 @@ static int draft_store(struct draft *draft, struct draft_token *token, const voi
     return draft->name.failed ? strbuf_status(&draft->name) : strbuf_status(&draft->bytes);
 }
 
-/* The bytes that a name stands for, in draft->name; its own bytes and TOKEN_RAW when it is not in the alphabet. */
+/* The byte of a name <0x00> to <0xFF>; -1: it is none. */
+static int fallback_byte(const char *name) {
+    static const char digits[] = "0123456789ABCDEF";
+    if (strlen(name) != 6 || memcmp(name, "<0x", 3) != 0 || name[5] != '>')
+        return -1;
+    const char *high = strchr(digits, name[3]), *low = strchr(digits, name[4]);
+    return high && low ? (int)(high - digits) * 16 + (int)(low - digits) : -1;
+}
+
+/* The bytes that a name stands for, in draft->name; its own bytes and TOKEN_RAW when nothing in a text becomes it. */
 static uint8_t draft_decode(struct draft *draft, const char *name) {
+    int byte = draft->rules.has_byte_fallback ? fallback_byte(name) : -1;
     strbuf_clear(&draft->name);
-    if (byte_alphabet_decode(name, strlen(name), &draft->name))
+    if (draft->rules.is_by_characters && byte >= 0) {
+        strbuf_add_char(&draft->name, (char)byte);
+        return TOKEN_BYTE;
+    }
+    if (tokenizer_name_bytes(&draft->rules, name, strlen(name), &draft->name))
         return 0;
+    strbuf_clear(&draft->name);
     strbuf_add_text(&draft->name, name);
     return TOKEN_RAW;
 }
@@ -116,6 +132,8 @@ static int draft_add_added(struct draft *draft, const json_t *vocab, const char 
     if (known && json_integer_value(known) != value)
         return status_fail(STATUS_INVALID, "added token '%s' has the id %lld, and %lld in the vocabulary", content,
                            (long long)value, (long long)json_integer_value(known));
+    if (token->kind & TOKEN_BYTE)
+        return status_fail(STATUS_UNSUPPORTED, "added token '%s' is the token of a byte", content);
     size_t length = strlen(content);
     bool is_same =
         token->is_set && token->length == length && !memcmp(draft->bytes.data + token->start, content, length);
@@ -125,11 +143,17 @@ static int draft_add_added(struct draft *draft, const json_t *vocab, const char 
     /* It stands for its content; where that is also what its name says in the alphabet, it stays in both tables. */
     bool is_plain = draft_decode(draft, content) == 0 && draft->name.length == length &&
                     !memcmp(strbuf_text(&draft->name), content, length);
+    if (draft->rules.is_by_characters) { /* only what the vocabulary has is found as a word */
+        is_plain = known && !(token->kind & TOKEN_RAW);
+        is_same |= known != NULL;
+    }
     kind = (uint8_t)(kind | (token->kind & ~TOKEN_RAW) | TOKEN_ADDED | (is_plain ? 0 : TOKEN_RAW));
-    if (!is_same)
-        return draft_store(draft, token, content, length, kind);
+    int status_of_bytes = is_same ? STATUS_OK : draft_store(draft, token, content, length, kind);
     token->kind = kind;
-    return STATUS_OK;
+    token->content_start = draft->bytes.length;
+    token->content_length = length;
+    strbuf_add(&draft->bytes, content, length);
+    return status_of_bytes ? status_of_bytes : strbuf_status(&draft->bytes);
 }
 
 static int draft_add_added_array(struct draft *draft, const json_t *vocab, const json_t *added) {
@@ -235,7 +259,8 @@ static int draft_add_companions(struct draft *draft, const json_t *vocab) {
     if (status)
         return status;
     if (root) {
-        draft->rules.add_prefix_space = json_is_true(json_object_get(root, "add_prefix_space"));
+        if (json_is_true(json_object_get(root, "add_prefix_space")))
+            draft->rules.prefix = PREFIX_SECTIONS;
         draft->adds_bos = json_is_true(json_object_get(root, "add_bos_token"));
         draft->adds_eos = json_is_true(json_object_get(root, "add_eos_token"));
         status = draft_add_decoder(draft, vocab, json_object_get(root, "added_tokens_decoder"));
@@ -282,16 +307,45 @@ static int draft_mark_roles(struct draft *draft, const json_t *vocab) {
     return STATUS_OK;
 }
 
+/* Where a mark stands for a space, it does so in added tokens, too: what they stand for in a decoded text. */
+static int draft_show_added(struct draft *draft) {
+    struct nfc_scratch nfc = {0};
+    int status = STATUS_OK;
+    for (size_t id = 0; id < draft->size && !status && draft->rules.is_by_characters; id++) {
+        struct draft_token *token = &draft->tokens[id];
+        if (!(token->kind & TOKEN_ADDED) || !(token->kind & TOKEN_RAW))
+            continue;
+        strbuf_clear(&draft->name);
+        if (token->kind & TOKEN_NORMALIZED)
+            status = added_token_normalize(&draft->rules, &nfc, draft->bytes.data + token->content_start,
+                                           token->content_length, &draft->name);
+        else
+            strbuf_add(&draft->name, draft->bytes.data + token->content_start, token->content_length);
+        token->start = draft->bytes.length;
+        space_marks_add((const unsigned char *)strbuf_text(&draft->name), draft->name.length, &draft->bytes);
+        token->length = draft->bytes.length - token->start;
+        status = status ? status : strbuf_status(draft->name.failed ? &draft->name : &draft->bytes);
+    }
+    nfc_scratch_free(&nfc);
+    return status;
+}
+
 static int draft_finish(struct draft *draft, struct tokenizer **tokenizer) {
     struct token_source *tokens = calloc(draft->size + 1, sizeof *tokens);
     if (!tokens)
         return status_fail(STATUS_MEMORY, "out of memory for %zu tokens", draft->size);
-    for (size_t id = 0; id < draft->size; id++) {
+    int status = draft_show_added(draft);
+    for (size_t id = 0; id < draft->size && !status; id++) {
         const struct draft_token *token = &draft->tokens[id];
         if (token->is_set)
-            tokens[id] = (struct token_source){draft->bytes.data + token->start, token->length, token->kind};
+            tokens[id] = (struct token_source){.bytes = draft->bytes.data + token->start,
+                                               .length = token->length,
+                                               .kind = token->kind,
+                                               .content = draft->bytes.data + token->content_start,
+                                               .content_length = token->content_length};
     }
-    int status = tokenizer_new(tokens, (int32_t)draft->size, &draft->rules, tokenizer);
+    if (!status)
+        status = tokenizer_new(tokens, (int32_t)draft->size, &draft->rules, tokenizer);
     free(tokens);
     return status;
 }
@@ -308,6 +362,16 @@ static int set_roles(const struct draft *draft, struct tokenizer *tokenizer) {
     int32_t bos = tokenizer->roles[draft->roles[ROLE_BOS][0] ? ROLE_BOS : ROLE_EOS], eos = tokenizer->roles[ROLE_EOS];
     int status = draft->adds_bos && bos >= 0 ? token_buffer_add(&tokenizer->rules.begin, bos) : STATUS_OK;
     return !status && draft->adds_eos && eos >= 0 ? token_buffer_add(&tokenizer->rules.end, eos) : status;
+}
+
+/* What stands for a character that is no token. Where each has one, it may be no token itself. */
+static int find_unk(struct draft *draft, const json_t *name, const json_t *vocab) {
+    const json_t *id = json_is_string(name) ? json_object_get(vocab, json_string_value(name)) : NULL;
+    draft->rules.has_unk = id;
+    draft->rules.unk = (int32_t)json_integer_value(id); /* the vocabulary was read: it is an id */
+    return !name || json_is_null(name) || json_is_string(name)
+               ? STATUS_OK
+               : status_fail(STATUS_INVALID, "'model.unk_token' is neither a string nor null");
 }
 
 /* What the post-processor adds is known to be ids; here they are known to be tokens. */
@@ -349,6 +413,8 @@ static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer
     if (!status)
         status = draft_add_added_array(draft, vocab, json_object_get(root, "added_tokens"));
     if (!status)
+        status = find_unk(draft, json_object_get(model, "unk_token"), vocab);
+    if (!status)
         status = check_frame(draft);
     if (!status)
         status = draft_finish(draft, tokenizer);
@@ -356,6 +422,8 @@ static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer
         status = keep_json_parts(root, *tokenizer);
     if (!status)
         status = tokenizer_read_json_merges(*tokenizer, json_object_get(model, "merges"));
+    if (!status)
+        status = tokenizer_find_joins(*tokenizer);
     if (status)
         status_wrap(status, "%s", path);
     json_decref(root);
@@ -394,6 +462,19 @@ static int open_vocab_and_merges(struct draft *draft, struct tokenizer **tokeniz
     return status ? status : read_merges_file(draft, *tokenizer);
 }
 
+static int tell_what_is_missing(const char *directory) {
+    char path[PATH_MAX];
+    int status = file_join(path, sizeof path, directory, "tokenizer.model");
+    if (!status && file_exists(path))
+        return status_fail(STATUS_UNSUPPORTED,
+                           "%s is not read; this makes a tokenizer.json of it: python3 -c \"from transformers import "
+                           "AutoTokenizer; AutoTokenizer.from_pretrained('%s').save_pretrained('%s')\"",
+                           path, directory, directory);
+    return status ? status
+                  : status_fail(STATUS_NOT_FOUND, "%s: neither tokenizer.json nor vocab.json and merges.txt are there",
+                                directory);
+}
+
 int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer **tokenizer) {
     struct draft draft = {.files = files};
     struct tokenizer *opened = NULL;
@@ -405,8 +486,7 @@ int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer *
     } else if (files->is_there[TOKENIZER_VOCAB]) {
         status = open_vocab_and_merges(&draft, &opened);
     } else {
-        status = status_fail(STATUS_NOT_FOUND, "%s: neither tokenizer.json nor vocab.json and merges.txt are there",
-                             files->directory);
+        status = tell_what_is_missing(files->directory);
     }
     if (!status)
         status = set_roles(&draft, opened);

@@ -13,6 +13,10 @@ static void add_name(const struct tokenizer *tokenizer, int32_t id, struct strbu
     const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
     if (tokenizer->kinds[id] & TOKEN_RAW)
         strbuf_add(out, bytes, length);
+    else if (tokenizer->kinds[id] & TOKEN_BYTE)
+        strbuf_format(out, "<0x%02X>", bytes[0]);
+    else if (tokenizer->rules.is_by_characters)
+        space_marks_write(bytes, length, out);
     else
         byte_alphabet_encode(bytes, length, out);
 }
@@ -23,11 +27,20 @@ static void add_json_name(const struct tokenizer *tokenizer, int32_t id, struct 
     json_add_string(out, strbuf_text(scratch), scratch->length);
 }
 
+/* Where words begin as characters, added tokens that come after the vocabulary are no part of it: none is a word. */
+static int32_t vocab_size(const struct tokenizer *tokenizer) {
+    int32_t size = tokenizer->size;
+    while (tokenizer->rules.is_by_characters && tokenizer->kinds[size - 1] & TOKEN_ADDED &&
+           tokenizer->kinds[size - 1] & TOKEN_RAW)
+        size--;
+    return size;
+}
+
 /* {"name": id, ...}, each entry after `separator`. */
 static void add_vocab(const struct tokenizer *tokenizer, const char *separator, struct strbuf *scratch,
                       struct strbuf *out) {
     strbuf_add_char(out, '{');
-    for (int32_t id = 0; id < tokenizer->size; id++) {
+    for (int32_t id = 0, size = vocab_size(tokenizer); id < size; id++) {
         strbuf_add_text(out, id > 0 ? "," : "");
         strbuf_add_text(out, separator);
         add_json_name(tokenizer, id, scratch, out);
@@ -46,7 +59,7 @@ static void add_part(const struct tokenizer *tokenizer, enum json_part part, str
         strbuf_format(out,
                       "{\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, "
                       "\"use_regex\": true}",
-                      part == JSON_DECODER || tokenizer->rules.add_prefix_space ? "true" : "false");
+                      part == JSON_DECODER || tokenizer->rules.prefix ? "true" : "false");
 }
 
 static void add_template_tokens(const struct tokenizer *tokenizer, const struct token_buffer *ids, const char *before,
@@ -95,11 +108,32 @@ static void add_post_processor(const struct tokenizer *tokenizer, struct strbuf 
     strbuf_add_text(out, "}}");
 }
 
-static void add_added_token(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
+/* What an added token is searched for as: with marks of spaces in a normalized text, and without the one before it. */
+static void add_content(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
+    bool is_normalized = tokenizer->kinds[id] & TOKEN_NORMALIZED;
+    const struct added_tokens *added = &tokenizer->added[is_normalized];
+    size_t i = 0;
+    while (added->items[i].id != id)
+        i++;
+    const char *text = added->text.data + added->items[i].start;
+    size_t spaces = is_normalized && tokenizer->rules.prefix == PREFIX_ALWAYS;
+    strbuf_clear(out);
+    if (is_normalized && tokenizer->rules.has_early_mark)
+        space_marks_write((const unsigned char *)text + spaces, added->items[i].length - spaces, out);
+    else
+        strbuf_add(out, text, added->items[i].length);
+}
+
+static void add_added_token(const struct tokenizer *tokenizer, int32_t id, struct strbuf *scratch, struct strbuf *out) {
     size_t length;
     const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
     strbuf_format(out, "\n    {\"id\": %d, \"content\": ", id);
-    json_add_string(out, bytes, length);
+    if (tokenizer->rules.is_by_characters) {
+        add_content(tokenizer, id, scratch);
+        json_add_string(out, strbuf_text(scratch), scratch->length);
+    } else {
+        json_add_string(out, bytes, length);
+    }
     for (size_t i = 0; i < ADDED_FLAG_COUNT; i++)
         strbuf_format(out, ", \"%s\": %s", added_flags[i].key,
                       tokenizer->kinds[id] & added_flags[i].kind ? "true" : "false");
@@ -114,19 +148,24 @@ static void write_tokenizer_json(const struct tokenizer *tokenizer, struct strbu
         if (!(tokenizer->kinds[id] & TOKEN_ADDED))
             continue;
         strbuf_add_text(out, is_first ? "" : ",");
-        add_added_token(tokenizer, id, out);
+        add_added_token(tokenizer, id, scratch, out);
         is_first = false;
     }
     strbuf_add_text(out, is_first ? "]" : "\n  ]");
     for (int part = 0; part < JSON_PART_COUNT; part++)
         add_part(tokenizer, (enum json_part)part, out);
     add_post_processor(tokenizer, scratch, out);
+    const struct tokenizer_rules *rules = &tokenizer->rules;
+    strbuf_add_text(out, ",\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": ");
+    if (rules->has_unk)
+        add_json_name(tokenizer, rules->unk, scratch, out);
+    else
+        strbuf_add_text(out, "null");
     strbuf_format(out,
-                  ",\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
-                  "    \"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\",\n"
-                  "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": %s,\n"
-                  "    \"vocab\": ",
-                  tokenizer->rules.ignore_merges ? "true" : "false");
+                  ",\n    \"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\",\n"
+                  "    \"fuse_unk\": %s,\n    \"byte_fallback\": %s,\n    \"ignore_merges\": %s,\n    \"vocab\": ",
+                  rules->fuses_unk ? "true" : "false", rules->has_byte_fallback ? "true" : "false",
+                  rules->ignore_merges ? "true" : "false");
     add_vocab(tokenizer, "\n      ", scratch, out);
     strbuf_add_text(out, "\n    },\n    \"merges\": [");
     for (size_t i = 0; i < tokenizer->merge_count; i++) {
@@ -154,8 +193,9 @@ static void write_merges(const struct tokenizer *tokenizer, struct strbuf *out) 
 static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) {
     const struct tokenizer_rules *rules = &tokenizer->rules;
     bool is_gpt2 = rules->pattern == WORDS_BYTE_LEVEL && tokenizer->roles[ROLE_EOS] >= 0 && !rules->ignore_merges &&
-                   !rules->has_nfc && rules->begin.count + rules->end.count == 0;
-    strbuf_format(out, "{\n  \"add_prefix_space\": %s,\n", rules->add_prefix_space ? "true" : "false");
+                   !rules->has_nfc && !rules->has_unk && !rules->is_by_characters &&
+                   rules->begin.count + rules->end.count == 0;
+    strbuf_format(out, "{\n  \"add_prefix_space\": %s,\n", rules->prefix ? "true" : "false");
     for (int role = 0; role < ROLE_COUNT; role++) {
         int32_t id = tokenizer->roles[role];
         if (id < 0 && (role == ROLE_BOS || role == ROLE_UNK) && is_gpt2)
@@ -223,7 +263,8 @@ int tokenizer_save(const struct tokenizer *tokenizer, const char *directory) {
         return status;
     status = staging_begin(&staging, directory);
     for (int file = 0; !status && file < FILE_COUNT; file++)
-        status = write_file(tokenizer, file, staging.directory);
+        if (!tokenizer->rules.is_by_characters || file == TOKENIZER_JSON || file == TOKENIZER_CONFIG)
+            status = write_file(tokenizer, file, staging.directory);
     if (!status)
         status = staging_commit(&staging);
     staging_abort(&staging);

@@ -27,17 +27,18 @@
 enum { SCAN_MULTIBYTE = 4 }; /* first byte of no ASCII character */
 /* An enum unicode_kind for each ASCII byte, SCAN_MULTIBYTE for the others. */
 extern const uint8_t scan_byte_kinds[256];
+extern const uint8_t scan_byte_traits[128];
 
 /* The traits of the character at `at` (a set of enum unicode_trait) and its bytes. */
 static inline unsigned scan_traits(const unsigned char *at, const unsigned char *end, size_t *bytes) {
     uint32_t point = *at;
     *bytes = 1;
-    if (point >= 0x80) {
-        size_t length = utf8_decode(at, end, &point);
-        if (length == 0)
-            return 0;
-        *bytes = length;
-    }
+    if (point < 0x80)
+        return scan_byte_traits[point];
+    size_t length = utf8_decode(at, end, &point);
+    if (length == 0)
+        return 0;
+    *bytes = length;
     return unicode_traits_of(point);
 }
 
@@ -53,6 +54,17 @@ static inline enum unicode_kind scan_character(const unsigned char *at, const un
         return UNICODE_OTHER;
     *bytes = length;
     return unicode_kind_of(point);
+}
+
+/* The beginning of the character before `at`, which is after `begin`; a byte that is
+ * no UTF-8 is one. */
+static inline const unsigned char *scan_character_before(const unsigned char *begin, const unsigned char *at) {
+    const unsigned char *before = at - 1;
+    while (before > begin && at - before < 4 && (*before & 0xc0) == 0x80)
+        before--;
+    size_t bytes;
+    scan_character(before, at, &bytes);
+    return before + bytes == at ? before : at - 1;
 }
 
 static inline bool scan_is_newline(unsigned char byte) {
@@ -292,7 +304,9 @@ static inline const unsigned char *scan_word(enum word_pattern pattern, const un
         return scan_cased_word(at, end, 1, false);
     case WORDS_SMOLLM:
         return scan_smollm_word(at, end);
+    case WORDS_METASPACE:
     case WORDS_STEPS:
+    case WORDS_WHOLE:
         break;
     }
     return end;

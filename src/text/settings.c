@@ -29,22 +29,79 @@ int settings_bool(const json_t *object, const char *key, bool fallback, bool *va
                                             : status_fail(STATUS_INVALID, "'%s' is neither true nor false", key);
 }
 
+/* {"String": `string`} is the pattern of a step, and `content` what becomes of it. */
+static bool is_replacement(const json_t *value, const char *string, const char *content) {
+    const char *found = json_string_value(json_object_get(json_object_get(value, "pattern"), "String"));
+    const char *becomes = json_string_value(json_object_get(value, "content"));
+    return found && becomes && !strcmp(found, string) && !strcmp(becomes, content);
+}
+
+static int read_normalizer_step(const json_t *value, struct tokenizer_rules *rules) {
+    const char *type = settings_type(value), *prepended = json_string_value(json_object_get(value, "prepend"));
+    if (!strcmp(type, "NFC"))
+        rules->has_nfc = true;
+    else if (!strcmp(type, "Prepend") && prepended && !strcmp(prepended, SPACE_MARK) && !rules->prefix)
+        rules->prefix = PREFIX_ALWAYS;
+    else if (!strcmp(type, "Replace") && is_replacement(value, " ", SPACE_MARK))
+        rules->has_early_mark = rules->is_by_characters = true;
+    else
+        return settings_refuse("normalizer", type);
+    return STATUS_OK;
+}
+
 /* Normalizers stand alone or in a sequence, which may be empty. */
 static int read_normalizer(const json_t *value, struct tokenizer_rules *rules) {
     const json_t *steps = json_object_get(value, "normalizers");
     int status = STATUS_OK;
     if (settings_is_absent(value))
         return STATUS_OK;
-    if (!strcmp(settings_type(value), "NFC")) {
-        rules->has_nfc = true;
+    if (strcmp(settings_type(value), "Sequence"))
+        status = read_normalizer_step(value, rules);
+    else if (!json_is_array(steps))
+        return settings_refuse("normalizer", "Sequence without normalizers");
+    for (size_t i = 0; i < json_array_size(steps) && !status; i++)
+        status = read_normalizer_step(json_array_get(steps, i), rules);
+    if (!status && rules->prefix && !rules->has_early_mark)
+        status = settings_refuse("normalizer", "Prepend without Replace");
+    return status;
+}
+
+/* How the first of the tokens loses its space. The other steps say what tokens of bytes and marks of spaces are. */
+static int read_character_decoder(const json_t *value, bool *is_fused, struct tokenizer_rules *rules) {
+    const char *type = settings_type(value), *content = json_string_value(json_object_get(value, "content"));
+    if (!strcmp(type, "Metaspace")) {
+        enum prefix_space prefix;
+        int status = settings_read_scheme(value, &prefix);
+        rules->stripped = prefix ? STRIP_FIRST_TOKEN : STRIP_NOTHING;
+        return status;
+    }
+    if (!strcmp(type, "Strip")) {
+        json_int_t start = json_integer_value(json_object_get(value, "start"));
+        if (!*is_fused || !content || strcmp(content, " ") != 0 || start > 1 || start < 0 ||
+            json_integer_value(json_object_get(value, "stop")) != 0)
+            return settings_refuse("decoder", "Strip of anything but a space of the whole text");
+        rules->stripped = start ? STRIP_SPACE : STRIP_NOTHING;
         return STATUS_OK;
     }
+    *is_fused |= !strcmp(type, "Fuse");
+    return !strcmp(type, "Fuse") || !strcmp(type, "ByteFallback") ||
+                   (!strcmp(type, "Replace") && is_replacement(value, SPACE_MARK, " "))
+               ? STATUS_OK
+               : settings_refuse("decoder", type);
+}
+
+static int read_decoder(const json_t *value, struct tokenizer_rules *rules) {
+    const json_t *steps = json_object_get(value, "decoders");
+    bool is_fused = false;
+    int status = STATUS_OK;
+    if (settings_is_absent(value) || (!rules->is_by_characters && !strcmp(settings_type(value), "ByteLevel")))
+        return STATUS_OK;
+    if (!rules->is_by_characters)
+        return settings_refuse("decoder", settings_type(value));
     if (strcmp(settings_type(value), "Sequence") || !json_is_array(steps))
-        return settings_refuse("normalizer", settings_type(value));
+        return read_character_decoder(value, &is_fused, rules);
     for (size_t i = 0; i < json_array_size(steps) && !status; i++)
-        status = strcmp(settings_type(json_array_get(steps, i)), "Sequence")
-                     ? read_normalizer(json_array_get(steps, i), rules)
-                     : settings_refuse("normalizer", "Sequence in a Sequence");
+        status = read_character_decoder(json_array_get(steps, i), &is_fused, rules);
     return status;
 }
 
@@ -102,11 +159,13 @@ static int read_post_processor(const json_t *value, struct tokenizer_rules *rule
     return status;
 }
 
-static int check_model(const json_t *model, bool *ignore_merges) {
+static int read_model(const json_t *model, struct tokenizer_rules *rules) {
     static const char *const empty_keys[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const json_t *type = json_object_get(model, "type");
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE")))
-        return settings_refuse("model.type", json_is_string(type) ? json_string_value(type) : "that is no string");
+        return status_fail(STATUS_UNSUPPORTED,
+                           "model.type '%s' is not supported: only BPE is, and nothing else can be turned into it",
+                           json_is_string(type) ? json_string_value(type) : "that is no string");
     const json_t *dropout = json_object_get(model, "dropout");
     if (!settings_is_absent(dropout) && !(json_is_number(dropout) && json_number_value(dropout) == 0))
         return settings_refuse("model.dropout", "above 0");
@@ -118,12 +177,10 @@ static int check_model(const json_t *model, bool *ignore_merges) {
             return settings_refuse(key, text);
         }
     }
-    bool byte_fallback;
-    int status = settings_bool(model, "byte_fallback", false, &byte_fallback);
-    if (!status && byte_fallback)
-        status = settings_refuse("model.byte_fallback", "true");
-    /* unk_token and fuse_unk mean nothing: every byte has a token. */
-    return status ? status : settings_bool(model, "ignore_merges", false, ignore_merges);
+    int status = settings_bool(model, "byte_fallback", false, &rules->has_byte_fallback);
+    if (!status)
+        status = settings_bool(model, "fuse_unk", false, &rules->fuses_unk);
+    return status ? status : settings_bool(model, "ignore_merges", false, &rules->ignore_merges);
 }
 
 int tokenizer_read_rules(const json_t *root, struct tokenizer_rules *rules) {
@@ -133,14 +190,13 @@ int tokenizer_read_rules(const json_t *root, struct tokenizer_rules *rules) {
         if (!settings_is_absent(value))
             return settings_refuse(null_keys[i], settings_type(value));
     }
-    const json_t *decoder = json_object_get(root, json_part_names[JSON_DECODER]);
-    if (!settings_is_absent(decoder) && strcmp(settings_type(decoder), "ByteLevel"))
-        return settings_refuse("decoder", settings_type(decoder));
-    int status = check_model(json_object_get(root, "model"), &rules->ignore_merges);
+    int status = read_model(json_object_get(root, "model"), rules);
     if (!status)
         status = read_normalizer(json_object_get(root, json_part_names[JSON_NORMALIZER]), rules);
     if (!status)
         status = settings_read_words(json_object_get(root, json_part_names[JSON_PRE_TOKENIZER]), rules);
+    if (!status)
+        status = read_decoder(json_object_get(root, json_part_names[JSON_DECODER]), rules);
     return status ? status : read_post_processor(json_object_get(root, "post_processor"), rules);
 }
 

@@ -46,13 +46,14 @@ static int add_step(struct tokenizer_rules *rules, struct split_step **step) {
 /* The last step of byte-level BPE: with GPT-2's pattern, or without any. */
 static int read_byte_level(const json_t *value, bool is_alone, struct tokenizer_rules *rules) {
     struct split_step *step = NULL;
-    bool use_regex;
+    bool use_regex, has_prefix = false;
     if (strcmp(settings_type(value), "ByteLevel"))
         return settings_refuse("pre_tokenizer", settings_type(value));
     int status = settings_bool(value, "use_regex", true, &use_regex);
     if (!status)
-        status = settings_bool(value, "add_prefix_space", true, &rules->add_prefix_space);
-    if (!status && rules->add_prefix_space && !is_alone)
+        status = settings_bool(value, "add_prefix_space", true, &has_prefix);
+    rules->prefix = has_prefix ? PREFIX_SECTIONS : PREFIX_NEVER;
+    if (!status && has_prefix && !is_alone)
         status = settings_refuse("pre_tokenizer.add_prefix_space", "true behind another step");
     if (!status && use_regex)
         status = add_step(rules, &step); /* zeroed it is GPT-2's */
@@ -150,17 +151,66 @@ static void choose_pattern(struct tokenizer_rules *rules) {
     }
 }
 
+int settings_read_scheme(const json_t *metaspace, enum prefix_space *prefix) {
+    static const char *const names[] = {
+        [PREFIX_NEVER] = "never", [PREFIX_FIRST] = "first", [PREFIX_SECTIONS] = "always"};
+    const json_t *scheme = json_object_get(metaspace, "prepend_scheme");
+    const char *name = scheme ? json_string_value(scheme) : "always";
+    const char *mark = json_string_value(json_object_get(metaspace, "replacement"));
+    bool has_prefix;
+    int status = settings_bool(metaspace, "add_prefix_space", true, &has_prefix);
+    if (!mark || strcmp(mark, SPACE_MARK) != 0)
+        return settings_refuse("replacement", mark ? mark : "null");
+    for (int i = 0; i < 3 && name && !status; i++)
+        if (!strcmp(name, names[i])) {
+            *prefix = (enum prefix_space)i;
+            return has_prefix || i == PREFIX_NEVER
+                       ? STATUS_OK
+                       : status_fail(STATUS_INVALID, "add_prefix_space is false, and prepend_scheme '%s'", name);
+        }
+    return status ? status : settings_refuse("prepend_scheme", name ? name : "null");
+}
+
+static int read_metaspace(const json_t *value, struct tokenizer_rules *rules) {
+    bool is_split;
+    if (rules->prefix)
+        return settings_refuse("pre_tokenizer", "Metaspace behind Prepend");
+    int status = settings_read_scheme(value, &rules->prefix);
+    if (!status)
+        status = settings_bool(value, "split", true, &is_split);
+    if (status)
+        return status;
+    rules->is_by_characters = true;
+    rules->pattern = is_split ? WORDS_METASPACE : WORDS_WHOLE;
+    return STATUS_OK;
+}
+
+/* Splitting where spaces stand, when marks have taken their places already. */
+static bool finds_nothing(const json_t *value) {
+    const char *string = json_string_value(json_object_get(json_object_get(value, "pattern"), "String"));
+    return !strcmp(settings_type(value), "Split") && string && !strcmp(string, " ") &&
+           !json_is_true(json_object_get(value, "invert"));
+}
+
 int settings_read_words(const json_t *value, struct tokenizer_rules *rules) {
     const json_t *steps = json_object_get(value, "pretokenizers");
     int status = STATUS_OK;
-    if (settings_is_absent(value))
-        return settings_refuse("pre_tokenizer", "null");
+    if (json_array_size(steps) == 1 && !strcmp(settings_type(value), "Sequence"))
+        return settings_read_words(json_array_get(steps, 0), rules);
+    if (!strcmp(settings_type(value), "Metaspace"))
+        return read_metaspace(value, rules);
+    if (rules->is_by_characters && (settings_is_absent(value) || finds_nothing(value))) {
+        rules->pattern = WORDS_WHOLE;
+        return STATUS_OK;
+    }
+    if (rules->is_by_characters || settings_is_absent(value))
+        return settings_refuse("pre_tokenizer", settings_is_absent(value) ? "null" : settings_type(value));
     if (strcmp(settings_type(value), "Sequence"))
         status = read_step(value, true, true, rules);
     else if (json_array_size(steps) == 0)
         return settings_refuse("pre_tokenizer", "Sequence without steps");
     for (size_t i = 0, count = json_array_size(steps); i < count && !status; i++)
-        status = read_step(json_array_get(steps, i), count == 1, i + 1 == count, rules);
+        status = read_step(json_array_get(steps, i), false, i + 1 == count, rules);
     if (!status)
         choose_pattern(rules);
     return status;

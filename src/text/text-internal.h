@@ -21,6 +21,10 @@
 #include <stdint.h>
 
 #define END_OF_TEXT "<|endoftext|>"
+/* What stands for a space in the names of a tokenizer whose words begin as characters: U+2581. Inside the room a space
+ * stands for it, in the tokens' bytes as in the text. */
+#define SPACE_MARK       "\xe2\x96\x81"
+#define SPACE_MARK_BYTES 3
 
 enum { TEXT_MAX_VOCAB = 1 << 24 };
 
@@ -33,6 +37,7 @@ enum token_kind {
     TOKEN_RSTRIP = 1 << 4,      /* and that behind it */
     TOKEN_SINGLE_WORD = 1 << 5, /* no character of a word may stand beside it */
     TOKEN_NORMALIZED = 1 << 6,  /* searched for in the normalized text, behind those that are not */
+    TOKEN_BYTE = 1 << 7,        /* <0x00> to <0xFF>: a byte of a character that is no token */
 };
 
 /* The keys of an added token's flags in the files. */
@@ -48,8 +53,25 @@ enum token_role { ROLE_EOS, ROLE_BOS, ROLE_UNK, ROLE_PAD, ROLE_COUNT };
 extern const char *const token_role_names[ROLE_COUNT];
 
 /* What splits a text into words; scan-internal.h has the patterns. ByteLevel has one of its own, which is GPT-2's.
- * WORDS_STEPS: several steps, or none. */
-enum word_pattern { WORDS_BYTE_LEVEL, WORDS_LLAMA3, WORDS_QWEN2, WORDS_O200K, WORDS_TEKKEN, WORDS_SMOLLM, WORDS_STEPS };
+ * WORDS_STEPS: several steps, or none. WORDS_WHOLE: none, where words begin as characters; WORDS_METASPACE: there, a
+ * word begins with each space. */
+enum word_pattern {
+    WORDS_BYTE_LEVEL,
+    WORDS_LLAMA3,
+    WORDS_QWEN2,
+    WORDS_O200K,
+    WORDS_TEKKEN,
+    WORDS_SMOLLM,
+    WORDS_STEPS,
+    WORDS_METASPACE,
+    WORDS_WHOLE
+};
+
+/* Where a space is put before a text: nowhere; before its very beginning, or before each section, unless there is one;
+ * or before each stretch between the tokens that are found in the text as it is. */
+enum prefix_space { PREFIX_NEVER, PREFIX_FIRST, PREFIX_SECTIONS, PREFIX_ALWAYS };
+/* What a decoded text loses at its beginning: nothing, a space, or all spaces of its first token. */
+enum stripped_space { STRIP_NOTHING, STRIP_SPACE, STRIP_FIRST_TOKEN };
 
 /* One step of a pre-tokenizer: what it finds, and what becomes of that and of what lies between. */
 enum split_kind { SPLIT_PATTERN, SPLIT_REGEX, SPLIT_STRING, SPLIT_DIGITS };
@@ -75,8 +97,14 @@ struct tokenizer_rules {
     enum word_pattern pattern;
     struct split_step *steps; /* of WORDS_STEPS */
     size_t step_count;
-    bool has_nfc;                   /* texts are normalized */
-    bool add_prefix_space;          /* before each section */
+    bool has_nfc; /* texts are normalized */
+    enum prefix_space prefix;
+    enum stripped_space stripped;
+    bool is_by_characters; /* words begin as characters, not as bytes */
+    bool has_early_mark; /* of these: the mark is a space already where added tokens are searched for the second time */
+    bool has_byte_fallback;  /* a character that is no token becomes its bytes' tokens */
+    bool has_unk, fuses_unk; /* else it becomes the token unk, several in a row only one of them */
+    int32_t unk;
     bool ignore_merges;             /* a word that is a token is that token */
     struct token_buffer begin, end; /* what the post-processor puts around a text */
 };
@@ -112,10 +140,14 @@ struct added_tokens {
 
 struct tokenizer {
     int32_t size;
-    unsigned char *bytes; /* of all tokens, one after the other */
-    uint32_t *starts;     /* size + 1 offsets into bytes */
-    uint8_t *kinds;       /* enum token_kind */
-    int32_t byte_ids[256];
+    unsigned char *bytes;  /* of all tokens, one after the other */
+    uint32_t *starts;      /* size + 1 offsets into bytes */
+    uint8_t *kinds;        /* enum token_kind */
+    int32_t byte_ids[256]; /* of the single bytes; by characters, of ASCII and of the bytes that stand for no token: */
+    int32_t fallback_ids[256];
+    uint8_t (*joins)[256]; /* by characters: whether any merge joins a token that ends with this byte and one that
+                              begins with that; words are what is left apart elsewhere */
+    bool has_lost_bytes;   /* some byte_ids, or fallback_ids, are -1 */
 
     struct merge *merges; /* in the order of their ranks */
     size_t merge_count;
@@ -136,7 +168,9 @@ struct tokenizer {
 struct token_source {
     const char *bytes; /* NULL: no token has this id */
     size_t length;
-    uint8_t kind; /* enum token_kind */
+    uint8_t kind;        /* enum token_kind */
+    const char *content; /* of an added token: what is found in a text; NULL: its bytes */
+    size_t content_length;
 };
 
 /* A tokenizer of these tokens, their bytes copied, without merges. The tokens that are not raw must be distinct, and
@@ -176,7 +210,11 @@ void *text_grow(void *array, size_t *capacity, size_t needed, size_t element);
 /* ---- added tokens: added.c ---- */
 
 /* Lists the added tokens of a tokenizer whose tokens and rules are known. */
-int added_tokens_index(struct tokenizer *tokenizer);
+int added_tokens_index(struct tokenizer *tokenizer, const struct token_source *tokens);
+/* Appends what the normalizer makes of a token's content: what is found in the normalized text. */
+struct nfc_scratch;
+int added_token_normalize(const struct tokenizer_rules *rules, struct nfc_scratch *nfc, const char *content,
+                          size_t length, struct strbuf *out);
 void added_tokens_free(struct added_tokens *added);
 /* Whether any of them can be found in a text. */
 bool added_tokens_are_sought(const struct added_tokens *added, unsigned flags);
@@ -236,6 +274,13 @@ void bpe_scratch_free(struct bpe_scratch *scratch);
  * and below 2^31. */
 int bpe_encode_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *word,
                     size_t length, int32_t *ids, size_t *count);
+
+/* Appends a text with spaces for its marks of spaces, and the other way round. */
+void space_marks_add(const unsigned char *bytes, size_t length, struct strbuf *out);
+void space_marks_write(const unsigned char *bytes, size_t length, struct strbuf *out);
+/* Appends the bytes that a name in the files stands for, in the alphabet or with marks of spaces; false where it is
+ * written in neither, which leaves some of them. */
+bool tokenizer_name_bytes(const struct tokenizer_rules *rules, const char *name, size_t length, struct strbuf *out);
 
 /* GPT-2's alphabet: each byte as a printable character, and its order in the vocabulary. */
 /* The character of a byte. */

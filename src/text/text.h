@@ -1,17 +1,18 @@
-/* Text to token ids and back: byte-level BPE, as GPT-2, Llama 3 and Qwen2 have it.
+/* Text to token ids and back: BPE whose words begin as bytes, as GPT-2, Llama 3 and Qwen2 have it, or as characters, as
+ * Llama 2 and Mistral have it.
  *
  * A `struct tokenizer` never changes after it was opened or trained, and any number of threads may share it. Each
  * thread encodes with a `struct tokenizer_encoder` of its own, which holds its word cache and scratch memory and
  * borrows the tokenizer.
  *
- * Ids are 0 to tokenizer_vocab_size() - 1 without holes, and every byte has a token of its own: any bytes can be
- * encoded, and decoding gives the same bytes back, unless the tokenizer asks for `add_prefix_space` or the normal form
+ * Ids are 0 to tokenizer_vocab_size() - 1 without holes. Any bytes can be encoded, and decoding gives the same bytes
+ * back, unless the tokenizer has no token for some of them, asks for a space before a text or for the normal form
  * NFC, or has tokens that take white space along. Ids equal those of Hugging Face `tokenizers` (called with
  * add_special_tokens=False unless TOKENIZER_ADD_SPECIAL is asked for; encode_special_tokens=True unless special tokens
  * are allowed) and of `tiktoken`. Where the bytes are not UTF-8, which only `tiktoken` defines, they equal its
  * `_encode_bytes`: what stands before the first invalid byte is encoded as a text of its own, and its last word (with
  * the white space before it, where the word begins with a token of white space) and everything after it are one word
- * without splits. */
+ * without splits. Where words begin as characters, such a byte is a character that is no token. */
 #ifndef CAMBIUM_TEXT_TEXT_H
 #define CAMBIUM_TEXT_TEXT_H
 
@@ -57,10 +58,10 @@ int tokenizer_files_facts(const struct tokenizer_files *files, struct facts *fac
 
 /* ---- opening ---- */
 
-/* Opens a directory with `tokenizer.json` of the byte-level BPE kind, or else `vocab.json` and `merges.txt`; reads
+/* Opens a directory with `tokenizer.json`, or else `vocab.json` and `merges.txt`; reads
  * `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` where present. STATUS_NOT_FOUND when there
  * are no such files, STATUS_INVALID when one is damaged, STATUS_UNSUPPORTED, with the key's name, when it asks for what
- * would give other ids (another pre-tokenizer, a normalizer, dropout, ...). */
+ * would give other ids (another model, a normalizer that is not built, dropout, ...). */
 int tokenizer_open(const char *directory, struct tokenizer **tokenizer);
 /* The same from files that were read; they may be freed afterwards. */
 int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer **tokenizer);
@@ -69,8 +70,9 @@ void tokenizer_close(struct tokenizer *tokenizer);
 /* Whether tokenizer_open would find a tokenizer's files in the directory. */
 bool tokenizer_is_present(const char *directory);
 
-/* Writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json into `directory`, which appears whole: what
- * `transformers` and `tokenizers` open with equal ids. Whatever else stands there is refused, as by the check alone. */
+/* Writes tokenizer.json, tokenizer_config.json and, of byte-level BPE, vocab.json and merges.txt into `directory`,
+ * which appears whole: what `transformers` and `tokenizers` open with equal ids. Whatever else stands there is refused,
+ * as by the check alone. */
 int tokenizer_check_output(const char *directory);
 int tokenizer_save(const struct tokenizer *tokenizer, const char *directory);
 
@@ -80,12 +82,14 @@ int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
 int32_t tokenizer_eos_id(const struct tokenizer *tokenizer);
 /* Whether the id is a special token: part of a text only when asked for. */
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
-/* The bytes that `id` stands for (owned by the tokenizer) and their number; NULL when there is no such id. */
+/* The bytes that `id` stands for within a text (owned by the tokenizer) and their number; NULL when there is no such
+ * id. */
 const unsigned char *tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *length);
 /* The id of the token with exactly these bytes, special tokens included; -1 when there is none. */
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const void *bytes, size_t length);
 
-/* Appends the bytes of the ids to `out`. STATUS_INVALID, with nothing appended, when an id is not of the vocabulary. */
+/* Appends the bytes of the ids of a whole text to `out`: less the space that was put before it. STATUS_INVALID, with
+ * nothing appended, when an id is not of the vocabulary. */
 int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, struct strbuf *out);
 
 /* A growing array of ids; starts as TOKEN_BUFFER_INIT, ends with token_buffer_free; `count` may be set back to 0. */

@@ -65,14 +65,17 @@ int32_t tokenizer_find_plain(const struct tokenizer *tokenizer, const void *byte
 }
 
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const void *bytes, size_t length) {
-    for (int list = 0; list < 2; list++)
-        for (size_t i = 0; i < tokenizer->added[list].count; i++) {
+    for (int list = 0; list < 2; list++) {
+        const struct added_tokens *added = &tokenizer->added[list];
+        for (size_t i = 0; i < added->count; i++) {
             size_t found;
-            int32_t id = tokenizer->added[list].items[i].id;
-            const unsigned char *token = tokenizer_token_bytes(tokenizer, id, &found);
-            if (found == length && !memcmp(token, bytes, length))
-                return id;
+            const unsigned char *token = tokenizer_token_bytes(tokenizer, added->items[i].id, &found);
+            if ((added->items[i].length == length &&
+                 !memcmp(added->text.data + added->items[i].start, bytes, length)) ||
+                (found == length && !memcmp(token, bytes, length)))
+                return added->items[i].id;
         }
+    }
     return tokenizer_find_plain(tokenizer, bytes, length);
 }
 
@@ -102,6 +105,40 @@ static int copy_tokens(struct tokenizer *t, const struct token_source *tokens) {
     return STATUS_OK;
 }
 
+/* The token of each byte; where there is none, unk_token is what stands for it. */
+static int index_bytes(struct tokenizer *t) {
+    for (int byte = 0; byte < 256; byte++) {
+        unsigned char one = (unsigned char)byte;
+        t->byte_ids[byte] = tokenizer_find_plain(t, &one, 1);
+        if (t->byte_ids[byte] >= 0)
+            continue;
+        t->has_lost_bytes = true;
+        if (t->rules.has_byte_fallback || !t->rules.has_unk)
+            return status_fail(STATUS_INVALID, "no token is the single byte 0x%02x: byte-level BPE needs all 256%s",
+                               byte, t->rules.has_byte_fallback ? "" : ", or an unk_token");
+    }
+    return STATUS_OK;
+}
+
+/* The tokens of ASCII characters, and those of the bytes. */
+static int index_characters(struct tokenizer *t) {
+    memset(t->byte_ids, 0xff, sizeof t->byte_ids);
+    memset(t->fallback_ids, 0xff, sizeof t->fallback_ids);
+    for (int byte = 0; byte < 128; byte++)
+        t->byte_ids[byte] = tokenizer_find_plain(t, &(char){(char)byte}, 1);
+    for (int32_t id = 0; id < t->size; id++)
+        if (t->kinds[id] & TOKEN_BYTE)
+            t->fallback_ids[t->bytes[t->starts[id]]] = id;
+    if (t->byte_ids[' '] < 0)
+        return status_fail(STATUS_INVALID, "no token is '" SPACE_MARK "', which stands for a space");
+    for (int byte = 0; byte < 256 && !t->has_lost_bytes; byte++)
+        t->has_lost_bytes = t->fallback_ids[byte] < 0;
+    if (t->has_lost_bytes && !t->rules.has_unk)
+        return status_fail(STATUS_INVALID, "a character that is no token would be lost: expected an unk_token, or "
+                                           "byte_fallback and the tokens <0x00> to <0xFF>");
+    return STATUS_OK;
+}
+
 static int index_tokens(struct tokenizer *t) {
     t->by_bytes_bits = table_bits((size_t)t->size);
     size_t places = (size_t)1 << t->by_bytes_bits;
@@ -112,7 +149,7 @@ static int index_tokens(struct tokenizer *t) {
     for (int32_t id = 0; id < t->size; id++) {
         size_t length;
         const unsigned char *bytes = tokenizer_token_bytes(t, id, &length);
-        if (t->kinds[id] & TOKEN_RAW)
+        if (t->kinds[id] & (TOKEN_RAW | TOKEN_BYTE))
             continue;
         int32_t other = tokenizer_find_plain(t, bytes, length);
         if (other >= 0)
@@ -122,14 +159,7 @@ static int index_tokens(struct tokenizer *t) {
             i = (i + 1) & (places - 1);
         t->by_bytes[i] = id;
     }
-    for (int byte = 0; byte < 256; byte++) {
-        unsigned char one = (unsigned char)byte;
-        t->byte_ids[byte] = tokenizer_find_plain(t, &one, 1);
-        if (t->byte_ids[byte] < 0)
-            return status_fail(STATUS_INVALID, "no token is the single byte 0x%02x: byte-level BPE needs all 256",
-                               byte);
-    }
-    return STATUS_OK;
+    return t->rules.is_by_characters ? index_characters(t) : index_bytes(t);
 }
 
 void tokenizer_rules_free(struct tokenizer_rules *rules) {
@@ -153,7 +183,7 @@ int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokeni
     if (!status)
         status = index_tokens(t);
     if (!status)
-        status = added_tokens_index(t);
+        status = added_tokens_index(t, tokens);
     if (!status)
         status = tokenizer_set_merges(t, NULL, 0);
     if (status) {
@@ -203,6 +233,7 @@ void tokenizer_close(struct tokenizer *tokenizer) {
         added_tokens_free(&tokenizer->added[list]);
     for (int part = 0; part < JSON_PART_COUNT; part++)
         free(tokenizer->json_parts[part]);
+    free(tokenizer->joins);
     tokenizer_rules_free(&tokenizer->rules);
     free(tokenizer);
 }
@@ -219,6 +250,18 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id) {
     return id >= 0 && id < tokenizer->size && tokenizer->kinds[id] & TOKEN_SPECIAL;
 }
 
+/* Spaces at the beginning of the first token that the decoder takes away. */
+static size_t stripped_spaces(const struct tokenizer *tokenizer, const int32_t *ids, size_t count) {
+    size_t length, spaces = 0;
+    enum stripped_space stripped = tokenizer->rules.stripped;
+    if (count == 0 || !stripped || (stripped == STRIP_FIRST_TOKEN && tokenizer->kinds[ids[0]] & TOKEN_ADDED))
+        return 0;
+    const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids[0], &length);
+    while (spaces < length && bytes[spaces] == ' ' && (stripped == STRIP_FIRST_TOKEN || spaces == 0))
+        spaces++;
+    return spaces;
+}
+
 int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, struct strbuf *out) {
     size_t total = 0, length;
     for (size_t i = 0; i < count; i++) {
@@ -232,7 +275,8 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size
         return status;
     for (size_t i = 0; i < count; i++) {
         const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids[i], &length);
-        strbuf_add(out, bytes, length);
+        size_t spaces = i == 0 ? stripped_spaces(tokenizer, ids, count) : 0;
+        strbuf_add(out, bytes + spaces, length - spaces);
     }
     return strbuf_status(out);
 }

@@ -446,7 +446,8 @@ static int trainer_finish(struct trainer *t, struct tokenizer **tokenizer) {
         return out_of_memory(((size_t)t->vocab + 1) * sizeof *tokens);
     for (uint32_t i = 0; i < t->vocab; i++)
         tokens[i] = (struct token_source){.bytes = t->bytes.data + t->starts[i], .length = token_length(t, i)};
-    tokens[t->vocab] = (struct token_source){END_OF_TEXT, strlen(END_OF_TEXT), TOKEN_ADDED | TOKEN_SPECIAL};
+    tokens[t->vocab] =
+        (struct token_source){.bytes = END_OF_TEXT, .length = strlen(END_OF_TEXT), .kind = TOKEN_ADDED | TOKEN_SPECIAL};
     struct tokenizer *made = NULL;
     int status = tokenizer_new(tokens, (int32_t)t->vocab + 1, &(struct tokenizer_rules){0}, &made);
     free(tokens);

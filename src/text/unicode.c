@@ -1,4 +1,4 @@
-/* The kinds of ASCII bytes. The table of all code points is unicode_table.c. */
+/* The kinds and traits of ASCII bytes. The tables of all code points are unicode_table.c and unicode_traits.c. */
 #include "scan-internal.h"
 
 #define O   UNICODE_OTHER
@@ -17,4 +17,20 @@ const uint8_t scan_byte_kinds[256] = {
     O,   L,   L,   L,   L,   L,   L,   L,   L, L, L, L, L, L, L, L, /* a to o */
     L,   L,   L,   L,   L,   L,   L,   L,   L, L, L, O, O, O, O, O, /* p to z */
     M16, M16, M16, M16, M16, M16, M16, M16,
+};
+#undef O
+#undef L
+
+#define O  UNICODE_PLAIN
+#define W  UNICODE_PLAIN | UNICODE_WORD
+#define U  UNICODE_PLAIN | UNICODE_WORD | UNICODE_UPPER
+#define L  UNICODE_PLAIN | UNICODE_WORD | UNICODE_LOWER
+#define O8 O, O, O, O, O, O, O, O
+const uint8_t scan_byte_traits[128] = {
+    O8, O8, O8, O8, O8, O8,                               /* to / */
+    W,  W,  W,  W,  W,  W,  W, W, W, W, O, O, O, O, O, O, /* 0 to 9 */
+    O,  U,  U,  U,  U,  U,  U, U, U, U, U, U, U, U, U, U, /* A to O */
+    U,  U,  U,  U,  U,  U,  U, U, U, U, U, O, O, O, O, W, /* P to Z, _ */
+    O,  L,  L,  L,  L,  L,  L, L, L, L, L, L, L, L, L, L, /* a to o */
+    L,  L,  L,  L,  L,  L,  L, L, L, L, L, O, O, O, O, O, /* p to z */
 };

@@ -54,6 +54,8 @@ static void a_tokenizer_opens_and_closes(void **state) {
     assert_int_equal(failing_try_all(open_and_use, (void *)GOLDEN "/added", 200), 0);
     assert_int_equal(failing_try_all(open_and_use, (void *)GOLDEN "/llama3_framed", 200), 0);
     assert_int_equal(failing_try_all(open_and_use, (void *)GOLDEN "/behaviors", 200), 0);
+    assert_int_equal(failing_try_all(open_and_use, (void *)GOLDEN "/llama2", 200), 0);
+    assert_int_equal(failing_try_all(open_and_use, (void *)GOLDEN "/metaspace", 200), 0);
 }
 
 static void a_tokenizer_learns_and_is_saved(void **state) {

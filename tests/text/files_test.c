@@ -160,6 +160,11 @@ static void set(json_t *root, const char *path, const char *value) {
     "\"}, \"behavior\": \"" behavior "\", \"invert\": false}, {\"type\": \"ByteLevel\", \"use_regex\": false" more     \
     "}]}"
 
+#define MARK              "\xe2\x96\x81"
+#define REPLACE(from, to) "{\"type\": \"Replace\", \"pattern\": {\"String\": \"" from "\"}, \"content\": \"" to "\"}"
+#define PREPEND           "{\"type\": \"Prepend\", \"prepend\": \"" MARK "\"}"
+#define METASPACE(mark, scheme)                                                                                        \
+    "{\"type\": \"Metaspace\", \"replacement\": \"" mark "\", \"prepend_scheme\": \"" scheme "\"}"
 #define TEXT_A  "{\"Sequence\": {\"id\": \"A\"}}"
 #define TOKEN_S "{\"SpecialToken\": {\"id\": \"s\"}}"
 #define TEMPLATE(single, tokens)                                                                                       \
@@ -176,8 +181,8 @@ static void settings_that_change_the_ids_are_refused_by_name(void **state) {
         {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, {\"type\": \"Lowercase\"}]}",
          STATUS_UNSUPPORTED, "normalizer 'Lowercase'"},
         {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Sequence\", \"normalizers\": []}]}",
-         STATUS_UNSUPPORTED, "normalizer 'Sequence in a Sequence'"},
-        {"normalizer", "{\"type\": \"Sequence\"}", STATUS_UNSUPPORTED, "normalizer 'Sequence'"},
+         STATUS_UNSUPPORTED, "normalizer 'Sequence'"},
+        {"normalizer", "{\"type\": \"Sequence\"}", STATUS_UNSUPPORTED, "normalizer 'Sequence without normalizers'"},
         {"truncation", "{\"max_length\": 5}", STATUS_UNSUPPORTED, "truncation"},
         {"padding", "{\"strategy\": \"BatchLongest\"}", STATUS_UNSUPPORTED, "padding"},
         {"pre_tokenizer", "null", STATUS_UNSUPPORTED, "pre_tokenizer 'null'"},
@@ -229,9 +234,12 @@ static void settings_that_change_the_ids_are_refused_by_name(void **state) {
                                                                "\"s\": {\"ids\": [1]}") ", " TEMPLATE(TEXT_A, "") "]}",
          STATUS_UNSUPPORTED, "two TemplateProcessing"},
         {"decoder", "{\"type\": \"WordPiece\"}", STATUS_UNSUPPORTED, "decoder 'WordPiece'"},
-        {"model.type", "\"Unigram\"", STATUS_UNSUPPORTED, "model.type 'Unigram'"},
+        {"model.type", "\"Unigram\"", STATUS_UNSUPPORTED,
+         "model.type 'Unigram' is not supported: only BPE is, and nothing else can be turned into it"},
+        {"model.type", "\"WordPiece\"", STATUS_UNSUPPORTED, "model.type 'WordPiece'"},
         {"model.dropout", "0.1", STATUS_UNSUPPORTED, "model.dropout"},
-        {"model.byte_fallback", "true", STATUS_UNSUPPORTED, "model.byte_fallback"},
+        {"model.byte_fallback", "1", STATUS_INVALID, "'byte_fallback' is neither"},
+        {"model.unk_token", "1", STATUS_INVALID, "'model.unk_token' is neither"},
         {"model.continuing_subword_prefix", "\"##\"", STATUS_UNSUPPORTED, "model.continuing_subword_prefix '##'"},
         {"model.end_of_word_suffix", "\"</w>\"", STATUS_UNSUPPORTED, "model.end_of_word_suffix '</w>'"},
         {"model", "[]", STATUS_INVALID, "no object 'model'"},
@@ -282,6 +290,8 @@ static void settings_that_mean_the_same_are_taken(void **state) {
         {"normalizer", "{\"type\": \"NFC\"}"},
         {"decoder", "null"},
         {"model.dropout", "0.0"},
+        {"model.byte_fallback", "true"},
+        {"model.fuse_unk", "true"},
         {"model.unk_token", "\"<|endoftext|>\""},
         {"model.type", ""},
         {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Isolated", ", \"add_prefix_space\": false")},
@@ -303,6 +313,61 @@ static void settings_that_mean_the_same_are_taken(void **state) {
         tokenizer_close(tokenizer);
     }
     tokenizer_close(small);
+    free(directory);
+}
+
+/* What only a tokenizer whose words begin as characters may ask for, and what it may not. */
+static void settings_of_characters_are_checked(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *path, *value;
+        int status;
+        const char *part;
+    } cases[] = {
+        {"small", "normalizer", REPLACE(" ", MARK), STATUS_UNSUPPORTED, "pre_tokenizer 'ByteLevel'"},
+        {"small", "normalizer", PREPEND, STATUS_UNSUPPORTED, "normalizer 'Prepend without Replace'"},
+        {"small", "decoder", "{\"type\": \"Fuse\"}", STATUS_UNSUPPORTED, "decoder 'Fuse'"},
+        {"small", "pre_tokenizer", METASPACE(MARK, "first"), STATUS_UNSUPPORTED, "decoder 'ByteLevel'"},
+        {"llama2", "normalizer", REPLACE("a", "b"), STATUS_UNSUPPORTED, "normalizer 'Replace'"},
+        {"llama2", "normalizer", "{\"type\": \"Prepend\", \"prepend\": \"x\"}", STATUS_UNSUPPORTED,
+         "normalizer 'Prepend'"},
+        {"llama2", "normalizer", "{\"type\": \"Precompiled\"}", STATUS_UNSUPPORTED, "normalizer 'Precompiled'"},
+        {"llama2", "normalizer", "null", STATUS_UNSUPPORTED, "pre_tokenizer 'null'"},
+        {"llama2", "pre_tokenizer", METASPACE(MARK, "always"), STATUS_UNSUPPORTED, "Metaspace behind Prepend"},
+        {"llama2", "decoder", "{\"type\": \"ByteLevel\"}", STATUS_UNSUPPORTED, "decoder 'ByteLevel'"},
+        {"llama2", "decoder", "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}",
+         STATUS_UNSUPPORTED, "decoder 'Strip of anything but"},
+        {"mistral", "pre_tokenizer", METASPACE("_", "first"), STATUS_UNSUPPORTED, "replacement '_'"},
+        {"mistral", "pre_tokenizer", METASPACE(MARK, "last"), STATUS_UNSUPPORTED, "prepend_scheme 'last'"},
+        {"mistral", "pre_tokenizer.add_prefix_space", "false", STATUS_INVALID, "add_prefix_space is false, and"},
+        {"mistral", "pre_tokenizer.split", "0", STATUS_INVALID, "'split' is neither"},
+        {"mistral", "model.merges", "[\"<0x41> <0x42>\"]", STATUS_INVALID, "merge 1: '<0x41>' is not a token"},
+        {"mistral", "added_tokens", "[{\"id\": 3, \"content\": \"<0x00>\"}]", STATUS_UNSUPPORTED,
+         "added token '<0x00>' is the token of a byte"},
+        {"mistral", "model.byte_fallback", "false", STATUS_INVALID, ""},
+        {"metaspace", "model.unk_token", "null", STATUS_INVALID, "a character that is no token would be lost"},
+        {"metaspace", "model.unk_token", "\"<nope>\"", STATUS_INVALID, "a character that is no token would be lost"},
+        {"lost_bytes", "model.unk_token", "null", STATUS_INVALID, "needs all 256, or an unk_token"},
+        {"lost_bytes", "model.byte_fallback", "true", STATUS_INVALID, "byte-level BPE needs all 256"},
+    };
+    char *directory = test_directory();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[256];
+        snprintf(path, sizeof path, GOLDEN "/%s/tokenizer.json", cases[i].name);
+        json_t *root = json_load_file(path, 0, NULL);
+        assert_non_null(root);
+        set(root, cases[i].path, cases[i].value);
+        write_json(directory, root);
+        if (*cases[i].part)
+            open_fails(directory, cases[i].status, cases[i].part);
+        else
+            tokenizer_close(open_ok(directory));
+    }
+    write_file(
+        directory, "tokenizer.json",
+        "{\"pre_tokenizer\": " METASPACE(MARK, "first") ", \"model\": {\"unk_token\": \"u\", \"vocab\": {\"u\": 0, "
+                                                        "\"a\": 1}, \"merges\": []}}");
+    open_fails(directory, STATUS_INVALID, "no token is '" MARK "', which stands for a space");
     free(directory);
 }
 
@@ -525,6 +590,10 @@ static void what_is_not_there_is_named(void **state) {
     open_fails("/nonexistent/tokenizer", STATUS_NOT_FOUND, "/nonexistent/tokenizer is no directory");
     open_fails(directory, STATUS_NOT_FOUND, "neither tokenizer.json nor vocab.json and merges.txt");
     assert_false(tokenizer_is_present(directory));
+    write_file(directory, "tokenizer.model", "\n");
+    open_fails(directory, STATUS_UNSUPPORTED, "AutoTokenizer.from_pretrained('");
+    open_fails(directory, STATUS_UNSUPPORTED, "/tokenizer.model is not read");
+    remove_file(directory, "tokenizer.model");
     write_file(directory, "vocab.json", "{\"a\": 0}");
     assert_false(tokenizer_is_present(directory));
     snprintf(path, sizeof path, "%s/tokenizer.json", directory);
@@ -582,6 +651,7 @@ int main(void) {
         cmocka_unit_test(a_pattern_is_saved),
         cmocka_unit_test(settings_that_change_the_ids_are_refused_by_name),
         cmocka_unit_test(settings_that_mean_the_same_are_taken),
+        cmocka_unit_test(settings_of_characters_are_checked),
         cmocka_unit_test(a_pattern_that_takes_too_long_is_told),
         cmocka_unit_test(added_tokens_are_cut_out_the_longest_first),
         cmocka_unit_test(a_word_that_is_a_token_is_that_token),

@@ -100,8 +100,9 @@ static void check_golden(const char *name, const char *directory) {
     shape_close(&shape);
 }
 
-static const char *const shapes[] = {"qwen2_nfc", "llama3_framed", "added", "o200k",
-                                     "tekken",    "smollm",        "steps", "behaviors"};
+static const char *const shapes[] = {"qwen2_nfc", "llama3_framed", "added",     "o200k",     "tekken",
+                                     "smollm",    "steps",         "behaviors", "llama2",    "mistral",
+                                     "metaspace", "whole",         "gemma",     "lost_bytes"};
 
 static void ids_equal_those_of_tokenizers(void **state) {
     (void)state;

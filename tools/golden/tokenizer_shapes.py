@@ -13,8 +13,8 @@ import os
 import random
 import sys
 
-from tokenizer import END, LLAMA3, PIECES, QWEN2, learn_across, pattern_cases
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizer import END, LLAMA3, PIECES, QWEN2, byte_level, learn_across, pattern_cases
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 MARKS = ["\u0301", "\u0300", "\u0323", "\u0345", "\u0f71", "\u05b0", "\u302a", "\u3099", "\U0001d165", "\u0cd5", "\u09be", "\u1161", "\u11a8"]
 BASES = ["e", "a", "o", "A", "\u1100", "\uac00", "\uac01", "\u0bc6", "\u09c7", "\u304b", "\u0cc6", "\u03b1", "\u1f00", "\u00e9", " ", "\n", "'", "1"]
@@ -137,6 +137,99 @@ def behaviors(across):
         pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]))
 
 
+MARK = "\u2581"
+BYTES = [f"<0x{b:02X}>" for b in range(256)]
+
+
+def learn_characters(pattern, byte_tokens, **settings):
+    """Merges of characters, in words that `pattern` finds in a text with marks for its spaces."""
+    made = Tokenizer(models.BPE(unk_token="<unk>", **settings))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    draw = random.Random(20261128)
+    words = ["the", "of", "and", "word", "words", "a", "in", "caf\u00e9", "na\u00efve", ",", ".", "  ", "    ", "\n", "x1", "12", "\u0436\u0438\u0437\u043d\u044c", "\u4e2d\u6587", "it's"]
+    texts = [" ".join(draw.choice(words) for _ in range(12)) for _ in range(300)]
+    made.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=len(byte_tokens) + 300, special_tokens=["<unk>", "<s>", "</s>", *byte_tokens], show_progress=False))
+    root = json.loads(made.to_str())
+    root["added_tokens"] = root["added_tokens"][:3]
+    made = Tokenizer.from_str(json.dumps(root))
+    made.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(),
+                                      decoders.Strip(content=" ", left=1)])
+    made.pre_tokenizer = None
+    return made
+
+
+def begin_with_s(made):
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B",
+                                                        special_tokens=[("<s>", made.token_to_id("<s>"))])
+
+
+def llama2(_):
+    """As Llama 2 and Phi-3: words of runs of spaces with what follows, all bytes, tokens that take white space along."""
+    made = learn_characters(MARK + "+[^" + MARK + "]*|[^" + MARK + "]+", BYTES, byte_fallback=True, fuse_unk=True)
+    begin_with_s(made)
+    made.add_special_tokens([AddedToken("<r>", rstrip=True), AddedToken("<l>", lstrip=True), AddedToken("<s|>", normalized=True)])
+    made.add_tokens([AddedToken("<tool>", normalized=False), AddedToken(MARK + "gap", normalized=False),
+                     AddedToken("of a", normalized=True), AddedToken("plain" + MARK + "x", normalized=True, single_word=True)])
+    return made
+
+
+def mistral(_):
+    made = learn_characters(MARK + "+[^" + MARK + "]*|[^" + MARK + "]+", BYTES, byte_fallback=True, fuse_unk=True)
+    made.normalizer = None
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="first", split=False)
+    begin_with_s(made)
+    made.add_special_tokens(["<r>", "<l>"])
+    made.add_tokens([AddedToken("of a", normalized=True), AddedToken("x" + MARK + "y", normalized=True)])
+    return made
+
+
+def metaspace(_):
+    """No bytes: several unknown characters are one token."""
+    made = learn_characters(MARK + "[^" + MARK + "]*|[^" + MARK + "]+", [], fuse_unk=True)
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always", split=True)
+    made.decoder = decoders.Metaspace(replacement=MARK, prepend_scheme="always", split=True)
+    made.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("\u00e9t", normalized=True)])
+    return made
+
+
+def whole(_):
+    """Merges across spaces, and some bytes that have a token: an unknown character is written behind them."""
+    made = learn_characters("[^\n]+|\n", [b for i, b in enumerate(BYTES) if i % 7], byte_fallback=True, fuse_unk=False)
+    made.normalizer = None
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="never", split=False)
+    return made
+
+
+def gemma(_):
+    """Marks without a space before the text, and a split that finds nothing."""
+    made = learn_characters(MARK + "+[^" + MARK + "]*|[^" + MARK + "]+", BYTES, byte_fallback=True, fuse_unk=True)
+    made.normalizer = normalizers.Replace(" ", MARK)
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    made.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()])
+    return made
+
+
+def lost_bytes(_):
+    """Byte-level, and some bytes have no token."""
+    made = byte_level(models.BPE(unk_token=END, fuse_unk=False))
+    made.train_from_iterator(["the cat's mat, caf\u00e9 12 \u4e2d"] * 3, trainers.BpeTrainer(vocab_size=80, special_tokens=[END],
+                                                                                  show_progress=False))
+    return made
+
+
+def character_texts(corpus):
+    draw = random.Random(20261129)
+    words = PIECES + NAMES + MARKS + [" ", " ", "  ", "   ", MARK, MARK * 2, " " + MARK, "the", " of", " of a", "of a ", "a", " word", "words,", "caf\u00e9",
+                                      "\u0436\u0438", "<0x41>", "<s>", "</s>", "<unk>", MARK + "gap", "plain" + MARK + "x", "plain x", "x" + MARK + "y", "x y",
+                                      "\U0001f600\U0001f601", "\u65e5\u672c"]
+    for _ in range(500):
+        yield "".join(draw.choice(words) for _ in range(draw.randrange(1, 12)))
+    yield "the words of a caf\u00e9 in" * 40
+
+
 def pattern_texts(corpus):
     draw = random.Random(20261127)
     for case in pattern_cases(corpus):
@@ -153,7 +246,9 @@ def pattern_texts(corpus):
 # Name: how it is made, and the texts beside few_texts.
 SHAPES = {"qwen2_nfc": (qwen2, normal_form_texts), "llama3_framed": (llama3, None), "added": (added, added_texts),
           "o200k": (o200k, pattern_texts), "tekken": (tekken, pattern_texts), "smollm": (smollm, pattern_texts),
-          "steps": (steps, pattern_texts), "behaviors": (behaviors, pattern_texts)}
+          "steps": (steps, pattern_texts), "behaviors": (behaviors, pattern_texts),
+          "llama2": (llama2, character_texts), "mistral": (mistral, character_texts), "metaspace": (metaspace, character_texts),
+          "whole": (whole, character_texts), "gemma": (gemma, character_texts), "lost_bytes": (lost_bytes, character_texts)}
 
 
 def write_shape(folder, name, made, cases):
