@@ -2,7 +2,7 @@
  * The variance is that of the deviations from the computed mean, less the square of what that mean is off by, so that a
  * mean much larger than the deviation does no harm. RMSNorm (Zhang, Sennrich 2019) is the same with a mean and a bias
  * of 0: y = x / sqrt(mean of squares + epsilon) * gain. `kind` is a constant in each body, as `type` is. */
-#include "cpu/level/rows.h"
+#include "cpu/level/typed_vectors.h"
 
 #include <math.h>
 
@@ -24,12 +24,31 @@ struct row_statistics {
     float mean, rstd;
 };
 
+/* Four sums take turns, so that none waits for the one before. */
 TYPED_BODY struct row_statistics measure_rms(const void *x, int64_t cols, float epsilon, enum dtype type) {
-    float squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t j = 0; j < cols; j++)
-        squares += load(x, j, type) * load(x, j, type);
+    vfloat sum[4] = {simd_set(0), simd_set(0), simd_set(0), simd_set(0)}, v;
+    int64_t j = 0;
+    for (; j + 4 * SIMD_LANES <= cols; j += 4 * SIMD_LANES)
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            v = load_vector(x, j + k * SIMD_LANES, type);
+            sum[k] = simd_fma(v, v, sum[k]);
+        }
+    for (; j < cols; j += SIMD_LANES) {
+        v = cols - j < SIMD_LANES ? load_part(x, j, cols - j, type) : load_vector(x, j, type);
+        sum[0] = simd_fma(v, v, sum[0]);
+    }
+    float squares = simd_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
     return (struct row_statistics){0, 1.0f / sqrtf(squares / (float)cols + epsilon)};
+}
+
+TYPED_BODY void scale_rms(const void *x, const void *gain, float rstd, int64_t cols, void *y, enum dtype type) {
+    vfloat scale = simd_set(rstd);
+    int64_t j = 0;
+    for (; j + SIMD_LANES <= cols; j += SIMD_LANES)
+        store_vector(y, j, type, load_vector(x, j, type) * scale * load_vector(gain, j, type));
+    if (j < cols)
+        store_part(y, j, cols - j, type, load_part(x, j, cols - j, type) * scale * load_part(gain, j, cols - j, type));
 }
 
 TYPED_BODY struct row_statistics measure_layer(const void *x, int64_t cols, float epsilon, enum dtype type) {
@@ -59,10 +78,12 @@ TYPED_BODY void forward_head(const struct norm *a, int64_t i, int64_t head, enum
     }
     struct row_statistics s =
         kind == NORM_RMS ? measure_rms(x, cols, a->epsilon, type) : measure_layer(x, cols, a->epsilon, type);
+    if (kind == NORM_RMS) {
+        scale_rms(x, gain, s.rstd, cols, y, type);
+    } else {
 #pragma omp simd
-    for (int64_t j = 0; j < cols; j++) {
-        float shift = kind == NORM_RMS ? 0 : load(bias, j, type);
-        store(y, j, type, (load(x, j, type) - s.mean) * s.rstd * load(gain, j, type) + shift);
+        for (int64_t j = 0; j < cols; j++)
+            store(y, j, type, (load(x, j, type) - s.mean) * s.rstd * load(gain, j, type) + load(bias, j, type));
     }
     if (!a->rstd)
         return;
