@@ -13,7 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { FIRST_ENTRIES = 1024, ARGUMENT_BYTES = 448, POISON = 0xff /* no number, in every floating type */ };
+enum { FIRST_ENTRIES = 1024, ARGUMENT_BYTES = 768, POISON = 0xff /* no number, in every floating type */ };
+_Static_assert(sizeof(struct gemm) <= ARGUMENT_BYTES, "an entry holds the longest of arguments");
 
 struct entry {
     int (*run)(const struct exec *exec, const void *arguments);
