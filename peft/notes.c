@@ -85,29 +85,26 @@ int peft_bytes_notes(const struct peft_bytes *bytes, struct peft_notes *notes) {
 
 /* The name in the notes, or what stands in chat_template.jinja, where there is such a text. */
 static int choose_template(const char *directory, const struct peft_notes *notes, const struct strbuf *jinja,
-                           enum chat_template *which) {
-    *which = *notes->chat_template ? chat_template_named(notes->chat_template) : CHAT_TEMPLATE_AUTO;
-    if (*notes->chat_template && *which == CHAT_TEMPLATE_AUTO)
-        return status_fail(STATUS_UNSUPPORTED,
-                           "%s/" PEFT_NOTES_FILE
-                           ": the adapter's chat_template \"%s\" is none of chatml, alpaca, plain: "
-                           "name the one to use",
-                           directory, notes->chat_template);
-    if (*which == CHAT_TEMPLATE_AUTO && jinja)
-        *which = chat_template_recognise(strbuf_text(jinja), jinja->length);
-    if (*which == CHAT_TEMPLATE_AUTO && jinja)
-        return status_fail(STATUS_UNSUPPORTED,
-                           "%s/" PEFT_TEMPLATE_FILE ": the adapter's chat template is none of chatml, alpaca, plain: "
-                           "name the one to use",
-                           directory);
-    return STATUS_OK;
+                           struct chat_template **template) {
+    char where[PATH_MAX + 32];
+    snprintf(where, sizeof where, "%s/" PEFT_TEMPLATE_FILE, directory);
+    if (!*notes->chat_template)
+        return jinja ? chat_template_open(strbuf_text(jinja), jinja->length, where, template) : STATUS_OK;
+    int status = chat_template_open_named(notes->chat_template, template);
+    return status == STATUS_NOT_FOUND
+               ? status_fail(STATUS_UNSUPPORTED,
+                             "%s/" PEFT_NOTES_FILE
+                             ": the adapter's chat_template \"%s\" is none of chatml, alpaca, plain: "
+                             "name the one to use",
+                             directory, notes->chat_template)
+               : status;
 }
 
-int peft_chat_template(const char *directory, enum chat_template *which) {
+int peft_chat_template(const char *directory, struct chat_template **template) {
     struct peft_notes notes;
     struct strbuf jinja = STRBUF_INIT;
     char path[PATH_MAX];
-    *which = CHAT_TEMPLATE_AUTO;
+    *template = NULL;
     int status = peft_read_notes(directory, &notes);
     if (!status)
         status = file_join(path, sizeof path, directory, PEFT_TEMPLATE_FILE);
@@ -115,17 +112,17 @@ int peft_chat_template(const char *directory, enum chat_template *which) {
     if (has_jinja)
         status = file_read(path, PEFT_TEMPLATE_BYTES, &jinja);
     if (!status)
-        status = choose_template(directory, &notes, has_jinja ? &jinja : NULL, which);
+        status = choose_template(directory, &notes, has_jinja ? &jinja : NULL, template);
     strbuf_free(&jinja);
     return status;
 }
 
-int peft_bytes_chat_template(const struct peft_bytes *bytes, enum chat_template *which) {
+int peft_bytes_chat_template(const struct peft_bytes *bytes, struct chat_template **template) {
     struct peft_notes notes;
     struct strbuf jinja = STRBUF_INIT;
     const char *data;
     size_t length;
-    *which = CHAT_TEMPLATE_AUTO;
+    *template = NULL;
     int status = peft_bytes_notes(bytes, &notes);
     bool has_jinja = !status && peft_bytes_find(bytes, PEFT_TEMPLATE_FILE, &data, &length);
     if (has_jinja) {
@@ -133,7 +130,7 @@ int peft_bytes_chat_template(const struct peft_bytes *bytes, enum chat_template 
         status = strbuf_status(&jinja);
     }
     if (!status)
-        status = choose_template(bytes->directory, &notes, has_jinja ? &jinja : NULL, which);
+        status = choose_template(bytes->directory, &notes, has_jinja ? &jinja : NULL, template);
     strbuf_free(&jinja);
     return status;
 }

@@ -164,10 +164,10 @@ int peft_write_notes(const struct peft_notes *notes, char **text);
 int peft_read_notes(const char *directory, struct peft_notes *notes);
 /* Of an adapter that is open. */
 int peft_files_notes(const struct peft_files *files, int index, struct peft_notes *notes);
-/* The chat template that an adapter's rows had: the notes' name, or chat_template.jinja; AUTO where nothing is
- * recorded. STATUS_UNSUPPORTED where it is none of ours. The bytes have been opened. */
-int peft_chat_template(const char *directory, enum chat_template *which);
-int peft_bytes_chat_template(const struct peft_bytes *bytes, enum chat_template *which);
+/* The chat template that an adapter's rows had: the notes' name, or chat_template.jinja; NULL where nothing is
+ * recorded. STATUS_UNSUPPORTED where the name is none of ours. The bytes have been opened. */
+int peft_chat_template(const char *directory, struct chat_template **template);
+int peft_bytes_chat_template(const struct peft_bytes *bytes, struct chat_template **template);
 /* Warns of adapters that were trained on another base. */
 int peft_files_check_base(const struct peft_files *files, const char *model);
 

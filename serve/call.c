@@ -29,6 +29,7 @@ static void free_call(struct call *call) {
     if (own->next)
         own->next->previous = own->previous;
     ask_ends_close(&own->ends);
+    chat_template_close(own->chat_template);
     news_free(own->making);
     news_free(own->published);
     news_free(own->reading);
@@ -207,26 +208,45 @@ static void on_encoded(void *context, int status, struct token_buffer *ids) {
     go_on(encoding.own);
 }
 
+/* All messages but the last, which goes on: a new reference. */
+static json_t *drop_last(const json_t *messages) {
+    json_t *copy = json_copy((json_t *)messages);
+    bool is_whole = json_array_size(copy) == json_array_size(messages); /* it may lack what found no memory */
+    if (copy && (!is_whole || json_array_remove(copy, json_array_size(copy) - 1))) {
+        json_decref(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
 static int render(struct call_own *own, const struct call_prompt *prompt, struct chat_pieces *pieces) {
-    size_t count = prompt->message_count - prompt->continues;
-    const struct chat_message *last = &prompt->messages[prompt->message_count - 1];
-    bool asks = !prompt->has_no_head || prompt->continues;
-    if (asks && !prompt->continues && last->role == CHAT_ASSISTANT)
+    struct chat_request request = prompt->chat;
+    size_t count = json_array_size(request.messages);
+    const json_t *last = json_array_get(request.messages, count - 1);
+    const struct server_model *model = &own->call->server->model;
+    json_t *rest = NULL;
+    request.asks = !prompt->has_no_head || prompt->continues;
+    request.tokenizer = model->tokenizer;
+    request.eos = model_first_eos(&model->ends);
+    if (request.asks && !prompt->continues && chat_is_assistants(last))
         return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
-    if (prompt->continues && (last->role != CHAT_ASSISTANT || !count))
+    if (prompt->continues && (!chat_is_assistants(last) || count < 2))
         return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could go on");
-    int status = chat_render(own->chat_template, prompt->messages, count, asks, pieces);
-    if (!status && prompt->continues)
-        status = chat_pieces_add(pieces, last->text, last->length, 0);
+    if (prompt->continues && !(request.messages = rest = drop_last(request.messages)))
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = chat_render(own->chat_template, &request, pieces);
+    if (!status && prompt->continues) {
+        const json_t *content = json_object_get(last, "content");
+        status = chat_pieces_add(pieces, json_string_value(content), json_string_length(content), 0);
+    }
+    json_decref(rest);
     return status;
 }
 
 /* A text that has too many tokens, however long each is, need not be tokenized to see that. */
 static int check_bytes(struct call_own *own, const struct call_prompt *prompt) {
     const struct server_model *model = &own->call->server->model;
-    size_t bytes = prompt->length;
-    for (size_t i = 0; i < prompt->message_count; i++)
-        bytes += prompt->messages[i].length;
+    size_t bytes = prompt->length + prompt->chat_bytes;
     size_t least = bytes / model->longest_token;
     if (least <= (size_t)model->max_model_len)
         return STATUS_OK;
@@ -245,9 +265,9 @@ static int start_encoding(struct call_own *own, int64_t p) {
     if (!encoding)
         return status_fail(STATUS_MEMORY, "out of memory");
     *encoding = (struct encoding){own, p};
-    int status = prompt->message_count ? render(own, prompt, &pieces) : STATUS_OK;
+    int status = prompt->chat.messages ? render(own, prompt, &pieces) : STATUS_OK;
     if (!status)
-        status = prompt->message_count
+        status = prompt->chat.messages
                      ? text_job_start_chat(call->server, &pieces, on_encoded, encoding)
                      : text_job_start(call->server, prompt->text, prompt->length, true, on_encoded, encoding);
     chat_pieces_free(&pieces);
@@ -279,19 +299,20 @@ static int start_encodings(struct call_own *own) {
 static int find_template(struct call_own *own) {
     const struct server *server = own->call->server;
     struct registry_adapter adapter;
-    own->chat_template = CHAT_TEMPLATE_AUTO;
+    struct chat_template *found = NULL;
     for (int64_t i = 0; i < own->call->ask.adapter_count; i++) {
         if (!registry_find(server, own->names[i], &adapter))
             continue; /* the engine says so */
         own->template_generations[i] = adapter.template_generation;
-        if (own->chat_template == CHAT_TEMPLATE_AUTO)
-            own->chat_template = adapter.chat_template;
+        if (!found)
+            found = adapter.chat_template;
     }
-    if (own->chat_template == CHAT_TEMPLATE_AUTO)
-        own->chat_template = server->model.tokenizers_template;
-    if (own->chat_template == CHAT_TEMPLATE_AUTO)
-        own->chat_template = server->options->chat_template;
-    if (own->chat_template != CHAT_TEMPLATE_AUTO)
+    if (!found)
+        found = server->model.chat_template;
+    chat_template_keep(found);
+    chat_template_close(own->chat_template);
+    own->chat_template = found;
+    if (found)
         return STATUS_OK;
     error_set(&own->failure, ERROR_ARGUMENT, "messages",
               "messages need a chat template, and neither the adapters nor the tokenizer have one");
@@ -358,13 +379,15 @@ static int open_ends(struct call_own *own) {
  * before it had this news, so that the call comes back only where they are replaced once more. */
 static void submit_again(struct call_own *own) {
     struct call *call = own->call;
-    enum chat_template before = own->chat_template;
+    struct chat_template *before = chat_template_keep(own->chat_template);
     own->is_outdated = false;
     driver_take_back(own->driver, own);
     int status = find_template(own);
-    if (!status && own->chat_template != before) {
+    bool is_same = chat_template_is_same(own->chat_template, before);
+    chat_template_close(before);
+    if (!status && !is_same) {
         for (int64_t p = 0; p < call->prompt_count; p++)
-            if (call->prompts[p].message_count)
+            if (call->prompts[p].chat.messages)
                 token_buffer_free(&call->prompts[p].ids);
         status = open_ends(own);
         if (status)

@@ -20,11 +20,11 @@ struct call;
 struct call_prompt {
     const char *text;
     size_t length;
-    const struct chat_message *messages; /* [message_count] */
-    size_t message_count;
-    bool has_no_head;        /* messages: no head of an answer behind them (add_generation_prompt false) */
-    bool continues;          /* messages: the last one, the assistant's, goes on (continue_final_message) */
-    struct token_buffer ids; /* given, or made by call_submit */
+    struct chat_request chat; /* with its messages, where it is made of them: NULL else */
+    size_t chat_bytes;        /* of their texts */
+    bool has_no_head;         /* messages: no head of an answer behind them (add_generation_prompt false) */
+    bool continues;           /* messages: the last one, the assistant's, goes on (continue_final_message) */
+    struct token_buffer ids;  /* given, or made by call_submit */
 };
 
 struct call_top {

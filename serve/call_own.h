@@ -59,7 +59,7 @@ struct call_own {
     struct call_own *next, *previous; /* of all calls */
     /* set before it is submitted, read by both */
     char names[ASK_MAX_ADAPTERS][72];
-    enum chat_template chat_template;                /* that a chat was rendered with; AUTO: none */
+    struct chat_template *chat_template;             /* that a chat was rendered with; NULL: none */
     uint64_t template_generations[ASK_MAX_ADAPTERS]; /* of the adapters whose templates were looked at for it */
     uint64_t salt;
     struct ask_ends ends;

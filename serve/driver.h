@@ -19,7 +19,7 @@ enum { ADAPTER_NAME_BYTES = 65, ADAPTER_METHODS_BYTES = 96 };
 struct adapter_facts {
     char methods[ADAPTER_METHODS_BYTES];
     int64_t parameters;
-    enum chat_template chat_template;
+    struct chat_template *chat_template; /* a reference; NULL: none */
 };
 
 /* A change that the engine's thread makes. Its owner has it back when the note runs. */

@@ -82,10 +82,8 @@ struct openai {
     int64_t tops, prompt_tops;                  /* likeliest tokens; -1: not asked for */
     int64_t longest;                            /* max_completion_tokens; -1: not given */
     const char *model;                          /* that answers name */
-    struct chat_message *messages;
-    char **joined; /* [joined_count] texts that were made of parts */
-    size_t joined_count;
-    struct strbuf ignored; /* names of fields that are none of ours */
+    json_t *messages, *documents, *variables;   /* of a chat; NULL: none */
+    struct strbuf ignored;                      /* names of fields that are none of ours */
     /* told */
     int64_t created;
     bool has_begun, has_answered, is_paused;
@@ -122,8 +120,6 @@ void openai_start(struct exchange *exchange, const struct openai_kind *kind, con
 
 /* Reads what names a base or an adapter. *adapter: NULL for the base. */
 bool openai_find_model(const struct server *server, const json_t *value, const char **adapter, struct error *error);
-/* A text of the request's own. */
-bool openai_keep(struct openai *request, char *text, struct error *error);
 
 /* ---- its answer ---- */
 

@@ -15,35 +15,30 @@ static bool refuse(struct error *error, size_t number, const char *what) {
     return false;
 }
 
-static bool read_role(const json_t *value, size_t number, enum chat_role *role, struct error *error) {
-    static const struct {
-        const char *name;
-        enum chat_role role;
-    } roles[] = {
-        {"system", CHAT_SYSTEM}, {"developer", CHAT_SYSTEM}, {"user", CHAT_USER}, {"assistant", CHAT_ASSISTANT}};
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        if (json_in_is(value, roles[i].name)) {
-            *role = roles[i].role;
-            return true;
-        }
-    return refuse(error, number, "expected the role system, developer, user or assistant");
+static bool fail_memory(struct error *error) {
+    error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+    return false;
 }
 
-/* The text becomes the request's own; what else a message holds need not stay. */
-static bool keep(struct openai *request, struct strbuf *text, struct chat_message *message, struct error *error) {
-    if (strbuf_reserve(text, 1)) {
-        strbuf_free(text);
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-        return false;
-    }
-    message->text = text->data;
-    message->length = text->length;
-    return openai_keep(request, text->data, error);
+static bool has_role(const json_t *message, const char *role) {
+    return json_in_is(json_object_get(message, "role"), role);
+}
+
+/* A developer's message is a system's, as templates know them. */
+static bool check_role(json_t *message, const json_t *before, size_t number, struct error *error) {
+    if (has_role(message, "developer") && json_object_set_new(message, "role", json_string("system")))
+        return fail_memory(error);
+    if (!has_role(message, "system") && !has_role(message, "user") && !has_role(message, "assistant"))
+        return refuse(error, number, "expected the role system, developer, user or assistant");
+    if (has_role(message, "system") && number > 0)
+        return refuse(error, number, "the system's message is not the first");
+    if (before && has_role(message, "assistant") && has_role(before, "assistant"))
+        return refuse(error, number, "two messages of the assistant in a row");
+    return true;
 }
 
 /* Parts are joined by line ends. */
-static bool join_parts(struct openai *request, const json_t *parts, size_t number, struct chat_message *message,
-                       struct error *error) {
+static bool join_parts(json_t *message, const json_t *parts, size_t number, struct error *error) {
     struct strbuf joined = STRBUF_INIT;
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i), *text = json_object_get(part, "text");
@@ -55,53 +50,62 @@ static bool join_parts(struct openai *request, const json_t *parts, size_t numbe
             strbuf_add_char(&joined, '\n');
         strbuf_add(&joined, json_string_value(text), json_string_length(text));
     }
-    return keep(request, &joined, message, error);
+    bool is_set = !strbuf_status(&joined) &&
+                  !json_object_set_new(message, "content", json_stringn(strbuf_text(&joined), joined.length));
+    strbuf_free(&joined);
+    return is_set || fail_memory(error);
 }
 
-static bool read_message(struct openai *request, const json_t *json, size_t number, struct chat_message *message,
-                         struct error *error) {
+static bool read_message(json_t *message, const json_t *before, size_t number, struct error *error) {
     static const char *const refused[] = {"tool_calls", "function_call", "audio"};
-    const json_t *content = json_object_get(json, "content");
-    if (!json_is_object(json))
-        return refuse(error, number, "expected an object {\"role\", \"content\"}");
+    const json_t *content = json_object_get(message, "content");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        const json_t *value = json_object_get(json, refused[i]);
+        const json_t *value = json_object_get(message, refused[i]);
         if (value && !json_is_null(value))
             return refuse(error, number, "calls of tools and sounds are not supported");
     }
-    if (!read_role(json_object_get(json, "role"), number, &message->role, error))
+    if (!check_role(message, before, number, error))
         return false;
-    if (message->role == CHAT_SYSTEM && number > 0)
-        return refuse(error, number, "the system's message is not the first");
-    if (number > 0 && message->role == CHAT_ASSISTANT && message[-1].role == CHAT_ASSISTANT)
-        return refuse(error, number, "two messages of the assistant in a row");
     if (json_is_array(content) && json_array_size(content))
-        return join_parts(request, content, number, message, error);
-    if (!json_is_string(content))
-        return refuse(error, number, "expected a content that is a text, or a list of text parts");
-    struct strbuf text = STRBUF_INIT;
-    strbuf_add(&text, json_string_value(content), json_string_length(content));
-    return keep(request, &text, message, error);
+        return join_parts(message, content, number, error);
+    return json_is_string(content) ||
+           refuse(error, number, "expected a content that is a text, or a list of text parts");
+}
+
+/* The messages of a request, as templates take them; the rest of each stays for templates that know it. */
+static bool read_all(struct openai *request, const json_t *value, struct error *error) {
+    struct call_prompt *prompt = &request->call->prompts[0];
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *given = json_array_get(value, i), *before = i ? json_array_get(request->messages, i - 1) : NULL;
+        if (!json_is_object(given))
+            return refuse(error, i, "expected an object {\"role\", \"content\"}");
+        json_t *message = json_copy((json_t *)given);
+        bool is_whole = json_object_size(message) == json_object_size(given); /* it may lack what found no memory */
+        bool is_right = message && is_whole ? read_message(message, before, i, error) : fail_memory(error);
+        if (is_right)
+            prompt->chat_bytes += json_string_length(json_object_get(message, "content"));
+        if (is_right && json_array_append(request->messages, message))
+            is_right = fail_memory(error);
+        json_decref(message);
+        if (!is_right)
+            return false;
+    }
+    return true;
 }
 
 static bool open_chat(struct openai *request, struct error *error) {
     const json_t *value = json_object_get(request->root, "messages");
-    size_t count = json_array_size(value);
-    if (!json_is_array(value) || !count) {
+    if (!json_is_array(value) || !json_array_size(value)) {
         error_set(error, ERROR_ARGUMENT, "messages", "messages: expected a list of messages, at least one");
         return false;
     }
     request->call = call_new(request->server, 1);
-    request->messages = calloc(count, sizeof *request->messages);
-    if (!request->call || !request->messages) {
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+    request->messages = json_array();
+    if (!request->call || !request->messages)
+        return fail_memory(error);
+    if (!read_all(request, value, error))
         return false;
-    }
-    for (size_t i = 0; i < count; i++)
-        if (!read_message(request, json_array_get(value, i), i, &request->messages[i], error))
-            return false;
-    request->call->prompts[0].messages = request->messages;
-    request->call->prompts[0].message_count = count;
+    request->call->prompts[0].chat.messages = request->messages;
     json_object_del(request->root, "messages");
     return true;
 }
@@ -139,14 +143,42 @@ static bool read_continues(struct openai *request, const char *name, const json_
     return json_in_bool(value, name, &request->continues, error);
 }
 
+/* What a template may be told beside the messages. The request keeps it. */
+static bool read_variables(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    if (!json_is_null(value) && !json_is_object(value)) {
+        error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
+        return false;
+    }
+    request->variables = json_is_null(value) ? NULL : json_incref((json_t *)value);
+    request->call->prompts[0].chat.variables = request->variables;
+    return true;
+}
+
+static bool read_documents(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    if (!json_is_null(value) && !json_is_array(value)) {
+        error_set(error, ERROR_ARGUMENT, name, "%s: expected a list", name);
+        return false;
+    }
+    request->documents = json_is_null(value) ? NULL : json_incref((json_t *)value);
+    request->call->prompts[0].chat.documents = request->documents;
+    return true;
+}
+
 static const struct openai_field fields[] = {
-    {"messages", read_messages}, {"max_completion_tokens", read_longest}, {"logprobs", read_logprobs},
-    {"top_logprobs", read_tops}, {"add_generation_prompt", read_head},    {"continue_final_message", read_continues},
+    {"messages", read_messages},
+    {"max_completion_tokens", read_longest},
+    {"logprobs", read_logprobs},
+    {"top_logprobs", read_tops},
+    {"add_generation_prompt", read_head},
+    {"continue_final_message", read_continues},
+    {"chat_template_kwargs", read_variables},
+    {"documents", read_documents},
 };
 
 static bool check_head(struct openai *request, struct error *error) {
     struct call_prompt *prompt = &request->call->prompts[0];
-    bool is_assistants = request->messages[prompt->message_count - 1].role == CHAT_ASSISTANT;
+    size_t count = json_array_size(request->messages);
+    bool is_assistants = chat_is_assistants(json_array_get(request->messages, count - 1));
     bool asks = json_is_true(json_object_get(request->root, "add_generation_prompt"));
     const char *field = "continue_final_message", *what = NULL;
     if (request->continues && asks)

@@ -251,8 +251,9 @@ void openai_tokenizer_info(struct exchange *exchange) {
     else
         strbuf_add_text(&out, "null");
     strbuf_add_text(&out, ",\"bos_token\":null,\"pad_token\":null,\"chat_template\":");
-    if (model->chat_template_text.length)
-        json_out_string(&out, strbuf_text(&model->chat_template_text), model->chat_template_text.length);
+    const struct strbuf *text = model->chat_template ? chat_template_text(model->chat_template) : NULL;
+    if (text)
+        json_out_string(&out, strbuf_text(text), text->length);
     else
         strbuf_add_text(&out, "null");
     strbuf_add_char(&out, '}');

@@ -16,18 +16,6 @@
 
 /* ---- fields ---- */
 
-bool openai_keep(struct openai *request, char *text, struct error *error) {
-    char **grown = realloc(request->joined, (request->joined_count + 1) * sizeof *grown);
-    if (grown) {
-        request->joined = grown;
-        request->joined[request->joined_count++] = text;
-        return true;
-    }
-    free(text);
-    error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-    return false;
-}
-
 bool openai_find_model(const struct server *server, const json_t *value, const char **adapter, struct error *error) {
     const char *name = NULL;
     struct registry_adapter found;
@@ -215,12 +203,11 @@ static void free_request(struct openai *request) {
         openai_part_free(&request->choices[i].part);
     if (request->call)
         call_free(request->call, request->exchange->error);
-    for (size_t i = 0; i < request->joined_count; i++)
-        free(request->joined[i]);
-    free(request->joined);
     free(request->prompts);
     free(request->choices);
-    free(request->messages);
+    json_decref(request->messages);
+    json_decref(request->documents);
+    json_decref(request->variables);
     strbuf_free(&request->ignored);
     json_decref(request->root);
     free(request);

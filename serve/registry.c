@@ -98,12 +98,17 @@ static struct entry *add(struct registry *registry, const char *name, const char
     return entry;
 }
 
+static void free_entry(struct entry *entry) {
+    chat_template_close(entry->facts.chat_template);
+    free(entry);
+}
+
 static void remove_entry(struct registry *registry, const char *name) {
     bool is_there;
     int place = place_of(registry, name, &is_there);
     if (!is_there)
         return;
-    free(registry->entries[place]);
+    free_entry(registry->entries[place]);
     registry->count--;
     memmove(&registry->entries[place], &registry->entries[place + 1],
             (size_t)(registry->count - place) * sizeof *registry->entries);
@@ -197,7 +202,7 @@ static int read_facts(const struct adapter_files *files, struct adapter_facts *f
         snprintf(facts->methods, sizeof facts->methods, "%s", peft_method_names[peft_files_configs(opened)[0].type]);
         facts->parameters = ckpt_elements(peft_files_tensors(opened, 0));
         if (peft_bytes_chat_template(&files->bytes, &facts->chat_template))
-            facts->chat_template = CHAT_TEMPLATE_AUTO; /* one that is none of ours: as if none were recorded */
+            log_warning("%s: the adapter counts as one without a chat template", status_text());
     }
     peft_files_close(opened);
     return status;
@@ -256,7 +261,9 @@ static void tell(struct pending *pending) {
     if (entry && change->kind == CHANGE_BRING)
         entry->is_bringing = false;
     if (entry && !change->error.which && !change->is_moot && change->kind != CHANGE_UNLOAD) {
+        chat_template_close(entry->facts.chat_template);
         entry->facts = change->facts;
+        chat_template_keep(entry->facts.chat_template);
         entry->facts_generation = change->generation;
         snprintf(entry->directory, sizeof entry->directory, "%s", pending->directory);
     }
@@ -271,6 +278,7 @@ static void tell(struct pending *pending) {
     entry = find(registry, change->name);
     if (entry)
         drop_if_over(registry, entry);
+    chat_template_close(pending->change.facts.chat_template);
     free(pending);
 }
 
@@ -428,7 +436,7 @@ static int add_first(struct registry *registry, const char *name, const char *di
     if (entry) {
         entry->is_there = true;
         if (peft_chat_template(found, &entry->facts.chat_template))
-            entry->facts.chat_template = CHAT_TEMPLATE_AUTO;
+            log_warning("%s: the adapter counts as one without a chat template", status_text());
     }
     free(found);
     return status || entry ? status : STATUS_MEMORY;
@@ -473,6 +481,7 @@ static void free_list(struct pending *list) {
     for (struct pending *pending = list, *next; pending; pending = next) {
         next = pending->next;
         adapter_files_free(&pending->change.files);
+        chat_template_close(pending->change.facts.chat_template);
         free(pending);
     }
 }
@@ -481,7 +490,7 @@ void registry_close(struct registry *registry) {
     if (!registry)
         return;
     for (int i = 0; i < registry->count; i++)
-        free(registry->entries[i]);
+        free_entry(registry->entries[i]);
     free_list(registry->first);
     free_list(registry->working);
     free(registry->entries);

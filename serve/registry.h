@@ -16,9 +16,9 @@ struct registry_adapter {
     const char *state;   /* "loading", "resident", "evicted" or never loaded, "retiring" */
     uint64_t generation; /* 0: never loaded */
     int64_t parameters, bytes, virtual_tokens;
-    int64_t running, waiting; /* texts */
-    enum chat_template chat_template;
-    uint64_t template_generation; /* whose template it is; 0: of the files as they were at the start */
+    int64_t running, waiting;            /* texts */
+    struct chat_template *chat_template; /* NULL: none; no reference */
+    uint64_t template_generation;        /* whose template it is; 0: of the files as they were at the start */
     bool is_pinned;
 };
 

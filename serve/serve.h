@@ -34,7 +34,7 @@ struct serve_options {
     const char *const *cors_origins; /* [cors_origin_count] */
     size_t cors_origin_count;
     bool has_metrics_on_data, has_prefix_cache;
-    enum chat_template chat_template;
+    struct chat_template *chat_template; /* for messages where the tokenizer has none; NULL: none */
     int64_t max_queued_requests, max_queued_tokens;
     double prefill_stretch;
     double request_timeout; /* 0: none */

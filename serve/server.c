@@ -398,14 +398,11 @@ static int describe_model(struct server *server, struct engine *engine, const st
     model->precision = dtype_name(engine_dtype(engine));
     model->tokenizer = tokenizer;
     model->longest_token = tokenizer ? longest_token(tokenizer) : 1;
-    if (tokenizer && files && chat_template_of_tokenizer(files, &model->tokenizers_template))
-        model->tokenizers_template = CHAT_TEMPLATE_AUTO; /* one that is none of ours */
-    chat_template_write(model->tokenizers_template == CHAT_TEMPLATE_AUTO ? server->options->chat_template
-                                                                         : model->tokenizers_template,
-                        &model->chat_template_text);
-    int status = strbuf_status(&model->chat_template_text);
-    if (!status)
-        status = name_model(server, engine);
+    if (tokenizer && files && chat_template_of_tokenizer(files, &model->chat_template))
+        log_warning("%s: the tokenizer counts as one without a chat template", status_text());
+    if (!model->chat_template)
+        model->chat_template = chat_template_keep(server->options->chat_template);
+    int status = name_model(server, engine);
     if (!status && tokenizer)
         status = tokenizer_encoder_new(tokenizer, &server->own->encoder);
     if (!status && tokenizer)
@@ -543,7 +540,7 @@ void server_close(struct server *server) {
     loop_close(own->loop);
     pthread_mutex_destroy(&own->lock);
     pthread_cond_destroy(&own->ended);
-    strbuf_free(&server->model.chat_template_text);
+    chat_template_close(server->model.chat_template);
     free(own->ranks);
     strbuf_free(&own->hang_line);
     free(own);

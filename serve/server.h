@@ -19,11 +19,10 @@ struct server_model {
     int64_t created;      /* seconds of the epoch */
     int64_t max_model_len, vocab;
     struct model_text_ends ends;
-    const char *precision;             /* "fp32", "bf16" */
-    const struct tokenizer *tokenizer; /* NULL: none */
-    size_t longest_token;              /* bytes */
-    struct strbuf chat_template_text;  /* of the base, as Jinja; empty: none */
-    enum chat_template tokenizers_template;
+    const char *precision;               /* "fp32", "bf16" */
+    const struct tokenizer *tokenizer;   /* NULL: none */
+    size_t longest_token;                /* bytes */
+    struct chat_template *chat_template; /* of the base: the tokenizer's, or the option's; NULL: none */
 };
 
 struct server {

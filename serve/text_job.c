@@ -8,11 +8,6 @@
 
 enum { SHORT_BYTES = 4096 };
 
-struct piece {
-    size_t length;
-    unsigned flags;
-};
-
 struct job {
     struct worker_job base;
     const struct tokenizer *tokenizer;
@@ -24,25 +19,17 @@ struct job {
     char reason[256];
     struct token_buffer ids;
     bool is_chat, adds_special;
-    size_t piece_count;
-    struct piece *pieces; /* [piece_count] */
+    struct chat_pieces pieces; /* with is_chat */
     char *text;
     size_t length;
 };
 
 static int encode(struct job *job) {
-    const char *at = job->text;
     if (!job->is_chat && !job->adds_special)
         return tokenizer_encode(job->encoder, job->text, job->length, TOKENIZER_PLAIN, &job->ids);
     if (!job->is_chat)
         return prompt_encode_text(job->tokenizer, job->encoder, job->text, job->length, &job->ids);
-    int status = STATUS_OK;
-    for (size_t i = 0; i < job->piece_count && !status; i++) {
-        struct chat_piece piece = {.text = at, .length = job->pieces[i].length, .flags = job->pieces[i].flags};
-        status = chat_piece_encode(&piece, job->encoder, job->eos, &job->ids);
-        at += piece.length;
-    }
-    return status;
+    return chat_pieces_encode(&job->pieces, job->encoder, job->eos, &job->ids);
 }
 
 static void work(struct worker_job *base) {
@@ -57,7 +44,7 @@ static void done(struct worker_job *base) {
     if (job->status)
         status_fail(job->status, "%s", job->reason);
     job->on_done(job->context, job->status, &job->ids);
-    free(job->pieces);
+    chat_pieces_free(&job->pieces);
     free(job->text);
     free(job);
 }
@@ -104,7 +91,7 @@ static int start(struct server *server, struct job *job, void (*on_done)(void *,
     job->encoder = server->own->worker_encoder;
     if (worker_add(server->own->text_worker, &job->base))
         return STATUS_OK;
-    free(job->pieces);
+    chat_pieces_free(&job->pieces);
     free(job->text);
     free(job);
     return status_fail(STATUS_MEMORY, "too many long texts wait to be tokenized");
@@ -123,31 +110,16 @@ int text_job_start(struct server *server, const char *text, size_t length, bool 
     return start(server, job, on_done, context);
 }
 
-int text_job_start_chat(struct server *server, const struct chat_pieces *pieces,
+int text_job_start_chat(struct server *server, struct chat_pieces *pieces,
                         void (*on_done)(void *context, int status, struct token_buffer *ids), void *context) {
-    size_t length = 0;
-    for (size_t i = 0; i < pieces->count; i++)
-        length += pieces->items[i].length;
-    if (check_length(length))
+    if (check_length(pieces->text.length))
         return STATUS_INVALID;
-    struct job *job = new_job(server, length);
-    struct piece *copy = job ? calloc(pieces->count + 1, sizeof *copy) : NULL;
-    if (!copy) {
-        if (job)
-            free(job->text);
-        free(job);
+    struct job *job = new_job(server, 0);
+    if (!job)
         return status_fail(STATUS_MEMORY, "out of memory");
-    }
     job->is_chat = true;
-    job->pieces = copy;
-    job->piece_count = pieces->count;
-    char *at = job->text;
-    for (size_t i = 0; i < pieces->count; i++) {
-        const struct chat_piece *piece = &pieces->items[i];
-        copy[i] = (struct piece){.length = piece->length, .flags = piece->flags};
-        if (piece->length)
-            memcpy(at, piece->text, piece->length);
-        at += piece->length;
-    }
+    job->length = pieces->text.length;
+    job->pieces = *pieces;
+    *pieces = (struct chat_pieces){0};
     return start(server, job, on_done, context);
 }

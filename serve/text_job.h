@@ -15,8 +15,8 @@ enum { TEXT_JOB_BYTES = 1 << 20 };
  * full: then on_done does not come. `adds_special`: with the tokens that the tokenizer puts around every text. */
 int text_job_start(struct server *server, const char *text, size_t length, bool adds_special,
                    void (*on_done)(void *context, int status, struct token_buffer *ids), void *context);
-/* The same of a chat that was rendered. */
-int text_job_start_chat(struct server *server, const struct chat_pieces *pieces,
+/* The same of a chat that was rendered, whose pieces are taken over unless it has too many bytes. */
+int text_job_start_chat(struct server *server, struct chat_pieces *pieces,
                         void (*on_done)(void *context, int status, struct token_buffer *ids), void *context);
 
 #endif

@@ -1,10 +1,12 @@
-/* cambium data show: the index maps and samples of a data path, as the trainer will see them, as one JSON object. */
+/* cambium data show: the index maps and samples of a data path, or a row of a tuning file, as the trainer will see
+ * them, as one JSON object. */
 #include "commands.h"
 
 #include "base/base.h"
 #include "base/utf8.h"
 #include "config/config.h"
 #include "data/data.h"
+#include "data/tuning.h"
 #include "text/text.h"
 
 #include <stdlib.h>
@@ -16,6 +18,10 @@ struct show_options {
     const char *split, *tokenizer, *data_cache_path;
     int which; /* enum data_split */
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
+    /* of rows */
+    const char *data, *chat_template;
+    int64_t row;
+    int answers;
 };
 
 #define AT(field) offsetof(struct show_options, field)
@@ -26,15 +32,40 @@ static const struct config_row rows[] = {
      .offset = AT(data_path),
      .metavar = "P|W1 P1 W2 P2...",
      .is_path = true,
-     .help = "prefix of a dataset (P.bin and P.idx), or a blend of weights and prefixes",
-     .is_required = true},
+     .help = "prefix of a dataset (P.bin and P.idx), or a blend of weights and prefixes"},
+    {.path = "data",
+     .type = CONFIG_STRING,
+     .offset = AT(data),
+     .metavar = "FILE.jsonl",
+     .is_path = true,
+     .help = "in place of a dataset, a file of rows to tune on: shows one as cambium finetune reads it"},
+    {.path = "row",
+     .type = CONFIG_INT,
+     .offset = AT(row),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 1e12,
+     .metavar = "I",
+     .help = "which row of --data, of those with an answer, from 0"},
+    {.path = "chat-template",
+     .type = CONFIG_STRING,
+     .offset = AT(chat_template),
+     .default_text = "auto",
+     .metavar = "NAME|FILE",
+     .help = "how messages of --data become text: " CHAT_TEMPLATE_CHOICES
+             " in Jinja; auto: as the tokenizer's own template"},
+    {.path = "answers",
+     .type = CONFIG_CHOICE,
+     .offset = AT(answers),
+     .default_text = "all",
+     .choices = chat_answers_names,
+     .help = "which answers of messages are trained, as tuning.answers"},
     {.path = "seq-length",
      .type = CONFIG_INT,
      .offset = AT(seq_length),
      .minimum = 1,
      .maximum = 2147483646,
-     .help = "tokens of a sample",
-     .is_required = true},
+     .help = "tokens of a sample; of a row the most, where given"},
     {.path = "num-samples",
      .type = CONFIG_INT,
      .offset = AT(num_samples),
@@ -105,14 +136,18 @@ static const struct config_row rows[] = {
 static const struct config_command show_command = {
     .name = "data show",
     .synopsis = "cambium data show --data-path P|W1 P1 W2 P2... --seq-length S [--num-samples K] [--seed R] [--split "
-                "A,B,C] [--sample I] [--tokenizer DIR]",
+                "A,B,C] [--sample I] [--tokenizer DIR]\n"
+                "       cambium data show --data FILE.jsonl --tokenizer DIR [--row I] [--chat-template NAME|FILE] "
+                "[--answers all|last]",
     .description = "Prints one JSON object with what the trainer will see of a dataset: document_index, sample_index "
                    "(pairs of a position in the document index and an offset) and shuffle_index; for a blend "
                    "dataset_index and dataset_sample_index; with --sample that sample. All of it equals Megatron-LM's "
-                   "for the same seed.",
+                   "for the same seed. With --data it shows one row that a model is tuned on: tokens, which of them "
+                   "are trained, and the text in parts that are trained or not.",
     .examples =
         "  cambium data show --data-path corpus_text_document --seq-length 256 --num-samples 100\n"
         "  cambium data show --data-path corpus_text_document --seq-length 256 --sample 0 --tokenizer tokenizer\n"
+        "  cambium data show --data rows.jsonl --tokenizer model --row 3\n"
         "  cambium data show --data-path 0.7 a_text_document 0.3 b_text_document --seq-length 256 --num-samples 100\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
@@ -200,6 +235,92 @@ static int print_sample(const struct gpt_split *split, const struct show_options
     return status;
 }
 
+/* ---- rows ---- */
+
+/* The text of tokens [from, to) as one part. */
+static int print_part(const struct tokenizer *tokenizer, const int32_t *tokens, int64_t from, int64_t to,
+                      bool is_trained) {
+    struct strbuf text = STRBUF_INIT;
+    int status = tokenizer_decode(tokenizer, tokens + from, (size_t)(to - from), &text);
+    if (!status)
+        status = strbuf_status(&text);
+    if (!status) {
+        printf("%s{\"is_trained\": %s, \"text\": ", from ? ", " : "", is_trained ? "true" : "false");
+        print_text(&text);
+        printf("}");
+    }
+    strbuf_free(&text);
+    return status;
+}
+
+static int print_row(const struct tuning_data *data, const struct tokenizer *tokenizer, int64_t row) {
+    int32_t *tokens;
+    bool *trained;
+    int64_t count;
+    int status = tuning_data_row(data, SPLIT_VALID, row, &tokens, &trained, &count);
+    if (status)
+        return status;
+    printf("{\"row\": %lld, ", (long long)row);
+    PRINT_ARRAY("tokens", count, "%d", tokens[i]);
+    printf(", ");
+    PRINT_ARRAY("trained", count, "%d", trained[i]);
+    printf(", \"parts\": [");
+    for (int64_t from = 0, to = 0; from < count && !status; from = to) {
+        while (to < count && trained[to] == trained[from])
+            to++;
+        status = print_part(tokenizer, tokens, from, to, trained[from]);
+    }
+    printf("]}\n");
+    free(tokens);
+    free(trained);
+    return status;
+}
+
+static int show_row(const struct show_options *options) {
+    const char *items[] = {options->data};
+    struct tokenizer_files files;
+    struct tokenizer *tokenizer = NULL;
+    struct tuning_data *data = NULL;
+    int status = tokenizer_files_read(options->tokenizer, &files);
+    if (status)
+        return status;
+    status = tokenizer_open_files(&files, &tokenizer);
+    struct tuning_options rows_options = {
+        .valid = {.items = items, .count = 1},
+        .tokenizer = tokenizer,
+        .tokenizer_files = &files,
+        .template = options->chat_template,
+        .answers = (enum chat_answers)options->answers,
+        .config_eos = -1,
+        .vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : 0,
+        .seq_length = options->seq_length ? options->seq_length : 1 << 30,
+    };
+    if (!status)
+        status = tuning_data_open(&rows_options, &data);
+    if (!status)
+        status = print_row(data, tokenizer, options->row);
+    if (!status && (fflush(stdout) || ferror(stdout)))
+        status = status_fail_errno("cannot write standard output");
+    tuning_data_close(data);
+    tokenizer_close(tokenizer);
+    tokenizer_files_free(&files);
+    return status;
+}
+
+static int check(const struct show_options *options, const struct config *config) {
+    static const char *const of_rows[] = {"row", "chat-template", "answers"};
+    if ((options->data != NULL) == (options->data_path.count > 0))
+        return status_fail(STATUS_USAGE, "data show wants either --data-path or --data");
+    if (options->data && !options->tokenizer)
+        return status_fail(STATUS_USAGE, "--data needs --tokenizer");
+    if (!options->data && !config_is_given(config, "seq-length"))
+        return status_fail(STATUS_USAGE, "data show: --seq-length is not given");
+    for (size_t i = 0; !options->data && i < sizeof of_rows / sizeof *of_rows; i++)
+        if (config_is_given(config, of_rows[i]))
+            return status_fail(STATUS_USAGE, "--%s goes with --data", of_rows[i]);
+    return STATUS_OK;
+}
+
 static int show(const struct show_options *options, bool is_sample) {
     struct tokenizer *tokenizer = NULL;
     struct gpt_data data = {0};
@@ -251,7 +372,9 @@ int command_data(int argc, char **argv) {
     bool is_help = false;
     int status = config_parse(&show_command, argc - 1, argv + 1, &options, &config, &is_help);
     if (!status && !is_help)
-        status = show(&options, config_is_given(config, "sample"));
+        status = check(&options, config);
+    if (!status && !is_help)
+        status = options.data ? show_row(&options) : show(&options, config_is_given(config, "sample"));
     config_free(config);
     return command_exit_status(status);
 }

@@ -21,7 +21,8 @@ struct sections {
     struct run_config run;
     struct stack_options peft;
     struct {
-        int template_name, truncation_side;
+        const char *template;
+        int answers, truncation_side;
         bool train_on_prompt, packing;
         int64_t epochs;
     } tuning;
@@ -104,11 +105,18 @@ static void name_rows(struct named_rows *named) {
 #define TUNING(field) offsetof(struct sections, tuning.field)
 static const struct config_row tuning_rows[] = {
     {.path = "tuning.template",
-     .type = CONFIG_CHOICE,
-     .offset = TUNING(template_name),
+     .type = CONFIG_STRING,
+     .offset = TUNING(template),
      .default_text = "auto",
-     .choices = chat_template_names,
-     .help = "how messages and instructions become text; auto: as the tokenizer's own template"},
+     .metavar = "NAME|FILE",
+     .help = "how messages and instructions become text: " CHAT_TEMPLATE_CHOICES
+             " in Jinja; auto: as the tokenizer's own template"},
+    {.path = "tuning.answers",
+     .type = CONFIG_CHOICE,
+     .offset = TUNING(answers),
+     .default_text = "all",
+     .choices = chat_answers_names,
+     .help = "which answers of a row's messages are trained; a template that changes earlier ones needs last"},
     {.path = "tuning.truncation_side",
      .type = CONFIG_CHOICE,
      .offset = TUNING(truncation_side),
@@ -184,8 +192,8 @@ struct tuning {
     struct trainee_adapters adapters;
     struct trainee trainee;
     struct tuning_options rows;
-    size_t row_bytes;                 /* in memory */
-    enum chat_template template_name; /* of the rows; AUTO: they need none */
+    size_t row_bytes;               /* in memory */
+    struct chat_template *template; /* of the rows; NULL: they need none */
     struct tokenizer *tokenizer;
     struct token_buffer prompt_text; /* what virtual tokens start as */
     struct stack stack;
@@ -247,7 +255,8 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .valid = options->valid_data,
         .tokenizer = tuning->tokenizer,
         .tokenizer_files = tuning->run.tokenizer,
-        .template_name = (enum chat_template)options->sections.tuning.template_name,
+        .template = options->sections.tuning.template,
+        .answers = (enum chat_answers)options->sections.tuning.answers,
         .config_eos = model_first_eos(&tuning->run.ends),
         .vocab_size = run->model.vocab_size,
         .seq_length = run->data.seq_length,
@@ -294,7 +303,8 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
         return status;
     int64_t samples = tuning_data_length(data, SPLIT_TRAIN), batch = tuning->run.config.train.global_batch_size;
     int64_t iterations = by_epochs ? (samples + batch - 1) / batch : tuning->run.config.train.train_iters;
-    tuning->template_name = tuning_data_template(data);
+    chat_template_close(tuning->template);
+    tuning->template = chat_template_keep(tuning_data_template(data));
     tuning->row_bytes = tuning_data_bytes(data, iterations * batch);
     tuning_data_close(data);
     if (!by_epochs)
@@ -306,20 +316,15 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
 
 /* The files beside the values: configurations, the base's digest, the template of the training. */
 static int make_texts(struct tuning *tuning) {
-    struct strbuf jinja = STRBUF_INIT;
     struct peft_notes notes = {0};
     int status = peft_base_digest(tuning->run.model_directory, notes.base_digest);
-    if (tuning->template_name != CHAT_TEMPLATE_AUTO) {
-        snprintf(notes.chat_template, sizeof notes.chat_template, "%s", chat_template_names[tuning->template_name]);
-        chat_template_write(tuning->template_name, &jinja);
-        notes.jinja = strbuf_text(&jinja);
+    if (tuning->template) {
+        snprintf(notes.chat_template, sizeof notes.chat_template, "%s", chat_template_name(tuning->template));
+        notes.jinja = strbuf_text(chat_template_text(tuning->template));
     }
-    if (!status)
-        status = strbuf_status(&jinja);
     if (!status)
         status = peft_texts_make(tuning->stack.configs, tuning->stack.count, &tuning->run.config.model,
                                  tuning->run.model_directory, &notes, &tuning->texts);
-    strbuf_free(&jinja);
     return status;
 }
 
@@ -486,6 +491,7 @@ int command_finetune(int argc, char **argv) {
     facts_free(&facts);
     token_buffer_free(&tuning.prompt_text);
     tokenizer_close(tuning.tokenizer);
+    chat_template_close(tuning.template);
     peft_texts_free(&tuning.texts);
     stack_free(&tuning.stack);
     train_run_free(&tuning.run);

@@ -20,7 +20,7 @@ enum { PREFILL_ROWS = 512, MESSAGES_BYTES = 1 << 26 };
 struct generate_command {
     struct model_arguments base;
     const char *prompt, *messages;
-    int chat_template; /* enum */
+    const char *chat_template;
     struct config_list prompt_tokens, stop;
     int64_t max_new_tokens, top_k, num_samples, seed;
     double temperature, top_p, repetition_penalty;
@@ -45,13 +45,15 @@ static const struct config_row rows[] = {
      .offset = AT(messages),
      .metavar = "FILE",
      .is_path = true,
-     .help = "messages to answer, a JSON list of {\"role\", \"content\"}; - reads standard input"},
+     .help = "messages to answer, a JSON list of {\"role\", \"content\"}, or an object {\"messages\", \"tools\", "
+             "\"documents\", \"chat_template_kwargs\"}; - reads standard input"},
     {.path = "chat-template",
-     .type = CONFIG_CHOICE,
+     .type = CONFIG_STRING,
      .offset = AT(chat_template),
      .default_text = "auto",
-     .choices = chat_template_names,
-     .help = "how messages become text; auto: as the adapter's training had it, or the tokenizer's own"},
+     .metavar = "NAME|FILE",
+     .help = "how messages become text: " CHAT_TEMPLATE_CHOICES
+             " in Jinja; auto: as the adapter's training had it, or the tokenizer's own"},
     {.path = "prompt-tokens",
      .type = CONFIG_LIST,
      .offset = AT(prompt_tokens),
@@ -311,8 +313,8 @@ struct run {
     bool is_first;
     struct engine *engine;
     struct tokenizer *tokenizer;
-    int32_t template;     /* enum chat_template, of messages */
-    struct strbuf prompt; /* of the first rank */
+    struct chat_template *template; /* of messages; NULL: none */
+    struct strbuf prompt;           /* of the first rank */
     struct token_buffer ids;
 };
 
@@ -331,11 +333,13 @@ static int find_ends(const struct run *run, struct ends *ends) {
     for (size_t i = 0; i < c->stop.count; i++)
         ends->stop[i] = c->stop.items[i];
     struct model_text_ends text = engine_text_ends(run->engine, run->tokenizer);
-    if (!c->ignore_eos)
-        prompt_ends_find(run->tokenizer, text.eos, text.count, (enum chat_template)run->template, &ends->own);
-    if (ends->own.turn_end)
+    int status =
+        c->ignore_eos ? STATUS_OK : prompt_ends_find(run->tokenizer, text.eos, text.count, run->template, &ends->own);
+    if (*ends->own.turn_end)
         ends->stop[ends->stop_count++] = ends->own.turn_end;
-    return STATUS_OK;
+    if (status)
+        free(ends->stop);
+    return status;
 }
 
 static int write_texts(struct run *run) {
@@ -378,40 +382,40 @@ static int write_texts(struct run *run) {
 
 /* ---- messages ---- */
 
-/* The adapter's, of the first that has one; else the tokenizer's. */
-static int find_template(const struct run *run, const char *tokenizer, enum chat_template *which) {
+/* The option's; else the adapter's, of the first that has one; else the tokenizer's. */
+static int find_template(struct run *run, const char *tokenizer) {
     const struct config_list *adapters = &run->command->base.adapters;
+    struct chat_template **template = &run->template;
     char **found;
     size_t count;
-    *which = (enum chat_template)run->command->chat_template;
-    if (*which != CHAT_TEMPLATE_AUTO)
-        return STATUS_OK;
-    int status = peft_find(adapters->items, adapters->count, &found, &count);
-    for (size_t i = 0; i < count && !status && *which == CHAT_TEMPLATE_AUTO; i++)
-        status = peft_chat_template(found[i], which);
+    int status = chat_template_open_option(run->command->chat_template, template);
+    if (status || *template)
+        return status;
+    status = peft_find(adapters->items, adapters->count, &found, &count);
+    for (size_t i = 0; i < count && !status && !*template; i++)
+        status = peft_chat_template(found[i], template);
     file_list_free(found, count);
-    if (status || *which != CHAT_TEMPLATE_AUTO)
+    if (status || *template)
         return status;
     struct tokenizer_files files;
     status = tokenizer_files_read(tokenizer, &files);
     if (!status)
-        status = chat_template_of_tokenizer(&files, which);
+        status = chat_template_of_tokenizer(&files, template);
     tokenizer_files_free(&files);
     return status;
 }
 
 /* Messages in words, which ask for an answer. */
-static int render(struct run *run, const char *tokenizer, const struct chat_message *messages, size_t count) {
+static int render(struct run *run, const char *tokenizer, struct chat_request *request) {
     struct tokenizer_encoder *encoder = NULL;
-    enum chat_template which;
-    int status = find_template(run, tokenizer, &which);
+    request->tokenizer = run->tokenizer;
     const struct model_text_ends ends = engine_text_ends(run->engine, run->tokenizer);
-    run->template = (int32_t)which;
+    request->eos = model_first_eos(&ends);
+    int status = find_template(run, tokenizer);
     if (!status)
         status = tokenizer_encoder_new(run->tokenizer, &encoder);
     if (!status)
-        status = prompt_encode_messages(run->tokenizer, encoder, model_first_eos(&ends), which, messages, count,
-                                        &run->prompt, &run->ids);
+        status = prompt_encode_messages(request, encoder, run->template, &run->prompt, &run->ids);
     tokenizer_encoder_free(encoder);
     return status;
 }
@@ -419,23 +423,15 @@ static int render(struct run *run, const char *tokenizer, const struct chat_mess
 static int read_messages(struct run *run, const char *tokenizer) {
     const char *file = run->command->messages;
     bool is_input = !strcmp(file, "-");
-    const char *where = is_input ? "standard input" : file;
     struct strbuf text = STRBUF_INIT;
-    struct chat_message *messages = NULL;
-    size_t count = 0;
+    struct chat_request request = {0};
     json_t *root = NULL;
-    json_error_t error;
     int status = is_input ? read_input(&text) : file_read(file, MESSAGES_BYTES, &text);
-    if (!status) {
-        status = json_read(strbuf_text(&text), text.length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &root, &error);
-        if (status == STATUS_INVALID)
-            status_fail(status, "%s: line %d column %d: bad JSON: %s", where, error.line, error.column, error.text);
-        else if (!status && (status = chat_read_messages(root, &messages, &count)))
-            status_wrap(status, "%s", where);
-    }
     if (!status)
-        status = render(run, tokenizer, messages, count);
-    free(messages);
+        status =
+            chat_read_request(strbuf_text(&text), text.length, is_input ? "standard input" : file, &root, &request);
+    if (!status)
+        status = render(run, tokenizer, &request);
     json_decref(root);
     strbuf_free(&text);
     return status;
@@ -483,7 +479,7 @@ static int answer_requests(struct run *run, struct requests_result *result) {
     struct requests_options options = c->requests;
     struct adapters *adapters = NULL;
     options.tokenizer = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
-    options.chat_template = (enum chat_template)c->chat_template;
+    options.chat_template = c->chat_template;
     options.prefill_stretch = c->batch.prefill_stretch;
     int status = adapter_names_open(&c->names, run->engine, &adapters);
     if (!status)
@@ -520,6 +516,7 @@ static int run_rank(struct comm *world, void *context) {
         launch_abort(world, status);
     token_buffer_free(&run.ids);
     strbuf_free(&run.prompt);
+    chat_template_close(run.template);
     tokenizer_close(run.tokenizer);
     engine_close(run.engine);
     return status;

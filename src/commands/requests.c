@@ -225,6 +225,8 @@ static void close_all(struct requests *r) {
     }
     strbuf_free(&r->ready);
     tokenizer_encoder_free(r->model.encoder);
+    chat_template_close(r->model.chat_template);
+    chat_template_close(r->model.tokenizers_own);
     lines_close(r->input);
 }
 
@@ -236,12 +238,13 @@ int requests_run(const struct requests_options *options, struct engine *engine, 
                   .adapters = adapters,
                   .tokenizer = tokenizer,
                   .ends = engine_text_ends(engine, tokenizer),
-                  .chat_template = options->chat_template,
                   .tokenizer_directory = options->tokenizer},
         .output = {.descriptor = -1},
     };
     r.last = &r.first;
-    int status = open_all(&r);
+    int status = chat_template_open_option(options->chat_template, &r.model.chat_template);
+    if (!status)
+        status = open_all(&r);
     if (!status) {
         progress_begin(&r.progress, "generating", r.total);
         status = answer_all(&r);

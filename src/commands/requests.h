@@ -16,8 +16,8 @@ struct requests_options {
     const char *input;  /* - is standard input */
     const char *output; /* NULL: standard output */
     bool resumes;
-    const char *tokenizer;            /* the directory of one */
-    enum chat_template chat_template; /* AUTO: as each request's adapters or the tokenizer have it */
+    const char *tokenizer;     /* the directory of one */
+    const char *chat_template; /* "auto": as each request's adapters or the tokenizer have it */
     double prefill_stretch;
 };
 
@@ -29,9 +29,9 @@ struct requests_model {
     const struct tokenizer *tokenizer; /* NULL: none */
     struct tokenizer_encoder *encoder;
     struct model_text_ends ends;
-    enum chat_template chat_template; /* of the option */
+    struct chat_template *chat_template; /* of the option; NULL: none */
     const char *tokenizer_directory;
-    enum chat_template tokenizers_own; /* with has_tokenizers_own */
+    struct chat_template *tokenizers_own; /* with has_tokenizers_own; NULL: none */
     bool has_tokenizers_own;
 };
 

@@ -107,16 +107,16 @@ void answer_free(struct answer *answer) {
 
 /* ---- before it runs ---- */
 
-/* The option's; else that of the first adapter that has one; else the tokenizer's own. */
-static int find_template(const struct answer *answer, struct requests_model *model, enum chat_template *which) {
+/* The option's; else that of the first adapter that has one; else the tokenizer's own: a reference. */
+static int find_template(const struct answer *answer, struct requests_model *model, struct chat_template **template) {
     int status = STATUS_OK;
-    *which = model->chat_template;
-    for (int64_t i = 0; i < answer->line.asked.adapter_count && *which == CHAT_TEMPLATE_AUTO && !status; i++) {
+    *template = chat_template_keep(model->chat_template);
+    for (int64_t i = 0; i < answer->line.asked.adapter_count && !*template && !status; i++) {
         struct adapter_view view;
         if (adapters_find(model->adapters, answer->line.asked.adapters[i], &view))
-            status = peft_chat_template(view.directory, which);
+            status = peft_chat_template(view.directory, template);
     }
-    if (status || *which != CHAT_TEMPLATE_AUTO)
+    if (status || *template)
         return status;
     if (!model->has_tokenizers_own) {
         struct tokenizer_files files;
@@ -126,23 +126,23 @@ static int find_template(const struct answer *answer, struct requests_model *mod
         tokenizer_files_free(&files);
         model->has_tokenizers_own = !status;
     }
-    *which = model->tokenizers_own;
+    *template = chat_template_keep(model->tokenizers_own);
     return status;
 }
 
-static int make_prompt(struct answer *answer, struct requests_model *model, enum chat_template *which) {
+static int make_prompt(struct answer *answer, struct requests_model *model, struct chat_template **template) {
     struct request_line *line = &answer->line;
-    *which = CHAT_TEMPLATE_AUTO;
     if (line->ids.count)
         return STATUS_OK;
     if (!model->tokenizer)
         return status_fail(STATUS_INVALID, "a text needs a tokenizer, and %s has none", model->tokenizer_directory);
+    line->chat.tokenizer = model->tokenizer;
+    line->chat.eos = model_first_eos(&model->ends);
     int status = line->prompt ? prompt_encode_text(model->tokenizer, model->encoder, line->prompt, line->prompt_length,
                                                    &line->ids)
-                              : find_template(answer, model, which);
+                              : find_template(answer, model, template);
     if (!status && !line->prompt)
-        status = prompt_encode_messages(model->tokenizer, model->encoder, model_first_eos(&model->ends), *which,
-                                        line->messages, line->message_count, NULL, &line->ids);
+        status = prompt_encode_messages(&line->chat, model->encoder, *template, NULL, &line->ids);
     if (!status && !line->ids.count)
         status = status_fail(STATUS_INVALID, "an empty text, and the tokenizer has no end-of-text to begin with");
     return status;
@@ -151,17 +151,19 @@ static int make_prompt(struct answer *answer, struct requests_model *model, enum
 /* What is the request's own fault, with the field; or STATUS_MEMORY, which is nobody's. */
 static int prepare(struct answer *answer, struct requests_model *model, const char **field) {
     struct request_line *line = &answer->line;
-    enum chat_template which;
-    *field = line->message_count ? "messages" : "prompt";
-    int status = make_prompt(answer, model, &which);
-    if (status)
-        return status;
-    *field = "stop";
-    if (line->asked.stop_count && !model->tokenizer)
-        return status_fail(STATUS_INVALID, "stop strings need a tokenizer, and %s has none",
-                           model->tokenizer_directory);
-    status = ask_ends_open(&line->asked, model->tokenizer, &model->ends, which,
-                           engine_config(model->engine)->vocab_size, &answer->ends);
+    struct chat_template *template = NULL;
+    *field = line->chat.messages ? "messages" : "prompt";
+    int status = make_prompt(answer, model, &template);
+    if (!status) {
+        *field = "stop";
+        if (line->asked.stop_count && !model->tokenizer)
+            status = status_fail(STATUS_INVALID, "stop strings need a tokenizer, and %s has none",
+                                 model->tokenizer_directory);
+    }
+    if (!status)
+        status = ask_ends_open(&line->asked, model->tokenizer, &model->ends, template,
+                               engine_config(model->engine)->vocab_size, &answer->ends);
+    chat_template_close(template);
     return status ? status : ask_draw_seed(&line->asked);
 }
 
@@ -180,7 +182,7 @@ static int check_length(const struct answer *answer, const struct requests_model
     int status = ask_check_length(&line->asked, model->engine, answer->slot, positions + 1, line->ids.ids,
                                   (int64_t)line->ids.count, field);
     if (status && !*field)
-        *field = line->message_count ? "messages" : "prompt";
+        *field = line->chat.messages ? "messages" : "prompt";
     return status;
 }
 

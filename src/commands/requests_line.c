@@ -31,6 +31,11 @@ static int read_prompt(const json_t *value, struct request_line *line, int64_t v
     return status;
 }
 
+static int read_messages(const json_t *value, struct request_line *line) {
+    line->chat.messages = value;
+    return chat_check_messages(value);
+}
+
 static int read_field(struct request_line *line, const char *name, const json_t *value, int64_t vocab) {
     bool is_known;
     int status = ask_read_field(&line->asked, name, value, vocab, &is_known);
@@ -42,7 +47,9 @@ static int read_field(struct request_line *line, const char *name, const json_t 
     if (!strcmp(name, "prompt"))
         return is_null ? STATUS_OK : read_prompt(value, line, vocab);
     if (!strcmp(name, "messages"))
-        return is_null ? STATUS_OK : chat_read_messages(value, &line->messages, &line->message_count);
+        return is_null ? STATUS_OK : read_messages(value, line);
+    if (!strcmp(name, "tools") || !strcmp(name, "documents") || !strcmp(name, "chat_template_kwargs"))
+        return chat_take_fields(line->root, &line->chat);
     return status_fail(STATUS_INVALID, "there is no such field");
 }
 
@@ -60,8 +67,11 @@ static int read_fields(struct request_line *line, int64_t vocab, const char **fi
         if (status)
             return status;
     }
+    *field = "messages";
+    if (!line->chat.messages && (line->chat.tools || line->chat.documents || line->chat.variables))
+        return status_fail(STATUS_INVALID, "tools, documents and chat_template_kwargs go with messages");
     *field = "prompt";
-    if ((line->prompt || line->ids.count) == (line->message_count > 0))
+    if ((line->prompt || line->ids.count) == (line->chat.messages != NULL))
         return status_fail(STATUS_INVALID, "expected either \"prompt\" or \"messages\"");
     return ask_check(&line->asked, vocab, field);
 }
@@ -81,7 +91,6 @@ int request_line_read(struct request_line *line, const char *text, size_t length
 
 void request_line_free(struct request_line *line) {
     token_buffer_free(&line->ids);
-    free(line->messages);
     ask_free(&line->asked);
     json_decref(line->root);
     *line = (struct request_line){0};

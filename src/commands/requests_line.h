@@ -6,6 +6,7 @@
 #define CAMBIUM_COMMANDS_REQUESTS_LINE_H
 
 #include "infer/ask.h"
+#include "text/chat.h"
 
 /* Texts live as long as the line. */
 struct request_line {
@@ -14,8 +15,7 @@ struct request_line {
     const char *prompt; /* NULL: ids, or messages */
     size_t prompt_length;
     struct token_buffer ids;
-    struct chat_message *messages; /* [message_count] */
-    size_t message_count;
+    struct chat_request chat; /* with messages: what its line says of them */
     struct ask asked;
 };
 

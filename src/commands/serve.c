@@ -23,7 +23,7 @@ struct serve_command {
     struct config_list model_names, cors_origins;
     const char *listen, *control, *api_key_file, *control_key_file, *tls_cert, *tls_key;
     bool metrics_on_data;
-    int chat_template; /* enum */
+    const char *chat_template;
     int64_t max_queued_requests, max_queued_tokens;
     double request_timeout, drain_timeout, rank_timeout;
     int log_format; /* of log_formats */
@@ -102,11 +102,12 @@ static const struct config_row rows[] = {
      .offset = AT(metrics_on_data),
      .help = "/metrics on --listen, too"},
     {.path = "chat-template",
-     .type = CONFIG_CHOICE,
+     .type = CONFIG_STRING,
      .offset = AT(chat_template),
      .default_text = "auto",
-     .choices = chat_template_names,
-     .help = "how messages become text where neither an adapter nor the tokenizer says so"},
+     .metavar = "NAME|FILE",
+     .help = "how messages become text where neither an adapter nor the tokenizer says so: " CHAT_TEMPLATE_CHOICES
+             " in Jinja"},
     MODEL_MAX_LEN_ROW(AT(base)),
     BATCH_ROWS(AT(batch), "", NULL,
                "for keys and values, on each rank; a quarter of the free memory, shared by the ranks, when not given, "
@@ -169,8 +170,9 @@ struct serving {
     struct serve_command *command;
     struct serve_options options;
     struct serve_name *adapters;
-    char *names;     /* that the adapters' point into */
-    char *base_name; /* of the directory */
+    char *names;                    /* that the adapters' point into */
+    char *base_name;                /* of the directory */
+    struct chat_template *template; /* of the option; NULL: none */
     const char *base_names[1];
     struct rank_grid grid;
     struct server *server; /* of the first rank */
@@ -226,6 +228,8 @@ static int fill_options(struct serving *serving) {
     int status = split_names(serving);
     if (!status && !is_named)
         status = name_base(serving, c->base.model);
+    if (!status)
+        status = chat_template_open_option(c->chat_template, &serving->template);
     serving->options = (struct serve_options){
         .model_names = is_named ? c->model_names.items : serving->base_names,
         .model_name_count = is_named ? c->model_names.count : 1,
@@ -242,7 +246,7 @@ static int fill_options(struct serving *serving) {
         .cors_origin_count = c->cors_origins.count,
         .has_metrics_on_data = c->metrics_on_data,
         .has_prefix_cache = c->batch.prefix_cache == 0,
-        .chat_template = (enum chat_template)c->chat_template,
+        .chat_template = serving->template,
         .max_queued_requests = c->max_queued_requests,
         .max_queued_tokens = c->max_queued_tokens,
         .prefill_stretch = c->batch.prefill_stretch,
@@ -400,6 +404,7 @@ int command_serve(int argc, char **argv) {
     free(serving.adapters);
     free(serving.names);
     free(serving.base_name);
+    chat_template_close(serving.template);
     config_free(config);
     return launch_end(&launch, status);
 }

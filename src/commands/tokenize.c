@@ -6,17 +6,20 @@
 
 #include "base/base.h"
 #include "config/config.h"
+#include "text/chat.h"
 #include "text/text.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 1 << 18 };
+enum { READ_BYTES = 1 << 18, MESSAGES_BYTES = 1 << 28 };
 
 struct options {
     const char *tokenizer;
     bool allow_special, add_special;
+    const char *messages, *chat_template;
+    bool renders;
 };
 
 /* One line of input, without its newline, into the output, with one. */
@@ -48,16 +51,39 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, add_special),
      .default_text = "false",
      .help = "with the tokens that the tokenizer puts around every text, like <s>"},
+    {.path = "messages",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, messages),
+     .metavar = "FILE",
+     .is_path = true,
+     .help =
+         "messages in place of lines of text: a JSON list of {\"role\", \"content\"}, or an object {\"messages\", "
+         "\"tools\", \"documents\", \"chat_template_kwargs\"}; unless the last one is the assistant's, with the head "
+         "of an answer"},
+    {.path = "chat-template",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, chat_template),
+     .default_text = "auto",
+     .metavar = "NAME|FILE",
+     .help = "how messages become text: " CHAT_TEMPLATE_CHOICES " in Jinja; auto: as the tokenizer's own template"},
+    {.path = "render",
+     .type = CONFIG_BOOL,
+     .offset = offsetof(struct options, renders),
+     .default_text = "false",
+     .help = "print the text of the messages, not its ids"},
 };
 
 static const struct config_command tokenize_command = {
     .name = "tokenize",
-    .synopsis = "cambium tokenize --tokenizer DIR [--allow-special] [--add-special] < TEXT > IDS",
+    .synopsis = "cambium tokenize --tokenizer DIR [--allow-special] [--add-special] < TEXT > IDS\n"
+                "       cambium tokenize --tokenizer DIR --messages FILE [--chat-template NAME|FILE] [--render]",
     .description = "Reads lines of text from standard input and writes a line of token ids for each to standard "
-                   "output, separated by spaces. The newline is no part of a line's text.",
-    .examples = "  echo 'Hello, world' | cambium tokenize --tokenizer tokenizer\n",
+                   "output, separated by spaces. The newline is no part of a line's text. With --messages it writes "
+                   "one line of ids, those of a chat as the model sees it, or with --render the chat's text.",
+    .examples = "  echo 'Hello, world' | cambium tokenize --tokenizer tokenizer\n"
+                "  cambium tokenize --tokenizer model --messages chat.json --render\n",
     .rows = rows,
-    .row_count = 3,
+    .row_count = sizeof rows / sizeof *rows,
     .positional_offset = SIZE_MAX,
 };
 
@@ -73,11 +99,9 @@ static const struct config_command detokenize_command = {
     .positional_offset = SIZE_MAX,
 };
 
-static int tokenize_line(struct filter *filter, const char *bytes, size_t length) {
-    filter->ids.count = 0;
-    int status = tokenizer_encode(filter->encoder, bytes, length, filter->flags, &filter->ids);
-    if (!status)
-        status = strbuf_reserve(&filter->out, filter->ids.count * 11 + 1);
+/* The ids as a line of the output. */
+static int add_ids(struct filter *filter) {
+    int status = strbuf_reserve(&filter->out, filter->ids.count * 11 + 1);
     if (status)
         return status;
     for (size_t i = 0; i < filter->ids.count; i++) {
@@ -92,6 +116,12 @@ static int tokenize_line(struct filter *filter, const char *bytes, size_t length
     }
     strbuf_add_char(&filter->out, '\n');
     return strbuf_status(&filter->out);
+}
+
+static int tokenize_line(struct filter *filter, const char *bytes, size_t length) {
+    filter->ids.count = 0;
+    int status = tokenizer_encode(filter->encoder, bytes, length, filter->flags, &filter->ids);
+    return status ? status : add_ids(filter);
 }
 
 static bool is_blank(char c) {
@@ -186,12 +216,78 @@ static int filter_input(struct filter *filter) {
     return status;
 }
 
+/* ---- messages ---- */
+
+/* The option's, else the tokenizer's own. */
+static int find_template(const struct options *options, struct chat_template **template) {
+    struct tokenizer_files files;
+    int status = chat_template_open_option(options->chat_template, template);
+    if (status || *template)
+        return status;
+    status = tokenizer_files_read(options->tokenizer, &files);
+    if (status)
+        return status;
+    status = chat_template_of_tokenizer(&files, template);
+    tokenizer_files_free(&files);
+    if (!status && !*template)
+        status = status_fail(STATUS_UNSUPPORTED,
+                             "%s has no chat template: name " CHAT_TEMPLATE_CHOICES " by --chat-template",
+                             options->tokenizer);
+    return status;
+}
+
+static int add_chat(struct filter *filter, const struct options *options, struct chat_request *request) {
+    struct chat_template *template = NULL;
+    struct chat_pieces pieces = {0};
+    int status = find_template(options, &template);
+    size_t count = json_array_size(request->messages);
+    request->tokenizer = filter->tokenizer;
+    request->eos = tokenizer_eos_id(filter->tokenizer);
+    request->asks = !chat_is_assistants(json_array_get(request->messages, count - 1));
+    if (!status)
+        status = chat_render(template, request, &pieces);
+    if (!status && options->renders)
+        strbuf_add(&filter->out, strbuf_text(&pieces.text), pieces.text.length);
+    else if (!status)
+        status = chat_pieces_encode(&pieces, filter->encoder, request->eos, &filter->ids);
+    if (!status && !options->renders)
+        status = add_ids(filter);
+    chat_pieces_free(&pieces);
+    chat_template_close(template);
+    return status ? status : strbuf_status(&filter->out);
+}
+
+static int write_chat(struct filter *filter, const struct options *options) {
+    struct strbuf text = STRBUF_INIT;
+    struct chat_request request = {0};
+    json_t *root = NULL;
+    int status = file_read(options->messages, MESSAGES_BYTES, &text);
+    if (!status)
+        status = chat_read_request(strbuf_text(&text), text.length, options->messages, &root, &request);
+    if (!status)
+        status = add_chat(filter, options, &request);
+    if (!status)
+        status = write_output(filter);
+    json_decref(root);
+    strbuf_free(&text);
+    return status;
+}
+
+static int check(const struct options *options, const struct config *config) {
+    if (!options->messages && (options->renders || config_is_given(config, "chat-template")))
+        return status_fail(STATUS_USAGE, "--%s goes with --messages", options->renders ? "render" : "chat-template");
+    if (options->messages && (options->allow_special || options->add_special))
+        return status_fail(STATUS_USAGE, "--%s is for lines of text: the template says what a chat has",
+                           options->allow_special ? "allow-special" : "add-special");
+    return STATUS_OK;
+}
+
 static int run(struct filter *filter, const struct options *options) {
     int status = tokenizer_open(options->tokenizer, &filter->tokenizer);
     if (!status)
         status = tokenizer_encoder_new(filter->tokenizer, &filter->encoder);
     if (!status)
-        status = filter_input(filter);
+        status = options->messages ? write_chat(filter, options) : filter_input(filter);
     tokenizer_encoder_free(filter->encoder);
     tokenizer_close(filter->tokenizer);
     token_buffer_free(&filter->ids);
@@ -207,6 +303,8 @@ static int command(const struct config_command *description,
     int status = config_parse(description, argc, argv, &options, &config, &is_help);
     unsigned flags = (options.allow_special ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN) |
                      (options.add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN);
+    if (!status && !is_help)
+        status = check(&options, config);
     if (!status && !is_help)
         status = run(&(struct filter){.line = line, .flags = flags}, &options);
     config_free(config);

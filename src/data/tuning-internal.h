@@ -22,9 +22,10 @@ void tuning_row_free(struct tuning_row *row);
 /* How messages and instructions are put in words: the same for all rows. */
 struct tuning_format {
     const struct tokenizer_files *tokenizer_files;
-    enum chat_template named, used; /* used: AUTO until a row needed one */
+    const struct tokenizer *tokenizer;
+    struct chat_template *named, *used; /* NULL: none is; used: until a row needed one */
+    enum chat_answers answers;
     int32_t eos;
-    int32_t turn_end; /* <|im_end|> of the tokenizer, -1 when it is no token */
 };
 /* A line without its end becomes pieces. `is_first`: of its file. */
 int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,

@@ -1,17 +1,17 @@
 /* Rows that a model is tuned on: JSON lines become token sequences that know which of their tokens are trained.
  *
  * A line is an object of one of these forms; every other field is metadata and passed over, but for those that would
- * change the meaning ("system", "history", "tools", ...), which are refused by name:
+ * change the meaning ("system", "history", "functions", ...), which are refused by name:
  *
  *     {"input": I, "output": O}           as NeMo: spaces around I and O go, the answer is " O"
  *     {"prompt": P, "completion": C}      as they stand
- *     {"messages": [{"role": R, "content": T}, ...]}   by a chat template; R: system (only first), user, assistant
+ *     {"messages": [{"role": R, ...}, ...], "tools": L, ...}   by a chat template; and what else chat.h's requests hold
  *     {"instruction": I, "input": J, "output": O}      by a template; "input" may be absent, null or ""
  *     {"text": T}                         everything is trained
  *
- * Pieces of a row are tokenized apart, so that no token lies across the boundary of an answer, and names of special
- * tokens in the fields are ordinary text. The answers and the end behind each are trained (all assistant turns; the
- * end-of-text, and chatml's <|im_end|>), or everything. Tokens behind the last trained one are left out, as nothing
+ * What is trained and what is not is tokenized apart, so that no token lies across the boundary of an answer, and names
+ * of special tokens in the fields are ordinary text. The answers and the end behind each are trained (all assistant
+ * turns, or the last one), or everything. Tokens behind the last trained one are left out, as nothing
  * depends on them.
  *
  * A *sample* is one row, or with packing several. In a batch a row of n tokens is one segment of V + n - 1 rows: V
@@ -37,7 +37,9 @@ struct tuning_options {
     struct config_list valid; /* F1 F2 ..., or none; a file of rows there must be */
     const struct tokenizer *tokenizer;             /* only for the opening, as its files */
     const struct tokenizer_files *tokenizer_files; /* where its chat template is looked for; NULL: it has none */
-    enum chat_template template_name;              /* of messages and instructions; AUTO: the tokenizer's own */
+    const char *template;                          /* of messages and instructions: a name or a file; NULL or "auto":
+                                                      the tokenizer's own */
+    enum chat_answers answers;                     /* of messages */
     int32_t config_eos;                            /* end-of-text where the tokenizer has none; -1: none */
     int64_t vocab_size;                            /* the model's */
     int64_t seq_length;     /* most tokens of a row, virtual tokens (or first_position) included, and most
@@ -71,8 +73,13 @@ int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split)
 /* Bytes of memory that the same files take when they are opened with so many samples of training. */
 size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples);
 int32_t tuning_data_eos(const struct tuning_data *data);
-/* The template that rows were put in; AUTO when no row needed one. */
-enum chat_template tuning_data_template(const struct tuning_data *data);
+/* The template that rows were put in, which lives as long as the data; NULL when no row needed one. */
+struct chat_template *tuning_data_template(const struct tuning_data *data);
+
+/* The tokens of a row that was kept, in the order of the files, and which of them are trained;
+ * both arrays are the caller's to free. STATUS_NOT_FOUND behind the last. */
+int tuning_data_row(const struct tuning_data *data, enum data_split split, int64_t row, int32_t **tokens,
+                    bool **trained, int64_t *count);
 
 /* What was found in file `f`; false behind the last file (training files come first). */
 enum { TUNING_LINES_SHOWN = 5 };

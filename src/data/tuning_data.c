@@ -31,8 +31,8 @@ static int find_ends(struct tuning_data *data, const struct tuning_options *opti
     format->eos = tokenizer_eos_id(options->tokenizer);
     if (format->eos < 0)
         format->eos = options->config_eos;
-    format->turn_end = tokenizer_find(options->tokenizer, "<|im_end|>", 10);
-    format->named = options->template_name;
+    format->answers = options->answers;
+    format->tokenizer = options->tokenizer;
     format->tokenizer_files = options->tokenizer_files;
     if (format->eos < 0 || format->eos >= options->vocab_size)
         return status_fail(STATUS_INVALID,
@@ -142,12 +142,15 @@ int tuning_data_open(const struct tuning_options *options, struct tuning_data **
     data->row_multiple = options->row_multiple > 0 ? options->row_multiple : 1;
     data->has_few_sizes = options->has_few_sizes;
     data->vocab_size = options->vocab_size;
-    status = find_ends(data, options);
+    status = chat_template_open_option(options->template, &data->format.named);
+    if (!status)
+        status = find_ends(data, options);
     if (!status && options->train.count > 0)
         status = open_split(data, options, SPLIT_TRAIN);
     if (!status && options->valid.count > 0)
         status = open_split(data, options, SPLIT_VALID);
     data->format.tokenizer_files = NULL;
+    data->format.tokenizer = NULL;
     if (status) {
         tuning_data_close(data);
         return status;
@@ -164,6 +167,8 @@ void tuning_data_close(struct tuning_data *data) {
     for (size_t f = 0; f < data->file_count; f++)
         free((char *)data->files[f].path);
     free(data->files);
+    chat_template_close(data->format.named);
+    chat_template_close(data->format.used);
     free(data);
 }
 
@@ -186,8 +191,29 @@ int32_t tuning_data_eos(const struct tuning_data *data) {
     return data->format.eos;
 }
 
-enum chat_template tuning_data_template(const struct tuning_data *data) {
+struct chat_template *tuning_data_template(const struct tuning_data *data) {
     return data->format.used;
+}
+
+int tuning_data_row(const struct tuning_data *data, enum data_split split, int64_t row, int32_t **tokens,
+                    bool **trained, int64_t *count) {
+    const struct tuning_rows *rows = &data->splits[split].rows;
+    if (row < 0 || row >= rows->count)
+        return status_fail(STATUS_NOT_FOUND, "row %lld is not there: %lld rows are kept, from 0", (long long)row,
+                           (long long)rows->count);
+    *count = tuning_row_length(rows, row);
+    *tokens = malloc((size_t)*count * sizeof **tokens);
+    *trained = malloc((size_t)*count * sizeof **trained);
+    if (!*tokens || !*trained) {
+        free(*tokens);
+        free(*trained);
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    for (int64_t i = 0; i < *count; i++) {
+        (*tokens)[i] = tuning_row_token(rows, rows->start[row] + i);
+        (*trained)[i] = tuning_row_is_trained(rows, rows->start[row] + i);
+    }
+    return STATUS_OK;
 }
 
 bool tuning_data_file(const struct tuning_data *data, size_t f, struct tuning_file_count *count) {

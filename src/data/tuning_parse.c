@@ -51,11 +51,14 @@ static int parse_input_output(const json_t *root, struct tuning_format *format, 
         return status;
     if (output_length == 0)
         return chat_pieces_add_answer(pieces, NULL, 0);
-    strbuf_add_char(&pieces->joined, ' ');
-    strbuf_add(&pieces->joined, output, output_length);
-    if ((status = strbuf_status(&pieces->joined)))
-        return status;
-    return chat_pieces_add_answer(pieces, pieces->joined.data, pieces->joined.length);
+    struct strbuf spaced = STRBUF_INIT;
+    strbuf_add_char(&spaced, ' ');
+    strbuf_add(&spaced, output, output_length);
+    status = strbuf_status(&spaced);
+    if (!status)
+        status = chat_pieces_add_answer(pieces, spaced.data, spaced.length);
+    strbuf_free(&spaced);
+    return status;
 }
 
 static int parse_prompt_completion(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
@@ -78,65 +81,53 @@ static int parse_text(const json_t *root, struct tuning_format *format, struct c
     return status ? status : chat_pieces_add_answer(pieces, text, length);
 }
 
-/* Fixes the template when a row needs it. `otherwise`: what is used where the tokenizer has none that we know. */
-static int choose_template(struct tuning_format *format, enum chat_template otherwise) {
-    enum chat_template own = format->named;
+/* Fixes the template when a row needs it. `otherwise`: the one of ours that is used where the tokenizer has none. */
+static int choose_template(struct tuning_format *format, const char *otherwise) {
     int status = STATUS_OK;
-    if (format->used != CHAT_TEMPLATE_AUTO)
+    if (format->used)
         return STATUS_OK;
-    if (own == CHAT_TEMPLATE_AUTO && format->tokenizer_files)
-        status = chat_template_of_tokenizer(format->tokenizer_files, &own);
-    if (status && (status != STATUS_UNSUPPORTED || otherwise == CHAT_TEMPLATE_AUTO))
-        return status;
-    if (own == CHAT_TEMPLATE_AUTO)
-        own = otherwise;
-    if (own == CHAT_TEMPLATE_AUTO)
-        return status_fail(STATUS_UNSUPPORTED,
-                           "messages need a chat template, and the tokenizer has none: name chatml, alpaca or plain");
-    format->used = own;
-    return STATUS_OK;
+    if (format->named)
+        format->used = chat_template_keep(format->named);
+    else if (format->tokenizer_files)
+        status = chat_template_of_tokenizer(format->tokenizer_files, &format->used);
+    if (!status && !format->used && otherwise)
+        status = chat_template_open_named(otherwise, &format->used);
+    if (!status && !format->used)
+        status = status_fail(STATUS_UNSUPPORTED,
+                             "messages need a chat template, and the tokenizer has none: name " CHAT_TEMPLATE_CHOICES
+                             " by tuning.template");
+    return status;
 }
 
-/* A row that ends with an answer ends there: in the place of chatml's line end behind it stands the end-of-text, where
- * that is another token than the end of a turn. Who generates may know only that one. */
-static int end_row(const struct tuning_format *format, struct chat_pieces *pieces) {
-    if (format->used != CHAT_TEMPLATE_CHATML)
-        return STATUS_OK;
-    pieces->count--;
-    unsigned answer = pieces->items[pieces->count - 1].flags & CHAT_ANSWER;
-    return format->turn_end == format->eos ? STATUS_OK : chat_pieces_add(pieces, NULL, 0, CHAT_END | answer);
+static int get_value(const json_t *object, const char *key, const json_t **value) {
+    const char *text;
+    size_t length;
+    *value = json_object_get(object, key);
+    return get_string(object, key, &text, &length);
 }
 
 static int parse_instruction(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
     struct chat_instruction row = {0};
-    const json_t *input = json_object_get(root, "input");
-    int status = get_string(root, "instruction", &row.instruction, &row.instruction_length);
-    if (!status && input && !json_is_null(input))
-        status = get_string(root, "input", &row.input, &row.input_length);
+    struct chat_request request = {.tokenizer = format->tokenizer, .eos = format->eos};
+    int status = get_value(root, "instruction", &row.instruction);
+    if (!status && json_object_get(root, "input") && !json_is_null(json_object_get(root, "input")))
+        status = get_value(root, "input", &row.input);
     if (!status)
-        status = get_string(root, "output", &row.output, &row.output_length);
+        status = get_value(root, "output", &row.output);
     if (!status)
-        status = choose_template(format, CHAT_TEMPLATE_ALPACA);
-    if (!status)
-        status = chat_render_instruction(format->used, &row, pieces);
-    return status ? status : end_row(format, pieces);
+        status = choose_template(format, "alpaca");
+    return status ? status : chat_render_instruction(format->used, &row, &request, pieces);
 }
 
 static int parse_messages(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
+    struct chat_request request = {.tokenizer = format->tokenizer, .eos = format->eos};
     const json_t *list = json_object_get(root, "messages");
-    size_t count = json_array_size(list);
     if (!json_is_array(list))
         return status_fail(STATUS_INVALID, "field \"messages\" is not a list");
-    struct chat_message *messages = NULL;
-    int status = choose_template(format, CHAT_TEMPLATE_AUTO);
-    if (!status && count)
-        status = chat_read_messages(list, &messages, &count);
-    if (!status)
-        status = chat_render(format->used, messages, count, false, pieces);
-    if (!status && count && messages[count - 1].role == CHAT_ASSISTANT)
-        status = end_row(format, pieces);
-    free(messages);
-    return status;
+    int status = choose_template(format, NULL);
+    if (!status && json_array_size(list))
+        status = chat_take_request(root, &request);
+    return status || !request.messages ? status : chat_render_row(format->used, &request, format->answers, pieces);
 }
 
 struct row_form {
@@ -152,7 +143,7 @@ static const struct row_form forms[] = {
 };
 
 static const struct row_form *find_form(const json_t *root, const char **field) {
-    static const char *const refused[] = {"system", "history", "conversations", "tools", "functions", "images"};
+    static const char *const refused[] = {"system", "history", "conversations", "functions", "images"};
     const struct row_form *found = NULL;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (json_object_get(root, refused[i])) {
@@ -190,5 +181,7 @@ int tuning_parse_line(const char *line, size_t length, bool is_first, struct tun
         return status_fail(STATUS_INVALID, "expected a JSON object " FORMS);
     const struct row_form *form = find_form(row->root, &field);
     row->is_chat = form && form->is_chat;
+    if (form && form->parse != parse_messages && json_object_get(row->root, "tools"))
+        return status_fail(STATUS_INVALID, "field \"tools\" goes with \"messages\" alone");
     return form ? form->parse(row->root, format, &row->pieces) : STATUS_INVALID;
 }

@@ -81,12 +81,12 @@ static int encode(const struct tuning_row *row, const struct tuning_options *opt
     int status = row->is_chat ? STATUS_OK : tokenizer_encode(encoder, "", 0, TOKENIZER_ADD_BEGIN, &draft->ids);
     if (!status)
         status = mark(draft, 0, options->is_whole_text);
-    for (size_t i = 0; i < pieces->count && !status; i++) {
-        const struct chat_piece *piece = &pieces->items[i];
+    for (size_t at = 0, byte = 0; at < pieces->count && !status;) {
+        bool is_answer = pieces->items[at].flags & CHAT_ANSWER;
         size_t first = draft->ids.count;
-        status = chat_piece_encode(piece, encoder, eos, &draft->ids);
+        status = chat_pieces_encode_next(pieces, &at, &byte, encoder, eos, &draft->ids);
         if (!status)
-            status = mark(draft, first, options->is_whole_text || piece->flags & CHAT_ANSWER);
+            status = mark(draft, first, options->is_whole_text || is_answer);
     }
     for (size_t i = 0; i < draft->ids.count && !status; i++)
         if (draft->ids.ids[i] >= options->vocab_size)

@@ -314,11 +314,13 @@ static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
 }
 
 int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, const struct model_text_ends *text,
-                  enum chat_template which, int64_t vocab, struct ask_ends *ends) {
+                  struct chat_template *template, int64_t vocab, struct ask_ends *ends) {
     size_t count = (size_t)ask->stop_count;
     *ends = (struct ask_ends){0};
-    if (!ask->ignore_eos)
-        prompt_ends_find(tokenizer, text->eos, text->count, which, &ends->own);
+    int status =
+        ask->ignore_eos ? STATUS_OK : prompt_ends_find(tokenizer, text->eos, text->count, template, &ends->own);
+    if (status)
+        return status;
     drop_ends(&ends->own, vocab);
     struct writer_string *strings = calloc(count + 1, sizeof *strings);
     if (!strings)
@@ -326,9 +328,9 @@ int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, cons
     if (count)
         memcpy(strings, ask->stop, count * sizeof *strings);
     const char *turn_end = ends->own.turn_end;
-    if (turn_end)
+    if (*turn_end)
         strings[count++] = (struct writer_string){.bytes = turn_end, .length = strlen(turn_end)};
-    int status = count ? writer_stops_open(strings, count, &ends->stops) : STATUS_OK;
+    status = count ? writer_stops_open(strings, count, &ends->stops) : STATUS_OK;
     free(strings);
     return status;
 }

@@ -67,7 +67,7 @@ struct ask_ends {
 };
 /* `tokenizer` may be NULL where there are no stop strings. ask_ends_close ends it. */
 int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, const struct model_text_ends *text,
-                  enum chat_template which, int64_t vocab, struct ask_ends *ends);
+                  struct chat_template *template, int64_t vocab, struct ask_ends *ends);
 void ask_ends_close(struct ask_ends *ends);
 
 /* ---- in an engine ---- */

@@ -124,8 +124,25 @@ static bool is_word(const unsigned char *bytes, size_t start, size_t stop, size_
            (stop == length || !is_word_character(end, bytes + length));
 }
 
+/* Whether no byte of the token's name lies in a part that may not hold it. */
+static bool is_allowed(const struct tokenizer *tokenizer, const struct added_token *token, size_t at,
+                       const struct added_place *place) {
+    const struct tokenizer_parts *parts = place->parts;
+    size_t begin = place->is_normalized ? place->first : place->first + at, from = 0;
+    size_t end = place->is_normalized ? place->last : begin + token->length;
+    bool is_inside = true;
+    for (size_t i = 0; i < parts->count && from < end && is_inside; from = parts->items[i++].end)
+        is_inside = parts->items[i].has_special || parts->items[i].end <= begin;
+    if (is_inside || tokenizer->kinds[token->id] & TOKEN_SPECIAL)
+        return is_inside;
+    size_t length;
+    const unsigned char *name = tokenizer_token_bytes(tokenizer, token->id, &length);
+    return !parts->is_control(parts->context, name, length);
+}
+
 bool added_tokens_find(const struct tokenizer *tokenizer, const struct added_tokens *added, const unsigned char *bytes,
-                       size_t length, size_t from, size_t taken, unsigned flags, struct added_match *match) {
+                       size_t length, size_t from, size_t taken, unsigned flags, const struct added_place *place,
+                       struct added_match *match) {
     const struct added_token *token;
     for (size_t at = from; at < length; at += token ? token->length : 1) {
         if (!(token = token_at(added, bytes, length, at)))
@@ -134,6 +151,10 @@ bool added_tokens_find(const struct tokenizer *tokenizer, const struct added_tok
         size_t start = at, stop = at + token->length, step;
         if (kind & TOKEN_SPECIAL && !(flags & TOKENIZER_ALLOW_SPECIAL))
             continue;
+        if (place->parts && !is_allowed(tokenizer, token, at, place)) {
+            token = NULL; /* what begins inside it may be allowed */
+            continue;
+        }
         if (kind & TOKEN_SINGLE_WORD && !is_word(bytes, start, stop, length))
             continue;
         while (kind & TOKEN_LSTRIP && start > taken) {

@@ -1,15 +1,37 @@
-/* Words of templates, in a rendering and in Jinja. */
+/* Between the files of chats: what a template is, and marks of its arguments. */
 #ifndef CAMBIUM_TEXT_CHAT_INTERNAL_H
 #define CAMBIUM_TEXT_CHAT_INTERNAL_H
 
-#include "text/chat.h"
+#include "chat.h"
+#include "jinja.h"
 
-#define ALPACA_START          "Below is an instruction that describes a task"
-#define ALPACA_END            "Write a response that appropriately completes the request.\n\n"
-#define ALPACA_PREAMBLE       ALPACA_START ". " ALPACA_END
-#define ALPACA_PREAMBLE_INPUT ALPACA_START ", paired with an input that provides further context. " ALPACA_END
-#define ALPACA_REQUEST        "### Response:\n"
-/* The same in a string of Jinja. */
-#define ALPACA_PREAMBLE_JINJA ALPACA_START ". Write a response that appropriately completes the request.\\n\\n"
+enum chat_name { CHAT_CHATML, CHAT_ALPACA, CHAT_PLAIN, CHAT_NAME_COUNT, CHAT_OTHER = CHAT_NAME_COUNT };
+
+struct chat_template {
+    int references;
+    enum chat_name name;
+    struct strbuf text, tools_text;
+    struct jinja *jinja, *with_tools; /* with_tools: of a list that has one called tool_use; NULL: the same */
+};
+
+enum chat_mark {
+    CHAT_MARK_DATA = JINJA_FIRST_MARK,     /* from a message, a tool, a document, a variable */
+    CHAT_MARK_EOS = JINJA_FIRST_MARK << 1, /* the name of the end-of-text */
+};
+
+/* Stanford's prompt with an input: instruction, input and output are its arguments. */
+extern const char chat_alpaca_input[];
+
+/* Messages as `transformers` hands them to a template: without what is null, and with reasoning under its three names.
+ * A new reference; NULL: STATUS_MEMORY. */
+json_t *chat_normalize_messages(const json_t *messages);
+/* Our templates know three roles and plain texts: what else is there is refused by name. */
+int chat_check_plain(const struct chat_request *request);
+
+/* Renders by one of the template's texts, or by another (NULL: its own), with `keep_generated` as CHAT_ANSWER. */
+int chat_render_by(struct chat_template *template, const struct jinja *jinja, const struct chat_request *request,
+                   bool keep_generated, struct chat_pieces *pieces);
+/* A piece without CHAT_APART, joined with the last one where their flags are the same. */
+int chat_pieces_join(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags);
 
 #endif

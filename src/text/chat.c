@@ -1,50 +1,43 @@
-/* How messages and instructions are put in words. Texts of ours may name special tokens, those of messages may not. */
+/* Messages in the words of a template, as pieces, and pieces as tokens. */
 #include "chat-internal.h"
+
+#include "base/utf8.h"
+#include "text-internal.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-const char *const chat_template_names[] = {"auto", "chatml", "alpaca", "plain", NULL};
-
-enum chat_template chat_template_named(const char *name) {
-    for (int t = CHAT_TEMPLATE_AUTO + 1; t < CHAT_TEMPLATE_COUNT; t++)
-        if (!strcmp(chat_template_names[t], name))
-            return (enum chat_template)t;
-    return CHAT_TEMPLATE_AUTO;
-}
-
-#define CHATML_END "<|im_end|>"
-
-const char *chat_turn_end(enum chat_template which) {
-    return which == CHAT_TEMPLATE_CHATML ? CHATML_END : NULL;
-}
+#include <time.h>
 
 /* ---- pieces ---- */
 
 void chat_pieces_clear(struct chat_pieces *pieces) {
     pieces->count = 0;
-    strbuf_clear(&pieces->joined);
+    strbuf_clear(&pieces->text);
+    chat_template_close(pieces->template);
+    pieces->template = NULL;
 }
 
 void chat_pieces_free(struct chat_pieces *pieces) {
-    strbuf_free(&pieces->joined);
+    chat_template_close(pieces->template);
+    strbuf_free(&pieces->text);
     free(pieces->items);
     *pieces = (struct chat_pieces){0};
+}
+
+static int add_piece(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
+    struct chat_piece *grown = text_grow(pieces->items, &pieces->capacity, pieces->count + 1, sizeof *grown);
+    if (!grown)
+        return STATUS_MEMORY;
+    pieces->items = grown;
+    strbuf_add(&pieces->text, text, length);
+    pieces->items[pieces->count++] = (struct chat_piece){length, flags};
+    return strbuf_status(&pieces->text);
 }
 
 int chat_pieces_add(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
     if (length == 0 && !(flags & CHAT_END))
         return STATUS_OK;
-    if (pieces->count == pieces->capacity) {
-        size_t capacity = pieces->capacity ? 2 * pieces->capacity : 16;
-        struct chat_piece *grown = realloc(pieces->items, capacity * sizeof *grown);
-        if (!grown)
-            return status_fail(STATUS_MEMORY, "out of memory");
-        pieces->items = grown;
-        pieces->capacity = capacity;
-    }
-    pieces->items[pieces->count++] = (struct chat_piece){text, length, flags};
-    return STATUS_OK;
+    return add_piece(pieces, text ? text : "", length, flags | CHAT_APART);
 }
 
 int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length) {
@@ -52,139 +45,256 @@ int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t 
     return status ? status : chat_pieces_add(pieces, NULL, 0, CHAT_END | (length > 0 ? CHAT_ANSWER : 0));
 }
 
-static int add_ours(struct chat_pieces *pieces, const char *text) {
-    return chat_pieces_add(pieces, text, strlen(text), CHAT_SPECIAL);
+int chat_pieces_join(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
+    struct chat_piece *last = pieces->count ? &pieces->items[pieces->count - 1] : NULL;
+    if (!length)
+        return STATUS_OK;
+    if (!last || last->flags != flags || flags & CHAT_END)
+        return add_piece(pieces, text, length, flags);
+    strbuf_add(&pieces->text, text, length);
+    last->length += length;
+    return strbuf_status(&pieces->text);
 }
 
-int chat_pieces_text(const struct chat_pieces *pieces, const char *eos, size_t eos_length, struct strbuf *text) {
-    for (size_t i = 0; i < pieces->count; i++) {
-        const struct chat_piece *piece = &pieces->items[i];
-        if (piece->flags & CHAT_END)
-            strbuf_add(text, eos, eos_length);
-        else
-            strbuf_add(text, piece->text, piece->length);
+/* ---- rendering ---- */
+
+/* Roles that templates know: '<|' + role + '|>' is then a template's own word. */
+static const char *const roles[] = {"system",  "user",  "assistant",   "tool",     "developer", "function",
+                                    "ipython", "model", "observation", "document", "context",   NULL};
+
+/* The name of a special token; NULL in *name where there is none. */
+static int name_special(const struct chat_request *request, int role, json_t **name) {
+    int32_t id = role == ROLE_EOS ? request->eos : request->tokenizer ? request->tokenizer->roles[role] : -1;
+    size_t length = 0;
+    const unsigned char *bytes =
+        request->tokenizer && id >= 0 ? tokenizer_token_bytes(request->tokenizer, id, &length) : NULL;
+    bool is_text = bytes && utf8_valid_length(bytes, length) == length;
+    if (is_text)
+        *name = json_stringn((const char *)bytes, length);
+    else if (role == ROLE_EOS && id >= 0)
+        *name = json_string(END_OF_TEXT); /* it has an id and no name */
+    else
+        return STATUS_OK;
+    return *name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+enum { FIXED_ARGUMENTS = 4 + ROLE_COUNT };
+
+struct arguments {
+    struct jinja_argument *items;
+    size_t count;
+    json_t *names[ROLE_COUNT], *messages;
+    int status;
+};
+
+static void close_arguments(struct arguments *arguments) {
+    for (int role = 0; role < ROLE_COUNT; role++)
+        json_decref(arguments->names[role]);
+    json_decref(arguments->messages);
+    free(arguments->items);
+}
+
+/* Special tokens come first, so that a variable may say otherwise; the messages come last. */
+static int open_arguments(const struct chat_request *request, struct arguments *arguments) {
+    size_t variables = json_object_size(request->variables);
+    const char *key;
+    json_t *value;
+    *arguments = (struct arguments){.items = calloc(FIXED_ARGUMENTS + variables, sizeof *arguments->items)};
+    if (request->messages)
+        arguments->messages = chat_normalize_messages(request->messages);
+    if (!arguments->items || (request->messages && !arguments->messages))
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = STATUS_OK;
+    for (int role = 0; role < ROLE_COUNT && !status; role++) {
+        status = name_special(request, role, &arguments->names[role]);
+        arguments->items[arguments->count++] = (struct jinja_argument){.name = token_role_names[role],
+                                                                       .value = arguments->names[role],
+                                                                       .marks = role == ROLE_EOS ? CHAT_MARK_EOS : 0};
     }
-    return strbuf_status(text);
+    json_object_foreach((json_t *)request->variables, key, value) arguments->items[arguments->count++] =
+        (struct jinja_argument){key, value, CHAT_MARK_DATA, NULL, NULL};
+    const struct jinja_argument fixed[] = {
+        {"tools", request->tools ? request->tools : json_null(), CHAT_MARK_DATA, NULL, NULL},
+        {"documents", request->documents ? request->documents : json_null(), CHAT_MARK_DATA, NULL, NULL},
+        {"add_generation_prompt", request->asks ? json_true() : json_false(), 0, NULL, NULL},
+        {"messages", arguments->messages, CHAT_MARK_DATA, "role", roles},
+    };
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if (fixed[i].value)
+            arguments->items[arguments->count++] = fixed[i];
+    return status;
 }
 
-int chat_piece_encode(const struct chat_piece *piece, struct tokenizer_encoder *encoder, int32_t eos,
-                      struct token_buffer *ids) {
-    unsigned flags = piece->flags & CHAT_SPECIAL ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN;
-    if (!(piece->flags & CHAT_END))
-        return tokenizer_encode(encoder, piece->text, piece->length, flags, ids);
-    return eos >= 0 ? token_buffer_add(ids, eos)
-                    : status_fail(STATUS_INVALID, "the template puts an end-of-text behind an answer, and there is no "
-                                                  "such token");
+static int add_range(struct chat_pieces *pieces, const char *text, size_t length, unsigned marks, const json_t *eos,
+                     bool keep_generated) {
+    unsigned flags =
+        (marks & CHAT_MARK_DATA ? 0 : CHAT_SPECIAL) | (marks & JINJA_GENERATED && keep_generated ? CHAT_ANSWER : 0);
+    size_t each = json_string_length(eos);
+    int status = STATUS_OK;
+    if (!(marks & CHAT_MARK_EOS) || marks & CHAT_MARK_DATA || !each || length % each ||
+        memcmp(text, json_string_value(eos), each) != 0)
+        return chat_pieces_join(pieces, text, length, flags);
+    for (size_t at = 0; at < length && !status; at += each)
+        status = chat_pieces_join(pieces, text + at, each, (flags & CHAT_ANSWER) | CHAT_SPECIAL | CHAT_END);
+    return status;
+}
+
+int chat_render_by(struct chat_template *template, const struct jinja *jinja, const struct chat_request *request,
+                   bool keep_generated, struct chat_pieces *pieces) {
+    struct arguments arguments;
+    struct jinja_text text = {0};
+    struct tm now;
+    time_t seconds = time(NULL);
+    int status = open_arguments(request, &arguments);
+    if (!jinja)
+        jinja = request->tools && template->with_tools ? template->with_tools : template->jinja;
+    if (!status)
+        status =
+            jinja_render(jinja,
+                         &(struct jinja_rendering){.arguments = arguments.items,
+                                                   .count = arguments.count,
+                                                   .now = request->now ? request->now : localtime_r(&seconds, &now)},
+                         &text);
+    if (status && status != STATUS_MEMORY)
+        status_wrap(status, "the chat template");
+    size_t from = 0;
+    for (size_t i = 0; i < text.count && !status; i++) {
+        status = add_range(pieces, strbuf_text(&text.text) + from, text.ranges[i].end - from, text.ranges[i].marks,
+                           arguments.names[ROLE_EOS], keep_generated);
+        from = text.ranges[i].end;
+    }
+    if (!pieces->template)
+        pieces->template = chat_template_keep(template);
+    jinja_text_free(&text);
+    close_arguments(&arguments);
+    return status;
+}
+
+int chat_render(struct chat_template *template, const struct chat_request *request, struct chat_pieces *pieces) {
+    int status = template->name == CHAT_OTHER ? STATUS_OK : chat_check_plain(request);
+    return status ? status : chat_render_by(template, NULL, request, false, pieces);
+}
+
+/* ---- tokens ---- */
+
+/* What the template names itself is a token of its own alone. */
+static bool is_control(const void *context, const void *bytes, size_t length) {
+    const struct chat_template *template = context;
+    return template && (jinja_has_literal(template->jinja, bytes, length) ||
+                        (template->with_tools && jinja_has_literal(template->with_tools, bytes, length)));
+}
+
+int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t *byte,
+                            struct tokenizer_encoder *encoder, int32_t eos, struct token_buffer *ids) {
+    const struct chat_piece *first = &pieces->items[*at];
+    const char *text = strbuf_text(&pieces->text) + *byte;
+    if (first->flags & CHAT_END) {
+        ++*at;
+        *byte += first->length;
+        return eos >= 0 ? token_buffer_add(ids, eos)
+                        : status_fail(STATUS_INVALID, "the template puts an end-of-text behind an answer, and there is "
+                                                      "no such token");
+    }
+    size_t count = 0, length = 0;
+    do
+        length += first[count++].length;
+    while (*at + count < pieces->count && !(first[count].flags & (CHAT_END | CHAT_APART)) &&
+           (first[count].flags & CHAT_ANSWER) == (first->flags & CHAT_ANSWER));
+    struct tokenizer_part *parts = malloc(count * sizeof *parts);
+    if (!parts)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    size_t end = 0;
+    for (size_t i = 0; i < count; i++)
+        parts[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
+    bool is_continued = *at > 0 && !(first->flags & CHAT_APART) && !(first[-1].flags & CHAT_END);
+    int status = tokenizer_encode_parts(
+        encoder, text, length, is_continued ? TOKENIZER_CONTINUED : TOKENIZER_PLAIN,
+        &(struct tokenizer_parts){
+            .items = parts, .count = count, .is_control = is_control, .context = pieces->template},
+        ids);
+    free(parts);
+    *at += count;
+    *byte += length;
+    return status;
 }
 
 int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encoder *encoder, int32_t eos,
                        struct token_buffer *ids) {
+    size_t byte = 0;
     int status = STATUS_OK;
-    for (size_t i = 0; i < pieces->count && !status; i++)
-        status = chat_piece_encode(&pieces->items[i], encoder, eos, ids);
+    for (size_t at = 0; at < pieces->count && !status;)
+        status = chat_pieces_encode_next(pieces, &at, &byte, encoder, eos, ids);
     return status;
 }
 
-/* ---- turns ---- */
+/* ---- the end of a turn ---- */
 
-/* A message at its place. */
-struct turn {
-    const struct chat_message *message;
-    bool is_first, is_last;
-};
-
-/* Every turn ends with <|im_end|>, which is part of an answer. */
-static int add_chatml(const struct turn *turn, struct chat_pieces *pieces) {
-    static const char *const heads[CHAT_ROLE_COUNT] = {"<|im_start|>system\n", "<|im_start|>user\n",
-                                                       "<|im_start|>assistant\n"};
-    const struct chat_message *message = turn->message;
-    unsigned answer = message->role == CHAT_ASSISTANT && message->length > 0 ? CHAT_ANSWER : 0;
-    int status = add_ours(pieces, heads[message->role]);
-    if (!status)
-        status = chat_pieces_add(pieces, message->text, message->length, answer);
-    if (!status)
-        status = chat_pieces_add(pieces, CHATML_END, sizeof CHATML_END - 1, CHAT_SPECIAL | answer);
-    return status ? status : add_ours(pieces, "\n");
+/* The special token that comes first in a text. */
+static size_t find_special(const struct tokenizer *tokenizer, const char *text, size_t length, size_t *bytes) {
+    for (size_t at = 0; at < length; at++)
+        for (int32_t list = 0; list < 2; list++) {
+            const struct added_tokens *added = &tokenizer->added[list];
+            unsigned char first = (unsigned char)text[at];
+            for (uint32_t i = added->starts[first]; i < added->starts[first + 1]; i++) {
+                const struct added_token *token = &added->items[i];
+                *bytes = token->length;
+                if (tokenizer->kinds[token->id] & TOKEN_SPECIAL && token->length <= length - at &&
+                    !memcmp(added->text.data + token->start, text + at, token->length))
+                    return at;
+            }
+        }
+    return SIZE_MAX;
 }
 
-static int add_alpaca(const struct turn *turn, struct chat_pieces *pieces) {
-    static const char *const heads[CHAT_ROLE_COUNT] = {"", "### Instruction:\n", ALPACA_REQUEST};
-    const struct chat_message *message = turn->message;
-    int status = STATUS_OK;
-    if (turn->is_first && message->role != CHAT_SYSTEM)
-        status = add_ours(pieces, ALPACA_PREAMBLE);
-    if (!status)
-        status = add_ours(pieces, heads[message->role]);
-    if (!status)
-        status = message->role == CHAT_ASSISTANT ? chat_pieces_add_answer(pieces, message->text, message->length)
-                                                 : chat_pieces_add(pieces, message->text, message->length, 0);
-    if (!status && !(turn->is_last && message->role == CHAT_ASSISTANT))
-        status = add_ours(pieces, "\n\n");
-    return status;
-}
-
-static int add_plain(const struct turn *turn, struct chat_pieces *pieces) {
-    const struct chat_message *message = turn->message;
-    if (message->role == CHAT_ASSISTANT)
-        return chat_pieces_add_answer(pieces, message->text, message->length);
-    int status = chat_pieces_add(pieces, message->text, message->length, 0);
-    return status ? status : add_ours(pieces, "\n");
-}
-
-static int add_turn(enum chat_template which, const struct turn *turn, struct chat_pieces *pieces) {
-    switch (which) {
-    case CHAT_TEMPLATE_CHATML:
-        return add_chatml(turn, pieces);
-    case CHAT_TEMPLATE_ALPACA:
-        return add_alpaca(turn, pieces);
-    default:
-        return add_plain(turn, pieces);
+/* What a template made behind the last words of a message, up to an end-of-text. */
+static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
+    size_t at = 0, length = 0;
+    bool has_words = false, is_open = false;
+    for (size_t i = 0; i < pieces->count; at += pieces->items[i++].length) {
+        bool is_words = !(pieces->items[i].flags & CHAT_SPECIAL);
+        has_words |= is_words;
+        is_open = is_words || (is_open && !(pieces->items[i].flags & CHAT_END));
+        if (is_words) {
+            *begin = at + pieces->items[i].length;
+            length = 0;
+        } else if (is_open) {
+            length += pieces->items[i].length;
+        }
     }
+    return has_words ? length : 0;
 }
 
-int chat_render(enum chat_template which, const struct chat_message *messages, size_t count, bool asks,
-                struct chat_pieces *pieces) {
-    static const char *const requests[CHAT_TEMPLATE_COUNT] = {
-        [CHAT_TEMPLATE_AUTO] = "",
-        [CHAT_TEMPLATE_CHATML] = "<|im_start|>assistant\n",
-        [CHAT_TEMPLATE_ALPACA] = ALPACA_REQUEST,
-        [CHAT_TEMPLATE_PLAIN] = "",
-    };
-    int status = STATUS_OK;
-    for (size_t i = 0; i < count && !status; i++)
-        status = add_turn(which, &(struct turn){&messages[i], i == 0, i + 1 == count}, pieces);
-    return status || !asks ? status : add_ours(pieces, requests[which]);
-}
-
-/* ---- instructions ---- */
-
-static int add_alpaca_input(const struct chat_instruction *row, struct chat_pieces *pieces) {
-    int status = add_ours(pieces, ALPACA_PREAMBLE_INPUT "### Instruction:\n");
-    if (!status)
-        status = chat_pieces_add(pieces, row->instruction, row->instruction_length, 0);
-    if (!status)
-        status = add_ours(pieces, "\n\n### Input:\n");
-    if (!status)
-        status = chat_pieces_add(pieces, row->input, row->input_length, 0);
-    if (!status)
-        status = add_ours(pieces, "\n\n" ALPACA_REQUEST);
-    return status ? status : chat_pieces_add_answer(pieces, row->output, row->output_length);
-}
-
-int chat_render_instruction(enum chat_template which, const struct chat_instruction *row, struct chat_pieces *pieces) {
-    struct chat_message messages[] = {{CHAT_USER, row->instruction, row->instruction_length},
-                                      {CHAT_ASSISTANT, row->output, row->output_length}};
-    if (row->input_length > 0 && which == CHAT_TEMPLATE_ALPACA)
-        return add_alpaca_input(row, pieces);
-    if (row->input_length > 0) {
-        strbuf_add(&pieces->joined, row->instruction, row->instruction_length);
-        strbuf_add_char(&pieces->joined, '\n');
-        strbuf_add(&pieces->joined, row->input, row->input_length);
-        int status = strbuf_status(&pieces->joined);
-        if (status)
-            return status;
-        messages[0].text = pieces->joined.data;
-        messages[0].length = pieces->joined.length;
+static void take_turn_end(const struct tokenizer *tokenizer, const struct chat_pieces *pieces,
+                          char text[CHAT_TURN_END_BYTES]) {
+    size_t begin = 0, length = find_tail(pieces, &begin), bytes = 0;
+    const char *at = strbuf_text(&pieces->text) + begin;
+    size_t found = tokenizer ? find_special(tokenizer, at, length, &bytes) : SIZE_MAX, space = 0, end;
+    if (found != SIZE_MAX) {
+        space = found;
+        end = found + bytes;
+    } else {
+        while (space < length && strchr(" \t\r\n", at[space]))
+            space++;
+        for (end = space; end < length && at[end] != '\r' && at[end] != '\n';)
+            end++;
+        while (end > space && (at[end - 1] == ' ' || at[end - 1] == '\t'))
+            end--;
     }
-    return chat_render(which, messages, 2, false, pieces);
+    if (end - space < CHAT_TURN_END_BYTES)
+        snprintf(text, CHAT_TURN_END_BYTES, "%.*s", (int)(end - space), at + space);
+}
+
+int chat_find_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos,
+                       char text[CHAT_TURN_END_BYTES]) {
+    json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "question", "role", "assistant",
+                                 "content", "answer");
+    struct chat_request request = {.messages = messages, .tokenizer = tokenizer, .eos = eos};
+    struct chat_pieces pieces = {0};
+    *text = 0;
+    int status = messages ? chat_render(template, &request, &pieces) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        take_turn_end(tokenizer, &pieces, text);
+    chat_pieces_free(&pieces);
+    json_decref(messages);
+    return status == STATUS_MEMORY ? status : STATUS_OK;
 }

@@ -27,6 +27,8 @@ struct tokenizer_encoder {
     struct strbuf prefixed;   /* a section with the space that is put before it, and spaces for their marks */
     struct nfc_scratch nfc;
     struct regex_scratch *regex; /* NULL: the rules have no steps */
+    const unsigned char *text;   /* that is encoded in parts */
+    struct added_place lists[2]; /* where in it each list's tokens are searched for */
 };
 
 int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_encoder **encoder) {
@@ -340,7 +342,8 @@ static int encode_added(struct tokenizer_encoder *encoder, size_t list, const un
     int status = STATUS_OK;
     if (!added_tokens_are_sought(added, flags))
         return encode_between(encoder, list, bytes, length, place, flags, out);
-    while (!status && added_tokens_find(tokenizer, added, bytes, length, from, taken, flags, &match)) {
+    while (!status &&
+           added_tokens_find(tokenizer, added, bytes, length, from, taken, flags, &encoder->lists[list], &match)) {
         if (match.start > taken)
             status = encode_between(encoder, list, bytes + taken, match.start - taken, place, flags, out);
         if (!status)
@@ -356,9 +359,16 @@ static int encode_added(struct tokenizer_encoder *encoder, size_t list, const un
 
 static int encode_between(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
                           enum place place, unsigned flags, struct token_buffer *out) {
+    struct added_place *in_text = &encoder->lists[1];
+    const unsigned char *before = bytes;
     if (list > 0)
         return encode_section(encoder, bytes, length, place, out);
+    if (in_text->parts) {
+        in_text->first = (size_t)(bytes - encoder->text);
+        in_text->last = in_text->first + length;
+    }
     int status = normalize(encoder, place, &bytes, &length);
+    in_text->is_normalized = bytes != before;
     return status ? status : encode_added(encoder, 1, bytes, length, place, flags, out);
 }
 
@@ -384,5 +394,14 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_
         status = append_ids(&rules->end, out);
     if (status)
         out->count = before;
+    return status;
+}
+
+int tokenizer_encode_parts(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
+                           const struct tokenizer_parts *parts, struct token_buffer *out) {
+    encoder->text = bytes;
+    encoder->lists[0] = encoder->lists[1] = (struct added_place){.parts = parts};
+    int status = tokenizer_encode(encoder, bytes, length, flags | TOKENIZER_ALLOW_SPECIAL, out);
+    encoder->lists[0] = encoder->lists[1] = (struct added_place){0};
     return status;
 }

@@ -330,7 +330,7 @@ struct jinja_value jinja_dict_get(struct jinja_run *run, const struct jinja_dict
 struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
                                    size_t length);
 void jinja_dict_put(struct jinja_run *run, struct jinja_dict *dict, struct jinja_value key, struct jinja_value value);
-struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, unsigned marks);
+struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, const struct jinja_argument *argument);
 
 bool jinja_is_true(const struct jinja_value *value);
 /* Python's type: "str", "list". */

@@ -46,8 +46,10 @@ void jinja_text_free(struct jinja_text *text);
 
 struct jinja_argument {
     const char *name;
-    const json_t *value; /* NULL: the name stays undefined; what it holds must live until the rendering is done */
-    unsigned marks;      /* of all strings in it, keys of objects included */
+    const json_t *value;   /* NULL: the name stays undefined; what it holds must live until the rendering is done */
+    unsigned marks;        /* of all strings in it, keys of objects included */
+    const char *plain_key; /* but for values of this key that are one of plain_values; NULL: none */
+    const char *const *plain_values; /* the last is NULL */
 };
 
 struct jinja_limits {

@@ -375,7 +375,7 @@ static void set_globals(struct jinja_run *run, const struct jinja_rendering *ren
             run->globals[i] = (struct jinja_value){.kind = JINJA_FUNCTION, .function = function};
         for (size_t k = 0; k < rendering->count; k++)
             if (rendering->arguments[k].value && !strcmp(rendering->arguments[k].name, name->bytes))
-                run->globals[i] = jinja_from_json(run, rendering->arguments[k].value, rendering->arguments[k].marks);
+                run->globals[i] = jinja_from_json(run, rendering->arguments[k].value, &rendering->arguments[k]);
     }
 }
 

@@ -109,16 +109,28 @@ void jinja_dict_put(struct jinja_run *run, struct jinja_dict *dict, struct jinja
     dict->entries[dict->count++] = (struct jinja_entry){key, value};
 }
 
-static struct jinja_value list_from_json(struct jinja_run *run, const json_t *json, unsigned marks) {
+static struct jinja_value list_from_json(struct jinja_run *run, const json_t *json,
+                                         const struct jinja_argument *argument) {
     size_t count = json_array_size(json);
     struct jinja_value list = jinja_list_new(run, JINJA_LIST, count);
     for (size_t i = 0; i < count && !run->status; i++)
-        jinja_list_add(run, list.list, jinja_from_json(run, json_array_get(json, i), marks));
+        jinja_list_add(run, list.list, jinja_from_json(run, json_array_get(json, i), argument));
     return list;
 }
 
+/* A value that has no marks, whatever the others have. */
+static bool is_plain(const struct jinja_argument *argument, const char *key, const json_t *value) {
+    if (!argument->plain_key || !json_is_string(value) || strcmp(argument->plain_key, key) != 0)
+        return false;
+    for (const char *const *plain = argument->plain_values; *plain; plain++)
+        if (strlen(*plain) == json_string_length(value) && !strcmp(*plain, json_string_value(value)))
+            return true;
+    return false;
+}
+
 /* Keys of an object are distinct: they need no search. */
-static struct jinja_value dict_from_json(struct jinja_run *run, const json_t *json, unsigned marks) {
+static struct jinja_value dict_from_json(struct jinja_run *run, const json_t *json,
+                                         const struct jinja_argument *argument) {
     struct jinja_value dict = jinja_dict_new(run, JINJA_DICT);
     struct jinja_entry *entries = jinja_object(run, (json_object_size(json) + 1) * sizeof *entries);
     if (!entries || run->status)
@@ -128,24 +140,27 @@ static struct jinja_value dict_from_json(struct jinja_run *run, const json_t *js
     for (void *at = json_object_iter((json_t *)json); at && !run->status;
          at = json_object_iter_next((json_t *)json, at)) {
         const char *key = json_object_iter_key(at);
-        entries[dict.dict->count].key = jinja_string(run, key, strlen(key), marks);
-        entries[dict.dict->count++].value = jinja_from_json(run, json_object_iter_value(at), marks);
+        const json_t *value = json_object_iter_value(at);
+        entries[dict.dict->count].key = jinja_string(run, key, strlen(key), argument->marks);
+        entries[dict.dict->count++].value =
+            is_plain(argument, key, value) ? jinja_string(run, json_string_value(value), json_string_length(value), 0)
+                                           : jinja_from_json(run, value, argument);
     }
     return dict;
 }
 
-struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, unsigned marks) {
+struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, const struct jinja_argument *argument) {
     struct jinja_value value = jinja_none();
     switch (json_typeof(json)) {
     case JSON_OBJECT:
     case JSON_ARRAY:
         if (!jinja_enter(run))
             return value;
-        value = json_is_object(json) ? dict_from_json(run, json, marks) : list_from_json(run, json, marks);
+        value = json_is_object(json) ? dict_from_json(run, json, argument) : list_from_json(run, json, argument);
         jinja_leave(run);
         return value;
     case JSON_STRING:
-        return jinja_string(run, json_string_value(json), json_string_length(json), marks);
+        return jinja_string(run, json_string_value(json), json_string_length(json), argument->marks);
     case JSON_INTEGER:
         return jinja_integer(json_integer_value(json));
     case JSON_REAL:

@@ -13,31 +13,34 @@ int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encod
     return status;
 }
 
-int prompt_encode_messages(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, int32_t eos,
-                           enum chat_template which, const struct chat_message *messages, size_t count,
-                           struct strbuf *text, struct token_buffer *ids) {
+int prompt_encode_messages(const struct chat_request *request, struct tokenizer_encoder *encoder,
+                           struct chat_template *template, struct strbuf *text, struct token_buffer *ids) {
+    struct chat_request asking = *request;
     struct chat_pieces pieces = {0};
-    size_t length = 0;
-    const unsigned char *eos_text = tokenizer_token_bytes(tokenizer, eos, &length);
-    if (messages[count - 1].role == CHAT_ASSISTANT)
+    size_t count = json_array_size(request->messages);
+    if (chat_is_assistants(json_array_get(request->messages, count - 1)))
         return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
-    if (which == CHAT_TEMPLATE_AUTO)
+    if (!template)
         return status_fail(STATUS_UNSUPPORTED, "messages need a chat template, and neither an adapter nor the "
-                                               "tokenizer has one: name chatml, alpaca or plain by --chat-template");
-    int status = chat_render(which, messages, count, true, &pieces);
-    if (!status && text)
-        status = chat_pieces_text(&pieces, eos_text ? (const char *)eos_text : "", length, text);
+                                               "tokenizer has one: name " CHAT_TEMPLATE_CHOICES " by --chat-template");
+    asking.asks = true;
+    int status = chat_render(template, &asking, &pieces);
+    if (!status && text) {
+        strbuf_add(text, strbuf_text(&pieces.text), pieces.text.length);
+        status = strbuf_status(text);
+    }
     if (!status)
-        status = chat_pieces_encode(&pieces, encoder, eos, ids);
+        status = chat_pieces_encode(&pieces, encoder, request->eos, ids);
     chat_pieces_free(&pieces);
     return status;
 }
 
-void prompt_ends_find(const struct tokenizer *tokenizer, const int32_t *eos, int eos_count, enum chat_template which,
-                      struct prompt_ends *ends) {
-    const char *turn_end = chat_turn_end(which);
-    int32_t id = turn_end ? tokenizer_find(tokenizer, turn_end, strlen(turn_end)) : -1;
+int prompt_ends_find(const struct tokenizer *tokenizer, const int32_t *eos, int eos_count,
+                     struct chat_template *template, struct prompt_ends *ends) {
     *ends = (struct prompt_ends){.count = 0};
+    int status =
+        template ? chat_find_turn_end(template, tokenizer, eos_count ? eos[0] : -1, ends->turn_end) : STATUS_OK;
+    int32_t id = *ends->turn_end ? tokenizer_find(tokenizer, ends->turn_end, strlen(ends->turn_end)) : -1;
     bool is_there = id < 0;
     for (int i = 0; i < eos_count; i++) {
         ends->ids[ends->count++] = eos[i];
@@ -45,6 +48,7 @@ void prompt_ends_find(const struct tokenizer *tokenizer, const int32_t *eos, int
     }
     if (!is_there)
         ends->ids[ends->count++] = id;
-    if (turn_end && (id < 0 || !tokenizer_is_special(tokenizer, id)))
-        ends->turn_end = turn_end;
+    if (id >= 0 && tokenizer_is_special(tokenizer, id))
+        *ends->turn_end = 0;
+    return status;
 }

@@ -9,11 +9,10 @@
  */
 int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, const char *text,
                        size_t length, struct token_buffer *ids);
-/* Appends messages that ask for an answer in the words of a template, which may not be AUTO here, and their ids.
- * `text` may be NULL. STATUS_UNSUPPORTED for AUTO: neither an adapter nor the tokenizer has one. */
-int prompt_encode_messages(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, int32_t eos,
-                           enum chat_template which, const struct chat_message *messages, size_t count,
-                           struct strbuf *text, struct token_buffer *ids);
+/* Appends messages that ask for an answer in the words of a template, and their ids. `text` may be NULL.
+ * STATUS_UNSUPPORTED where `template` is NULL: neither an adapter nor the tokenizer has one. */
+int prompt_encode_messages(const struct chat_request *request, struct tokenizer_encoder *encoder,
+                           struct chat_template *template, struct strbuf *text, struct token_buffer *ids);
 
 enum { PROMPT_MAX_ENDS = 10 };
 
@@ -22,10 +21,11 @@ enum { PROMPT_MAX_ENDS = 10 };
 struct prompt_ends {
     int32_t ids[PROMPT_MAX_ENDS]; /* each once */
     size_t count;
-    const char *turn_end; /* NULL: none */
+    char turn_end[CHAT_TURN_END_BYTES]; /* "": none */
 };
-/* eos[eos_count]: fewer than PROMPT_MAX_ENDS ends of a text, each once. AUTO: there are no turns. */
-void prompt_ends_find(const struct tokenizer *tokenizer, const int32_t *eos, int eos_count, enum chat_template which,
-                      struct prompt_ends *ends);
+/* eos[eos_count]: fewer than PROMPT_MAX_ENDS ends of a text, each once. `template` NULL: there are no turns.
+ * STATUS_MEMORY. */
+int prompt_ends_find(const struct tokenizer *tokenizer, const int32_t *eos, int eos_count,
+                     struct chat_template *template, struct prompt_ends *ends);
 
 #endif

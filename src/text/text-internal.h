@@ -218,6 +218,12 @@ int added_token_normalize(const struct tokenizer_rules *rules, struct nfc_scratc
 void added_tokens_free(struct added_tokens *added);
 /* Whether any of them can be found in a text. */
 bool added_tokens_are_sought(const struct added_tokens *added, unsigned flags);
+/* Where in a text with parts the bytes stand that are searched. Zeroed: it has none. */
+struct added_place {
+    const struct tokenizer_parts *parts;
+    size_t first, last; /* of the text; where it was normalized, its bytes and those of the text differ in number */
+    bool is_normalized;
+};
 /* The next one in a text. [start, stop) is what it takes away, which with white space may begin before `from`'s end of
  * the one before; `next` is where to look for another. */
 struct added_match {
@@ -226,7 +232,8 @@ struct added_match {
 };
 /* Looks from `from` on, a place after the whole of earlier matches' names; `taken` is where the last match stopped. */
 bool added_tokens_find(const struct tokenizer *tokenizer, const struct added_tokens *added, const unsigned char *bytes,
-                       size_t length, size_t from, size_t taken, unsigned flags, struct added_match *match);
+                       size_t length, size_t from, size_t taken, unsigned flags, const struct added_place *place,
+                       struct added_match *match);
 /* Whether a cut at `at` could hide an added token of any text, or show one that the whole text hides. */
 bool added_tokens_forbid_cut(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t length);
 

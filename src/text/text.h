@@ -122,6 +122,22 @@ enum tokenizer_flags {
 int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
                      struct token_buffer *out);
 
+/* Parts of a text: where one may not hold special tokens, and those of the caller's (`is_control`), a token of which
+ * any byte lies there is not found. */
+struct tokenizer_part {
+    size_t end; /* bytes of the text up to its end */
+    bool has_special;
+};
+struct tokenizer_parts {
+    const struct tokenizer_part *items; /* [count] */
+    size_t count;
+    bool (*is_control)(const void *context, const void *bytes, size_t length);
+    const void *context;
+};
+/* The same of a text in parts. */
+int tokenizer_encode_parts(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
+                           const struct tokenizer_parts *parts, struct token_buffer *out);
+
 /* Where a text may be cut that is longer than its reader wants to hold: the ids of the part before, and those of the
  * rest with TOKENIZER_CONTINUED, are the ids of the whole (special tokens being ordinary text). Starts zeroed for each
  * text.

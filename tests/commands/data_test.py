@@ -309,8 +309,8 @@ class DataShow(unittest.TestCase):
         for more, part in ((["--split", "1,2,3,4"], "split"), (["--seed", "4294967296"], "--seed"), (["--which", "tset"], "test"),
                            (["--num-sample", "4"], "--num-samples"), (["--eod-mask-loss"], "tokenizer")):
             self.assert_fails(self.run_show(*base, *more), 2, part)
-        self.assert_fails(self.run_show("--seq-length", 8), 2, "--data-path is required")
-        self.assert_fails(self.run_show("--data-path", self.prefix), 2, "--seq-length is required")
+        self.assert_fails(self.run_show("--seq-length", 8), 2, "either --data-path or --data")
+        self.assert_fails(self.run_show("--data-path", self.prefix), 2, "--seq-length is not given")
         self.assert_fails(self.run_show("--data-path", "1", self.prefix, "--seq-length", 8), 2, "number of samples")
         self.assert_fails(self.run_show("--data-path", "0", self.prefix, "--seq-length", 8), 2, "weight '0'")
         for words in ([], ["shwo"]):

@@ -145,8 +145,16 @@ class Loss(Finetune):
         loss, _ = self.first_loss([chat], "--tuning.template=plain")
         self.assert_loss(loss, self.expected(([*b"hi\nyou", EOS], range(3, 7))))
         self.assertEqual(self.template_of("loss"), ("plain", True))
-        unknown = "{% for m in messages %}{{ m.content | upper }}{% endfor %}"
-        for text, part in ((unknown, "chat_template"), (None, "chatml, alpaca or plain")):
+        own = "{% for m in messages %}{{ m.role[0] ~ m.content }};{% endfor %}{% if add_generation_prompt %}a{% endif %}"
+        base = self.root / "own"
+        support.write_model(base, self.config)
+        support.write_byte_tokenizer(base)
+        (base / "chat_template.jinja").write_text(own)
+        loss, _ = self.first_loss([chat], base=base)
+        self.assert_loss(loss, self.expected(([*b"uhi;ayou;"], range(5, 9)), base=base))
+        self.assertEqual(self.template_of("loss"), ("", True))
+        self.assertEqual((self.root / "loss" / "chat_template.jinja").read_text(), own)
+        for text, part in (("{% if %}", "chat_template.jinja: line 1: "), (None, "chatml, alpaca, plain or a file")):
             base = self.root / f"chat{bool(text)}"
             support.write_model(base, self.config)
             support.write_byte_tokenizer(base)

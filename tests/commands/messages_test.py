@@ -117,16 +117,37 @@ class Choice(Messages):
         self.assert_template("plain", "--adapter", self.adapter("both", jinja="chatml", notes="plain"))
         self.assert_template("chatml", "--adapter", plain, "--chat-template", "chatml")
 
-    def test_a_template_that_is_none_of_ours_is_refused_by_its_file(self):
+    def test_any_template_is_run(self):
+        """Of the model, of an adapter, of a file; with its own arguments."""
         self.answers(100, b"x")
-        (self.model / "chat_template.jinja").write_text("{{ messages | length }}")
-        self.refuse("model/chat_template.jinja: the tokenizer's chat_template is none of chatml, alpaca, plain")
-        self.assert_template("plain", "--chat-template", "plain")
+        text = "{% for m in messages %}<{{ m.role }}>{{ m.content|upper }}{% endfor %}{{ mood|default('') }}"
+        (self.model / "chat_template.jinja").write_text(text + "{% if add_generation_prompt %}:{% endif %}")
+        words = ("--echo", "--max-new-tokens", 1)
+        self.assertEqual(self.generate(*words)[:-2], "<user>HELLO:")
+        self.talk({"messages": HELLO, "chat_template_kwargs": {"mood": "!"}})
+        self.assertEqual(self.generate(*words)[:-2], "<user>HELLO!:")
         odd = self.adapter("odd")
         (odd / "chat_template.jinja").write_text("{{ messages | length }}")
-        self.refuse("odd/chat_template.jinja: the adapter's chat template is none of", "--adapter", odd)
+        self.assertEqual(self.generate(*words, "--adapter", odd)[:-2], "1")
+        file = self.root / "mine.jinja"
+        file.write_text("{{ messages[0].content[::-1] }}\n")
+        self.assertEqual(self.generate(*words, "--chat-template", file)[:-2], "olleH")
+
+    def test_a_template_that_fails_is_refused_with_its_line(self):
+        self.answers(100, b"x")
+        (self.model / "chat_template.jinja").write_text("a\n{{ messages | nope }}")
+        self.refuse("the chat template: line 2: there is no filter 'nope'")
+        (self.model / "chat_template.jinja").write_text("a\n{% include 'b' %}")
+        self.refuse("model/chat_template.jinja: line 2: the statement 'include' is not supported")
+        self.assert_template("plain", "--chat-template", "plain")
+        odd = self.adapter("odd")
+        (odd / "chat_template.jinja").write_text("{% if %}")
+        self.refuse("odd/chat_template.jinja: line 1: ", "--adapter", odd)
         self.refuse("strange/cambium_adapter.json: the adapter's chat_template \"llama\" is none of", "--adapter",
                     self.adapter("strange", notes="llama"))
+        (self.model / "chat_template.jinja").write_text("{% set r = range(9999) %}{% for a in r %}{% for b in r %}"
+                                                        "{% endfor %}{% endfor %}")
+        self.refuse("line 1: the template takes more steps than it may")
 
 
 class Ends(Messages):
@@ -172,7 +193,7 @@ class Refusals(Messages):
         self.answers(6, b"x")
         self.refuse("--prompt TEXT, --messages FILE, --prompt-tokens ID... or --requests FILE", "--prompt", "x", expect=2)
         self.refuse("--prompt TEXT, --messages FILE, --prompt-tokens ID... or --requests FILE", "--prompt-tokens", 1, expect=2)
-        self.refuse("--chat-template", "--chat-template", "llama", expect=2)
+        self.refuse("the chat template 'llama' is none of auto, chatml, alpaca, plain, and no file", "--chat-template", "llama", expect=2)
         _, errors = run("generate", "--model", self.model, "--prompt", "x", "--chat-template", "plain", expect=2)
         self.assertIn("--chat-template is for --messages", errors)
 

@@ -177,9 +177,11 @@ class Messages(unittest.TestCase):
         self.assertEqual(chatml["prompt_tokens"], by_adapter["prompt_tokens"])
         none, with_adapter = ask([talking, talking | {"adapters": ["chats"]}], *words, model=self.model, expect=1)
         self.assertEqual((none["field"], with_adapter["prompt_tokens"]), ("messages", chatml["prompt_tokens"]))
-        (self.model / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] + '\\n' }}{% endfor %}")
-        answers = ask([talking, talking | {"adapters": ["chats"]}], *words, model=self.model, expect=1)
-        self.assertIn("chat_template", answers[0]["error"])
+        (self.model / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] + x }}{% endfor %}")
+        told = talking | {"chat_template_kwargs": {"x": "!"}}
+        answers = ask([talking, told, talking | {"adapters": ["chats"]}], *words, model=self.model, expect=1)
+        self.assertIn("the chat template: line 1: 'x' is undefined", answers[0]["error"])
+        self.assertEqual(answers[1]["prompt_tokens"], sum(len(m["content"]) + 1 for m in self.TALK))
 
     def test_a_turns_end_ends_an_answer(self):
         prompt = ask_one({"messages": self.TALK, "max_tokens": 0}, "--chat-template", "chatml", model=self.model)["prompt_tokens"]

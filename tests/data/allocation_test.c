@@ -121,7 +121,7 @@ static void rows_open_and_close(void **state) {
     struct tuning_options options = {.train = {.items = plain, .count = 1},
                                      .valid = {.items = plain, .count = 1},
                                      .tokenizer = marks,
-                                     .template_name = CHAT_TEMPLATE_CHATML,
+                                     .template = "chatml",
                                      .config_eos = -1,
                                      .vocab_size = VOCAB,
                                      .seq_length = 32,

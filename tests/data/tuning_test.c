@@ -30,7 +30,7 @@ static void tokens_before_every_text_stand_before_rows_without_a_template(void *
                "\"add_eos_token\": true}");
     test_ok(tokenizer_open(folder, &beginning));
     options.tokenizer = beginning;
-    options.template_name = CHAT_TEMPLATE_PLAIN;
+    options.template = "plain";
     check_rows("{\"prompt\": \"Q:\", \"completion\": \"yes\"}\n"
                "{\"input\": \"Q:\", \"output\": \"yes\"}\n"
                "{\"text\": \"abc\"}\n"
@@ -84,7 +84,7 @@ static void whole_texts_are_trained_on_request(void **state) {
     (void)state;
     struct tuning_options options = options_of(NULL, 0);
     options.is_whole_text = true;
-    options.template_name = CHAT_TEMPLATE_PLAIN;
+    options.template = "plain";
     check_rows("{\"prompt\": \"Q:\", \"completion\": \"yes\"}\n"
                "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
                "\"b\"}, {\"role\": \"user\", \"content\": \"c\"}]}",
@@ -109,7 +109,7 @@ static void whole_texts_are_trained_on_request(void **state) {
 static void chatml_marks_turns_and_trains_all_answers(void **state) {
     (void)state;
     struct tuning_options options = options_of(NULL, 0);
-    options.template_name = CHAT_TEMPLATE_CHATML;
+    options.template = "chatml";
     options.tokenizer = marks;
     check_rows(TALK TALK_OF_USER INSTRUCTION, options,
                ROWS("<system\ns>\n<user\na>\n<assistant\n[b>]\n<user\n<|im_end|>>\n<assistant\n[d>$]",
@@ -132,7 +132,7 @@ static void an_end_of_turn_that_is_the_end_of_text_stands_once(void **state) {
                "\"special\": true}, \"258\": {\"content\": \"<|im_end|>\", \"special\": true}}}");
     test_ok(tokenizer_open(folder, &own));
     options.tokenizer = own;
-    options.template_name = CHAT_TEMPLATE_CHATML;
+    options.template = "chatml";
     check_rows(INSTRUCTION_ALONE, options, ROWS("<user\ni>\n<assistant\n[o>]"));
     tokenizer_close(own);
     free(json);
@@ -144,7 +144,7 @@ static void alpaca_is_stanfords_prompt(void **state) {
     struct tuning_options options = options_of(NULL, 0); /* instructions need no name */
     check_rows(INSTRUCTION INSTRUCTION_ALONE, options,
                ROWS(ALPACA_INPUT "[o$]", ALPACA "### Instruction:\ni\n\n### Response:\n[o$]"));
-    options.template_name = CHAT_TEMPLATE_ALPACA;
+    options.template = "alpaca";
     check_rows(TALK TALK_OF_USER, options,
                ROWS("s\n\n### Instruction:\na\n\n### Response:\n[b$]\n\n### Instruction:\n<|im_end|>\n\n### "
                     "Response:\n[d$]",
@@ -154,44 +154,8 @@ static void alpaca_is_stanfords_prompt(void **state) {
 static void plain_has_lines_alone(void **state) {
     (void)state;
     struct tuning_options options = options_of(NULL, 0);
-    options.template_name = CHAT_TEMPLATE_PLAIN;
+    options.template = "plain";
     check_rows(TALK TALK_OF_USER INSTRUCTION, options, ROWS("s\na\n[b$]<|im_end|>\n[d$]", "a\n[b$]", "i\nj\n[o$]"));
-}
-
-/* ---- templates of tokenizers ---- */
-
-static void templates_are_recognised_however_they_are_spelled(void **state) {
-    (void)state;
-    static const char *const chatml[] = {
-        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
-        "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
-        "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}{% for message "
-        "in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% "
-        "endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
-        "{%- for message in messages -%}\n    {{- \"<|im_start|>\" + message.role + \"\n\" + message.content + "
-        "\"<|im_end|>\\n\" -}}\n{%- endfor -%}",
-        "{# a comment #}{% for message in messages %}\n  {% if true %}{% endif %}",
-        "{% for message in messages %}\n<|im_start|>{{ message['role'] }}\n{{ message[\"content\"] }}<|im_end|>\n"
-        "{% endfor %}\n",
-    };
-    for (size_t i = 0; i < sizeof chatml / sizeof *chatml; i++)
-        assert_int_equal(chat_template_recognise(chatml[i], strlen(chatml[i])),
-                         i == 3 ? CHAT_TEMPLATE_AUTO : CHAT_TEMPLATE_CHATML);
-    for (int t = CHAT_TEMPLATE_AUTO; t < CHAT_TEMPLATE_COUNT; t++) {
-        struct strbuf text = STRBUF_INIT;
-        chat_template_write((enum chat_template)t, &text);
-        assert_int_equal(chat_template_recognise(strbuf_text(&text), text.length), t);
-        for (size_t i = 0; i + 1 < text.length; i++) { /* a template cut short is none, or the part without a request */
-            enum chat_template found = chat_template_recognise(text.data, i);
-            assert_true(found == CHAT_TEMPLATE_AUTO || (int)found == t);
-        }
-        strbuf_free(&text);
-    }
-    const char *other = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] "
-                        "+ '<|im_end|>' }}{% endfor %}";
-    assert_int_equal(chat_template_recognise(other, strlen(other)), CHAT_TEMPLATE_AUTO);
-    assert_int_equal(chat_template_recognise("{{ 'a", 5), CHAT_TEMPLATE_AUTO);
-    assert_int_equal(chat_template_recognise("", 0), CHAT_TEMPLATE_AUTO);
 }
 
 static void read_again(const char *folder, struct tokenizer_files *files) {
@@ -199,10 +163,9 @@ static void read_again(const char *folder, struct tokenizer_files *files) {
     test_ok(tokenizer_files_read(folder, files));
 }
 
-/* The tokenizer's own template is used where it is known, and refused by name where not. */
+/* The tokenizer's own template is used, and refused where it cannot be. */
 static void the_tokenizers_own_template_is_used_or_refused(void **state) {
     (void)state;
-    struct strbuf plain = STRBUF_INIT;
     char *path = write_file("rows.jsonl", TALK_OF_USER), *folder = path_of("template");
     const char *paths[] = {path};
     struct tuning_options options = options_of(paths, 1);
@@ -212,32 +175,59 @@ static void the_tokenizers_own_template_is_used_or_refused(void **state) {
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl:1: messages need a chat templ");
     test_ok(tokenizer_files_read(folder, &files));
     options.tokenizer_files = &files;
-    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "name chatml, alpaca or plain");
-    write_into("template", "tokenizer_config.json", "{\"chat_template\": \"{{ messages[0] }}\"}");
-    read_again(folder, &files);
-    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl:1: ");
-    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED,
-               "template/tokenizer_config.json: the tokenizer's chat_template is none of chatml, alpaca, plain");
+    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "name chatml, alpaca, plain or a file");
     check_rows(INSTRUCTION, options, ROWS(ALPACA_INPUT "[o$]")); /* needs none of the tokenizer */
+    write_into("template", "tokenizer_config.json", "{\"chat_template\": \"{{ messages[0] }\"}");
+    read_again(folder, &files);
+    test_fails(tuning_data_open(&options, &data), STATUS_INVALID,
+               "template/tokenizer_config.json: chat_template: line 1: ");
     write_into("template", "tokenizer_config.json",
                "{\"chat_template\": [{\"name\": \"tools\", \"template\": \"x\"}, {\"name\": \"default\", \"template\": "
-               "\"{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\\\n' + message['content'] + "
-               "'<|im_end|>\\\\n' }}{% endfor %}\"}]}");
+               "\"{% for message in messages %}{{ message['role'] + ':' + message['content'] + ';\\n' }}{% endfor %}"
+               "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}\"}]}");
     read_again(folder, &files);
+    check_rows(TALK_OF_USER, options, ROWS("user:a;\nassistant:[b;]"));
     test_ok(tuning_data_open(&options, &data));
-    assert_int_equal(tuning_data_template(data), CHAT_TEMPLATE_CHATML);
+    assert_string_equal(chat_template_name(tuning_data_template(data)), "");
+    assert_non_null(strstr(strbuf_text(chat_template_text(tuning_data_template(data))), "':'"));
     tuning_data_close(data);
-    chat_template_write(CHAT_TEMPLATE_PLAIN, &plain);
-    write_into("template", "chat_template.jinja", plain.data);
+    struct chat_template *plain;
+    test_ok(chat_template_open_named("plain", &plain));
+    write_into("template", "chat_template.jinja", strbuf_text(chat_template_text(plain)));
+    chat_template_close(plain);
     read_again(folder, &files);
     check_rows(TALK_OF_USER INSTRUCTION, options, ROWS("a\n[b$]", "i\nj\n[o$]"));
-    write_into("template", "chat_template.jinja", "{{ bos_token }}");
+    write_into("template", "chat_template.jinja", "{{ messages[0].content }}");
     read_again(folder, &files);
-    options.template_name = CHAT_TEMPLATE_PLAIN; /* a name decides */
+    test_fails(tuning_data_open(&options, &data), STATUS_INVALID, "none with an answer within");
+    options.template = "plain"; /* a name decides */
     check_rows(TALK_OF_USER, options, ROWS("a\n[b$]"));
-    strbuf_free(&plain);
     tokenizer_files_free(&files);
     free(folder);
+    free(path);
+}
+
+/* A template that puts earlier answers in other words: all of them cannot be trained, the last one can. */
+static void answers_that_change_are_refused_or_the_last_one_is_trained(void **state) {
+    (void)state;
+    char *jinja = path_of("last.jinja");
+    const char *text = "{% for m in messages %}{{ m.role[0] }}{{ m.content if loop.last or m.role == 'user' else '-' }}"
+                       "{% endfor %}{% if add_generation_prompt %}a{% endif %}";
+    const char *rows =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": "
+        "\"y\"}, {\"role\": \"user\", \"content\": \"z\"}, {\"role\": \"assistant\", \"content\": "
+        "\"w\"}]}";
+    test_ok(file_write_atomic(jinja, text, strlen(text)));
+    char *path = write_file("rows.jsonl", rows);
+    const char *paths[] = {path};
+    struct tuning_options options = options_of(paths, 1);
+    struct tuning_data *data;
+    options.template = jinja;
+    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl:1: the chat template puts answer 2");
+    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "set tuning.answers to last");
+    options.answers = CHAT_ANSWERS_LAST;
+    check_rows(rows, options, ROWS("uxa-uza[w]"));
+    free(jinja);
     free(path);
 }
 
@@ -323,7 +313,7 @@ static void rows_without_a_loss_are_counted_and_left_out(void **state) {
     struct tuning_file_count count;
     struct tuning_data *data;
     options.seq_length = 4;
-    options.template_name = CHAT_TEMPLATE_PLAIN;
+    options.template = "plain";
     char *path = write_file("rows.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
                                           "{\"prompt\": \"a\", \"completion\": \"\"}\n"
                                           "\n"
@@ -410,7 +400,7 @@ static void bad_lines_are_refused_with_file_and_line(void **state) {
         const char *paths[] = {path};
         struct tuning_options options = options_of(paths, 1);
         struct tuning_data *data;
-        options.template_name = CHAT_TEMPLATE_PLAIN;
+        options.template = "plain";
         test_fails(tuning_data_open(&options, &data), STATUS_INVALID, "bad.jsonl:3: ");
         assert_null(data);
         if (!strstr(status_text(), cases[i].error))
@@ -471,7 +461,7 @@ static void options_that_cannot_be_are_refused(void **state) {
     options = good;
     options.tokenizer = marks;
     options.vocab_size = 257;
-    options.template_name = CHAT_TEMPLATE_CHATML;
+    options.template = "chatml";
     free(write_file("rows.jsonl", TALK_OF_USER));
     test_fails(tuning_data_open(&options, &data), STATUS_INVALID,
                "rows.jsonl:1: token 257 is outside the model's vocabulary of 257");
@@ -488,8 +478,8 @@ int main(void) {
         cmocka_unit_test(an_end_of_turn_that_is_the_end_of_text_stands_once),
         cmocka_unit_test(alpaca_is_stanfords_prompt),
         cmocka_unit_test(plain_has_lines_alone),
-        cmocka_unit_test(templates_are_recognised_however_they_are_spelled),
         cmocka_unit_test(the_tokenizers_own_template_is_used_or_refused),
+        cmocka_unit_test(answers_that_change_are_refused_or_the_last_one_is_trained),
         cmocka_unit_test(rows_are_cut_at_the_side_that_is_asked_for),
         cmocka_unit_test(the_last_virtual_token_predicts_the_first_one),
         cmocka_unit_test(rows_without_a_loss_are_counted_and_left_out),

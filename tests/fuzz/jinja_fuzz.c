@@ -42,9 +42,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_t *root = json_loads(values, 0, &error);
     struct tm now = {.tm_year = 126};
     struct jinja_limits limits = {.steps = 100000, .memory = 1 << 20, .depth = 200};
-    struct jinja_argument arguments[] = {{"messages", json_object_get(root, "messages"), DATA},
-                                         {"tools", NULL, DATA},
-                                         {"add_generation_prompt", json_true(), 0}};
+    struct jinja_argument arguments[] = {
+        {.name = "messages", .value = json_object_get(root, "messages"), .marks = DATA},
+        {.name = "tools"},
+        {.name = "add_generation_prompt", .value = json_true()},
+    };
     status_fail(STATUS_OK, "%s", "");
     int status = jinja_open((const char *)data, size, &jinja);
     if (!status) {

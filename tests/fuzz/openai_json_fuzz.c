@@ -48,7 +48,8 @@ static void check_call(const struct call *call) {
     check(ask->stop_count <= WRITER_MAX_STOPS && ask->has_seed, "stop strings");
     for (int64_t p = 0; p < call->prompt_count; p++) {
         const struct call_prompt *prompt = &call->prompts[p];
-        check((prompt->text != NULL) + (prompt->ids.count > 0) + (prompt->message_count > 0) == 1, "not one prompt");
+        check((prompt->text != NULL) + (prompt->ids.count > 0) + (prompt->chat.messages != NULL) == 1,
+              "not one prompt");
     }
     check_ids(ask, call);
 }

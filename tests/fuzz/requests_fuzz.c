@@ -46,7 +46,7 @@ static void check_sampling(const struct sampling *s) {
 }
 
 static void check_line(const struct request_line *line) {
-    int prompts = (line->prompt != NULL) + (line->ids.count > 0) + (line->message_count > 0);
+    int prompts = (line->prompt != NULL) + (line->ids.count > 0) + (line->chat.messages != NULL);
     check(prompts == 1, "not one prompt");
     check(!line->prompt || strlen(line->prompt) <= line->prompt_length, "the prompt's length");
     check(line->asked.choices >= 1 && line->asked.choices <= ASK_MAX_CHOICES, "choices");

@@ -84,7 +84,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!tokenizer)
         start();
     if (size >= 2 && data[0] == '{' && (data[1] == '{' || data[1] == '%')) {
-        chat_template_recognise((const char *)data, size);
+        struct chat_template *template;
+        if (!chat_template_open((const char *)data, size, "fuzz", &template))
+            chat_template_close(template);
         return 0;
     }
     uint8_t choice = size > 0 ? data[0] : 0;
@@ -92,7 +94,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct tuning_options options = {
         .train = {paths, 1},
         .tokenizer = tokenizer,
-        .template_name = (enum chat_template)(choice % 4),
+        .template = choice % 4 ? chat_template_names[choice % 4 - 1] : NULL,
+        .answers = choice & 8 ? CHAT_ANSWERS_LAST : CHAT_ANSWERS_ALL,
         .config_eos = -1,
         .vocab_size = 900,
         .seq_length = SEQ_LENGTH,

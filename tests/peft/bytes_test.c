@@ -122,46 +122,45 @@ static void bytes_outlive_their_files(void **state) {
     free(directory);
 }
 
-/* By the notes, by the template's text, by neither; and what is none of ours. */
+/* By the notes, by the template's text, by neither; and what is none. */
 static void the_chat_template_is_that_of_the_files(void **state) {
     static const struct {
-        const char *notes, *jinja;
-        enum chat_template expected; /* COUNT: refused */
+        const char *notes, *jinja, *name; /* name NULL: there is no template */
+        int status;
+        const char *expected;
     } cases[] = {
-        {NULL, NULL, CHAT_TEMPLATE_AUTO},
-        {"{\"chat_template\":\"\"}", NULL, CHAT_TEMPLATE_AUTO},
-        {"{\"chat_template\":\"alpaca\"}", "{{ 'x' }}", CHAT_TEMPLATE_ALPACA},
-        {"{}", "{% for m in messages %}{{ m }}{% endfor %}", CHAT_TEMPLATE_COUNT},
-        {"{\"chat_template\":\"llama\"}", NULL, CHAT_TEMPLATE_COUNT},
-        {NULL, "chatml", CHAT_TEMPLATE_CHATML},
+        {NULL, NULL, NULL, 0, NULL},
+        {"{\"chat_template\":\"\"}", NULL, NULL, 0, NULL},
+        {"{\"chat_template\":\"alpaca\"}", "{{ 'x' }}", "alpaca", 0, NULL},
+        {"{}", "{% for m in messages %}{{ m }}{% endfor %}", "", 0, NULL},
+        {"{}", "{% for m in messages %}\n{{ m }", NULL, STATUS_INVALID, "chat_template.jinja: line 2: "},
+        {"{\"chat_template\":\"llama\"}", NULL, NULL, STATUS_UNSUPPORTED, "none of chatml, alpaca, plain"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *directory = copy_adapter("lora");
-        struct strbuf jinja = STRBUF_INIT;
         struct peft_bytes bytes;
         struct peft_files *files;
-        enum chat_template found[2];
+        struct chat_template *found;
         if (cases[i].notes)
             write_file(directory, "cambium_adapter.json", cases[i].notes, strlen(cases[i].notes));
-        if (cases[i].jinja && cases[i].expected == CHAT_TEMPLATE_CHATML)
-            chat_template_write(CHAT_TEMPLATE_CHATML, &jinja);
-        else if (cases[i].jinja)
-            strbuf_add_text(&jinja, cases[i].jinja);
         if (cases[i].jinja)
-            write_file(directory, "chat_template.jinja", jinja.data, jinja.length);
+            write_file(directory, "chat_template.jinja", cases[i].jinja, strlen(cases[i].jinja));
         test_ok(peft_bytes_read(directory, LIMIT, &bytes));
         test_ok(peft_files_open_bytes(&bytes, 1, &files));
-        int codes[2] = {peft_chat_template(directory, &found[0]), peft_bytes_chat_template(&bytes, &found[1])};
         for (int k = 0; k < 2; k++) {
-            if (cases[i].expected == CHAT_TEMPLATE_COUNT)
-                test_fails(codes[k], STATUS_UNSUPPORTED, "none of chatml, alpaca, plain");
+            int status = k ? peft_bytes_chat_template(&bytes, &found) : peft_chat_template(directory, &found);
+            if (cases[i].status)
+                test_fails(status, cases[i].status, cases[i].expected);
             else
-                assert_true(!codes[k] && found[k] == cases[i].expected);
+                test_ok(status);
+            assert_int_equal(found != NULL, cases[i].name != NULL);
+            if (found)
+                assert_string_equal(chat_template_name(found), cases[i].name);
+            chat_template_close(found);
         }
         peft_files_close(files);
         peft_bytes_free(&bytes);
-        strbuf_free(&jinja);
         free(directory);
     }
 }

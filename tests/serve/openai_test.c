@@ -512,10 +512,12 @@ static void messages_have_parts_and_roles(void **state) {
          "\"tool_calls\":"
          "null,\"refusal\":null}],\"continue_final_message\":true}");
     const struct call_prompt *prompt = &fake_call->prompts[0];
-    assert_int_equal(prompt->message_count, 3);
-    assert_int_equal(prompt->messages[0].role, CHAT_SYSTEM);
-    assert_memory_equal(prompt->messages[1].text, "a\nb", 3);
-    assert_int_equal(prompt->messages[1].length, 3);
+    const json_t *messages = prompt->chat.messages;
+    assert_int_equal(json_array_size(messages), 3);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 0), "role")), "system");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 0), "name")), "n");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 1), "content")), "a\nb");
+    assert_int_equal(prompt->chat_bytes, 5);
     assert_true(prompt->continues && prompt->has_no_head && fake_call->is_chat);
     fake_close(&fake);
     asks(&fake, chats, "{\"messages\":[" ONE "," MINE "],\"add_generation_prompt\":false}");

@@ -34,7 +34,8 @@ static int render(const char *template, size_t length, const json_t *values, con
     json_t *value;
     size_t count = 0;
     int status = jinja_open(template, length, &jinja);
-    json_object_foreach((json_t *)values, name, value) arguments[count++] = (struct jinja_argument){name, value, DATA};
+    json_object_foreach((json_t *)values, name, value) arguments[count++] =
+        (struct jinja_argument){.name = name, .value = value, .marks = DATA};
     if (!status)
         status = jinja_render(
             jinja, &(struct jinja_rendering){.arguments = arguments, .count = count, .now = &now, .limits = limits},
@@ -117,7 +118,7 @@ static void errors_name_their_line(void **state) {
 
 static void what_is_not_given_is_undefined(void **state) {
     static const char template[] = "{{ a is defined }}{{ b is defined }}{{ b }}{{ strftime_now('%Y') }}";
-    struct jinja_argument arguments[] = {{"a", json_null(), 0}, {"b", NULL, 0}};
+    struct jinja_argument arguments[] = {{.name = "a", .value = json_null()}, {.name = "b"}};
     struct jinja_rendering rendering = {.arguments = arguments, .count = 2};
     struct jinja_text text;
     struct jinja *jinja;
