@@ -85,9 +85,11 @@ static int sort_marks(struct nfc_scratch *scratch, int32_t *marks, size_t count)
     return STATUS_OK;
 }
 
-static int order_marks(struct nfc_scratch *scratch, size_t count) {
+/* From the point `from` on: a plain character comes first, and `tokenizers` takes marks that it does not know for such.
+ */
+static int order_marks(struct nfc_scratch *scratch, size_t from, size_t count) {
     int32_t *points = scratch->points;
-    for (size_t i = 0, first; i < count; i++) {
+    for (size_t i = from, first; i < count; i++) {
         bool is_sorted = true;
         for (first = i; i < count && combining_class(points[i]) > 0; i++)
             is_sorted = is_sorted && (i == first || combining_class(points[i - 1]) <= combining_class(points[i]));
@@ -121,10 +123,10 @@ static int decompose(struct nfc_scratch *scratch, const unsigned char *at, const
 
 static int append_stretch(struct nfc_scratch *scratch, const unsigned char *at, const unsigned char *end,
                           struct strbuf *out) {
-    size_t count;
+    size_t count, first;
     int status = decompose(scratch, at, end, &count);
     if (!status)
-        status = order_marks(scratch, count);
+        status = order_marks(scratch, is_plain(at, end, &first) ? 1 : 0, count);
     if (status)
         return status;
     utf8proc_ssize_t composed =

@@ -16,9 +16,10 @@ import sys
 from tokenizer import END, LLAMA3, PIECES, QWEN2, byte_level, learn_across, pattern_cases
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-MARKS = ["\u0301", "\u0300", "\u0323", "\u0345", "\u0f71", "\u05b0", "\u302a", "\u3099", "\U0001d165", "\u0cd5", "\u09be", "\u1161", "\u11a8"]
+MARKS = ["\u0301", "\u0300", "\u0323", "\u0345", "\u0f71", "\u05b0", "\u302a", "\u3099", "\U0001d165", "\U00011d45", "\U000119e0", "\u0cd5", "\u09be", "\u1161", "\u11a8"]
 BASES = ["e", "a", "o", "A", "\u1100", "\uac00", "\uac01", "\u0bc6", "\u09c7", "\u304b", "\u0cc6", "\u03b1", "\u1f00", "\u00e9", " ", "\n", "'", "1"]
-SINGLES = ["\u212b", "\u2126", "\u0344", "\u0958", "\u2adc", "\u1fef", "\uf900", "\U0002f800", "\u0340", "\ufb1d", "\u2000", "\u037e", "\u1e9b\u0323", "\uac00\u11a7", "\u11a7\u11a8"]
+SINGLES = ["\u212b", "\u2126", "\u0344", "\u0958", "\u2adc", "\u1fef", "\uf900", "\U0002f800", "\u0340", "\ufb1d", "\u2000", "\u037e", "\u1e9b\u0323", "\uac00\u11a7", "\u11a7\u11a8",
+           "\U00011935\U00011930", "\U00011938"]
 TOOLS = ["<tool>", "</tool>"]
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 LEAD, SYMBOLS_AND_SPACES = r"[^\r\n\p{L}\p{N}]?", r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"

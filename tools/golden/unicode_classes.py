@@ -63,15 +63,18 @@ def word_characters():
 
 
 def plain_characters():
-    """Those that begin anew for NFC: they neither change nor join nor pass what stands before them."""
+    """Those that begin anew for NFC: they neither change nor join nor pass what stands before them. The library knows no
+    marks of the newest scripts; to it these begin anew, too."""
     normalize = tokenizers.normalizers.NFC().normalize_str
     every = [chr(p) for p in range(0x110000) if not is_surrogate(p)]
     second = {chr(p) for p in [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]}
     for c in every:
         parts = unicodedata.decomposition(c).split()
-        if len(parts) == 2 and not parts[0].startswith("<"):
+        if len(parts) == 2 and normalize("".join(chr(int(part, 16)) for part in parts if part[0] != "<")) == c:
             second.add(chr(int(parts[1], 16)))
-    return {c for c in every if unicodedata.category(c) != "Cn" and unicodedata.combining(c) == 0 and c not in second
+    passes = [c for c in every if unicodedata.combining(c) and any(normalize("a" + c + mark) != "a" + c + mark
+                                                                    for mark in ("\u0301", "\u0323", "\u0345"))]
+    return {c for c in every if unicodedata.category(c) != "Cn" and c not in passes and c not in second
             and normalize(c) == c}
 
 

@@ -1,0 +1,107 @@
+"""The shapes of tokenizer.json that models have beside GPT-2's, on much text, against live tokenizers."""
+import json
+import os
+import pathlib
+import random
+import struct
+import sys
+import unicodedata
+import unittest
+
+from interop_support import SEED, SOURCE
+from tokenizers import Tokenizer
+from tokenizers_test import CORPUS, Tokenizing, random_text
+
+sys.path.insert(0, str(SOURCE / "tools/golden"))
+import tokenizer_shapes  # noqa: E402
+
+ASSIGNED = [chr(p) for p in range(0x110000) if unicodedata.category(chr(p)) not in ("Cn", "Cs")]
+# One more folder with a tokenizer.json, or several, as those of real models.
+FOLDERS = os.environ.get("CAMBIUM_INTEROP_TOKENIZERS", "").split()
+
+
+def random_characters(draw):
+    """Characters of every script, next to each other and to blanks."""
+    base = draw.randrange(len(ASSIGNED))
+    near = ASSIGNED[max(0, base - 40):base + 40]
+    return "".join(draw.choice((draw.choice(near), draw.choice(ASSIGNED), " ", "\u0301", "a", "\n", "7"))
+                   for _ in range(draw.randrange(1, 30)))
+
+
+def source_texts(draw, count):
+    """Pieces of C and Python, with all their white space."""
+    files = [*SOURCE.glob("src/**/*.c"), *pathlib.Path(os.__file__).parent.glob("*.py")]
+    for path in draw.sample(sorted(files), count):
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        start = draw.randrange(max(1, len(text) - 6000))
+        yield text[start:start + 6000]
+
+
+def assigned(text):
+    """Without what Python's Unicode, 14 in 3.11, does not know: there the libraries differ."""
+    return "".join(c if unicodedata.category(c) not in ("Cn", "Cs") else "?" for c in text)
+
+
+def texts_of(seed, names):
+    draw = random.Random(SEED * 100 + seed)
+    yield from ("", " ", "\n", CORPUS)
+    yield from source_texts(draw, 40)
+    for _ in range(1500):
+        yield assigned(random_text(draw))
+        yield random_characters(draw)
+        yield "".join(draw.choice((draw.choice(names), random_characters(draw), " ", "x")) for _ in range(4))
+
+
+class Shapes(Tokenizing):
+    def encode(self, directory, texts):
+        """The ids of documents, of which only empty ones have none."""
+        path = self.directory / "texts.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        self.run_program("preprocess", "--input", path, "--tokenizer", directory, "--output-prefix", self.directory / "d")
+        index = (self.directory / "d_text_document.idx").read_bytes()
+        count, = struct.unpack_from("<Q", index, 18)
+        letter = {8: "H", 4: "i"}[index[17]]
+        lengths = struct.unpack_from(f"<{count}i", index, 34)
+        data = (self.directory / "d_text_document.bin").read_bytes()
+        tokens, at = struct.unpack(f"<{len(data) // struct.calcsize(letter)}{letter}", data), 0
+        for length in lengths:
+            yield list(tokens[at:at + length])
+            at += length
+
+    def check(self, directory, seed):
+        library = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        library.encode_special_tokens = True
+        root = json.loads((directory / "tokenizer.json").read_text())
+        names = [token["content"] for token in root["added_tokens"]][:40] or ["<s>"]
+        texts = [text for text in texts_of(seed, names) if text]
+        expected = [ids for ids in (library.encode(text).ids for text in texts)]
+        # A text that nothing is left of is no sequence.
+        kept = [(text, ids) for text, ids in zip(texts, expected) if ids]
+        self.assert_all_equal([text for text, _ in kept], list(self.encode(directory, texts)), [ids for _, ids in kept])
+        lines = [text.replace("\n", "\r").encode() for text in texts[:1500]]
+        library.encode_special_tokens = False
+        ours = self.tokenize(directory, lines, "--allow-special")
+        self.assert_all_equal(lines, ours, [library.encode(line.decode(), add_special_tokens=False).ids for line in lines])
+        draw = random.Random(SEED * 100 + seed)
+        noise = [draw.randbytes(draw.randrange(300)).replace(b"\n", b"") for _ in range(500)]
+        rows = self.tokenize(directory, noise)
+        back = self.run_program("detokenize", "--tokenizer", directory,
+                                data="".join(" ".join(map(str, row)) + "\n" for row in rows).encode())
+        self.assertEqual(back.count(b"\n"), len(noise))
+
+    def test_small_tokenizers_of_every_shape(self):
+        across = tokenizer_shapes.learn_across(1500)
+        for seed, (name, (make, _)) in enumerate(tokenizer_shapes.SHAPES.items()):
+            with self.subTest(name):
+                make(across).save(str(self.directory / "tokenizer.json"))
+                self.check(self.directory, seed)
+
+    @unittest.skipUnless(FOLDERS, "CAMBIUM_INTEROP_TOKENIZERS names no folders with a tokenizer.json")
+    def test_tokenizers_of_models(self):
+        for seed, folder in enumerate(FOLDERS):
+            with self.subTest(folder):
+                self.check(pathlib.Path(folder), 100 + seed)
+
+
+if __name__ == "__main__":
+    unittest.main()
