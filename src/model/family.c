@@ -27,15 +27,14 @@ int model_family_find(const char *name) {
 
 int model_family_choose(struct model_config *config) {
     struct strbuf ways = STRBUF_INIT;
-    for (int i = 0; i < FAMILY_COUNT; i++) {
-        const char *key = families[i]->unfit(families[i], config);
-        if (!key) {
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        if (!families[i]->unfit(families[i], config)) {
             config->family = i;
-            strbuf_free(&ways);
             return STATUS_OK;
         }
-        strbuf_format(&ways, "%s%s cannot have this model.%s", i ? ", " : "", families[i]->name, key);
-    }
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        strbuf_format(&ways, "%s%s cannot have this model.%s", i ? ", " : "", families[i]->name,
+                      families[i]->unfit(families[i], config));
     int status = strbuf_status(&ways);
     if (!status)
         status = status_fail(STATUS_USAGE, "no family of models is like this one: %s", strbuf_text(&ways));

@@ -19,23 +19,45 @@ static struct model_options make_options(enum model_use use) {
 /* ---- config.json ---- */
 
 static int write_and_read(void *context) {
-    const struct model_config config = make_options(MODEL_TRAIN).config;
     const struct model_text_ends three = {.count = 3, .eos = {3, 1, 4}};
-    struct model_config read;
+    struct model_config config, read;
     enum dtype dtype;
     struct model_text_ends ends;
     char *text = NULL;
-    (void)context;
-    int status = model_write_config(&config, DTYPE_F32, &three, &text);
+    int status = model_read_config(context, "config.json", &config, &dtype, &ends);
+    if (!status)
+        status = model_write_config(&config, DTYPE_F32, &three, &text);
     if (!status)
         status = model_read_config(text, "config.json", &read, &dtype, &ends);
+    if (!status)
+        status = model_family_choose(&read);
+    if (!status)
+        status = model_read_generation_config("{\"eos_token_id\":[2]}", "generation_config.json", &read, &ends);
     free(text);
     return status;
 }
 
+/* A model that no family is like: a text is made of what is in the way. */
+static int choose_none(void *context) {
+    struct model_config config = *(const struct model_config *)context;
+    int status = model_family_choose(&config);
+    return status == STATUS_USAGE ? STATUS_OK : status;
+}
+
 static void a_config_is_written_and_read(void **state) {
+    static const char *const texts[] = {
+        "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_embd\":8,\"n_head\":2,\"n_positions\":4,\"vocab_size\":9}",
+        "{\"model_type\":\"llama\",\"vocab_size\":9,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}",
+        "{\"model_type\":\"qwen3\",\"vocab_size\":9,\"num_hidden_layers\":2,\"use_sliding_window\":true,"
+        "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
+        "{\"model_type\":\"phi3\",\"vocab_size\":9,\"partial_rotary_factor\":0.5}",
+    };
+    struct model_config none = make_options(MODEL_TRAIN).config;
     (void)state;
-    assert_int_equal(failing_try_all(write_and_read, NULL, 300), 0);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        assert_int_equal(failing_try_all(write_and_read, (void *)(uintptr_t)texts[i], 300), 0);
+    none.swiglu = true;
+    assert_int_equal(failing_try_all(choose_none, &none, 300), 0);
 }
 
 /* ---- training ---- */

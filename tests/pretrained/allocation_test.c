@@ -37,8 +37,33 @@ static void directories_open_and_close(void **state) {
     }
 }
 
+static void write_file(const char *directory, const char *name, const char *text) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    test_ok(file_write_atomic(path, text, strlen(text)));
+}
+
+static void what_ends_texts_is_read_from_two_files(void **state) {
+    char *directory = test_directory();
+    struct pretrained model;
+    (void)state;
+    write_file(directory, "config.json", "{\"model_type\":\"llama\",\"eos_token_id\":7}");
+    write_file(directory, "generation_config.json", "{\"eos_token_id\":[9,7]}");
+    test_ok(pretrained_open_config(directory, &model));
+    assert_int_equal(model.ends.count, 2);
+    assert_int_equal(model.ends.eos[0], 7);
+    assert_int_equal(model.ends.eos[1], 9);
+    pretrained_close(&model);
+    assert_int_equal(failing_try_all(open_config, directory, 100), 0);
+    write_file(directory, "generation_config.json", "[]");
+    test_fails(pretrained_open_config(directory, &model), STATUS_INVALID, "generation_config.json: a JSON object was");
+    pretrained_close(&model);
+    free(directory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_ends_texts_is_read_from_two_files),
         cmocka_unit_test(directories_open_and_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
