@@ -41,7 +41,7 @@ const struct config_row run_rows[] = {
     INT("model.num_layers", model.num_layers, NULL, 1, MODEL_MAX_LAYERS, "transformer layers"),
     INT("model.hidden_size", model.hidden_size, NULL, 1, MODEL_MAX_WIDTH, "width of the residual stream"),
     INT("model.num_attention_heads", model.num_attention_heads, NULL, 1, MODEL_MAX_WIDTH,
-        "attention heads; they divide hidden_size"),
+        "attention heads; they divide hidden_size where kv_channels is not given"),
     INT("model.num_query_groups", model.num_query_groups, NULL, 1, MODEL_MAX_WIDTH,
         "key/value heads; they divide num_attention_heads, which is the default"),
     INT("model.kv_channels", model.kv_channels, NULL, 1, MODEL_MAX_WIDTH,
