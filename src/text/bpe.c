@@ -32,6 +32,8 @@ static inline void end_unknown(const struct tokenizer *tokenizer, struct beginni
 }
 
 static void add_unknown(const struct tokenizer *tokenizer, struct beginning *beginning) {
+    if (!tokenizer->rules.has_unk)
+        return;
     if (!tokenizer->rules.fuses_unk)
         end_unknown(tokenizer, beginning);
     beginning->has_unknown = true;
