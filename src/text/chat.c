@@ -206,9 +206,12 @@ int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t
     size_t end = 0;
     for (size_t i = 0; i < count; i++)
         parts[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
-    bool is_continued = *at > 0 && !(first->flags & CHAT_APART) && !(first[-1].flags & CHAT_END);
+    bool goes_on = *at > 0 && !(first->flags & CHAT_APART);
+    unsigned flags = !goes_on                     ? TOKENIZER_PLAIN
+                     : first[-1].flags & CHAT_END ? TOKENIZER_BEHIND_TOKEN
+                                                  : TOKENIZER_CONTINUED;
     int status = tokenizer_encode_parts(
-        encoder, text, length, is_continued ? TOKENIZER_CONTINUED : TOKENIZER_PLAIN,
+        encoder, text, length, flags,
         &(struct tokenizer_parts){
             .items = parts, .count = count, .is_control = is_control, .context = pieces->template},
         ids);

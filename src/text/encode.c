@@ -383,7 +383,9 @@ static int append_ids(const struct token_buffer *ids, struct token_buffer *out) 
 int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
                      struct token_buffer *out) {
     const struct tokenizer_rules *rules = &encoder->tokenizer->rules;
-    enum place place = flags & TOKENIZER_CONTINUED ? PLACE_CONTINUED : PLACE_BEGINNING;
+    enum place place = flags & TOKENIZER_CONTINUED      ? PLACE_CONTINUED
+                       : flags & TOKENIZER_BEHIND_TOKEN ? PLACE_LATER
+                                                        : PLACE_BEGINNING;
     size_t before = out->count;
     if (length > INT32_MAX - 1)
         return status_fail(STATUS_UNSUPPORTED, "a text of %zu bytes: at most 2147483646 are encoded at once", length);

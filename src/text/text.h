@@ -110,6 +110,7 @@ enum tokenizer_flags {
     TOKENIZER_PLAIN = 0,              /* the names of special tokens in the text are ordinary text */
     TOKENIZER_ALLOW_SPECIAL = 1 << 0, /* they are the special tokens */
     TOKENIZER_CONTINUED = 1 << 1,     /* the text goes on where a longer one was cut: no space is put before it */
+    TOKENIZER_BEHIND_TOKEN = 1 << 4,  /* the text goes on behind a special token of a longer one */
     TOKENIZER_ADD_BEGIN = 1 << 2,     /* with the tokens that the files' post-processor puts before every text, */
     TOKENIZER_ADD_END = 1 << 3,       /* with those that it puts behind every text; */
     TOKENIZER_ADD_SPECIAL = TOKENIZER_ADD_BEGIN | TOKENIZER_ADD_END /* both, but for texts that a template made */

@@ -146,11 +146,41 @@ static void parts_of_a_text_are_framed_once(void **state) {
     shape_close(&shape);
 }
 
+/* A text behind a special token is what it is within the whole: a space is put before it, or only before the first. */
+static void a_text_behind_a_token_has_the_ids_of_the_whole(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama2", "mistral", "gemma", "whole"};
+    static const char *const texts[] = {"the words", " of",
+                                        "\xe2\x96\x81"
+                                        "a",
+                                        "  in"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char directory[256];
+        snprintf(directory, sizeof directory, GOLDEN "/%s", names[i]);
+        struct shape shape = shape_open(names[i], directory);
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+            char whole_text[64];
+            struct token_buffer whole = TOKEN_BUFFER_INIT, parts = TOKEN_BUFFER_INIT;
+            snprintf(whole_text, sizeof whole_text, "a</s>%s", texts[k]);
+            test_ok(tokenizer_encode(shape.encoder, whole_text, strlen(whole_text), TOKENIZER_ALLOW_SPECIAL, &whole));
+            test_ok(tokenizer_encode(shape.encoder, "a", 1, TOKENIZER_PLAIN, &parts));
+            test_ok(token_buffer_add(&parts, tokenizer_find(shape.tokenizer, "</s>", 4)));
+            test_ok(tokenizer_encode(shape.encoder, texts[k], strlen(texts[k]), TOKENIZER_BEHIND_TOKEN, &parts));
+            assert_int_equal(parts.count, whole.count);
+            assert_memory_equal(parts.ids, whole.ids, whole.count * sizeof *whole.ids);
+            token_buffer_free(&whole);
+            token_buffer_free(&parts);
+        }
+        shape_close(&shape);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_equal_those_of_tokenizers),
         cmocka_unit_test(what_is_saved_gives_equal_ids),
         cmocka_unit_test(parts_of_a_text_are_framed_once),
+        cmocka_unit_test(a_text_behind_a_token_has_the_ids_of_the_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
