@@ -63,6 +63,8 @@ static void check_tokenizer(const struct tokenizer *tokenizer, bool is_lossy) {
     struct strbuf text = STRBUF_INIT;
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = i < 256 ? (uint8_t)i : (uint8_t) "the cat's <|endoftext|>"[i % 23];
+    for (int byte = 0; byte < 256; byte++) /* one that has no token is lost */
+        is_lossy |= tokenizer_find(tokenizer, &(uint8_t){(uint8_t)byte}, 1) < 0;
     check(!tokenizer_encoder_new(tokenizer, &encoder), "no encoder");
     int status = tokenizer_encode(encoder, bytes, sizeof bytes, TOKENIZER_ALLOW_SPECIAL, &ids);
     is_lossy |= status != STATUS_OK;
