@@ -125,6 +125,14 @@ static int open_arguments(const struct chat_request *request, struct arguments *
     return status;
 }
 
+/* Whether the name of the end-of-text is found in the text as every other special token is. */
+static bool is_found_by_name(const struct chat_request *request, const json_t *eos) {
+    return request->tokenizer && eos &&
+           tokenizer_find(request->tokenizer, json_string_value(eos), json_string_length(eos)) == request->eos &&
+           tokenizer_is_special(request->tokenizer, request->eos);
+}
+
+/* `eos`: the name of an end-of-text that is not found by it; NULL: there is none. */
 static int add_range(struct chat_pieces *pieces, const char *text, size_t length, unsigned marks, const json_t *eos,
                      bool keep_generated) {
     unsigned flags =
@@ -157,10 +165,11 @@ int chat_render_by(struct chat_template *template, const struct jinja *jinja, co
                          &text);
     if (status && status != STATUS_MEMORY)
         status_wrap(status, "the chat template");
+    const json_t *eos = is_found_by_name(request, arguments.names[ROLE_EOS]) ? NULL : arguments.names[ROLE_EOS];
     size_t from = 0;
     for (size_t i = 0; i < text.count && !status; i++) {
-        status = add_range(pieces, strbuf_text(&text.text) + from, text.ranges[i].end - from, text.ranges[i].marks,
-                           arguments.names[ROLE_EOS], keep_generated);
+        status = add_range(pieces, strbuf_text(&text.text) + from, text.ranges[i].end - from, text.ranges[i].marks, eos,
+                           keep_generated);
         from = text.ranges[i].end;
     }
     if (!pieces->template)
@@ -267,11 +276,15 @@ static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
     return has_words ? length : 0;
 }
 
-static void take_turn_end(const struct tokenizer *tokenizer, const struct chat_pieces *pieces,
+static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const struct chat_pieces *pieces,
                           char text[CHAT_TURN_END_BYTES]) {
     size_t begin = 0, length = find_tail(pieces, &begin), bytes = 0;
     const char *at = strbuf_text(&pieces->text) + begin;
     size_t found = tokenizer ? find_special(tokenizer, at, length, &bytes) : SIZE_MAX, space = 0, end;
+    if (found != SIZE_MAX && tokenizer_find(tokenizer, at + found, bytes) == eos) {
+        length = found; /* words before it end the turn, or there is nothing else */
+        found = SIZE_MAX;
+    }
     if (found != SIZE_MAX) {
         space = found;
         end = found + bytes;
@@ -296,7 +309,7 @@ int chat_find_turn_end(struct chat_template *template, const struct tokenizer *t
     *text = 0;
     int status = messages ? chat_render(template, &request, &pieces) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
-        take_turn_end(tokenizer, &pieces, text);
+        take_turn_end(tokenizer, eos, &pieces, text);
     chat_pieces_free(&pieces);
     json_decref(messages);
     return status == STATUS_MEMORY ? status : STATUS_OK;
