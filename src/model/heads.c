@@ -70,17 +70,19 @@ int heads_upload_angles(struct model *model) {
     int64_t pairs = angles->columns / 2, count = angles->positions * pairs;
     if (!angles->columns)
         return STATUS_OK;
-    float *cosines = malloc((size_t)count * 2 * sizeof *cosines), *sines = cosines + count;
+    float *cosines = malloc((size_t)(2 * count + pairs) * sizeof *cosines);
     if (!cosines)
         return status_fail(STATUS_MEMORY, "out of memory");
+    float *sines = cosines + count, *frequencies = sines + count;
     float factor = attention_factor(c);
-    for (int64_t pair = 0; pair < pairs; pair++) {
-        float frequency = inverse_frequency(c, (int)pair, angles->columns);
-        for (int64_t position = 0; position < angles->positions; position++) {
-            float angle = (float)position * frequency;
-            cosines[position * pairs + pair] = cosf(angle) * factor;
-            sines[position * pairs + pair] = sinf(angle) * factor;
-        }
+    for (int64_t pair = 0; pair < pairs; pair++)
+        frequencies[pair] = inverse_frequency(c, (int)pair, angles->columns);
+        /* As many threads as the initial values have: a model of 131,072 positions has 8 million of these. */
+#pragma omp parallel for num_threads(usable_cores()) schedule(static)
+    for (int64_t i = 0; i < count; i++) {
+        float angle = (float)(i / pairs) * frequencies[i % pairs];
+        cosines[i] = cosf(angle) * factor;
+        sines[i] = sinf(angle) * factor;
     }
     int status = stream_copy_to_device(stream, angles->cos, cosines, (size_t)count * sizeof *cosines);
     if (!status)
