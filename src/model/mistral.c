@@ -1,10 +1,6 @@
 /* The Mistral family: every layer has the same window, or none has one. */
 #include "llama_like.h"
 
-static const char *const lora_targets[] = {"q_proj", "v_proj", NULL};
-static const char *const ia3_targets[] = {"k_proj", "v_proj", "down_proj", NULL};
-static const char *const ia3_feedforward[] = {"down_proj", NULL};
-
 static const struct llama_kin kin = {
     .vocab_size = 32000,
     .hidden_size = 4096,
@@ -19,12 +15,8 @@ static const struct llama_kin kin = {
 const struct model_family model_family_mistral = {
     .name = "mistral",
     .class_name = "MistralForCausalLM",
-    LLAMA_LIKE,
+    LLAMA_LIKE_SEVEN,
     .eos_id = 2,
-    .projection_count = LLAMA_PROJECTIONS,
-    .projections = llama_like_projections,
-    .lora_targets = lora_targets,
-    .ia3_targets = ia3_targets,
-    .ia3_feedforward = ia3_feedforward,
+    .ia3_targets = llama_like_ia3_of_keys,
     .kin = &kin,
 };

@@ -1,10 +1,6 @@
 /* The Qwen2 family: q, k and v have biases, and some layers may have windows. */
 #include "llama_like.h"
 
-static const char *const lora_targets[] = {"q_proj", "v_proj", NULL};
-static const char *const ia3_targets[] = {"q_proj", "v_proj", "down_proj", NULL};
-static const char *const ia3_feedforward[] = {"down_proj", NULL};
-
 static const struct llama_kin kin = {
     .vocab_size = 151936,
     .hidden_size = 4096,
@@ -20,12 +16,8 @@ static const struct llama_kin kin = {
 const struct model_family model_family_qwen2 = {
     .name = "qwen2",
     .class_name = "Qwen2ForCausalLM",
-    LLAMA_LIKE,
+    LLAMA_LIKE_SEVEN,
     .eos_id = -1,
-    .projection_count = LLAMA_PROJECTIONS,
-    .projections = llama_like_projections,
-    .lora_targets = lora_targets,
-    .ia3_targets = ia3_targets,
-    .ia3_feedforward = ia3_feedforward,
+    .ia3_targets = llama_like_ia3_of_queries,
     .kin = &kin,
 };
