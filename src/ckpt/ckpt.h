@@ -50,6 +50,9 @@ struct ckpt_array {
     int (*rects)(void *context, int param, struct ckpt_block *rects);
     int (*get)(void *context, const struct ckpt_block *block, void *values);       /* memory to file; for writing */
     int (*put)(void *context, const struct ckpt_block *block, const void *values); /* file to memory; for reading */
+    /* For reading: memory of the host that is the block's values, one after another, which are read right into it;
+     * NULL: there is none, and put() brings them there. The function itself may be NULL. */
+    void *(*find_place)(void *context, const struct ckpt_block *block);
     void *context;
     /* For reading: the name that files have for a tensor that they do not have under its own; false where they have
      * none. NULL: there are no others. */

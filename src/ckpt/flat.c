@@ -46,17 +46,23 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
     return count;
 }
 
-/* The block lies in one rectangle; `values` is compact. */
-static int copy_block(struct ckpt_flat *flat, const struct ckpt_block *block, char *values, enum copy_kind kind) {
+/* Where the block begins, which lies in one rectangle; *all_columns are those of a row. */
+static char *find_block(const struct ckpt_flat *flat, const struct ckpt_block *block, int64_t *all_columns) {
     const struct param_store *store = flat->store;
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->part, store->table, block->param, rects), r = 0;
     while (r + 1 < count && block->row >= rects[r].row + rects[r].rows)
         r++;
-    int64_t width = (int64_t)dtype_bytes(flat->dtype), all_columns = rects[r].columns;
+    *all_columns = rects[r].columns;
     int64_t at = store->offset[block->param] - flat->first +
-                 (rects[r].local_row + block->row - rects[r].row) * all_columns + block->column - rects[r].column;
-    char *memory = (char *)flat->memory + at * width;
+                 (rects[r].local_row + block->row - rects[r].row) * *all_columns + block->column - rects[r].column;
+    return (char *)flat->memory + at * (int64_t)dtype_bytes(flat->dtype);
+}
+
+/* `values` is compact. */
+static int copy_block(struct ckpt_flat *flat, const struct ckpt_block *block, char *values, enum copy_kind kind) {
+    int64_t width = (int64_t)dtype_bytes(flat->dtype), all_columns;
+    char *memory = find_block(flat, block, &all_columns);
     size_t compact = (size_t)(block->columns * width), spread = (size_t)(all_columns * width);
     bool is_out = kind == COPY_TO_HOST;
     int status = stream_copy_rows(flat->stream, &(const struct copy_call){.kind = kind,
@@ -78,6 +84,15 @@ static int flat_put(void *context, const struct ckpt_block *block, const void *v
     return copy_block(context, block, (char *)values, COPY_TO_DEVICE);
 }
 
+/* Whole rows in memory of the host. */
+static void *flat_find_place(void *context, const struct ckpt_block *block) {
+    struct ckpt_flat *flat = context;
+    int64_t all_columns;
+    char *memory = find_block(flat, block, &all_columns);
+    bool is_dense = block->columns == all_columns || block->rows == 1;
+    return is_dense && device_host_reads(stream_device(flat->stream)) && !stream_wait(flat->stream) ? memory : NULL;
+}
+
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable) {
     return (struct ckpt_array){.prefix = prefix,
                                .dtype = flat->dtype,
@@ -88,5 +103,6 @@ struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bo
                                .rects = flat_rects,
                                .get = flat_get,
                                .put = flat_put,
+                               .find_place = flat_find_place,
                                .context = flat};
 }

@@ -276,8 +276,9 @@ static int read_param(const struct ckpt_tensors *tensors, const struct param_tab
         for (int i = 0; i < count; i++) {
             struct ckpt_block block = {0};
             while (!status && slice_next_block(&param->slices[s], &rects[i], &block)) {
-                status = read_block(tensors, table, array, &block, is_tied, scratch, values);
-                if (!status)
+                char *place = array->find_place ? array->find_place(array->context, &block) : NULL;
+                status = read_block(tensors, table, array, &block, is_tied, scratch, place ? place : values);
+                if (!status && !place)
                     status = array->put(array->context, &block, values);
             }
         }

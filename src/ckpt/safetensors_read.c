@@ -319,26 +319,42 @@ static bool is_float(enum dtype type) {
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
 }
 
+/* Elements of a tensor that are read at once: those that are converted stay in the first cache meanwhile. */
+enum { CONVERTED_BYTES = 1 << 15, COPIED_BYTES = 1 << 18, SHARED_BYTES = 1 << 20 /* read on all cores from here on */ };
+
+static int read_piece(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
+                      enum dtype dtype, void *out) {
+    _Alignas(64) char piece[CONVERTED_BYTES];
+    int64_t width = (int64_t)dtype_bytes(tensor->dtype);
+    bool is_copy = tensor->dtype == dtype;
+    int status = read_at(file, is_copy ? out : piece, (size_t)(count * width), tensor->start + first * width);
+    if (!status && !is_copy)
+        convert(tensor->dtype, piece, count, dtype, out);
+    return status;
+}
+
 int safetensors_read(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
                      enum dtype dtype, void *out) {
     if (first < 0 || count < 0 || first > tensor->elements || count > tensor->elements - first)
         return tensor_fail(file, tensor, "elements [%lld, +%lld) asked for, it has %lld", (long long)first,
                            (long long)count, (long long)tensor->elements);
-    if (tensor->dtype == dtype && dtype != DTYPE_COUNT)
-        return read_at(file, out, (size_t)count * dtype_bytes(dtype),
-                       tensor->start + first * (int64_t)dtype_bytes(dtype));
-    if (!is_float(tensor->dtype) || (dtype != DTYPE_F32 && dtype != DTYPE_BF16))
+    bool is_copy = tensor->dtype == dtype && dtype != DTYPE_COUNT;
+    if (!is_copy && (!is_float(tensor->dtype) || (dtype != DTYPE_F32 && dtype != DTYPE_BF16)))
         return status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be read as %s", file->path,
                            tensor->name, tensor->type, dtype < DTYPE_COUNT ? dtype_name(dtype) : "that");
-    _Alignas(64) char piece[1 << 15];
-    int64_t width = (int64_t)dtype_bytes(tensor->dtype), at_once = (int64_t)sizeof piece / width;
-    for (int64_t done = 0; done < count;) {
-        int64_t n = count - done < at_once ? count - done : at_once;
-        int status = read_at(file, piece, (size_t)(n * width), tensor->start + (first + done) * width);
-        if (status)
-            return status;
-        convert(tensor->dtype, piece, n, dtype, (char *)out + done * (int64_t)dtype_bytes(dtype));
-        done += n;
+    int64_t width = (int64_t)dtype_bytes(tensor->dtype), to = (int64_t)dtype_bytes(dtype);
+    int64_t at_once = (is_copy ? COPIED_BYTES : CONVERTED_BYTES) / width, failed = count;
+#pragma omp parallel for num_threads(usable_cores()) schedule(static)                                                  \
+    reduction(min                                                                                                      \
+              : failed) if (count * width >= SHARED_BYTES)
+    for (int64_t at = 0; at < count; at += at_once) {
+        int64_t n = count - at < at_once ? count - at : at_once;
+        if (read_piece(file, tensor, first + at, n, dtype, (char *)out + at * to))
+            failed = at < failed ? at : failed;
     }
-    return STATUS_OK;
+    int status = STATUS_OK; /* an error's text belongs to a thread: what failed is tried again in this one */
+    for (int64_t at = failed; at < count && !status; at += at_once)
+        status = read_piece(file, tensor, first + at, count - at < at_once ? count - at : at_once, dtype,
+                            (char *)out + at * to);
+    return status;
 }

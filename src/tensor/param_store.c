@@ -148,15 +148,29 @@ static void place_packed(struct param_store *store, struct packing *order) {
     qsort(order, (size_t)count, sizeof *order, compare_packing);
 }
 
+/* Where plain values are held until they are packed. They come largest first, so that it never grows; it is let go when
+ * less than half of it is wanted, for what is packed grows meanwhile. */
+struct stage {
+    void *data;
+    size_t bytes;
+};
+
+static int stage_take(struct stage *stage, struct device *device, size_t bytes) {
+    if (bytes <= stage->bytes && bytes >= stage->bytes / 2)
+        return STATUS_OK;
+    device_free(device, stage->data);
+    *stage = (struct stage){.bytes = bytes};
+    return device_alloc(device, bytes, &stage->data);
+}
+
 static int pack_one(struct param_store *store, struct stream *stream, const struct packing *packing,
-                    int (*fill)(void *context, int id), void *context) {
+                    struct stage *stage, int (*fill)(void *context, int id), void *context) {
     struct weight_view *plain = &store->views[packing->id], *packed = plain + store->table->count;
     struct exec exec = {.stream = stream};
-    void *stage = NULL;
     int status = STATUS_OK;
     if (packing->stage) {
-        status = device_alloc(store->device, packing->stage, &stage);
-        plain->data = stage;
+        status = stage_take(stage, store->device, packing->stage);
+        plain->data = stage->data;
     }
     if (!plain->data) /* of another rank */
         return status ? status_wrap(status, "plain weights") : STATUS_OK;
@@ -165,9 +179,8 @@ static int pack_one(struct param_store *store, struct stream *stream, const stru
     if (!status && packed->data)
         status = store->ops->pack(&exec, plain, (void *)(uintptr_t)packed->data, packed);
     int waited = stream_wait(stream);
-    if (stage)
+    if (packing->stage)
         plain->data = NULL;
-    device_free(store->device, stage);
     return status ? status : waited;
 }
 
@@ -176,6 +189,7 @@ int param_store_pack(struct param_store *store, struct stream *stream, int (*fil
     int count = store->table->count;
     store->views = calloc((size_t)count * 2, sizeof *store->views);
     struct packing *order = calloc((size_t)count + 1, sizeof *order);
+    struct stage stage = {0};
     int status = store->views && order ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     store->packed_bytes = param_packed_bytes(store);
     if (!status && (status = device_alloc(store->device, store->packed_bytes, &store->packed)))
@@ -183,7 +197,8 @@ int param_store_pack(struct param_store *store, struct stream *stream, int (*fil
     if (!status)
         place_packed(store, order);
     for (int i = 0; i < count && !status; i++)
-        status = pack_one(store, stream, &order[i], fill, context);
+        status = pack_one(store, stream, &order[i], &stage, fill, context);
+    device_free(store->device, stage.data);
     free(order);
     return status;
 }
