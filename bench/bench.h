@@ -11,14 +11,15 @@
 
 #include <jansson.h>
 
+/* With has_peer, train, finetune, prefill and decode have Hugging Face's libraries beside them: transformers.h. */
 struct bench_options {
     const char *model;       /* "gpt2-124m" or a model directory */
     const char *tokenizer;   /* directory */
     const char *input;       /* a text file */
-    const char *peer_python; /* that runs the peers of tokenizer and finetune */
-    bool has_peer;           /* of finetune */
-    const char *device;      /* backend; NULL: the first that the machine has */
-    const char *filter;      /* of op cases and figures of the engine: a part of the text that names each */
+    const char *peer_python; /* that runs the peers */
+    bool has_peer;
+    const char *device; /* backend; NULL: the first that the machine has */
+    const char *filter; /* of op cases and figures of the engine: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
     int64_t ranks, global_batch_size; /* of train and checkpoint; 0: not given */
     int precision;                    /* enum precision */
@@ -38,11 +39,12 @@ int bench_tokenizer(const struct bench_options *options);
  * has called comm_abort. */
 int bench_train(const struct bench_options *options);
 /* The step of a method on a frozen base, beside one that trains the whole model, in turn with it; peak memory of both,
- * each in a process of its own; and how long the adapter takes to load. With has_peer in turn with Hugging Face's PEFT.
- */
+ * each in a process of its own; and how long the adapter takes to load. */
 int bench_finetune(const struct bench_options *options);
 /* Saves of the trainer, in the foreground and in the background, `steps` of each, beside a plain write of the disk. */
 int bench_checkpoint(const struct bench_options *options);
+/* A model's files, from closed to an engine that can serve, beside reading their bytes. */
+int bench_load(const struct bench_options *options);
 int bench_prefill(const struct bench_options *options);
 int bench_decode(const struct bench_options *options);
 /* What scheduling, adapters, caching and swapping cost beside bare steps of the engine: engine.h. */

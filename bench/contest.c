@@ -21,8 +21,8 @@ static int take_turns(struct bench_contest *contest, enum bench_order order) {
         status = bench_runner_obey(contest->baseline, order);
         bench_pause();
     }
-    if (!status && contest->peer && order == ORDER_WARM_UP)
-        status = bench_peer_number(contest->peer, "step", "seconds", &(double){0});
+    if (!status && order == ORDER_WARM_UP)
+        status = bench_transformers_warm_up(&contest->peer, "step");
     return status ? status : bench_runner_obey(contest->runner, order);
 }
 
@@ -33,8 +33,8 @@ static int print_step(struct bench_contest *contest, int64_t step) {
     if (contest->baseline)
         json_object_set_new(line, "baseline_seconds",
                             json_real(bench_runner_findings(contest->baseline)->seconds[step]));
-    if (contest->peer)
-        json_object_set_new(line, "peer_seconds", json_real(contest->peer_seconds[step]));
+    if (contest->peer.peer)
+        json_object_set_new(line, "peer_seconds", json_real(contest->peer.seconds[step]));
     return bench_print(line);
 }
 
@@ -44,10 +44,8 @@ int bench_contest_measure(struct bench_contest *contest, int64_t steps) {
         status = take_turns(contest, ORDER_WARM_UP);
     for (int64_t i = 0; i < steps && !status; i++) {
         status = take_turns(contest, ORDER_STEP);
-        if (!status && contest->peer) {
-            bench_pause();
-            status = bench_peer_number(contest->peer, "step", "seconds", &contest->peer_seconds[i]);
-        }
+        if (!status)
+            status = bench_transformers_measure(&contest->peer, "step");
         if (!status)
             status = print_step(contest, i);
     }
@@ -57,4 +55,5 @@ int bench_contest_measure(struct bench_contest *contest, int64_t steps) {
 void bench_contest_close(struct bench_contest *contest) {
     bench_runner_close(contest->baseline);
     bench_runner_close(contest->runner);
+    bench_transformers_close(&contest->peer);
 }

@@ -19,7 +19,6 @@ struct measurement {
     struct tuning_options tuning;
     struct train_run run, whole;
     struct bench_contest contest;
-    json_t *peer; /* what it said of itself */
 };
 
 /* ---- opening ---- */
@@ -142,18 +141,6 @@ static int load_once(struct measurement *m, const char *directory, double *secon
     return status;
 }
 
-/* Of the base, whose weights are random. */
-static int write_base_config(const struct measurement *m) {
-    char path[PATH_MAX], *text = NULL;
-    int status = file_join(path, sizeof path, m->dataset.directory, "config.json");
-    if (!status)
-        status = model_write_config(&m->run.config.model, DTYPE_F32, &(const struct model_text_ends){0}, &text);
-    if (!status)
-        status = file_write_atomic(path, text, strlen(text));
-    free(text);
-    return status;
-}
-
 static int time_loading(struct measurement *m, double *seconds) {
     char directory[PATH_MAX];
     double times[LOADS];
@@ -175,75 +162,20 @@ static int time_loading(struct measurement *m, double *seconds) {
 
 /* ---- the peer ---- */
 
-/* An encoder of the adapter is not in its files, so that what it is comes beside them. */
-static json_t *encoder_of(const struct peft_config *config) {
-    json_t *keys = json_object();
-    if (peft_config_prefix_tokens(config) && config->prefix_projection)
-        json_object_set_new(keys, "prefix_projection", json_true());
-    return keys;
-}
-
-static char *describe_peer(const struct measurement *m) {
-    const struct bench_options *o = m->options;
-    int64_t threads = bench_baseline_threads(o);
-    int64_t micro = m->run.config.train.micro_batch_size, global = m->run.config.train.global_batch_size;
-    json_t *object = json_pack(
-        "{s:s, s:s, s:i, s:I, s:I, s:I, s:b, s:o}", "directory", m->dataset.directory, "precision",
-        o->precision == PRECISION_BF16 ? "bf16" : "fp32", "threads", (int)(threads ? threads : usable_cores()),
-        "micro_batch_size", (json_int_t)micro, "micro_batches", (json_int_t)(global / micro), "tokens",
-        (json_int_t)(o->seq_length - peft_config_virtual_tokens(&o->peft) - peft_config_prefix_tokens(&o->peft)),
-        "has_dropout", o->has_dropout, "encoder", encoder_of(&o->peft));
-    char *text = json_dumps(object, JSON_COMPACT);
-    json_decref(object);
-    return text;
-}
-
-/* In a directory of the dataset's. */
-static int write_adapter_config(const struct measurement *m) {
-    char path[PATH_MAX], *text = NULL;
-    int status = file_join(path, sizeof path, m->dataset.directory, "peer");
-    if (!status)
-        status = file_make_directories(path);
-    if (!status)
-        status = file_join(path, sizeof path, m->dataset.directory, "peer/adapter_config.json");
-    if (!status)
-        status = peft_write_config(&m->options->peft, &m->run.config.model, m->dataset.directory, &text);
-    if (!status)
-        status = file_write_atomic(path, text, strlen(text));
-    free(text);
-    return status;
-}
-
 static int open_peer(struct measurement *m) {
     const struct bench_options *o = m->options;
-    char *described = NULL;
-    if (!o->has_peer)
-        return STATUS_OK;
-    int status = write_base_config(m);
-    if (!status)
-        status = write_adapter_config(m);
-    m->contest.peer_seconds = calloc((size_t)o->steps, sizeof(double));
-    if (!status && (!m->contest.peer_seconds || !(described = describe_peer(m))))
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = bench_peer_open(o->peer_python, bench_peer_finetune, (const char *const[]){described, NULL},
-                                 &m->contest.peer, &m->peer);
-    free(described);
-    return status ? status_wrap(status, "--peer") : STATUS_OK;
-}
-
-/* Takes one more step, to ask for its memory. */
-static int add_peer(struct measurement *m, double ours, json_t *object) {
-    double seconds, peak;
-    if (!m->contest.peer)
-        return STATUS_OK;
-    int status = bench_peer_number(m->contest.peer, "step", "peak_rss_bytes", &peak);
-    seconds = bench_median(m->contest.peer_seconds, m->options->steps);
-    json_object_set_new(m->peer, "seconds", json_real(seconds));
-    json_object_set_new(m->peer, "peak_rss_bytes", json_integer((json_int_t)peak));
-    json_object_set(object, "peer", m->peer);
-    json_object_set_new(object, "our_speed_over_peer", json_real(seconds / ours));
-    return status;
+    const struct run_config *run = &m->run.config;
+    const struct bench_transformers_task task = {
+        .model = &run->model,
+        .adapter = &o->peft,
+        .micro_batch_size = run->train.micro_batch_size,
+        .micro_batches = run->train.global_batch_size / run->train.micro_batch_size,
+        .tokens = o->seq_length - peft_config_virtual_tokens(&o->peft) - peft_config_prefix_tokens(&o->peft),
+        .threads = bench_baseline_threads(o),
+        .precision = o->precision,
+        .has_dropout = o->has_dropout,
+    };
+    return o->has_peer ? bench_transformers_open(&task, o->peer_python, o->steps, &m->contest.peer) : STATUS_OK;
 }
 
 /* ---- the summary ---- */
@@ -284,11 +216,7 @@ static int print_summary(struct measurement *m, const struct figures *figures) {
         json_object_set_new(object, "peak_rss_over_baseline",
                             json_real((double)figures->peak / (double)figures->whole_peak));
     }
-    int status = add_peer(m, seconds, object);
-    if (!status)
-        return bench_print(object);
-    json_decref(object);
-    return status;
+    return bench_transformers_print(&m->contest.peer, seconds, object);
 }
 
 /* ---- all of it ---- */
@@ -329,9 +257,6 @@ int bench_finetune(const struct bench_options *options) {
     if (!status)
         status = print_summary(&m, &figures);
     bench_contest_close(&m.contest);
-    bench_peer_close(m.contest.peer);
-    free(m.contest.peer_seconds);
-    json_decref(m.peer);
     close_files(&m);
     return status;
 }

@@ -1,5 +1,5 @@
 /* Prefill (compute bound) and decode (bandwidth bound, at larger batches compute bound), through the engine's step. */
-#include "bench.h"
+#include "transformers.h"
 
 #include "infer/infer.h"
 
@@ -8,7 +8,11 @@
 
 /* Tokens in the cache of each sequence before the measured steps; the first are the summary's own. */
 static const int64_t decode_contexts[] = {32, 512, 1000};
-enum { CONTEXT_COUNT = sizeof decode_contexts / sizeof *decode_contexts, FILL_ROWS = 64 /* of a step before */ };
+enum {
+    CONTEXT_COUNT = sizeof decode_contexts / sizeof *decode_contexts,
+    FILL_ROWS = 64,  /* of a step before */
+    PEER_ROUNDS = 2, /* before and after our steps behind the first context */
+};
 
 /* What decoding took from a context on. */
 struct decoded {
@@ -27,6 +31,7 @@ struct inference {
     json_t *phases;    /* of what was measured first */
     int64_t row_count; /* of `rows` */
     struct decoded decoded[CONTEXT_COUNT];
+    struct bench_transformers peer;
 };
 
 static int open_inference(struct inference *t, int64_t rows, int64_t sequences) {
@@ -56,12 +61,28 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
     return status;
 }
 
+/* It can measure so often. */
+static int open_peer(struct inference *t, int64_t measured) {
+    const struct bench_options *o = t->options;
+    const struct bench_transformers_task task = {
+        .model = engine_config(t->engine),
+        .micro_batch_size = o->micro_batch_size,
+        .micro_batches = 1,
+        .tokens = o->seq_length,
+        .threads = o->threads,
+        .precision = o->precision,
+        .is_inference = true,
+    };
+    return o->has_peer ? bench_transformers_open(&task, o->peer_python, measured, &t->peer) : STATUS_OK;
+}
+
 static int measure_ceiling(const struct inference *t, struct bench_ceiling *ceiling) {
     return bench_measure_ceiling(engine_rank(t->engine)->device, engine_dtype(t->engine), ceiling);
 }
 
 static void close_inference(struct inference *t) {
     engine_close(t->engine);
+    bench_transformers_close(&t->peer);
     json_decref(t->phases);
     free(t->rows);
     free(t->results);
@@ -127,6 +148,13 @@ static int prefill_once(struct inference *t, double *seconds) {
     return status;
 }
 
+static int print_step(const struct inference *t, int64_t step) {
+    json_t *line = json_pack("{s:I, s:f}", "step", (json_int_t)step + 1, "seconds", t->seconds[step]);
+    if (t->peer.peer)
+        json_object_set_new(line, "peer_seconds", json_real(t->peer.seconds[step]));
+    return bench_print(line);
+}
+
 /* Operations of a prefill: every block on every token, causal attention, the head on the last row of each sequence. */
 static double prefill_flops(const struct inference *t) {
     const struct model_config *c = engine_config(t->engine);
@@ -141,7 +169,7 @@ static int finish_prefill(struct inference *t, double ceiling) {
     json_object_set_new(object, "model_tflops", json_real(flops / 1e12));
     json_object_set_new(object, "ceiling", json_real(ceiling / 1e12));
     json_object_set_new(object, "ratio", json_real(flops / ceiling));
-    return bench_print(object);
+    return bench_transformers_print(&t->peer, step, object);
 }
 
 int bench_prefill(const struct bench_options *options) {
@@ -150,16 +178,24 @@ int bench_prefill(const struct bench_options *options) {
     int status = open_inference(&t, options->seq_length * options->micro_batch_size, options->micro_batch_size);
     double unused;
     if (!status)
+        status = open_peer(&t, options->steps);
+    if (!status)
         status = measure_ceiling(&t, &before);
-    for (int i = 0; i < 2 && !status; i++)
+    for (int i = 0; i < 2 && !status; i++) {
         status = prefill_once(&t, &unused);
+        bench_pause();
+        if (!status)
+            status = bench_transformers_warm_up(&t.peer, "prefill");
+    }
     if (!status)
         status = begin_measuring(&t);
     for (int64_t i = 0; i < options->steps && !status; i++) {
         status = prefill_once(&t, &t.seconds[i]);
         t.total += t.seconds[i];
         if (!status)
-            status = bench_print(json_pack("{s:I, s:f}", "step", (json_int_t)i + 1, "seconds", t.seconds[i]));
+            status = bench_transformers_measure(&t.peer, "prefill");
+        if (!status)
+            status = print_step(&t, i);
     }
     if (!status)
         status = end_measuring(&t, options->steps);
@@ -193,7 +229,7 @@ static double decode_floor(const struct inference *t, int c) {
     return fmax(decode_bytes(t, c) / ceiling.read, flops / ceiling.gemm);
 }
 
-static int finish_decode(struct inference *t) {
+static int finish_decode(struct inference *t, size_t peak) {
     struct bench_ceiling ceiling = bench_mean(t->decoded[0].before, t->decoded[0].after);
     double B = (double)t->options->micro_batch_size, step = t->decoded[0].seconds;
     json_t *object = summary(t, "decode", step, B), *contexts = json_array();
@@ -213,7 +249,9 @@ static int finish_decode(struct inference *t) {
                                         "floor_seconds", floor, "ratio", floor / decoded->seconds));
     }
     json_object_set_new(object, "contexts", contexts);
-    return bench_print(object);
+    json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)peak)); /* without what measures ceilings */
+    json_object_set_new(object, "peak_over_plan", json_real((double)peak / (double)engine_planned_bytes(t->engine)));
+    return bench_transformers_print(&t->peer, step, object);
 }
 
 static int decode_once(struct inference *t, int first, int64_t at, double *seconds) {
@@ -238,50 +276,95 @@ static int fill_sequence(struct inference *t, int sequence, int64_t context) {
     return status;
 }
 
-static int decode_from(struct inference *t, int c) {
-    int64_t context = decode_contexts[c], left = engine_config(t->engine)->max_position_embeddings - context;
-    int64_t steps = t->options->steps < left ? t->options->steps : left;
-    struct decoded *decoded = &t->decoded[c];
-    int first = 0, opened = 0, status = STATUS_OK;
-    for (; opened < t->options->micro_batch_size && !status; opened++) {
+/* The sequences of a step with their tokens before the measured ones; *first is the first one's number. */
+static int open_sequences(struct inference *t, int64_t context, int *first) {
+    int status = STATUS_OK;
+    for (int64_t b = 0; b < t->options->micro_batch_size && !status; b++) {
         int sequence = engine_sequence_new(t->engine);
         if (sequence < 0)
             return sequence;
-        first = opened ? first : sequence;
+        *first = b ? *first : sequence;
         status = fill_sequence(t, sequence, context);
     }
-    if (!status)
-        status = measure_ceiling(t, &decoded->before);
-    if (!status)
-        status = begin_measuring(t);
+    return status;
+}
+
+/* Ends the sequences after as many steps as the model's positions reach. */
+static int decode_steps(struct inference *t, int c, int first) {
+    int64_t context = decode_contexts[c], left = engine_config(t->engine)->max_position_embeddings - context;
+    int64_t steps = t->options->steps < left ? t->options->steps : left;
+    int status = begin_measuring(t);
     for (int64_t i = 0; i < steps && !status; i++) {
         status = decode_once(t, first, context + i, &t->seconds[i]);
         t->total += t->seconds[i];
     }
-    for (int i = 0; i < opened; i++)
-        engine_sequence_close(t->engine, first + i);
+    for (int64_t b = 0; b < t->options->micro_batch_size; b++)
+        engine_sequence_close(t->engine, first + (int)b);
+    t->decoded[c].steps = steps;
+    t->decoded[c].seconds = bench_median(t->seconds, steps);
+    return status ? status : end_measuring(t, steps);
+}
+
+static int decode_from(struct inference *t, int c) {
+    int first = 0, status = open_sequences(t, decode_contexts[c], &first);
     if (!status)
-        status = end_measuring(t, steps);
+        status = measure_ceiling(t, &t->decoded[c].before);
     if (!status)
-        status = measure_ceiling(t, &decoded->after);
-    decoded->steps = steps;
-    decoded->seconds = bench_median(t->seconds, steps);
+        status = decode_steps(t, c, first);
+    return status ? status : measure_ceiling(t, &t->decoded[c].after);
+}
+
+static int open_decoding(struct inference *t) {
+    int64_t sequences = t->options->micro_batch_size;
+    return open_inference(t, sequences > FILL_ROWS ? sequences : FILL_ROWS, sequences);
+}
+
+/* Decoding behind the first context, in a process of its own. */
+static int decode_alone(const void *options) {
+    struct inference t = {.options = options};
+    int first = 0, status = open_decoding(&t);
+    if (!status)
+        status = open_sequences(&t, decode_contexts[0], &first);
+    if (!status)
+        status = decode_steps(&t, 0, first);
+    close_inference(&t);
+    return status;
+}
+
+static int decode_behind_contexts(struct inference *t) {
+    int64_t positions = engine_config(t->engine)->max_position_embeddings;
+    char word[32];
+    snprintf(word, sizeof word, "decode %lld", (long long)decode_contexts[0]);
+    int status = bench_transformers_warm_up(&t->peer, word);
+    if (!status)
+        status = bench_transformers_measure(&t->peer, word);
+    for (int c = 0; c < CONTEXT_COUNT && !status && decode_contexts[c] < positions; c++) {
+        status = decode_from(t, c);
+        if (c == 0 && !status)
+            status = bench_transformers_measure(&t->peer, word);
+    }
     return status;
 }
 
 int bench_decode(const struct bench_options *options) {
     struct inference t = {.options = options};
-    int64_t sequences = options->micro_batch_size;
-    int status = open_inference(&t, sequences > FILL_ROWS ? sequences : FILL_ROWS, sequences);
-    int64_t positions = status ? 0 : engine_config(t.engine)->max_position_embeddings;
-    if (!status && decode_contexts[0] + options->steps > positions)
+    struct model_config config;
+    size_t peak;
+    int status = bench_model_config(options->model, &config);
+    if (!status && decode_contexts[0] + options->steps > config.max_position_embeddings)
         status =
             status_fail(STATUS_USAGE, "--steps %lld and %lld tokens of context are more than the model's positions",
                         (long long)options->steps, (long long)decode_contexts[0]);
-    for (int c = 0; c < CONTEXT_COUNT && !status && decode_contexts[c] < positions; c++)
-        status = decode_from(&t, c);
     if (!status)
-        status = finish_decode(&t);
+        status = bench_peak_of(decode_alone, options, &peak);
+    if (!status)
+        status = open_decoding(&t);
+    if (!status)
+        status = open_peer(&t, PEER_ROUNDS);
+    if (!status)
+        status = decode_behind_contexts(&t);
+    if (!status)
+        status = finish_decode(&t, peak);
     close_inference(&t);
     return status;
 }

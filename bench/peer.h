@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-extern const char bench_peer_finetune[], bench_peer_tokenizer[];
+extern const char bench_peer_tokenizer[], bench_peer_transformers[];
 
 struct bench_peer;
 

@@ -57,6 +57,23 @@ static int open_baseline(struct measurement *m) {
     return status ? status : bench_runner_open(&m->plain, 1, NULL, o->steps, 1, &m->contest.baseline);
 }
 
+/* PyTorch on as many threads; one process has it all. */
+static int open_peer(struct measurement *m) {
+    const struct bench_options *o = m->options;
+    const struct run_config *run = &m->run.config;
+    const struct bench_transformers_task task = {
+        .model = &run->model,
+        .micro_batch_size = run->train.micro_batch_size,
+        .micro_batches = run->train.global_batch_size / run->train.micro_batch_size,
+        .tokens = o->seq_length,
+        .threads = bench_baseline_threads(o),
+        .precision = o->precision,
+        .has_dropout = o->has_dropout,
+    };
+    return o->world ? status_fail(STATUS_USAGE, "--peer is for one process, not for a launch of %d", o->world->size)
+                    : bench_transformers_open(&task, o->peer_python, o->steps, &m->contest.peer);
+}
+
 static int open_contest(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct model_config model;
@@ -72,6 +89,8 @@ static int open_contest(struct measurement *m) {
         status = open_baseline(m);
     if (!status && m->measures_overlap)
         status = open_without_overlap(m);
+    if (!status && o->has_peer)
+        status = open_peer(m);
     bench_dataset_close(&m->dataset); /* who has it open keeps it */
     return status;
 }
@@ -157,7 +176,7 @@ static int print_summary(struct measurement *m, size_t peak) {
         add_overlap(object, m, seconds);
     else if (m->contest.baseline)
         add_baseline(object, m, seconds, tokens);
-    return bench_print(object);
+    return bench_transformers_print(&m->contest.peer, seconds, object);
 }
 
 int bench_train(const struct bench_options *options) {

@@ -3,7 +3,7 @@
 #define CAMBIUM_BENCH_TRAINING_H
 
 #include "bench.h"
-#include "peer.h"
+#include "transformers.h"
 
 #include "parallel/site.h"
 #include "train/train.h"
@@ -66,8 +66,7 @@ struct trainer *bench_runner_trainer(struct bench_runner *runner);
  * other: the ratio of their medians says what the difference costs. */
 struct bench_contest {
     struct bench_runner *runner, *baseline; /* the baseline may be NULL */
-    struct bench_peer *peer;                /* takes steps as well; or NULL */
-    double *peer_seconds;                   /* [steps] */
+    struct bench_transformers peer;         /* takes steps as well, where it is open */
 };
 /* Warms up and takes so many steps, a line each. Afterwards the findings are complete but for ORDER_CEILING_AFTER. */
 int bench_contest_measure(struct bench_contest *contest, int64_t steps);

@@ -100,15 +100,15 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = AT(has_peer),
      .default_text = "false",
-     .help = "bench finetune: in turn with each step one of Hugging Face's PEFT, in --peer-python"},
+     .help = "bench train, finetune, prefill, decode: in turn with what is measured PyTorch's (a step that it has "
+             "compiled), PEFT's or transformers' on the same shape, in --peer-python"},
     {.path = "peer-python",
      .type = CONFIG_STRING,
      .offset = AT(peer_python),
      .default_text = "python3",
      .metavar = "PYTHON",
-     .help =
-         "bench tokenizer, finetune: the Python with tiktoken and tokenizers, which are measured where it has them, "
-         "or with torch, transformers and peft"},
+     .help = "bench tokenizer: the Python with tiktoken and tokenizers, which are measured where it has them; with "
+             "--peer that with torch, transformers and peft"},
     {.path = "filter",
      .type = CONFIG_STRING,
      .offset = AT(filter),
@@ -138,7 +138,8 @@ struct config_row *bench_section_rows(bool has_layouts, size_t *count) {
 static struct config_command describe(const struct config_row *sections, size_t count) {
     return (struct config_command){
         .name = "bench",
-        .synopsis = "cambium bench gemm|ops|tokenizer|train|finetune|checkpoint|prefill|decode|engine|serve [OPTIONS]",
+        .synopsis =
+            "cambium bench gemm|ops|tokenizer|train|finetune|checkpoint|load|prefill|decode|engine|serve [OPTIONS]",
         .description =
             "Measures one thing and prints JSON lines, the summary last. Each figure stands beside a ceiling that was "
             "measured just before and after in the same run (FLOP/s of plain matrix products, or the streaming read); "
@@ -147,7 +148,9 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "computation saves; bench finetune takes a method and the keys of peft, and says what a step of it "
             "costs "
             "beside one that trains the whole model; bench checkpoint saves in $TMPDIR or /tmp, and its ceiling is a "
-            "plain write there. bench decode measures behind 32, 512 and 1,000 tokens. bench engine gives ratios of "
+            "plain write there; bench load opens a model directory that is in the page cache, and its ceiling is a "
+            "plain "
+            "read. bench decode measures behind 32, 512 and 1,000 tokens. bench engine gives ratios of "
             "two "
             "sides taken in turn: what scheduling, adapters, prefix caching, swapping and pipelining do beside bare "
             "steps of the engine. bench serve asks a server; it has options of its own, which 'cambium bench serve "
@@ -175,24 +178,31 @@ static const struct {
     const char *name;
     int (*run)(const struct bench_options *options);
 } benches[] = {
-    {"gemm", bench_gemm},       {"ops", bench_ops},           {"tokenizer", bench_tokenizer},
-    {"train", bench_train},     {"finetune", bench_finetune}, {"checkpoint", bench_checkpoint},
-    {"prefill", bench_prefill}, {"decode", bench_decode},     {"engine", bench_engine},
+    {"gemm", bench_gemm},     {"ops", bench_ops},           {"tokenizer", bench_tokenizer},
+    {"train", bench_train},   {"finetune", bench_finetune}, {"checkpoint", bench_checkpoint},
+    {"load", bench_load},     {"prefill", bench_prefill},   {"decode", bench_decode},
+    {"engine", bench_engine},
 };
+
+static bool has_peers(const char *what) {
+    return !strcmp(what, "train") || !strcmp(what, "finetune") || !strcmp(what, "prefill") || !strcmp(what, "decode");
+}
 
 static int run(const char *what, struct bench_options *values) {
     json_begin(); /* ended by each line that is printed */
+    if (values->has_peer && what && !has_peers(what))
+        return status_fail(STATUS_USAGE, "--peer: bench %s has no peer; train, finetune, prefill and decode have one",
+                           what);
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
         if (what && !strcmp(what, benches[i].name))
             return benches[i].run(values);
-    return what
-               ? status_fail(STATUS_USAGE,
-                             "bench: '%s' is not gemm, ops, tokenizer, train, finetune, checkpoint, prefill, decode, "
-                             "engine or serve",
-                             what)
-               : status_fail(
-                     STATUS_USAGE,
-                     "bench wants gemm, ops, tokenizer, train, finetune, checkpoint, prefill, decode, engine or serve");
+    return what ? status_fail(
+                      STATUS_USAGE,
+                      "bench: '%s' is not gemm, ops, tokenizer, train, finetune, checkpoint, load, prefill, decode, "
+                      "engine or serve",
+                      what)
+                : status_fail(STATUS_USAGE, "bench wants gemm, ops, tokenizer, train, finetune, checkpoint, load, "
+                                            "prefill, decode, engine or serve");
 }
 
 /* Only bench train and bench checkpoint have ranks. */

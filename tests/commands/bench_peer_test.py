@@ -51,15 +51,19 @@ class pre_tokenizers:
             return []
 '''
 # Reads what it is told to measure, and says that each step takes longer than the one before. It would not end by itself.
-PEFT = f'''#!{sys.executable}
+TRANSFORMERS = f'''#!{sys.executable}
 import json, os, pathlib, sys, time
 assert sys.argv[1] == "-c" and "get_peft_model" in sys.argv[2]
 o = json.loads(sys.argv[3])
 base = json.loads(pathlib.Path(o["directory"], "config.json").read_text())
-adapter = json.loads(pathlib.Path(o["directory"], "peer/adapter_config.json").read_text())
-print(json.dumps({{"peft": "0", "process": os.getpid(), "told": o, "width": base["n_embd"], "adapter": adapter}}), flush=True)
+file = pathlib.Path(o["directory"], "peer/adapter_config.json")
+adapter = json.loads(file.read_text()) if file.exists() else None
+words = []
+print(json.dumps({{"torch": "0", "process": os.getpid(), "told": o, "width": base["n_embd"], "adapter": adapter}}), flush=True)
 for number, line in enumerate(sys.stdin):
-    print(json.dumps({{"seconds": 0.5 + number, "peak_rss_bytes": 1 << 30}}), flush=True)
+    words.append(line.strip())
+    memory = words[-1] == "memory"
+    print(json.dumps({{"peak_rss_bytes": (1 << 30) + len(words)}} if memory else {{"seconds": 0.5 + number}}), flush=True)
 time.sleep(60)
 '''
 
@@ -71,7 +75,7 @@ class Peers(unittest.TestCase):
         cls.addClassCleanup(temporary.cleanup)
         cls.root = pathlib.Path(temporary.name)
         (cls.root / "text.txt").write_text("the cat sat on the mat, 12 times\n" * 500)
-        write_model(cls.root / "model", gpt2_config(n_layer=1, n_embd=32, n_head=4, vocab_size=300, n_positions=32))
+        write_model(cls.root / "model", gpt2_config(n_layer=1, n_embd=32, n_head=4, vocab_size=300, n_positions=64))
 
     def script(self, name, text):
         path = self.root / name
@@ -115,28 +119,48 @@ class Peers(unittest.TestCase):
             self.assertEqual((summary["train"]["tokenizers_seconds"], summary["train"]["our_speed_over_tokenizers"]), (None, None))
             self.assertEqual(set(lines[0]), {"step", "seconds", "train_seconds"})
 
-    def finetune(self, python, *words, expect=0):
+    def beside(self, what, python, *words, expect=0):
         scratch = self.root / "scratch"
         scratch.mkdir(exist_ok=True)
-        output, errors = run("bench", "finetune", "--model", self.root / "model", "--seq-length", 32, "--steps", 3, "--baseline=false",
-                             "--peer", "--peer-python", python, *words, expect=expect, env=dict(os.environ, TMPDIR=str(scratch)))
+        output, errors = run("bench", what, "--model", self.root / "model", "--steps", 3, "--peer", "--peer-python", python, *words,
+                             expect=expect, env=dict(os.environ, TMPDIR=str(scratch)))
         self.assertEqual(list(scratch.iterdir()), [])
         return rows(output) if expect == 0 else errors
 
+    def finetune(self, python, *words, expect=0):
+        return self.beside("finetune", python, "--seq-length", 32, "--baseline=false", *words, expect=expect)
+
     def test_peft_takes_steps_in_turn(self):
-        python = self.script("python", PEFT)
+        python = self.script("python", TRANSFORMERS)
         *lines, summary = self.finetune(python, "--peft.r=3", "--global-batch-size", 4, "--micro-batch-size", 2)
         self.assertEqual([line["peer_seconds"] for line in lines], [2.5, 3.5, 4.5])  # behind two that warm up
         peer = summary["peer"]
         self.assertRaises(ProcessLookupError, os.kill, peer["process"], 0)  # it does not outlive the program
         self.assertGreaterEqual(peer["told"]["threads"], 1)
-        self.assertEqual((peer["seconds"], peer["peak_rss_bytes"], peer["width"]), (3.5, 1 << 30, 32))
+        self.assertEqual((peer["seconds"], peer["peak_rss_bytes"], peer["width"]), (3.5, (1 << 30) + 6, 32))
         self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 3.5, 1, delta=1e-4)
         self.assertEqual({key: peer["told"][key] for key in ("precision", "micro_batch_size", "micro_batches", "tokens", "has_dropout")},
                          {"precision": "fp32", "micro_batch_size": 2, "micro_batches": 2, "tokens": 32, "has_dropout": True})
         self.assertEqual((peer["adapter"]["peft_type"], peer["adapter"]["r"]), ("LORA", 3))
         *lines, summary = self.finetune(python, "--method", "prefix", "--peft.num_virtual_tokens=5", "--peft.prefix_projection")
         self.assertEqual((summary["peer"]["told"]["tokens"], summary["peer"]["told"]["encoder"]), (27, {"prefix_projection": True}))
+
+    def test_training_prefill_and_decoding_have_steps_in_turn(self):
+        python = self.script("python", TRANSFORMERS)
+        for what, work, words, seconds in (("train", "train", ["--seq-length", 32, "--global-batch-size", 4, "--micro-batch-size", 2], [2.5, 3.5, 4.5]),
+                                           ("prefill", "infer", ["--seq-length", 16, "--precision", "bf16"], [2.5, 3.5, 4.5])):
+            *lines, summary = self.beside(what, python, *words)
+            self.assertEqual([line["peer_seconds"] for line in lines], seconds)
+            self.assertEqual((summary["peer"]["told"]["work"], summary["peer"]["told"]["tokens"], summary["peer"]["adapter"]), (work, words[1], None))
+            self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 3.5, 1, delta=1e-4)
+            self.assertRaises(ProcessLookupError, os.kill, summary["peer"]["process"], 0)
+        summary, = self.beside("decode", python, "--micro-batch-size", 2)
+        self.assertEqual((summary["peer"]["told"]["micro_batch_size"], summary["peer"]["seconds"]), (2, 2.0))  # 1.5 before ours, 2.5 after
+        self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 2.0, 1, delta=1e-4)
+
+    def test_what_has_no_peer_says_so(self):
+        for what in ("gemm", "ops", "checkpoint", "load", "engine"):
+            self.assertIn(f"--peer: bench {what} has no peer", self.beside(what, "python3", expect=2))
 
     def test_peft_that_cannot_run_is_one_line(self):
         lacks = self.script("lacks", "#!/bin/sh\necho '{\"error\": \"torch is not installed\"}'\n")

@@ -175,6 +175,7 @@ class Bench(unittest.TestCase):
         self.assertAlmostEqual(summary["floor_seconds"] / summary["seconds"] / summary["ratio"], 1, delta=1e-4)
         self.assertGreaterEqual(summary["floor_seconds"], bytes_a_step / summary["ceiling"] * 0.9999)
         self.assertEqual([c["context"] for c in summary["contexts"]], [32])
+        self.assertAlmostEqual(summary["peak_over_plan"] * summary["planned_bytes"] / summary["peak_rss_bytes"], 1, delta=1e-4)
 
     def test_decoding_at_longer_contexts(self):
         model, batch, steps = self.directory / "long", 2, 30
@@ -197,6 +198,15 @@ class Bench(unittest.TestCase):
             self.assertGreaterEqual(floor / (least + more - grown[0]), 0.999)
         if floors[0] < 1.001 * least:
             self.assertAlmostEqual((floors[2] - floors[0]) / (grown[2] - grown[0]), 1, delta=1e-3)
+
+    def test_loading(self):
+        *lines, summary = self.bench("load", "--model", self.model, "--steps", 3, "--precision", "bf16")
+        self.assertEqual(summary["file_bytes"], sum(path.stat().st_size for path in pathlib.Path(self.model).glob("*.safetensors")))
+        for key in ("seconds", "read_seconds"):
+            self.assertEqual(summary[key], statistics.median(line[key] for line in lines))
+        self.assertAlmostEqual(summary["seconds_over_read"] * summary["read_seconds"] / summary["seconds"], 1, delta=1e-3)
+        self.assertGreaterEqual(summary["packed_bytes"], 2 * WEIGHTS)
+        self.assertAlmostEqual(summary["peak_over_packed"] * summary["packed_bytes"] / summary["peak_rss_bytes"], 1, delta=1e-3)
 
     def test_the_engine(self):
         scratch = self.directory / "scratch"
@@ -329,6 +339,7 @@ class Bench(unittest.TestCase):
                             (["train", "--model", self.model, "--seq-length", 8, *ZERO, "--global-batch-size", 3],
                              "train.global_batch_size 3"),
                             (["decode", "--model", self.model, "--steps", 64], "more than the model's positions"),
+                            (["load"], "gpt2-124m has no files"),
                             (["finetune", "--model", self.model, "--seq-length", 8], "a vocabulary of 257 or more"),
                             (["finetune", "--ranks", 2], "one rank"),
                             (["engine", "--model", self.model, "--filter", "nothing"], "no figure"),

@@ -1,0 +1,132 @@
+/* From a model's files to an engine that can serve, beside reading the bytes of its files into fresh memory: both have
+ * them in the page cache. */
+#include "bench.h"
+
+#include "infer/infer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct engine_options options_of(const struct bench_options *o) {
+    return (struct engine_options){
+        .model = o->model,
+        .precision = o->precision,
+        .device = o->device,
+        .threads = (int)o->threads,
+        .max_rows = 1,
+        .max_logit_rows = 1,
+        .max_sequences = 1,
+    };
+}
+
+static int load_once(const void *bench_options) {
+    const struct engine_options options = options_of(bench_options);
+    struct engine *engine = NULL;
+    int status = engine_open(&options, &engine);
+    engine_close(engine);
+    return status;
+}
+
+/* Appends its bytes to those at `at`; without memory it only counts them. */
+static int read_file(const char *path, char *at, int64_t *bytes) {
+    struct stat about;
+    ssize_t count = 1;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 || fstat(file, &about)) {
+        close(file);
+        return status_fail_errno("cannot open %s", path);
+    }
+    for (off_t left = at ? about.st_size : 0; left > 0 && count > 0; left -= count)
+        if ((count = read(file, at + *bytes + (about.st_size - left), (size_t)left)) < 0 && errno == EINTR)
+            count = 0;
+    int status = count < 0 ? status_fail_errno("cannot read %s", path) : STATUS_OK;
+    *bytes += about.st_size;
+    close(file);
+    return status;
+}
+
+static int read_files(const char *directory, char *memory, int64_t *bytes) {
+    char path[PATH_MAX], **names;
+    size_t count;
+    int status = file_list(directory, &names, &count);
+    *bytes = 0;
+    if (status)
+        return status;
+    for (size_t i = 0; i < count && !status; i++) {
+        const char *ending = strrchr(names[i], '.');
+        if (ending && !strcmp(ending, ".safetensors") && !(status = file_join(path, sizeof path, directory, names[i])))
+            status = read_file(path, memory, bytes);
+    }
+    file_list_free(names, count);
+    return status;
+}
+
+/* All tensors, into memory of the kind that models are in. */
+static int read_once(struct device *device, const char *directory, int64_t *bytes, double *seconds) {
+    void *memory = NULL;
+    int status = read_files(directory, NULL, bytes);
+    double start = clock_seconds();
+    if (!status)
+        status = device_alloc(device, (size_t)*bytes, &memory);
+    if (!status)
+        status = read_files(directory, memory, bytes);
+    *seconds = clock_seconds() - start;
+    device_free(device, memory);
+    return status;
+}
+
+/* A read, then a loading, a line for both. */
+static int take_turns(const struct bench_options *o, struct device *device, int64_t step, int64_t *bytes, double *read,
+                      double *load) {
+    int status = read_once(device, o->model, bytes, read);
+    double start = clock_seconds();
+    if (!status)
+        status = load_once(o);
+    *load = clock_seconds() - start;
+    bench_pause();
+    return status ? status
+                  : bench_print(json_pack("{s:I, s:f, s:f}", "step", (json_int_t)step + 1, "seconds", *load,
+                                          "read_seconds", *read));
+}
+
+static int print_summary(const struct bench_options *o, int64_t bytes, size_t peak, double *reads, double *loads) {
+    const struct engine_options options = options_of(o);
+    struct engine_plan plan;
+    struct engine *engine = NULL;
+    int status = engine_open(&options, &engine);
+    if (status)
+        return status;
+    engine_read_plan(engine, &plan);
+    engine_close(engine);
+    double read = bench_median(reads, o->steps), load = bench_median(loads, o->steps);
+    return bench_print(json_pack("{s:s, s:s, s:f, s:I, s:f, s:f, s:I, s:I, s:f}", "bench", "load", "precision",
+                                 o->precision == PRECISION_BF16 ? "bf16" : "fp32", "seconds", load, "file_bytes",
+                                 (json_int_t)bytes, "read_seconds", read, "seconds_over_read", load / read,
+                                 "packed_bytes", (json_int_t)plan.weights, "peak_rss_bytes", (json_int_t)peak,
+                                 "peak_over_packed", (double)peak / (double)plan.weights));
+}
+
+int bench_load(const struct bench_options *options) {
+    double *seconds = calloc((size_t)(2 * options->steps), sizeof *seconds);
+    int64_t bytes = 0;
+    size_t peak;
+    struct device *device = NULL;
+    int status = seconds ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status && bench_is_shape(options->model))
+        status = status_fail(STATUS_USAGE, "bench load wants --model DIR: %s has no files", options->model);
+    if (!status)
+        status = bench_peak_of(load_once, options, &peak);
+    if (!status)
+        status = device_open(options->device, 0, 1, &device);
+    for (int64_t i = 0; i < options->steps && !status; i++)
+        status = take_turns(options, device, i, &bytes, &seconds[i], &seconds[options->steps + i]);
+    if (!status)
+        status = print_summary(options, bytes, peak, seconds, seconds + options->steps);
+    device_close(device);
+    free(seconds);
+    return status;
+}

@@ -1,0 +1,36 @@
+/* Hugging Face's transformers, and PEFT, on the shape that we measure: each of our steps has one of theirs beside it,
+ * so that what the machine does to one it does to the other. */
+#ifndef CAMBIUM_BENCH_TRANSFORMERS_H
+#define CAMBIUM_BENCH_TRANSFORMERS_H
+
+#include "bench.h"
+#include "peer.h"
+
+struct bench_transformers_task {
+    const struct model_config *model;
+    const struct peft_config *adapter;       /* that is trained on a frozen base; NULL: the whole model is */
+    int64_t micro_batch_size, micro_batches; /* of a step */
+    int64_t tokens;                          /* of a sample or a prompt, without virtual ones */
+    int64_t threads;                         /* 0: all cores */
+    int precision;                           /* enum precision */
+    bool is_inference, has_dropout;
+};
+
+struct bench_transformers {
+    struct bench_peer *peer; /* NULL: nothing is measured */
+    double *seconds;         /* [measured] */
+    int64_t measured;
+    json_t *versions; /* what it said of itself */
+};
+
+/* Its process on a model of random weights, in the Python `python`; it can measure so often. */
+int bench_transformers_open(const struct bench_transformers_task *task, const char *python, int64_t measured,
+                            struct bench_transformers *peer);
+/* "step", "prefill" or "decode N"; both do nothing where nothing is open. */
+int bench_transformers_warm_up(struct bench_transformers *peer, const char *word);
+int bench_transformers_measure(struct bench_transformers *peer, const char *word);
+/* Prints a summary (and frees it), with "peer" and with "our_speed_over_peer" by our `ours` seconds. */
+int bench_transformers_print(struct bench_transformers *peer, double ours, json_t *summary);
+void bench_transformers_close(struct bench_transformers *peer);
+
+#endif
