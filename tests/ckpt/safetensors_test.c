@@ -197,7 +197,7 @@ static void write_values(const char *name, enum dtype dtype, const void *values,
 
 static void every_float_type_is_read_as_fp32_and_bf16(void **state) {
     (void)state;
-    enum { COUNT = 40000 };
+    enum { COUNT = 700000 }; /* more than one core reads */
     static float f32[COUNT], out32[COUNT];
     static double f64[COUNT];
     static uint16_t f16[COUNT], bf16[COUNT], out16[COUNT];
@@ -229,6 +229,25 @@ static void every_float_type_is_read_as_fp32_and_bf16(void **state) {
         }
         safetensors_close(file);
     }
+}
+
+/* Opened, then cut: whichever core finds it, the caller has the text. */
+static void a_file_that_shrinks_is_an_error(void **state) {
+    (void)state;
+    enum { COUNT = 700000 };
+    static float values[COUNT], out[COUNT];
+    struct safetensors *file;
+    char *path = tiny_path(directory, "f");
+    write_values("f", DTYPE_F32, values, COUNT);
+    test_ok(open_file(&file));
+    assert_int_equal(truncate(path, COUNT * 3), 0);
+    for (int type = 0; type < 2; type++) {
+        test_fails(safetensors_read(file, safetensors_find(file, "w"), 0, COUNT, type ? DTYPE_BF16 : DTYPE_F32, out),
+                   STATUS_INVALID, path);
+        assert_null(strchr(status_text(), '\n'));
+    }
+    safetensors_close(file);
+    free(path);
 }
 
 static void a_written_file_is_ordered_by_width_then_name(void **state) {
@@ -287,6 +306,7 @@ int main(void) {
         cmocka_unit_test(a_truncated_file_is_refused_at_every_length),
         cmocka_unit_test(well_formed_corners_are_accepted),
         cmocka_unit_test(every_float_type_is_read_as_fp32_and_bf16),
+        cmocka_unit_test(a_file_that_shrinks_is_an_error),
         cmocka_unit_test(a_written_file_is_ordered_by_width_then_name),
         cmocka_unit_test(impossible_headers_are_refused),
     };
