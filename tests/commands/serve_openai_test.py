@@ -3,11 +3,12 @@ bit, and every byte of a stream is as its readers want it."""
 import http.client
 import json
 import pathlib
+import shutil
 import socket
 import tempfile
 import unittest
 
-from model_support import EXPECTED, TINY, rows, run, write_byte_model, write_reciting_model
+from model_support import EXPECTED, SOURCE, TINY, gpt2_config, rows, run, write_byte_model, write_model, write_reciting_model
 from requests_support import ADAPTERS, BASE, ask, ask_one
 from serve_support import Server, write_prompt
 
@@ -313,6 +314,34 @@ class Ends(unittest.TestCase):
                 prompt = [0, *TEXT]
                 lists = server.complete(prompt, temperature=0, max_tokens=1, echo=True, logprobs=1)["choices"][0]["logprobs"]
                 self.assertEqual(len(lists["token_logprobs"]), len(prompt) + 1)
+
+
+class Framed(unittest.TestCase):
+    """What a tokenizer's template puts around a text. The golden ids are those of `tokenizers`, which transformers' own are
+    made by; the names of special tokens are text here, and texts with them are left out."""
+
+    def check(self, shape, begin, end):
+        golden = SOURCE / "tests/text/golden"
+        cases = [json.loads(line) for line in (golden / f"{shape}.jsonl").read_text().splitlines()]
+        cases = [case for case in cases if "special" not in case and "text" in case and case["text"] is not None]
+        with tempfile.TemporaryDirectory() as model:
+            write_model(model, gpt2_config(vocab_size=1000))
+            shutil.copy(golden / shape / "tokenizer.json", model)
+            with Server(model=model) as server:
+                for case in cases:
+                    text = bytes.fromhex(case["hex"]).decode()
+                    ask = lambda **more: server.ask("POST", "/tokenize", {"prompt": text} | more).json["tokens"]
+                    self.assertEqual(case["whole"], begin + case["ids"] + end)
+                    self.assertEqual(ask(), case["whole"], text)
+                    self.assertEqual(ask(add_special_tokens=True), case["whole"], text)
+                    self.assertEqual(ask(add_special_tokens=False), case["ids"], text)
+        return len(cases)
+
+    def test_one_token_before_a_text(self):
+        self.assertGreater(self.check("llama2", [1], []), 200)
+
+    def test_one_before_and_two_behind(self):
+        self.assertGreater(self.check("llama3_framed", [700], [701, 702]), 20)
 
 
 class Chats(Served):

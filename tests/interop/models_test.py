@@ -4,9 +4,9 @@ import unittest
 
 import safetensors.torch
 import torch
-from interop_support import NEW_TOKENS, Case, logprobs, random_gpt2, random_rows, score
+from interop_support import NEW_TOKENS, SOURCE, Case, logprobs, random_gpt2, random_rows, score
 from pretrain_support import VOCAB, Run
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 TEXTS = ["It was the best of times.", " it's 1234 o'clock\n\n\tcafé 🌲 春眠不觉晓", "a", "<|endoftext|>x"]
 
@@ -54,6 +54,29 @@ class WrittenByPretrain(Case):
         model = AutoModelForCausalLM.from_pretrained(directory)
         self.assertEqual(tokenizer.eos_token, "<|endoftext|>")
         self.assertEqual(model.config.eos_token_id, tokenizer.eos_token_id)
+
+    def test_tokenizers_of_characters_travel_with_the_model(self):
+        """What pretrain saves of them is no copy of the file. Each is opened by the generic class, which takes it as it is."""
+        texts = [*TEXTS, "the words of a caf\u00e9", "  two  spaces", "\U0001f600 \u4e2d\u6587 \u0436\u0438\u0437\u043d\u044c", "x\ty", "</s>", "\u2581"]
+        corpus = self.directory / "corpus.txt"
+        corpus.write_text("\n".join(texts * 20))
+        for shape in ("llama2", "mistral", "metaspace", "gemma", "whole"):
+            with self.subTest(shape):
+                prefix = self.directory / shape
+                golden = SOURCE / "tests/text/golden" / shape
+                self.run_program("preprocess", "--input", corpus, "--format", "line", "--tokenizer", golden, "--output-prefix", prefix)
+                run = Run()
+                run.run(data__data_path=f"{prefix}_text_document", tokenizer=golden, model__vocab_size=None,
+                        model__max_position_embeddings=64, train__train_iters=3)
+                directory = run.directory / "run/iter_0000003"
+                before, after = (PreTrainedTokenizerFast.from_pretrained(path) for path in (golden, directory))
+                for text in texts:
+                    line = json.dumps({"text": text}).encode()
+                    ours = json.loads(self.run_program("score", "--model", directory, "--input", "-", data=line))["tokens"]
+                    expected = before.encode(text, split_special_tokens=True)
+                    self.assertEqual(after.encode(text, split_special_tokens=True), expected, text)
+                    self.assertEqual(ours, expected, text)
+                    self.assertEqual(after.decode(expected), before.decode(expected))
 
     def test_what_transformers_saved_again_is_trained_on(self):
         run = Run()

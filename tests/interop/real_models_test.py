@@ -2,10 +2,16 @@
 import json
 import os
 import pathlib
+import random
+import subprocess
+import sys
 import unittest
 
+import original_tokenizers
 import torch
-from interop_support import SOURCE, Case
+from interop_support import SEED, SOURCE, Case
+from shapes_test import assigned, random_characters, source_texts
+from tokenizers_test import CORPUS, Tokenizing, random_text
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 MODELS = pathlib.Path(os.environ.get("CAMBIUM_MODELS", SOURCE / "build/models"))
@@ -60,6 +66,45 @@ class SmolLM2(Case):
         told = json.loads(self.run_program("score", "--model", self.source, "--precision", "fp32", "--input", "-", data=line))
         self.assertEqual(told["tokens"], ids[0].tolist())
         self.assertLess(abs(sum(told["logprobs"][1:]) - expected) / abs(expected), 1e-5)
+
+
+class Originals(Tokenizing):
+    """Tokenizers as transformers writes them, against the classes of those who made them."""
+
+    def texts(self, names):
+        draw = random.Random(SEED)
+        yield from ("", " ", "  a", "a  ", CORPUS.replace("\n", " "), "na\u00efve caf\u00e9 \u2013 \u4e2d\u6587, \u0442\u0435\u0441\u0442, \u0639\u0631\u0628\u0649, \ud55c\uad6d\uc5b4")
+        yield from (line for path in sorted(SOURCE.glob("docs/*.md")) for line in path.read_text().split("\n"))
+        yield from (text.replace("\n", "\r") for text in source_texts(draw, 20))
+        for _ in range(1000):
+            yield assigned(random_text(draw)).replace("\n", "\r")
+            yield random_characters(draw).replace("\n", "\r")
+            yield "".join(draw.choice((draw.choice(names), random_characters(draw), " ", "x")) for _ in range(4)).replace("\n", "\r")
+
+    def check(self, name):
+        directory, packages = MODELS / name, MODELS / "packages"
+        if not (directory / "tokenizer.json").exists():
+            self.skipTest(f"no {directory}: tools/models fetches it")
+        root = json.loads((directory / "tokenizer.json").read_text())
+        names = [token["content"] for token in root["added_tokens"] if token["id"] in root["model"]["vocab"].values()][:30]
+        texts = list(self.texts(names))
+        if name.startswith("mistral") and name not in original_tokenizers.LEGACY:
+            texts = [text for text in texts if text[:1] not in (" ", "\u2581")]  # there transformers puts no other before it
+        program = SOURCE / "tests/interop/original_tokenizers.py"
+        told = subprocess.run([sys.executable, program, "ids", packages, name], input=json.dumps(texts).encode(), capture_output=True, timeout=600)
+        self.assertEqual(told.returncode, 0, told.stderr.decode())
+        expected, lines = json.loads(told.stdout), [text.encode() for text in texts]
+        for key, words in (("ids", []), ("whole", ["--add-special"]), ("special", ["--allow-special"])):
+            if key in expected[0]:
+                self.assert_all_equal(texts, self.tokenize(directory, lines, *words), [ids[key] for ids in expected])
+
+
+def check_of(name):
+    return lambda self: self.check(name)
+
+
+for original in original_tokenizers.NAMES:
+    setattr(Originals, f"test_ids_of_{original}", check_of(original))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 import unicodedata
 import unittest
 
+from debian_texts import SCRIPTS, assigned, texts_of
 from interop_support import SEED, SOURCE
 from tokenizers import Tokenizer
 from tokenizers_test import CORPUS, Tokenizing, random_text
@@ -16,6 +17,7 @@ sys.path.insert(0, str(SOURCE / "tools/golden"))
 import tokenizer_shapes  # noqa: E402
 
 ASSIGNED = [chr(p) for p in range(0x110000) if unicodedata.category(chr(p)) not in ("Cn", "Cs")]
+LONG = os.environ.get("CAMBIUM_TEST_LONG", "0") not in ("", "0")
 # One more folder with a tokenizer.json, or several, as those of real models.
 FOLDERS = os.environ.get("CAMBIUM_INTEROP_TOKENIZERS", "").split()
 
@@ -37,12 +39,7 @@ def source_texts(draw, count):
         yield text[start:start + 6000]
 
 
-def assigned(text):
-    """Without what Python's Unicode, 14 in 3.11, does not know: there the libraries differ."""
-    return "".join(c if unicodedata.category(c) not in ("Cn", "Cs") else "?" for c in text)
-
-
-def texts_of(seed, names):
+def random_texts(seed, names):
     draw = random.Random(SEED * 100 + seed)
     yield from ("", " ", "\n", CORPUS)
     yield from source_texts(draw, 40)
@@ -68,16 +65,19 @@ class Shapes(Tokenizing):
             yield list(tokens[at:at + length])
             at += length
 
+    def check_texts(self, directory, library, texts):
+        expected = [library.encode(text).ids for text in texts]
+        # A text that nothing is left of is no sequence.
+        kept = [(text, ids) for text, ids in zip(texts, expected) if ids]
+        self.assert_all_equal([text for text, _ in kept], list(self.encode(directory, texts)), [ids for _, ids in kept])
+
     def check(self, directory, seed):
         library = Tokenizer.from_file(str(directory / "tokenizer.json"))
         library.encode_special_tokens = True
         root = json.loads((directory / "tokenizer.json").read_text())
         names = [token["content"] for token in root["added_tokens"]][:40] or ["<s>"]
-        texts = [text for text in texts_of(seed, names) if text]
-        expected = [ids for ids in (library.encode(text).ids for text in texts)]
-        # A text that nothing is left of is no sequence.
-        kept = [(text, ids) for text, ids in zip(texts, expected) if ids]
-        self.assert_all_equal([text for text, _ in kept], list(self.encode(directory, texts)), [ids for _, ids in kept])
+        texts = [text for text in random_texts(seed, names) if text]
+        self.check_texts(directory, library, texts)
         lines = [text.replace("\n", "\r").encode() for text in texts[:1500]]
         library.encode_special_tokens = False
         ours = self.tokenize(directory, lines, "--allow-special")
@@ -95,6 +95,19 @@ class Shapes(Tokenizing):
             with self.subTest(name):
                 make(across).save(str(self.directory / "tokenizer.json"))
                 self.check(self.directory, seed)
+
+    def test_texts_in_many_scripts(self):
+        """Of 20 MB a share for each shape, and all of it for each in the long run."""
+        across = tokenizer_shapes.learn_across(1500)
+        texts = {script: texts_of(script) for script in SCRIPTS}
+        for seed, (name, (make, _)) in enumerate(tokenizer_shapes.SHAPES.items()):
+            draw = random.Random(SEED * 100 + seed)
+            for script, pieces in texts.items():
+                with self.subTest(shape=name, script=script):
+                    library = make(across)
+                    library.save(str(self.directory / "tokenizer.json"))
+                    library.encode_special_tokens = True
+                    self.check_texts(self.directory, library, pieces if LONG else draw.sample(pieces, 20))
 
     @unittest.skipUnless(FOLDERS, "CAMBIUM_INTEROP_TOKENIZERS names no folders with a tokenizer.json")
     def test_tokenizers_of_models(self):
