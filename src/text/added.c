@@ -147,7 +147,7 @@ bool added_tokens_find(const struct tokenizer *tokenizer, const struct added_tok
     for (size_t at = from; at < length; at += token ? token->length : 1) {
         if (!(token = token_at(added, bytes, length, at)))
             continue;
-        uint8_t kind = tokenizer->kinds[token->id];
+        unsigned kind = tokenizer->kinds[token->id];
         size_t start = at, stop = at + token->length, step;
         if (kind & TOKEN_SPECIAL && !(flags & TOKENIZER_ALLOW_SPECIAL))
             continue;

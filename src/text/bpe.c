@@ -90,11 +90,8 @@ static size_t begin_characters(const struct tokenizer *tokenizer, const unsigned
     return beginning.count;
 }
 
-/* Merges `length` tokens; their number afterwards. */
-static size_t merge_short(const struct tokenizer *tokenizer, int32_t *ids, size_t length) {
-    uint64_t values[SHORT_WORD]; /* values[i]: the merge of ids i and i + 1 */
-    for (size_t i = 0; i + 1 < length; i++)
-        values[i] = tokenizer_merge_of(tokenizer, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
+/* Merges `length` tokens, values[i] being the merge of ids i and i + 1; their number afterwards. */
+static size_t merge_short(const struct tokenizer *tokenizer, int32_t *ids, uint64_t *values, size_t length) {
     while (length > 1) {
         size_t at = 0;
         uint64_t best = values[0];
@@ -234,19 +231,32 @@ static int merge_long(const struct tokenizer *tokenizer, struct bpe_scratch *scr
 
 int bpe_encode_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *word,
                     size_t length, int32_t *ids, size_t *count) {
-    if (tokenizer->rules.ignore_merges) {
-        int32_t id = tokenizer_find_plain(tokenizer, word, length);
-        if (id >= 0 && !tokenizer_is_special(tokenizer, id)) { /* those are only found when asked for */
-            ids[0] = id;
-            *count = 1;
-            return STATUS_OK;
-        }
+    int32_t id = tokenizer_find_plain(tokenizer, word, length);
+    if (id < 0 || !(tokenizer->kinds[id] & TOKEN_WORD))
+        return bpe_merge_word(tokenizer, scratch, word, length, ids, count);
+    ids[0] = id;
+    *count = 1;
+    return STATUS_OK;
+}
+
+int bpe_merge_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *word,
+                   size_t length, int32_t *ids, size_t *count) {
+    uint64_t values[SHORT_WORD];
+    if (tokenizer->byte_merges && !tokenizer->has_lost_bytes && length <= SHORT_WORD) {
+        for (size_t i = 0; i < length; i++)
+            ids[i] = tokenizer->byte_ids[word[i]];
+        for (size_t i = 0; i + 1 < length; i++)
+            values[i] = tokenizer->byte_merges[word[i]][word[i + 1]];
+        *count = merge_short(tokenizer, ids, values, length);
+        return STATUS_OK;
     }
     *count = tokenizer->rules.is_by_characters ? begin_characters(tokenizer, word, length, ids)
                                                : begin_bytes(tokenizer, word, length, ids);
     if (*count > SHORT_WORD)
         return merge_long(tokenizer, scratch, ids, count);
+    for (size_t i = 0; i + 1 < *count; i++)
+        values[i] = tokenizer_merge_of(tokenizer, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
     if (*count > 1)
-        *count = merge_short(tokenizer, ids, *count);
+        *count = merge_short(tokenizer, ids, values, *count);
     return STATUS_OK;
 }

@@ -1,8 +1,8 @@
 /* A text into ids: added tokens are cut out, what is between them is normalized and split into words, and each word is
  * looked up in a cache of this encoder or merged.
  *
- * A word of up to 15 bytes is its own cache key: two machine words with the length in the last byte. Its ids are kept
- * beside it when there are no more than three, so that a set of two entries is one cache line. */
+ * A word of up to 15 bytes is its own cache key. Its ids are kept beside it when there are no more than three, so that
+ * a set of two entries is one cache line. */
 #include "text-internal.h"
 
 #include "scan-internal.h"
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CACHE_BITS = 13, CACHE_IDS = 3, CACHE_WORD = 15 };
+enum { CACHE_BITS = 13, CACHE_IDS = 3 };
 
 struct cache_entry {
-    uint64_t low, high; /* the word's bytes, zeros, and its length in the highest byte; 0, 0 is empty */
+    struct word_key key; /* 0, 0 is empty */
     int32_t ids[CACHE_IDS];
     uint32_t count;
 };
@@ -97,17 +97,28 @@ static int encode_new_word(struct tokenizer_encoder *encoder, const unsigned cha
     return status;
 }
 
-/* The same for a word of up to CACHE_WORD bytes, and puts it in front of its set of the cache. */
-static int fill_cache(struct tokenizer_encoder *encoder, struct cache_entry *set, const struct cache_entry *key,
-                      const unsigned char *word, size_t length, struct token_buffer *out) {
-    size_t before = out->count;
-    int status = encode_new_word(encoder, word, length, out);
-    size_t count = out->count - before;
-    if (status || count > CACHE_IDS)
+/* The same for a word with a key, and puts it in front of its set of the cache. */
+static __attribute__((noinline)) int fill_cache(struct tokenizer_encoder *encoder, struct cache_entry *set,
+                                                struct word_key key, uint64_t hash, const unsigned char *word,
+                                                size_t length, struct token_buffer *out) {
+    const struct tokenizer *tokenizer = encoder->tokenizer;
+    size_t count = 1;
+    int status = buffer_reserve(out, length);
+    if (status)
         return status;
+    int32_t *ids = out->ids + out->count, id = words_find(tokenizer, key, hash);
+    if (id >= 0)
+        ids[0] = id;
+    else
+        status = bpe_merge_word(tokenizer, &encoder->scratch, word, length, ids, &count);
+    if (status)
+        return status;
+    out->count += count;
+    if (count > CACHE_IDS)
+        return STATUS_OK;
     set[1] = set[0];
-    set[0] = *key;
-    memcpy(set[0].ids, out->ids + before, count * sizeof *out->ids);
+    set[0].key = key;
+    memcpy(set[0].ids, ids, count * sizeof *ids);
     set[0].count = (uint32_t)count;
     return STATUS_OK;
 }
@@ -124,37 +135,20 @@ static inline int append_entry(const struct cache_entry *entry, struct token_buf
 /* Appends the ids of one word; `readable` bytes may be read at `word`. */
 static inline int encode_word(struct tokenizer_encoder *encoder, const unsigned char *word, size_t length,
                               size_t readable, struct token_buffer *out) {
-    if (length > CACHE_WORD)
+    if (length > WORD_KEY_BYTES)
         return encode_new_word(encoder, word, length, out);
-    struct cache_entry key = {0};
-    if (readable >= 16) {
-        memcpy(&key.low, word, 8);
-        memcpy(&key.high, word + 8, 8);
-        if (length < 8) {
-            key.low &= ((uint64_t)1 << 8 * length) - 1;
-            key.high = 0;
-        } else {
-            key.high &= ((uint64_t)1 << 8 * (length - 8)) - 1;
-        }
-    } else {
-        unsigned char padded[16] = {0};
-        memcpy(padded, word, length);
-        memcpy(&key.low, padded, 8);
-        memcpy(&key.high, padded + 8, 8);
-    }
-    key.high |= (uint64_t)length << 56;
-    uint64_t hash = (key.low ^ key.high * 0xd6e8feb86659fd93u) * 0x9e3779b97f4a7c15u;
-    hash = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
+    struct word_key key = word_key_of(word, length, readable);
+    uint64_t hash = word_key_hash(key);
     struct cache_entry *set = encoder->cache[hash >> (64 - CACHE_BITS)];
-    if (set[0].low == key.low && set[0].high == key.high)
+    if (set[0].key.low == key.low && set[0].key.high == key.high)
         return append_entry(&set[0], out);
-    if (set[1].low == key.low && set[1].high == key.high) {
+    if (set[1].key.low == key.low && set[1].key.high == key.high) {
         struct cache_entry found = set[1];
         set[1] = set[0];
         set[0] = found;
         return append_entry(&set[0], out);
     }
-    return fill_cache(encoder, set, &key, word, length, out);
+    return fill_cache(encoder, set, key, hash, word, length, out);
 }
 
 static bool is_all_space(const struct tokenizer *tokenizer, int32_t id) {
@@ -243,8 +237,9 @@ static int encode_by_steps(struct tokenizer_encoder *encoder, const unsigned cha
 }
 
 /* `valid` of the `length` bytes are UTF-8; *last_word becomes the position of the ids of the last word. */
-static int encode_words(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t valid, size_t length,
-                        size_t *last_word, struct token_buffer *out) {
+static __attribute__((noinline)) int encode_words(struct tokenizer_encoder *encoder, const unsigned char *bytes,
+                                                  size_t valid, size_t length, size_t *last_word,
+                                                  struct token_buffer *out) {
     switch (encoder->tokenizer->rules.pattern) {
     case WORDS_BYTE_LEVEL:
         return encode_words_by(WORDS_BYTE_LEVEL, encoder, bytes, valid, length, last_word, out);

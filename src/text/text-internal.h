@@ -6,7 +6,7 @@
  *     added.c       the tokens that are found in a text before it is split into words
  *     nfc.c         Unicode's normal form
  *     scan-internal.h, unicode*   the pre-tokenizers that have a scanner;  split.c, regex.c   the others
- *     bpe.c         the merges inside one word
+ *     bpe.c         the merges inside one word;  words.c the words that need none
  *     encode.c      a text into words, with caches and invalid UTF-8;  cut.c where a long one may be cut
  *     count.c       the distinct words of a corpus;  train.c the merges learned from them */
 #ifndef CAMBIUM_TEXT_TEXT_INTERNAL_H
@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define END_OF_TEXT "<|endoftext|>"
 /* What stands for a space in the names of a tokenizer whose words begin as characters: U+2581. Inside the room a space
@@ -38,6 +39,7 @@ enum token_kind {
     TOKEN_SINGLE_WORD = 1 << 5, /* no character of a word may stand beside it */
     TOKEN_NORMALIZED = 1 << 6,  /* searched for in the normalized text, behind those that are not */
     TOKEN_BYTE = 1 << 7,        /* <0x00> to <0xFF>: a byte of a character that is no token */
+    TOKEN_WORD = 1 << 8,        /* a word of the same bytes becomes this token alone; words_index finds them */
 };
 
 /* The keys of an added token's flags in the files. */
@@ -124,6 +126,9 @@ struct merge_entry {
     uint64_t value;
 };
 #define MERGE_NONE UINT64_MAX
+/* Most pairs do not merge. A bit for each hash, this much longer than what finds an entry, says so of nearly all of
+ * them, and fits in the processor's caches where the entries do not. */
+enum { SIEVE_BITS = 3 };
 
 /* An added token as it is searched for. */
 struct added_token {
@@ -142,7 +147,7 @@ struct tokenizer {
     int32_t size;
     unsigned char *bytes;  /* of all tokens, one after the other */
     uint32_t *starts;      /* size + 1 offsets into bytes */
-    uint8_t *kinds;        /* enum token_kind */
+    uint16_t *kinds;       /* enum token_kind */
     int32_t byte_ids[256]; /* of the single bytes; by characters, of ASCII and of the bytes that stand for no token: */
     int32_t fallback_ids[256];
     uint8_t (*joins)[256]; /* by characters: whether any merge joins a token that ends with this byte and one that
@@ -153,9 +158,13 @@ struct tokenizer {
     size_t merge_count;
     struct merge_entry *entries; /* open addressing; pair MERGE_NONE is empty */
     unsigned entry_bits;
+    uint8_t *sieve;               /* 1 << (entry_bits + SIEVE_BITS) bits */
+    uint64_t (*byte_merges)[256]; /* the values of the merges of two bytes; NULL by characters */
 
     int32_t *by_bytes; /* open addressing by the bytes of the tokens that are not raw; -1 is empty */
     unsigned by_bytes_bits;
+    struct word_bucket *words; /* open addressing by the keys of those that are words */
+    unsigned word_bits;
 
     struct added_tokens added[2]; /* those that are searched for in the text as it is, and in the normalized text */
 
@@ -173,9 +182,9 @@ struct token_source {
     size_t content_length;
 };
 
-/* A tokenizer of these tokens, their bytes copied, without merges. The tokens that are not raw must be distinct, and
- * must hold each single byte: STATUS_INVALID where one is missing. Takes over what `rules` holds, which are zeroed
- * then, unless it fails. */
+/* A tokenizer of these tokens, their bytes copied; tokenizer_set_merges completes it. The tokens that are not raw must
+ * be distinct, and must hold each single byte: STATUS_INVALID where one is missing. Takes over what `rules` holds,
+ * which are zeroed then, unless it fails. */
 int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokenizer_rules *rules,
                   struct tokenizer **tokenizer);
 /* Takes over `merges`, an array from malloc, also on failure; the ids must be of the vocabulary, the results right. */
@@ -189,8 +198,11 @@ static inline uint64_t text_hash_pair(uint64_t pair, unsigned bits) {
 /* The value of a merge's entry, MERGE_NONE where the pair does not merge. */
 static inline uint64_t tokenizer_merge_of(const struct tokenizer *tokenizer, uint32_t left, uint32_t right) {
     uint64_t pair = (uint64_t)left << 32 | right;
-    size_t mask = ((size_t)1 << tokenizer->entry_bits) - 1;
-    for (size_t i = text_hash_pair(pair, tokenizer->entry_bits);; i = (i + 1) & mask) {
+    size_t mask = ((size_t)1 << tokenizer->entry_bits) - 1,
+           sieve = text_hash_pair(pair, tokenizer->entry_bits + SIEVE_BITS);
+    if (!(tokenizer->sieve[sieve / 8] >> sieve % 8 & 1))
+        return MERGE_NONE;
+    for (size_t i = sieve >> SIEVE_BITS;; i = (i + 1) & mask) {
         if (tokenizer->entries[i].pair == pair)
             return tokenizer->entries[i].value;
         if (tokenizer->entries[i].pair == MERGE_NONE)
@@ -200,6 +212,59 @@ static inline uint64_t tokenizer_merge_of(const struct tokenizer *tokenizer, uin
 
 /* The id of the token of the byte alphabet with these bytes; -1 when there is none. */
 int32_t tokenizer_find_plain(const struct tokenizer *tokenizer, const void *bytes, size_t length);
+
+/* A word of up to WORD_KEY_BYTES bytes as two machine words: its bytes, zeros, and its length in the highest byte. */
+enum { WORD_KEY_BYTES = 15 };
+struct word_key {
+    uint64_t low, high;
+};
+/* `readable` bytes may be read at `word`. */
+static inline struct word_key word_key_of(const unsigned char *word, size_t length, size_t readable) {
+    struct word_key key;
+    if (readable >= 16) {
+        memcpy(&key.low, word, 8);
+        memcpy(&key.high, word + 8, 8);
+        if (length < 8) {
+            key.low &= ((uint64_t)1 << 8 * length) - 1;
+            key.high = 0;
+        } else {
+            key.high &= ((uint64_t)1 << 8 * (length - 8)) - 1;
+        }
+    } else {
+        unsigned char padded[16] = {0};
+        memcpy(padded, word, length);
+        memcpy(&key.low, padded, 8);
+        memcpy(&key.high, padded + 8, 8);
+    }
+    key.high |= (uint64_t)length << 56;
+    return key;
+}
+static inline uint64_t word_key_hash(struct word_key key) {
+    uint64_t hash = (key.low ^ key.high * 0xd6e8feb86659fd93u) * 0x9e3779b97f4a7c15u;
+    return (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
+}
+/* Words that are tokens, and begin their search here: one line of the processor's cache. */
+enum { WORD_BUCKET = 3 };
+struct word_bucket {
+    struct word_key keys[WORD_BUCKET];
+    int32_t ids[WORD_BUCKET];
+    uint32_t count;
+};
+/* The token that a word becomes alone; -1: merges decide. */
+static inline int32_t words_find(const struct tokenizer *tokenizer, struct word_key key, uint64_t hash) {
+    size_t mask = ((size_t)1 << tokenizer->word_bits) - 1;
+    for (size_t i = hash >> (64 - tokenizer->word_bits);; i = (i + 1) & mask) {
+        const struct word_bucket *bucket = &tokenizer->words[i];
+        for (uint32_t j = 0; j < bucket->count; j++)
+            if (bucket->keys[j].low == key.low && bucket->keys[j].high == key.high)
+                return bucket->ids[j];
+        if (bucket->count < WORD_BUCKET)
+            return -1;
+    }
+}
+
+/* Finds the tokens that are words: all of them where merges are ignored, else those that their own merges make. */
+int words_index(struct tokenizer *tokenizer);
 
 uint64_t text_hash_bytes(const void *bytes, size_t length);
 
@@ -281,6 +346,9 @@ void bpe_scratch_free(struct bpe_scratch *scratch);
  * and below 2^31. */
 int bpe_encode_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *word,
                     size_t length, int32_t *ids, size_t *count);
+/* The same without looking whether the word is a token with TOKEN_WORD. */
+int bpe_merge_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *word,
+                   size_t length, int32_t *ids, size_t *count);
 
 /* Appends a text with spaces for its marks of spaces, and the other way round. */
 void space_marks_add(const unsigned char *bytes, size_t length, struct strbuf *out);

@@ -34,10 +34,10 @@ void *text_grow(void *array, size_t *capacity, size_t needed, size_t element) {
     return grown;
 }
 
-/* Bits of a table with at least twice as many places as entries. */
+/* Bits of a table of which at most three quarters are taken. */
 static unsigned table_bits(size_t entries) {
     unsigned bits = 4;
-    while (((size_t)1 << bits) < 2 * entries)
+    while ((size_t)3 << bits < 4 * entries)
         bits++;
     return bits;
 }
@@ -89,9 +89,9 @@ static int copy_tokens(struct tokenizer *t, const struct token_source *tokens) {
     }
     if (total >= UINT32_MAX)
         return status_fail(STATUS_INVALID, "the tokens have %zu bytes in all, more than 4 GiB", total);
-    t->bytes = malloc(total + 1);
+    t->bytes = calloc(total + WORD_KEY_BYTES + 1, 1); /* as many are read of any of them */
     t->starts = malloc(((size_t)t->size + 1) * sizeof *t->starts);
-    t->kinds = calloc((size_t)(uint32_t)t->size, 1);
+    t->kinds = calloc((size_t)t->size, sizeof *t->kinds);
     if (!t->bytes || !t->starts || !t->kinds)
         return status_fail(STATUS_MEMORY, "out of memory for %d tokens", t->size);
     uint32_t at = 0;
@@ -185,8 +185,6 @@ int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokeni
         status = index_tokens(t);
     if (!status)
         status = added_tokens_index(t, tokens);
-    if (!status)
-        status = tokenizer_set_merges(t, NULL, 0);
     if (status) {
         t->rules = (struct tokenizer_rules){0}; /* still the caller's */
         tokenizer_close(t);
@@ -197,28 +195,50 @@ int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokeni
     return STATUS_OK;
 }
 
+static uint64_t merge_value(size_t rank, int32_t result) {
+    return (uint64_t)rank << 32 | (uint32_t)result;
+}
+
+static int index_byte_merges(struct tokenizer *t) {
+    size_t bytes = 256 * sizeof *t->byte_merges;
+    t->byte_merges = malloc(bytes);
+    if (!t->byte_merges)
+        return status_fail(STATUS_MEMORY, "out of memory for the merges");
+    memset(t->byte_merges, 0xff, bytes);
+    for (size_t rank = 0; rank < t->merge_count; rank++) {
+        struct merge merge = t->merges[rank];
+        size_t left_length, right_length;
+        const unsigned char *left = tokenizer_token_bytes(t, merge.left, &left_length);
+        const unsigned char *right = tokenizer_token_bytes(t, merge.right, &right_length);
+        if (left_length == 1 && right_length == 1)
+            t->byte_merges[*left][*right] = merge_value(rank, merge.result);
+    }
+    return STATUS_OK;
+}
+
 int tokenizer_set_merges(struct tokenizer *t, struct merge *merges, size_t count) {
-    free(t->merges);
-    free(t->entries);
     t->merges = merges;
     t->merge_count = count;
     t->entry_bits = table_bits(count);
     size_t places = (size_t)1 << t->entry_bits;
     t->entries = malloc(places * sizeof *t->entries);
-    if (!t->entries)
+    t->sieve = calloc(places, ((size_t)1 << SIEVE_BITS) / 8);
+    if (!t->entries || !t->sieve)
         return status_fail(STATUS_MEMORY, "out of memory for %zu merges", count);
     for (size_t i = 0; i < places; i++)
         t->entries[i] = (struct merge_entry){MERGE_NONE, MERGE_NONE};
     for (size_t rank = 0; rank < count; rank++) {
         uint64_t pair = (uint64_t)(uint32_t)merges[rank].left << 32 | (uint32_t)merges[rank].right;
-        size_t i = text_hash_pair(pair, t->entry_bits);
+        size_t sieve = text_hash_pair(pair, t->entry_bits + SIEVE_BITS), i = sieve >> SIEVE_BITS;
         for (; t->entries[i].pair != MERGE_NONE; i = (i + 1) & (places - 1))
             if (t->entries[i].pair == pair)
                 return status_fail(STATUS_INVALID, "merge %zu repeats merge %zu", rank + 1,
                                    (size_t)(t->entries[i].value >> 32) + 1);
-        t->entries[i] = (struct merge_entry){pair, (uint64_t)rank << 32 | (uint32_t)merges[rank].result};
+        t->entries[i] = (struct merge_entry){pair, merge_value(rank, merges[rank].result)};
+        t->sieve[sieve / 8] |= (uint8_t)(1 << sieve % 8);
     }
-    return STATUS_OK;
+    int status = t->rules.is_by_characters ? STATUS_OK : index_byte_merges(t);
+    return status ? status : words_index(t);
 }
 
 void tokenizer_close(struct tokenizer *tokenizer) {
@@ -229,7 +249,10 @@ void tokenizer_close(struct tokenizer *tokenizer) {
     free(tokenizer->kinds);
     free(tokenizer->merges);
     free(tokenizer->entries);
+    free(tokenizer->sieve);
+    free(tokenizer->byte_merges);
     free(tokenizer->by_bytes);
+    free(tokenizer->words);
     for (int list = 0; list < 2; list++)
         added_tokens_free(&tokenizer->added[list]);
     for (int part = 0; part < JSON_PART_COUNT; part++)

@@ -122,20 +122,37 @@ static size_t utf8(uint32_t c, unsigned char *out) {
     return bytes;
 }
 
-/* A vocabulary that shows where words end: "a", "1" and "!" merge with every first byte of a longer character. */
-static void write_probe_vocabulary(const char *directory) {
-    char path[256];
-    struct strbuf vocab = STRBUF_INIT, merges = STRBUF_INIT;
-    strbuf_add_char(&vocab, '{');
+/* GPT-2's alphabet, as the beginning of a vocab.json: the ids 0 to 255. */
+static void add_alphabet(struct strbuf *vocab) {
     int id = 0;
-    for (uint32_t c = 33; c < 324; c++) { /* GPT-2's alphabet: these, without 127 to 160 and 173 */
+    strbuf_add_char(vocab, '{');
+    for (uint32_t c = 33; c < 324; c++) { /* these, without 127 to 160 and 173 */
         if ((c >= 127 && c <= 160) || c == 173)
             continue;
         unsigned char name[5] = {0};
         utf8(c, name);
-        strbuf_format(&vocab, "\"%s%s\":%d,", c == '"' || c == '\\' ? "\\" : "", (char *)name, id++);
+        strbuf_format(vocab, "\"%s%s\":%d,", c == '"' || c == '\\' ? "\\" : "", (char *)name, id++);
     }
     assert_int_equal(id, 256);
+}
+
+/* Ends the vocabulary's object in place of its last comma; frees both. */
+static void write_vocabulary(const char *directory, struct strbuf *vocab, struct strbuf *merges) {
+    char path[256];
+    vocab->data[vocab->length - 1] = '}';
+    snprintf(path, sizeof path, "%s/vocab.json", directory);
+    test_ok(file_write_atomic(path, vocab->data, vocab->length));
+    snprintf(path, sizeof path, "%s/merges.txt", directory);
+    test_ok(file_write_atomic(path, merges->data, merges->length));
+    strbuf_free(vocab);
+    strbuf_free(merges);
+}
+
+/* A vocabulary that shows where words end: "a", "1" and "!" merge with every first byte of a longer character. */
+static void write_probe_vocabulary(const char *directory) {
+    struct strbuf vocab = STRBUF_INIT, merges = STRBUF_INIT;
+    int id = 256;
+    add_alphabet(&vocab);
     for (const char *probe = "a1!"; *probe; probe++) {
         for (uint32_t byte = 0xc2; byte < 0xf5; byte++) {
             unsigned char name[5] = {0};
@@ -144,13 +161,7 @@ static void write_probe_vocabulary(const char *directory) {
             strbuf_format(&merges, "%c %s\n", *probe, (char *)name);
         }
     }
-    vocab.data[vocab.length - 1] = '}';
-    snprintf(path, sizeof path, "%s/vocab.json", directory);
-    test_ok(file_write_atomic(path, vocab.data, vocab.length));
-    snprintf(path, sizeof path, "%s/merges.txt", directory);
-    test_ok(file_write_atomic(path, merges.data, merges.length));
-    strbuf_free(&vocab);
-    strbuf_free(&merges);
+    write_vocabulary(directory, &vocab, &merges);
 }
 
 static void every_code_point_is_of_the_kind_that_tokenizers_finds(void **state) {
@@ -228,6 +239,100 @@ static void a_megabyte_without_a_space_is_one_word(void **state) {
     assert_round_trip(&s, text, LENGTH);
     free(text);
     subject_close(&s);
+}
+
+/* Merges in any order, several of them of one result: tokens that no word becomes are among them. */
+enum { WILD_MERGES = 40, WILD_LONGEST = 20 };
+struct wild {
+    char names[3 + WILD_MERGES][WILD_LONGEST + 1]; /* "a", "b", "c", then those that are merged */
+    int ids[3 + WILD_MERGES];
+    int count, merge_count;
+    int left[WILD_MERGES], right[WILD_MERGES], result[WILD_MERGES];
+};
+
+static void make_wild(struct wild *wild, uint32_t *draws) {
+    *wild = (struct wild){.names = {"a", "b", "c"}, .ids = {'a' - 33, 'b' - 33, 'c' - 33}, .count = 3};
+    while (wild->merge_count < WILD_MERGES) {
+        int left = (int)draw(draws, (uint32_t)wild->count), right = (int)draw(draws, (uint32_t)wild->count), result = 0;
+        char name[2 * WILD_LONGEST + 1];
+        snprintf(name, sizeof name, "%s%s", wild->names[left], wild->names[right]);
+        bool is_new = strlen(name) <= WILD_LONGEST;
+        for (int i = 0; i < wild->merge_count; i++)
+            is_new &= wild->left[i] != left || wild->right[i] != right;
+        if (!is_new)
+            continue;
+        while (result < wild->count && strcmp(wild->names[result], name) != 0)
+            result++;
+        if (result == wild->count) {
+            memcpy(wild->names[result], name, strlen(name) + 1);
+            wild->ids[result] = 256 + wild->count++ - 3;
+        }
+        /* an earlier merge gives way, so that what is made of others may come before them */
+        int at = (int)draw(draws, (uint32_t)++wild->merge_count), last = wild->merge_count - 1;
+        at = draw(draws, 2) ? at : last;
+        wild->left[last] = wild->left[at];
+        wild->right[last] = wild->right[at];
+        wild->result[last] = wild->result[at];
+        wild->left[at] = left;
+        wild->right[at] = right;
+        wild->result[at] = result;
+    }
+}
+
+static void write_wild(const struct wild *wild, const char *directory) {
+    struct strbuf vocab = STRBUF_INIT, merges = STRBUF_INIT;
+    add_alphabet(&vocab);
+    for (int i = 3; i < wild->count; i++)
+        strbuf_format(&vocab, "\"%s\":%d,", wild->names[i], wild->ids[i]);
+    for (int i = 0; i < wild->merge_count; i++)
+        strbuf_format(&merges, "%s %s\n", wild->names[wild->left[i]], wild->names[wild->right[i]]);
+    write_vocabulary(directory, &vocab, &merges);
+}
+
+/* Merge after merge, each time the first of the list that is found, at its first place; the number of tokens. */
+static size_t merge_plainly(const struct wild *wild, const char *word, int *tokens) {
+    size_t count = strlen(word);
+    for (size_t i = 0; i < count; i++)
+        tokens[i] = word[i] - 'a';
+    for (int m = 0; m < wild->merge_count;) {
+        size_t at = 0;
+        while (at + 1 < count && (tokens[at] != wild->left[m] || tokens[at + 1] != wild->right[m]))
+            at++;
+        if (at + 1 >= count) {
+            m++;
+            continue;
+        }
+        tokens[at] = wild->result[m];
+        count--;
+        memmove(tokens + at + 1, tokens + at + 2, (count - at - 1) * sizeof *tokens);
+        m = 0;
+    }
+    return count;
+}
+
+static void words_become_the_tokens_that_merging_makes(void **state) {
+    (void)state;
+    char *directory = test_directory();
+    uint32_t draws = 0;
+    int whole = 0, broken = 0;
+    for (int round = 0; round < (test_is_long() ? 3000 : 150); round++) {
+        struct wild wild;
+        make_wild(&wild, &draws);
+        write_wild(&wild, directory);
+        struct subject s = subject_open(directory);
+        for (int i = 0; i < wild.count; i++) {
+            int tokens[WILD_LONGEST];
+            size_t length = strlen(wild.names[i]), count = merge_plainly(&wild, wild.names[i], tokens);
+            encode(&s, wild.names[i], length, TOKENIZER_PLAIN);
+            assert_int_equal(s.ids.count, count);
+            for (size_t j = 0; j < count; j++)
+                assert_int_equal(s.ids.ids[j], wild.ids[tokens[j]]);
+            *(count == 1 ? &whole : &broken) += 1;
+        }
+        subject_close(&s);
+    }
+    assert_true(whole > 100 && broken > 100);
+    free(directory);
 }
 
 /* The same word in and out of the caches, in a row of other words, at the end of a block of memory. */
@@ -354,6 +459,7 @@ int main(void) {
         cmocka_unit_test(every_code_point_is_of_the_kind_that_tokenizers_finds),
         cmocka_unit_test(any_bytes_come_back),
         cmocka_unit_test(a_megabyte_without_a_space_is_one_word),
+        cmocka_unit_test(words_become_the_tokens_that_merging_makes),
         cmocka_unit_test(caches_do_not_change_the_ids),
         cmocka_unit_test(names_of_special_tokens_are_text_unless_asked_for),
         cmocka_unit_test(ids_are_appended),
