@@ -103,6 +103,14 @@ static void name_rows(struct named_rows *named) {
 }
 
 #define TUNING(field) offsetof(struct sections, tuning.field)
+/* A key of the section `data` that only rows of messages have. */
+static const struct config_row answers_row = {
+    .path = "data.answers",
+    .type = CONFIG_CHOICE,
+    .offset = TUNING(answers),
+    .default_text = "all",
+    .choices = chat_answers_names,
+    .help = "which answers of a row's messages are trained; a template that changes earlier ones needs last"};
 static const struct config_row tuning_rows[] = {
     {.path = "tuning.template",
      .type = CONFIG_STRING,
@@ -111,12 +119,6 @@ static const struct config_row tuning_rows[] = {
      .metavar = "NAME|FILE",
      .help = "how messages and instructions become text: " CHAT_TEMPLATE_CHOICES
              " in Jinja; auto: as the tokenizer's own template"},
-    {.path = "tuning.answers",
-     .type = CONFIG_CHOICE,
-     .offset = TUNING(answers),
-     .default_text = "all",
-     .choices = chat_answers_names,
-     .help = "which answers of a row's messages are trained; a template that changes earlier ones needs last"},
     {.path = "tuning.truncation_side",
      .type = CONFIG_CHOICE,
      .offset = TUNING(truncation_side),
@@ -145,14 +147,21 @@ enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
 
 /* Rows of all sections; the caller frees them. */
 static struct config_row *section_rows(size_t *count) {
-    size_t of_peft = stack_rows(NULL, 0);
-    *count = run_row_count + of_peft + TUNING_ROWS;
-    struct config_row *all = malloc(*count * sizeof *all);
+    size_t of_peft = stack_rows(NULL, 0), data_end = 0;
+    *count = run_row_count + 1 + of_peft + TUNING_ROWS;
+    struct config_row *all = malloc(*count * sizeof *all), *at = all;
     if (!all)
         return NULL;
-    memcpy(all, run_rows, run_row_count * sizeof *all);
-    stack_rows(all + run_row_count, offsetof(struct sections, peft));
-    memcpy(all + run_row_count + of_peft, tuning_rows, sizeof tuning_rows);
+    for (size_t i = 0; i < run_row_count; i++)
+        if (!strncmp(run_rows[i].path, "data.", 5))
+            data_end = i + 1;
+    memcpy(at, run_rows, data_end * sizeof *at);
+    at += data_end;
+    *at++ = answers_row;
+    memcpy(at, run_rows + data_end, (run_row_count - data_end) * sizeof *at);
+    at += run_row_count - data_end;
+    stack_rows(at, offsetof(struct sections, peft));
+    memcpy(at + of_peft, tuning_rows, sizeof tuning_rows);
     return all;
 }
 

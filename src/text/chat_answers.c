@@ -145,7 +145,7 @@ static int find_answers(struct row *row, enum chat_answers which) {
             status = status_fail(STATUS_UNSUPPORTED,
                                  i + 1 < last
                                      ? "the chat template puts answer %zu in other words when more messages follow, so "
-                                       "that it cannot be trained in its place: set tuning.answers to last, to train "
+                                       "that it cannot be trained in its place: set data.answers to last, to train "
                                        "the last answer of each row alone"
                                      : "the chat template puts what stands before answer %zu in other words when the "
                                        "answer is there, so that it cannot be told what to train",

@@ -95,6 +95,15 @@ class Loss(Finetune):
         self.assert_loss(loss, expected)
         self.assert_loss(self.first_loss([{"text": "to be or"}])[0], expected)
 
+    def test_all_answers_or_the_last(self):
+        template = self.root / "short.jinja"
+        template.write_text("{% for m in messages %}{{ m.role[0] }}{{ m.content }};{% endfor %}{% if add_generation_prompt %}a{% endif %}")
+        rows = [{"messages": [{"role": role, "content": text} for role, text in (("user", "p"), ("assistant", "q"), ("user", "r"), ("assistant", "s"))]}]
+        tokens, template = [*b"up;aq;ur;as;"], f"--tuning.template={template}"
+        for words, places in (((), (4, 5, 10, 11)), (("--data.answers=all",), (4, 5, 10, 11)), (("--data.answers=last",), (10, 11))):
+            loss, _ = self.first_loss(rows, template, *words)
+            self.assert_loss(loss, self.expected((tokens, places)))
+
     def test_a_boundary_that_the_tokenizer_would_merge_across(self):
         base = self.root / "merging"
         support.write_model(base, self.config)

@@ -224,7 +224,7 @@ static void answers_that_change_are_refused_or_the_last_one_is_trained(void **st
     struct tuning_data *data;
     options.template = jinja;
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl:1: the chat template puts answer 2");
-    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "set tuning.answers to last");
+    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "set data.answers to last");
     options.answers = CHAT_ANSWERS_LAST;
     check_rows(rows, options, ROWS("uxa-uza[w]"));
     free(jinja);

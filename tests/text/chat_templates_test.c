@@ -176,7 +176,7 @@ static void a_template_that_drops_thoughts_trains_the_last_answer(void **state) 
     (void)state;
     test_fails(render_row("Qwen-Qwen3-0.6B", THOUGHTS, CHAT_ANSWERS_ALL, &shown), STATUS_UNSUPPORTED,
                "answer 2 in other words when more messages follow, so that it cannot be trained in its place: set "
-               "tuning.answers to last");
+               "data.answers to last");
     test_ok(render_row("Qwen-Qwen3-0.6B", THOUGHTS, CHAT_ANSWERS_LAST, &shown));
     assert_string_equal(
         shown.data, "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
