@@ -61,14 +61,14 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
     return status;
 }
 
-/* It can measure so often. */
-static int open_peer(struct inference *t, int64_t measured) {
+/* On prompts of so many tokens; it can measure so often. */
+static int open_peer(struct inference *t, int64_t tokens, int64_t measured) {
     const struct bench_options *o = t->options;
     const struct bench_transformers_task task = {
         .model = engine_config(t->engine),
         .micro_batch_size = o->micro_batch_size,
         .micro_batches = 1,
-        .tokens = o->seq_length,
+        .tokens = tokens,
         .threads = o->threads,
         .precision = o->precision,
         .is_inference = true,
@@ -178,7 +178,7 @@ int bench_prefill(const struct bench_options *options) {
     int status = open_inference(&t, options->seq_length * options->micro_batch_size, options->micro_batch_size);
     double unused;
     if (!status)
-        status = open_peer(&t, options->steps);
+        status = open_peer(&t, options->seq_length, options->steps);
     if (!status)
         status = measure_ceiling(&t, &before);
     for (int i = 0; i < 2 && !status; i++) {
@@ -360,7 +360,7 @@ int bench_decode(const struct bench_options *options) {
     if (!status)
         status = open_decoding(&t);
     if (!status)
-        status = open_peer(&t, PEER_ROUNDS);
+        status = open_peer(&t, decode_contexts[0], PEER_ROUNDS);
     if (!status)
         status = decode_behind_contexts(&t);
     if (!status)

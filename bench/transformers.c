@@ -81,13 +81,11 @@ int bench_transformers_warm_up(struct bench_transformers *peer, const char *word
 }
 
 int bench_transformers_measure(struct bench_transformers *peer, const char *word) {
-    double *seconds = &peer->seconds[peer->measured];
     if (!peer->peer)
         return STATUS_OK;
     bench_pause();
-    int status = bench_peer_number(peer->peer, word, "seconds", seconds);
+    int status = bench_peer_number(peer->peer, word, "seconds", &peer->seconds[peer->measured++]);
     bench_pause();
-    peer->measured++;
     return status;
 }
 
