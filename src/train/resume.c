@@ -39,6 +39,11 @@ static int piece_put(void *context, const struct ckpt_block *block, const void *
     return array->put(array->context, block, values);
 }
 
+static void *piece_find_place(void *context, const struct ckpt_block *block) {
+    const struct ckpt_array *array = array_of(context, block->param);
+    return array->find_place(array->context, block);
+}
+
 /* The array of `pieces` over memory that holds all of them (`is_local`) or a whole flat array. */
 static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *memory, bool is_local, bool is_written) {
     const struct gradient_sync *sync = &trainer->sync;
@@ -75,6 +80,7 @@ static struct ckpt_array pieces_array(struct pieces *pieces, const char *prefix,
     array.rects = piece_rects;
     array.get = piece_get;
     array.put = piece_put;
+    array.find_place = piece_find_place;
     array.context = pieces;
     return array;
 }
