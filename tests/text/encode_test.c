@@ -1,6 +1,7 @@
 /* Encoding and decoding against what `tokenizers` and `tiktoken` do (golden/, made by tools/golden/tokenizer.py), and
  * what holds for any bytes. */
 #include "base/base.h"
+#include "base/utf8.h"
 #include "text/text.h"
 
 #include "support/test.h"
@@ -110,18 +111,6 @@ static void ids_of_gpt2_equal_tokenizers_and_tiktoken(void **state) {
     check_golden(directory, GOLDEN "/gpt2.jsonl");
 }
 
-static size_t utf8(uint32_t c, unsigned char *out) {
-    if (c < 0x80) {
-        out[0] = (unsigned char)c;
-        return 1;
-    }
-    size_t bytes = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = bytes; i-- > 1; c >>= 6)
-        out[i] = (unsigned char)(0x80 | (c & 63));
-    out[0] = (unsigned char)((0xf00 >> bytes & 0xff) | c);
-    return bytes;
-}
-
 /* GPT-2's alphabet, as the beginning of a vocab.json: the ids 0 to 255. */
 static void add_alphabet(struct strbuf *vocab) {
     int id = 0;
@@ -130,7 +119,7 @@ static void add_alphabet(struct strbuf *vocab) {
         if ((c >= 127 && c <= 160) || c == 173)
             continue;
         unsigned char name[5] = {0};
-        utf8(c, name);
+        utf8_encode(c, name);
         strbuf_format(vocab, "\"%s%s\":%d,", c == '"' || c == '\\' ? "\\" : "", (char *)name, id++);
     }
     assert_int_equal(id, 256);
@@ -156,7 +145,7 @@ static void write_probe_vocabulary(const char *directory) {
     for (const char *probe = "a1!"; *probe; probe++) {
         for (uint32_t byte = 0xc2; byte < 0xf5; byte++) {
             unsigned char name[5] = {0};
-            utf8(byte, name);
+            utf8_encode(byte, name);
             strbuf_format(&vocab, "\"%c%s\":%d,", *probe, (char *)name, id++);
             strbuf_format(&merges, "%c %s\n", *probe, (char *)name);
         }
@@ -185,7 +174,7 @@ static void every_code_point_is_of_the_kind_that_tokenizers_finds(void **state) 
         char found = 'S';
         for (int probe = 0; probe < 3; probe++) {
             unsigned char text[5] = {(unsigned char)"a1!"[probe]};
-            size_t length = 1 + utf8(c, text + 1);
+            size_t length = 1 + utf8_encode(c, text + 1);
             encode(&s, text, length, TOKENIZER_PLAIN);
             if (s.ids.count < length)
                 found = "LNO"[probe];

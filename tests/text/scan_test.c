@@ -5,6 +5,7 @@
  * letter nor number nor space. In the text that PCRE2 gets, one of private use stands for it. */
 #include "base/base.h"
 #include "base/rng.h"
+#include "base/utf8.h"
 #include "scan-internal.h"
 #include "text/text.h"
 
@@ -35,18 +36,6 @@ struct characters {
     uint32_t counts[CATEGORIES];
 };
 
-static size_t utf8(uint32_t c, unsigned char *out) {
-    if (c < 0x80) {
-        out[0] = (unsigned char)c;
-        return 1;
-    }
-    size_t bytes = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = bytes; i-- > 1; c >>= 6)
-        out[i] = (unsigned char)(0x80 | (c & 63));
-    out[0] = (unsigned char)((0xf00 >> bytes & 0xff) | c);
-    return bytes;
-}
-
 /* What our tables must say of a category; spaces are not one. */
 static bool is_known(const char *category, uint32_t point) {
     enum unicode_kind kind = unicode_kind_of(point);
@@ -70,7 +59,7 @@ static struct characters characters_read(void) {
     test_ok(regex_scratch_new(&scratch));
     for (uint32_t point = 0; point < POINTS; point++)
         if (point < SURROGATES || point >= BEHIND_SURROGATES)
-            length += utf8(point, text + length);
+            length += utf8_encode(point, text + length);
     for (int i = 0; i < CATEGORIES; i++) {
         char pattern[16];
         struct text_regex *regex;
@@ -192,7 +181,7 @@ static void write_text(const struct characters *characters, bool is_broken, uint
             uint32_t category = draw(draws, CATEGORIES);
             unsigned char character[4];
             uint32_t point = characters->points[category][draw(draws, characters->counts[category])];
-            add(twins, character, utf8(point, character), true);
+            add(twins, character, utf8_encode(point, character), true);
         } else {
             add_piece(twins, draws);
         }
