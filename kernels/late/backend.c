@@ -112,6 +112,7 @@ static int late_alloc(struct device *device, size_t bytes, bool is_zeroed, void 
         free(block);
         return status_fail(STATUS_MEMORY, "cannot allocate %.1f MB", (double)bytes / 1e6);
     }
+    madvise(start, whole, MADV_HUGEPAGE); /* opened and closed far sooner; a wish, which may fail */
     if (!is_zeroed)
         memset(start, POISON, whole);
     pthread_mutex_lock(&own->lock);
