@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 /* ---- numbers ---- */
 
@@ -99,21 +100,12 @@ static void build_escape(struct jinja_run *run, struct jinja_builder *builder, u
     jinja_build(run, builder, text, strlen(text), marks);
 }
 
-/* Characters that repr() escapes, without those that are not assigned: controls, white space that is not " ", and what
- * has no shape. */
-static bool is_escaped(const char *at, const char *end, uint32_t point) {
-    static const uint32_t ranges[][2] = {{0x7f, 0xa0},       {0xad, 0xad},       {0x600, 0x605},     {0x61c, 0x61c},
-                                         {0x6dd, 0x6dd},     {0x70f, 0x70f},     {0x890, 0x891},     {0x8e2, 0x8e2},
-                                         {0x180e, 0x180e},   {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},
-                                         {0xe000, 0xf8ff},   {0xfeff, 0xfeff},   {0xfff0, 0xfffb},   {0xfffe, 0xffff},
-                                         {0x1d173, 0x1d17a}, {0xe0000, 0xe00ff}, {0xe01f0, 0x10ffff}};
-    size_t bytes;
-    if (point < 0x20 || (point != ' ' && jinja_is_space(at, end, &bytes)))
-        return true;
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
-        if (point >= ranges[i][0] && point <= ranges[i][1])
-            return true;
-    return false;
+/* Characters that repr() escapes: controls, white space that is not " ", and what has no shape or is not assigned. */
+static bool is_escaped(uint32_t point) {
+    static const unsigned kinds = 1u << UTF8PROC_CATEGORY_CN | 1u << UTF8PROC_CATEGORY_CC | 1u << UTF8PROC_CATEGORY_CF |
+                                  1u << UTF8PROC_CATEGORY_CS | 1u << UTF8PROC_CATEGORY_CO | 1u << UTF8PROC_CATEGORY_ZL |
+                                  1u << UTF8PROC_CATEGORY_ZP | 1u << UTF8PROC_CATEGORY_ZS;
+    return point != ' ' && kinds >> utf8proc_category((utf8proc_int32_t)point) & 1;
 }
 
 static void build_quoted(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string) {
@@ -131,7 +123,7 @@ static void build_quoted(struct jinja_run *run, struct jinja_builder *builder, c
             bytes = utf8_decode((const unsigned char *)string->bytes + at, (const unsigned char *)end, &point);
         bytes = bytes ? bytes : 1;
         bool is_quoted = point == (unsigned char)quote || point == '\\';
-        if (!is_quoted && !is_escaped(string->bytes + at, end, point))
+        if (!is_quoted && !is_escaped(point))
             continue;
         jinja_build_part(run, builder, string, done, at);
         marks = jinja_marks_at(string, at);
