@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { BATCH = 8, LAYERS = 8, RANKS_MOST = 8 };
-#ifdef __SANITIZE_THREAD__ /* ten times as slow: fewer of the layouts are tried, and shorter */
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__ /* far slower: fewer layouts are tried, and shorter */
 enum { STEPS = 8, LAYOUTS = 4, PAIRS = 2, OF_LLAMA = 1 };
 #else
 enum { STEPS = 20, LAYOUTS = 12, PAIRS = 5, OF_LLAMA = 12 };
