@@ -4,6 +4,7 @@ import os, subprocess, unittest
 from pretrain_support import Run
 
 
+@unittest.skipIf("thread" in os.environ.get("CAMBIUM_SANITIZED", ""), "a build without OpenMP")
 class Threads(unittest.TestCase):
     def setUp(self):
         self.run = Run()
