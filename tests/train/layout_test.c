@@ -8,13 +8,17 @@
 #include <math.h>
 #include <string.h>
 
-enum { BATCH = 8, LAYERS = 8, RANKS_MOST = 8 };
+enum { STEPS_MOST = 20, BATCH = 8, LAYERS = 8, RANKS_MOST = 8 };
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__ /* far slower: fewer layouts are tried, and shorter */
 enum { STEPS = 8, LAYOUTS = 4, PAIRS = 2, OF_LLAMA = 1 };
 #else
-enum { STEPS = 20, LAYOUTS = 12, PAIRS = 5, OF_LLAMA = 12 };
+enum { STEPS = STEPS_MOST, LAYOUTS = 12, PAIRS = 5, OF_LLAMA = 12 };
 #endif
 enum { LAYOUTS_LONG = 64, PAIRS_LONG = 30 };
+
+static int steps(void) {
+    return test_is_long() ? STEPS_MOST : STEPS;
+}
 
 struct layout {
     int tensor, data, pipeline, chunks, micro_batch_size;
@@ -26,9 +30,9 @@ struct layout {
     const char *family;                                               /* NULL: GPT-2 */
 };
 
-/* What a run of a layout left. */
+/* What a run of a layout left: the first steps() of each. */
 struct outcome {
-    double loss[STEPS], norm[STEPS];
+    double loss[STEPS_MOST], norm[STEPS_MOST];
     char *directory; /* of its checkpoints */
 };
 
@@ -82,7 +86,7 @@ static struct train_run make_layout_run(const char **prefix, const struct layout
         set_family(&config->model, layout->family);
     config->model.untie_embeddings_and_output_weights = layout->is_untied;
     config->train.global_batch_size = BATCH;
-    config->train.train_iters = config->optim.lr_decay_iters = STEPS;
+    config->train.train_iters = config->optim.lr_decay_iters = steps();
     config->optim.lr = LR;
     config->data.eod_mask_loss = true;
     config->parallel.tensor_model_parallel_size = layout->tensor;
@@ -167,7 +171,7 @@ static void train(const char **prefix, const struct layout *layout, int64_t firs
 static char *read_checkpoint(const struct outcome *outcome, const char *name, size_t *bytes) {
     char path[PATH_MAX];
     struct strbuf text = STRBUF_INIT;
-    snprintf(path, sizeof path, "%s/iter_%07d/%s", outcome->directory, STEPS, name);
+    snprintf(path, sizeof path, "%s/iter_%07d/%s", outcome->directory, steps(), name);
     test_ok(file_read(path, 1 << 28, &text));
     *bytes = text.length;
     return text.data;
@@ -236,7 +240,7 @@ static void compare_files(const struct outcome *a, const struct outcome *b, cons
     struct safetensors *files[2];
     for (int i = 0; i < 2; i++) {
         char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s/iter_%07d/%s", outcomes[i]->directory, STEPS, name);
+        snprintf(path, sizeof path, "%s/iter_%07d/%s", outcomes[i]->directory, steps(), name);
         test_ok(safetensors_open(path, &files[i]));
     }
     assert_int_equal(safetensors_count(files[0]), safetensors_count(files[1]));
@@ -266,7 +270,7 @@ static void compare_steps(const struct outcome *whole, const struct outcome *cut
     const double loss_bound = layout->is_bf16 ? 0x1p-9 : 1e-6, norm_bound = layout->is_bf16 ? 8 * 0x1p-9 : 2 * CLOSE;
     char text[256];
     double worst_loss = 0, worst_norm = 0;
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < steps(); i++) {
         double loss = fabs(cut->loss[i] - whole->loss[i]) / whole->loss[i];
         double norm = fabs(cut->norm[i] - whole->norm[i]) / whole->norm[i];
         if (!(loss <= loss_bound) || !(norm <= norm_bound))
@@ -342,7 +346,7 @@ static void check_layouts(bool is_untied, const char *family, uint32_t count) {
     struct layout one = one_rank;
     one.is_untied = is_untied;
     one.family = family;
-    train((const char **)&prefix, &one, 0, STEPS, &whole);
+    train((const char **)&prefix, &one, 0, steps(), &whole);
     for (uint32_t i = 0; i < count; i++) {
         struct layout layout = random_layout(i, is_untied ? USE_UNTIED : USE_TIED);
         layout.is_untied = is_untied;
@@ -354,7 +358,7 @@ static void check_layouts(bool is_untied, const char *family, uint32_t count) {
             layout.is_sharded = false;
             layout.is_sequence_parallel = i % 8 == 0;
         }
-        train((const char **)&prefix, &layout, 0, STEPS, &cut);
+        train((const char **)&prefix, &layout, 0, steps(), &cut);
         compare(&whole, &cut, &layout);
         free(cut.directory);
     }
@@ -390,12 +394,12 @@ static void a_llama_goes_on_with_fewer_tensor_ranks(void **state) {
     struct outcome whole, moved;
     struct layout layout = one_rank;
     layout.family = "llama";
-    train((const char **)&prefix, &layout, 0, STEPS, &whole);
+    train((const char **)&prefix, &layout, 0, steps(), &whole);
     for (int tensor = 1; tensor <= 2; tensor++) {
         layout.tensor = 4;
-        train((const char **)&prefix, &layout, 0, STEPS / 2, &moved);
+        train((const char **)&prefix, &layout, 0, steps() / 2, &moved);
         layout.tensor = tensor;
-        train((const char **)&prefix, &layout, STEPS / 2, STEPS, &moved);
+        train((const char **)&prefix, &layout, steps() / 2, steps(), &moved);
         compare(&whole, &moved, &layout);
         free(moved.directory);
     }
@@ -409,11 +413,11 @@ static void in_bf16_a_dozen_layouts_train_as_one_rank(void **state) {
     struct outcome whole, cut;
     struct layout one = one_rank;
     one.is_bf16 = true;
-    train((const char **)&prefix, &one, 0, STEPS, &whole);
+    train((const char **)&prefix, &one, 0, steps(), &whole);
     for (uint32_t i = 0; i < (test_is_long() ? 12 : LAYOUTS / 4); i++) {
         struct layout layout = random_layout(i, USE_BF16);
         layout.is_bf16 = true;
-        train((const char **)&prefix, &layout, 0, STEPS, &cut);
+        train((const char **)&prefix, &layout, 0, steps(), &cut);
         compare_steps(&whole, &cut, &layout);
         free(cut.directory);
     }
@@ -431,9 +435,9 @@ static void cutting_the_optimizer_changes_nothing_in_bf16(void **state) {
         layout.tensor = tensor;
         layout.data = 4;
         layout.is_bf16 = true;
-        train((const char **)&prefix, &layout, 0, STEPS, &whole);
+        train((const char **)&prefix, &layout, 0, steps(), &whole);
         layout.is_sharded = true;
-        train((const char **)&prefix, &layout, 0, STEPS, &cut);
+        train((const char **)&prefix, &layout, 0, steps(), &cut);
         compare(&whole, &cut, &layout);
         free(whole.directory);
         free(cut.directory);
@@ -453,11 +457,11 @@ static void when_sums_and_weights_travel_changes_no_bit(void **state) {
         layout.chunks = 1 + which % 2;
         layout.is_sharded = true;
         layout.is_bf16 = which / 2;
-        train((const char **)&prefix, &layout, 0, STEPS, &overlaps);
+        train((const char **)&prefix, &layout, 0, steps(), &overlaps);
         layout.waits = true;
-        train((const char **)&prefix, &layout, 0, STEPS, &waits);
-        assert_memory_equal(overlaps.loss, waits.loss, sizeof waits.loss);
-        assert_memory_equal(overlaps.norm, waits.norm, sizeof waits.norm);
+        train((const char **)&prefix, &layout, 0, steps(), &waits);
+        assert_memory_equal(overlaps.loss, waits.loss, (size_t)steps() * sizeof *waits.loss);
+        assert_memory_equal(overlaps.norm, waits.norm, (size_t)steps() * sizeof *waits.norm);
         char *file = read_checkpoint(&waits, "model.safetensors", &bytes);
         char *other = read_checkpoint(&overlaps, "model.safetensors", &other_bytes);
         assert_int_equal(bytes, other_bytes);
@@ -474,11 +478,11 @@ static void a_run_goes_on_in_any_other_layout(void **state) {
     (void)state;
     char *prefix = write_text(), text[256];
     struct outcome whole, moved;
-    train((const char **)&prefix, &one_rank, 0, STEPS, &whole);
+    train((const char **)&prefix, &one_rank, 0, steps(), &whole);
     for (uint32_t pair = 0; pair < (test_is_long() ? PAIRS_LONG : PAIRS); pair++) {
         struct layout from = random_layout(pair, USE_FROM), to = random_layout(pair, USE_TO);
-        train((const char **)&prefix, &from, 0, STEPS / 2, &moved);
-        train((const char **)&prefix, &to, STEPS / 2, STEPS, &moved);
+        train((const char **)&prefix, &from, 0, steps() / 2, &moved);
+        train((const char **)&prefix, &to, steps() / 2, steps(), &moved);
         print_message("from %s\n", describe(&from, text));
         compare(&whole, &moved, &to);
         free(moved.directory);
@@ -495,10 +499,10 @@ static void check_saved_again(const char **prefix, bool is_bf16, uint32_t number
     struct layout one = one_rank, layout = random_layout(number, USE_AGAIN);
     char text[256];
     one.is_bf16 = layout.is_bf16 = is_bf16;
-    train(prefix, &one, 0, STEPS, &whole);
-    struct task task = {.run = make_layout_run(prefix, &layout, &again), .outcome = &again, .last = STEPS};
-    load_from(&task, &whole, STEPS);
-    task.run.progress = (struct train_progress){.has_loss = true, .loss = whole.loss[STEPS - 1]};
+    train(prefix, &one, 0, steps(), &whole);
+    struct task task = {.run = make_layout_run(prefix, &layout, &again), .outcome = &again, .last = steps()};
+    load_from(&task, &whole, steps());
+    task.run.progress = (struct train_progress){.has_loss = true, .loss = whole.loss[steps() - 1]};
     test_ok(comm_local_run(ranks_of(&layout), run_rank, &task));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t bytes, again_bytes;
