@@ -274,6 +274,13 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id) {
     return id >= 0 && id < tokenizer->size && tokenizer->kinds[id] & TOKEN_SPECIAL;
 }
 
+bool tokenizer_may_be_slow(const struct tokenizer *tokenizer) {
+    for (size_t i = 0; i < tokenizer->rules.step_count; i++)
+        if (tokenizer->rules.steps[i].kind == SPLIT_REGEX)
+            return true;
+    return false;
+}
+
 /* Spaces at the beginning of the first token that the decoder takes away. */
 static size_t stripped_spaces(const struct tokenizer *tokenizer, const int32_t *ids, size_t count) {
     size_t length, spaces = 0;

@@ -126,6 +126,19 @@ static void what_is_saved_gives_equal_ids(void **state) {
     }
 }
 
+static void only_patterns_without_a_scanner_may_be_slow(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        char directory[256];
+        snprintf(directory, sizeof directory, GOLDEN "/%s", shapes[i]);
+        struct shape shape = shape_open(shapes[i], directory);
+        bool has_regex = !strcmp(shapes[i], "steps") || !strcmp(shapes[i], "behaviors");
+        if (tokenizer_may_be_slow(shape.tokenizer) != has_regex)
+            fail_msg("%s: tokenizer_may_be_slow gives %d", shapes[i], !has_regex);
+        shape_close(&shape);
+    }
+}
+
 /* An empty text is what stands around it. */
 static void parts_of_a_text_are_framed_once(void **state) {
     (void)state;
@@ -179,6 +192,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_equal_those_of_tokenizers),
         cmocka_unit_test(what_is_saved_gives_equal_ids),
+        cmocka_unit_test(only_patterns_without_a_scanner_may_be_slow),
         cmocka_unit_test(parts_of_a_text_are_framed_once),
         cmocka_unit_test(a_text_behind_a_token_has_the_ids_of_the_whole),
     };
