@@ -17,7 +17,8 @@
 enum config_type {
     CONFIG_INT,    /* int64_t; YAML integer; "k"-free plain digits */
     CONFIG_FLOAT,  /* double */
-    CONFIG_SIZE,   /* int64_t, bytes: plain digits, or with K, M, G or T behind them for powers of 1,024 */
+    CONFIG_SIZE,   /* int64_t, bytes: plain digits, or with a unit after them: K or KiB, M or MiB, G or GiB, T or TiB
+                      for powers of 1,024; KB, MB, GB, TB for powers of 1,000; in either case */
     CONFIG_BOOL,   /* bool; true|false; a bare --flag means true */
     CONFIG_STRING, /* const char *; NULL when not given and without default */
     CONFIG_CHOICE, /* int: the index in `choices` */

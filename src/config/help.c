@@ -109,9 +109,10 @@ int config_help(const struct config_command *command, FILE *out) {
         fputc('\n', out);
     }
     fprintf(out, "options:\n");
-    bool has_sections = false;
+    bool has_sections = false, has_sizes = false;
     for (size_t i = 0; i < config_row_total(command) && !status; i++) {
         has_sections |= config_row_is_section(command, i);
+        has_sizes |= config_row_at(command, i)->type == CONFIG_SIZE;
         if (!config_row_is_section(command, i))
             status = write_row(out, config_row_at(command, i));
     }
@@ -129,6 +130,14 @@ int config_help(const struct config_command *command, FILE *out) {
                 0, 0);
         }
         status = write_sections(command, out);
+    }
+    if (!status && has_sizes) {
+        fputc('\n', out);
+        write_wrapped(
+            out,
+            "A SIZE is bytes, or a number with a unit: K, M, G, T or KiB, MiB, GiB, TiB (powers of 1,024), or "
+            "KB, MB, GB, TB (powers of 1,000).",
+            0, 0);
     }
     if (!status && command->examples)
         fprintf(out, "\nexamples:\n%s%s", command->examples,

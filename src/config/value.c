@@ -1,10 +1,12 @@
 /* From the text of a value to the typed field of its row. Strict: the whole text is used, or none of it. */
 #include "config-internal.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 struct config_block {
     struct config_block *next;
@@ -75,22 +77,36 @@ static int read_int(const struct config_row *row, const char *text, int64_t *out
     return check_range(row, (double)value, text);
 }
 
-/* Bytes, or a number of the units that the letters K, M, G and T stand for. */
+/* The bytes of a unit: K or KiB is 1,024, KB is 1,000, and so on to T, in either case; none is 1, an unknown one 0. */
+static int64_t unit_bytes(const char *unit) {
+    static const char letters[] = "kmgt";
+    const char *letter = *unit ? strchr(letters, tolower((unsigned char)*unit)) : NULL;
+    bool is_decimal = letter && !strcasecmp(unit + 1, "b");
+    int64_t bytes = 1;
+    if (!*unit)
+        return 1;
+    if (!letter || (!is_decimal && unit[1] && strcasecmp(unit + 1, "ib")))
+        return 0;
+    for (const char *at = letters; at <= letter; at++)
+        bytes *= is_decimal ? 1000 : 1024;
+    return bytes;
+}
+
+/* Bytes, or a number of units. */
 static int read_size(const struct config_row *row, const char *text, int64_t *out) {
-    static const char units[] = "KMGT";
     size_t digits = strspn(text, "0123456789");
-    const char *unit = text[digits] ? strchr(units, text[digits]) : NULL;
-    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    if (!digits || text[digits + (unit != NULL)])
-        return status_fail(STATUS_USAGE,
-                           "'%s' is not a size: expected bytes in plain digits, or with K, M, G or T "
-                           "behind them (powers of 1,024)",
-                           text);
+    int64_t unit = unit_bytes(text + digits);
+    if (!digits || !unit)
+        return status_fail(
+            STATUS_USAGE,
+            "'%s' is not a size: expected bytes in plain digits, or with a unit after them: K, M, G or T "
+            "(also KiB, MiB, GiB, TiB: powers of 1,024), or KB, MB, GB or TB (powers of 1,000)",
+            text);
     errno = 0;
     long long value = strtoll(text, NULL, 10);
-    if (errno || value > INT64_MAX >> shift)
+    if (errno || value > INT64_MAX / unit)
         return status_fail(STATUS_USAGE, "%s does not fit into 64 bits", text);
-    *out = value << shift;
+    *out = value * unit;
     return check_range(row, (double)*out, text);
 }
 

@@ -79,10 +79,26 @@ static void sizes_are_bytes_or_counts_of_a_unit(void **state) {
     static const struct {
         const char *text, *back;
         int64_t bytes;
-    } sizes[] = {
-        {"--room=1024", "1K", 1024},          {"--room=1025", "1025", 1025},       {"--room=3K", "3K", 3072},
-        {"--room=5M", "5M", 5LL << 20},       {"--room=7G", "7G", 7LL << 30},      {"--room=2T", "2T", 2LL << 40},
-        {"--room=2048M", "2G", 2048LL << 20}, {"--dry-run", "1536M", 1536LL << 20}};
+    } sizes[] = {{"--room=1024", "1K", 1024},
+                 {"--room=1025", "1025", 1025},
+                 {"--room=3K", "3K", 3072},
+                 {"--room=5M", "5M", 5LL << 20},
+                 {"--room=7G", "7G", 7LL << 30},
+                 {"--room=2T", "2T", 2LL << 40},
+                 {"--room=2048M", "2G", 2048LL << 20},
+                 {"--dry-run", "1536M", 1536LL << 20},
+                 {"--room=3KiB", "3K", 3072},
+                 {"--room=5MiB", "5M", 5LL << 20},
+                 {"--room=7GiB", "7G", 7LL << 30},
+                 {"--room=2TiB", "2T", 2LL << 40},
+                 {"--room=3KB", "3000", 3000},
+                 {"--room=5MB", "5000000", 5000000},
+                 {"--room=7GB", "7000000000", 7000000000},
+                 {"--room=2TB", "1953125000K", 2000000000000},
+                 {"--room=3k", "3K", 3072},
+                 {"--room=5mib", "5M", 5LL << 20},
+                 {"--room=7gb", "7000000000", 7000000000},
+                 {"--room=3kB", "3000", 3000}};
     struct config_command command = make_command(false);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct options o;
@@ -97,12 +113,14 @@ static void sizes_are_bytes_or_counts_of_a_unit(void **state) {
         assert_string_equal(text, sizes[i].back);
         config_free(config);
     }
-    static const char *const wrong[] = {"--room=",     "--room=K",   "--room=1k",  "--room=1KB",
-                                        "--room=1.5G", "--room=-1G", "--room=1 G", "--room=0x1G"};
+    static const char *const wrong[] = {"--room=",     "--room=K",   "--room=1B",  "--room=1KiBB", "--room=1PB",
+                                        "--room=1.5G", "--room=-1G", "--room=1 G", "--room=0x1G",  "--room=1KBi",
+                                        "--room=MB",   "--room=1iB", "--room=1M "};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         refuses(WORDS(wrong[i]), "is not a size");
     refuses(WORDS("--room=1023"), "1023 is out of range: expected 1024 to");
     refuses(WORDS("--room=8388608T"), "8388608T does not fit into 64 bits");
+    refuses(WORDS("--room=9223373TB"), "9223373TB does not fit into 64 bits");
     refuses(WORDS("--room=99999999999999999999"), "does not fit into 64 bits");
 }
 
@@ -210,6 +228,7 @@ static void help_is_complete_and_fits_the_screen(void **state) {
     assert_non_null(strstr(text, "--loud=false"));
     assert_non_null(strstr(text, "(257 to 1000000; default 8192)"));
     assert_non_null(strstr(text, "(required)"));
+    assert_non_null(strstr(text, "\nA SIZE is bytes, or a number with a unit: K, M, G, T or KiB"));
     assert_non_null(strstr(text, "examples:\n  cambium try --output a\n"));
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
         size_t length = strcspn(line, "\n");
