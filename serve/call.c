@@ -228,6 +228,7 @@ static int render(struct call_own *own, const struct call_prompt *prompt, struct
     request.asks = !prompt->has_no_head || prompt->continues;
     request.tokenizer = model->tokenizer;
     request.eos = model_first_eos(&model->ends);
+    request.seconds = own->call->server->options->template_timeout;
     if (request.asks && !prompt->continues && chat_is_assistants(last))
         return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
     if (prompt->continues && (!chat_is_assistants(last) || count < 2))

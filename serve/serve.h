@@ -35,6 +35,7 @@ struct serve_options {
     size_t cors_origin_count;
     bool has_metrics_on_data, has_prefix_cache;
     struct chat_template *chat_template; /* for messages where the tokenizer has none; NULL: none */
+    double template_timeout;             /* seconds of one rendering */
     int64_t max_queued_requests, max_queued_tokens;
     double prefill_stretch;
     double request_timeout; /* 0: none */

@@ -1,6 +1,7 @@
 /* cambium data show: the index maps and samples of a data path, or a row of a tuning file, as the trainer will see
  * them, as one JSON object. */
 #include "commands.h"
+#include "model_arguments.h"
 
 #include "base/base.h"
 #include "base/utf8.h"
@@ -20,6 +21,7 @@ struct show_options {
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     /* of rows */
     const char *data, *chat_template;
+    double template_timeout;
     int64_t row;
     int answers;
 };
@@ -54,6 +56,7 @@ static const struct config_row rows[] = {
      .metavar = "NAME|FILE",
      .help = "how messages of --data become text: " CHAT_TEMPLATE_CHOICES
              " in Jinja; auto: as the tokenizer's own template"},
+    TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
     {.path = "answers",
      .type = CONFIG_CHOICE,
      .offset = AT(answers),
@@ -290,6 +293,7 @@ static int show_row(const struct show_options *options) {
         .tokenizer = tokenizer,
         .tokenizer_files = &files,
         .template = options->chat_template,
+        .template_timeout = options->template_timeout,
         .answers = (enum chat_answers)options->answers,
         .config_eos = -1,
         .vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : 0,
@@ -308,7 +312,7 @@ static int show_row(const struct show_options *options) {
 }
 
 static int check(const struct show_options *options, const struct config *config) {
-    static const char *const of_rows[] = {"row", "chat-template", "answers"};
+    static const char *const of_rows[] = {"row", "chat-template", "template-timeout", "answers"};
     if ((options->data != NULL) == (options->data_path.count > 0))
         return status_fail(STATUS_USAGE, "data show wants either --data-path or --data");
     if (options->data && !options->tokenizer)

@@ -1,6 +1,7 @@
 /* cambium finetune: trains a few parameters on a frozen model. */
 #include "commands.h"
 #include "launch.h"
+#include "model_arguments.h"
 #include "stack.h"
 #include "trainee.h"
 
@@ -22,6 +23,7 @@ struct sections {
     struct stack_options peft;
     struct {
         const char *template;
+        double template_timeout;
         int answers, truncation_side;
         bool train_on_prompt, packing;
         int64_t epochs;
@@ -119,6 +121,7 @@ static const struct config_row tuning_rows[] = {
      .metavar = "NAME|FILE",
      .help = "how messages and instructions become text: " CHAT_TEMPLATE_CHOICES
              " in Jinja; auto: as the tokenizer's own template"},
+    TEMPLATE_TIMEOUT_ROW("tuning.template_timeout", TUNING(template_timeout)),
     {.path = "tuning.truncation_side",
      .type = CONFIG_CHOICE,
      .offset = TUNING(truncation_side),
@@ -265,6 +268,7 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .tokenizer = tuning->tokenizer,
         .tokenizer_files = tuning->run.tokenizer,
         .template = options->sections.tuning.template,
+        .template_timeout = options->sections.tuning.template_timeout,
         .answers = (enum chat_answers)options->sections.tuning.answers,
         .config_eos = model_first_eos(&tuning->run.ends),
         .vocab_size = run->model.vocab_size,

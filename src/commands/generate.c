@@ -23,7 +23,7 @@ struct generate_command {
     const char *chat_template;
     struct config_list prompt_tokens, stop;
     int64_t max_new_tokens, top_k, num_samples, seed;
-    double temperature, top_p, repetition_penalty;
+    double temperature, top_p, repetition_penalty, template_timeout;
     bool stream, echo, json, ignore_eos;
     /* of --requests */
     struct requests_options requests;
@@ -59,6 +59,7 @@ static const struct config_row rows[] = {
      .offset = AT(prompt_tokens),
      .metavar = "ID...",
      .help = "token ids to go on from, instead of a text: the output is token ids as well"},
+    TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
     MODEL_TOKENIZER_ROW(AT(base)),
     {.path = "max-new-tokens",
      .type = CONFIG_INT,
@@ -424,7 +425,7 @@ static int read_messages(struct run *run, const char *tokenizer) {
     const char *file = run->command->messages;
     bool is_input = !strcmp(file, "-");
     struct strbuf text = STRBUF_INIT;
-    struct chat_request request = {0};
+    struct chat_request request = {.seconds = run->command->template_timeout};
     json_t *root = NULL;
     int status = is_input ? read_input(&text) : file_read(file, MESSAGES_BYTES, &text);
     if (!status)
@@ -480,6 +481,7 @@ static int answer_requests(struct run *run, struct requests_result *result) {
     struct adapters *adapters = NULL;
     options.tokenizer = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
     options.chat_template = c->chat_template;
+    options.template_timeout = c->template_timeout;
     options.prefill_stretch = c->batch.prefill_stretch;
     int status = adapter_names_open(&c->names, run->engine, &adapters);
     if (!status)
@@ -552,6 +554,7 @@ static int check_requests(struct generate_command *c, const struct config *confi
 }
 
 static int check(struct generate_command *c, const struct config *config) {
+    static const char *const of_templates[] = {"chat-template", "template-timeout"};
     int status = check_forms(c, config);
     if (status)
         return status;
@@ -562,8 +565,9 @@ static int check(struct generate_command *c, const struct config *config) {
                                          "--requests FILE");
     if (c->requests.input)
         return check_requests(c, config);
-    if (!c->messages && config_is_given(config, "chat-template"))
-        return status_fail(STATUS_USAGE, "--chat-template is for --messages");
+    for (size_t i = 0; !c->messages && i < sizeof of_templates / sizeof *of_templates; i++)
+        if (config_is_given(config, of_templates[i]))
+            return status_fail(STATUS_USAGE, "--%s is for --messages", of_templates[i]);
     if (c->stream && (c->json || c->num_samples > 1))
         return status_fail(STATUS_USAGE,
                            "--stream prints one text as it is written: it cannot go with --json or --num-samples");

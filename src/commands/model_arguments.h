@@ -61,6 +61,11 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         .default_text = "0", .minimum = 0, .maximum = 1e9,                                                             \
         .help = "tokens of prompt and text together, for which memory is kept; 0: the model's positions"               \
     }
+#define TEMPLATE_TIMEOUT_ROW(path_, at)                                                                                \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_FLOAT, .offset = (at), .default_text = "1", .minimum = 1e-3, .maximum = 1e6,     \
+        .help = "seconds that a chat template may take for one rendering; more is an error"                            \
+    }
 #define MODEL_RANKS_ROW(at)                                                                                            \
     RANKS_ROW((at) + offsetof(struct model_arguments, ranks),                                                          \
               "ranks to run the model on, as threads of this process; 1 when not given, and under mpirun or srun "     \

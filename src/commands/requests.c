@@ -238,6 +238,7 @@ int requests_run(const struct requests_options *options, struct engine *engine, 
                   .adapters = adapters,
                   .tokenizer = tokenizer,
                   .ends = engine_text_ends(engine, tokenizer),
+                  .template_timeout = options->template_timeout,
                   .tokenizer_directory = options->tokenizer},
         .output = {.descriptor = -1},
     };

@@ -19,6 +19,7 @@ struct requests_options {
     const char *tokenizer;     /* the directory of one */
     const char *chat_template; /* "auto": as each request's adapters or the tokenizer have it */
     double prefill_stretch;
+    double template_timeout; /* seconds of one rendering */
 };
 
 /* ---- what all lines share ---- */
@@ -30,6 +31,7 @@ struct requests_model {
     struct tokenizer_encoder *encoder;
     struct model_text_ends ends;
     struct chat_template *chat_template; /* of the option; NULL: none */
+    double template_timeout;
     const char *tokenizer_directory;
     struct chat_template *tokenizers_own; /* with has_tokenizers_own; NULL: none */
     bool has_tokenizers_own;

@@ -138,6 +138,7 @@ static int make_prompt(struct answer *answer, struct requests_model *model, stru
         return status_fail(STATUS_INVALID, "a text needs a tokenizer, and %s has none", model->tokenizer_directory);
     line->chat.tokenizer = model->tokenizer;
     line->chat.eos = model_first_eos(&model->ends);
+    line->chat.seconds = model->template_timeout;
     int status = line->prompt ? prompt_encode_text(model->tokenizer, model->encoder, line->prompt, line->prompt_length,
                                                    &line->ids)
                               : find_template(answer, model, template);

@@ -25,7 +25,7 @@ struct serve_command {
     bool metrics_on_data;
     const char *chat_template;
     int64_t max_queued_requests, max_queued_tokens;
-    double request_timeout, drain_timeout, rank_timeout;
+    double template_timeout, request_timeout, drain_timeout, rank_timeout;
     int log_format; /* of log_formats */
     struct serve_limits limits;
 };
@@ -108,6 +108,7 @@ static const struct config_row rows[] = {
      .metavar = "NAME|FILE",
      .help = "how messages become text where neither an adapter nor the tokenizer says so: " CHAT_TEMPLATE_CHOICES
              " in Jinja"},
+    TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
     MODEL_MAX_LEN_ROW(AT(base)),
     BATCH_ROWS(AT(batch), "", NULL,
                "for keys and values, on each rank; a quarter of the free memory, shared by the ranks, when not given, "
@@ -247,6 +248,7 @@ static int fill_options(struct serving *serving) {
         .has_metrics_on_data = c->metrics_on_data,
         .has_prefix_cache = c->batch.prefix_cache == 0,
         .chat_template = serving->template,
+        .template_timeout = c->template_timeout,
         .max_queued_requests = c->max_queued_requests,
         .max_queued_tokens = c->max_queued_tokens,
         .prefill_stretch = c->batch.prefill_stretch,

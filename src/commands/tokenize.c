@@ -3,6 +3,7 @@
  * What one read brings is answered with one write, so that the commands serve a pipe or a terminal as well as a file.
  */
 #include "commands.h"
+#include "model_arguments.h"
 
 #include "base/base.h"
 #include "config/config.h"
@@ -19,6 +20,7 @@ struct options {
     const char *tokenizer;
     bool allow_special, add_special;
     const char *messages, *chat_template;
+    double template_timeout;
     bool renders;
 };
 
@@ -66,6 +68,7 @@ static const struct config_row rows[] = {
      .default_text = "auto",
      .metavar = "NAME|FILE",
      .help = "how messages become text: " CHAT_TEMPLATE_CHOICES " in Jinja; auto: as the tokenizer's own template"},
+    TEMPLATE_TIMEOUT_ROW("template-timeout", offsetof(struct options, template_timeout)),
     {.path = "render",
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, renders),
@@ -259,7 +262,7 @@ static int add_chat(struct filter *filter, const struct options *options, struct
 
 static int write_chat(struct filter *filter, const struct options *options) {
     struct strbuf text = STRBUF_INIT;
-    struct chat_request request = {0};
+    struct chat_request request = {.seconds = options->template_timeout};
     json_t *root = NULL;
     int status = file_read(options->messages, MESSAGES_BYTES, &text);
     if (!status)
@@ -274,8 +277,10 @@ static int write_chat(struct filter *filter, const struct options *options) {
 }
 
 static int check(const struct options *options, const struct config *config) {
-    if (!options->messages && (options->renders || config_is_given(config, "chat-template")))
-        return status_fail(STATUS_USAGE, "--%s goes with --messages", options->renders ? "render" : "chat-template");
+    static const char *const of_messages[] = {"render", "chat-template", "template-timeout"};
+    for (size_t i = 0; !options->messages && i < sizeof of_messages / sizeof *of_messages; i++)
+        if (config_is_given(config, of_messages[i]))
+            return status_fail(STATUS_USAGE, "--%s goes with --messages", of_messages[i]);
     if (options->messages && (options->allow_special || options->add_special))
         return status_fail(STATUS_USAGE, "--%s is for lines of text: the template says what a chat has",
                            options->allow_special ? "allow-special" : "add-special");

@@ -25,6 +25,7 @@ struct tuning_format {
     const struct tokenizer *tokenizer;
     struct chat_template *named, *used; /* NULL: none is; used: until a row needed one */
     enum chat_answers answers;
+    double template_timeout;
     int32_t eos;
 };
 /* A line without its end becomes pieces. `is_first`: of its file. */

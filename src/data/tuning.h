@@ -39,6 +39,7 @@ struct tuning_options {
     const struct tokenizer_files *tokenizer_files; /* where its chat template is looked for; NULL: it has none */
     const char *template;                          /* of messages and instructions: a name or a file; NULL or "auto":
                                                       the tokenizer's own */
+    double template_timeout;                       /* seconds of one rendering; 0: CHAT_TEMPLATE_SECONDS */
     enum chat_answers answers;                     /* of messages */
     int32_t config_eos;                            /* end-of-text where the tokenizer has none; -1: none */
     int64_t vocab_size;                            /* the model's */

@@ -108,7 +108,8 @@ static int get_value(const json_t *object, const char *key, const json_t **value
 
 static int parse_instruction(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
     struct chat_instruction row = {0};
-    struct chat_request request = {.tokenizer = format->tokenizer, .eos = format->eos};
+    struct chat_request request = {
+        .tokenizer = format->tokenizer, .eos = format->eos, .seconds = format->template_timeout};
     int status = get_value(root, "instruction", &row.instruction);
     if (!status && json_object_get(root, "input") && !json_is_null(json_object_get(root, "input")))
         status = get_value(root, "input", &row.input);
@@ -120,7 +121,8 @@ static int parse_instruction(const json_t *root, struct tuning_format *format, s
 }
 
 static int parse_messages(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
-    struct chat_request request = {.tokenizer = format->tokenizer, .eos = format->eos};
+    struct chat_request request = {
+        .tokenizer = format->tokenizer, .eos = format->eos, .seconds = format->template_timeout};
     const json_t *list = json_object_get(root, "messages");
     if (!json_is_array(list))
         return status_fail(STATUS_INVALID, "field \"messages\" is not a list");

@@ -151,18 +151,20 @@ int chat_render_by(struct chat_template *template, const struct jinja *jinja, co
                    bool keep_generated, struct chat_pieces *pieces) {
     struct arguments arguments;
     struct jinja_text text = {0};
+    struct jinja_limits limits = jinja_default_limits;
     struct tm now;
     time_t seconds = time(NULL);
     int status = open_arguments(request, &arguments);
+    if (request->seconds > 0)
+        limits.seconds = request->seconds;
     if (!jinja)
         jinja = request->tools && template->with_tools ? template->with_tools : template->jinja;
+    const struct jinja_rendering rendering = {.arguments = arguments.items,
+                                              .count = arguments.count,
+                                              .limits = &limits,
+                                              .now = request->now ? request->now : localtime_r(&seconds, &now)};
     if (!status)
-        status =
-            jinja_render(jinja,
-                         &(struct jinja_rendering){.arguments = arguments.items,
-                                                   .count = arguments.count,
-                                                   .now = request->now ? request->now : localtime_r(&seconds, &now)},
-                         &text);
+        status = jinja_render(jinja, &rendering, &text);
     if (status && status != STATUS_MEMORY)
         status_wrap(status, "the chat template");
     const json_t *eos = is_found_by_name(request, arguments.names[ROLE_EOS]) ? NULL : arguments.names[ROLE_EOS];

@@ -82,6 +82,8 @@ int chat_pieces_add(struct chat_pieces *pieces, const char *text, size_t length,
 /* An answer and the end-of-text, both CHAT_ANSWER; an empty answer is none. */
 int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length);
 
+/* What an option --template-timeout has when it is not given. */
+#define CHAT_TEMPLATE_SECONDS 1
 struct chat_request {
     const json_t *messages;            /* that chat_check_messages takes */
     const json_t *tools, *documents;   /* lists; NULL: none */
@@ -90,7 +92,11 @@ struct chat_request {
     const struct tokenizer *tokenizer; /* for the names of special tokens; NULL: it has none but eos */
     int32_t eos;                       /* the end-of-text; -1: there is none */
     const struct tm *now;              /* that a template may tell; NULL: the local time */
+    double seconds;                    /* that a rendering may take; 0: CHAT_TEMPLATE_SECONDS */
 };
+/* Renders into pieces. STATUS_INVALID in one line for what the template or the request does wrong, a rendering that
+ * takes longer than request->seconds included; STATUS_MEMORY. Runs a program that others wrote: call it where a second
+ * of work stops nobody else. */
 int chat_render(struct chat_template *template, const struct chat_request *request, struct chat_pieces *pieces);
 
 /* The next pieces that are tokenized together, from piece *at on, which is moved behind them. STATUS_INVALID where they

@@ -247,6 +247,8 @@ struct jinja_run {
     int status;
     int line;
     int64_t steps;
+    int64_t unwatched;        /* steps until the clock is read again */
+    double seconds, deadline; /* of clock_seconds(); 0: none */
     int depth, max_depth;
     unsigned marks;              /* JINJA_GENERATED where a block of it runs */
     uint32_t loop_name;          /* of "loop"; none where the template does not name it */

@@ -53,9 +53,10 @@ struct jinja_argument {
 };
 
 struct jinja_limits {
-    int64_t steps; /* about nodes of the template that are run, and 64 bytes of text that are looked at */
-    size_t memory; /* bytes, beside 16 for each of the arguments */
-    int depth;     /* of expressions, statements, macros and values inside each other */
+    int64_t steps;  /* about nodes of the template that are run, and 64 bytes of text that are looked at */
+    size_t memory;  /* bytes, beside 16 for each of the arguments */
+    int depth;      /* of expressions, statements, macros and values inside each other */
+    double seconds; /* from the beginning of the rendering to its end; 0: no limit */
 };
 extern const struct jinja_limits jinja_default_limits;
 

@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct jinja_limits jinja_default_limits = {.steps = 20000000, .memory = (size_t)256 << 20, .depth = 600};
+const struct jinja_limits jinja_default_limits = {
+    .steps = 20000000, .memory = (size_t)256 << 20, .depth = 600, .seconds = 1};
+/* Steps between two looks at the clock: about half a millisecond. */
+enum { WATCHED_STEPS = 4096 };
 
 /* ---- failing, and what a rendering may use ---- */
 
@@ -23,6 +26,12 @@ struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) {
     return jinja_undefined(NULL);
 }
 
+static void watch(struct jinja_run *run) {
+    run->unwatched = WATCHED_STEPS;
+    if (run->deadline > 0 && clock_seconds() > run->deadline)
+        jinja_fail(run, "the template takes longer than the %g s that it may take", run->seconds);
+}
+
 bool jinja_charge(struct jinja_run *run, size_t steps) {
     if (run->status)
         return false;
@@ -31,7 +40,10 @@ bool jinja_charge(struct jinja_run *run, size_t steps) {
         return false;
     }
     run->steps -= (int64_t)steps;
-    return true;
+    run->unwatched -= (int64_t)steps;
+    if (run->unwatched < 0)
+        watch(run);
+    return !run->status;
 }
 
 void *jinja_object(struct jinja_run *run, size_t bytes) {
@@ -407,6 +419,8 @@ int jinja_render(const struct jinja *jinja, const struct jinja_rendering *render
                             .bytes = {.limit = memory / 2},
                             .line = 1,
                             .steps = limits->steps,
+                            .seconds = limits->seconds,
+                            .deadline = limits->seconds > 0 ? clock_seconds() + limits->seconds : 0,
                             .max_depth = limits->depth,
                             .now = rendering->now,
                             .loop_name = find_name(jinja, "loop"),

@@ -69,8 +69,17 @@ class Tokenize(Chats):
         self.assertEqual(self.tokenize(TALK, "--render"), "one")
         self.assertEqual(self.tokenize({"messages": TALK, "tools": [1]}, "--render"), "1 tools")
 
+    def test_a_rendering_ends_at_its_deadline(self):
+        file = self.write("slow.jinja", "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}")
+        words = ("--chat-template", file, "--template-timeout")
+        self.assertIn("the chat template: line 1: the template takes longer than the 0.01 s that it may take",
+                      self.tokenize(TALK, *words, 0.01, expect=1))
+        self.assertIn("template-timeout", self.tokenize(TALK, *words, 0, expect=2))
+
     def test_what_is_refused(self):
         self.assertIn("--render goes with --messages", self.run_command("tokenize", "--tokenizer", self.tokenizer, "--render", expect=2))
+        self.assertIn("--template-timeout goes with --messages",
+                      self.run_command("tokenize", "--tokenizer", self.tokenizer, "--template-timeout", 2, expect=2))
         self.assertIn("--add-special is for lines", self.tokenize(TALK, "--add-special", expect=2))
         self.assertIn("talk.json: message 1: there is no field \"role\"", self.tokenize([{}], expect=1))
         self.assertIn("talk.json: line 1 column", self.tokenize("[", expect=1))

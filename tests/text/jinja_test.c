@@ -259,6 +259,19 @@ static void hostile_templates_end_with_one_line(void **state) {
     }
 }
 
+static void a_rendering_ends_at_its_deadline(void **state) {
+    static const char template[] =
+        "{% set r = range(100000) %}\n{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}";
+    const struct jinja_limits limits = {.steps = INT64_MAX, .memory = 1 << 26, .depth = 500, .seconds = 0.02};
+    struct jinja_text text;
+    (void)state;
+    double begin = clock_seconds();
+    test_fails(render(template, strlen(template), NULL, &limits, &text), STATUS_INVALID,
+               "line 2: the template takes longer than the 0.02 s that it may take");
+    assert_true(clock_seconds() - begin < 20); /* without a deadline: minutes */
+    assert_true(jinja_default_limits.seconds == 1);
+}
+
 /* `count` times `open`, then `middle`, then as often `close`. */
 static void nest(struct strbuf *out, const char *open, const char *middle, const char *close, int count) {
     strbuf_clear(out);
@@ -331,6 +344,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_given_is_undefined),     cmocka_unit_test(literals_are_found),
         cmocka_unit_test(marks_travel_with_their_characters), cmocka_unit_test(hostile_templates_end_with_one_line),
         cmocka_unit_test(deep_templates_are_refused),         cmocka_unit_test(a_template_has_a_largest_size),
+        cmocka_unit_test(a_rendering_ends_at_its_deadline),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
