@@ -15,6 +15,8 @@ struct share {
     double weight, counter; /* virtual cost by weight */
     int64_t texts;          /* that wait or run */
     double last_left;       /* the counter of the child that was active last */
+    struct text *least;     /* of a client: the least important of its texts, from which `above` leads to the others */
+    struct text *due;       /* of a client: scratch of a plan, the text that begins next */
     struct share *children, *next;
 };
 /* The child with this id, which is made where there is none; NULL: out of memory. */
@@ -56,7 +58,11 @@ enum text_state { TEXT_WAITS, TEXT_RUNS, TEXT_ENDED };
 struct text {
     struct request *request;
     int64_t choice;
-    uint64_t serial; /* its age */
+    uint64_t serial; /* in the order of submission */
+    /* Importance among all texts, lower numbers first. Submission gives it the serial; a client's text of higher
+     * priority takes the place of those below it, which move down by one among the client's own places. */
+    uint64_t place;
+    struct text *above, *below; /* the neighbours by place among the client's texts */
     enum text_state state;
     struct text *previous, *next; /* while it waits */
     int32_t *tokens;              /* [prompt_length + max_tokens] */
@@ -156,13 +162,29 @@ struct scheduler {
     struct scheduler_stats stats;
 };
 
-/* Whether `a` comes before `b`. */
+/* Whether `a` is more important than `b`, as pages and rows go. */
 static inline bool text_is_before(const struct text *a, const struct text *b) {
-    int32_t x = a->request->asked.priority, y = b->request->asked.priority;
-    return x != y ? x < y : a->serial < b->serial;
+    return a->place < b->place;
+}
+/* Whether `a` yields to `b`: both are of one client, who says that `b` is more urgent. */
+static inline bool text_yields_to(const struct text *a, const struct text *b) {
+    return a->request->client == b->request->client && a->request->asked.priority > b->request->asked.priority;
+}
+/* Puts `first` ones of text[count] first; stable, and quick where they nearly are in order. */
+static inline void text_sort(struct text **text, int64_t count,
+                             bool (*is_first)(const struct text *a, const struct text *b)) {
+    for (int64_t i = 1; i < count; i++) {
+        struct text *moved = text[i];
+        int64_t at = i;
+        for (; at > 0 && is_first(moved, text[at - 1]); at--)
+            text[at] = text[at - 1];
+        text[at] = moved;
+    }
 }
 
 /* scheduler_text.c */
+/* Gives a new text, with its serial, its place among those of its client and of all. */
+void text_take_place(struct scheduler *s, struct text *text);
 void text_wait(struct scheduler *s, struct text *text);
 /* From waiting to running, with a sequence that is open. */
 void text_run(struct scheduler *s, struct text *text, int sequence, int64_t cached);

@@ -2,11 +2,12 @@
  *
  * It knows no model. An engine is a small table of calls; requests come in by scheduler_submit, and whoever owns the
  * engine calls scheduler_step again and again. A step mixes decode rows (the next token of a text) and chunks of
- * prompts, under a budget of rows, of sequences and of rows with logits. Texts are taken up by priority, then by what
- * their client has had so far, then by what that client's adapter has had (virtual token counters, Sheng et al.,
- * "Fairness in serving large language models", arXiv 2401.00588), then by age. When pages run out, the newest text of
- * the least importance gives its pages back and is prefilled again later; it goes on where it was, with the same
- * tokens. While texts are being written, chunks are so long that a step lasts at most prefill_stretch times one that
+ * prompts, under a budget of rows, of sequences and of rows with logits. The client that has had least is next (virtual
+ * token counters, Sheng et al., "Fairness in serving large language models", arXiv 2401.00588). Of its texts, the next
+ * is chosen by priority, then by what their adapter has had, then by age: a priority orders one client's texts and never
+ * costs another client its turn. When pages run out, the least important text gives its pages back and is prefilled
+ * again later; it resumes where it was, with the same tokens. Texts are important by age; a client's urgent ones stand
+ * at the places of its older ones. While texts are being written, chunks are so long that a step lasts at most prefill_stretch times one that
  * writes all texts that can run; where nobody knows how long that is, or not of late, a step goes without.
  *
  * Memory is allocated by scheduler_open and scheduler_submit alone. One thread at a time. Callbacks come from
@@ -96,7 +97,7 @@ struct scheduler_request {
     int32_t top_count; /* of each drawn token */
     bool wants_prompt_logprobs;
     int32_t prompt_top_count;
-    int32_t priority; /* lower numbers first */
+    int32_t priority; /* among the client's own; lower numbers first */
     uint64_t client;
     double weight;    /* of the client: its share is in proportion; 0: 1 */
     uint64_t adapter; /* identity for fairness among the client's requests */

@@ -25,10 +25,6 @@ static bool comes_after(const struct text *text, const struct text *than) {
     return text_is_before(than, text);
 }
 
-static bool has_lower_priority(const struct text *text, const struct text *than) {
-    return text->request->asked.priority > than->request->asked.priority;
-}
-
 static int64_t pages_left(const struct scheduler *s) {
     return s->engine.pages_available(s->engine.self) - s->planned_pages;
 }
@@ -132,16 +128,6 @@ static bool has_waited_longer(const struct text *a, const struct text *b) {
     return a->turn < b->turn;
 }
 
-static void sort(struct text **text, int64_t count, bool (*is_first)(const struct text *a, const struct text *b)) {
-    for (int64_t i = 1; i < count; i++) {
-        struct text *moved = text[i];
-        int64_t at = i;
-        for (; at > 0 && is_first(moved, text[at - 1]); at--)
-            text[at] = text[at - 1];
-        text[at] = moved;
-    }
-}
-
 /* The texts whose next row can run, those that waited longest first. */
 static int64_t find_ready(struct scheduler *s) {
     int64_t count = 0;
@@ -150,7 +136,7 @@ static int64_t find_ready(struct scheduler *s) {
         if (text_is_written(text) && !text->under_way && !text->is_ending && !text->request->is_paused)
             s->ready[count++] = text;
     }
-    sort(s->ready, count, has_waited_longer);
+    text_sort(s->ready, count, has_waited_longer);
     return count;
 }
 
@@ -166,7 +152,7 @@ static void plan_decode(struct scheduler *s, struct step *step, int64_t written,
     int64_t count = find_ready(s);
     for (int64_t i = 0; i < count && i < most; i++)
         s->ready[i]->turn = ++s->turns;
-    sort(s->ready, count < most ? count : most, text_is_before);
+    text_sort(s->ready, count < most ? count : most, text_is_before);
     for (int64_t i = 0; i < count && step->rows < most; i++)
         if (s->ready[i]->state == TEXT_RUNS) /* and has not lost its pages since */
             add_rows(s, step, s->ready[i], 1);
@@ -200,23 +186,41 @@ static bool may_start(const struct text *text) {
     return !text->request->is_paused && (text == first || text_has_output(first) || first->state == TEXT_ENDED);
 }
 
+/* Of one client. */
 static bool is_due_before(const struct text *a, const struct text *b) {
     const struct request *x = a->request, *y = b->request;
     if (x->asked.priority != y->asked.priority)
         return x->asked.priority < y->asked.priority;
-    if (x->client->counter != y->client->counter)
-        return x->client->counter < y->client->counter;
     if (x->adapter->counter != y->adapter->counter)
         return x->adapter->counter < y->adapter->counter;
     return a->serial < b->serial;
 }
 
-static struct text *next_to_start(const struct scheduler *s) {
-    struct text *next = NULL;
-    for (struct text *text = s->waiting; text; text = text->next)
-        if (may_start(text) && (!next || is_due_before(text, next)))
-            next = text;
-    return next;
+/* The text of each client that begins next; NULL where none can. */
+static void find_due(struct scheduler *s) {
+    for (struct share *client = s->everybody.children; client; client = client->next)
+        client->due = NULL;
+    for (struct text *text = s->waiting; text; text = text->next) {
+        struct share *client = text->request->client;
+        if (may_start(text) && (!client->due || is_due_before(text, client->due)))
+            client->due = text;
+    }
+}
+
+/* Whether `a`, which has had less, comes before `b`; `b` may be NULL. Priorities are each client's own matter. */
+static bool has_had_less(const struct share *a, const struct share *b) {
+    if (!b || a->counter != b->counter)
+        return !b || a->counter < b->counter;
+    return a->due->serial < b->due->serial;
+}
+
+static struct text *next_to_start(struct scheduler *s) {
+    const struct share *next = NULL;
+    find_due(s);
+    for (const struct share *client = s->everybody.children; client; client = client->next)
+        if (client->due && has_had_less(client, next))
+            next = client;
+    return next ? next->due : NULL;
 }
 
 static void begin(struct scheduler *s, struct text *text, int sequence, int64_t cached) {
@@ -244,7 +248,7 @@ static bool has_pages_for(struct scheduler *s, struct text *text, int sequence, 
             return true;
         if (s->running_count == 0)
             return needed <= pages_left(s);
-        struct text *victim = find_victim(s, text, has_lower_priority);
+        struct text *victim = find_victim(s, text, text_yields_to);
         if (!victim)
             return false;
         text_preempt(s, victim);
@@ -254,7 +258,7 @@ static bool has_pages_for(struct scheduler *s, struct text *text, int sequence, 
 /* Opens a text's sequence: 1; 0 when there is no room for it now; or a negative status. */
 static int start(struct scheduler *s, struct text *text) {
     const struct scheduler_request *asked = &text->request->asked;
-    struct text *victim = find_victim(s, text, has_lower_priority);
+    struct text *victim = find_victim(s, text, text_yields_to);
     if ((s->running_count == s->options.max_sequences || text->blocked_at == s->closed) && !victim)
         return 0;
     if (s->running_count == s->options.max_sequences)
@@ -276,11 +280,18 @@ static int start(struct scheduler *s, struct text *text) {
     return sequence < 0 && sequence != STATUS_MEMORY ? sequence : 0;
 }
 
-/* A text of higher priority than one that runs begins before that one is in the step, and may take its place. */
+/* A text begins before one of its client's that yields to it is in the step. Where another client is due, it takes the
+ * place of its own: no client has more texts running for having urgent ones. */
 static int start_urgent(struct scheduler *s) {
-    struct text *waiting = next_to_start(s);
-    bool is_urgent = waiting && find_victim(s, waiting, has_lower_priority);
-    return is_urgent ? start(s, waiting) : 0;
+    const struct text *due = next_to_start(s);
+    const struct share *next = NULL;
+    for (const struct share *client = s->everybody.children; client; client = client->next)
+        if (client->due && text_yields_to(client->least, client->due) && find_victim(s, client->due, text_yields_to) &&
+            has_had_less(client, next))
+            next = client;
+    if (next && next->due != due)
+        text_preempt(s, find_victim(s, next->due, text_yields_to));
+    return next ? start(s, next->due) : 0;
 }
 
 /* The work of rows behind others, in rows with nothing before them. */
@@ -329,7 +340,7 @@ static int plan_prefill(struct scheduler *s, struct step *step, double budget) {
     bool is_full = false;
     while (budget >= 1 && step->rows < s->options.max_rows) {
         struct text *text = next_to_prefill(s, step), *waiting = is_full ? NULL : next_to_start(s);
-        if (waiting && (!text || has_lower_priority(text, waiting))) {
+        if (waiting && (!text || text_yields_to(text, waiting))) {
             int started = start(s, waiting);
             if (started < 0)
                 return started;

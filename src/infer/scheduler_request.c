@@ -148,6 +148,7 @@ static void enqueue(struct scheduler *s, struct request *request) {
         text->serial = ++s->last_serial;
         share_begin(&s->everybody, request->client);
         share_begin(request->client, request->adapter);
+        text_take_place(s, text);
         text_wait(s, text);
     }
 }

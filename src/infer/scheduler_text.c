@@ -1,6 +1,33 @@
 /* A text from waiting to its end, and what its steps brought. */
 #include "scheduler-internal.h"
 
+/* ---- importance ---- */
+
+void text_take_place(struct scheduler *s, struct text *text) {
+    struct share *client = text->request->client;
+    struct text *above = client->least, *below = NULL;
+    text->place = text->serial;
+    for (; above && text_yields_to(above, text); above = above->above) {
+        uint64_t place = above->place;
+        above->place = text->place;
+        text->place = place;
+        below = above;
+    }
+    text->above = above;
+    text->below = below;
+    if (above)
+        above->below = text;
+    *(below ? &below->above : &client->least) = text;
+    if (below)
+        text_sort(s->running, s->running_count, text_is_before);
+}
+
+static void leave_place(struct text *text) {
+    if (text->above)
+        text->above->below = text->below;
+    *(text->below ? &text->below->above : &text->request->client->least) = text->above;
+}
+
 /* ---- waiting and running ---- */
 
 void text_wait(struct scheduler *s, struct text *text) {
@@ -64,6 +91,7 @@ void text_end(struct scheduler *s, struct text *text, enum scheduler_end reason)
     else
         wait_no_more(s, text);
     text->state = TEXT_ENDED;
+    leave_place(text);
     if (text->choice == 0) {
         s->queued_tokens -= request->queued_tokens;
         request->queued_tokens = 0;

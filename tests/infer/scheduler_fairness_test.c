@@ -193,6 +193,74 @@ static void equals_come_in_their_order(void **state) {
         assert_true(asked[i].started_at >= asked[i - 1].started_at);
 }
 
+static void submit_urgent(int i, uint64_t client, int32_t priority, int64_t max_tokens) {
+    struct asked *a = prepare(i, 4, max_tokens);
+    a->request.client = client;
+    a->request.priority = priority;
+    submit_taken(a);
+}
+
+/* A client that calls all of its requests urgent gets no more than one that does not. */
+static void a_priority_costs_other_clients_nothing(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_sequences = 4});
+    memset(asked, 0, sizeof asked);
+    for (int i = 0; i < 40; i++)
+        submit_urgent(i, 1, INT32_MIN + i % 3, 20);
+    for (int i = 40; i < 64; i++)
+        submit_urgent(i, 2, 0, 20);
+    while (tokens_of_client(2) < 20 * 20)
+        scheduler_step(scheduler);
+    assert_in_range(tokens_of_client(1), 20 * 20 - 4 * 22, 20 * 20 + 4 * 22);
+    finish(64);
+}
+
+/* Each of client 1's requests is more urgent than the one that runs: it takes that one's place, and no other. */
+static void an_urgent_text_takes_the_place_of_its_own_client(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_sequences = 2});
+    memset(asked, 0, sizeof asked);
+    submit_urgent(0, 1, 9, 60);
+    submit_urgent(1, 2, 0, 60);
+    for (int i = 0; i < 5; i++)
+        scheduler_step(scheduler);
+    submit_urgent(2, 2, 0, 60); /* waits for its client's first text */
+    for (int i = 3; i < 8; i++) {
+        submit_urgent(i, 1, 8 - i, 10);
+        for (int k = 0; k < 4; k++)
+            scheduler_step(scheduler);
+    }
+    int64_t taken = preemptions();
+    finish(8);
+    assert_int_equal(taken, 5);
+    /* Not one of the other client's steps was lost. */
+    assert_in_range(asked[1].ended_at - asked[1].first_token_at, 59, 60);
+    for (int i = 3; i < 8; i++)
+        assert_true(asked[i].ended_at < asked[0].ended_at);
+    assert_true(asked[7].ended_at < asked[3].ended_at);
+}
+
+/* Three texts of a client and one of another, for which there are pages for two: importance goes by age among clients,
+ * and an urgent text has the place of its client's oldest. */
+static void an_urgent_text_has_its_clients_oldest_place(void **state) {
+    (void)state;
+    for (int urgent = 0; urgent < 2; urgent++) {
+        begin(&(struct scheduler_options){.max_sequences = 3, .pages = 10});
+        memset(asked, 0, sizeof asked);
+        submit_urgent(0, 1, 5, 100);
+        submit_urgent(1, 2, 0, 100);
+        for (int i = 0; i < 3; i++)
+            scheduler_step(scheduler);
+        submit_urgent(2, 1, urgent ? 0 : 5, 100);
+        finish(3);
+        if (urgent)
+            assert_true(asked[2].ended_at < asked[0].ended_at);
+        else
+            assert_true(asked[0].ended_at < asked[2].ended_at);
+        assert_true(asked[1].ended_at <= asked[urgent ? 0 : 2].ended_at);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clients_share_by_their_weights),
@@ -203,6 +271,9 @@ int main(void) {
         cmocka_unit_test(clients_that_are_gone_take_no_memory),
         cmocka_unit_test(adapters_of_a_client_take_turns),
         cmocka_unit_test(equals_come_in_their_order),
+        cmocka_unit_test(a_priority_costs_other_clients_nothing),
+        cmocka_unit_test(an_urgent_text_takes_the_place_of_its_own_client),
+        cmocka_unit_test(an_urgent_text_has_its_clients_oldest_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
