@@ -3,6 +3,7 @@
 
 #include "call_own.h"
 #include "metrics.h"
+#include "queue.h"
 #include "registry.h"
 #include "server-internal.h"
 #include "text_job.h"
@@ -58,7 +59,8 @@ struct call *call_new(struct server *server, int64_t prompt_count) {
         free(own);
         return NULL;
     }
-    *call = (struct call){.server = server, .own = own, .prompt_count = prompt_count, .client_weight = 1};
+    *call = (struct call){.server = server, .own = own, .prompt_count = prompt_count};
+    call->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
     *own = (struct call_own){.call = call, .driver = server->driver, .slot = -1};
     ask_begin(&call->ask);
     link_call(own, server);
@@ -97,7 +99,8 @@ static void leave(struct call_own *own, const struct error *error) {
     if (own->has_left || !own->has_entered)
         return;
     own->has_left = true;
-    own->call->server->own->texts -= texts_of(own->call);
+    if (!own->has_yielded)
+        queue_remove(own->call->server->own->queue, own->call->client.client, texts_of(own->call));
     own->call->server->own->calls--;
     call_count_done(own, error);
 }
@@ -106,6 +109,7 @@ static void hand_over(struct call_own *own, const struct call_news *news) {
     struct call *call = own->call;
     if (news->is_accepted)
         memcpy(call->generations, news->generations, sizeof call->generations);
+    own->has_started |= news->start_count > 0;
     for (int64_t i = 0; i < news->start_count; i++)
         call->cached[news->starts[i].prompt] = news->starts[i].cached;
     call_count_news(own, news);
@@ -335,6 +339,79 @@ static int check_adapters(struct call_own *own) {
     return STATUS_OK;
 }
 
+/* ---- room in the queue ---- */
+
+/* Nothing of it was taken up, and nothing ends it yet. */
+static bool can_yield(const struct call_own *own) {
+    return own->has_entered && !own->has_left && !own->has_started && !own->has_yielded && !own->is_abandoned &&
+           !own->is_failed && !own->is_failing && !own->failure.which;
+}
+
+/* The youngest call that waits, of the client that is furthest above its share; NULL: none of theirs waits. */
+static struct call_own *find_yielding(const struct server *server) {
+    struct call_own *found = NULL;
+    double most = 0;
+    for (struct call_own *own = server->own->first_call; own; own = own->next) {
+        double excess = can_yield(own) ? queue_excess(server->own->queue, own->call->client.client) : 0;
+        if (excess > most) {
+            most = excess;
+            found = own;
+        }
+    }
+    return found;
+}
+
+/* Its places are free at once; it ends, with its line, as every call does. */
+static void yield(struct call_own *own) {
+    own->has_yielded = true;
+    queue_remove(own->call->server->own->queue, own->call->client.client, texts_of(own->call));
+    metrics_queue_full(own->call->server->metrics, false);
+    if (own->is_submitted)
+        driver_tell(own->driver, own, CALL_YIELD);
+    else
+        error_set(&own->failure, ERROR_OVERLOADED, NULL, CALL_GIVES_WAY);
+}
+
+static void refuse_place(struct call_own *own, enum queue_answer answer) {
+    struct server *server = own->call->server;
+    if (answer == QUEUE_OVER_SHARE)
+        error_set(&own->failure, ERROR_OVERLOADED, NULL,
+                  "this client has its share of the %lld texts that wait or run, and another waits for its own",
+                  (long long)server->options->max_queued_requests);
+    else
+        error_set(&own->failure, ERROR_OVERLOADED, NULL,
+                  "%lld texts wait or run, and %lld more are asked for: at most %lld are taken",
+                  (long long)queue_used(server->own->queue), (long long)texts_of(own->call),
+                  (long long)server->options->max_queued_requests);
+    metrics_queue_full(server->metrics, false);
+}
+
+/* A client below its share has room where one above its own has a call that waits. */
+static void take_place(struct call_own *own) {
+    const struct key_holder *client = &own->call->client;
+    struct queue *queue = own->call->server->own->queue;
+    double now = clock_seconds();
+    int64_t texts = texts_of(own->call);
+    for (;;) {
+        enum queue_answer answer = queue_ask(queue, client->client, client->weight, texts, now);
+        struct call_own *yielding = answer == QUEUE_MUST_MAKE_ROOM ? find_yielding(own->call->server) : NULL;
+        if (yielding) {
+            yield(yielding);
+            continue;
+        }
+        int status = STATUS_OK;
+        if (answer == QUEUE_HAS_ROOM)
+            status = queue_add(queue, client->client, client->weight, texts);
+        else if (answer == QUEUE_MUST_MAKE_ROOM)
+            status = queue_miss(queue, client->client, client->weight, now);
+        if (status)
+            fail_status(own, ERROR_INTERNAL, NULL);
+        else if (answer != QUEUE_HAS_ROOM)
+            refuse_place(own, answer);
+        return;
+    }
+}
+
 static int check_room(struct call_own *own) {
     const struct call *call = own->call;
     const struct server *server = call->server;
@@ -345,24 +422,19 @@ static int check_room(struct call_own *own) {
     else if (texts > most)
         error_set(&own->failure, ERROR_ARGUMENT, "n", "%lld texts are asked for: at most %lld are taken at once",
                   (long long)texts, (long long)most);
-    else if (texts > most - server->own->texts) {
-        error_set(&own->failure, ERROR_OVERLOADED, NULL,
-                  "%lld texts wait or run, and %lld more are asked for: at most %lld are taken",
-                  (long long)server->own->texts, (long long)texts, (long long)most);
-        metrics_queue_full(server->metrics, false);
-    }
     return own->failure.which ? STATUS_INVALID : STATUS_OK;
 }
 
 /* Clients share no pages with each other, nor one client's salts, and none can choose a salt that gives another's
  * number. Without both: what everybody shares. */
 static uint64_t salt_of(const struct call *call) {
-    unsigned char both[sizeof call->client + SHA256_DIGEST_LENGTH], digest[SHA256_DIGEST_LENGTH];
+    unsigned char both[sizeof(uint64_t) + SHA256_DIGEST_LENGTH], digest[SHA256_DIGEST_LENGTH];
     uint64_t salt;
-    if (!call->client && !call->cache_salt_length)
+    uint64_t client = call->client.client;
+    if (!client && !call->cache_salt_length)
         return 0;
-    memcpy(both, &call->client, sizeof call->client);
-    if (!SHA256((const unsigned char *)call->cache_salt, call->cache_salt_length, both + sizeof call->client) ||
+    memcpy(both, &client, sizeof client);
+    if (!SHA256((const unsigned char *)call->cache_salt, call->cache_salt_length, both + sizeof client) ||
         !SHA256(both, sizeof both, digest))
         return digest_bytes(DIGEST_START, &call, sizeof call) | 1; /* no memory: it shares nothing */
     memcpy(&salt, digest, sizeof salt);
@@ -414,6 +486,11 @@ static int prepare(struct call_own *own) {
     if (status)
         return status;
     status = ask_check(&call->ask, model->vocab, &field);
+    if (!status && call->ask.priority < call->client.least_priority) {
+        field = "priority";
+        status = status_fail(STATUS_INVALID, "priority: this key may ask for %d at least, not %lld",
+                             (int)call->client.least_priority, (long long)call->ask.priority);
+    }
     if (!status && call->ask.stop_count && !model->tokenizer) {
         field = "stop";
         status = status_fail(STATUS_INVALID, "stop strings need a tokenizer, and the model has none");
@@ -436,8 +513,11 @@ void call_submit(struct call *call) {
         call->deadline = now + timeout;
     int status = prepare(own);
     if (!status) {
+        take_place(own);
+        status = own->failure.which ? STATUS_INVALID : STATUS_OK;
+    }
+    if (!status) {
         own->has_entered = true;
-        call->server->own->texts += texts_of(call);
         call->server->own->calls++;
         status = call_count_begin(own);
         if (status)

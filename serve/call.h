@@ -8,6 +8,7 @@
 #define CAMBIUM_SERVE_CALL_H
 
 #include "error.h"
+#include "keys.h"
 
 #include "infer/ask.h"
 #include "infer/scheduler.h"
@@ -91,11 +92,10 @@ struct call {
     struct call_prompt *prompts; /* [prompt_count] */
     int64_t prompt_count;
     bool is_chat;
-    const char *id; /* of the exchange, for answers */
-    uint64_t client;
-    double client_weight;
-    double deadline;        /* monotonic seconds; 0: the server's own */
-    const char *cache_salt; /* NULL: none */
+    const char *id;           /* of the exchange, for answers */
+    struct key_holder client; /* number 0 without a key */
+    double deadline;          /* monotonic seconds; 0: the server's own */
+    const char *cache_salt;   /* NULL: none */
     size_t cache_salt_length;
     void (*on_news)(struct call *call, const struct call_news *news);
     void *context; /* the protocol's */

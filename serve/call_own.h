@@ -38,8 +38,18 @@ struct call_run {
     struct call_text *texts; /* [ask.choices] */
 };
 
-/* CALL_STOP: cancelled, and not by its client. */
-enum call_command { CALL_SUBMIT = 1, CALL_CANCEL = 2, CALL_PAUSE = 4, CALL_RESUME = 8, CALL_STOP = 16 };
+/* CALL_STOP: cancelled as the server drains. CALL_YIELD: its place in the queue is another client's. */
+enum call_command {
+    CALL_SUBMIT = 1,
+    CALL_CANCEL = 2,
+    CALL_PAUSE = 4,
+    CALL_RESUME = 8,
+    CALL_STOP = 16,
+    CALL_YIELD = 32
+};
+#define CALL_GIVES_WAY                                                                                                 \
+    "the queue is full, this client has more than its share of it, and another client needed the place of this "       \
+    "request"
 
 struct call_own {
     struct call *call;
@@ -51,6 +61,8 @@ struct call_own {
     bool is_paused, is_failing, is_failed;
     bool must_stop;             /* the server's time is over: cancelled as soon as the engine has it */
     bool has_entered, has_left; /* the server's books */
+    bool has_started;           /* a prompt of it was taken up */
+    bool has_yielded;           /* its places in the queue are others' already */
     int64_t texts_left;         /* to be tokenized */
     struct error failure;       /* before the engine had it */
     double submitted;           /* time */
@@ -69,6 +81,7 @@ struct call_own {
     int64_t running;
     int slot;
     bool has_slot, is_waiting, is_cancelled, is_ended, is_changed, must_pause;
+    bool has_begun;                /* a prompt of it was taken up */
     bool has_cleared;              /* all memory of adapters once, to have its own beside each other */
     bool is_outdated;              /* an adapter has another generation than the chat was rendered for, and nothing ran:
                                     * the loop renders it again when it has it back */

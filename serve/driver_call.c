@@ -58,7 +58,9 @@ static void fail_with(struct call_own *own, enum error_case which, const char *t
 }
 
 static void fail_cancelled(struct call_own *own) {
-    if (own->cause)
+    if (own->cause == ERROR_OVERLOADED)
+        fail_with(own, own->cause, CALL_GIVES_WAY);
+    else if (own->cause)
         fail_with(own, own->cause, "the server is shutting down, and the time for what runs is over");
     else
         fail_with(own, ERROR_CANCELLED, "the request was cancelled");
@@ -83,6 +85,7 @@ static void keep(struct call_own *own, int status) {
 
 static void on_start(void *context, int64_t cached) {
     struct call_run *run = context;
+    run->own->has_begun = true;
     keep(run->own,
          news_add_start(run->own->making,
                         &(struct call_start){.prompt = run->prompt, .cached = cached, .time = clock_seconds()}));
@@ -268,8 +271,8 @@ static int submit(struct driver *driver, struct call_own *own, struct call_run *
     if (request.max_tokens < 0)
         request.max_tokens = most - request.stem_tokens - request.prompt_length;
     request.salt = own->salt;
-    request.client = call->client;
-    request.weight = call->client_weight;
+    request.client = call->client.client;
+    request.weight = call->client.weight;
     request.adapter = adapter_identity(own);
     request.deadline = call->deadline;
     request.calls = (struct scheduler_calls){on_start, on_token, on_prompt_logprob, on_end, on_done};
@@ -510,9 +513,11 @@ static void cancel(struct driver *driver, struct call_own *own) {
 }
 
 void driver_do(struct driver *driver, struct call_own *own, unsigned commands) {
-    bool is_cancelled = (commands & (CALL_CANCEL | CALL_STOP)) != 0;
-    if (commands & CALL_STOP)
-        own->cause = ERROR_DRAINING;
+    if (own->has_begun) /* its client would lose what it has */
+        commands &= ~(unsigned)CALL_YIELD;
+    bool is_cancelled = (commands & (CALL_CANCEL | CALL_STOP | CALL_YIELD)) != 0;
+    if (commands & (CALL_STOP | CALL_YIELD))
+        own->cause = commands & CALL_STOP ? ERROR_DRAINING : ERROR_OVERLOADED;
     if (commands & CALL_SUBMIT) {
         driver->calls++;
         own->is_cancelled = is_cancelled;

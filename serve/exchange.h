@@ -8,6 +8,7 @@
 #define CAMBIUM_SERVE_EXCHANGE_H
 
 #include "error.h"
+#include "keys.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -82,12 +83,10 @@ struct exchange {
     bool is_endless;            /* it ends when its client does: nobody waits for it when the server stops */
     bool is_probe;              /* of health or metrics: no line where all is well */
     struct exchange_usage usage;
-    uint64_t client;         /* 0: without a key */
-    const char *client_name; /* of the key; "" */
-    double client_weight;
-    double start;      /* seconds of the monotonic clock */
-    bool resets_early; /* gRPC over HTTP/2: an answer that ends before its request stops that */
-    int status;        /* of the answer; 0: not begun */
+    struct key_holder client; /* number 0, name "": without a key */
+    double start;             /* seconds of the monotonic clock */
+    bool resets_early;        /* gRPC over HTTP/2: an answer that ends before its request stops that */
+    int status;               /* of the answer; 0: not begun */
 };
 
 /* The value of a field (the first of the name), or NULL. */

@@ -186,7 +186,6 @@ static struct call *begin(struct grpc_call *call) {
     }
     made->id = exchange->id;
     made->client = exchange->client;
-    made->client_weight = exchange->client_weight;
     made->deadline = grpc_deadline(call);
     return made;
 }

@@ -222,7 +222,7 @@ static void exchange_start(struct http1 *http) {
                  .peer = http->connection->peer},
         .transport = &answers,
         .server = transport->options.server,
-        .client_name = "",
+        .client.name = "",
         .start = clock_seconds(),
     };
     http->has_exchange = true;

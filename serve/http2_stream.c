@@ -519,7 +519,7 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
                  .peer = connection->peer},
         .transport = &answers,
         .server = options->server,
-        .client_name = "",
+        .client.name = "",
         .start = clock_seconds(),
     };
     if (head_make(stream))

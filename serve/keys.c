@@ -17,6 +17,7 @@ struct key {
     size_t name; /* of keys->names */
     uint64_t client;
     double weight;
+    int32_t least_priority;
 };
 
 /* Names stay when the file no longer has them: requests that run still point at them. */
@@ -103,22 +104,60 @@ static int find_name(struct keys *keys, struct word name, size_t *place) {
     return STATUS_OK;
 }
 
+static const char priority_word[] = "priority>=";
+
+static bool is_priority(struct word word) {
+    size_t length = sizeof priority_word - 1;
+    return word.length >= length && !memcmp(word.at, priority_word, length);
+}
+
+static bool read_priority(struct word word, int32_t *least) {
+    char text[16], *end;
+    size_t before = sizeof priority_word - 1, length = word.length - before;
+    if (!length || length >= sizeof text)
+        return false;
+    memcpy(text, word.at + before, length);
+    text[length] = '\0';
+    if (strspn(text, "0123456789-") != length) /* strtoll passes blanks and takes a plus */
+        return false;
+    long long value = strtoll(text, &end, 10);
+    *least = (int32_t)value;
+    return !*end && end != text && value >= INT32_MIN && value <= INT32_MAX;
+}
+
+/* What stands after the key: a weight, the lowest priority, or both. */
+static int read_rights(const struct word *words, size_t count, struct key *key) {
+    bool has_weight = false, has_priority = false;
+    for (size_t i = 0; i < count; i++) {
+        bool *has = is_priority(words[i]) ? &has_priority : &has_weight;
+        if (*has)
+            return status_fail(STATUS_INVALID, "two %s", has == &has_weight ? "weights" : "lowest priorities");
+        *has = true;
+        if (has == &has_priority && !read_priority(words[i], &key->least_priority))
+            return status_fail(STATUS_INVALID, "expected priority>=N with an integer N of 32 bits");
+        if (has == &has_weight && !read_weight(words[i], &key->weight))
+            return status_fail(STATUS_INVALID, "a weight is a number from 0.001 to 1000");
+    }
+    return STATUS_OK;
+}
+
 static int read_line(struct keys *keys, const char *line, size_t length, struct key *list, size_t *count) {
-    struct word words[3];
+    struct word words[4];
     unsigned char digest[SHA256_DIGEST_LENGTH];
-    struct key key = {.weight = 1};
-    size_t n = split(line, length, words, 3);
+    struct key key = {.weight = 1, .least_priority = INT32_MIN};
+    size_t n = split(line, length, words, 4);
     if (n == 0)
         return STATUS_OK;
-    if (n == 1 || n > 3)
-        return status_fail(STATUS_INVALID, "expected 'name key [weight]'");
+    if (n == 1 || n > 4)
+        return status_fail(STATUS_INVALID, "expected 'name key [weight] [priority>=N]'");
     if (!name_is_valid(words[0]))
         return status_fail(STATUS_INVALID, "a name has 1 to %d letters, digits and characters of ._@-",
                            KEYS_NAME_BYTES);
     if (!key_is_valid(words[1]))
         return status_fail(STATUS_INVALID, "a key has 1 to %d printable ASCII characters", KEYS_KEY_BYTES);
-    if (n == 3 && !read_weight(words[2], &key.weight))
-        return status_fail(STATUS_INVALID, "a weight is a number from 0.001 to 1000");
+    int status = read_rights(words + 2, n - 2, &key);
+    if (status)
+        return status;
     if (*count == KEYS_MAX)
         return status_fail(STATUS_INVALID, "a file has at most %d keys", KEYS_MAX);
     if (!SHA256((const unsigned char *)words[1].at, words[1].length, key.digest) ||
@@ -129,7 +168,7 @@ static int read_line(struct keys *keys, const char *line, size_t length, struct 
             return status_fail(STATUS_INVALID, "the same key as that of '%s' above", keys->names[list[i].name]);
     memcpy(&key.client, digest, sizeof key.client);
     key.client |= !key.client;
-    int status = find_name(keys, words[0], &key.name);
+    status = find_name(keys, words[0], &key.name);
     if (!status)
         list[(*count)++] = key;
     return status;
@@ -203,8 +242,7 @@ size_t keys_count(const struct keys *keys) {
     return keys->count;
 }
 
-bool keys_find(const struct keys *keys, const char *authorization, uint64_t *client, const char **name,
-               double *weight) {
+bool keys_find(const struct keys *keys, const char *authorization, struct key_holder *holder) {
     static const char scheme[] = "Bearer ";
     unsigned char digest[SHA256_DIGEST_LENGTH];
     size_t found = 0;
@@ -225,8 +263,10 @@ bool keys_find(const struct keys *keys, const char *authorization, uint64_t *cli
     }
     if (!is_found)
         return false;
-    *client = keys->list[found].client;
-    *name = keys->names[keys->list[found].name];
-    *weight = keys->list[found].weight;
+    const struct key *entry = &keys->list[found];
+    *holder = (struct key_holder){.client = entry->client,
+                                  .name = keys->names[entry->name],
+                                  .weight = entry->weight,
+                                  .least_priority = entry->least_priority};
     return true;
 }

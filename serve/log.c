@@ -156,8 +156,8 @@ void log_request(const struct exchange *exchange, bool is_whole) {
     log_line_text(&line, "listener", head->listener == LISTENER_CONTROL ? "control" : "data");
     log_line_text(&line, "protocol", head->is_http2 ? "HTTP/2" : "HTTP/1.1");
     log_line_text(&line, "peer", head->peer);
-    if (exchange->client_name && *exchange->client_name)
-        log_line_text(&line, "client", exchange->client_name);
+    if (exchange->client.name && *exchange->client.name)
+        log_line_text(&line, "client", exchange->client.name);
     log_line_integer(&line, "status", exchange->status);
     log_line_text(&line, "end", is_whole ? "whole" : "broken");
     log_line_seconds(&line, "seconds", clock_seconds() - exchange->start);

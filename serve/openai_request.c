@@ -324,7 +324,6 @@ static bool open_choices(struct openai *request, struct error *error) {
     call->is_chat = request->is_chat;
     call->id = exchange->id;
     call->client = exchange->client;
-    call->client_weight = exchange->client_weight;
     call->on_news = on_news;
     call->context = request;
     request->created = (int64_t)clock_wall_seconds();

@@ -297,8 +297,7 @@ static void on_closed(struct exchange *exchange, bool is_whole) {
 
 static bool has_key(struct exchange *exchange) {
     const struct keys *keys = exchange->server->keys[exchange->head.listener];
-    return !keys || keys_find(keys, exchange_field(exchange, "authorization"), &exchange->client,
-                              &exchange->client_name, &exchange->client_weight);
+    return !keys || keys_find(keys, exchange_field(exchange, "authorization"), &exchange->client);
 }
 
 /* Whether the server still takes work; *error says why not. */
@@ -369,8 +368,7 @@ void route_exchange(struct server *server, struct exchange *exchange) {
     const char *origin = exchange_field(exchange, "origin");
     exchange->server = server;
     exchange->handler = &nobody;
-    exchange->client_name = "";
-    exchange->client_weight = 1;
+    exchange->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
     exchange->on_closed = on_closed;
     server->exchanges += exchange->head.listener == LISTENER_DATA;
     take_id(exchange);

@@ -17,7 +17,7 @@ struct server_own {
     struct tokenizer_encoder *encoder, *worker_encoder; /* of the loop, of the text worker */
     struct driver *driver;                              /* before the loop has it */
     struct adapters *adapters;                          /* the engine's thread's */
-    int64_t texts;                                      /* of calls that are not done: waiting or running */
+    struct queue *queue;                                /* places for texts of calls that are not done */
     int64_t calls;
     struct call_own *first_call; /* all that are not freed */
     struct event *tick, *drain_timer, *on_term, *on_int, *on_hup;

@@ -6,6 +6,7 @@
 
 #include "log.h"
 #include "metrics.h"
+#include "queue.h"
 #include "registry.h"
 #include "route.h"
 
@@ -342,6 +343,8 @@ int server_open(const struct serve_options *options, struct server **out) {
     pthread_mutex_init(&own->lock, NULL);
     pthread_cond_init(&own->ended, NULL);
     int status = loop_open(&own->loop);
+    if (!status)
+        status = queue_open(options->max_queued_requests, &own->queue);
     if (!status) {
         server->base = loop_base(own->loop);
         status = open_keys(server);
@@ -541,6 +544,7 @@ void server_close(struct server *server) {
     pthread_mutex_destroy(&own->lock);
     pthread_cond_destroy(&own->ended);
     chat_template_close(server->model.chat_template);
+    queue_close(own->queue);
     free(own->ranks);
     strbuf_free(&own->hang_line);
     free(own);

@@ -88,7 +88,7 @@ static const struct config_row rows[] = {
      .metavar = "HOST:PORT",
      .help = "where adapters are changed and metrics read; unix:PATH, or none"},
     FILE_ROW("api-key-file", api_key_file,
-             "keys of --listen, \"name key [weight]\" a line; without it anybody may ask"),
+             "keys of --listen, \"name key [weight] [priority>=N]\" a line; without it anybody may ask"),
     FILE_ROW("control-key-file", control_key_file, "keys of --control"),
     FILE_ROW("tls-cert", tls_cert, "certificate chain (PEM): TLS alone is spoken then"),
     FILE_ROW("tls-key", tls_key, "its private key (PEM)"),

@@ -4,11 +4,12 @@
  * engine calls scheduler_step again and again. A step mixes decode rows (the next token of a text) and chunks of
  * prompts, under a budget of rows, of sequences and of rows with logits. The client that has had least is next (virtual
  * token counters, Sheng et al., "Fairness in serving large language models", arXiv 2401.00588). Of its texts, the next
- * is chosen by priority, then by what their adapter has had, then by age: a priority orders one client's texts and never
- * costs another client its turn. When pages run out, the least important text gives its pages back and is prefilled
- * again later; it resumes where it was, with the same tokens. Texts are important by age; a client's urgent ones stand
- * at the places of its older ones. While texts are being written, chunks are so long that a step lasts at most prefill_stretch times one that
- * writes all texts that can run; where nobody knows how long that is, or not of late, a step goes without.
+ * is chosen by priority, then by what their adapter has had, then by age: a priority orders one client's texts and
+ * never costs another client its turn. When pages run out, the least important text gives its pages back and is
+ * prefilled again later; it resumes where it was, with the same tokens. Texts are important by age; a client's urgent
+ * ones stand at the places of its older ones. While texts are being written, chunks are so long that a step lasts at
+ * most prefill_stretch times one that writes all texts that can run; where nobody knows how long that is, or not of
+ * late, a step goes without.
  *
  * Memory is allocated by scheduler_open and scheduler_submit alone. One thread at a time. Callbacks come from
  * scheduler_step (and scheduler_close), and may call scheduler_cancel, scheduler_pause and scheduler_resume. */

@@ -35,30 +35,39 @@ static int tear_down(void **state) {
 }
 
 static bool has(const struct fixture *fixture, const char *authorization) {
-    uint64_t client = 0;
-    const char *name = NULL;
-    double weight = 0;
-    bool is_found = keys_find(fixture->keys, authorization, &client, &name, &weight);
-    assert_true(is_found == (client != 0) && is_found == (name != NULL));
+    struct key_holder holder = {0};
+    bool is_found = keys_find(fixture->keys, authorization, &holder);
+    assert_true(is_found == (holder.client != 0) && is_found == (holder.name != NULL));
     return is_found;
 }
 
 static void a_key_gives_its_name_number_and_weight(void **state) {
     struct fixture *fixture = *state;
-    uint64_t alice, again, bob;
-    const char *name;
-    double weight;
+    struct key_holder alice, again, bob;
     assert_int_equal(keys_count(fixture->keys), 3);
-    assert_true(keys_find(fixture->keys, "Bearer sk-alice", &alice, &name, &weight));
-    assert_string_equal(name, "alice");
-    assert_true(weight == 1);
-    assert_true(keys_find(fixture->keys, "bearer  sk-alice-new ", &again, &name, &weight));
-    assert_string_equal(name, "alice");
-    assert_int_equal(again, alice);
-    assert_true(keys_find(fixture->keys, "Bearer sk-bob", &bob, &name, &weight));
-    assert_string_equal(name, "bob");
-    assert_true(weight == 2.5);
-    assert_int_not_equal(bob, alice);
+    assert_true(keys_find(fixture->keys, "Bearer sk-alice", &alice));
+    assert_string_equal(alice.name, "alice");
+    assert_true(alice.weight == 1 && alice.least_priority == INT32_MIN);
+    assert_true(keys_find(fixture->keys, "bearer  sk-alice-new ", &again));
+    assert_string_equal(again.name, "alice");
+    assert_int_equal(again.client, alice.client);
+    assert_true(keys_find(fixture->keys, "Bearer sk-bob", &bob));
+    assert_string_equal(bob.name, "bob");
+    assert_true(bob.weight == 2.5);
+    assert_int_not_equal(bob.client, alice.client);
+}
+
+static void a_key_has_a_lowest_priority_beside_its_weight_or_alone(void **state) {
+    struct fixture *fixture = *state;
+    struct key_holder holder;
+    write_keys(fixture, "a sk-1 priority>=0\nb sk-2 3 priority>=-5\nc sk-3 priority>=2147483647 0.5 # both\n");
+    test_ok(keys_reload(fixture->keys));
+    assert_true(keys_find(fixture->keys, "Bearer sk-1", &holder));
+    assert_true(holder.weight == 1 && holder.least_priority == 0);
+    assert_true(keys_find(fixture->keys, "Bearer sk-2", &holder));
+    assert_true(holder.weight == 3 && holder.least_priority == -5);
+    assert_true(keys_find(fixture->keys, "Bearer sk-3", &holder));
+    assert_true(holder.weight == 0.5 && holder.least_priority == INT32_MAX);
 }
 
 static void everything_else_is_none(void **state) {
@@ -85,8 +94,15 @@ static void what_is_wrong_is_named_with_file_and_line_and_without_the_key(void *
     static const struct {
         const char *text, *expected;
     } cases[] = {
-        {"a sk-1\nsk-secret\n", "keys: line 2: expected 'name key [weight]'"},
-        {"a sk-secret 1 2\n", "keys: line 1: expected 'name key [weight]'"},
+        {"a sk-1\nsk-secret\n", "keys: line 2: expected 'name key [weight] [priority>=N]'"},
+        {"a sk-secret 1 2\n", "keys: line 1: two weights"},
+        {"a sk-secret 1 priority>=0 2\n", "keys: line 1: expected 'name key [weight] [priority>=N]'"},
+        {"a sk-secret priority>=0 priority>=1\n", "keys: line 1: two lowest priorities"},
+        {"a sk-secret priority>=\n", "keys: line 1: expected priority>=N with an integer N of 32 bits"},
+        {"a sk-secret priority>=2147483648\n", "keys: line 1: expected priority>=N"},
+        {"a sk-secret priority>=1.5\n", "keys: line 1: expected priority>=N"},
+        {"a sk-secret priority>=-\n", "keys: line 1: expected priority>=N"},
+        {"a sk-secret priority>0\n", "keys: line 1: a weight is a number"},
         {"a/b sk-secret\n", "keys: line 1: a name has 1 to 64 letters"},
         {"0123456789012345678901234567890123456789012345678901234567890123x sk-secret\n",
          "keys: line 1: a name has 1 to 64 letters"},
@@ -131,18 +147,16 @@ static void a_damaged_file_changes_nothing(void **state) {
 
 static void a_new_file_is_taken_whole_and_names_keep_their_numbers(void **state) {
     struct fixture *fixture = *state;
-    uint64_t before, after;
-    const char *name, *old;
-    double weight;
-    assert_true(keys_find(fixture->keys, "Bearer sk-alice", &before, &old, &weight));
+    struct key_holder before, after;
+    assert_true(keys_find(fixture->keys, "Bearer sk-alice", &before));
     write_keys(fixture, "zoe sk-zoe\nalice sk-other 4\n");
     test_ok(keys_reload(fixture->keys));
     assert_false(has(fixture, "Bearer sk-alice"));
     assert_false(has(fixture, "Bearer sk-bob"));
-    assert_true(keys_find(fixture->keys, "Bearer sk-other", &after, &name, &weight));
-    assert_int_equal(after, before);
-    assert_true(weight == 4);
-    assert_string_equal(old, "alice"); /* a request that runs still has it */
+    assert_true(keys_find(fixture->keys, "Bearer sk-other", &after));
+    assert_int_equal(after.client, before.client);
+    assert_true(after.weight == 4);
+    assert_string_equal(before.name, "alice"); /* a request that runs still has it */
 }
 
 static void there_may_be_4096_keys(void **state) {
@@ -165,6 +179,7 @@ static void there_may_be_4096_keys(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_key_gives_its_name_number_and_weight),
+        TEST(a_key_has_a_lowest_priority_beside_its_weight_or_alone),
         TEST(everything_else_is_none),
         TEST(what_is_wrong_is_named_with_file_and_line_and_without_the_key),
         TEST(a_zero_byte_ends_no_file_early),

@@ -36,7 +36,7 @@ static const struct exchange exchange = {
              .peer = "127.0.0.1:5"},
     .server = &server,
     .id = "r-1",
-    .client_name = "alice",
+    .client.name = "alice",
     .status = 200,
     .start = 8,
 };

@@ -189,8 +189,8 @@ static void a_call_is_that_of_its_key(void **state) {
     route_exchange(&server, &fake.exchange);
     fake_send(&fake, "{\"prompt\":[1]}", 5);
     assert_non_null(fake_call);
-    assert_string_equal(fake.exchange.client_name, "ann");
-    assert_true(fake_call->client_weight == 2 && fake_call->client != 0);
+    assert_string_equal(fake.exchange.client.name, "ann");
+    assert_true(fake_call->client.weight == 2 && fake_call->client.client != 0);
     fake_close(&fake);
     assert_int_equal(fake_freed, 1);
     keys_close(server.keys[LISTENER_DATA]);

@@ -1,0 +1,141 @@
+"""Clients with different keys are fair to each other: before the queue, in it, and where a priority is asked for."""
+import contextlib
+import json
+import pathlib
+import tempfile
+import threading
+import unittest
+
+from model_support import write_byte_model
+from serve_grpc_support import Client, grpc, needs_grpcio
+from serve_support import Server
+
+LONG = 16000  # tokens, seconds of work for the model below
+KEYS = "heavy sk-heavy\nlight sk-light\nmodest sk-modest priority>=0\n"
+
+
+class Fairness(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="cambium-test-")
+        cls.addClassCleanup(cls.temporary.cleanup)
+        root = pathlib.Path(cls.temporary.name)
+        cls.model, cls.keys = root / "long", root / "keys"
+        write_byte_model(cls.model, n_layer=2, n_head=2, n_embd=32, n_positions=LONG + 100)
+        cls.keys.write_text(KEYS)
+
+    def serve(self, *words):
+        return Server("--api-key-file", self.keys, *words, model=self.model)
+
+    def begin(self, server, key, **more):
+        """A stream that has begun, and has work for long."""
+        stream = server.stream("/v1/completions", {"prompt": "a", "max_tokens": LONG, "ignore_eos": True} | more, key)
+        self.assertEqual(stream.status, 200)
+        next(stream)
+        return stream
+
+    def send(self, server, key, opened, **more):
+        """A request whose answer nobody reads yet."""
+        connection = opened.enter_context(contextlib.closing(server.connect()))
+        body = {"prompt": "a", "max_tokens": 4, "ignore_eos": True, "stream": True} | more
+        connection.request("POST", "/v1/completions", json.dumps(body),
+                           {"content-type": "application/json", "authorization": f"Bearer {key}"})
+        return connection
+
+    def test_who_fills_the_queue_makes_room_for_another(self):
+        with self.serve("--max-batch-size", 1, "--max-queued-requests", 8) as server, contextlib.ExitStack() as opened:
+            running = opened.enter_context(self.begin(server, "sk-heavy"))
+            heavy = []
+            for i in range(7):
+                heavy.append(self.send(server, "sk-heavy", opened))
+                server.await_metric("vllm:num_requests_waiting", i + 1, "sk-heavy")
+            self.assertEqual(server.ask("POST", "/v1/completions", {"prompt": "a"}, "sk-heavy").status, 429)
+            light = [self.send(server, "sk-light", opened) for _ in range(4)]  # half of eight is its share
+            for connection in heavy[:2:-1]:  # its youngest four
+                response = connection.getresponse()
+                error = json.loads(response.read())["error"]
+                self.assertEqual((response.status, error["code"]), (429, "overloaded"))
+                self.assertIn("more than its share", error["message"])
+                self.assertGreater(int(response.headers["retry-after-ms"]), 0)
+            server.await_metric("vllm:num_requests_waiting", 7, "sk-light")
+            answer = server.ask("POST", "/v1/completions", {"prompt": "a"}, "sk-light")  # and no more than that
+            self.assertEqual((answer.status, answer.code), (429, "overloaded"))
+            now = server.metrics("sk-light")
+            self.assertEqual(now['vllm:admission_rejections_total{model_name="long",reason="max_num_queued_reqs"}'], 6)
+            running.close()
+            for connection in light + heavy[:3]:
+                response = connection.getresponse()
+                self.assertEqual(response.status, 200)
+                self.assertIn(b"[DONE]", response.read())
+
+    def test_a_flood_of_one_key_does_not_keep_another_out(self):
+        """Many connections ask again whatever they are told; each of the other key's requests is answered."""
+        with self.serve("--max-batch-size", 2, "--max-queued-requests", 4) as server:
+            is_over, refused = threading.Event(), []
+
+            def flood():
+                with contextlib.closing(server.connect()) as connection:
+                    while not is_over.is_set():
+                        response = server.send(connection, "POST", "/v1/completions",
+                                               {"prompt": "b", "max_tokens": 200, "ignore_eos": True}, "sk-heavy", None)
+                        response.read()
+                        if response.status != 200:
+                            refused.append(response.status)
+            threads = [threading.Thread(target=flood) for _ in range(12)]
+            for thread in threads:
+                thread.start()
+            try:
+                server.await_metric("vllm:num_requests_running", 2, "sk-light")
+                statuses = [server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 4}, "sk-light").status
+                            for _ in range(30)]
+            finally:
+                is_over.set()
+                for thread in threads:
+                    thread.join()
+            self.assertLessEqual(statuses.count(429), 2)
+            self.assertGreaterEqual(statuses.count(200), 28)
+            self.assertEqual(set(refused), {429})
+
+    def test_a_priority_orders_the_requests_of_its_own_key(self):
+        """The other key has had less: it is next, and not after all that call themselves urgent."""
+        ended = []
+
+        def read(name, connection):
+            connection.getresponse().read()
+            ended.append(name)
+        with self.serve("--max-batch-size", 1) as server, contextlib.ExitStack() as opened:
+            with self.begin(server, "sk-light"):
+                sent = []
+                for name, key, tokens, priority in (("late", "sk-heavy", 300, 7), *[("urgent", "sk-heavy", 300, -2147483648)] * 5,
+                                                    ("other", "sk-modest", 4, 0)):
+                    sent.append((name, self.send(server, key, opened, max_tokens=tokens, priority=priority)))
+                    server.await_metric("vllm:num_requests_waiting", len(sent), "sk-heavy")
+                threads = [threading.Thread(target=read, args=item) for item in sent]
+                for thread in threads:
+                    thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertLess(ended.index("other"), 2, ended)
+        self.assertEqual(ended[-1], "late", ended)
+
+    def test_a_key_has_a_lowest_priority(self):
+        with self.serve() as server:
+            ask = lambda priority, key: server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "priority": priority}, key)
+            for priority, key, status in ((0, "sk-modest", 200), (5, "sk-modest", 200), (-1, "sk-modest", 400),
+                                          (-2147483648, "sk-modest", 400), (-2147483648, "sk-light", 200)):
+                self.assertEqual(ask(priority, key).status, status, (priority, key))
+            error = ask(-1, "sk-modest").json["error"]
+            self.assertEqual(error["param"], "priority")
+            self.assertIn("this key may ask for 0 at least, not -1", error["message"])
+
+    @needs_grpcio
+    def test_grpc_has_the_same_lowest_priority(self):
+        with self.serve() as server, Client(server.addresses["data"], "sk-modest") as client:
+            client.call("GenerateOnce", text="a", max_tokens=1, priority=0)
+            with self.assertRaises(grpc.RpcError) as raised:
+                client.call("GenerateOnce", text="a", max_tokens=1, priority=-1)
+            self.assertEqual(raised.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+
+
+if __name__ == "__main__":
+    unittest.main()
