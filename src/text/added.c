@@ -11,19 +11,9 @@
 
 void added_tokens_free(struct added_tokens *added) {
     free(added->items);
+    free(added->nodes);
     strbuf_free(&added->text);
     *added = (struct added_tokens){0};
-}
-
-/* By first byte, then the longest first, then by id. */
-static int compare_added(const void *a, const void *b, void *context) {
-    const struct added_token *x = a, *y = b;
-    const unsigned char *text = context;
-    if (text[x->start] != text[y->start])
-        return text[x->start] < text[y->start] ? -1 : 1;
-    if (x->length != y->length)
-        return x->length > y->length ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
 }
 
 int added_token_normalize(const struct tokenizer_rules *rules, struct nfc_scratch *nfc, const char *content,
@@ -68,7 +58,6 @@ static int add_token(struct tokenizer *tokenizer, struct nfc_scratch *nfc, const
         added->longest = item->length;
     if (!(source->kind & TOKEN_SPECIAL))
         added->has_plain = true;
-    added->starts[(unsigned char)added->text.data[item->start] + 1]++;
     added->count++;
     return STATUS_OK;
 }
@@ -88,12 +77,8 @@ int added_tokens_index(struct tokenizer *tokenizer, const struct token_source *t
     for (int32_t id = 0; id < tokenizer->size && !status; id++)
         if (tokenizer->kinds[id] & TOKEN_ADDED)
             status = add_token(tokenizer, &nfc, &tokens[id], id);
-    for (int list = 0; list < 2 && !status; list++) {
-        struct added_tokens *added = &tokenizer->added[list];
-        qsort_r(added->items, added->count, sizeof *added->items, compare_added, added->text.data);
-        for (int byte = 0; byte < 256; byte++)
-            added->starts[byte + 1] += added->starts[byte];
-    }
+    for (int list = 0; list < 2 && !status; list++)
+        status = added_tokens_build(&tokenizer->added[list]);
     nfc_scratch_free(&nfc);
     return status;
 }
@@ -102,15 +87,20 @@ bool added_tokens_are_sought(const struct added_tokens *added, unsigned flags) {
     return added->has_plain || (added->count > 0 && flags & TOKENIZER_ALLOW_SPECIAL);
 }
 
-/* The longest token at a place of `bytes`; NULL: none. */
-static const struct added_token *token_at(const struct added_tokens *added, const unsigned char *bytes, size_t length,
-                                          size_t at) {
-    for (uint32_t i = added->starts[bytes[at]]; i < added->starts[bytes[at] + 1]; i++) {
-        const struct added_token *token = &added->items[i];
-        if (token->length <= length - at && !memcmp(added->text.data + token->start, bytes + at, token->length))
-            return token;
-    }
-    return NULL;
+void added_search_free(struct added_search *search) {
+    added_hits_free(&search->hits);
+    free(search->place.controls);
+}
+
+int added_search_begin(struct added_search *search, const struct tokenizer *tokenizer, size_t list,
+                       const unsigned char *bytes, size_t length, unsigned flags) {
+    search->tokenizer = tokenizer;
+    search->added = &tokenizer->added[list];
+    search->bytes = bytes;
+    search->length = length;
+    search->flags = flags;
+    search->from = search->blank_from = search->blank_to = 0;
+    return added_tokens_hits(search->added, bytes, length, &search->hits);
 }
 
 static bool is_word_character(const unsigned char *at, const unsigned char *end) {
@@ -118,73 +108,154 @@ static bool is_word_character(const unsigned char *at, const unsigned char *end)
     return scan_traits(at, end, &bytes) & UNICODE_WORD;
 }
 
-static bool is_word(const unsigned char *bytes, size_t start, size_t stop, size_t length) {
-    const unsigned char *begin = bytes + start, *end = bytes + stop;
+static bool is_word(const struct added_search *search, size_t start, size_t stop) {
+    const unsigned char *bytes = search->bytes, *begin = bytes + start, *end = bytes + stop;
     return (start == 0 || !is_word_character(scan_character_before(bytes, begin), begin)) &&
-           (stop == length || !is_word_character(end, bytes + length));
+           (stop == search->length || !is_word_character(end, bytes + search->length));
+}
+
+/* Whether white space stands at `at`. In a normalized text a space may stand for a mark, which is none. */
+static bool is_blank(const struct added_search *search, const unsigned char *at, size_t *bytes) {
+    bool is_marked = search->tokenizer->rules.has_early_mark && search->added == &search->tokenizer->added[1];
+    return scan_character(at, search->bytes + search->length, bytes) == UNICODE_SPACE && !(is_marked && *at == ' ');
+}
+
+/* The beginning of the blanks before `start`, from `taken` on. */
+static size_t blanks_before(const struct added_search *search, size_t start, size_t taken) {
+    size_t step;
+    while (start > taken) {
+        const unsigned char *before = scan_character_before(search->bytes, search->bytes + start);
+        if (!is_blank(search, before, &step))
+            break;
+        start = (size_t)(before - search->bytes);
+    }
+    return start;
+}
+
+/* The end of the blanks from `stop` on. Tokens of blanks may stand within those of an earlier token: they are not
+ * looked at again. */
+static size_t blanks_after(struct added_search *search, size_t stop) {
+    size_t step, end = stop;
+    if (search->blank_from <= stop && stop < search->blank_to)
+        return search->blank_to;
+    while (end < search->length && is_blank(search, search->bytes + end, &step))
+        end += step;
+    search->blank_from = stop;
+    search->blank_to = end;
+    return end;
+}
+
+/* Whether the caller says that the token is one of its own: the answer is asked for once for each token. */
+static bool is_control(struct added_search *search, uint32_t token) {
+    uint8_t *known = &search->place.controls[token];
+    if (*known == 0) {
+        const struct tokenizer_parts *parts = search->place.parts;
+        size_t length;
+        const unsigned char *name = tokenizer_token_bytes(search->tokenizer, search->added->items[token].id, &length);
+        *known = parts->is_control(parts->context, name, length) ? 2 : 1;
+    }
+    return *known == 2;
 }
 
 /* Whether no byte of the token's name lies in a part that may not hold it. */
-static bool is_allowed(const struct tokenizer *tokenizer, const struct added_token *token, size_t at,
-                       const struct added_place *place) {
+static bool is_allowed(struct added_search *search, uint32_t token, size_t at) {
+    struct added_place *place = &search->place;
     const struct tokenizer_parts *parts = place->parts;
-    size_t begin = place->is_normalized ? place->first : place->first + at, from = 0;
-    size_t end = place->is_normalized ? place->last : begin + token->length;
-    bool is_inside = true;
-    for (size_t i = 0; i < parts->count && from < end && is_inside; from = parts->items[i++].end)
-        is_inside = parts->items[i].has_special || parts->items[i].end <= begin;
-    if (is_inside || tokenizer->kinds[token->id] & TOKEN_SPECIAL)
-        return is_inside;
-    size_t length;
-    const unsigned char *name = tokenizer_token_bytes(tokenizer, token->id, &length);
-    return !parts->is_control(parts->context, name, length);
+    const struct added_token *item = &search->added->items[token];
+    size_t begin = place->is_normalized ? place->first : place->first + at;
+    size_t end = place->is_normalized ? place->last : begin + item->length;
+    while (place->plain < parts->count &&
+           (parts->items[place->plain].has_special || parts->items[place->plain].end <= begin))
+        place->plain++;
+    size_t plain = place->plain > 0 ? parts->items[place->plain - 1].end : 0;
+    if (place->plain == parts->count || plain >= end)
+        return true;
+    return !(search->tokenizer->kinds[item->id] & TOKEN_SPECIAL) && !is_control(search, token);
 }
 
-bool added_tokens_find(const struct tokenizer *tokenizer, const struct added_tokens *added, const unsigned char *bytes,
-                       size_t length, size_t from, size_t taken, unsigned flags, const struct added_place *place,
-                       struct added_match *match) {
-    const struct added_token *token;
-    for (size_t at = from; at < length; at += token ? token->length : 1) {
-        if (!(token = token_at(added, bytes, length, at)))
+bool added_search_next(struct added_search *search, size_t taken, struct added_match *match) {
+    struct added_hits *hits = &search->hits;
+    while (hits->count > 0) {
+        struct added_hit hit = hits->items[--hits->count];
+        if (hit.at < search->from)
             continue;
-        unsigned kind = tokenizer->kinds[token->id];
-        size_t start = at, stop = at + token->length, step;
-        if (kind & TOKEN_SPECIAL && !(flags & TOKENIZER_ALLOW_SPECIAL))
+        const struct added_token *token = &search->added->items[hit.token];
+        unsigned kind = search->tokenizer->kinds[token->id];
+        size_t stop = hit.at + token->length;
+        search->from = stop;
+        if (kind & TOKEN_SPECIAL && !(search->flags & TOKENIZER_ALLOW_SPECIAL))
             continue;
-        if (place->parts && !is_allowed(tokenizer, token, at, place)) {
-            token = NULL; /* what begins inside it may be allowed */
+        if (search->place.parts && !is_allowed(search, hit.token, hit.at)) {
+            search->from = hit.at + 1; /* what begins inside it may be allowed */
             continue;
         }
-        if (kind & TOKEN_SINGLE_WORD && !is_word(bytes, start, stop, length))
+        if (kind & TOKEN_SINGLE_WORD && !is_word(search, hit.at, stop))
             continue;
-        while (kind & TOKEN_LSTRIP && start > taken) {
-            const unsigned char *before = scan_character_before(bytes, bytes + start);
-            if (scan_character(before, bytes + start, &step) != UNICODE_SPACE)
-                break;
-            start = (size_t)(before - bytes);
-        }
-        while (kind & TOKEN_RSTRIP && stop < length &&
-               scan_character(bytes + stop, bytes + length, &step) == UNICODE_SPACE)
-            stop += step;
-        *match = (struct added_match){.start = start, .stop = stop, .next = at + token->length, .id = token->id};
+        *match = (struct added_match){.start = kind & TOKEN_LSTRIP ? blanks_before(search, hit.at, taken) : hit.at,
+                                      .stop = kind & TOKEN_RSTRIP ? blanks_after(search, stop) : stop,
+                                      .id = token->id};
         return true;
     }
     return false;
 }
 
-bool added_tokens_forbid_cut(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t length) {
-    if (!tokenizer->added[0].has_plain && !tokenizer->added[1].has_plain)
-        return false;
-    for (int list = 0; list < 2; list++) {
+int added_tokens_mark_cuts(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t length, size_t from,
+                           size_t count, bool *forbidden) {
+    struct added_hits hits = {0};
+    int status = STATUS_OK;
+    memset(forbidden, 0, count * sizeof *forbidden);
+    for (int list = 0; list < 2 && !status; list++) {
         const struct added_tokens *added = &tokenizer->added[list];
-        for (size_t start = at > added->longest ? at - added->longest : 0; start <= at; start++)
-            for (uint32_t i = added->starts[bytes[start]]; i < added->starts[bytes[start] + 1]; i++) {
-                const struct added_token *token = &added->items[i];
-                bool looks_back = tokenizer->kinds[token->id] & (TOKEN_LSTRIP | TOKEN_SINGLE_WORD);
-                if ((start < at ? start + token->length >= at : looks_back) && token->length <= length - start &&
-                    !memcmp(added->text.data + token->start, bytes + start, token->length))
-                    return true;
-            }
+        size_t begin = from > added->longest ? from - added->longest : 0, end = from + count, marked = from;
+        size_t read = length - end < added->longest ? length : end + added->longest;
+        status = added_tokens_hits(added, bytes + begin, read - begin, &hits);
+        while (!status && hits.count > 0) {
+            struct added_hit hit = hits.items[--hits.count];
+            const struct added_token *token = &added->items[hit.token];
+            size_t at = begin + hit.at, last = at + token->length < end ? at + token->length : end - 1;
+            bool looks_back = tokenizer->kinds[token->id] & (TOKEN_LSTRIP | TOKEN_SINGLE_WORD);
+            if (at >= end)
+                break;
+            if (at >= from && looks_back)
+                forbidden[at - from] = true;
+            for (marked = marked > at + 1 ? marked : at + 1; marked <= last; marked++)
+                forbidden[marked - from] = true;
+        }
     }
-    return false;
+    added_hits_free(&hits);
+    return status;
+}
+
+/* The special token that was found last, which comes first in the text. */
+struct special_search {
+    const struct tokenizer *tokenizer;
+    const struct added_tokens *added;
+    size_t at, length;
+};
+
+static int keep_special(void *context, size_t at, uint32_t token) {
+    struct special_search *search = context;
+    for (uint32_t next = token + 1; next > 0; next = search->added->items[next - 1].prefix) {
+        const struct added_token *item = &search->added->items[next - 1];
+        if (search->tokenizer->kinds[item->id] & TOKEN_SPECIAL) {
+            search->at = at;
+            search->length = item->length;
+            break;
+        }
+    }
+    return STATUS_OK;
+}
+
+size_t added_tokens_first_special(const struct tokenizer *tokenizer, const char *text, size_t length, size_t *bytes) {
+    size_t first = SIZE_MAX;
+    for (int list = 0; list < 2; list++) {
+        struct special_search search = {tokenizer, &tokenizer->added[list], SIZE_MAX, 0};
+        uint64_t steps = 0;
+        added_tokens_each(search.added, (const unsigned char *)text, length, keep_special, &search, &steps);
+        if (search.at < first) {
+            first = search.at;
+            *bytes = search.length;
+        }
+    }
+    return first;
 }

@@ -243,23 +243,6 @@ int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encode
 
 /* ---- the end of a turn ---- */
 
-/* The special token that comes first in a text. */
-static size_t find_special(const struct tokenizer *tokenizer, const char *text, size_t length, size_t *bytes) {
-    for (size_t at = 0; at < length; at++)
-        for (int32_t list = 0; list < 2; list++) {
-            const struct added_tokens *added = &tokenizer->added[list];
-            unsigned char first = (unsigned char)text[at];
-            for (uint32_t i = added->starts[first]; i < added->starts[first + 1]; i++) {
-                const struct added_token *token = &added->items[i];
-                *bytes = token->length;
-                if (tokenizer->kinds[token->id] & TOKEN_SPECIAL && token->length <= length - at &&
-                    !memcmp(added->text.data + token->start, text + at, token->length))
-                    return at;
-            }
-        }
-    return SIZE_MAX;
-}
-
 /* What a template made behind the last words of a message, up to an end-of-text. */
 static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
     size_t at = 0, length = 0;
@@ -282,7 +265,7 @@ static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const 
                           char text[CHAT_TURN_END_BYTES]) {
     size_t begin = 0, length = find_tail(pieces, &begin), bytes = 0;
     const char *at = strbuf_text(&pieces->text) + begin;
-    size_t found = tokenizer ? find_special(tokenizer, at, length, &bytes) : SIZE_MAX, space = 0, end;
+    size_t found = tokenizer ? added_tokens_first_special(tokenizer, at, length, &bytes) : SIZE_MAX, space = 0, end;
     if (found != SIZE_MAX && tokenizer_find(tokenizer, at + found, bytes) == eos) {
         length = found; /* words before it end the turn, or there is nothing else */
         found = SIZE_MAX;

@@ -3,7 +3,10 @@
 
 #include "scan-internal.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+enum { PLACE_BLOCK = 4096 };
 
 /* Whether a space stands at `at`, and neither white space, which a token may take along, nor a mark before it. */
 static bool begins_spaces(const unsigned char *bytes, size_t at) {
@@ -13,17 +16,36 @@ static bool begins_spaces(const unsigned char *bytes, size_t at) {
            (at < SPACE_MARK_BYTES || memcmp(bytes + at - SPACE_MARK_BYTES, SPACE_MARK, SPACE_MARK_BYTES) != 0);
 }
 
-/* Whether words end before `at`, a character's place, and nothing that is done to a text before it is split into words
- * looks across it. */
-static bool is_place(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t valid,
-                     size_t length) {
+/* Whether words end before `at`, a character's place, and no normalizer looks across it. */
+static bool is_place(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t valid) {
     const unsigned char *end = bytes + valid;
     bool is_border =
         tokenizer->rules.is_by_characters
             ? begins_spaces(bytes, at)
             : (bytes[at] & 0xc0) != 0x80 && scan_is_border(tokenizer->rules.pattern, bytes, bytes + at, end);
-    return is_border && (!tokenizer->rules.has_nfc || nfc_is_border(bytes, bytes + at, end)) &&
-           !added_tokens_forbid_cut(tokenizer, bytes, at, length);
+    return is_border && (!tokenizer->rules.has_nfc || nfc_is_border(bytes, bytes + at, end));
+}
+
+/* The last place below `known`, from `scanned` on, that no added token forbids either; 0: there is none, or no memory
+ * to look for it. The longest token has `longest` bytes; 0 where none is found in any text. Blocks longer than that
+ * are looked through one after the other, so each byte is read a few times at most. */
+static size_t last_place(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t length, size_t valid,
+                         size_t scanned, size_t known, size_t longest) {
+    size_t block = longest + PLACE_BLOCK, place = 0;
+    bool *forbidden = malloc(block * sizeof *forbidden);
+    if (!forbidden)
+        return 0;
+    memset(forbidden, 0, block * sizeof *forbidden);
+    for (size_t end = known; end > scanned && !place;) {
+        size_t from = end - scanned > block ? end - block : scanned;
+        if (longest > 0 && added_tokens_mark_cuts(tokenizer, bytes, length, from, end - from, forbidden))
+            break;
+        for (; end > from && !place; end--)
+            if (!forbidden[end - 1 - from] && is_place(tokenizer, bytes, end - 1, valid))
+                place = end - 1;
+    }
+    free(forbidden);
+    return place;
 }
 
 /* Whether some character and a space behind it may be of one word. */
@@ -65,11 +87,8 @@ size_t tokenizer_find_cut(const struct tokenizer *tokenizer, struct tokenizer_cu
     size_t longest = longest_added(tokenizer), known = cut->valid; /* the places before are decided */
     if (longest > 0 && known + longest > length)
         known = length >= longest ? length - longest + 1 : 0;
-    size_t scanned = cut->scanned ? cut->scanned : 1, at = known ? known - 1 : 0;
-    while (at >= scanned && !is_place(tokenizer, bytes, at, cut->valid, length))
-        at--;
-    if (at < scanned)
-        at = 0;
+    size_t scanned = cut->scanned ? cut->scanned : 1;
+    size_t at = last_place(tokenizer, bytes, length, cut->valid, scanned, known, longest);
     cut->scanned = known > scanned ? known - at : cut->scanned;
     cut->valid -= at;
     return at;

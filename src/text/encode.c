@@ -26,9 +26,9 @@ struct tokenizer_encoder {
     struct strbuf marked;     /* the same with a space before it, and spaces for their marks */
     struct strbuf prefixed;   /* a section with the space that is put before it, and spaces for their marks */
     struct nfc_scratch nfc;
-    struct regex_scratch *regex; /* NULL: the rules have no steps */
-    const unsigned char *text;   /* that is encoded in parts */
-    struct added_place lists[2]; /* where in it each list's tokens are searched for */
+    struct regex_scratch *regex;     /* NULL: the rules have no steps */
+    const unsigned char *text;       /* that is encoded in parts */
+    struct added_search searches[2]; /* for the tokens of each list */
 };
 
 int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_encoder **encoder) {
@@ -58,6 +58,8 @@ void tokenizer_encoder_free(struct tokenizer_encoder *encoder) {
     bpe_scratch_free(&encoder->scratch);
     nfc_scratch_free(&encoder->nfc);
     regex_scratch_free(encoder->regex);
+    for (int list = 0; list < 2; list++)
+        added_search_free(&encoder->searches[list]);
     strbuf_free(&encoder->normalized);
     strbuf_free(&encoder->marked);
     strbuf_free(&encoder->prefixed);
@@ -330,22 +332,19 @@ static int encode_between(struct tokenizer_encoder *encoder, size_t list, const 
 
 static int encode_added(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
                         enum place place, unsigned flags, struct token_buffer *out) {
-    const struct tokenizer *tokenizer = encoder->tokenizer;
-    const struct added_tokens *added = &tokenizer->added[list];
+    struct added_search *search = &encoder->searches[list];
     struct added_match match = {0};
-    size_t from = 0, taken = 0;
-    int status = STATUS_OK;
-    if (!added_tokens_are_sought(added, flags))
+    size_t taken = 0;
+    if (!added_tokens_are_sought(&encoder->tokenizer->added[list], flags))
         return encode_between(encoder, list, bytes, length, place, flags, out);
-    while (!status &&
-           added_tokens_find(tokenizer, added, bytes, length, from, taken, flags, &encoder->lists[list], &match)) {
+    int status = added_search_begin(search, encoder->tokenizer, list, bytes, length, flags);
+    while (!status && added_search_next(search, taken, &match)) {
         if (match.start > taken)
             status = encode_between(encoder, list, bytes + taken, match.start - taken, place, flags, out);
         if (!status)
             status = token_buffer_add(out, match.id);
         place = PLACE_LATER;
         taken = match.stop;
-        from = match.next;
     }
     if (!status && taken < length)
         status = encode_between(encoder, list, bytes + taken, length - taken, place, flags, out);
@@ -354,7 +353,7 @@ static int encode_added(struct tokenizer_encoder *encoder, size_t list, const un
 
 static int encode_between(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
                           enum place place, unsigned flags, struct token_buffer *out) {
-    struct added_place *in_text = &encoder->lists[1];
+    struct added_place *in_text = &encoder->searches[1].place;
     const unsigned char *before = bytes;
     if (list > 0)
         return encode_section(encoder, bytes, length, place, out);
@@ -394,11 +393,26 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_
     return status;
 }
 
+/* No answer of the parts' caller is known yet. */
+static int begin_parts(struct tokenizer_encoder *encoder, const struct tokenizer_parts *parts) {
+    for (int list = 0; list < 2; list++) {
+        struct added_place *place = &encoder->searches[list].place;
+        size_t count = encoder->tokenizer->added[list].count;
+        if (!place->controls && !(place->controls = malloc(count + 1)))
+            return status_fail(STATUS_MEMORY, "out of memory for %zu added tokens", count);
+        memset(place->controls, 0, count);
+        *place = (struct added_place){.parts = parts, .controls = place->controls};
+    }
+    return STATUS_OK;
+}
+
 int tokenizer_encode_parts(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
                            const struct tokenizer_parts *parts, struct token_buffer *out) {
     encoder->text = bytes;
-    encoder->lists[0] = encoder->lists[1] = (struct added_place){.parts = parts};
-    int status = tokenizer_encode(encoder, bytes, length, flags | TOKENIZER_ALLOW_SPECIAL, out);
-    encoder->lists[0] = encoder->lists[1] = (struct added_place){0};
+    int status = begin_parts(encoder, parts);
+    if (!status)
+        status = tokenizer_encode(encoder, bytes, length, flags | TOKENIZER_ALLOW_SPECIAL, out);
+    for (int list = 0; list < 2; list++)
+        encoder->searches[list].place.parts = NULL;
     return status;
 }

@@ -113,8 +113,13 @@ static void add_content(const struct tokenizer *tokenizer, int32_t id, struct st
     bool is_normalized = tokenizer->kinds[id] & TOKEN_NORMALIZED;
     const struct added_tokens *added = &tokenizer->added[is_normalized];
     size_t i = 0;
-    while (added->items[i].id != id)
-        i++;
+    for (size_t end = added->count; end - i > 1;) { /* they stand by id */
+        size_t middle = i + (end - i) / 2;
+        if (added->items[middle].id <= id)
+            i = middle;
+        else
+            end = middle;
+    }
     const char *text = added->text.data + added->items[i].start;
     size_t spaces = is_normalized && tokenizer->rules.prefix == PREFIX_ALWAYS;
     strbuf_clear(out);

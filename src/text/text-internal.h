@@ -3,7 +3,7 @@
  *     tokenizer.c   the object: its tables, lookups, decoding
  *     read.c, merges.c, settings.c   a directory's files into one, and the checks of what they say
  *     save.c        the other way
- *     added.c       the tokens that are found in a text before it is split into words
+ *     added.c, added_index.c   the tokens that are found in a text before it is split into words
  *     nfc.c         Unicode's normal form
  *     scan-internal.h, unicode*   the pre-tokenizers that have a scanner;  split.c, regex.c   the others
  *     bpe.c         the merges inside one word;  words.c the words that need none
@@ -134,13 +134,22 @@ enum { SIEVE_BITS = 3 };
 struct added_token {
     size_t start, length; /* in added_tokens.text */
     int32_t id;
+    uint32_t prefix; /* 1 + the place in the list of the longest other token that this one begins with; 0: none */
+};
+/* A node of the automaton of their names, read from the end; the first is the root, of no bytes. */
+struct added_node {
+    uint32_t first;   /* of its children; they end where those of the next node begin */
+    uint32_t shorter; /* the node of the most of its bytes that are another node's, without those nearest the end */
+    uint32_t token;   /* 1 + the place in the list of the longest token that begins here; 0: none */
+    unsigned char byte;
 };
 struct added_tokens {
-    struct added_token *items; /* by first byte, then the longest first */
+    struct added_token *items; /* by id */
     size_t count, longest;     /* bytes of the longest */
-    uint32_t starts[257];      /* by first byte */
     struct strbuf text;
     bool has_plain; /* some are not special: they are found in any text */
+    struct added_node *nodes;
+    uint32_t roots[256]; /* the root's children by their bytes; 0: none */
 };
 
 struct tokenizer {
@@ -272,7 +281,7 @@ uint64_t text_hash_bytes(const void *bytes, size_t length);
  * NULL, with the text set and the old array as it was, when there is no memory: STATUS_MEMORY. */
 void *text_grow(void *array, size_t *capacity, size_t needed, size_t element);
 
-/* ---- added tokens: added.c ---- */
+/* ---- added tokens: added.c, added_index.c ---- */
 
 /* Lists the added tokens of a tokenizer whose tokens and rules are known. */
 int added_tokens_index(struct tokenizer *tokenizer, const struct token_source *tokens);
@@ -283,24 +292,66 @@ int added_token_normalize(const struct tokenizer_rules *rules, struct nfc_scratc
 void added_tokens_free(struct added_tokens *added);
 /* Whether any of them can be found in a text. */
 bool added_tokens_are_sought(const struct added_tokens *added, unsigned flags);
-/* Where in a text with parts the bytes stand that are searched. Zeroed: it has none. */
+
+/* Makes the automaton of a list whose items and text are there. */
+int added_tokens_build(struct added_tokens *added);
+/* Calls on_token, until it fails, for each place of a text where a token begins, the last place first, with the longest
+ * token there (its place in the list). Adds the automaton's steps, at most two for each byte, to *steps. */
+int added_tokens_each(const struct added_tokens *added, const unsigned char *bytes, size_t length,
+                      int (*on_token)(void *context, size_t at, uint32_t token), void *context, uint64_t *steps);
+/* The same places in a list, the last first; it starts zeroed, and ends with added_hits_free. */
+struct added_hit {
+    uint32_t at, token;
+};
+struct added_hits {
+    struct added_hit *items;
+    size_t count, capacity;
+    uint64_t steps; /* of all calls */
+};
+int added_tokens_hits(const struct added_tokens *added, const unsigned char *bytes, size_t length,
+                      struct added_hits *hits);
+void added_hits_free(struct added_hits *hits);
+
+/* A text in parts while it is searched; zeroed: it has none. */
 struct added_place {
     const struct tokenizer_parts *parts;
     size_t first, last; /* of the text; where it was normalized, its bytes and those of the text differ in number */
     bool is_normalized;
+    size_t plain;      /* the first part without special tokens that ends after the places searched so far */
+    uint8_t *controls; /* [added_tokens.count] by the place in the list: 0 unknown, 1 no control, 2 a control */
 };
-/* The next one in a text. [start, stop) is what it takes away, which with white space may begin before `from`'s end of
- * the one before; `next` is where to look for another. */
+/* A search for the tokens of one list, from the beginning of a text to its end. It starts zeroed for each encoder, and
+ * ends with added_search_free. */
+struct added_search {
+    const struct tokenizer *tokenizer;
+    const struct added_tokens *added;
+    const unsigned char *bytes;
+    size_t length;
+    unsigned flags;
+    struct added_hits hits;
+    size_t from;                 /* the first place after the names of earlier tokens */
+    size_t blank_from, blank_to; /* the blanks that were last looked at behind a token */
+    struct added_place place;
+};
+void added_search_free(struct added_search *search);
+/* Begins a search in a text; `list` is that of tokenizer.added. */
+int added_search_begin(struct added_search *search, const struct tokenizer *tokenizer, size_t list,
+                       const unsigned char *bytes, size_t length, unsigned flags);
+/* The next token. [start, stop) is what it takes away: with the blanks before it, from `taken` on, where the match
+ * before stopped, and those after it. False: there is no more. */
 struct added_match {
-    size_t start, stop, next;
+    size_t start, stop;
     int32_t id;
 };
-/* Looks from `from` on, a place after the whole of earlier matches' names; `taken` is where the last match stopped. */
-bool added_tokens_find(const struct tokenizer *tokenizer, const struct added_tokens *added, const unsigned char *bytes,
-                       size_t length, size_t from, size_t taken, unsigned flags, const struct added_place *place,
-                       struct added_match *match);
-/* Whether a cut at `at` could hide an added token of any text, or show one that the whole text hides. */
-bool added_tokens_forbid_cut(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t length);
+bool added_search_next(struct added_search *search, size_t taken, struct added_match *match);
+
+/* Marks in forbidden[0 .. count - 1] the places from `from` on where a cut could hide an added token of any text, or
+ * show one that the whole text hides. */
+int added_tokens_mark_cuts(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t length, size_t from,
+                           size_t count, bool *forbidden);
+/* The first place of a text where a special token begins, and the bytes of the longest of those there; SIZE_MAX where
+ * there is none. */
+size_t added_tokens_first_special(const struct tokenizer *tokenizer, const char *text, size_t length, size_t *bytes);
 
 /* ---- Unicode's normal form NFC: nfc.c ---- */
 
