@@ -357,7 +357,7 @@ struct embedding {
 
 /* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse;
  * backward overwrites the logits with (softmax - onehot) * dloss[i] (0 in the padding). One fused call does both in
- * place. */
+ * place. Losses of the forward, and sums of the parts, are not numbers where any logit is not finite. */
 struct cross_entropy {
     int64_t rows, vocab, stride;
     enum dtype type;
@@ -507,7 +507,8 @@ struct sample_row {
     bool draws;                         /* otherwise the token is -1 and its log-probability 0 */
 };
 
-/* Log-probabilities are those of the plain logits, before anything is changed. */
+/* Log-probabilities are those of the plain logits, before anything is changed; not numbers where any of these is not
+ * finite. */
 struct sample {
     int64_t rows, vocab, stride;
     enum dtype type;

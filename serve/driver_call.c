@@ -103,7 +103,7 @@ static void read_token(struct call_own *own, const struct scheduler_token *token
         held->token.top_count = i + 1;
     }
     if (is_broken) {
-        fail_with(own, ERROR_INTERNAL, "a token has no probability: the model's numbers are broken");
+        fail_with(own, ERROR_INTERNAL, ENGINE_NO_PROBABILITY);
         own->is_cancelled = true;
     }
 }
@@ -208,7 +208,7 @@ static void on_end(void *context, int64_t choice, enum scheduler_end reason) {
     if (reason == SCHEDULER_DEADLINE)
         fail_with(own, ERROR_DEADLINE, "the request's time is over");
     else if (reason == SCHEDULER_FAILED)
-        fail_with(own, ERROR_INTERNAL, "a token has no probability: the model's numbers are broken");
+        fail_with(own, ERROR_INTERNAL, ENGINE_NO_PROBABILITY);
     else if (reason == SCHEDULER_CANCELLED)
         fail_cancelled(own);
     if (reason != SCHEDULER_STOP && reason != SCHEDULER_LENGTH)

@@ -339,7 +339,7 @@ int answer_finish(struct answer *answer, struct requests_model *model) {
     if (!status)
         status = answer->status;
     if (!status && answer->state == ANSWER_IS_DONE && has_failed(answer)) {
-        status_fail(STATUS_INVALID, "a token has no probability: the model's numbers are broken");
+        status_fail(STATUS_INVALID, ENGINE_NO_PROBABILITY);
         status = answer_fail(answer, NULL);
     } else if (!status && answer->state == ANSWER_IS_DONE)
         status = write_line(answer);

@@ -2,6 +2,7 @@
 #include "infer/infer.h"
 #include "infer/writer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,8 @@ static bool on_token(void *context, int64_t sample, const struct scheduler_token
     struct generation *g = context;
     struct generated *out = &g->out[sample];
     size_t length = 0;
+    if (!g->status && !isfinite(token->logprob))
+        g->status = status_fail(STATUS_INVALID, ENGINE_NO_PROBABILITY);
     if (g->status || token->is_end)
         return g->status != STATUS_OK;
     g->status = token_buffer_add(&out->tokens, token->token);

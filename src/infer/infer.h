@@ -187,7 +187,8 @@ int generate_check_stops(const char *const *stop, size_t count);
 /* Whether the engine can begin with the prompt, in the opened slot as all that follows. */
 int generate_check(const struct engine *engine, const int32_t *prompt, int64_t prompt_length);
 /* Writes `samples` texts into `out` [samples] (the caller frees each with generated_free). All samples share the pages
- * of the prompt and are written together as far as the engine has sequences. */
+ * of the prompt and are written together as far as the engine has sequences. STATUS_INVALID where a token has no
+ * probability. */
 int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
              struct generated *out);
 void generated_free(struct generated *generated);

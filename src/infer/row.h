@@ -20,7 +20,11 @@ struct engine_row {
     int64_t change_count;
 };
 
-/* The results of a row that wants logits. Log-probabilities are those of the plain logits. */
+/* The message where a log-probability is not finite. */
+#define ENGINE_NO_PROBABILITY "a token has no probability: the model's numbers are broken"
+
+/* The results of a row that wants logits. Log-probabilities are those of the plain
+ * logits; they are not numbers where any of these logits is not finite. */
 struct engine_result {
     int32_t token; /* drawn; -1: none */
     float logprob; /* of the drawn token */

@@ -337,6 +337,25 @@ static void bad_logits_do_no_harm(void **state) {
     every_level(check_bad_logits);
 }
 
+static void check_probability_beside(const struct scene *scene) {
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f};
+    float logits[130], logprob;
+    for (int b = 0; b < 5; b++)
+        for (int at = 0; at < 130; at += 43)
+            for (int t = 0; t < 2; t++) {
+                for (int i = 0; i < 130; i++)
+                    logits[i] = (float)i / 100;
+                logits[at] = bad[b];
+                sample_one(scene, logits, 130, (struct sample_row){.temperature = (float)t, .top_p = 1}, &logprob);
+                assert_int_equal(isfinite(logprob), isfinite(bad[b]));
+            }
+}
+
+static void a_logit_that_is_not_finite_leaves_no_probabilities(void **state) {
+    (void)state;
+    every_level(check_probability_beside);
+}
+
 /* Rows one by one, or all at once by any number of threads: the same tokens and bits. */
 static void check_rows_alone(const struct scene *scene) {
     enum { MANY = 9, WORDS = 5000 };
@@ -391,6 +410,7 @@ int main(void) {
         cmocka_unit_test(filters_keep_the_lowest_ids_of_equals),
         cmocka_unit_test(draws_follow_the_probabilities),
         cmocka_unit_test(bad_logits_do_no_harm),
+        cmocka_unit_test(a_logit_that_is_not_finite_leaves_no_probabilities),
         cmocka_unit_test(rows_do_not_see_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

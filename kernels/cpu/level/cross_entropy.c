@@ -28,7 +28,7 @@ TYPED_BODY void write_gradient(const struct cross_entropy *a, int64_t i, int64_t
 
 TYPED_BODY void forward_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
     const void *x = at_const(a->logits, i * a->stride, type);
-    write_loss(a, i, softmax_row(x, a->vocab, type), load(x, a->labels[i], type));
+    write_loss(a, i, softmax_finite_row(x, a->vocab, type), load(x, a->labels[i], type));
 }
 
 TYPED_BODY void backward_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
@@ -113,7 +113,7 @@ static int64_t own_label(const struct cross_entropy *a, int64_t i) {
 
 TYPED_BODY void part_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
     const void *x = at_const(a->logits, i * a->stride, type);
-    struct softmax_sum s = softmax_row(x, a->vocab, type);
+    struct softmax_sum s = softmax_finite_row(x, a->vocab, type);
     int64_t label = own_label(a, i);
     a->part[i] =
         (struct cross_entropy_part){.max = s.max, .sum = s.sum, .at_label = label < 0 ? 0 : load(x, label, type)};

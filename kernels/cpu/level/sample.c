@@ -355,7 +355,7 @@ TYPED_BODY void sample_row(const struct sample *a, int64_t i, char *memory, enum
     bool wants_top = a->top_token && row->top_count > 0;
     struct softmax_sum all = {.max = INFINITY};
     if ((a->logprob && row->draws) || wants_top)
-        all = softmax_row(x, a->vocab, type);
+        all = softmax_finite_row(x, a->vocab, type);
     int32_t token = -1;
     if (row->draws && row->temperature == 0 && !change && all.max > -INFINITY && all.max < FLT_MAX)
         token = first_with_logit(x, a->vocab, all.max, type);

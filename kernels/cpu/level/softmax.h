@@ -5,7 +5,9 @@
 
 #include "cpu/level/rows.h"
 
+#include <float.h>
 #include <math.h>
+#include <stdbool.h>
 
 enum { SOFTMAX_CHUNKS_MAX = 64, SOFTMAX_CHUNK_MIN = 1024 };
 
@@ -77,6 +79,23 @@ TYPED_BODY struct softmax_sum softmax_row(const void *x, int64_t count, enum dty
     int64_t chunk = softmax_chunk(count);
     for (int64_t i = 0; i < count; i += chunk)
         softmax_add(&s, at_const(x, i, type), count - i < chunk ? count - i : chunk, NULL, type);
+    return s;
+}
+
+/* Whether none of count numbers is infinite or no number. */
+TYPED_BODY bool row_is_finite(const void *x, int64_t count, enum dtype type) {
+    int others = 0;
+#pragma omp simd reduction(| : others)
+    for (int64_t i = 0; i < count; i++)
+        others |= !(fabsf(load(x, i, type)) <= FLT_MAX);
+    return !others;
+}
+
+/* The same as softmax_row, but that the sum is no number where any of the row is not finite: -infinity, which has the
+ * exponential 0, would not show in it. */
+TYPED_BODY struct softmax_sum softmax_finite_row(const void *x, int64_t count, enum dtype type) {
+    struct softmax_sum s = softmax_row(x, count, type);
+    s.sum = row_is_finite(x, count, type) ? s.sum : NAN;
     return s;
 }
 
