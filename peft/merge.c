@@ -238,10 +238,10 @@ static int write_model(const struct merge *m) {
     int status = tokenizer_files_read(m->model.directory, &tokenizer);
     if (status)
         return status;
-    if (writing.dtype != found)
+    if (writing.dtype != found) {
         log_info("%s is %s; the merged model is %s", m->model.directory, dtype_name(found), dtype_name(writing.dtype));
-    if (m->model.is_untied_by_files || writing.dtype != found)
         status = model_write_config(&m->model.config, writing.dtype, &m->model.ends, &fresh);
+    }
     struct ckpt_model model = {.table = &m->table,
                                .weights = &weights,
                                .config_text = fresh ? fresh : strbuf_text(&m->model.config_text),

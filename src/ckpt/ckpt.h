@@ -138,13 +138,11 @@ int ckpt_checkpoint_facts(const char *directory, struct facts *facts);
 enum dtype ckpt_dtype(const struct ckpt_tensors *tensors);
 /* Whether any tensor's name begins so: "master." is there only after a bf16 run. */
 bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix);
-/* Whether the files hold a head with other values than the embedding's (*differs): such a head is not tied, whatever
- * config.json says. */
-int ckpt_head_differs(const struct ckpt_tensors *tensors, const struct param_files *files, bool *differs);
-/* Checks that every tensor of the arrays is there with the right type and shape (one error names what is not), warns of
- * tensors that nobody asked for, and then delivers everything through `put`. Buffers
- * and a tied model's head equal to its embedding are passed over in silence; another head that the table has no row for
- * is an error. */
+/* Checks that every tensor of the arrays is there with the right type and shape (one error names what is not), and then
+ * delivers everything through `put`. Files that contradict the table are refused, with the tensor: a model's parameter
+ * that has no row (struct param_files), a tied model's head that differs from its embedding, a bias of a row that is
+ * zero. Buffers and an equal head are passed over in silence. Other tensors that nobody asked for are one warning, and
+ * in an adapter an error. */
 int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
               int array_count);
 /* One rectangle of one parameter, at most CKPT_BLOCK_ELEMENTS, as array->dtype: what a rank of a layout reads. The

@@ -144,16 +144,36 @@ static int is_repeated(const struct ckpt_tensors *tensors, const struct tensor_e
     return status;
 }
 
-static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_table *table, const bool *is_used) {
+/* A tensor that no row has, though it is a model's parameter. */
+static int check_claimed(const struct param_table *table, const struct ckpt_array *arrays, int array_count,
+                         const struct tensor_entry *entry) {
+    const char *name = entry->tensor->name;
+    for (int a = 0; a < array_count && table->files && table->files->claims; a++) {
+        char reason[PARAM_REASON_BYTES], word[SHOWN_BYTES];
+        size_t length = strlen(arrays[a].prefix);
+        if (!strncmp(name, arrays[a].prefix, length) && table->files->claims(table, name + length, reason))
+            return status_fail(STATUS_INVALID, "%s: tensor '%s' %s: one of the two is wrong", entry->file->path,
+                               shown(name, word), reason);
+    }
+    return STATUS_OK;
+}
+
+/* What nobody asked for: an error where it is a model's, or an adapter has it; else one line. */
+static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_table *table,
+                        const struct ckpt_array *arrays, int array_count, const bool *is_used) {
     bool is_tied = table_is_tied(table);
     int status = STATUS_OK;
+    char first[SHOWN_BYTES] = "", word[SHOWN_BYTES];
     struct problems unknown = {0};
     for (size_t i = 0; i < tensors->count && !status; i++) {
-        char word[SHOWN_BYTES];
         const char *name = tensors->entries[i].tensor->name;
         bool is_known = is_used[i] || is_silent(table->files, name, is_tied);
         if (!is_known)
             status = is_repeated(tensors, &tensors->entries[i], &is_known);
+        if (!is_known && !status)
+            status = check_claimed(table, arrays, array_count, &tensors->entries[i]);
+        if (!is_known && !unknown.count)
+            snprintf(first, sizeof first, "%s", shown(name, word));
         if (!is_known)
             problem_add(&unknown, shown(name, word));
     }
@@ -161,28 +181,61 @@ static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_t
     if (!status && unknown.count && tensors->is_strict)
         status = status_fail(STATUS_INVALID, "%s: unknown tensor%s: %s", tensors->directory,
                              unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
+    else if (!status && unknown.count == 1)
+        log_warning("%s: tensor '%s' is no model's parameter and is ignored", tensors->directory, first);
     else if (!status && unknown.count)
-        log_warning("%s: %d unknown tensor%s ignored: %s", tensors->directory, unknown.count,
-                    unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
+        log_warning("%s: %d tensors are no model's parameters and are ignored, the first is '%s'", tensors->directory,
+                    unknown.count, first);
     strbuf_free(&unknown.text);
     return status;
 }
 
-int ckpt_head_differs(const struct ckpt_tensors *tensors, const struct param_files *files, bool *differs) {
-    *differs = false;
-    const struct tensor_entry *head = tensors_find(tensors, files, "", files->head, false);
-    const struct tensor_entry *embedding = tensors_find(tensors, files, "", files->embedding, false);
-    return head && embedding ? compare(head, embedding, differs) : STATUS_OK;
+/* Whether a tensor's values are all zero. */
+static int is_all_zero(const struct tensor_entry *entry, bool *is_so) {
+    float values[COMPARE_ELEMENTS];
+    *is_so = true;
+    for (int64_t at = 0; at < entry->tensor->elements && *is_so; at += COMPARE_ELEMENTS) {
+        int64_t left = entry->tensor->elements - at, n = left < COMPARE_ELEMENTS ? left : COMPARE_ELEMENTS;
+        int status = safetensors_read(entry->file, entry->tensor, at, n, DTYPE_F32, values);
+        if (status)
+            return status;
+        for (int64_t i = 0; i < n; i++)
+            *is_so &= values[i] == 0;
+    }
+    return STATUS_OK;
 }
 
+/* Of the weights: what the model does not have is zero in its files. */
+static int check_zeros(const struct ckpt_tensors *tensors, const struct param_table *table,
+                       const struct ckpt_array *array) {
+    for (int i = 0; i < table->count && !*array->prefix; i++)
+        for (int s = 0; s < table->rows[i].slice_count && table->rows[i].is_zero; s++) {
+            char word[SHOWN_BYTES];
+            bool is_zero;
+            const struct tensor_entry *entry = find_entry(tensors, table, array, table->rows[i].slices[s].name, false);
+            int status = entry ? is_all_zero(entry, &is_zero) : STATUS_OK;
+            if (entry && !status && !is_zero)
+                status = status_fail(STATUS_INVALID,
+                                     "%s: tensor '%s' is not zero, but the configuration denies this bias: one of the "
+                                     "two is wrong",
+                                     entry->file->path, shown(entry->tensor->name, word));
+            if (status)
+                return status;
+        }
+    return STATUS_OK;
+}
+
+/* A head that a tied model has no row for, with other values than the embedding's. */
 static int check_head(const struct ckpt_tensors *tensors, const struct param_files *files) {
-    bool differs;
-    int status = ckpt_head_differs(tensors, files, &differs);
+    const struct tensor_entry *head = tensors_find(tensors, files, "", files->head, false);
+    const struct tensor_entry *embedding = tensors_find(tensors, files, "", files->embedding, false);
+    bool differs = false;
+    int status = head && embedding ? compare(head, embedding, &differs) : STATUS_OK;
     if (!status && differs)
         status = status_fail(STATUS_INVALID,
-                             "%s: %s differs from %s, but the model ties them (expected \"tie_word_embeddings\": false "
-                             "in config.json)",
-                             tensors->directory, files->head, files->embedding);
+                             "%s: tensor '%s' differs from '%s', but config.json ties them (\"tie_word_embeddings\"): "
+                             "one of the two is wrong",
+                             head->file->path, head->tensor->name, embedding->tensor->name);
     return status;
 }
 
@@ -201,8 +254,10 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
                         strbuf_text(&missing.text), missing.count && wrong.count ? "; " : "", strbuf_text(&wrong.text));
     if (!status && table_is_tied(table))
         status = check_head(tensors, table->files);
+    for (int a = 0; a < array_count && !status; a++)
+        status = check_zeros(tensors, table, &arrays[a]);
     if (!status)
-        status = tell_unknown(tensors, table, is_used);
+        status = tell_unknown(tensors, table, arrays, array_count, is_used);
     strbuf_free(&missing.text);
     strbuf_free(&wrong.text);
     free(is_used);

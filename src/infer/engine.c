@@ -262,9 +262,6 @@ static int find_model(struct engine *engine, struct pretrained *base) {
     if (o->random)
         base->config = *o->random;
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
-    if (!status && base->is_untied_by_files)
-        log_warning("%s: %s is not the embedding: the head is used untied", base->directory,
-                    model_family(&base->config)->files.head);
     memcpy(engine->directory, base->directory, sizeof engine->directory);
     if (!status)
         status = choose_positions(engine, base->config.max_position_embeddings);

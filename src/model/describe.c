@@ -167,6 +167,7 @@ static void add_linear(struct describer *d, int64_t layer, enum attach_place pla
             .init_std = (float)std,
             .decays = !is_bias,
             .is_trainable = !is_bias || has_bias,
+            .is_zero = is_bias && !has_bias,
             .is_linear = !is_bias,
             .layer = (int)layer,
             .place = place,

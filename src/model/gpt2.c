@@ -121,7 +121,11 @@ static const char *unfit(const struct model_family *family, const struct model_c
 const struct model_family model_family_gpt2 = {
     .name = "gpt2",
     .class_name = "GPT2LMHeadModel",
-    .files = {.prefix = "transformer.", .head = "lm_head.weight", .embedding = "wte.weight", .buffers = buffers},
+    .files = {.prefix = "transformer.",
+              .head = "lm_head.weight",
+              .embedding = "wte.weight",
+              .buffers = buffers,
+              .claims = model_claims_name},
     .is_transposed = true,
     .keeps_biases = true,
     .layers = "h",

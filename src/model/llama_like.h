@@ -50,7 +50,8 @@ extern const char *const llama_like_buffers[];
     .files = {.prefix = "model.",                                                                                      \
               .head = "lm_head.weight",                                                                                \
               .embedding = "embed_tokens.weight",                                                                      \
-              .buffers = llama_like_buffers},                                                                          \
+              .buffers = llama_like_buffers,                                                                           \
+              .claims = model_claims_name},                                                                            \
     .layers = "layers",                                                                                                \
     .modules = {.token = "embed_tokens",                                                                               \
                 .final_norm = "norm",                                                                                  \

@@ -39,9 +39,6 @@ static int read_config(struct pretrained *model) {
 
 static int open_tensors(struct pretrained *model) {
     int status = ckpt_open_model(model->directory, &model->tensors);
-    if (!status && !model->config.untie_embeddings_and_output_weights)
-        status = ckpt_head_differs(model->tensors, &model_family(&model->config)->files, &model->is_untied_by_files);
-    model->config.untie_embeddings_and_output_weights |= model->is_untied_by_files;
     if (!status && model->dtype == DTYPE_COUNT)
         model->dtype = ckpt_dtype(model->tensors);
     return status;

@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PARAM_NAME_BYTES = 96, PARAM_MAX_SLICES = 4, PARAM_NONE = -1 };
+enum { PARAM_NAME_BYTES = 96, PARAM_MAX_SLICES = 4, PARAM_NONE = -1, PARAM_REASON_BYTES = 128 };
 
 /* UNIFORM: between -init_std and init_std. */
 enum param_init { PARAM_INIT_NORMAL, PARAM_INIT_ZERO, PARAM_INIT_ONE, PARAM_INIT_UNIFORM };
@@ -46,6 +46,7 @@ struct param {
     float init_std;
     bool decays; /* weight decay: matrices and embeddings do, biases and norms do not */
     bool is_trainable;
+    bool is_zero;          /* the model has none, but its files do: zeros */
     bool is_linear;        /* the weight of a linear: packed for inference */
     bool sums_over_tensor; /* each tensor rank makes a part of its gradient, as each has a copy of it */
     bool is_embedding;     /* rows are gathered by id: also kept plain when packed (a tied head is both) */
@@ -56,12 +57,17 @@ struct param {
     struct param_slice slices[PARAM_MAX_SLICES];
 };
 
+struct param_table;
+
 /* How the files of a model are, beside what each slice says. */
 struct param_files {
     const char *prefix;         /* before each name but the head's; files that are read may lack it */
     const char *head;           /* the head's tensor: a table without it is of a model that ties it to the embedding, */
     const char *embedding;      /* whose tensor may stand under either name */
     const char *const *buffers; /* ends of names that are no parameters, NULL at the end: passed over in silence */
+    /* Whether a tensor that no row has is a model's parameter all the same; `reason` continues "tensor NAME ...". Files
+     * that have one are refused. NULL: there are none. */
+    bool (*claims)(const struct param_table *table, const char *name, char reason[PARAM_REASON_BYTES]);
 };
 
 struct param_table {

@@ -98,7 +98,6 @@ static int read_tensors(const char *directory, struct tiny_training *into,
                         int (*open)(const char *directory, struct ckpt_tensors **tensors), int first, int count) {
     struct ckpt_tensors *tensors = NULL;
     uint64_t digest;
-    bool differs;
     int status = open(directory, &tensors);
     if (!status)
         status = ckpt_read(tensors, &into->table, into->arrays + first, count);
@@ -106,8 +105,6 @@ static int read_tensors(const char *directory, struct tiny_training *into,
         status = ckpt_read_param(tensors, &into->table, into->arrays + first, 0);
     if (!status)
         status = ckpt_digest(tensors, &digest);
-    if (!status)
-        status = ckpt_head_differs(tensors, &tiny_files, &differs);
     ckpt_close(tensors);
     return status;
 }
