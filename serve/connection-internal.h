@@ -73,9 +73,8 @@ struct connection {
     size_t matched;          /* bytes of HTTP/2's preface */
     double opened, received; /* when; the last bytes from the client */
     double ending;           /* since when */
-    size_t discarded;
-    enum error_case fault;  /* why it was given up, for what it had under way; ERROR_NONE: it was not */
-    uint64_t sent, arrived; /* bytes given to the socket; read by the client's side, by the last tick */
+    enum error_case fault;   /* why it was given up, for what it had under way; ERROR_NONE: it was not */
+    uint64_t sent, arrived;  /* bytes given to the socket; read by the client's side, by the last tick */
     struct pace writing;
     bool is_scheduled, is_eof, is_draining;
     bool was_busy; /* a request was under way when the drain began, or came later */
@@ -107,16 +106,19 @@ struct transport {
     unsigned char buffer[65536]; /* bytes that were just read; the loop's thread alone */
 };
 
-/* Takes the descriptor, also when it fails. */
-int connection_open(struct listener *listener, int fd, const char *peer);
+/* Takes the descriptor, also when it fails. `last_words`: all that the client is told, whatever it asks, before the
+ * connection ends; NULL: it is served. */
+int connection_open(struct listener *listener, int fd, const char *peer, const char *last_words);
 /* It is flushed at the end of the loop's turn. */
 void connection_schedule(struct connection *connection);
 /* Writes what is in `out`, and closes. The protocol is closed at once behind the present callback. */
 void connection_end(struct connection *connection);
 /* Closes without a word. */
 void connection_kill(struct connection *connection);
-/* Counts bytes that were thrown away, of a client that was told to stop; some are expected, more kill. */
-void connection_discard(struct connection *connection, size_t length);
+/* True when the client has closed both ways, as far as its system has said so. A client of TCP that has only shut its
+ * sending side looks like one that has closed until something is sent to it; one of TLS that waits keeps TCP open. For
+ * a client that has sent its end. */
+bool connection_has_left(const struct connection *connection);
 /* Of the transport's event and timer. */
 void connection_flush(struct connection *connection);
 void connection_tick(struct connection *connection, double now);

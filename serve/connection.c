@@ -7,6 +7,7 @@
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -20,7 +21,8 @@ enum {
     SOCKET_BUFFER_BYTES = 256 << 10 /* the kernel would let it grow to megabytes, for who does not read */
 };
 static const char preface[PREFACE_BYTES + 1] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-static const double linger_seconds = 5; /* for the client to read what it was told */
+/* For the client to read its answer: so long without a byte from it, and so long at most. */
+static const double linger_seconds = 5, longest_linger_seconds = 30;
 
 bool field_is_clean(const struct field *field) {
     return !memchr(field->value, '\r', field->value_length) && !memchr(field->value, '\n', field->value_length) &&
@@ -98,21 +100,12 @@ static void tell_apart(struct connection *connection, const unsigned char **byte
         connection->protocol->receive(connection, (const unsigned char *)preface, connection->matched);
 }
 
-/* A client that sends a body before it reads wants to get as far as the limit. */
-void connection_discard(struct connection *connection, size_t length) {
-    connection->discarded += length;
-    if (connection->discarded > (size_t)connection->transport->options.limits.body_bytes)
-        connection_kill(connection);
-}
-
 static void take(struct connection *connection, const unsigned char *bytes, size_t length) {
     connection->received = clock_seconds();
     if (connection->stage == CONNECTION_UNKNOWN)
         tell_apart(connection, &bytes, &length);
     if (connection->stage == CONNECTION_OPEN && length)
         connection->protocol->receive(connection, bytes, length);
-    else if (connection->stage >= CONNECTION_ENDING)
-        connection_discard(connection, length);
 }
 
 /* Bytes, 0 at the end, -1 for later, -2 for a failure: as tls_read. */
@@ -203,8 +196,9 @@ static bool out_is_written(struct connection *connection) {
     return true;
 }
 
-/* Behind the last byte: our side is shut, and what the client still sends is read for a while. Closing on unread bytes
- * would reset the connection, and the client might lose what it has not read. */
+/* After the last byte our side is shut, and what the client still sends is read and dropped for a while. Closing on
+ * unread bytes would reset the connection, and the client might lose what it has not read: some send a whole body, of
+ * any length, before they read the answer that refuses it. */
 static void linger(struct connection *connection) {
     connection->stage = CONNECTION_LINGERING;
     connection->ending = clock_seconds();
@@ -264,6 +258,19 @@ static bool is_read_by_client(struct connection *connection, double now) {
                       evbuffer_get_length(connection->out) + (size_t)queued);
 }
 
+static bool has_lingered(const struct connection *connection, double now) {
+    double silent = now - (connection->received > connection->ending ? connection->received : connection->ending);
+    return silent > linger_seconds || now - connection->ending > longest_linger_seconds;
+}
+
+bool connection_has_left(const struct connection *connection) {
+    struct pollfd socket = {.fd = connection->fd};
+    char byte;
+    if (connection->tls && !recv(connection->fd, &byte, 1, MSG_PEEK))
+        return true;
+    return poll(&socket, 1, 0) > 0 && socket.revents & (POLLERR | POLLHUP);
+}
+
 void connection_tick(struct connection *connection, double now) {
     const struct serve_limits *limits = &connection->transport->options.limits;
     if (!is_read_by_client(connection, now)) {
@@ -271,7 +278,7 @@ void connection_tick(struct connection *connection, double now) {
         connection_kill(connection);
     } else if (connection->stage < CONNECTION_OPEN && now - connection->opened > limits->header_timeout)
         connection_kill(connection);
-    else if (connection->stage == CONNECTION_LINGERING && now - connection->ending > linger_seconds)
+    else if (connection->stage == CONNECTION_LINGERING && has_lingered(connection, now))
         connection_kill(connection);
     else if (connection->stage == CONNECTION_OPEN)
         connection->protocol->tick(connection, now);
@@ -299,7 +306,7 @@ void connection_free(struct connection *connection) {
     free(connection);
 }
 
-int connection_open(struct listener *listener, int fd, const char *peer) {
+int connection_open(struct listener *listener, int fd, const char *peer, const char *last_words) {
     struct transport *transport = listener->transport;
     struct connection *connection = calloc(1, sizeof *connection);
     int on = 1, bytes = SOCKET_BUFFER_BYTES;
@@ -326,7 +333,10 @@ int connection_open(struct listener *listener, int fd, const char *peer) {
     event_assign(&connection->writable, transport->options.base, fd, EV_WRITE | EV_PERSIST, on_writable, connection);
     TAILQ_INSERT_TAIL(&transport->connections, connection, all);
     listener->count++;
-    if (event_add(&connection->readable, NULL))
+    if (event_add(&connection->readable, NULL) ||
+        (last_words && evbuffer_add(connection->out, last_words, strlen(last_words))))
         connection_kill(connection);
+    else if (last_words)
+        connection_end(connection);
     return 0;
 }

@@ -33,6 +33,10 @@ struct exchange_head {
     enum listener_kind listener;
     bool is_http2, is_tls;
     const char *peer; /* an address, or "unix" */
+    /* The transport has found the head to be wrong: the router answers with this error, and no handler begins.
+     * ERROR_NONE: nothing is wrong. */
+    enum error_case refusal;
+    const char *problem; /* of the refusal */
 };
 
 /* What becomes of an exchange. Any of them but on_close may be NULL. */

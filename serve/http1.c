@@ -13,6 +13,8 @@
 enum { MAX_LINE_BYTES = 8192 };
 static const double keep_alive_seconds = 75;
 static const double first_request_seconds = 2;
+static const double probe_seconds = 1;
+static const char continue_line[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 struct http1 {
     struct connection *connection;
@@ -30,6 +32,7 @@ struct http1 {
     int64_t requests;
     uint64_t body_bytes; /* of the request, so far */
     double since;        /* it waits for a request, or for the rest of a head */
+    double probed; /* the client has sent its end: when it was last asked for a sign of life; 0: it may still send */
     struct pace body;
 };
 
@@ -62,6 +65,7 @@ static const char *reason_of(int status) {
         {414, "URI Too Long"},
         {415, "Unsupported Media Type"},
         {417, "Expectation Failed"},
+        {421, "Misdirected Request"},
         {422, "Unprocessable Content"},
         {429, "Too Many Requests"},
         {431, "Request Header Fields Too Large"},
@@ -235,11 +239,12 @@ static void exchange_start(struct http1 *http) {
         request->is_http10 || request->wants_close || ++http->requests >= limits_of(http)->requests_per_connection;
     transport->options.route(transport->options.server, &http->exchange);
     if (is_writable(http) && !http->is_begun && has_body && request->expects_continue && !request->is_http10)
-        put(http, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+        put(http, continue_line, sizeof continue_line - 1);
     connection_schedule(http->connection);
 }
 
-/* Who has answered, or leaves the body alone, still has it counted: no client may send for ever. */
+/* A body that its handler leaves alone is counted as well: no client may send for ever. After the answer the rest is
+ * dropped, and the connection ends when the answer has gone out. */
 static void body_take(struct http1 *http, const struct http1_bytes *body) {
     const struct exchange_handler *handler = http->exchange.handler;
     http->body_bytes += body->length;
@@ -248,8 +253,6 @@ static void body_take(struct http1 *http, const struct http1_bytes *body) {
         handler->on_body(&http->exchange, body->at, body->length);
     if (http->body_bytes > (uint64_t)limits_of(http)->body_bytes && is_writable(http))
         refuse(http, 413, "the body is too large");
-    else if (!is_writable(http))
-        connection_discard(http->connection, body->length);
 }
 
 static void request_end(struct http1 *http) {
@@ -339,6 +342,17 @@ static void exchange_finish(struct http1 *http) {
     take_waiting(http);
 }
 
+/* The client sends no more. Requests that came whole are answered; the client has left when nobody can hear that, or
+ * when a request breaks off. */
+static void take_end(struct http1 *http) {
+    if (!http->has_exchange)
+        connection_end(http->connection);
+    else if (!http->is_ended && !http->is_aborted && (!http->is_whole || connection_has_left(http->connection)))
+        connection_kill(http->connection);
+    else if (!http->probed)
+        http->probed = clock_seconds();
+}
+
 static void http1_settle(struct connection *connection) {
     struct http1 *http = connection->state;
     size_t left = evbuffer_get_length(connection->out);
@@ -350,13 +364,20 @@ static void http1_settle(struct connection *connection) {
     }
     if (http->has_exchange && (http->is_ended || http->is_aborted) && !left)
         exchange_finish(http);
-    if (connection->stage != CONNECTION_OPEN || !connection->is_eof)
-        return;
-    /* The client sends no more: it has left, as far as anybody can tell. What is answered already still goes out. */
-    if (!http->has_exchange)
-        connection_end(connection);
-    else if (!http->is_ended && !http->is_aborted)
-        connection_kill(connection);
+    if (connection->stage == CONNECTION_OPEN && connection->is_eof)
+        take_end(http);
+}
+
+/* The client has shut its sending side: is anybody there? Only what is sent can tell, as a system whose program has
+ * closed answers it with a reset. A program that waits takes the line for what it says: go on. */
+static void probe(struct http1 *http, double now) {
+    if (connection_has_left(http->connection)) {
+        connection_kill(http->connection);
+    } else if (!http->is_begun && !http->parser.request.is_http10 && now - http->probed > probe_seconds) {
+        http->probed = now;
+        put(http, continue_line, sizeof continue_line - 1);
+        connection_schedule(http->connection);
+    }
 }
 
 static void http1_tick(struct connection *connection, double now) {
@@ -366,6 +387,8 @@ static void http1_tick(struct connection *connection, double now) {
     if (http->has_exchange) {
         if (!http->is_whole && !pace_holds(&http->body, now, limits->header_timeout, 1))
             refuse(http, 408, "the body comes too slowly");
+        else if (connection->is_eof)
+            probe(http, now);
     } else if (http->since ? now - http->since > limits->header_timeout : false) {
         refuse(http, 408, "the head comes too slowly");
     } else if (!http->since && now - connection->received > (http->requests ? keep_alive : limits->header_timeout)) {

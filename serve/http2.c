@@ -140,10 +140,8 @@ static void http2_receive(struct connection *connection, const unsigned char *by
     struct http2 *http = connection->state;
     const struct serve_limits *limits = http2_limits(http);
     double now = clock_seconds();
-    if (http->is_over) {
-        connection_discard(connection, length);
+    if (http->is_over)
         return;
-    }
     bucket_fill(&http->glitches, (double)limits->glitches, (double)limits->glitches_per_s, now);
     bucket_fill(&http->resets, (double)limits->resets, (double)limits->resets_per_s, now);
     ssize_t n = frames_take(http, bytes, length, now);

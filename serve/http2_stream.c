@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* Streams that have ended are kept for the next ones, so many and with so much memory each. */
 enum { SPARE_STREAMS = 64, SPARE_BYTES = 2048, SPARE_FIELDS = 32 };
@@ -30,6 +31,7 @@ struct http2_stream {
     struct field *fields;
     size_t field_capacity;
     size_t header_bytes; /* names, values and 32 each */
+    bool is_too_long;    /* the head or the trailer, over its limits: no more of it is kept */
     bool is_routed;      /* the handler has it */
     bool is_whole;       /* the request */
     bool is_closed;      /* on_close was called, or nobody wants it */
@@ -37,7 +39,7 @@ struct http2_stream {
     uint64_t gathered; /* of the connection's count */
     size_t withheld;   /* bytes whose window was not given back */
     struct pace body;
-    double discarding; /* since when the rest of a body is thrown away; 0: it is not */
+    double discarding; /* since the answer went out whole, and the rest of the body is thrown away; 0: it is not */
     /* The answer. */
     struct kept answer, trailers;
     struct evbuffer *out;
@@ -451,19 +453,23 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     return 0;
 }
 
-/* The library does not keep the limit of the list of fields that it announces. Trailers of a request are counted with
- * its head, and forgotten. */
+/* The library does not enforce the limits of the list of fields that it announces. Over them the rest is decoded, as
+ * compression demands, and dropped; the request is refused when the list is whole. Trailers of a request are counted
+ * with its head, and not kept. */
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
                      const uint8_t *value, size_t value_length, uint8_t flags, void *user) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
     (void)flags;
     (void)user;
-    if (!stream)
+    if (!stream || stream->is_too_long)
         return 0;
     const struct serve_limits *limits = http2_limits(stream->http);
     stream->header_bytes += name_length + value_length + 32;
-    if (stream->header_bytes > (size_t)limits->header_bytes || stream->request.count >= (size_t)limits->headers)
-        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    if (stream->header_bytes > (size_t)limits->header_bytes || stream->request.count >= (size_t)limits->headers) {
+        stream->is_too_long = true;
+        http2_spend(stream->http, &stream->http->glitches, 1);
+        return 0;
+    }
     if (stream->is_routed)
         return 0;
     return kept_add(&stream->request, name, name_length, value, value_length) ? NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE
@@ -481,14 +487,32 @@ static bool fields_reserve(struct http2_stream *stream, size_t count) {
     return true;
 }
 
-/* The head from what was kept: pseudo-fields apart, the authority as "host". */
+/* A head that is wrong is refused by the router, which can say so in the words of HTTP and of gRPC. */
+static void head_judge(struct http2_stream *stream) {
+    struct exchange_head *head = &stream->exchange.head;
+    const struct kept *kept = &stream->request;
+    const char *host = kept_value(kept, "host"), *authority = kept_value(kept, ":authority");
+    if (stream->is_too_long) {
+        head->refusal = ERROR_HEADER_SIZE;
+        head->problem = "the fields are too long together, or too many";
+    } else if (!*head->path) {
+        head->refusal = ERROR_ARGUMENT;
+        head->problem = "the target of the request is not a path";
+    } else if (host && authority && strcasecmp(host, authority) != 0) {
+        head->refusal = ERROR_ARGUMENT;
+        head->problem = "host differs from :authority";
+    }
+}
+
+/* The head from what was kept: pseudo-fields apart, the authority as "host". Of a list that was too long, the method
+ * and the path may be missing; they are empty then. */
 static int head_make(struct http2_stream *stream) {
     struct exchange_head *head = &stream->exchange.head;
     const struct kept *kept = &stream->request;
-    const char *text = strbuf_text(&kept->text);
-    char *path = kept_value(kept, ":path");
+    const char *text = strbuf_text(&kept->text), *method = kept_value(kept, ":method");
+    char *path = kept_value(kept, ":path"), *query = path ? strchr(path, '?') : NULL;
     bool has_authority = kept_value(kept, ":authority") != NULL;
-    if (!path || !fields_reserve(stream, kept->count))
+    if (!fields_reserve(stream, kept->count))
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     for (size_t i = 0; i < kept->count; i++) {
         const struct span *span = &kept->spans[i];
@@ -499,14 +523,14 @@ static int head_make(struct http2_stream *stream) {
             continue;
         stream->fields[head->field_count++] = field;
     }
-    char *query = strchr(path, '?');
     if (query)
         *query++ = 0;
-    head->path = path;
+    head->path = path ? path : "";
     head->query = query ? query : "";
     head->fields = stream->fields;
-    head->method = kept_value(kept, ":method");
-    return head->method ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    head->method = method ? method : "";
+    head_judge(stream);
+    return 0;
 }
 
 static int stream_route(struct http2_stream *stream, bool is_whole) {
@@ -539,6 +563,20 @@ static void request_end(struct http2_stream *stream) {
         handler->on_end(&stream->exchange);
 }
 
+/* Answers what the router had let through. Where an answer has begun, the client hears of its end alone. */
+static void stream_refuse(struct http2_stream *stream, int status, enum error_case which, const char *problem) {
+    struct strbuf body = STRBUF_INIT;
+    struct error error;
+    if (stream->is_begun) {
+        abort_stream(stream, NGHTTP2_CANCEL);
+        return;
+    }
+    error_set(&error, which, NULL, "%s", problem);
+    error_add_json(&error, &body);
+    exchange_answer(&stream->exchange, status, "application/json", strbuf_text(&body), body.length);
+    strbuf_free(&body);
+}
+
 int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(http->session, frame->hd.stream_id);
     bool is_end = frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
@@ -547,33 +585,26 @@ int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame) {
         return 0;
     if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST)
         result = stream_route(stream, is_end);
+    else if (frame->hd.type == NGHTTP2_HEADERS && stream->is_too_long && is_writable(stream))
+        stream_refuse(stream, 431, ERROR_HEADER_SIZE, "the trailer fields are too long together");
     if (!result && is_end && stream->is_routed)
         request_end(stream);
     return result;
 }
 
-/* JSON: an answer that is out before its request is whole has the rest thrown away, as clients that are reset lose the
- * answer. */
-static void discard(struct http2_stream *stream, size_t length) {
-    stream->body_bytes += length;
-    if (stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes && !stream->is_reset) {
-        stream->is_reset = true;
-        nghttp2_submit_rst_stream(stream->http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
-    }
+static int stream_stop(struct http2_stream *stream) {
+    stream->is_reset = true;
+    return nghttp2_submit_rst_stream(stream->http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
 }
 
-static void body_refuse(struct http2_stream *stream) {
-    struct strbuf body = STRBUF_INIT;
-    struct error error;
-    if (stream->is_begun) {
-        abort_stream(stream, NGHTTP2_CANCEL);
+/* JSON: an answer that is out before its request is whole has the rest thrown away, as clients that are reset may lose
+ * the answer. A reset that is submitted before the answer has gone out would take the answer back. */
+static void discard(struct http2_stream *stream, size_t length) {
+    if (!stream->discarding)
         return;
-    }
-    error_set(&error, ERROR_BODY_SIZE, NULL, "the body is too large");
-    error_add_json(&error, &body);
-    exchange_answer(&stream->exchange, 413, "application/json", strbuf_text(&body), body.length);
-    strbuf_free(&body);
-    stream->body_bytes = 0; /* so much again is thrown away */
+    stream->body_bytes += length;
+    if (stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes && !stream->is_reset)
+        stream_stop(stream);
 }
 
 static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *bytes, size_t length,
@@ -598,7 +629,7 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
         handler->on_body(&stream->exchange, bytes, length);
     if (!stream->exchange.resets_early && is_writable(stream) &&
         stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes)
-        body_refuse(stream);
+        stream_refuse(stream, 413, ERROR_BODY_SIZE, "the body is too large");
     return 0;
 }
 
@@ -609,11 +640,11 @@ int http2_stream_sent(struct http2 *http, const nghttp2_frame *frame) {
     if (!stream || !(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
         return 0;
     if (!stream->is_whole && stream->exchange.resets_early && !stream->is_reset) {
-        stream->is_reset = true;
-        if (nghttp2_submit_rst_stream(http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR))
+        if (stream_stop(stream))
             return NGHTTP2_ERR_CALLBACK_FAILURE;
     } else if (!stream->is_whole) {
         stream->discarding = clock_seconds();
+        stream->body_bytes = 0; /* so much again is thrown away */
     }
     stream_close(stream, true);
     return 0;
@@ -653,7 +684,8 @@ void http2_streams_tell(struct http2 *http) {
     }
 }
 
-/* Who opens no window for its answer loses it; who does not send its body, or never ends, too. */
+/* A client that opens no window for its answer loses it. One whose body does not come is told so; one that has its
+ * answer and does not end its request is stopped. */
 void http2_streams_tick(struct http2 *http, double now) {
     const struct serve_limits *limits = http2_limits(http);
     struct http2_stream *stream;
@@ -661,16 +693,17 @@ void http2_streams_tick(struct http2 *http, double now) {
         size_t waiting = evbuffer_get_length(stream->out);
         bool is_shut = nghttp2_session_get_stream_remote_window_size(http->session, stream->id) <= 0 ||
                        nghttp2_session_get_remote_window_size(http->session) <= 0;
-        bool wants_body = stream->is_routed && !stream->is_whole && !stream->withheld && !stream->exchange.resets_early;
-        bool is_read = pace_holds(&stream->writing, now, limits->write_timeout, is_shut ? waiting : 0);
-        if (!is_read || !pace_holds(&stream->body, now, limits->header_timeout, wants_body && !stream->discarding)) {
-            stream->fault = is_read ? ERROR_NONE : ERROR_SLOW_READER;
+        bool wants_body = stream->is_routed && !stream->is_whole && !stream->is_ended && !stream->withheld &&
+                          !stream->exchange.resets_early;
+        if (!pace_holds(&stream->writing, now, limits->write_timeout, is_shut ? waiting : 0)) {
+            stream->fault = ERROR_SLOW_READER;
             evbuffer_drain(stream->out, waiting);
             abort_stream(stream, NGHTTP2_CANCEL);
             touch(stream); /* it may have been broken off before, and waited for its bytes to go */
+        } else if (!pace_holds(&stream->body, now, limits->header_timeout, wants_body)) {
+            stream_refuse(stream, 408, ERROR_ARGUMENT, "the body comes too slowly");
         } else if (stream->discarding > 0 && !stream->is_reset && now - stream->discarding > limits->header_timeout) {
-            stream->is_reset = true;
-            nghttp2_submit_rst_stream(http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
+            stream_stop(stream);
             connection_schedule(http->connection);
         }
     }

@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Beyond the limit so many clients are told so at a time; more are closed without a word. */
+enum { SURPLUS_CONNECTIONS = 64 };
 enum { BACKLOG = 1024, ACCEPTS_PER_TURN = 64, TICK_MICROSECONDS = 250000, PAUSE_MICROSECONDS = 100000 };
 
 /* For who cannot be served: sent as it is, whatever protocol was meant, and read by no one but HTTP/1.1. */
@@ -163,14 +165,13 @@ static void on_acceptable(evutil_socket_t fd, short what, void *context) {
             continue;
         if (client < 0)
             return;
-        if (listener->count >= listener->transport->options.limits.connections) {
-            if (!listener->is_tls && send(client, full, sizeof full - 1, MSG_NOSIGNAL) > 0)
-                shutdown(client, SHUT_WR);
+        int64_t surplus = listener->count - listener->transport->options.limits.connections;
+        if (surplus >= (listener->is_tls ? 0 : SURPLUS_CONNECTIONS)) {
             close(client);
             continue;
         }
         address_text(&address, false, peer, sizeof peer);
-        if (connection_open(listener, client, peer))
+        if (connection_open(listener, client, peer, surplus >= 0 ? full : NULL))
             log_warning("%s", status_text());
     }
 }

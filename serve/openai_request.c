@@ -276,12 +276,13 @@ static void on_news(struct call *call, const struct call_news *news) {
 /* ---- its beginning ---- */
 
 static bool read_timeout(struct openai *request, struct error *error) {
+    static const char decimal[] = "0123456789.eE+-"; /* strtod would take 0x10 as well, and blanks in front */
     const char *given = exchange_field(request->exchange, "x-request-timeout");
     char *end = NULL;
     double seconds = given ? strtod(given, &end) : 0;
     if (!given)
         return true;
-    if (end == given || *end || !isfinite(seconds) || seconds <= 0 || seconds > 1e7) {
+    if (end == given || given[strspn(given, decimal)] || *end || !isfinite(seconds) || seconds <= 0 || seconds > 1e7) {
         error_set(error, ERROR_ARGUMENT, "x-request-timeout", "x-request-timeout: expected seconds, more than 0");
         return false;
     }

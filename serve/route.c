@@ -364,6 +364,12 @@ static void begin_grpc(struct exchange *exchange) {
     refuse(exchange, &error, NULL);
 }
 
+static void refuse_head(struct exchange *exchange) {
+    struct error error;
+    error_set(&error, exchange->head.refusal, NULL, "%s", exchange->head.problem);
+    refuse(exchange, &error, NULL);
+}
+
 void route_exchange(struct server *server, struct exchange *exchange) {
     const char *origin = exchange_field(exchange, "origin");
     exchange->server = server;
@@ -373,7 +379,9 @@ void route_exchange(struct server *server, struct exchange *exchange) {
     server->exchanges += exchange->head.listener == LISTENER_DATA;
     take_id(exchange);
     exchange->cors_origin = origin && is_allowed_origin(server->options, origin) ? origin : NULL;
-    if (is_grpc(exchange))
+    if (exchange->head.refusal)
+        refuse_head(exchange);
+    else if (is_grpc(exchange))
         begin_grpc(exchange);
     else
         begin_http(exchange);

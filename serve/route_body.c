@@ -53,13 +53,10 @@ static void on_close(struct exchange *exchange, bool is_whole) {
 
 static const struct exchange_handler collecting = {.on_body = on_body, .on_end = on_end, .on_close = on_close};
 
-/* Whether the length that is promised is too large, and the client waits to be told so. Others send before they read:
- * they are answered when so much has come, and what is left of most bodies is still taken from them. */
+/* Such a request is answered before its body comes; the rest is thrown away as it comes. */
 static bool promises_too_much(const struct exchange *exchange) {
     const char *promised = exchange_field(exchange, "content-length");
-    bool waits = exchange_field(exchange, "expect") != NULL;
-    return promised && waits &&
-           strtoull(promised, NULL, 10) > (unsigned long long)exchange->server->options->limits.body_bytes;
+    return promised && strtoull(promised, NULL, 10) > (unsigned long long)exchange->server->options->limits.body_bytes;
 }
 
 void route_collect(struct exchange *exchange, const struct route_body *body) {

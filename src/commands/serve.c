@@ -7,6 +7,7 @@
 #include "serve/serve.h"
 
 #include "base/base.h"
+#include "base/utf8.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -264,8 +265,30 @@ static int fill_options(struct serving *serving) {
     return status;
 }
 
+/* Names of the base stand in answers, logs and metrics. */
+static int check_model_names(const struct config_list *names) {
+    for (size_t i = 0; i < names->count; i++) {
+        const unsigned char *at = (const unsigned char *)names->items[i], *end = at + strlen(names->items[i]);
+        uint32_t point = 0;
+        bool is_plain = at < end;
+        for (size_t length; is_plain && at < end; at += length) {
+            length = utf8_length(at, end);
+            point = *at;
+            if (length > 1)
+                utf8_decode(at, end, &point);
+            is_plain = length && point >= 0x20 && (point < 0x7f || point > 0x9f);
+        }
+        if (!is_plain)
+            return status_fail(STATUS_USAGE, "--model-name: name %zu is empty, not UTF-8, or has a control character",
+                               i + 1);
+    }
+    return STATUS_OK;
+}
+
 static int check(struct serve_command *c) {
     int status = adapter_names_take(&c->base.adapters, &c->names);
+    if (!status)
+        status = check_model_names(&c->model_names);
     if (!status && c->base.adapters.count)
         status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
                              c->base.adapters.items[0]);

@@ -94,6 +94,27 @@ class Tls(unittest.TestCase):
             socket.socket.shutdown(client, socket.SHUT_WR)  # no close_notify
             self.assertEqual(read_all(client), b"")
 
+    def test_a_client_that_ends_tls_and_waits_is_answered(self):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = tls_context(self.cert, ("http/1.1", )).wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with self.server.connect() as connection:
+            def step(function, *arguments):
+                while True:
+                    try:
+                        result = function(*arguments)
+                        connection.sendall(outgoing.read())
+                        return result
+                    except ssl.SSLWantReadError:
+                        connection.sendall(outgoing.read())
+                        incoming.write(connection.recv(1 << 16))
+            step(tls.do_handshake)
+            tls.write(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+            with self.assertRaises(ssl.SSLWantReadError):
+                tls.unwrap()  # close_notify
+            connection.sendall(outgoing.read())
+            incoming.write(connection.recv(1 << 16))
+            self.assertEqual(step(tls.read, 100), b"HTTP/1.1 100 Continue\r\n\r\n")
+
     def test_what_is_written_in_a_turn_is_one_record(self):
         """Head, pieces and end of an answer, which the handler writes one by one."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

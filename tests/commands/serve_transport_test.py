@@ -11,7 +11,7 @@ import unittest
 
 from interop_support import (ACK, CANCEL, DATA, END_STREAM, GOAWAY, HEADERS, INTERNAL_ERROR, NO_ERROR, PATIENCE, PING,
                              PRIORITY, PROTOCOL_ERROR, RST_STREAM, STREAM_CLOSED, Gone, Http2, Server, frame, hpack,
-                             read_all, read_until, settings, window_update)
+                             head_frames, read_all, read_until, settings, window_update)
 
 needs_hpack = unittest.skipUnless(hpack, "python3-hpack is not installed")
 GET = b"GET %s HTTP/1.1\r\nHost: a\r\n%s\r\n"
@@ -130,7 +130,7 @@ class Http1(unittest.TestCase):
         self.assertLess(self.server.counts()["most_pending"], 300000)  # 256 KiB, and what overstepped it
 
     def test_a_client_that_leaves_is_noticed_before_its_answer(self):
-        for leave in (lambda client: client.close(), lambda client: client.shutdown(socket.SHUT_WR),
+        for leave in (lambda client: client.close(),
                       lambda client: (client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),
                                       client.close())):
             before = self.server.counts()
@@ -140,6 +140,40 @@ class Http1(unittest.TestCase):
                     time.sleep(0.001)
                 leave(client)
                 self.server.await_counts(broken=before["broken"] + 1)
+
+
+    def test_who_shuts_the_sending_side_is_answered(self):
+        post = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"
+        for requests, wanted in ((GET % (b"/", b""), [b"hello"]), (post + GET % (b"/stream?2000", b""), [b"hi", b"0\r\n\r\n"]),
+                                 (post + post[:-1], [b"hi"])):
+            with self.subTest(requests), self.server.connect() as client:
+                client.sendall(requests)
+                client.shutdown(socket.SHUT_WR)
+                answer = read_all(client)
+                self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), len(wanted))
+                self.assertTrue(answer.endswith(wanted[-1]), answer[-100:])
+
+    def test_who_shuts_the_sending_side_and_waits_is_asked_to_go_on(self):
+        before = self.server.counts()
+        with self.server.connect() as client:
+            client.sendall(GET % (b"/wait", b""))
+            client.shutdown(socket.SHUT_WR)
+            self.assertEqual(read_until(client, b"\r\n\r\n"), b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.assertEqual(self.server.counts()["broken"], before["broken"])
+        self.server.await_counts(broken=before["broken"] + 1)  # now that it has left
+
+    def test_a_client_beyond_the_limit_reads_that_it_is_one(self):
+        with Server(connections=1) as server, server.connect():
+            for turn in range(70):
+                with server.connect() as client:
+                    client.sendall(GET % (b"/", b"") + bytes(100000))
+                    self.assertTrue(read_all(client).startswith(b"HTTP/1.1 503 "))
+
+    def test_all_of_a_body_is_taken_before_its_client_reads(self):
+        """However long it is beside the limit."""
+        body = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 50000000\r\n\r\n" + bytes(50000000)
+        answer = self.server.ask(body)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 413 "), answer[:100])
 
 
 @needs_hpack
@@ -230,6 +264,45 @@ class Http2Streams(unittest.TestCase):
             client.send(client.request(1, "/wait", "POST", end=False) + 7 * frame(DATA, 0, 1, 16000 * b"x"))
             head, body, trailer, error = client.answer(1)
             self.assertEqual((head[":status"], json.loads(body)["error"]["code"]), ("413", "body_too_large"))
+
+    def test_an_answer_comes_before_its_stream_is_stopped(self):
+        """Also where all that is too much has come in one piece, and where the answer must wait for its window."""
+        for window in 1 << 16, 1, 0:
+            with self.subTest(window=window), Http2(self.server, settings(window=window)) as client:
+                client.send(client.request(3, "/", "HEAD"))
+                client.answer(3)  # the window is that of the settings from here on
+                client.send(client.request(5, "/wait", "POST", end=False) + 15 * frame(DATA, 0, 5, 16000 * b"x"))
+                kind, flags, stream, payload = client.read_kind(HEADERS, RST_STREAM)
+                self.assertEqual((kind, dict(payload)[":status"] if kind == HEADERS else payload), (HEADERS, "413"))
+                client.send(window_update(5, 1 << 16))
+                while not flags & END_STREAM:
+                    kind, flags, stream, payload = client.read_kind(DATA, RST_STREAM)
+                    self.assertEqual(kind, DATA)
+                client.send(8 * frame(DATA, 0, 5, 16000 * b"x"))
+                self.assertEqual(client.answer(5)[3], NO_ERROR)
+
+    def test_fields_over_the_limit_are_refused(self):
+        long, many = [("a", 30000 * "b")], [(f"a{i}", "b") for i in range(120)]
+        with Http2(self.server) as client:
+            for stream, fields in (1, long), (3, many):
+                client.send(client.request(stream, "/echo", "POST", fields))
+                head, body, trailer, error = client.answer(stream)
+                self.assertEqual((head[":status"], error), ("431", None))
+            client.send(client.request(5, "/echo", "POST", end=False) + head_frames(5, client.encoder.encode(long, huffman=False)))
+            self.assertEqual(client.answer(5)[0][":status"], "431")  # of a trailer
+            client.send(client.request(7))
+            self.assertEqual(client.answer(7)[1], b"hello")
+
+    def test_a_host_must_be_the_authority(self):
+        with Http2(self.server) as client:
+            for stream, host, status in (1, client.authority, "200"), (3, client.authority.upper(), "200"), (5, "evil.example", "400"), (7, client.authority + "0", "400"):
+                client.send(client.request(stream, fields=[("host", host)]))
+                self.assertEqual(client.answer(stream)[0][":status"], status, host)
+
+    def test_a_target_without_a_path_is_refused(self):
+        with Http2(self.server) as client:
+            client.send(head_frames(1, client.encoder.encode([(":method", "CONNECT"), (":authority", "a:1")], huffman=False), 0))
+            self.assertEqual(client.answer(1)[0][":status"], "400")
 
     def test_an_answer_that_is_broken_off_has_what_came_before(self):
         with Http2(self.server) as client:
@@ -334,16 +407,18 @@ class Times(unittest.TestCase):
     def test_a_head_that_was_refused_is_over(self):
         with Http2(self.server) as client:
             client.send(client.request(1, "/wait") + client.request(3, fields=[("a", 30000 * "b")]))
-            self.assertEqual(client.answer(3)[3], INTERNAL_ERROR)
+            self.assertEqual(client.answer(3)[0][":status"], "431")
             time.sleep(0.7)  # longer than a head may take
             client.send(client.request(5))
             self.assertEqual(client.answer(5)[1], b"hello")
 
     @needs_hpack
-    def test_a_body_over_http2_that_does_not_come_is_given_up(self):
+    def test_a_body_over_http2_that_does_not_come_is_refused_and_then_given_up(self):
         with Http2(self.server) as client:
             client.send(client.request(1, "/echo", "POST", end=False))
-            self.assertEqual(client.answer(1)[3], CANCEL)
+            head, body, trailer, error = client.answer(1)
+            self.assertEqual((head[":status"], json.loads(body)["error"]["message"], error), ("408", "the body comes too slowly", None))
+            self.assertEqual(client.answer(1)[3], NO_ERROR)
 
     def test_who_does_not_read_loses_the_answer(self):
         broken = self.server.counts()["broken"]

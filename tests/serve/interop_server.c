@@ -17,7 +17,12 @@ static const struct interop_service *const services[] = {
 };
 
 static void route(struct server *server, struct exchange *exchange) {
+    const struct exchange_head *head = &exchange->head;
     (void)server;
+    if (head->refusal) {
+        exchange_answer(exchange, error_row(head->refusal)->http, "text/plain", head->problem, strlen(head->problem));
+        return;
+    }
     for (size_t i = 0; i < sizeof services / sizeof *services; i++)
         if (services[i]->claims(exchange)) {
             services[i]->begin(exchange);

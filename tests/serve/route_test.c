@@ -295,14 +295,30 @@ static void a_body_must_be_json_and_not_too_large(void **state) {
     large[sizeof large - 1] = 0;
     for (int promises = 0; promises < 2; promises++) {
         begin(&fake, LISTENER_DATA, "POST", "/v1/completions");
-        fake_field(&fake, "content-length", "4999");
-        if (promises) /* and waits for an answer to it */
-            fake_field(&fake, "expect", "100-continue");
+        if (promises) /* it is refused before it comes */
+            fake_field(&fake, "content-length", "4999");
         route_exchange(&server, &fake.exchange);
         assert_int_equal(fake.begun, promises);
         fake_send(&fake, large, 100);
         assert_int_equal(fake.status, 413);
         assert_non_null(strstr(strbuf_text(&fake.body), "body_too_large"));
+        fake_close(&fake);
+    }
+}
+
+static void a_head_that_the_transport_refuses_goes_to_no_handler(void **state) {
+    static const char *const types[] = {"application/json", "application/grpc"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct fake fake;
+        begin(&fake, LISTENER_DATA, "POST", "/v1/completions");
+        fake.exchange.head.refusal = ERROR_HEADER_SIZE;
+        fake.exchange.head.problem = "too long";
+        fake_field(&fake, "content-type", types[i]);
+        route_exchange(&server, &fake.exchange);
+        assert_int_equal(fake.status, i ? 200 : 431);
+        assert_non_null(strstr(strbuf_text(&fake.head), i ? "grpc-status: 8\n" : "x-request-id: "));
+        assert_int_equal(fake.exchange.error, ERROR_HEADER_SIZE);
         fake_close(&fake);
     }
 }
@@ -363,6 +379,7 @@ int main(void) {
         cmocka_unit_test_setup(a_page_may_ask_before_it_has_a_key, start),
         cmocka_unit_test_setup(control_answers_no_page_from_elsewhere, start),
         cmocka_unit_test_setup(a_body_must_be_json_and_not_too_large, start),
+        cmocka_unit_test_setup(a_head_that_the_transport_refuses_goes_to_no_handler, start),
         cmocka_unit_test_setup(a_body_may_be_cut_off_anywhere, start),
         cmocka_unit_test_setup(work_is_refused_while_the_server_drains, start),
         cmocka_unit_test_setup(errors_have_their_fields, start),
