@@ -22,11 +22,13 @@ enum chat_mark {
 /* Stanford's prompt with an input: instruction, input and output are its arguments. */
 extern const char chat_alpaca_input[];
 
-/* Messages as `transformers` hands them to a template: without what is null, and with reasoning under its three names.
- * A new reference; NULL: STATUS_MEMORY. */
-json_t *chat_normalize_messages(const json_t *messages);
-/* Our templates know three roles and plain texts: what else is there is refused by name. */
-int chat_check_plain(const struct chat_request *request);
+/* Makes messages what templates expect: as `transformers` has them, without keys that are null and with reasoning under
+ * its three names; as vLLM has them, calls with their arguments as a value and no empty "tool_calls". *normalized is a
+ * new reference. STATUS_INVALID for arguments that are no JSON; STATUS_MEMORY. */
+int chat_normalize_messages(const json_t *messages, json_t **normalized);
+/* Refuses, by name, what our templates do not know: they have three roles and plain texts, and no tools. `name` is the
+ * template's. STATUS_INVALID. */
+int chat_check_plain(const struct chat_request *request, const char *name);
 
 /* Renders by one of the template's texts, or by another (NULL: its own), with `keep_generated` as CHAT_ANSWER. */
 int chat_render_by(struct chat_template *template, const struct jinja *jinja, const struct chat_request *request,

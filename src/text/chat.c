@@ -100,11 +100,9 @@ static int open_arguments(const struct chat_request *request, struct arguments *
     const char *key;
     json_t *value;
     *arguments = (struct arguments){.items = calloc(FIXED_ARGUMENTS + variables, sizeof *arguments->items)};
-    if (request->messages)
-        arguments->messages = chat_normalize_messages(request->messages);
-    if (!arguments->items || (request->messages && !arguments->messages))
+    if (!arguments->items)
         return status_fail(STATUS_MEMORY, "out of memory");
-    int status = STATUS_OK;
+    int status = request->messages ? chat_normalize_messages(request->messages, &arguments->messages) : STATUS_OK;
     for (int role = 0; role < ROLE_COUNT && !status; role++) {
         status = name_special(request, role, &arguments->names[role]);
         arguments->items[arguments->count++] = (struct jinja_argument){.name = token_role_names[role],
@@ -182,7 +180,7 @@ int chat_render_by(struct chat_template *template, const struct jinja *jinja, co
 }
 
 int chat_render(struct chat_template *template, const struct chat_request *request, struct chat_pieces *pieces) {
-    int status = template->name == CHAT_OTHER ? STATUS_OK : chat_check_plain(request);
+    int status = template->name == CHAT_OTHER ? STATUS_OK : chat_check_plain(request, chat_template_name(template));
     return status ? status : chat_render_by(template, NULL, request, false, pieces);
 }
 

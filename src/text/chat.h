@@ -43,7 +43,8 @@ bool chat_template_is_same(const struct chat_template *a, const struct chat_temp
 
 /* ---- messages: chat_messages.c ---- */
 
-/* A list of messages {"role": a string, ...}, at least one; what else they hold is the template's affair. */
+/* A list of messages {"role": a string, ...}, at least one; what else they hold is the template's affair, the role
+ * tool, "tool_calls", and contents that are null or absent among it. */
 int chat_check_messages(const json_t *messages);
 bool chat_is_assistants(const json_t *message);
 struct chat_request;
@@ -86,7 +87,7 @@ int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t 
 #define CHAT_TEMPLATE_SECONDS 1
 struct chat_request {
     const json_t *messages;            /* that chat_check_messages takes */
-    const json_t *tools, *documents;   /* lists; NULL: none */
+    const json_t *tools, *documents;   /* lists, as they are handed to the template; NULL: none */
     const json_t *variables;           /* an object of further arguments; NULL: none */
     bool asks;                         /* and the head of the answer that is wanted (add_generation_prompt) */
     const struct tokenizer *tokenizer; /* for the names of special tokens; NULL: it has none but eos */

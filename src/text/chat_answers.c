@@ -190,7 +190,7 @@ int chat_render_row(struct chat_template *template, const struct chat_request *r
     size_t count = json_array_size(request->messages);
     struct row row = {.template = template, .request = request, .pieces = pieces};
     bool has_blocks = jinja_has_generation(jinja);
-    int status = template->name == CHAT_OTHER ? STATUS_OK : chat_check_plain(request);
+    int status = template->name == CHAT_OTHER ? STATUS_OK : chat_check_plain(request, chat_template_name(template));
     if (!status)
         status = chat_render_by(template, NULL, request, has_blocks, pieces);
     if (!status && has_blocks && which == CHAT_ANSWERS_LAST)

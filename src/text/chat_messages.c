@@ -34,11 +34,25 @@ bool chat_is_assistants(const json_t *message) {
     return has_role(message, "assistant");
 }
 
+static bool is_given(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return value && !json_is_null(value);
+}
+
+/* What belongs to tools in a message: a role, or a field. NULL: nothing. */
+static const char *find_tools(const json_t *message) {
+    if (has_role(message, "tool"))
+        return "\"role\" tool";
+    if (has_role(message, "function"))
+        return "\"role\" function";
+    if (is_given(message, "function_call"))
+        return "field \"function_call\"";
+    return json_array_size(json_object_get(message, "tool_calls")) ? "field \"tool_calls\"" : NULL;
+}
+
 static int check_plain(const json_t *message, bool is_first) {
-    static const char *const refused[] = {"tool_calls", "function_call", "weight"};
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (json_object_get(message, refused[i]))
-            return status_fail(STATUS_INVALID, "field \"%s\" is not supported by chatml, alpaca and plain", refused[i]);
+    if (is_given(message, "weight"))
+        return status_fail(STATUS_INVALID, "field \"weight\" is not supported by chatml, alpaca and plain");
     int status = check_string(message, "content");
     if (status)
         return status;
@@ -49,14 +63,19 @@ static int check_plain(const json_t *message, bool is_first) {
                : STATUS_OK;
 }
 
-int chat_check_plain(const struct chat_request *request) {
+#define KNOWS_NO_TOOLS "the chat template %s knows no tools: name one that does"
+
+int chat_check_plain(const struct chat_request *request, const char *name) {
     const json_t *message;
     size_t i;
-    if (request->tools || request->documents)
-        return status_fail(STATUS_INVALID, "field \"%s\" is not supported by chatml, alpaca and plain",
-                           request->tools ? "tools" : "documents");
+    if (json_array_size(request->tools))
+        return status_fail(STATUS_INVALID, "field \"tools\": " KNOWS_NO_TOOLS, name);
+    if (request->documents)
+        return status_fail(STATUS_INVALID, "field \"documents\" is not supported by chatml, alpaca and plain");
     json_array_foreach(request->messages, i, message) {
-        int status = check_plain(message, i == 0);
+        const char *tools = find_tools(message);
+        int status =
+            tools ? status_fail(STATUS_INVALID, "%s: " KNOWS_NO_TOOLS, tools, name) : check_plain(message, i == 0);
         if (status)
             return status_wrap(status, "message %zu", i + 1);
     }
@@ -96,15 +115,13 @@ int chat_read_request(const char *text, size_t length, const char *where, json_t
     return status ? status_wrap(status, "%s", where) : STATUS_OK;
 }
 
-/* ---- as transformers has them ---- */
+/* ---- as templates have them ---- */
 
 static const json_t *find_reasoning(const json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *value = json_object_get(message, names[i]);
-        if (value && !json_is_null(value))
-            return value;
-    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (is_given(message, names[i]))
+            return json_object_get(message, names[i]);
     return NULL;
 }
 
@@ -115,18 +132,83 @@ static bool has_null(const json_t *message) {
     return false;
 }
 
-/* A new reference. "thinking" comes first and "reasoning_content" last, where they are new. */
-static json_t *normalize(const json_t *message) {
+static int out_of_memory(void) {
+    return status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* Arguments of a call as vLLM hands them to templates: the value of the JSON text that they are in OpenAI's requests,
+ * an empty object where there are none. */
+static int read_arguments(const json_t *arguments, json_t **value) {
+    json_error_t error;
+    *value = NULL;
+    if (!arguments || json_is_null(arguments) || (json_is_string(arguments) && !json_string_length(arguments)))
+        return (*value = json_object()) ? STATUS_OK : out_of_memory();
+    if (!json_is_string(arguments)) {
+        *value = json_incref((json_t *)arguments);
+        return STATUS_OK;
+    }
+    int status = json_read(json_string_value(arguments), json_string_length(arguments),
+                           JSON_DECODE_ANY | JSON_ALLOW_NUL, value, &error);
+    return status == STATUS_INVALID
+               ? status_fail(status, "\"arguments\": column %d: bad JSON: %s", error.column, error.text)
+               : status;
+}
+
+/* A call with its arguments as a value, where it is one of OpenAI's: {"function": {"name", "arguments"}}. */
+static int normalize_call(const json_t *call, json_t **normalized) {
+    const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    json_t *value = NULL, *inner = NULL;
+    *normalized = NULL;
+    if (!json_is_object(function) || json_is_object(arguments) || json_is_array(arguments)) {
+        *normalized = json_incref((json_t *)call);
+        return STATUS_OK;
+    }
+    int status = read_arguments(arguments, &value);
+    if (status)
+        return status;
+    inner = json_copy((json_t *)function); /* keys keep their places */
+    *normalized = json_copy((json_t *)call);
+    int failed = !inner || json_object_set(inner, "arguments", value) || !*normalized ||
+                 json_object_set(*normalized, "function", inner);
+    json_decref(value);
+    json_decref(inner);
+    if (!failed)
+        return STATUS_OK;
+    json_decref(*normalized);
+    *normalized = NULL;
+    return out_of_memory();
+}
+
+static int normalize_calls(const json_t *calls, json_t **normalized) {
+    json_t *list = *normalized = json_array(), *call, *made;
+    size_t i;
+    if (!list)
+        return out_of_memory();
+    json_array_foreach((json_t *)calls, i, call) {
+        int status = normalize_call(call, &made);
+        if (!status && json_array_append_new(list, made))
+            status = out_of_memory();
+        if (status)
+            return status_wrap(status, "call %zu", i + 1);
+    }
+    return STATUS_OK;
+}
+
+/* `calls` is what its "tool_calls" become: NULL for none. "thinking" comes first and "reasoning_content" last, where
+ * they are new. NULL: out of memory. */
+static json_t *copy_message(const json_t *message, json_t *calls) {
     const json_t *reasoning = find_reasoning(message), *value;
-    const char *key;
-    if (!reasoning && !has_null(message))
-        return json_incref((json_t *)message);
     json_t *copy = json_object();
+    const char *key;
     int failed = !copy;
     if (copy && reasoning)
         failed |= json_object_set(copy, "thinking", (json_t *)reasoning);
-    json_object_foreach((json_t *)message, key, value) if (!failed && !json_is_null(value)) failed |=
-        json_object_set(copy, key, (json_t *)value);
+    json_object_foreach((json_t *)message, key, value) {
+        bool is_calls = json_is_array(value) && !strcmp(key, "tool_calls");
+        const json_t *kept = is_calls ? calls : value;
+        if (!failed && kept && !json_is_null(kept))
+            failed |= json_object_set(copy, key, (json_t *)kept);
+    }
     if (!failed && reasoning)
         failed |= json_object_set(copy, "reasoning_content", (json_t *)reasoning);
     if (!failed)
@@ -135,15 +217,43 @@ static json_t *normalize(const json_t *message) {
     return NULL;
 }
 
-json_t *chat_normalize_messages(const json_t *messages) {
-    json_t *list = json_array();
-    const json_t *message;
+static int normalize(const json_t *message, json_t **normalized) {
+    const json_t *calls = json_object_get(message, "tool_calls");
+    bool has_calls = json_is_array(calls) && chat_is_assistants(message);
+    json_t *made = NULL;
+    int status = STATUS_OK;
+    *normalized = NULL;
+    if (!find_reasoning(message) && !has_null(message) && !has_calls) {
+        *normalized = json_incref((json_t *)message);
+        return STATUS_OK;
+    }
+    if (has_calls && json_array_size(calls))
+        status = normalize_calls(calls, &made);
+    if (!status)
+        *normalized = copy_message(message, has_calls ? made : (json_t *)calls);
+    if (!status && !*normalized)
+        status = out_of_memory();
+    json_decref(made);
+    return status;
+}
+
+int chat_normalize_messages(const json_t *messages, json_t **normalized) {
+    json_t *list = json_array(), *message, *made;
     size_t i;
-    int failed = !list;
-    json_array_foreach(messages, i, message) failed = failed || json_array_append_new(list, normalize(message));
-    if (!failed)
-        return list;
-    json_decref(list);
-    status_fail(STATUS_MEMORY, "out of memory");
-    return NULL;
+    int status = list ? STATUS_OK : out_of_memory();
+    *normalized = NULL;
+    json_array_foreach((json_t *)messages, i, message) {
+        if (status)
+            break;
+        status = normalize(message, &made);
+        if (!status && json_array_append_new(list, made))
+            status = out_of_memory();
+        if (status)
+            status_wrap(status, "message %zu", i + 1);
+    }
+    if (status)
+        json_decref(list);
+    else
+        *normalized = list;
+    return status;
 }

@@ -271,11 +271,14 @@ static void what_is_no_message_is_refused(void **state) {
         {"[{\"content\":\"a\"}]", "message 1: there is no field \"role\""},
         {"[{\"role\":1}]", "message 1: field \"role\" is not a string"},
         {"[{\"role\":\"user\",\"content\":[]}]", "message 1: field \"content\" is not a string"},
-        {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"tool\",\"content\":\"a\"}]",
+        {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"other\",\"content\":\"a\"}]",
          "message 2: \"role\" is none of"},
         {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"a\"}]", "message 2: the system's"},
         {"[{\"role\":\"user\\u0000\",\"content\":\"a\"}]", "\"role\" is none of"},
-        {"[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[]}]", "field \"tool_calls\" is not supported"},
+        {"[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[{}]}]",
+         "message 1: field \"tool_calls\": the chat template chatml knows no tools"},
+        {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"tool\",\"content\":\"a\"}]",
+         "message 2: \"role\" tool: the chat template chatml knows no tools"},
     };
     struct chat_template *template;
     (void)state;
@@ -293,6 +296,69 @@ static void what_is_no_message_is_refused(void **state) {
         json_decref(root);
     }
     chat_template_close(template);
+}
+
+/* Tools, and a message of them, by one of our templates and by another. */
+static void tools_are_for_templates_that_know_them(void **state) {
+    static const char text[] =
+        "{% for m in messages %}{{ m.role }}:{{ m.tool_calls|map(attribute='function')|list|tojson "
+        "if m.tool_calls else m }};{% endfor %}{{ tools|tojson }}";
+    static const struct {
+        const char *request, *expected; /* a text, or the end of an error */
+        bool is_error;
+    } cases[] = {
+        {"[{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"x\", \"function\": {\"name\": "
+         "\"f\", "
+         "\"arguments\": \"{\\\"b\\\": [1, 2.5], \\\"a\\\": null}\"}}]}]",
+         "assistant:[{\"name\": \"f\", \"arguments\": {\"b\": [1, 2.5], \"a\": null}}];null", false},
+        {"[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"arguments\": \"\", \"name\": \"f\"}}]}]",
+         "assistant:[{\"arguments\": {}, \"name\": \"f\"}];null", false},
+        {"[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\"}}]}]",
+         "assistant:[{\"name\": \"f\", \"arguments\": {}}];null", false},
+        {"[{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": []}, {\"role\": \"assistant\", \"content\": "
+         "\"a\", \"tool_calls\": null}]",
+         "assistant:{'role': 'assistant', 'content': 'a'};assistant:{'role': 'assistant', 'content': 'a'};null", false},
+        {"{\"messages\": [{\"role\": \"tool\", \"tool_call_id\": \"x\", \"name\": \"f\", \"content\": \"3\"}], "
+         "\"tools\": [{\"type\": \"function\"}]}",
+         "tool:{'role': 'tool', 'tool_call_id': 'x', 'name': 'f', 'content': '3'};[{\"type\": \"function\"}]", false},
+        {"[{\"role\": \"user\"}, {\"role\": \"assistant\", \"tool_calls\": [{}, {\"function\": {\"arguments\": "
+         "\"{\"}}]}]",
+         "message 2: call 2: \"arguments\": column 1: bad JSON: ", true},
+    };
+    static const char with_tools[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\"}]}";
+    struct chat_template *template;
+    (void)state;
+    test_ok(chat_template_open(text, strlen(text), "here", &template));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct chat_request request = {.eos = -1};
+        struct chat_pieces pieces = {0};
+        json_t *root = NULL;
+        test_ok(chat_read_request(cases[i].request, strlen(cases[i].request), "here", &root, &request));
+        int status = chat_render(template, &request, &pieces);
+        if (cases[i].is_error)
+            test_fails(status, STATUS_INVALID, cases[i].expected);
+        else
+            assert_string_equal(strbuf_text(&pieces.text), cases[i].expected);
+        assert_int_equal(status, cases[i].is_error ? STATUS_INVALID : STATUS_OK);
+        chat_pieces_free(&pieces);
+        json_decref(root);
+    }
+    chat_template_close(template);
+    for (int i = 0; chat_template_names[i]; i++) {
+        struct chat_request request = {.eos = 0};
+        struct chat_pieces pieces = {0};
+        json_t *root = NULL;
+        char expected[100];
+        snprintf(expected, sizeof expected, "field \"tools\": the chat template %s knows no tools",
+                 chat_template_names[i]);
+        test_ok(chat_template_open_named(chat_template_names[i], &template));
+        test_ok(chat_read_request(with_tools, sizeof with_tools - 1, "here", &root, &request));
+        test_fails(chat_render(template, &request, &pieces), STATUS_INVALID, expected);
+        chat_pieces_free(&pieces);
+        json_decref(root);
+        chat_template_close(template);
+    }
 }
 
 static void requests_hold_more_than_messages(void **state) {
@@ -353,6 +419,7 @@ int main(void) {
         cmocka_unit_test(ids_are_those_of_the_whole_text),
         cmocka_unit_test(generation_blocks_are_the_answers),
         cmocka_unit_test(what_is_no_message_is_refused),
+        cmocka_unit_test(tools_are_for_templates_that_know_them),
         cmocka_unit_test(requests_hold_more_than_messages),
         cmocka_unit_test(templates_have_names),
     };

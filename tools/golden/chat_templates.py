@@ -4,9 +4,11 @@
     python tools/golden/chat_templates.py tests/text/golden/templates        (transformers 5.23.0, jinja2 3.1.6)
 
 Every NAME.jinja of the directory is a template; each conversation is rendered twice, without and with
-add_generation_prompt, by apply_chat_template at a fixed time. renderings.json beside them holds the conversations, and
+add_generation_prompt, by apply_chat_template at a fixed time, after the arguments of calls have become values as vLLM's
+_postprocess_messages (entrypoints/chat_utils.py, 0.11) makes them. renderings.json beside them holds the conversations, and
 of each rendering the digest (64 bits of FNV-1a, as digest.h); null where the template refuses it.
 """
+import copy
 import datetime
 import json
 import pathlib
@@ -37,10 +39,33 @@ def call(name, arguments, number="a"):
     return {"id": "bcdefghi" + number, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+def wire(name, arguments):
+    """An assistant's message as OpenAI's clients send it back."""
+    return {"role": "assistant", "content": None, "tool_calls": [call(name, arguments)]}
+
+
 CALL = {"role": "assistant", "content": "", "tool_calls": [call("get_weather", {"city": "Zürich", "days": 2})]}
 CALLS = {"role": "assistant", "content": "", "tool_calls": [call("get_weather", '{"city": "Z"}'), call("now", {}, "b")]}
 RESULT = {"role": "tool", "tool_call_id": "bcdefghia", "name": "get_weather", "content": '{"t": 3.5}'}
 OTHER = {"role": "tool", "tool_call_id": "bcdefghib", "name": "now", "content": "12:00"}
+
+
+def as_vllm(messages):
+    """vLLM's _postprocess_messages."""
+    messages = copy.deepcopy(messages)
+    for message in messages:
+        calls = message.get("tool_calls")
+        if message["role"] != "assistant" or not isinstance(calls, list):
+            continue
+        if not calls:
+            del message["tool_calls"]
+        for item in calls:
+            if content := item["function"].get("arguments"):
+                if not isinstance(content, (dict, list)):
+                    item["function"]["arguments"] = json.loads(content)
+            else:
+                item["function"]["arguments"] = {}
+    return messages
 
 
 def of(*messages, **more):
@@ -86,6 +111,13 @@ CONVERSATIONS = [
     of(USER, documents=[{"doc_id": 1, "title": "T", "text": "Body", "source": "s"}]),
     of(SYSTEM, USER, reasoning_effort="low", builtin_tools=["browser", "python"]),
     of(USER, ANSWER, USER, ANSWER, USER, ANSWER, USER),
+    of(SYSTEM, USER, wire("get_weather", '{"city": "Z\\u00fcrich", "days": 2.50, "tags": ["a", {"b": null}]}'),
+       {"role": "tool", "tool_call_id": "bcdefghia", "content": "12.5 °C"}, ANSWER, USER, tools=TOOLS),
+    of(USER, wire("now", ""), {"role": "tool", "tool_call_id": "bcdefghia", "content": "12:00"}, tools=TOOLS),
+    of(USER, {key: value for key, value in wire("now", "{}").items() if key != "content"}, RESULT, tools=TOOLS),
+    of(USER, {**ANSWER, "tool_calls": []}, USER, tools=TOOLS),
+    of(USER, {**ANSWER, "tool_calls": None, "function_call": None, "refusal": None}, USER),
+    of(USER, {**wire("now", "{}"), "content": "Let me look."}, OTHER, USER, tools=TOOLS[1:]),
 ]
 
 
@@ -117,7 +149,7 @@ def main():
             for asks in (False, True):
                 try:
                     rows.append(digest(tokenizer.apply_chat_template(
-                        chat["messages"], chat_template=text, tokenize=False, add_generation_prompt=asks,
+                        as_vllm(chat["messages"]), chat_template=text, tokenize=False, add_generation_prompt=asks,
                         tools=chat.get("tools"), documents=chat.get("documents"),
                         **chat.get("chat_template_kwargs", {}))))
                 except Exception:
