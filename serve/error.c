@@ -27,6 +27,7 @@ static const struct error_row rows[ERROR_COUNT] = {
     [ERROR_HEADER_SIZE] = {431, invalid, "headers_too_large", 8},
     [ERROR_MEDIA_TYPE] = {415, invalid, "unsupported_media_type", 13},
     [ERROR_ADAPTER_INVALID] = {422, invalid, "adapter_invalid", 9},
+    [ERROR_HOST] = {421, invalid, "host_not_allowed", 7},
     [ERROR_OVERLOADED] = {429, "rate_limit_error", "overloaded", 8},
     [ERROR_SLOW_READER] = {503, server_fault, "slow_reader", 8},
     [ERROR_DRAINING] = {503, server_fault, "draining", 14},

@@ -23,6 +23,7 @@ enum error_case {
     ERROR_HEADER_SIZE,     /* 431 */
     ERROR_MEDIA_TYPE,      /* 415 */
     ERROR_ADAPTER_INVALID, /* 422, with the loader's line */
+    ERROR_HOST,            /* 421: Host is no name of this server */
     ERROR_OVERLOADED,      /* 429, try again */
     ERROR_SLOW_READER,     /* the client does not read its answer */
     ERROR_DRAINING,        /* 503 */

@@ -1,5 +1,6 @@
 /* The page at /: page.html, as the build has embedded it. The browser is told to run its one script and its one style,
- * by their digests, and nothing else, wherever it may come from. */
+ * by their digests, and nothing else, wherever it may come from. The page is told what its listener offers, so that it
+ * asks for nothing that is not there. */
 #include "route.h"
 
 #include "base/base.h"
@@ -34,9 +35,27 @@ static void add_policy(struct strbuf *policy) {
     add_digest(policy, "<style>", "</style>");
 }
 
+/* Appends the words of <body data-offers>: "control" and "metrics" where the listener has them, "key" where it wants
+ * one. */
+static void add_offers(struct strbuf *offers, const struct exchange *exchange) {
+    const struct server *server = exchange->server;
+    enum listener_kind listener = exchange->head.listener;
+    if (listener == LISTENER_CONTROL)
+        strbuf_add_text(offers, "control ");
+    if (listener == LISTENER_CONTROL || server->options->has_metrics_on_data)
+        strbuf_add_text(offers, "metrics ");
+    if (server->keys[listener])
+        strbuf_add_text(offers, "key");
+}
+
 void page_get(struct exchange *exchange) {
-    struct strbuf policy = STRBUF_INIT;
+    static const char mark[] = "<body data-offers=\"";
+    const char *rest = strstr(html, mark) + sizeof mark - 1;
+    struct strbuf policy = STRBUF_INIT, page = STRBUF_INIT;
     add_policy(&policy);
+    strbuf_add(&page, html, (size_t)(rest - html));
+    add_offers(&page, exchange);
+    strbuf_add_text(&page, rest);
     const struct field fields[] = {
         field_of("content-type", "text/html; charset=utf-8"),
         field_of("content-security-policy", strbuf_text(&policy)),
@@ -44,13 +63,14 @@ void page_get(struct exchange *exchange) {
         field_of("referrer-policy", "no-referrer"),
         field_of("x-content-type-options", "nosniff"),
     };
-    if (policy.failed) {
+    if (policy.failed || page.failed) {
         struct error error;
         error_set(&error, ERROR_INTERNAL, NULL, "out of memory");
         route_fail(exchange, &error);
-    } else if (!exchange_begin(exchange, 200, fields, sizeof fields / sizeof *fields, sizeof html - 1) &&
-               !exchange_write(exchange, html, sizeof html - 1)) {
+    } else if (!exchange_begin(exchange, 200, fields, sizeof fields / sizeof *fields, (int64_t)page.length) &&
+               !exchange_write(exchange, page.data, page.length)) {
         exchange_end(exchange, NULL, 0);
     }
     strbuf_free(&policy);
+    strbuf_free(&page);
 }

@@ -7,6 +7,7 @@
 #include "keys.h"
 #include "log.h"
 #include "metrics.h"
+#include "origin.h"
 
 #include "base/base.h"
 
@@ -173,41 +174,6 @@ static void take_id(struct exchange *exchange) {
 
 /* ---- pages of other origins ---- */
 
-static const char *skip_scheme(const char *origin) {
-    if (!strncmp(origin, "http://", 7))
-        return origin + 7;
-    return strncmp(origin, "https://", 8) ? NULL : origin + 8;
-}
-
-static bool is_loopback(const char *origin) {
-    static const char *const hosts[] = {"localhost", "127.0.0.1", "[::1]"};
-    const char *host = skip_scheme(origin);
-    for (size_t i = 0; host && i < sizeof hosts / sizeof *hosts; i++) {
-        size_t length = strlen(hosts[i]);
-        if (strncmp(host, hosts[i], length) != 0)
-            continue;
-        const char *port = host + length;
-        if (!*port || (*port == ':' && port[1] && strspn(port + 1, "0123456789") == strlen(port + 1)))
-            return true;
-    }
-    return false;
-}
-
-static bool is_allowed_origin(const struct serve_options *options, const char *origin) {
-    for (size_t i = 0; i < options->cors_origin_count; i++) {
-        const char *allowed = options->cors_origins[i];
-        if (strcmp(allowed, "localhost") ? !strcmp(allowed, origin) : is_loopback(origin))
-            return true;
-    }
-    return false;
-}
-
-/* Control is no business of a page that came from elsewhere, whatever its requests look like. */
-static bool is_foreign(const struct exchange *exchange, const char *origin) {
-    const char *host = exchange_field(exchange, "host"), *named = origin ? skip_scheme(origin) : NULL;
-    return origin && !exchange->cors_origin && !(host && named && !strcasecmp(host, named));
-}
-
 static void answer_options(struct exchange *exchange) {
     struct strbuf allowed = STRBUF_INIT;
     find_row(exchange, &allowed); /* no row has this method */
@@ -338,17 +304,13 @@ static void begin_http(struct exchange *exchange) {
     struct strbuf allowed = STRBUF_INIT;
     struct error error;
     const struct row *row = find_row(exchange, &allowed);
-    const char *origin = exchange_field(exchange, "origin");
     bool is_options = !strcmp(exchange->head.method, "OPTIONS");
     if (!is_public(exchange, row) && !(is_options && exchange->cors_origin) && !has_key(exchange)) {
         error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
         refuse(exchange, &error, NULL);
     } else if (is_options)
         answer_options(exchange);
-    else if (exchange->head.listener == LISTENER_CONTROL && is_foreign(exchange, origin)) {
-        error_set(&error, ERROR_PERMISSION, NULL, "pages of other origins may not ask the control listener");
-        refuse(exchange, &error, NULL);
-    } else
+    else
         begin_row(exchange, row, &allowed);
     strbuf_free(&allowed);
 }
@@ -364,23 +326,26 @@ static void begin_grpc(struct exchange *exchange) {
     refuse(exchange, &error, NULL);
 }
 
-static void refuse_head(struct exchange *exchange) {
-    struct error error;
-    error_set(&error, exchange->head.refusal, NULL, "%s", exchange->head.problem);
-    refuse(exchange, &error, NULL);
+/* False: the head is wrong, or a page wrote it that may not ask here. */
+static bool may_ask(const struct exchange *exchange, struct error *error) {
+    if (exchange->head.refusal) {
+        error_set(error, exchange->head.refusal, NULL, "%s", exchange->head.problem);
+        return false;
+    }
+    return origin_check(exchange, error);
 }
 
 void route_exchange(struct server *server, struct exchange *exchange) {
-    const char *origin = exchange_field(exchange, "origin");
+    struct error error;
     exchange->server = server;
     exchange->handler = &nobody;
     exchange->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
     exchange->on_closed = on_closed;
     server->exchanges += exchange->head.listener == LISTENER_DATA;
     take_id(exchange);
-    exchange->cors_origin = origin && is_allowed_origin(server->options, origin) ? origin : NULL;
-    if (exchange->head.refusal)
-        refuse_head(exchange);
+    exchange->cors_origin = origin_allowed(exchange);
+    if (!may_ask(exchange, &error))
+        refuse(exchange, &error, NULL);
     else if (is_grpc(exchange))
         begin_grpc(exchange);
     else

@@ -33,6 +33,8 @@ struct serve_options {
     const char *api_key_file, *control_key_file, *tls_cert, *tls_key;
     const char *const *cors_origins; /* [cors_origin_count] */
     size_t cors_origin_count;
+    const char *const *allowed_hosts; /* [allowed_host_count] names of this server beside those of loopback */
+    size_t allowed_host_count;
     bool has_metrics_on_data, has_prefix_cache;
     struct chat_template *chat_template; /* for messages where the tokenizer has none; NULL: none */
     double template_timeout;             /* seconds of one rendering */

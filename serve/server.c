@@ -6,6 +6,7 @@
 
 #include "log.h"
 #include "metrics.h"
+#include "origin.h"
 #include "queue.h"
 #include "registry.h"
 #include "route.h"
@@ -279,11 +280,6 @@ static int open_keys(struct server *server) {
     return status;
 }
 
-static bool is_local(const char *where) {
-    return !strncmp(where, "unix:", 5) || !strncmp(where, "127.", 4) || !strncmp(where, "[::1]:", 6) ||
-           !strncmp(where, "localhost:", 10);
-}
-
 static bool has_control(const struct serve_options *options) {
     return strcmp(options->control, "none") != 0;
 }
@@ -296,18 +292,22 @@ static int bind_all(struct server *server) {
                                           .tls_key = o->tls_key,
                                           .route = route_exchange,
                                           .server = server};
-    if (has_control(o) && !is_local(o->control) && !o->control_key_file)
+    if (has_control(o) && !origin_is_local(o->control) && !o->control_key_file)
         return status_fail(STATUS_USAGE,
                            "--control %s is neither loopback nor a unix socket: it needs "
                            "--control-key-file",
                            o->control);
-    if (!is_local(o->listen) && !o->api_key_file)
+    if (!origin_is_local(o->listen) && !o->api_key_file)
         log_warning("--listen %s without --api-key-file: whoever reaches it may ask", o->listen);
     int status = transport_open(&transport, &server->transport);
     if (!status)
         status = transport_bind(server->transport, LISTENER_DATA, o->listen);
     if (!status && has_control(o))
         status = transport_bind(server->transport, LISTENER_CONTROL, o->control);
+    for (int kind = 0; kind < LISTENER_COUNT && !status; kind++) {
+        const char *address = transport_address(server->transport, kind);
+        server->checks_names[kind] = address && origin_checks_names(o, address, server->keys[kind] != NULL);
+    }
     return status;
 }
 

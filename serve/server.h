@@ -34,9 +34,10 @@ struct server {
     struct driver *driver;     /* driver.h: the engine's side */
     struct metrics *metrics;   /* metrics.h */
     struct keys *keys[LISTENER_COUNT];
-    int64_t lost_lines;         /* log.h */
-    uint64_t first_id, last_id; /* of requests: the router's */
-    int64_t exchanges;          /* of the data listener, that are open and will end */
+    bool checks_names[LISTENER_COUNT]; /* requests must call the server by a name that it knows (origin.h) */
+    int64_t lost_lines;                /* log.h */
+    uint64_t first_id, last_id;        /* of requests: the router's */
+    int64_t exchanges;                 /* of the data listener, that are open and will end */
     bool is_ready, is_draining, has_failed;
     char failure[512];
     struct server_own *own; /* of server.c */

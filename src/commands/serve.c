@@ -21,7 +21,7 @@ struct serve_command {
     struct model_arguments base;
     struct batch_arguments batch;
     struct adapter_names names;
-    struct config_list model_names, cors_origins;
+    struct config_list model_names, cors_origins, allowed_hosts;
     const char *listen, *control, *api_key_file, *control_key_file, *tls_cert, *tls_key;
     bool metrics_on_data;
     const char *chat_template;
@@ -98,6 +98,11 @@ static const struct config_row rows[] = {
      .offset = AT(cors_origins),
      .metavar = "ORIGIN...",
      .help = "pages that may ask from a browser; localhost: any of this machine"},
+    {.path = "allowed-host",
+     .type = CONFIG_LIST,
+     .offset = AT(allowed_hosts),
+     .metavar = "NAME...",
+     .help = "names of this server in Host, where no key is wanted; localhost, 127.0.0.1 and [::1] always are"},
     {.path = "metrics-on-data",
      .type = CONFIG_BOOL,
      .offset = AT(metrics_on_data),
@@ -246,6 +251,8 @@ static int fill_options(struct serving *serving) {
         .tls_key = c->tls_key,
         .cors_origins = c->cors_origins.items,
         .cors_origin_count = c->cors_origins.count,
+        .allowed_hosts = c->allowed_hosts.items,
+        .allowed_host_count = c->allowed_hosts.count,
         .has_metrics_on_data = c->metrics_on_data,
         .has_prefix_cache = c->batch.prefix_cache == 0,
         .chat_template = serving->template,
@@ -285,10 +292,22 @@ static int check_model_names(const struct config_list *names) {
     return STATUS_OK;
 }
 
+/* Names as they stand in Host, without a port. */
+static int check_hosts(const struct config_list *hosts) {
+    for (size_t i = 0; i < hosts->count; i++) {
+        const char *name = hosts->items[i];
+        if (!*name || name[strcspn(name, "/@*, ")] || (*name != '[' && strchr(name, ':')))
+            return status_fail(STATUS_USAGE, "--allowed-host %s: expected a name without scheme, port and path", name);
+    }
+    return STATUS_OK;
+}
+
 static int check(struct serve_command *c) {
     int status = adapter_names_take(&c->base.adapters, &c->names);
     if (!status)
         status = check_model_names(&c->model_names);
+    if (!status)
+        status = check_hosts(&c->allowed_hosts);
     if (!status && c->base.adapters.count)
         status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
                              c->base.adapters.items[0]);

@@ -24,7 +24,7 @@ class Drain(unittest.TestCase):
             client.settimeout(PATIENCE)
             host, port = server.addresses["data"].rsplit(":", 1)
             client.connect((host, int(port)))
-            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             data = client.recv(100)
             server.process.send_signal(signal.SIGTERM)
             server.wait_line(" drain ")

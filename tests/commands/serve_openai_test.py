@@ -224,7 +224,7 @@ class Completions(Served):
     def test_the_end_of_a_stream_is_one_write(self):
         body = json.dumps({"prompt": "a", "max_tokens": 3, "stream": True}).encode()
         with socket.create_connection(self.server.addresses["data"].rsplit(":", 1)) as connection:
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                                b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
             received = b"".join(iter(lambda: connection.recv(65536), b""))
         head, rest = received.split(b"\r\n\r\n", 1)

@@ -108,8 +108,7 @@ class Page(unittest.TestCase):
         """Nothing of what came is an element, and no rule was broken."""
         self.assertEqual(self.browser.run("return document.title"), "Cambium")
         self.assertEqual(self.browser.run("return document.images.length + document.scripts.length"), 1)
-        told = [line for line in self.browser.log() if "Failed to load resource" not in line]  # asked for, and not there
-        self.assertEqual(told, [])
+        self.assertEqual(self.browser.log(), [])  # nor was anything asked for that is not there
 
     def test_the_base_and_adapters_write_side_by_side(self):
         self.open()
@@ -157,6 +156,7 @@ class Page(unittest.TestCase):
             document.querySelector('#load button').click();""")
         told = self.browser.wait("/^Load none: /.test(document.getElementById('told').textContent) && document.getElementById('told').textContent")
         self.assertNotIn("done", told)
+        self.assertEqual(len(self.browser.log()), 1)  # the refusal
 
     def test_control_and_figures_are_where_they_are_offered(self):
         self.open()
@@ -166,6 +166,26 @@ class Page(unittest.TestCase):
         self.browser.wait("document.getElementById('state').dataset.state === 'ready'")
         self.assertEqual(self.browser.run("return [document.getElementById('control').hidden, document.getElementById('figures').hidden]"),
                          [True, True])
+
+    def test_it_asks_for_nothing_that_is_not_there(self):
+        """On either port, with a key and without one: the console says nothing."""
+        keys = pathlib.Path(self.temporary.name) / "keys"
+        keys.write_text("ann sk-ann\n")
+        for words in (), ("--api-key-file", keys, "--control-key-file", keys), ("--metrics-on-data",):
+            with Server(*words) as server:
+                for listener in "data", "control":
+                    self.browser.open(server.addresses[listener])
+                    self.browser.wait("document.getElementById('state').dataset.state === 'ready' && document.querySelector('#targets *')")
+                    if "--api-key-file" in words:
+                        self.assertEqual(self.browser.run("return document.getElementById('targets').textContent"), "This server wants a key.")
+                        self.browser.run("""document.getElementById('key').value = 'sk-ann';
+                            document.getElementById('key').dispatchEvent(new Event('change'));""")
+                    self.browser.wait("document.querySelector('#targets input')")
+                    figures = listener == "control" or "--metrics-on-data" in words
+                    self.browser.wait(f"document.getElementById('figures').hidden === {str(not figures).lower()}")
+                    self.browser.wait(f"document.getElementById('control').hidden === {str(listener == 'data').lower()}")
+                    self.browser.run("sessionStorage.clear()")
+                    self.assertEqual(self.browser.log(), [], (words, listener))
 
     def test_keys_are_enough(self):
         self.open("data")

@@ -12,7 +12,7 @@ import unittest
 from model_support import write_byte_model
 from serve_support import PATIENCE, Server
 
-OVER, WITHIN = 20 << 20, 1 << 20  # bytes: over the limit of a body, and more than a window of HTTP/2 but within it
+OVER, WITHIN = 18 << 20, 1 << 20  # bytes: over the limit of a body, and more than a window of HTTP/2 but within it
 PROTOCOLS = ("--http1.1", "--http2-prior-knowledge")
 
 
@@ -57,14 +57,24 @@ class Refusals(unittest.TestCase):
         host, port = address.rsplit(":", 1)
         content = body.read_bytes()
         with socket.create_connection((host, int(port)), PATIENCE) as client:
-            head = [f"{method} {path} HTTP/1.1", f"host: {address}", "connection: close", f"content-length: {len(content)}", *complete(fields)]
+            host = [] if any(field.startswith("host:") for field in fields) else [f"host: {address}"]
+            head = [f"{method} {path} HTTP/1.1", *host, "connection: close", f"content-length: {len(content)}", *complete(fields)]
             client.sendall("\r\n".join(head).encode() + b"\r\n\r\n")
             client.sendall(content)
             answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
         json.loads(answer.partition(b"\r\n\r\n")[2])  # it is whole
         return int(answer[9:12])
 
-    def check(self, server, status, code, path, size, *fields, listener="data", method="POST", turns=3):
+    def check_http1(self, server, status, code, path, size, *fields, listener):
+        self.assertEqual(self.send_all_first(server.addresses[listener], path, self.bodies[size], *fields), status)
+
+    def check_http2(self, server, status, code, path, size, *fields, listener):
+        if shutil.which("nghttp"):
+            self.assertEqual(self.nghttp(server.addresses[listener], path, self.bodies[size], *fields), status)
+        if shutil.which("curl"):  # it makes the authority of a Host
+            self.assertEqual(self.curl(server.addresses[listener], path, self.bodies[size], fields[0].replace(":authority", "host"), protocol=PROTOCOLS[1]), (status, code))
+
+    def check(self, server, status, code, path, size, *fields, listener="data", method="POST", turns=2):
         address, body = server.addresses[listener], self.bodies.get(size, size)
         for protocol in PROTOCOLS if shutil.which("curl") else ():
             for _ in range(turns):
@@ -79,9 +89,13 @@ class Refusals(unittest.TestCase):
                                               (413, "body_too_large", "/v1/completions"), (413, "body_too_large", "/tokenize"),
                                               (431, "headers_too_large", "/v1/completions", "x-long: " + 20000 * "a")):
                 with self.subTest(status=status, path=path):
-                    self.check(server, status, code, path, OVER, *more, turns=20 if status == 413 else 3)
+                    self.check(server, status, code, path, OVER, *more, turns=20 if path == "/v1/completions" and status == 413 else 2)
             self.check(server, 415, "unsupported_media_type", "/v1/chat/completions", OVER, "content-type: text/plain")
             self.check(server, 403, "permission_denied", "/v1/drain", OVER, "origin: http://evil.example", listener="control")
+            self.check(server, 403, "permission_denied", "/v1/completions", OVER, "sec-fetch-site: cross-site", "content-type: text/plain")
+            for listener in "data", "control":
+                for field, clients in (("host: evil.example", self.check_http1), (":authority: evil.example", self.check_http2)):
+                    clients(server, 421, "host_not_allowed", "/v1/adapters", OVER, field, listener=listener)
         with Server("--api-key-file", self.keys) as server:
             self.check(server, 401, "invalid_api_key", "/v1/completions", OVER)
 

@@ -3,6 +3,7 @@
 #include "serve/fake_server.h"
 
 #include "serve/keys.h"
+#include "serve/origin.h"
 #include "serve/route.h"
 
 static struct server server;
@@ -280,6 +281,111 @@ static void control_answers_no_page_from_elsewhere(void **state) {
     fake_close(&fake);
 }
 
+static int status_of_page(enum listener_kind listener, const char *method, const char *type, const char *origin,
+                          const char *site) {
+    struct fake fake;
+    begin(&fake, listener, method, "/v1/models");
+    if (type)
+        fake_field(&fake, "content-type", type);
+    if (origin)
+        fake_field(&fake, "origin", origin);
+    if (site)
+        fake_field(&fake, "sec-fetch-site", site);
+    route_exchange(&server, &fake.exchange);
+    int status = fake.status;
+    if (strstr(strbuf_text(&fake.head), "grpc-status: 7\n"))
+        status = 7;
+    fake_close(&fake);
+    return status;
+}
+
+static void a_page_from_elsewhere_sends_nothing(void **state) {
+    static const char *const types[] = {NULL, "application/json", "text/plain", "multipart/form-data; boundary=a"};
+    static const char *const origins[] = {"https://app.example"};
+    (void)state;
+    options.cors_origins = origins;
+    options.cors_origin_count = 1;
+    for (int kind = 0; kind < LISTENER_COUNT; kind++) {
+        enum listener_kind listener = (enum listener_kind)kind;
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            static const char *const foreign[] = {"http://evil.example", "null", "http://127.0.0.1:8001",
+                                                  "127.0.0.1:8000"};
+            for (size_t k = 0; k < sizeof foreign / sizeof *foreign; k++)
+                assert_int_equal(status_of_page(listener, "POST", types[i], foreign[k], NULL), 403);
+            assert_int_equal(status_of_page(listener, "POST", types[i], NULL, "cross-site"), 403);
+            assert_int_equal(status_of_page(listener, "PUT", types[i], NULL, "cross-site"), 403);
+            assert_int_equal(status_of_page(listener, "POST", types[i], origins[0], "cross-site"), 405);
+            assert_int_equal(status_of_page(listener, "POST", types[i], "http://127.0.0.1:8000", "same-origin"), 405);
+            assert_int_equal(status_of_page(listener, "POST", types[i], NULL, NULL), 405); /* no browser */
+        }
+        assert_int_equal(status_of_page(listener, "POST", "application/grpc", "http://evil.example", NULL), 7);
+        assert_int_equal(status_of_page(listener, "GET", NULL, NULL, "cross-site"), 200); /* a link */
+    }
+    assert_int_equal(status_of_page(LISTENER_DATA, "GET", NULL, "http://evil.example", NULL), 200);
+    assert_int_equal(status_of_page(LISTENER_CONTROL, "GET", NULL, "http://evil.example", NULL), 403);
+}
+
+static int status_by_name(const char *path, const char *host) {
+    struct fake fake;
+    fake_open(&fake, &server, LISTENER_CONTROL, "GET", path);
+    if (host)
+        fake_field(&fake, "host", host);
+    route_exchange(&server, &fake.exchange);
+    int status = fake.status;
+    fake_close(&fake);
+    return status;
+}
+
+static void a_name_that_is_not_the_servers_is_misdirected(void **state) {
+    static const char *const good[] = {"localhost",  "LOCALHOST:8001", "127.0.0.1", "127.0.0.1:1", "[::1]",
+                                       "[::1]:8001", "127.9.0.2:80",   "box",       "Box:8000",    "[fd00::1]:8001"};
+    static const char *const bad[] = {"evil.example",
+                                      "evil.example:8001",
+                                      "localhost.evil.example",
+                                      "127.0.0.1.evil",
+                                      "127.evil",
+                                      "box.evil",
+                                      "bo",
+                                      "localhost:80x",
+                                      "",
+                                      "localhost@evil",
+                                      "[::1].evil",
+                                      "[::2]:8001",
+                                      "192.168.0.1",
+                                      "localhost:8001:8001",
+                                      "::1"};
+    static const char *const names[] = {"box", "[fd00::1]"}, *const paths[] = {"/health", "/", "/v1/adapters", "/none"};
+    (void)state;
+    options.allowed_hosts = names;
+    options.allowed_host_count = 2;
+    server.checks_names[LISTENER_CONTROL] = true;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        if (status_by_name("/health", good[i]) != 200)
+            fail_msg("%s", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        for (size_t k = 0; k < sizeof paths / sizeof *paths; k++)
+            if (status_by_name(paths[k], bad[i]) != 421)
+                fail_msg("%s %s", bad[i], paths[k]);
+    assert_int_equal(status_by_name("/health", NULL), 200); /* of HTTP/1.0 */
+    server.checks_names[LISTENER_CONTROL] = false;
+    assert_int_equal(status_by_name("/health", "evil.example"), 200);
+}
+
+static void names_are_checked_where_a_page_could_reach_the_server(void **state) {
+    static const struct {
+        const char *address;
+        bool has_keys, has_names, checks;
+    } rows[] = {{"127.0.0.1:8000", false, false, true}, {"[::1]:8000", false, false, true},
+                {"127.0.0.1:8000", true, true, false},  {"unix:/run/a", false, true, false},
+                {"0.0.0.0:8000", false, false, false},  {"0.0.0.0:8000", false, true, true},
+                {"0.0.0.0:8000", true, true, false},    {"127.0.1.1:8000", false, false, true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        options.allowed_host_count = rows[i].has_names;
+        assert_int_equal(origin_checks_names(&options, rows[i].address, rows[i].has_keys), rows[i].checks);
+    }
+}
+
 /* ---- bodies, and states ---- */
 
 static void a_body_must_be_json_and_not_too_large(void **state) {
@@ -378,6 +484,9 @@ int main(void) {
         cmocka_unit_test_setup(only_pages_of_an_origin_that_is_named_may_read, start),
         cmocka_unit_test_setup(a_page_may_ask_before_it_has_a_key, start),
         cmocka_unit_test_setup(control_answers_no_page_from_elsewhere, start),
+        cmocka_unit_test_setup(a_page_from_elsewhere_sends_nothing, start),
+        cmocka_unit_test_setup(a_name_that_is_not_the_servers_is_misdirected, start),
+        cmocka_unit_test_setup(names_are_checked_where_a_page_could_reach_the_server, start),
         cmocka_unit_test_setup(a_body_must_be_json_and_not_too_large, start),
         cmocka_unit_test_setup(a_head_that_the_transport_refuses_goes_to_no_handler, start),
         cmocka_unit_test_setup(a_body_may_be_cut_off_anywhere, start),
