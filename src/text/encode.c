@@ -383,6 +383,8 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_
     size_t before = out->count;
     if (length > INT32_MAX - 1)
         return status_fail(STATUS_UNSUPPORTED, "a text of %zu bytes: at most 2147483646 are encoded at once", length);
+    if (encoder->regex)
+        regex_scratch_begin(encoder->regex, length, rules->step_count);
     int status = flags & TOKENIZER_ADD_BEGIN ? append_ids(&rules->begin, out) : STATUS_OK;
     if (!status && length > 0)
         status = encode_added(encoder, 0, bytes, length, place, flags, out);

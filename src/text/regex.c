@@ -1,24 +1,36 @@
 /* Patterns of a pre-tokenizer that has no scanner: by PCRE2, within limits.
  *
+ * The steps of all matches in a text are counted, so that its time is linear in its bytes. PCRE2's own limit counts
+ * anew at each place where a match may begin, and leaves out what repeats one character. Here a callout stands before
+ * each item of a pattern, also in compiled code. It adds one for itself, the most characters that an item may read
+ * without success, and the distance from the place of the callout before: what a repeated item has read.
+ *
  * The patterns are written for Oniguruma with Ruby's syntax, as `tokenizers` runs them. Where PCRE2 would read
  * something else it is written anew (\s, \w, \v, \u, the ends of lines), or refused: what is refused gives no other
  * ids. */
 #include "text-internal.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <inttypes.h>
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MATCH_STEPS = 20000000, MATCH_DEPTH = 100000, MATCH_KIB = 65536, STACK_BYTES = 1 << 20 };
+enum { MATCH_DEPTH = 100000, MATCH_KIB = 65536, STACK_BYTES = 1 << 20, MOST_REPEATS = 65535 };
 
 struct text_regex {
     pcre2_code *code;
+    char *pattern;       /* as it is written, for messages */
+    uint64_t step;       /* what a callout adds, but for the distance */
+    bool has_references; /* each item may read again what a group has matched */
 };
 struct regex_scratch {
     pcre2_match_data *data;
     pcre2_match_context *limits;
     pcre2_jit_stack *stack;
+    uint64_t steps, most;           /* of a text, and what it may take */
+    const struct text_regex *regex; /* that matches now */
+    size_t last;                    /* the place of the last callout */
 };
 
 /* Unicode's White_Space, and Alphabetic, marks, decimal digits and connectors, between brackets. */
@@ -78,10 +90,30 @@ static int translate_in_class(const char *at, struct strbuf *out, const char **n
     return STATUS_OK;
 }
 
-static int translate(const char *pattern, struct strbuf *out) {
+/* The bytes of the escape or the class that a pattern begins with; 0: it begins with something else. */
+static size_t first_set(const char *pattern) {
+    const char *end = pattern;
+    if (*pattern == '\\' && pattern[1])
+        end = strchr("pP", pattern[1]) && pattern[2] == '{' ? strchr(pattern, '}') : pattern + 1;
+    else if (*pattern == '[')
+        for (end = pattern + 1; *end && *end != ']'; end++)
+            end += *end == '\\' && end[1];
+    return end && end > pattern && *end ? (size_t)(end + 1 - pattern) : 0;
+}
+
+/* A pattern like `\s+$` tries at each place of a run in vain, each time up to the run's end. Where it fails at one
+ * place of the run it fails at those after it, for there it could only do less. So it may begin at the first place of a
+ * run, or where the search begins. Returns the bytes of the set that the run is of; 0: the pattern is not such a one.
+ */
+static size_t run_set(const char *pattern) {
+    size_t set = first_set(pattern);
+    return set && pattern[set] == '+' && !strchr("+?*{", pattern[set + 1]) && !strchr(pattern, '|') ? set : 0;
+}
+
+static int translate_all(const char *pattern, size_t length, struct strbuf *out) {
     bool is_class = false;
     int status = STATUS_OK;
-    for (const char *at = pattern; *at && !status;) {
+    for (const char *at = pattern; at < pattern + length && !status;) {
         const char *next = at + 1;
         bool begins_class = !is_class && *at == '[';
         if (*at == '\\') {
@@ -106,6 +138,42 @@ static int translate(const char *pattern, struct strbuf *out) {
     return status ? status : strbuf_status(out);
 }
 
+static int translate(const char *pattern, struct strbuf *out) {
+    size_t set = run_set(pattern);
+    int status = STATUS_OK;
+    if (set) {
+        strbuf_add_text(out, "(?:\\G|(?<!");
+        status = translate_all(pattern, set, out);
+        strbuf_add_text(out, "))");
+    }
+    return status ? status : translate_all(pattern, strlen(pattern), out);
+}
+
+/* The largest number of repeats that a pattern asks for. */
+static unsigned long most_repeats(const char *pattern) {
+    unsigned long most = 0;
+    for (const char *at = pattern; *at; at++) {
+        if (*at == '\\' && at[1]) {
+            const char *end = strchr("pPx", at[1]) && at[2] == '{' ? strchr(at, '}') : NULL;
+            at = end ? end : at + 1;
+        } else if (*at == '{' || *at == ',') {
+            unsigned long number = strtoul(at + 1, NULL, 10);
+            most = number > most && number <= MOST_REPEATS ? number : most;
+        }
+    }
+    return most;
+}
+
+/* Compiled code where there is any; else patterns are interpreted. */
+static void prepare(struct text_regex *regex) {
+    uint32_t references = 0, behind = 0;
+    pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE);
+    pcre2_pattern_info(regex->code, PCRE2_INFO_BACKREFMAX, &references);
+    pcre2_pattern_info(regex->code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
+    regex->step = 1 + most_repeats(regex->pattern) + behind;
+    regex->has_references = references > 0;
+}
+
 int text_regex_open(const char *pattern, struct text_regex **regex) {
     struct strbuf text = STRBUF_INIT;
     int error = 0, status = translate(pattern, &text);
@@ -113,15 +181,16 @@ int text_regex_open(const char *pattern, struct text_regex **regex) {
     struct text_regex *opened = status ? NULL : calloc(1, sizeof *opened);
     pcre2_compile_context *context = opened ? pcre2_compile_context_create(NULL) : NULL;
     *regex = NULL;
-    if (!status && !context)
+    if (!status && (!context || !(opened->pattern = strdup(pattern))))
         status = status_fail(STATUS_MEMORY, "out of memory for a pattern");
     if (!status) {
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
         opened->code =
             pcre2_compile((PCRE2_SPTR)strbuf_text(&text), text.length,
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context);
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT,
+                          &error, &offset, context);
         if (opened->code) {
-            pcre2_jit_compile(opened->code, PCRE2_JIT_COMPLETE); /* where there is none, patterns are interpreted */
+            prepare(opened);
         } else {
             PCRE2_UCHAR why[128] = "";
             pcre2_get_error_message(error, why, sizeof why);
@@ -139,9 +208,31 @@ int text_regex_open(const char *pattern, struct text_regex **regex) {
 }
 
 void text_regex_close(struct text_regex *regex) {
-    if (regex)
+    if (regex) {
         pcre2_code_free(regex->code);
+        free(regex->pattern);
+    }
     free(regex);
+}
+
+/* The bytes of all that groups have matched. */
+static uint64_t group_bytes(const pcre2_callout_block *block) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < block->capture_top; i++) {
+        const PCRE2_SIZE *bounds = block->offset_vector + 2 * (size_t)i;
+        bytes += 1 + (bounds[1] > bounds[0] ? bounds[1] - bounds[0] : 0);
+    }
+    return bytes;
+}
+
+static int count_step(pcre2_callout_block *block, void *context) {
+    struct regex_scratch *scratch = context;
+    size_t at = block->current_position, last = scratch->last;
+    scratch->steps += scratch->regex->step + (at > last ? at - last : last - at);
+    if (scratch->regex->has_references)
+        scratch->steps += group_bytes(block);
+    scratch->last = at;
+    return scratch->steps > scratch->most ? PCRE2_ERROR_CALLOUT : 0;
 }
 
 int regex_scratch_new(struct regex_scratch **scratch) {
@@ -155,7 +246,9 @@ int regex_scratch_new(struct regex_scratch **scratch) {
         regex_scratch_free(made);
         return status_fail(STATUS_MEMORY, "out of memory for a pattern");
     }
-    pcre2_set_match_limit(made->limits, MATCH_STEPS);
+    made->most = UINT64_MAX;
+    pcre2_set_callout(made->limits, count_step, made);
+    pcre2_set_match_limit(made->limits, UINT32_MAX); /* steps are counted instead */
     pcre2_set_depth_limit(made->limits, MATCH_DEPTH);
     pcre2_set_heap_limit(made->limits, MATCH_KIB);
     pcre2_jit_stack_assign(made->limits, NULL, made->stack);
@@ -172,19 +265,34 @@ void regex_scratch_free(struct regex_scratch *scratch) {
     free(scratch);
 }
 
+void regex_scratch_begin(struct regex_scratch *scratch, size_t length, size_t patterns) {
+    scratch->steps = 0;
+    scratch->most = REGEX_STEPS + (uint64_t)REGEX_STEPS_OF_BYTE * length * patterns;
+}
+
+uint64_t regex_scratch_steps(const struct regex_scratch *scratch) {
+    return scratch->steps;
+}
+
 int text_regex_find(const struct text_regex *regex, struct regex_scratch *scratch, const unsigned char *text,
                     size_t length, size_t from, size_t *start, size_t *end) {
+    scratch->regex = regex;
+    scratch->last = from;
     int found =
         pcre2_match(regex->code, (PCRE2_SPTR)text, length, from, PCRE2_NO_UTF_CHECK, scratch->data, scratch->limits);
     if (found == PCRE2_ERROR_NOMATCH)
         return STATUS_NOT_FOUND;
     if (found == PCRE2_ERROR_NOMEMORY)
         return status_fail(STATUS_MEMORY, "out of memory for a pattern");
+    if (found == PCRE2_ERROR_CALLOUT)
+        return status_fail(STATUS_INVALID,
+                           "the tokenizer's pattern '%.200s' takes more than %" PRIu64 " steps in this text",
+                           regex->pattern, scratch->most);
     if (found < 0) {
         PCRE2_UCHAR why[128] = "";
         pcre2_get_error_message(found, why, sizeof why);
-        return status_fail(STATUS_INVALID, "the tokenizer's pattern takes too many steps in a text of %zu bytes: %s",
-                           length, (char *)why);
+        return status_fail(STATUS_INVALID, "the tokenizer's pattern '%.200s' fails in a text of %zu bytes: %s",
+                           regex->pattern, length, (char *)why);
     }
     const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(scratch->data);
     *start = bounds[0];

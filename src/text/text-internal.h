@@ -380,6 +380,12 @@ struct regex_scratch;
 int regex_scratch_new(struct regex_scratch **scratch);
 /* NULL is allowed. */
 void regex_scratch_free(struct regex_scratch *scratch);
+/* Begins a text of `length` bytes, which `patterns` patterns split one behind the other: all matches in it may take
+ * REGEX_STEPS, and REGEX_STEPS_OF_BYTE for each byte and pattern. Before the first text the steps have no bound. */
+enum { REGEX_STEPS = 1 << 24, REGEX_STEPS_OF_BYTE = 500 };
+void regex_scratch_begin(struct regex_scratch *scratch, size_t length, size_t patterns);
+/* The steps since then. */
+uint64_t regex_scratch_steps(const struct regex_scratch *scratch);
 /* The first match from `from` on in a text that is UTF-8; STATUS_NOT_FOUND without a text: there is none. */
 int text_regex_find(const struct text_regex *regex, struct regex_scratch *scratch, const unsigned char *text,
                     size_t length, size_t from, size_t *start, size_t *end);
