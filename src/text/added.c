@@ -83,6 +83,18 @@ int added_tokens_index(struct tokenizer *tokenizer, const struct token_source *t
     return status;
 }
 
+const struct added_token *added_tokens_item(const struct added_tokens *added, int32_t id) {
+    size_t from = 0;
+    for (size_t end = added->count; end - from > 1;) {
+        size_t middle = from + (end - from) / 2;
+        if (added->items[middle].id <= id)
+            from = middle;
+        else
+            end = middle;
+    }
+    return &added->items[from];
+}
+
 bool added_tokens_are_sought(const struct added_tokens *added, unsigned flags) {
     return added->has_plain || (added->count > 0 && flags & TOKENIZER_ALLOW_SPECIAL);
 }

@@ -82,6 +82,14 @@ void space_marks_write(const unsigned char *bytes, size_t length, struct strbuf 
             strbuf_add_char(out, (char)bytes[i]);
 }
 
+int token_name_byte(const char *name) {
+    static const char digits[] = "0123456789ABCDEF";
+    if (strlen(name) != 6 || memcmp(name, "<0x", 3) != 0 || name[5] != '>')
+        return -1;
+    const char *high = strchr(digits, name[3]), *low = strchr(digits, name[4]);
+    return high && low ? (int)(high - digits) * 16 + (int)(low - digits) : -1;
+}
+
 bool tokenizer_name_bytes(const struct tokenizer_rules *rules, const char *name, size_t length, struct strbuf *out) {
     if (!rules->is_by_characters)
         return byte_alphabet_decode(name, length, out);

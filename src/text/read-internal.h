@@ -27,7 +27,7 @@ int settings_read_scheme(const json_t *metaspace, enum prefix_space *prefix);
 int settings_read_words(const json_t *value, struct tokenizer_rules *rules);
 
 /* The flags of an entry of added_tokens or added_tokens_decoder, as enum token_kind. */
-int tokenizer_read_added_kind(const json_t *token, uint8_t *kind);
+int tokenizer_read_added_kind(const json_t *token, uint16_t *kind);
 
 /* The string of a token: itself, or the `content` of an object; NULL when it is neither. */
 const char *tokenizer_json_token(const json_t *value);

@@ -16,7 +16,7 @@ enum { CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL };
 struct draft_token {
     size_t start, length;                 /* in draft.bytes */
     size_t content_start, content_length; /* of an added token, there too */
-    uint8_t kind;
+    uint16_t kind;
     bool is_set;
 };
 
@@ -66,27 +66,25 @@ static int draft_find(struct draft *draft, const char *name, const json_t *id, s
     return STATUS_OK;
 }
 
-static int draft_store(struct draft *draft, struct draft_token *token, const void *bytes, size_t length, uint8_t kind) {
+static int draft_store(struct draft *draft, struct draft_token *token, const void *bytes, size_t length,
+                       uint16_t kind) {
     *token = (struct draft_token){.start = draft->bytes.length, .length = length, .kind = kind, .is_set = true};
     strbuf_add(&draft->bytes, bytes, length);
     return draft->name.failed ? strbuf_status(&draft->name) : strbuf_status(&draft->bytes);
 }
 
-/* The byte of a name <0x00> to <0xFF>; -1: it is none. */
-static int fallback_byte(const char *name) {
-    static const char digits[] = "0123456789ABCDEF";
-    if (strlen(name) != 6 || memcmp(name, "<0x", 3) != 0 || name[5] != '>')
-        return -1;
-    const char *high = strchr(digits, name[3]), *low = strchr(digits, name[4]);
-    return high && low ? (int)(high - digits) * 16 + (int)(low - digits) : -1;
-}
-
-/* The bytes that a name stands for, in draft->name; its own bytes and TOKEN_RAW when nothing in a text becomes it. */
-static uint8_t draft_decode(struct draft *draft, const char *name) {
-    int byte = draft->rules.has_byte_fallback ? fallback_byte(name) : -1;
+/* The bytes that a name stands for, in draft->name; its own bytes and TOKEN_RAW when nothing in a text becomes it. The
+ * decoder decides whether the token of a byte stands for the byte or for its name. */
+static uint16_t draft_decode(struct draft *draft, const char *name) {
+    const struct tokenizer_rules *rules = &draft->rules;
+    bool shows_byte = !rules->shows_byte_names;
+    int byte = rules->is_by_characters && (rules->has_byte_fallback || shows_byte) ? token_name_byte(name) : -1;
     strbuf_clear(&draft->name);
-    if (draft->rules.is_by_characters && byte >= 0) {
-        strbuf_add_char(&draft->name, (char)byte);
+    if (byte >= 0) {
+        if (shows_byte)
+            strbuf_add_char(&draft->name, (char)byte);
+        else
+            strbuf_add_text(&draft->name, name);
         return TOKEN_BYTE;
     }
     if (tokenizer_name_bytes(&draft->rules, name, strlen(name), &draft->name))
@@ -112,7 +110,7 @@ static int draft_add_vocab(struct draft *draft, json_t *vocab) {
         if (token->is_set)
             return status_fail(STATUS_INVALID, "token '%s' has the id %lld of another token", name,
                                (long long)json_integer_value(id));
-        uint8_t kind = draft_decode(draft, name);
+        uint16_t kind = draft_decode(draft, name);
         status = draft_store(draft, token, strbuf_text(&draft->name), draft->name.length, kind);
         if (status)
             return status;
@@ -122,7 +120,7 @@ static int draft_add_vocab(struct draft *draft, json_t *vocab) {
 
 /* An added token: new, or a token of the vocabulary that is also an added one. `kind` is what its entry says of it. */
 static int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id,
-                           uint8_t kind) {
+                           uint16_t kind) {
     struct draft_token *token = NULL;
     int status = draft_find(draft, content, id, &token);
     if (status)
@@ -140,14 +138,16 @@ static int draft_add_added(struct draft *draft, const json_t *vocab, const char 
     if (token->is_set && !known && !is_same)
         return status_fail(STATUS_INVALID, "added token '%s' has the id %lld of another token", content,
                            (long long)value);
-    /* It stands for its content; where that is also what its name says in the alphabet, it stays in both tables. */
-    bool is_plain = draft_decode(draft, content) == 0 && draft->name.length == length &&
+    /* It stands for its content; where that is also what its name says in the alphabet, it stays in both tables. Only
+     * what the vocabulary has is found as a word. */
+    bool is_plain = known && draft_decode(draft, content) == 0 && draft->name.length == length &&
                     !memcmp(strbuf_text(&draft->name), content, length);
-    if (draft->rules.is_by_characters) { /* only what the vocabulary has is found as a word */
+    if (draft->rules.is_by_characters) {
         is_plain = known && !(token->kind & TOKEN_RAW);
         is_same |= known != NULL;
     }
-    kind = (uint8_t)(kind | (token->kind & ~TOKEN_RAW) | TOKEN_ADDED | (is_plain ? 0 : TOKEN_RAW));
+    kind = (uint16_t)(kind | (token->kind & ~TOKEN_RAW) | TOKEN_ADDED | (is_plain ? 0 : TOKEN_RAW) |
+                      (known ? 0 : TOKEN_OUTSIDE));
     int status_of_bytes = is_same ? STATUS_OK : draft_store(draft, token, content, length, kind);
     token->kind = kind;
     token->content_start = draft->bytes.length;
@@ -167,7 +167,7 @@ static int draft_add_added_array(struct draft *draft, const json_t *vocab, const
         const char *content = json_is_object(token) ? tokenizer_json_token(token) : NULL;
         if (!content)
             return status_fail(STATUS_INVALID, "added token %zu has no 'content'", i + 1);
-        uint8_t kind = 0;
+        uint16_t kind = 0;
         status = tokenizer_read_added_kind(token, &kind);
         if (!status)
             status = draft_add_added(draft, vocab, content, json_object_get(token, "id"), kind);
@@ -225,7 +225,7 @@ static int draft_add_decoder(struct draft *draft, const json_t *vocab, json_t *d
         long long value = strtoll(key, &end, 10);
         if (!content || end == key || *end)
             return status_fail(STATUS_INVALID, "added_tokens_decoder: '%s' is not an id with a 'content'", key);
-        uint8_t kind = 0;
+        uint16_t kind = 0;
         if (!status)
             status = tokenizer_read_added_kind(token, &kind);
         json_t *id = json_integer(value);

@@ -13,7 +13,7 @@ static void add_name(const struct tokenizer *tokenizer, int32_t id, struct strbu
     const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
     if (tokenizer->kinds[id] & TOKEN_RAW)
         strbuf_add(out, bytes, length);
-    else if (tokenizer->kinds[id] & TOKEN_BYTE)
+    else if (tokenizer->kinds[id] & TOKEN_BYTE && length == 1)
         strbuf_format(out, "<0x%02X>", bytes[0]);
     else if (tokenizer->rules.is_by_characters)
         space_marks_write(bytes, length, out);
@@ -27,24 +27,20 @@ static void add_json_name(const struct tokenizer *tokenizer, int32_t id, struct 
     json_add_string(out, strbuf_text(scratch), scratch->length);
 }
 
-/* Where words begin as characters, added tokens that come after the vocabulary are no part of it: none is a word. */
-static int32_t vocab_size(const struct tokenizer *tokenizer) {
-    int32_t size = tokenizer->size;
-    while (tokenizer->rules.is_by_characters && tokenizer->kinds[size - 1] & TOKEN_ADDED &&
-           tokenizer->kinds[size - 1] & TOKEN_RAW)
-        size--;
-    return size;
-}
-
-/* {"name": id, ...}, each entry after `separator`. */
-static void add_vocab(const struct tokenizer *tokenizer, const char *separator, struct strbuf *scratch,
+/* {"name": id, ...}, each entry after `separator`; with or without the added tokens that are no part of the vocabulary.
+ */
+static void add_vocab(const struct tokenizer *tokenizer, const char *separator, bool has_added, struct strbuf *scratch,
                       struct strbuf *out) {
+    bool is_first = true;
     strbuf_add_char(out, '{');
-    for (int32_t id = 0, size = vocab_size(tokenizer); id < size; id++) {
-        strbuf_add_text(out, id > 0 ? "," : "");
+    for (int32_t id = 0; id < tokenizer->size; id++) {
+        if (!has_added && tokenizer->kinds[id] & TOKEN_OUTSIDE)
+            continue;
+        strbuf_add_text(out, is_first ? "" : ",");
         strbuf_add_text(out, separator);
         add_json_name(tokenizer, id, scratch, out);
         strbuf_format(out, ": %d", id);
+        is_first = false;
     }
 }
 
@@ -112,21 +108,14 @@ static void add_post_processor(const struct tokenizer *tokenizer, struct strbuf 
 static void add_content(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
     bool is_normalized = tokenizer->kinds[id] & TOKEN_NORMALIZED;
     const struct added_tokens *added = &tokenizer->added[is_normalized];
-    size_t i = 0;
-    for (size_t end = added->count; end - i > 1;) { /* they stand by id */
-        size_t middle = i + (end - i) / 2;
-        if (added->items[middle].id <= id)
-            i = middle;
-        else
-            end = middle;
-    }
-    const char *text = added->text.data + added->items[i].start;
+    const struct added_token *token = added_tokens_item(added, id);
+    const char *text = added->text.data + token->start;
     size_t spaces = is_normalized && tokenizer->rules.prefix == PREFIX_ALWAYS;
     strbuf_clear(out);
     if (is_normalized && tokenizer->rules.has_early_mark)
-        space_marks_write((const unsigned char *)text + spaces, added->items[i].length - spaces, out);
+        space_marks_write((const unsigned char *)text + spaces, token->length - spaces, out);
     else
-        strbuf_add(out, text, added->items[i].length);
+        strbuf_add(out, text, token->length);
 }
 
 static void add_added_token(const struct tokenizer *tokenizer, int32_t id, struct strbuf *scratch, struct strbuf *out) {
@@ -171,7 +160,7 @@ static void write_tokenizer_json(const struct tokenizer *tokenizer, struct strbu
                   "    \"fuse_unk\": %s,\n    \"byte_fallback\": %s,\n    \"ignore_merges\": %s,\n    \"vocab\": ",
                   rules->fuses_unk ? "true" : "false", rules->has_byte_fallback ? "true" : "false",
                   rules->ignore_merges ? "true" : "false");
-    add_vocab(tokenizer, "\n      ", scratch, out);
+    add_vocab(tokenizer, "\n      ", false, scratch, out);
     strbuf_add_text(out, "\n    },\n    \"merges\": [");
     for (size_t i = 0; i < tokenizer->merge_count; i++) {
         strbuf_add_text(out, i > 0 ? ",\n      [" : "\n      [");
@@ -225,7 +214,7 @@ static int write_file(const struct tokenizer *tokenizer, int file, const char *d
     if (file == TOKENIZER_JSON) {
         write_tokenizer_json(tokenizer, &scratch, &text);
     } else if (file == TOKENIZER_VOCAB) {
-        add_vocab(tokenizer, "", &scratch, &text);
+        add_vocab(tokenizer, "", true, &scratch, &text);
         strbuf_add_text(&text, "}\n");
     } else if (file == TOKENIZER_MERGES) {
         write_merges(tokenizer, &text);

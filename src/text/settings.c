@@ -69,6 +69,8 @@ static int read_normalizer(const json_t *value, struct tokenizer_rules *rules) {
 /* How the first of the tokens loses its space. The other steps say what tokens of bytes and marks of spaces are. */
 static int read_character_decoder(const json_t *value, bool *is_fused, struct tokenizer_rules *rules) {
     const char *type = settings_type(value), *content = json_string_value(json_object_get(value, "content"));
+    if (!strcmp(type, "ByteFallback"))
+        rules->shows_byte_names = false;
     if (!strcmp(type, "Metaspace")) {
         enum prefix_space prefix;
         int status = settings_read_scheme(value, &prefix);
@@ -98,6 +100,7 @@ static int read_decoder(const json_t *value, struct tokenizer_rules *rules) {
         return STATUS_OK;
     if (!rules->is_by_characters)
         return settings_refuse("decoder", settings_type(value));
+    rules->shows_byte_names = true;
     if (strcmp(settings_type(value), "Sequence") || !json_is_array(steps))
         return read_character_decoder(value, &is_fused, rules);
     for (size_t i = 0; i < json_array_size(steps) && !status; i++)
@@ -206,14 +209,14 @@ const struct added_flag added_flags[ADDED_FLAG_COUNT] = {{"single_word", TOKEN_S
                                                          {"normalized", TOKEN_NORMALIZED},
                                                          {"special", TOKEN_SPECIAL}};
 
-int tokenizer_read_added_kind(const json_t *token, uint8_t *kind) {
+int tokenizer_read_added_kind(const json_t *token, uint16_t *kind) {
     *kind = 0;
     for (size_t i = 0; i < ADDED_FLAG_COUNT; i++) {
         bool value;
         int status = settings_bool(token, added_flags[i].key, false, &value);
         if (status)
             return status_wrap(status, "added token '%s'", tokenizer_json_token(token));
-        *kind = (uint8_t)(*kind | (value ? added_flags[i].kind : 0));
+        *kind = (uint16_t)(*kind | (value ? added_flags[i].kind : 0));
     }
     return STATUS_OK;
 }

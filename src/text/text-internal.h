@@ -39,6 +39,7 @@ enum token_kind {
     TOKEN_SINGLE_WORD = 1 << 5, /* no character of a word may stand beside it */
     TOKEN_NORMALIZED = 1 << 6,  /* searched for in the normalized text, behind those that are not */
     TOKEN_BYTE = 1 << 7,        /* <0x00> to <0xFF>: a byte of a character that is no token */
+    TOKEN_OUTSIDE = 1 << 9,     /* an added token that the vocabulary lacks: it is no word */
     TOKEN_WORD = 1 << 8,        /* a word of the same bytes becomes this token alone; words_index finds them */
 };
 
@@ -46,7 +47,7 @@ enum token_kind {
 enum { ADDED_FLAG_COUNT = 5 };
 struct added_flag {
     const char *key;
-    uint8_t kind; /* of enum token_kind */
+    uint16_t kind; /* of enum token_kind */
 };
 extern const struct added_flag added_flags[ADDED_FLAG_COUNT];
 
@@ -72,7 +73,7 @@ enum word_pattern {
 /* Where a space is put before a text: nowhere; before its very beginning, or before each section, unless there is one;
  * or before each stretch between the tokens that are found in the text as it is. */
 enum prefix_space { PREFIX_NEVER, PREFIX_FIRST, PREFIX_SECTIONS, PREFIX_ALWAYS };
-/* What a decoded text loses at its beginning: nothing, a space, or all spaces of its first token. */
+/* What a decoded text loses at its beginning: nothing, a space, or all marks of spaces in its first token. */
 enum stripped_space { STRIP_NOTHING, STRIP_SPACE, STRIP_FIRST_TOKEN };
 
 /* One step of a pre-tokenizer: what it finds, and what becomes of that and of what lies between. */
@@ -105,6 +106,7 @@ struct tokenizer_rules {
     bool is_by_characters; /* words begin as characters, not as bytes */
     bool has_early_mark; /* of these: the mark is a space already where added tokens are searched for the second time */
     bool has_byte_fallback;  /* a character that is no token becomes its bytes' tokens */
+    bool shows_byte_names;   /* the decoder knows no bytes: <0x41> stays as it is */
     bool has_unk, fuses_unk; /* else it becomes the token unk, several in a row only one of them */
     int32_t unk;
     bool ignore_merges;             /* a word that is a token is that token */
@@ -186,7 +188,7 @@ struct tokenizer {
 struct token_source {
     const char *bytes; /* NULL: no token has this id */
     size_t length;
-    uint8_t kind;        /* enum token_kind */
+    uint16_t kind;       /* enum token_kind */
     const char *content; /* of an added token: what is found in a text; NULL: its bytes */
     size_t content_length;
 };
@@ -290,6 +292,8 @@ struct nfc_scratch;
 int added_token_normalize(const struct tokenizer_rules *rules, struct nfc_scratch *nfc, const char *content,
                           size_t length, struct strbuf *out);
 void added_tokens_free(struct added_tokens *added);
+/* The token of this id, which is of the list. */
+const struct added_token *added_tokens_item(const struct added_tokens *added, int32_t id);
 /* Whether any of them can be found in a text. */
 bool added_tokens_are_sought(const struct added_tokens *added, unsigned flags);
 
@@ -410,6 +414,8 @@ int bpe_merge_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratc
 /* Appends a text with spaces for its marks of spaces, and the other way round. */
 void space_marks_add(const unsigned char *bytes, size_t length, struct strbuf *out);
 void space_marks_write(const unsigned char *bytes, size_t length, struct strbuf *out);
+/* The byte of a name <0x00> to <0xFF>; -1: it is none. */
+int token_name_byte(const char *name);
 /* Appends the bytes that a name in the files stands for, in the alphabet or with marks of spaces; false where it is
  * written in neither, which leaves some of them. */
 bool tokenizer_name_bytes(const struct tokenizer_rules *rules, const char *name, size_t length, struct strbuf *out);

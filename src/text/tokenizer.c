@@ -121,15 +121,24 @@ static int index_bytes(struct tokenizer *t) {
     return STATUS_OK;
 }
 
+/* The byte of a token with TOKEN_BYTE, which stands for it or for its name. */
+static unsigned char byte_of_token(const struct tokenizer *t, int32_t id) {
+    size_t length;
+    const unsigned char *bytes = tokenizer_token_bytes(t, id, &length);
+    char name[8];
+    snprintf(name, sizeof name, "%.*s", length < sizeof name ? (int)length : 0, (const char *)bytes);
+    return length == 1 ? *bytes : (unsigned char)token_name_byte(name);
+}
+
 /* The tokens of ASCII characters, and those of the bytes. */
 static int index_characters(struct tokenizer *t) {
     memset(t->byte_ids, 0xff, sizeof t->byte_ids);
     memset(t->fallback_ids, 0xff, sizeof t->fallback_ids);
     for (int byte = 0; byte < 128; byte++)
         t->byte_ids[byte] = tokenizer_find_plain(t, &(char){(char)byte}, 1);
-    for (int32_t id = 0; id < t->size; id++)
+    for (int32_t id = 0; id < t->size && t->rules.has_byte_fallback; id++)
         if (t->kinds[id] & TOKEN_BYTE)
-            t->fallback_ids[t->bytes[t->starts[id]]] = id;
+            t->fallback_ids[byte_of_token(t, id)] = id;
     if (t->byte_ids[' '] < 0)
         return status_fail(STATUS_INVALID, "no token is '" SPACE_MARK "', which stands for a space");
     for (int byte = 0; byte < 256 && !t->has_lost_bytes; byte++)
@@ -281,16 +290,29 @@ bool tokenizer_may_be_slow(const struct tokenizer *tokenizer) {
     return false;
 }
 
-/* Spaces at the beginning of the first token that the decoder takes away. */
-static size_t stripped_spaces(const struct tokenizer *tokenizer, const int32_t *ids, size_t count) {
-    size_t length, spaces = 0;
+/* Appends an added token without its marks of spaces; its spaces stay. */
+static void add_without_marks(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
+    const struct added_tokens *added = &tokenizer->added[tokenizer->kinds[id] & TOKEN_NORMALIZED ? 1 : 0];
+    const struct added_token *token = added_tokens_item(added, id);
+    const char *at = added->text.data + token->start, *end = at + token->length, *mark;
+    for (; (mark = memmem(at, (size_t)(end - at), SPACE_MARK, SPACE_MARK_BYTES)); at = mark + SPACE_MARK_BYTES)
+        strbuf_add(out, at, (size_t)(mark - at));
+    strbuf_add(out, at, (size_t)(end - at));
+}
+
+/* Appends the first token of a text without what the decoder takes away: a space, or all marks of spaces. */
+static void add_first(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
+    size_t length;
+    const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
     enum stripped_space stripped = tokenizer->rules.stripped;
-    if (count == 0 || !stripped || (stripped == STRIP_FIRST_TOKEN && tokenizer->kinds[ids[0]] & TOKEN_ADDED))
-        return 0;
-    const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids[0], &length);
-    while (spaces < length && bytes[spaces] == ' ' && (stripped == STRIP_FIRST_TOKEN || spaces == 0))
-        spaces++;
-    return spaces;
+    if (stripped == STRIP_FIRST_TOKEN && tokenizer->kinds[id] & TOKEN_ADDED) {
+        add_without_marks(tokenizer, id, out);
+        return;
+    }
+    size_t most = stripped == STRIP_NOTHING ? 0 : stripped == STRIP_SPACE ? 1 : length;
+    for (size_t i = 0; i < length; i++)
+        if (bytes[i] != ' ' || i >= most)
+            strbuf_add_char(out, (char)bytes[i]);
 }
 
 int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, struct strbuf *out) {
@@ -306,8 +328,10 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size
         return status;
     for (size_t i = 0; i < count; i++) {
         const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids[i], &length);
-        size_t spaces = i == 0 ? stripped_spaces(tokenizer, ids, count) : 0;
-        strbuf_add(out, bytes + spaces, length - spaces);
+        if (i == 0)
+            add_first(tokenizer, ids[i], out);
+        else
+            strbuf_add(out, bytes, length);
     }
     return strbuf_status(out);
 }

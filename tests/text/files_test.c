@@ -384,7 +384,7 @@ static void a_pattern_that_takes_too_long_is_told(void **state) {
     test_ok(tokenizer_encoder_new(tokenizer, &encoder));
     test_ok(tokenizer_encode(encoder, "a", 1, TOKENIZER_PLAIN, &ids));
     test_fails(tokenizer_encode(encoder, text, 64, TOKENIZER_PLAIN, &ids), STATUS_INVALID,
-               "the tokenizer's pattern takes too many steps in a text of 64 bytes: match limit exceeded");
+               "the tokenizer's pattern '(?:a+)+[bc]' takes more than 16809216 steps in this text");
     assert_int_equal(ids.count, 1);
     test_ok(tokenizer_encode(encoder, "aab", 3, TOKENIZER_PLAIN, &ids));
     token_buffer_free(&ids);

@@ -20,6 +20,7 @@ MARKS = ["\u0301", "\u0300", "\u0323", "\u0345", "\u0f71", "\u05b0", "\u302a", "
 BASES = ["e", "a", "o", "A", "\u1100", "\uac00", "\uac01", "\u0bc6", "\u09c7", "\u304b", "\u0cc6", "\u03b1", "\u1f00", "\u00e9", " ", "\n", "'", "1"]
 SINGLES = ["\u212b", "\u2126", "\u0344", "\u0958", "\u2adc", "\u1fef", "\uf900", "\U0002f800", "\u0340", "\ufb1d", "\u2000", "\u037e", "\u1e9b\u0323", "\uac00\u11a7", "\u11a7\u11a8",
            "\U00011935\U00011930", "\U00011938"]
+MARK = "\u2581"
 TOOLS = ["<tool>", "</tool>"]
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 LEAD, SYMBOLS_AND_SPACES = r"[^\r\n\p{L}\p{N}]?", r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -80,6 +81,11 @@ NAMES = ["<l>", "<r>", "<s|>", "<b>", "a<>b", "<>b>", "a<>b>", "<w>", "plain", "
 AROUND = ["", " ", "  ", "\n", "\t \u3000", "x", "_", "1", "\u00e9", "e\u0301", "\u0301", ".", "\u4e2d", "\u200d", "\u2160", "'s"]
 
 
+BESIDE = ["  ", MARK * 2, "\t", "\u3000", "\u00a0", "\r\n", "the", "of", "a", "word", "x", "_", "1", "12", "1234", "\u0663", "\u00b2", "it's", "'S", "Ab",
+          "\u00e9", "e\u0301", "\u0301", "\u0323", "\u4e2d", "\u65e5\u672c", "\U0001f600", "\U0001f468\u200d\U0001f469", "<0xC5><0xBF>", "<0x41>", "<", "<s>", ">", ".",
+          "\u1100\u1161", "\u01c5", "\u200d", "\x00", "\u0085", "\ue000", "'\u017f"]
+
+
 def few_texts(corpus):
     yield from ("", " ", "  ", "a", " a", "a ", "\n", "it's", " a  b ", corpus[:1200], corpus[-600:])
     yield from (name + more for name in NAMES for more in ("", " x"))
@@ -138,7 +144,6 @@ def behaviors(across):
         pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]))
 
 
-MARK = "\u2581"
 BYTES = [f"<0x{b:02X}>" for b in range(256)]
 
 
@@ -213,12 +218,136 @@ def gemma(_):
     return made
 
 
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def every_flag(names):
+    """An added token for each set of flags."""
+    for i, name in enumerate(names):
+        flags = {flag: bool(i >> k & 1) for k, flag in enumerate(FLAGS)}
+        yield AddedToken(name, **flags)
+
+
+def add_every_flag(made, words):
+    """Names that begin alike, with each set of flags; and words that stand in texts by themselves."""
+    tokens = [*every_flag([f"<{i}>" for i in range(32)]), *(AddedToken(word, single_word=True, normalized=False) for word in words)]
+    made.add_tokens([token for token in tokens if not token.special])
+    made.add_special_tokens([token for token in tokens if token.special])
+
+
+def ignored_merges(across):
+    """Llama 3's way with words that are tokens; those that only the list of added tokens has are no such words."""
+    made = with_parts(across, pre_tokenizer=split_by(LLAMA3))
+    root = json.loads(made.to_str())
+    root["model"]["ignore_merges"] = True
+    for word in ("unmerged", "\u0120unmerged", "alo"):
+        root["model"]["vocab"][word] = len(root["model"]["vocab"])
+    root["added_tokens"] = []
+    made = Tokenizer.from_str(json.dumps(root))
+    made.add_tokens([AddedToken("alone", single_word=True, normalized=False), AddedToken("How", single_word=True, normalized=True),
+                     AddedToken("unmerged", single_word=True, normalized=False)])
+    made.add_special_tokens([AddedToken("whole", single_word=True)])
+    return made
+
+
+def flags_of_bytes(across):
+    """GPT-2's way with a space before every text, the normal form, and every kind of added token."""
+    made = with_parts(across, normalizer=normalizers.NFC(), pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True),
+                      decoder=decoders.ByteLevel())
+    add_every_flag(made, ["alone", "How"])
+    return made
+
+
+def flags_of_marks(_):
+    """Llama 2's normalizer, and every kind of added token: what is a mark already is no white space to them."""
+    made = llama2_words(byte_fallback=True)
+    add_every_flag(made, ["alone", "How", MARK + "of"])
+    return made
+
+
+def flags_of_replaced(_):
+    """The same without a space before the text, as Gemma has it."""
+    made = llama2_words(byte_fallback=True)
+    made.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(" ", MARK)])
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    made.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()])
+    add_every_flag(made, ["alone", "How", " of"])
+    return made
+
+
+def flags_of_metaspace(_):
+    """The same where a pre-tokenizer puts the marks, before the first stretch of text alone."""
+    made = llama2_words(byte_fallback=True)
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="first", split=True)
+    made.decoder = decoders.Metaspace(replacement=MARK, prepend_scheme="first", split=True)
+    add_every_flag(made, ["alone", "How", MARK + "of"])
+    return made
+
+
+def llama2_words(**settings):
+    return learn_characters(MARK + "+[^" + MARK + "]*|[^" + MARK + "]+", BYTES, fuse_unk=True, **settings)
+
+
+def metaspace_bytes(_):
+    """Metaspace alone decodes: it knows no bytes, and takes every mark of the first token away."""
+    made = learn_characters("[^\n]+|\n", BYTES, byte_fallback=True, fuse_unk=True)
+    made.normalizer = None
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always", split=False)
+    made.decoder = decoders.Metaspace(replacement=MARK, prepend_scheme="always", split=False)
+    made.add_tokens([AddedToken("a" + MARK + "b c", normalized=False)])
+    return made
+
+
+def names_of_bytes(_):
+    """The tokens are called like bytes, which the decoder believes and the model does not."""
+    made = learn_characters(MARK + "[^" + MARK + "]*|[^" + MARK + "]+", BYTES, byte_fallback=False, fuse_unk=False)
+    made.normalizer = None
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="never", split=True)
+    made.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(),
+                                      decoders.Strip(content=" ", left=1)])
+    return made
+
+
+def ignored_characters(_):
+    """Words of characters that are tokens, unless only the list of added tokens has them."""
+    made = llama2_words(byte_fallback=True, ignore_merges=True)
+    made.normalizer = None
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always", split=True)
+    made.add_tokens([AddedToken(MARK + "alone", single_word=True, normalized=False), AddedToken("How", single_word=True)])
+    begin_with_s(made)
+    return made
+
+
+def custom(across):
+    """A pattern without a scanner, behind digits."""
+    pattern = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
+               r"|\s+(?!\S)|\s+")
+    made = with_parts(across, normalizer=normalizers.NFC(), pre_tokenizer=pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.Split(Regex(pattern), "removed", invert=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+    made.add_tokens([AddedToken("alone", single_word=True, normalized=False)])
+    return made
+
+
 def lost_bytes(_):
     """Byte-level, and some bytes have no token."""
     made = byte_level(models.BPE(unk_token=END, fuse_unk=False))
     made.train_from_iterator(["the cat's mat, caf\u00e9 12 \u4e2d"] * 3, trainers.BpeTrainer(vocab_size=80, special_tokens=[END],
                                                                                   show_progress=False))
     return made
+
+
+def switch_texts(corpus):
+    """Added tokens of every kind beside blanks, marks, words, digits, marks above, and each other."""
+    draw = random.Random(20261130)
+    names = [f"<{i}>" for i in range(32)] + ["alone", "How", "unmerged", " unmerged", "whole", MARK + "of", " of", MARK + "alone", "a" + MARK + "b c"]
+    beside = [*BESIDE, " ", " ", MARK, "\n"]
+    yield from ("aloneHow", "alone How", "unmergedHow", "of", " of", "wholeHow", "<0xC5><0xBF>", "\u017f", "a\u0301lone")
+    for name in names:
+        yield from (around + name + around for around in (" ", MARK, "  ", " " + MARK, "\n", "x", "1"))
+    for _ in range(250):
+        yield "".join(draw.choice(draw.choice((names, beside))) for _ in range(draw.randrange(1, 12)))
 
 
 def character_texts(corpus):
@@ -249,7 +378,12 @@ SHAPES = {"qwen2_nfc": (qwen2, normal_form_texts), "llama3_framed": (llama3, Non
           "o200k": (o200k, pattern_texts), "tekken": (tekken, pattern_texts), "smollm": (smollm, pattern_texts),
           "steps": (steps, pattern_texts), "behaviors": (behaviors, pattern_texts),
           "llama2": (llama2, character_texts), "mistral": (mistral, character_texts), "metaspace": (metaspace, character_texts),
-          "whole": (whole, character_texts), "gemma": (gemma, character_texts), "lost_bytes": (lost_bytes, character_texts)}
+          "whole": (whole, character_texts), "gemma": (gemma, character_texts), "lost_bytes": (lost_bytes, character_texts),
+          "ignored_merges": (ignored_merges, switch_texts), "flags_of_bytes": (flags_of_bytes, switch_texts),
+          "flags_of_marks": (flags_of_marks, switch_texts), "flags_of_replaced": (flags_of_replaced, switch_texts),
+          "flags_of_metaspace": (flags_of_metaspace, switch_texts), "metaspace_bytes": (metaspace_bytes, switch_texts),
+          "names_of_bytes": (names_of_bytes, switch_texts), "ignored_characters": (ignored_characters, switch_texts),
+          "custom": (custom, switch_texts)}
 
 
 def write_shape(folder, name, made, cases):
