@@ -297,6 +297,7 @@ static struct ckpt_array named_array(const struct peft_adapter *adapter, struct 
 static int read_adapter(const struct peft_adapter *adapter, const struct ckpt_tensors *tensors,
                         const struct ckpt_array *values) {
     struct ckpt_array named = named_array(adapter, *values);
+    named.must_be_finite = true;
     return ckpt_read(tensors, peft_table(adapter), &named, 1);
 }
 

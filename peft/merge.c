@@ -40,7 +40,7 @@ static int read_base(struct merge *m) {
     int status = pretrained_open(m->request->model, NULL, &m->model);
     if (!status)
         status = model_describe(&m->model.config, &m->table);
-    m->base = (struct ckpt_array){.prefix = "", .dtype = DTYPE_F32};
+    m->base = (struct ckpt_array){.prefix = "", .dtype = DTYPE_F32, .must_be_finite = true};
     return status ? status : ckpt_check(m->model.tensors, &m->table, &m->base, 1);
 }
 
@@ -226,6 +226,10 @@ static int get(void *context, const struct ckpt_block *block, void *values) {
     int status = read_changed(m, block, fp32);
     for (int64_t i = 0; i < block->rows * block->columns && is_bf16 && !status; i++)
         ((uint16_t *)values)[i] = bf16_from_float(fp32[i]);
+    if (!status && dtype_find_not_finite(writing->dtype, values, block->rows * block->columns) >= 0)
+        status =
+            status_fail(STATUS_INVALID, "%s: the adapters make numbers of %s that are not finite in %s",
+                        m->model.directory, m->table.rows[block->param].slices[0].name, dtype_name(writing->dtype));
     return status;
 }
 

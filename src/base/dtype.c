@@ -1,5 +1,7 @@
 #include "dtype.h"
 
+#include <math.h>
+
 float f16_to_float(uint16_t bits) {
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16;
     uint32_t exponent = (bits >> 10) & 31, fraction = bits & 1023, fp32;
@@ -35,4 +37,26 @@ uint16_t f16_from_float(float value) {
     }
     bits += 0xc8000fff + (bits >> 13 & 1);
     return sign | (uint16_t)(bits >> 13);
+}
+
+/* Exponents of ones are those of infinities and of what is no number. */
+#define DEFINE_FIND(name, bits, exponent)                                                                              \
+    static int64_t name(const bits *value, int64_t count) {                                                            \
+        bits found = 0;                                                                                                \
+        _Pragma("omp simd reduction(| : found)") for (int64_t i = 0; i < count; i++) found |=                          \
+            (value[i] & (exponent)) == (exponent);                                                                     \
+        for (int64_t i = 0; i < count && found; i++)                                                                   \
+            if ((value[i] & (exponent)) == (exponent))                                                                 \
+                return i;                                                                                              \
+        return -1;                                                                                                     \
+    }
+DEFINE_FIND(find_in_words, uint32_t, 0x7f800000u)
+DEFINE_FIND(find_in_halves, uint16_t, 0x7f80u)
+
+int64_t dtype_find_not_finite(enum dtype type, const void *values, int64_t count) {
+    return type == DTYPE_BF16 ? find_in_halves(values, count) : find_in_words(values, count);
+}
+
+const char *dtype_not_finite_name(double value) {
+    return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }

@@ -33,6 +33,12 @@ static inline uint16_t bf16_from_float(float value) {
     return (bits & 0x7fffffff) > 0x7f800000 ? (uint16_t)((bits >> 16) | 0x40) : (uint16_t)rounded;
 }
 
+/* The place of the first of count values of DTYPE_F32 or DTYPE_BF16 that is no number or infinite; -1: all are finite.
+ */
+int64_t dtype_find_not_finite(enum dtype type, const void *values, int64_t count);
+/* Such a value in a message: "nan", "inf", "-inf". */
+const char *dtype_not_finite_name(double value);
+
 /* IEEE half precision, subnormals included. */
 float f16_to_float(uint16_t bits);
 uint16_t f16_from_float(float value);

@@ -54,6 +54,8 @@ struct ckpt_array {
      * NULL: there is none, and put() brings them there. The function itself may be NULL. */
     void *(*find_place)(void *context, const struct ckpt_block *block);
     void *context;
+    /* For reading: a value that is not finite in the array's type is an error that names its tensor. */
+    bool must_be_finite;
     /* For reading: the name that files have for a tensor that they do not have under its own; false where they have
      * none. NULL: there are no others. */
     bool (*find_name)(const void *names, const struct ckpt_tensors *tensors, const char *name,
@@ -122,6 +124,9 @@ bool ckpt_has_encoder(const char *directory);
 /* optimizer.safetensors, or its shards in the same way. */
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors);
 void ckpt_close(struct ckpt_tensors *tensors);
+/* Reads every value of every tensor of floating-point numbers: STATUS_INVALID with the first tensor that has one that
+ * is not finite. */
+int ckpt_check_finite(const struct ckpt_tensors *tensors);
 /* Whether there is a tensor of exactly this name. */
 bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name);
 /* Tensors, and the elements of all of them. */

@@ -266,8 +266,10 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
 
 /* The rectangle `part` of one slice, dense into `out`; `scratch` has its size too. */
 static int read_part(const struct tensor_entry *entry, const struct param *param, const struct param_slice *slice,
-                     const struct ckpt_block *part, enum dtype dtype, char *scratch, char *out) {
-    int64_t width = (int64_t)dtype_bytes(dtype);
+                     const struct ckpt_block *part, const struct ckpt_array *array, char *scratch, char *out) {
+    int (*read)(const struct safetensors *, const struct safetensor *, int64_t, int64_t, enum dtype, void *) =
+        array->must_be_finite ? safetensors_read_finite : safetensors_read;
+    int64_t width = (int64_t)dtype_bytes(array->dtype);
     int64_t file_row = slice->file_start + part->row - slice->row;
     /* runs in the file: rows of the tensor, or of its transposition */
     int64_t stride = slice->is_transposed ? slice->file_rows : param->shape[1];
@@ -280,7 +282,7 @@ static int read_part(const struct tensor_entry *entry, const struct param *param
         runs = 1;
     }
     for (int64_t i = 0; i < runs; i++) {
-        int status = safetensors_read(entry->file, entry->tensor, at + i * stride, run, dtype, to + i * run * width);
+        int status = read(entry->file, entry->tensor, at + i * stride, run, array->dtype, to + i * run * width);
         if (status)
             return status;
     }
@@ -303,7 +305,7 @@ static int read_block(const struct ckpt_tensors *tensors, const struct param_tab
             return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", tensors->directory, array->prefix,
                                slice->name);
         int64_t before = (part.row - block->row) * block->columns * (int64_t)dtype_bytes(array->dtype);
-        int status = read_part(entry, param, slice, &part, array->dtype, scratch, out + before);
+        int status = read_part(entry, param, slice, &part, array, scratch, out + before);
         if (status)
             return status;
     }
@@ -360,6 +362,22 @@ int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *tabl
         for (int i = 0; i < table->count && !status; i++)
             if (is_wanted(&arrays[a], &table->rows[i]))
                 status = read_param(tensors, table, &arrays[a], i, values, values + bytes);
+    free(values);
+    return status;
+}
+
+int ckpt_check_finite(const struct ckpt_tensors *tensors) {
+    size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);
+    float *values = malloc(bytes);
+    int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < tensors->count && !status; i++) {
+        const struct tensor_entry *entry = &tensors->entries[i];
+        int64_t elements = is_readable(entry->tensor->dtype) ? entry->tensor->elements : 0;
+        for (int64_t at = 0; at < elements && !status; at += CKPT_BLOCK_ELEMENTS) {
+            int64_t left = elements - at, count = left < CKPT_BLOCK_ELEMENTS ? left : CKPT_BLOCK_ELEMENTS;
+            status = safetensors_read_finite(entry->file, entry->tensor, at, count, DTYPE_F32, values);
+        }
+    }
     free(values);
     return status;
 }

@@ -47,6 +47,9 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
  */
 int safetensors_read(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
                      enum dtype dtype, void *out);
+/* The same as DTYPE_F32 or DTYPE_BF16; STATUS_INVALID where a value is not finite in that type, with the first one. */
+int safetensors_read_finite(const struct safetensors *file, const struct safetensor *tensor, int64_t first,
+                            int64_t count, enum dtype dtype, void *out);
 
 /* The header of a file that is to be written. */
 struct safetensors_header;

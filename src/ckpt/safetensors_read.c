@@ -322,39 +322,71 @@ static bool is_float(enum dtype type) {
 /* Elements of a tensor that are read at once: those that are converted stay in the first cache meanwhile. */
 enum { CONVERTED_BYTES = 1 << 15, COPIED_BYTES = 1 << 18, SHARED_BYTES = 1 << 20 /* read on all cores from here on */ };
 
-static int read_piece(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
-                      enum dtype dtype, void *out) {
-    _Alignas(64) char piece[CONVERTED_BYTES];
-    int64_t width = (int64_t)dtype_bytes(tensor->dtype);
-    bool is_copy = tensor->dtype == dtype;
-    int status = read_at(file, is_copy ? out : piece, (size_t)(count * width), tensor->start + first * width);
-    if (!status && !is_copy)
-        convert(tensor->dtype, piece, count, dtype, out);
-    return status;
+/* Elements [first, first + count) of a tensor, as `dtype`. */
+struct reading {
+    const struct safetensors *file;
+    const struct safetensor *tensor;
+    int64_t first, count;
+    enum dtype dtype;
+    bool must_be_finite;
+};
+
+static int check_finite(const struct reading *r, int64_t first, int64_t count, const void *values) {
+    int64_t at = dtype_find_not_finite(r->dtype, values, count);
+    if (at < 0)
+        return STATUS_OK;
+    float value = element_as_float(r->dtype, values, at);
+    return tensor_fail(r->file, r->tensor, "element %lld is %s: finite numbers were expected", (long long)(first + at),
+                       dtype_not_finite_name((double)value));
 }
 
-int safetensors_read(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
-                     enum dtype dtype, void *out) {
-    if (first < 0 || count < 0 || first > tensor->elements || count > tensor->elements - first)
-        return tensor_fail(file, tensor, "elements [%lld, +%lld) asked for, it has %lld", (long long)first,
+/* `count` of the elements from `at` on; what is to be finite is looked at while it is in the cache. */
+static int read_piece(const struct reading *r, int64_t at, int64_t count, char *out) {
+    _Alignas(64) char piece[CONVERTED_BYTES];
+    int64_t width = (int64_t)dtype_bytes(r->tensor->dtype), first = r->first + at;
+    bool is_copy = r->tensor->dtype == r->dtype;
+    int status = read_at(r->file, is_copy ? out : piece, (size_t)(count * width), r->tensor->start + first * width);
+    if (!status && !is_copy)
+        convert(r->tensor->dtype, piece, count, r->dtype, out);
+    return status || !r->must_be_finite ? status : check_finite(r, first, count, out);
+}
+
+static int read_elements(const struct reading *r, char *out) {
+    const struct safetensor *tensor = r->tensor;
+    int64_t count = r->count;
+    if (r->first < 0 || count < 0 || r->first > tensor->elements || count > tensor->elements - r->first)
+        return tensor_fail(r->file, tensor, "elements [%lld, +%lld) asked for, it has %lld", (long long)r->first,
                            (long long)count, (long long)tensor->elements);
-    bool is_copy = tensor->dtype == dtype && dtype != DTYPE_COUNT;
-    if (!is_copy && (!is_float(tensor->dtype) || (dtype != DTYPE_F32 && dtype != DTYPE_BF16)))
-        return status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be read as %s", file->path,
-                           tensor->name, tensor->type, dtype < DTYPE_COUNT ? dtype_name(dtype) : "that");
-    int64_t width = (int64_t)dtype_bytes(tensor->dtype), to = (int64_t)dtype_bytes(dtype);
+    bool is_copy = tensor->dtype == r->dtype && r->dtype != DTYPE_COUNT;
+    if (!is_copy && (!is_float(tensor->dtype) || (r->dtype != DTYPE_F32 && r->dtype != DTYPE_BF16)))
+        return status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be read as %s", r->file->path,
+                           tensor->name, tensor->type, r->dtype < DTYPE_COUNT ? dtype_name(r->dtype) : "that");
+    int64_t width = (int64_t)dtype_bytes(tensor->dtype), to = (int64_t)dtype_bytes(r->dtype);
     int64_t at_once = (is_copy ? COPIED_BYTES : CONVERTED_BYTES) / width, failed = count;
 #pragma omp parallel for num_threads(usable_cores()) schedule(static)                                                  \
     reduction(min                                                                                                      \
               : failed) if (count * width >= SHARED_BYTES)
     for (int64_t at = 0; at < count; at += at_once) {
         int64_t n = count - at < at_once ? count - at : at_once;
-        if (read_piece(file, tensor, first + at, n, dtype, (char *)out + at * to))
+        if (read_piece(r, at, n, out + at * to))
             failed = at < failed ? at : failed;
     }
     int status = STATUS_OK; /* an error's text belongs to a thread: what failed is tried again in this one */
     for (int64_t at = failed; at < count && !status; at += at_once)
-        status = read_piece(file, tensor, first + at, count - at < at_once ? count - at : at_once, dtype,
-                            (char *)out + at * to);
+        status = read_piece(r, at, count - at < at_once ? count - at : at_once, out + at * to);
     return status;
+}
+
+int safetensors_read(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
+                     enum dtype dtype, void *out) {
+    return read_elements(
+        &(struct reading){.file = file, .tensor = tensor, .first = first, .count = count, .dtype = dtype}, out);
+}
+
+int safetensors_read_finite(const struct safetensors *file, const struct safetensor *tensor, int64_t first,
+                            int64_t count, enum dtype dtype, void *out) {
+    return read_elements(
+        &(struct reading){
+            .file = file, .tensor = tensor, .first = first, .count = count, .dtype = dtype, .must_be_finite = true},
+        out);
 }

@@ -57,6 +57,8 @@ int command_adapter(int argc, char **argv) {
     if (!status && !is_help)
         status = peft_files_open(options.directories.items, options.directories.count, false, &files);
     for (int i = 0; !status && !is_help && i < peft_files_count(files); i++)
+        status = ckpt_check_finite(peft_files_tensors(files, i));
+    for (int i = 0; !status && !is_help && i < peft_files_count(files); i++)
         status = print_adapter(files, i);
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write to standard output");

@@ -87,7 +87,7 @@ static int check_validation(struct trainer *trainer, const struct validation_rec
                   : status_fail(STATUS_INVALID,
                                 "iteration %lld: the validation loss is %s; stopped, with nothing saved (a lower "
                                 "optim.lr may help)",
-                                (long long)record->iteration, train_not_finite_name(record->valid_loss));
+                                (long long)record->iteration, dtype_not_finite_name(record->valid_loss));
 }
 
 static int evaluate(struct trainer *trainer, struct outputs *outputs) {

@@ -77,6 +77,7 @@ static struct ckpt_array pieces_array(struct pieces *pieces, const char *prefix,
     for (int i = 0; i < pieces->count; i++)
         pieces->arrays[i] = ckpt_flat_array(&pieces->flats[i], prefix, only_trainable);
     struct ckpt_array array = pieces->arrays[0];
+    array.must_be_finite = true;
     array.rects = piece_rects;
     array.get = piece_get;
     array.put = piece_put;
@@ -181,6 +182,7 @@ static int read_base(struct trainer *trainer) {
                              .dtype = store->dtype,
                              .threads = device_threads(trainer->device)};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    array.must_be_finite = true;
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_model(trainer->run.model_directory, &tensors);
     if (!status)

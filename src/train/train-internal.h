@@ -93,8 +93,6 @@ int train_state_read(struct train_run *run, const char *text, const char *where)
 /* Ends a run in which every rank finds the same failure: the save under way is finished, and all but the first rank
  * wait for its line. */
 int train_end_together(struct trainer *trainer);
-/* nan, inf or -inf. */
-const char *train_not_finite_name(double value);
 
 /* resume.c */
 /* The frozen weights under a trainee, which then starts. */

@@ -256,10 +256,6 @@ int train_end_together(struct trainer *trainer) {
     return trainer->world->rank > 0 ? comm_barrier(trainer->world) : STATUS_OK;
 }
 
-const char *train_not_finite_name(double value) {
-    return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
 static int fail_not_finite(struct trainer *trainer, const char *what, double value) {
     int status = gradient_sync_finish(&trainer->sync);
     if (!status)
@@ -273,7 +269,7 @@ static int fail_not_finite(struct trainer *trainer, const char *what, double val
         STATUS_INVALID,
         "iteration %lld: the %s is %s; its samples are %lld to %lld of the training split; stopped, with "
         "nothing saved (a lower optim.lr may help)",
-        (long long)trainer->iteration + 1, what, train_not_finite_name(value), (long long)first,
+        (long long)trainer->iteration + 1, what, dtype_not_finite_name(value), (long long)first,
         (long long)(first + count - 1));
 }
 

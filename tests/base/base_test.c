@@ -47,6 +47,28 @@ static void half_and_bfloat_round_to_nearest_even(void **state) {
     assert_int_equal(f16_from_float(0x1.8p-25f), 1);
 }
 
+static void a_number_that_is_not_finite_is_found_where_it_is(void **state) {
+    (void)state;
+    enum { COUNT = 67 };
+    uint16_t halves[COUNT];
+    float words[COUNT];
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        float value = bf16_to_float((uint16_t)bits);
+        int64_t at = bits % COUNT, expected = isfinite(value) ? -1 : at;
+        for (int i = 0; i < COUNT; i++) {
+            words[i] = i < at ? 3.4e38f : NAN;
+            halves[i] = i < at ? 0xff7f : 0x7f80;
+        }
+        words[at] = value;
+        halves[at] = (uint16_t)bits;
+        assert_int_equal(dtype_find_not_finite(DTYPE_F32, words, at + 1), expected);
+        assert_int_equal(dtype_find_not_finite(DTYPE_BF16, halves, at + 1), expected);
+    }
+    assert_int_equal(dtype_find_not_finite(DTYPE_F32, words, 0), -1);
+    assert_string_equal(dtype_not_finite_name(NAN), "nan");
+    assert_string_equal(dtype_not_finite_name(-INFINITY), "-inf");
+}
+
 static void arena_plan_is_the_allocation(void **state) {
     (void)state;
     struct arena plan = ARENA_PLAN;
@@ -329,6 +351,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_equals_the_published_vectors),
         cmocka_unit_test(half_and_bfloat_round_to_nearest_even),
+        cmocka_unit_test(a_number_that_is_not_finite_is_found_where_it_is),
         cmocka_unit_test(arena_plan_is_the_allocation),
         cmocka_unit_test(an_aborted_file_leaves_nothing),
         cmocka_unit_test(wrapping_keeps_the_first_cause),

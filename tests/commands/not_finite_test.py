@@ -7,7 +7,7 @@ import struct
 import tempfile
 import unittest
 
-from model_support import CAMBIUM, read_safetensors, run, write_byte_model, write_model, write_safetensors
+from model_support import read_safetensors, run, write_byte_model, write_model, write_safetensors
 from requests_support import ADAPTERS, BASE, ask
 
 LINE = "cambium: error: a token has no probability: the model's numbers are broken\n"
@@ -75,6 +75,83 @@ class Generate(Case):
                       "--adapter-root", self.top, model=BASE, expect=1)
         self.assertEqual([LINE.endswith(f"{a.get('error')}\n") for a in answers], [False, True, True, True, False])
         self.assertEqual(answers[0]["choices"], answers[4]["choices"])
+
+
+TRAIN = ("--train.train_iters=2", "--train.micro_batch_size=1", "--train.global_batch_size=1", "--optim.lr=1e-3", "--data.seq_length=8")
+
+
+class Named(Case):
+    """Commands that write, or show, name the tensor and its file, and write nothing."""
+
+    def refuse(self, path, tensor, value, *words):
+        """With one broken number in that tensor the command fails; the file is whole again afterwards."""
+        whole = path.read_bytes()
+        for element in (0, 5):
+            spoil(path, tensor, value, element)
+            output, errors = run(*words, expect=1)
+            self.assertEqual(output, b"")
+            name = "nan" if value != value else "inf" if value > 0 else "-inf"
+            line = errors.splitlines()[-1].replace(f"model {self.out} was not written: ", "")
+            self.assertEqual(line, f"cambium: error: {path}: tensor '{tensor}': element {element} is {name}: finite numbers were expected")
+            self.assertFalse(self.out.exists())
+            path.write_bytes(whole)
+
+    def setUp(self):
+        super().setUp()
+        self.model, self.out = self.top / "model", self.top / "out"
+        write_byte_model(self.model)
+        self.weights = self.model / "model.safetensors"
+
+    def test_adapter_show(self):
+        for name in ("lora", "ia3", "prompt", "prefix", "dora"):
+            path = copy_adapter(name, self.top / name)
+            for tensor in sorted(read_safetensors(path))[:3]:
+                for value in BROKEN:
+                    if len(read_safetensors(path)[tensor][2]) > 4 * 5:
+                        self.refuse(path, tensor, value, "adapter", "show", ADAPTERS / "ia3", self.top / name)
+
+    def test_merge(self):
+        base = self.top / "base"
+        shutil.copytree(BASE, base)
+        for name in ("lora", "ia3", "dora"):
+            path = copy_adapter(name, self.top / name)
+            words = ("merge", "--model", base, "--adapter", self.top / name, "--output", self.out)
+            for value in BROKEN:
+                for tensor in ("transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight", "transformer.ln_f.bias"):
+                    self.refuse(base / "model.safetensors", tensor, value, *words)
+                self.refuse(path, sorted(read_safetensors(path))[-1], value, *words)
+        path = self.top / "lora/adapter_model.safetensors"
+        for tensor in read_safetensors(path):
+            spoil(path, tensor, 3e38)
+        _, errors = run("merge", "--model", base, "--adapter", self.top / "lora", "--output", self.out, expect=1)
+        self.assertIn("the adapters make numbers of h.", errors)
+        self.assertFalse(self.out.exists())
+
+    def test_finetune(self):
+        rows, lora = self.top / "rows.jsonl", self.top / "lora"
+        rows.write_text('{"prompt": "a", "completion": "b"}\n' * 8)
+        words = ("finetune", "--model", self.model, "--data", rows, "--output", self.out, *TRAIN)
+        run(*words[:-len(TRAIN) - 1], lora, *TRAIN, "--peft", "lora")
+        for value in BROKEN:
+            self.refuse(self.weights, "transformer.wpe.weight", value, *words, "--peft", "lora")
+            self.refuse(self.weights, "transformer.h.0.mlp.c_fc.weight", value, *words, "--peft", "ia3")
+            path = lora / "adapter_model.safetensors"
+            self.refuse(path, sorted(read_safetensors(path))[0], value, *words, "--init-adapter", lora)
+
+    def test_pretrain_from_a_model_and_from_a_checkpoint(self):
+        (self.top / "text.txt").write_text("some words\n" * 200)
+        run("preprocess", "--input", self.top / "text.txt", "--tokenizer", self.model, "--output-prefix", self.top / "data")
+        words = ("pretrain", "--data.data_path", self.top / "data_text_document", *TRAIN)
+        for value in BROKEN:
+            self.refuse(self.weights, "transformer.h.0.ln_1.bias", value, *words, "--init-from", self.model, "--checkpoint.save", self.out)
+        run(*words, "--init-from", self.model, "--checkpoint.save", self.top / "run")
+        (newest,) = (self.top / "run").glob("iter_*")
+        state = json.loads((newest / "trainer_state.json").read_text())
+        state = {key: value for key, value in state.items() if key not in ("files", "digest")}
+        (newest / "trainer_state.json").write_text(json.dumps(state))
+        for file, tensor in (("model", "transformer.wte.weight"), ("optimizer", "exp_avg_sq.transformer.wte.weight")):
+            self.refuse(newest / f"{file}.safetensors", tensor, math.nan, *words, "--init-from", self.model, "--checkpoint.load",
+                        self.top / "run", "--checkpoint.save", self.out)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """What a run may write to: not what another one has written, and not what another one is writing."""
-import array, fcntl, json, math, os, signal, struct, subprocess, termios, threading, time, unittest
+import array, fcntl, json, os, signal, struct, subprocess, termios, threading, time, unittest
 
 from model_support import run as run_program
 from pretrain_support import VOCAB, Run, timeless, wait_for, walk_documents
@@ -212,7 +212,7 @@ class Stopping(unittest.TestCase):
 
 
 class NotFinite(unittest.TestCase):
-    """A model whose embedding of one token is not finite; only the validation's documents have that token."""
+    """A model whose embedding of one token is so large that its norm is not finite; only the validation's documents have that token."""
     KEYS = dict(train__eval_interval=4, train__eval_iters=2, checkpoint__load=None)
     TOKEN = VOCAB - 1
 
@@ -225,7 +225,7 @@ class NotFinite(unittest.TestCase):
         header, = struct.unpack_from("<Q", data)
         entry = json.loads(data[8:8 + header])["transformer.wte.weight"]
         at, columns = 8 + header + entry["data_offsets"][0], entry["shape"][1]
-        data[at + 4 * columns * self.TOKEN:at + 4 * columns * (self.TOKEN + 1)] = struct.pack("<f", math.nan) * columns
+        data[at + 4 * columns * self.TOKEN:at + 4 * columns * (self.TOKEN + 1)] = struct.pack("<f", 3e38) * columns
         file.write_bytes(data)
         return run, ["--init-from", file.parent]
 
