@@ -351,6 +351,8 @@ static int prepare(struct options *options, const struct config *given, const st
     if (!status)
         status = check_given(options);
     if (!status)
+        log_info("loading %s", options->model);
+    if (!status)
         status = choose_stack(options, given, &tuning->stack);
     if (!status && !skips)
         status = peft_check_output(options->output, tuning->stack.configs, tuning->stack.count);
@@ -365,6 +367,8 @@ static int prepare(struct options *options, const struct config *given, const st
         status = survey_rows(options, tuning, by_epochs);
     if (!status)
         status = encode_prompt_text(tuning, options->sections.peft.all.prompt_tuning_init_text);
+    if (!status)
+        status = train_resume_tuning(&tuning->run);
     if (!status && !skips)
         status = make_texts(tuning);
     if (status)

@@ -107,7 +107,7 @@ static const struct config_row rows[] = {
      .default_text = "0",
      .minimum = 0,
      .maximum = 9e18,
-     .help = "of the random draws"},
+     .help = "of the random draws; --requests: that lines without a seed take theirs from"},
     {.path = "num-samples",
      .type = CONFIG_INT,
      .offset = AT(num_samples),
@@ -141,6 +141,9 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = AT(requests.resumes),
      .help = "--requests: go on behind the answers that the output has"},
+    MODEL_NAME_ROW(AT(base),
+                   "--requests: names of the base, which a request may give as its model; the directory's name "
+                   "when not given"),
     ADAPTER_ROOT_ROW(AT(names)),
     ADAPTER_MEMORY_ROW(AT(names)),
     BATCH_ROWS(AT(batch), "--requests: ", "4G",
@@ -470,6 +473,8 @@ static int open_run(struct run *run) {
     const char *directory = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
     if (has_text(c) || c->base.tokenizer || tokenizer_is_present(directory))
         status = tokenizer_open(directory, &run->tokenizer);
+    if (!status && c->stop.count && !run->tokenizer)
+        status = status_fail(STATUS_USAGE, "--stop needs a tokenizer, and %s has none", directory);
     if (!status && run->is_first && !c->requests.input)
         status = read_prompt(run, directory);
     return comm_agree(run->world, status);
@@ -483,10 +488,15 @@ static int answer_requests(struct run *run, struct requests_result *result) {
     options.chat_template = c->chat_template;
     options.template_timeout = c->template_timeout;
     options.prefill_stretch = c->batch.prefill_stretch;
-    int status = adapter_names_open(&c->names, run->engine, &adapters);
+    options.seed = c->seed;
+    const char *own_name;
+    int status = model_names(&c->base, &own_name, &options.models);
+    if (!status)
+        status = adapter_names_open(&c->names, run->engine, &adapters);
     if (!status)
         status = requests_run(&options, run->engine, adapters, run->tokenizer, result);
     adapters_close(adapters);
+    free((char *)own_name);
     return status;
 }
 
@@ -526,12 +536,12 @@ static int run_rank(struct comm *world, void *context) {
 
 /* Options of one form alone. */
 static int check_forms(const struct generate_command *c, const struct config *config) {
-    static const char *const of_one[] = {"max-new-tokens",     "temperature", "top-k", "top-p",
-                                         "repetition-penalty", "stop",        "seed",  "num-samples",
-                                         "ignore-eos",         "stream",      "echo",  "json"};
-    static const char *const of_requests[] = {"output",          "resume",          "adapter-root",
-                                              "adapter-memory",  "max-batch-size",  "max-batch-tokens",
-                                              "prefill-stretch", "kv-cache-memory", "prefix-cache"};
+    static const char *const of_one[] = {
+        "max-new-tokens", "temperature", "top-k", "top-p", "repetition-penalty", "stop", "num-samples",
+        "ignore-eos",     "stream",      "echo",  "json"};
+    static const char *const of_requests[] = {
+        "model-name",     "output",           "resume",          "adapter-root",    "adapter-memory",
+        "max-batch-size", "max-batch-tokens", "prefill-stretch", "kv-cache-memory", "prefix-cache"};
     for (size_t i = 0; c->requests.input && i < sizeof of_one / sizeof *of_one; i++)
         if (config_is_given(config, of_one[i]))
             return status_fail(STATUS_USAGE, "--%s is not for --requests: each line has values of its own", of_one[i]);
@@ -571,9 +581,9 @@ static int check(struct generate_command *c, const struct config *config) {
     if (c->stream && (c->json || c->num_samples > 1))
         return status_fail(STATUS_USAGE,
                            "--stream prints one text as it is written: it cannot go with --json or --num-samples");
-    if (!has_text(c) && (c->stop.count || c->stream))
-        return status_fail(STATUS_USAGE, "--%s works on text: it needs --prompt or --messages, not --prompt-tokens",
-                           c->stream ? "stream" : "stop");
+    if (!has_text(c) && c->stream)
+        return status_fail(STATUS_USAGE,
+                           "--stream works on text: it needs --prompt or --messages, not --prompt-tokens");
     status = generate_check_stops(c->stop.items, c->stop.count);
     return status ? status_wrap(status == STATUS_INVALID ? STATUS_USAGE : status, "--stop") : STATUS_OK;
 }

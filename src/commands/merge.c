@@ -59,6 +59,8 @@ int command_merge(int argc, char **argv) {
         status = config_parse(&command, argc, argv, &options, &config, &is_help);
     bool is_done_here = launch.is_first && !is_help; /* of a launch, one process writes */
     if (!status && is_done_here)
+        log_info("loading %s", options.model);
+    if (!status && is_done_here)
         status = peft_files_open(options.adapters.items, options.adapters.count, false, &files);
     if (!status && is_done_here)
         status = peft_merge(&(struct peft_merge){

@@ -7,6 +7,25 @@
 #include "peft/peft.h"
 
 #include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+int model_names(const struct model_arguments *arguments, const char **own, struct config_list *names) {
+    const char *model = arguments->model;
+    size_t end = strlen(model);
+    *own = NULL;
+    *names = arguments->names;
+    if (names->count)
+        return STATUS_OK;
+    while (end > 1 && model[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start > 0 && model[start - 1] != '/')
+        start--;
+    *own = strndup(model + start, end - start);
+    *names = (struct config_list){.items = own, .count = 1};
+    return *own ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
 
 int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,
                struct rank_grid *grid) {
@@ -15,12 +34,15 @@ int model_grid(const struct model_arguments *arguments, const struct launch *lau
         .tensor = (int)arguments->tensor, .context = 1, .expert = 1, .data = 1, .pipeline = (int)arguments->pipeline};
     if (!status)
         status = rank_grid_fill(grid, ranks);
+    if (status)
+        return status;
+    log_info("loading %s", arguments->model);
     struct engine_options options = {.model = arguments->model,
                                      .grid = *grid,
                                      .first_layers = arguments->first_layers,
                                      .last_layers = arguments->last_layers};
     bool is_one = ranks == 1 && !options.first_layers && !options.last_layers;
-    return status || is_one ? status : engine_check(&options, takes_data);
+    return is_one ? STATUS_OK : engine_check(&options, takes_data);
 }
 
 static int adapter_facts(const struct config_list *directories, struct facts *facts) {

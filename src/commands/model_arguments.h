@@ -14,6 +14,7 @@
 struct model_arguments {
     const char *model, *tokenizer; /* tokenizer NULL: the model's own */
     struct config_list adapters;   /* directories; all apply */
+    struct config_list names;      /* of the model for clients; none: its directory's */
     const char *device;            /* backend; NULL: the first that the machine has */
     int64_t threads;               /* of each rank; 0: all cores, or one where ranks share them */
     int64_t ranks;                 /* 0: not given */
@@ -37,6 +38,11 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         .metavar = "DIR...", .is_path = true,                                                                          \
         .help = "adapters on the model, of finetune or PEFT, or a directory of several; all apply. NAME=DIR, with "    \
                 "lines of requests or texts: one for lines that name it"                                               \
+    }
+#define MODEL_NAME_ROW(at, help_)                                                                                      \
+    {                                                                                                                  \
+        .path = "model-name", .type = CONFIG_LIST, .offset = (at) + offsetof(struct model_arguments, names),           \
+        .metavar = "NAME...", .help = help_                                                                            \
     }
 #define MODEL_TOKENIZER_ROW(at)                                                                                        \
     {                                                                                                                  \
@@ -84,7 +90,11 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         MODEL_LAYOUT_ROW(at, last_layers, "decoder_last_pipeline_num_layers", "0", 0,                                  \
                          "layers of the last stage, which also has the head; 0: an equal share")
 
-/* The grid of the ranks, before they start; refuses a model that is not there and layouts that cannot be. */
+/* The names of the model for clients: those that were given, or the last part of its path, which *own keeps and the
+ * caller frees. `names` points to either. STATUS_MEMORY. */
+int model_names(const struct model_arguments *arguments, const char **own, struct config_list *names);
+/* The grid of the ranks, before they start; says that the model is being loaded, and refuses a model that is not there
+ * and layouts that cannot be. */
 int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,
                struct rank_grid *grid);
 /* Lists what all processes of a launch have to mean: the command's rows and the files of the model. */

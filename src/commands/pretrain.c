@@ -88,10 +88,29 @@ static int train(struct comm *world, void *context) {
     return status;
 }
 
+/* Names what is read before the first step: that may take long. */
+static void say_loading(const struct options *options) {
+    const struct config_list *data = &options->run.data.data_path;
+    struct strbuf names = STRBUF_INIT;
+    for (size_t i = 0; i < data->count; i++)
+        strbuf_format(&names, "%s%s", i ? " " : "", data->items[i]);
+    if (options->init_from)
+        log_info("loading %s", options->init_from);
+    if (options->run.checkpoint.load)
+        log_info("loading %s", options->run.checkpoint.load);
+    if (data->count)
+        log_info("loading %s", strbuf_text(&names));
+    strbuf_free(&names);
+    if (!options->run.checkpoint.save && !options->run.train.skip_train && !options->is_dry_run)
+        log_warning("checkpoint.save is not given: nothing of this run will be saved");
+}
+
 /* Everything that is said and done before the ranks are planned. */
 static int prepare(struct options *options, struct config *config, const struct launch *launch, struct train_run *run,
                    int *ranks) {
     int status = launch_ranks(launch, options->ranks, ranks);
+    if (!status)
+        say_loading(options);
     if (!status)
         status = train_prepare(run, &options->run, options->init_from, config);
     if (!status)

@@ -25,13 +25,13 @@ struct requests {
     struct scheduler *scheduler;
     struct lines *input;
     struct requests_output output;
-    bool has_ended;                 /* the input */
-    struct answer *first, **last;   /* the window */
-    struct answer *next;            /* the first that the scheduler has not had */
-    struct answer *finished;        /* since the last look */
-    int64_t lines, texts, requests; /* in the window; in the scheduler */
-    int64_t total, written, errors; /* answers */
-    int64_t drawn, drawn_at_last;
+    bool has_ended;                  /* the input */
+    struct answer *first, **last;    /* the window */
+    struct answer *next;             /* the first that the scheduler has not had */
+    struct answer *finished;         /* since the last look */
+    int64_t lines, texts, requests;  /* in the window; in the scheduler */
+    int64_t total, written, errors;  /* answers */
+    int64_t drawn, prompted, cached; /* tokens: of texts; of prompts, and those of them that the cache had */
     struct strbuf ready;
     struct progress progress;
 };
@@ -122,6 +122,8 @@ static int finish_answers(struct requests *r) {
         r->finished = answer->next_finished;
         r->texts -= answer->line.asked.choices;
         r->requests--;
+        r->prompted += (int64_t)answer->line.ids.count;
+        r->cached += answer->cached;
         for (int64_t i = 0; i < answer->line.asked.choices; i++)
             r->drawn += answer->choices[i].drawn;
         status = answer_finish(answer, &r->model);
@@ -236,7 +238,9 @@ int requests_run(const struct requests_options *options, struct engine *engine, 
         .options = options,
         .model = {.engine = engine,
                   .adapters = adapters,
+                  .names = &options->models,
                   .tokenizer = tokenizer,
+                  .seed = (uint64_t)options->seed,
                   .ends = engine_text_ends(engine, tokenizer),
                   .template_timeout = options->template_timeout,
                   .tokenizer_directory = options->tokenizer},
@@ -250,6 +254,9 @@ int requests_run(const struct requests_options *options, struct engine *engine, 
         progress_begin(&r.progress, "generating", r.total);
         status = answer_all(&r);
         progress_end(&r.progress);
+        if (!status && r.prompted)
+            log_info("%lld tokens of prompts, %lld of them from the prefix cache", (long long)r.prompted,
+                     (long long)r.cached);
     }
     int closed = requests_output_close(&r.output);
     *result = (struct requests_result){.answers = r.written + r.output.kept,

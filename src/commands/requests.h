@@ -2,13 +2,14 @@
  *
  * requests.c has the loop: lines come into a window, go to the scheduler from there, and leave in order;
  * requests_line.h is what a line says, requests_answer.c what becomes of it, requests_output.c where answers go. What a
- * line gets depends on no other line, but for the tokens that were cached, and a seed that was drawn. One thread, the
- * engine's leader. */
+ * line gets depends on no other line and on no other run, so that a resumed run writes what an uninterrupted one does.
+ * One thread, the engine's leader. */
 #ifndef CAMBIUM_COMMANDS_REQUESTS_H
 #define CAMBIUM_COMMANDS_REQUESTS_H
 
 #include "requests_line.h"
 
+#include "config/config.h"
 #include "data/lines.h"
 #include "infer/adapters.h"
 
@@ -17,6 +18,8 @@ struct requests_options {
     const char *output; /* NULL: standard output */
     bool resumes;
     const char *tokenizer;     /* the directory of one */
+    struct config_list models; /* names of the base, which a line may give as its model */
+    int64_t seed;              /* that lines without one take theirs from */
     const char *chat_template; /* "auto": as each request's adapters or the tokenizer have it */
     double prefill_stretch;
     double template_timeout; /* seconds of one rendering */
@@ -27,8 +30,10 @@ struct requests_options {
 struct requests_model {
     struct engine *engine;
     struct adapters *adapters;
+    const struct config_list *names;   /* of the base */
     const struct tokenizer *tokenizer; /* NULL: none */
     struct tokenizer_encoder *encoder;
+    uint64_t seed; /* that lines without one take theirs from */
     struct model_text_ends ends;
     struct chat_template *chat_template; /* of the option; NULL: none */
     double template_timeout;
@@ -58,7 +63,7 @@ struct answer {
     enum answer_state state;
     struct request_line line;
     struct ask_ends ends;
-    uint64_t generations[PEFT_SLOT_IMAGES];
+    char digests[ASK_MAX_ADAPTERS][PEFT_SHA256_BYTES]; /* of its adapters' files */
     int slot;
     bool has_slot;
     int64_t cached;

@@ -149,12 +149,43 @@ static int make_prompt(struct answer *answer, struct requests_model *model, stru
     return status;
 }
 
+static int fail_model(const struct requests_model *model, const char *name) {
+    struct adapter_view view;
+    const char *nearest = config_nearest(name, model->names->items, model->names->count);
+    for (int i = 0; adapters_at(model->adapters, i, &view); i++)
+        nearest = config_nearest(name, (const char *[]){nearest, view.name}, 2);
+    return status_fail(STATUS_INVALID, "there is no model \"%.200s\"%s%s%s", name, nearest ? " (did you mean " : "",
+                       nearest ? nearest : "", nearest ? "?)" : "");
+}
+
+/* A model that is an adapter stands for it; a list of adapters beside it would mean two things. */
+static int take_model(struct request_line *line, const struct requests_model *model, const char **field) {
+    struct adapter_view view;
+    const char *name = line->model;
+    *field = "model";
+    if (!name || !*name)
+        return STATUS_OK;
+    for (size_t i = 0; i < model->names->count; i++)
+        if (!strcmp(model->names->items[i], name))
+            return STATUS_OK;
+    if (!adapters_find(model->adapters, name, &view))
+        return fail_model(model, name);
+    *field = "adapters";
+    if (line->asked.adapter_count)
+        return status_fail(STATUS_INVALID, "the model \"%.200s\" is an adapter already", name);
+    line->asked.adapters[line->asked.adapter_count++] = name;
+    return STATUS_OK;
+}
+
 /* What is the request's own fault, with the field; or STATUS_MEMORY, which is nobody's. */
 static int prepare(struct answer *answer, struct requests_model *model, const char **field) {
     struct request_line *line = &answer->line;
     struct chat_template *template = NULL;
+    int status = take_model(line, model, field);
+    if (status)
+        return status;
     *field = line->chat.messages ? "messages" : "prompt";
-    int status = make_prompt(answer, model, &template);
+    status = make_prompt(answer, model, &template);
     if (!status) {
         *field = "stop";
         if (line->asked.stop_count && !model->tokenizer)
@@ -165,14 +196,19 @@ static int prepare(struct answer *answer, struct requests_model *model, const ch
         status = ask_ends_open(&line->asked, model->tokenizer, &model->ends, template,
                                engine_config(model->engine)->vocab_size, &answer->ends);
     chat_template_close(template);
-    return status ? status : ask_draw_seed(&line->asked);
+    ask_derive_seed(&line->asked, model->seed, answer->number);
+    return status;
 }
 
 static int take_adapters(struct answer *answer, struct requests_model *model) {
-    struct request_line *line = &answer->line;
-    int status = adapters_take(model->adapters, line->asked.adapters, (int)line->asked.adapter_count, &answer->slot,
-                               answer->generations);
+    const struct ask *asked = &answer->line.asked;
+    uint64_t generations[PEFT_SLOT_IMAGES];
+    struct adapter_view view;
+    int status = adapters_take(model->adapters, asked->adapters, (int)asked->adapter_count, &answer->slot, generations);
     answer->has_slot = !status;
+    for (int64_t i = 0; i < asked->adapter_count && !status; i++)
+        if (adapters_find(model->adapters, asked->adapters[i], &view))
+            snprintf(answer->digests[i], sizeof answer->digests[i], "%s", view.digest);
     return status;
 }
 
@@ -272,7 +308,7 @@ void answer_request(struct answer *answer, const struct requests_model *model, s
     request->context = answer;
 }
 
-/* ---- behind it ---- */
+/* ---- after it ---- */
 
 static void add_choice(struct strbuf *out, const struct answer *answer, int64_t index) {
     const struct answer_choice *choice = &answer->choices[index];
@@ -317,11 +353,10 @@ static int write_line(struct answer *answer) {
     for (int64_t i = 0; i < line->asked.adapter_count; i++) {
         strbuf_add_text(out, i ? ",{\"name\":" : "{\"name\":");
         add_text(out, line->asked.adapters[i], strlen(line->asked.adapters[i]));
-        strbuf_format(out, ",\"generation\":%llu}", (unsigned long long)answer->generations[i]);
+        strbuf_format(out, ",\"digest\":\"%s\"}", answer->digests[i]);
     }
-    strbuf_format(out, "],\"seed\":%llu,\"prompt_tokens\":%zu,\"cached_tokens\":%lld,\"completion_tokens\":%lld}\n",
-                  (unsigned long long)line->asked.sampling.seed, line->ids.count, (long long)answer->cached,
-                  (long long)drawn);
+    strbuf_format(out, "],\"seed\":%llu,\"prompt_tokens\":%zu,\"completion_tokens\":%lld}\n",
+                  (unsigned long long)line->asked.sampling.seed, line->ids.count, (long long)drawn);
     answer->state = ANSWER_IS_WRITTEN;
     return strbuf_status(out);
 }

@@ -1,4 +1,5 @@
-/* What a line has beside the fields of every request: its id, and its prompt. A field that is null counts as absent. */
+/* What a line has beside the fields of every request: its id, its model and its prompt. A field that is null counts as
+ * absent. */
 #include "requests_line.h"
 
 #include "data/json_line.h"
@@ -36,6 +37,21 @@ static int read_messages(const json_t *value, struct request_line *line) {
     return chat_check_messages(value);
 }
 
+static int read_model(const json_t *value, struct request_line *line) {
+    if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
+        return status_fail(STATUS_INVALID, "expected the name of the model or of an adapter");
+    line->model = json_string_value(value);
+    return STATUS_OK;
+}
+
+static int fail_unknown(const char *name) {
+    static const char *const others[] = {
+        "id", "prompt", "messages", "model", "tools", "documents", "chat_template_kwargs"};
+    const char *nearest = ask_nearest_field(name, others, sizeof others / sizeof *others);
+    return status_fail(STATUS_INVALID, "there is no such field%s%s%s", nearest ? " (did you mean " : "",
+                       nearest ? nearest : "", nearest ? "?)" : "");
+}
+
 static int read_field(struct request_line *line, const char *name, const json_t *value, int64_t vocab) {
     bool is_known;
     int status = ask_read_field(&line->asked, name, value, vocab, &is_known);
@@ -48,9 +64,11 @@ static int read_field(struct request_line *line, const char *name, const json_t 
         return is_null ? STATUS_OK : read_prompt(value, line, vocab);
     if (!strcmp(name, "messages"))
         return is_null ? STATUS_OK : read_messages(value, line);
+    if (!strcmp(name, "model"))
+        return is_null ? STATUS_OK : read_model(value, line);
     if (!strcmp(name, "tools") || !strcmp(name, "documents") || !strcmp(name, "chat_template_kwargs"))
         return chat_take_fields(line->root, &line->chat);
-    return status_fail(STATUS_INVALID, "there is no such field");
+    return fail_unknown(name);
 }
 
 static int read_fields(struct request_line *line, int64_t vocab, const char **field) {

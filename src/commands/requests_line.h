@@ -12,6 +12,7 @@
 struct request_line {
     json_t *root;
     const json_t *id;   /* a string or an integer; NULL: none */
+    const char *model;  /* a name of the base or of an adapter; NULL: not given */
     const char *prompt; /* NULL: ids, or messages */
     size_t prompt_length;
     struct token_buffer ids;

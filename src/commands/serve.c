@@ -21,7 +21,7 @@ struct serve_command {
     struct model_arguments base;
     struct batch_arguments batch;
     struct adapter_names names;
-    struct config_list model_names, cors_origins, allowed_hosts;
+    struct config_list cors_origins, allowed_hosts;
     const char *listen, *control, *api_key_file, *control_key_file, *tls_cert, *tls_key;
     bool metrics_on_data;
     const char *chat_template;
@@ -56,11 +56,8 @@ static const char *const log_formats[] = {"text", "json", NULL};
 
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
-    {.path = "model-name",
-     .type = CONFIG_LIST,
-     .offset = AT(model_names),
-     .metavar = "NAME...",
-     .help = "names of the base for clients; answers report the first. The directory's name when not given"},
+    MODEL_NAME_ROW(AT(base),
+                   "names of the base for clients; answers report the first. The directory's name when not given"),
     MODEL_TOKENIZER_ROW(AT(base)),
     {.path = "adapter",
      .type = CONFIG_LIST,
@@ -177,27 +174,14 @@ struct serving {
     struct serve_command *command;
     struct serve_options options;
     struct serve_name *adapters;
-    char *names;                    /* that the adapters' point into */
-    char *base_name;                /* of the directory */
+    char *names;          /* that the adapters' point into */
+    const char *own_name; /* of the base's directory, where none was given */
+    struct config_list base_names;
     struct chat_template *template; /* of the option; NULL: none */
-    const char *base_names[1];
     struct rank_grid grid;
     struct server *server; /* of the first rank */
     atomic_bool is_lost;   /* a rank is, and the watch's thread ends the process */
 };
-
-/* The last part of the model's path. */
-static int name_base(struct serving *serving, const char *model) {
-    size_t end = strlen(model);
-    while (end > 1 && model[end - 1] == '/')
-        end--;
-    size_t start = end;
-    while (start > 0 && model[start - 1] != '/')
-        start--;
-    serving->base_name = strndup(model + start, end - start);
-    serving->base_names[0] = serving->base_name;
-    return serving->base_name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-}
 
 /* "NAME=DIR" as two strings. */
 static int split_names(struct serving *serving) {
@@ -231,15 +215,14 @@ static void end_process(const char *line) {
 
 static int fill_options(struct serving *serving) {
     const struct serve_command *c = serving->command;
-    bool is_named = c->model_names.count > 0;
     int status = split_names(serving);
-    if (!status && !is_named)
-        status = name_base(serving, c->base.model);
+    if (!status)
+        status = model_names(&c->base, &serving->own_name, &serving->base_names);
     if (!status)
         status = chat_template_open_option(c->chat_template, &serving->template);
     serving->options = (struct serve_options){
-        .model_names = is_named ? c->model_names.items : serving->base_names,
-        .model_name_count = is_named ? c->model_names.count : 1,
+        .model_names = serving->base_names.items,
+        .model_name_count = serving->base_names.count,
         .adapters = serving->adapters,
         .adapter_count = c->names.given.count,
         .adapter_root = c->names.root,
@@ -447,7 +430,7 @@ int command_serve(int argc, char **argv) {
     server_close(serving.server);
     free(serving.adapters);
     free(serving.names);
-    free(serving.base_name);
+    free((char *)serving.own_name);
     chat_template_close(serving.template);
     config_free(config);
     return launch_end(&launch, status);

@@ -1,6 +1,9 @@
 /* The fields of a request, a row each, and what follows from them. A field that is null counts as absent. */
 #include "ask.h"
 
+#include "base/digest.h"
+#include "config/config.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,6 +229,15 @@ int ask_read_field(struct ask *ask, const char *name, const json_t *value, int64
     return !field || json_is_null(value) ? STATUS_OK : field->read(field, value, ask, vocab);
 }
 
+const char *ask_nearest_field(const char *name, const char *const *others, size_t count) {
+    const char *names[FIELDS], *best[2];
+    for (size_t i = 0; i < FIELDS; i++)
+        names[i] = fields[i].name;
+    best[0] = config_nearest(name, names, FIELDS);
+    best[1] = config_nearest(name, others, count);
+    return config_nearest(name, best, 2);
+}
+
 int ask_set_integer(struct ask *ask, const char *name, int64_t value) {
     return set_integer(find_field(name), ask, value);
 }
@@ -300,6 +312,13 @@ int ask_draw_seed(struct ask *ask) {
     ask->sampling.seed = seed >> 11;
     ask->has_seed = true;
     return STATUS_OK;
+}
+
+void ask_derive_seed(struct ask *ask, uint64_t seed, int64_t number) {
+    uint64_t digest = digest_bytes(digest_bytes(DIGEST_START, &seed, sizeof seed), &number, sizeof number);
+    if (!ask->has_seed)
+        ask->sampling.seed = digest >> 11;
+    ask->has_seed = true;
 }
 
 /* ---- what ends its texts ---- */

@@ -54,8 +54,13 @@ int ask_reserve_stop_ids(struct ask *ask, size_t count);
 int ask_reserve_stops(struct ask *ask, size_t count);
 /* Whether a list's elements can be, and the values together. *field: the name of what is wrong. */
 int ask_check(const struct ask *ask, int64_t vocab, const char **field);
-/* A seed where none was given: below 2^53, so that every reader of JSON gives it back. */
+/* Draws a seed where none was given: below 2^53, so that every reader of JSON gives it back. */
 int ask_draw_seed(struct ask *ask);
+/* Takes the seed of request `number` of a run with `seed` where none was given: the same again in every such run. */
+void ask_derive_seed(struct ask *ask, uint64_t seed, int64_t number);
+/* The field nearest to an unknown `name`: one of every request, or one of `others`, [count] names that the form of the
+ * request adds; NULL when none is near. The string is the table's or one of `others`. Any thread. */
+const char *ask_nearest_field(const char *name, const char *const *others, size_t count);
 /* Reads a token id of JSON; `number` is its place in a list. */
 int ask_read_id(const json_t *value, size_t number, int64_t vocab, int32_t *id);
 

@@ -106,10 +106,19 @@ static int take_checkpoint_model(struct train_run *run) {
     return STATUS_OK;
 }
 
-static void warn_of_older_run(const struct run_config *config) {
+/* A fresh run into a directory that has checkpoints. Pretraining may leave them beside its own; of an adapter's
+ * directory the newest one counts, whoever wrote it. */
+static int check_older_run(const struct run_config *config, bool is_tuning) {
     char newest[PATH_MAX];
-    if (config->checkpoint.save && !ckpt_latest(config->checkpoint.save, newest, sizeof newest, NULL))
-        log_warning("%s is already there and this run does not go on from it (checkpoint.load does that)", newest);
+    if (!config->checkpoint.save || ckpt_latest(config->checkpoint.save, newest, sizeof newest, NULL))
+        return STATUS_OK;
+    if (is_tuning && !config->checkpoint.load)
+        return status_fail(STATUS_USAGE,
+                           "%s is already there, of another run: resume from it (checkpoint.load), or name another "
+                           "directory",
+                           newest);
+    log_warning("%s is already there and this run does not go on from it (checkpoint.load does that)", newest);
+    return STATUS_OK;
 }
 
 static int take_checkpoint(struct train_run *run, bool is_tuning) {
@@ -121,8 +130,7 @@ static int take_checkpoint(struct train_run *run, bool is_tuning) {
         run->checkpoint[0] = 0;
         if (load)
             log_info("no checkpoint in %s yet: starting afresh", load);
-        warn_of_older_run(&run->config);
-        return STATUS_OK;
+        return check_older_run(&run->config, is_tuning);
     }
     struct strbuf text = STRBUF_INIT;
     char path[PATH_MAX];
@@ -173,5 +181,9 @@ int train_prepare_tuning(struct train_run *run, const struct run_config *config,
         status = take_tokenizer(run);
     if (!status)
         status = run_config_resolve(&run->config);
-    return status ? status : take_checkpoint(run, true);
+    return status;
+}
+
+int train_resume_tuning(struct train_run *run) {
+    return take_checkpoint(run, true);
 }

@@ -99,9 +99,14 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
 /* What preparing took; the directories' names stay. */
 void train_run_free(struct train_run *run);
 
-/* The same for a run that trains something on the frozen model of a directory; `trainee` and `tuning` are the caller's
- * to set before the run is planned. */
+/* The same for a run that trains something on the frozen model of a directory, but for its checkpoint, which
+ * train_resume_tuning takes once the number of iterations is known; `trainee` and `tuning` are the caller's to set
+ * before the run is planned. */
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory);
+
+/* Takes the checkpoint that checkpoint.load names, if there is one, and warns of keys that have changed since.
+ * STATUS_USAGE without checkpoint.load where checkpoint.save has checkpoints of another run; else as the files are. */
+int train_resume_tuning(struct train_run *run);
 
 /* What all ranks of a run must have alike beside its keys: how far it is, and what is in the files that it names. */
 int train_facts(const struct train_run *run, struct facts *facts);

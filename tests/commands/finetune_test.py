@@ -2,7 +2,7 @@
 import json
 import unittest
 
-from finetune_support import LONG, METHODS, P, Tuning
+from finetune_support import LONG, METHODS, P, Tuning, hash_tree
 from model_support import run
 
 LAYOUTS = [
@@ -28,6 +28,25 @@ class Finetune(Tuning):
         run("finetune", "--model", self.base, "--peft", "ia3", "--data", self.data, "--output", self.root / "epochs",
             f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--train.global_batch_size=8", "--tuning.epochs=2")
         self.assertEqual(len(metrics.read_text().splitlines()), 15)  # 120 rows
+
+    def test_epochs_that_are_resumed_are_those_that_were_begun(self):
+        words = ("finetune", "--model", self.base, "--peft", "ia3", "--data", self.data, "--output", self.root / "begun", "--optim.lr=1e-3",
+                 "--train.global_batch_size=8", "--tuning.epochs=2", "--checkpoint.save_interval=5")
+        resumed = (*words, f"--checkpoint.load={self.root / 'begun'}")
+        run(*words, "--train.exit_interval=5")
+        _, errors = run(*resumed)
+        self.assertNotIn("warning", errors)
+        self.assertIn("iteration 15/15", errors)
+        _, errors = run(*resumed, "--tuning.epochs=3")
+        self.assertIn("train.train_iters was '15' and is '23'", errors)
+        self.assertEqual(errors.count("warning"), 1, errors)
+        # Another run does not begin there.
+        before = hash_tree(self.root / "begun")
+        for more in ((), ("--train.train_iters=7",), ("--checkpoint.save_interval=4",)):
+            _, errors = run(*words, *more, expect=2)
+            self.assertEqual(errors, f"cambium: error: {self.root / 'begun'}/iter_0000023 is already there, of another run: "
+                                     "resume from it (checkpoint.load), or name another directory\n")
+        self.assertEqual(hash_tree(self.root / "begun"), before)
 
     def refuse_rows(self, *parts, rows):
         (self.root / "bad.jsonl").write_text(rows)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import unittest
@@ -19,11 +20,18 @@ EOS = 256  # of the byte tokenizer
 os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that spin steal time from whatever else a machine under test runs
 
 
+def without_notices(errors):
+    """Standard error without the lines that say what is being loaded, and what a cache did."""
+    kept = [line for line in errors.splitlines(keepends=True)
+            if not re.match(r"cambium: (loading |\d+ tokens of prompts, )", line)]
+    return "".join(kept)
+
+
 def run(*words, input=None, expect=0, **more):
-    """Runs the program and returns (standard output as bytes, standard error as text)."""
+    """Runs the program and returns (standard output as bytes, standard error as text but for notices)."""
     done = subprocess.run([CAMBIUM, *map(str, words)], input=input if input is not None else b"", capture_output=True,
                           timeout=300, **more)
-    errors = done.stderr.decode()
+    errors = without_notices(done.stderr.decode())
     assert done.returncode == expect, f"exit status {done.returncode}, expected {expect}: {words}\n{errors}"
     return done.stdout, errors
 

@@ -24,8 +24,3 @@ def ask_one(request, *words, **more):
 
 def tokens(answer):
     return [choice["tokens"] for choice in answer["choices"]]
-
-
-def without_cache(answers):
-    """The answers without what depends on what ran before."""
-    return [{key: value for key, value in answer.items() if key != "cached_tokens"} for answer in answers]
