@@ -257,7 +257,7 @@ class Adapter(unittest.TestCase):
     def refuse(self, *words, parts):
         done = subprocess.run([support.CAMBIUM, *map(str, words)], capture_output=True, text=True, timeout=120)
         self.assertIn(done.returncode, (1, 2), done.stderr)
-        lines = [line for line in done.stderr.splitlines() if line]
+        lines = support.without_notices(done.stderr).splitlines()
         self.assertEqual(len(lines), 1, done.stderr)
         for part in parts:
             self.assertIn(part, lines[0])

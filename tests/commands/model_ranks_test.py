@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from model_support import CAMBIUM, EXPECTED, TINY, read_safetensors, rows, run, write_reciting_model, write_safetensors
+from model_support import CAMBIUM, EXPECTED, TINY, read_safetensors, rows, run, without_notices, write_reciting_model, write_safetensors
 from mpi_support import HAS_MPIRUN, MPIRUN
 
 TENSOR, PIPELINE = "--parallel.tensor_model_parallel_size", "--parallel.pipeline_model_parallel_size"
@@ -20,7 +20,7 @@ def layout(ranks, tensor, pipeline=1):
 
 def launched(ranks, *words, input=b"", expect=0):
     done = subprocess.run([*MPIRUN, "-n", str(ranks), CAMBIUM, *map(str, words)], input=input, capture_output=True, timeout=300)
-    errors = done.stderr.decode()
+    errors = without_notices(done.stderr.decode())
     assert done.returncode == expect, f"exit status {done.returncode}, expected {expect}: {words}\n{errors}"
     return done.stdout, errors
 
