@@ -340,7 +340,7 @@ class Refused(unittest.TestCase):
                             ((*request, "--adapter", "x"), "NAME=DIR was expected"), ((*request, "--adapter", "a="), "expected NAME=DIR"),
                             ((*request, "--adapter", "=a"), "expected NAME=DIR"), ((*request, "--adapter", "a=b", "a=c"), "the name a is given twice"),
                             ((*request, "--max-batch-size", 65, "--max-batch-tokens", 64), "is less than --max-batch-size 65"),
-                            ((*request, "--kv-cache-memory", "1g"), "'1g' is not a size"), ((*request, "--prefix-cache", "yes"), "none of on, off"),
+                            ((*request, "--kv-cache-memory", "1x"), "'1x' is not a size"), ((*request, "--prefix-cache", "yes"), "none of on, off"),
                             ((*request, "--ranks", 2), "would be data parallel")):
             output, errors = run("generate", "--model", TINY, *words, expect=2)
             self.assertEqual((output, errors.count("\n")), (b"", 1), errors)

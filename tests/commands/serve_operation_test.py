@@ -359,7 +359,9 @@ class Logs(Operation):
             self.assertEqual((requests['two"\\']["status"], requests['two"\\']["path"]), (404, "/v1/none"))
             self.assertEqual(requests["three"]["status"], 400)
             self.assertEqual([line["event"] for line in lines if line["event"] not in ("request", "process")][:2], ["ready", "drain"])
-            self.assertRegex(next(line["message"] for line in lines if line["event"] == "process"), "^memory of each rank: ")
+            loading, memory = [line["message"] for line in lines if line["event"] == "process"][:2]
+            self.assertRegex(loading, "^loading ")
+            self.assertRegex(memory, "^memory of each rank: ")
 
     def test_lines_of_json_say_why_a_server_does_not_begin(self):
         server = Server("--log-format", "json", "--max-model-len", 10**8, is_awaited=False)
