@@ -288,7 +288,7 @@ static int check_hosts(const struct config_list *hosts) {
 static int check(struct serve_command *c) {
     int status = adapter_names_take(&c->base.adapters, &c->names);
     if (!status)
-        status = check_model_names(&c->model_names);
+        status = check_model_names(&c->base.names);
     if (!status)
         status = check_hosts(&c->allowed_hosts);
     if (!status && c->base.adapters.count)
