@@ -1,6 +1,9 @@
 /* Runs a fuzz target without a fuzzing engine: every seed as it is, then mutations of the seeds from a fixed seed, for
- * a number of seconds. A target defines LLVMFuzzerTestOneInput, so that libFuzzer and AFL++ can drive it as well. What
- * it finds is a crash or a sanitizer report; the input that was running is kept in ./fuzz-failure.bin. */
+ * a number of seconds, five times as many in the long form. A target defines LLVMFuzzerTestOneInput, so that libFuzzer
+ * and AFL++ can drive it as well. What it finds is a crash or a sanitizer report; the input that was running is kept in
+ * ./fuzz-failure.bin. */
+#include "support/test.h"
+
 #include "base/base.h"
 
 #include <signal.h>
@@ -130,6 +133,7 @@ int main(int argc, char **argv) {
     signal(SIGABRT, keep_failure);
     signal(SIGSEGV, keep_failure);
     double start = clock_seconds();
+    limit *= test_is_long() ? 5 : 1;
     uint64_t runs = 0;
     for (size_t i = 0; i < seed_count; i++, runs++) {
         current_size = seeds[i].length;
