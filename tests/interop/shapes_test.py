@@ -17,6 +17,7 @@ sys.path.insert(0, str(SOURCE / "tools/golden"))
 import tokenizer_shapes  # noqa: E402
 
 ASSIGNED = [chr(p) for p in range(0x110000) if unicodedata.category(chr(p)) not in ("Cn", "Cs")]
+MARK = tokenizer_shapes.MARK
 LONG = os.environ.get("CAMBIUM_TEST_LONG", "0") not in ("", "0")
 # One more folder with a tokenizer.json, or several, as those of real models.
 FOLDERS = os.environ.get("CAMBIUM_INTEROP_TOKENIZERS", "").split()
@@ -47,6 +48,8 @@ def random_texts(seed, names):
         yield assigned(random_text(draw))
         yield random_characters(draw)
         yield "".join(draw.choice((draw.choice(names), random_characters(draw), " ", "x")) for _ in range(4))
+        yield "".join(draw.choice((draw.choice(names), draw.choice(tokenizer_shapes.BESIDE), " ", MARK))
+                      for _ in range(draw.randrange(1, 12)))
 
 
 class Shapes(Tokenizing):
@@ -71,6 +74,20 @@ class Shapes(Tokenizing):
         kept = [(text, ids) for text, ids in zip(texts, expected) if ids]
         self.assert_all_equal([text for text, _ in kept], list(self.encode(directory, texts)), [ids for _, ids in kept])
 
+    def check_decoding(self, directory, library, draw):
+        """Random ids, of which no encoding may make some; but for those that are no UTF-8, which stay bytes here."""
+        vocabulary = library.get_vocab()
+        marked = [id for name, id in vocabulary.items() if MARK in name or name.startswith("<")] or [0]
+        every = [id for id in vocabulary.values() if "\n" not in library.decode([id], skip_special_tokens=False)]
+        rows = [[draw.choice(draw.choice((every, marked))) for _ in range(draw.randrange(1, 9))] for _ in range(4000)]
+        texts = library.decode_batch(rows, skip_special_tokens=False)
+        kept = [(row, text) for row, text in zip(rows, texts) if not any(c in text for c in "\n\ufffd")]
+        self.assertGreater(len(kept), 500)
+        decoded = self.run_program("detokenize", "--tokenizer", directory,
+                                   data="".join(" ".join(map(str, row)) + "\n" for row, _ in kept).encode())
+        ours = decoded.decode().split("\n")[:-1]
+        self.assert_all_equal([row for row, _ in kept], ours, [text for _, text in kept])
+
     def check(self, directory, seed):
         library = Tokenizer.from_file(str(directory / "tokenizer.json"))
         library.encode_special_tokens = True
@@ -88,6 +105,7 @@ class Shapes(Tokenizing):
         back = self.run_program("detokenize", "--tokenizer", directory,
                                 data="".join(" ".join(map(str, row)) + "\n" for row in rows).encode())
         self.assertEqual(back.count(b"\n"), len(noise))
+        self.check_decoding(directory, library, draw)
 
     def test_small_tokenizers_of_every_shape(self):
         across = tokenizer_shapes.learn_across(1500)
