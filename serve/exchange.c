@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MAX_FIELDS = 32, OWN_FIELDS = 4 };
+enum { MAX_FIELDS = 32, OWN_FIELDS = 6 };
 
 const char *exchange_field(const struct exchange *exchange, const char *name) {
     const struct exchange_head *head = &exchange->head;
@@ -21,8 +21,15 @@ int exchange_begin(struct exchange *exchange, int status, const struct field *fi
     size_t kept = count < MAX_FIELDS - OWN_FIELDS ? count : MAX_FIELDS - OWN_FIELDS;
     if (kept)
         memcpy(all, fields, kept * sizeof *all);
+    char parent[TRACE_PARENT_TEXT], state[TRACE_STATE_TEXT];
     if (*exchange->id)
         all[kept++] = field_of("x-request-id", exchange->id);
+    if (exchange->trace.is_there) {
+        trace_parent_text(&exchange->trace, parent);
+        all[kept++] = field_of("traceparent", parent);
+        if (trace_state_text(&exchange->head, &exchange->trace, state))
+            all[kept++] = field_of("tracestate", state);
+    }
     if (exchange->cors_origin) {
         all[kept++] = field_of("access-control-allow-origin", exchange->cors_origin);
         all[kept++] = field_of("access-control-expose-headers", "x-request-id, retry-after, retry-after-ms");

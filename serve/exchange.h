@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "keys.h"
+#include "trace.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,14 +62,18 @@ struct exchange_transport {
     size_t (*pending)(const struct exchange *exchange);
 };
 
-enum { EXCHANGE_ID_BYTES = 129 };
+enum { EXCHANGE_ID_BYTES = 129, EXCHANGE_ENDS = 64 };
 
-/* What a request took of the model, for its line of the log (log.h). */
+/* What a request took of the model, for its line of the log (log.h) and its span (span.h). */
 struct exchange_usage {
     bool is_there;      /* it asked something of the model */
     char adapters[264]; /* names, with commas between */
     int64_t prompt_tokens, cached_tokens, completion_tokens;
     double started, first_token; /* times; 0: it never came to that */
+    int64_t max_tokens, choices; /* asked for; max_tokens -1: to the end of the context */
+    double temperature, top_p;
+    int64_t end_count;    /* texts that ended by themselves */
+    uint64_t length_ends; /* a bit for each of the first EXCHANGE_ENDS, in their order: it ended by its length */
 };
 
 struct exchange {
@@ -81,11 +86,13 @@ struct exchange {
     /* the router's, behind the handler's on_close; or NULL */
     void (*on_closed)(struct exchange *exchange, bool is_whole);
     char id[EXCHANGE_ID_BYTES]; /* x-request-id: printable */
-    const char *cors_origin;    /* of a page that may read the answer; NULL: none */
-    enum error_case error;      /* that was answered */
-    bool is_accepted;           /* its work has begun: an error is no rejection any more */
-    bool is_endless;            /* it ends when its client does: nobody waits for it when the server stops */
-    bool is_probe;              /* of health or metrics: no line where all is well */
+    const char *route;          /* the path of its row, without /v1; NULL: there is none, or it is gRPC */
+    struct trace trace;
+    const char *cors_origin; /* of a page that may read the answer; NULL: none */
+    enum error_case error;   /* that was answered */
+    bool is_accepted;        /* its work has begun: an error is no rejection any more */
+    bool is_endless;         /* it ends when its client does: nobody waits for it when the server stops */
+    bool is_probe;           /* of health or metrics: no line where all is well */
     struct exchange_usage usage;
     struct key_holder client; /* number 0, name "": without a key */
     double start;             /* seconds of the monotonic clock */
@@ -96,8 +103,8 @@ struct exchange {
 /* The value of a field (the first of the name), or NULL. */
 const char *exchange_field(const struct exchange *exchange, const char *name);
 
-/* Begins the answer. `length` of the body, or -1 for one that is written until exchange_end. x-request-id is added, and
- * what a page of cors_origin needs.
+/* Begins the answer. `length` of the body, or -1 for one that is written until exchange_end. x-request-id,
+ * traceparent and tracestate are added, and what a page of cors_origin needs.
  * These return 0 or STATUS_MEMORY; after a failure, or when the client has left, they do nothing, and on_close comes.
  */
 int exchange_begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);

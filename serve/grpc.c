@@ -58,7 +58,7 @@ static const struct field content_type = {
 /* Clients take 8 KiB of head and trailers: a message may have half of them, and details what is left beside the other
  * fields. */
 enum { SHORT_MESSAGE = 512 /* with its prefix: needs no memory of its own */ };
-enum { MAX_FIELD_BYTES = 8192, MAX_MESSAGE_FIELD = 4096, MAX_OTHER_FIELDS = 1024, MAX_TRAILERS = 16 };
+enum { MAX_FIELD_BYTES = 8192, MAX_MESSAGE_FIELD = 4096, MAX_OTHER_FIELDS = 1536, MAX_TRAILERS = 16 };
 
 static bool is_plain(unsigned char c) {
     return c >= 0x20 && c <= 0x7e && c != '%';

@@ -111,12 +111,19 @@ void log_take_news(struct exchange *exchange, const struct call_news *news) {
     if (news->draw_count && usage->first_token == 0)
         usage->first_token = news->draws[0].time;
     usage->completion_tokens += news->draw_count;
+    for (int64_t i = 0; i < news->end_count; i++, usage->end_count++)
+        if (usage->end_count < EXCHANGE_ENDS && !news->ends[i].is_stop)
+            usage->length_ends |= (uint64_t)1 << usage->end_count;
 }
 
 void log_take_call(struct exchange *exchange, const struct call *call) {
     struct exchange_usage *usage = &exchange->usage;
     size_t length = 0;
     usage->is_there = true;
+    usage->max_tokens = call->ask.max_tokens;
+    usage->choices = call->ask.choices;
+    usage->temperature = call->ask.sampling.temperature;
+    usage->top_p = call->ask.sampling.top_p;
     for (int64_t i = 0; i < call->ask.adapter_count && length < sizeof usage->adapters; i++)
         length += (size_t)snprintf(usage->adapters + length, sizeof usage->adapters - length, i ? ",%s" : "%s",
                                    call->ask.adapters[i]);
@@ -144,6 +151,14 @@ static void add_error(struct log_line *line, enum error_case which) {
         log_line_text(line, "error", row->code ? row->code : row->type);
 }
 
+static void add_trace(struct log_line *line, const struct trace *trace) {
+    char id[TRACE_ID_TEXT], span[TRACE_SPAN_TEXT];
+    trace_hex(trace->id, sizeof trace->id, id);
+    trace_hex(trace->span, sizeof trace->span, span);
+    log_line_text(line, "trace_id", id);
+    log_line_text(line, "span_id", span);
+}
+
 void log_request(const struct exchange *exchange, bool is_whole) {
     const struct exchange_head *head = &exchange->head;
     struct log_line line;
@@ -151,6 +166,8 @@ void log_request(const struct exchange *exchange, bool is_whole) {
     snprintf(path, sizeof path, "%s", head->path); /* without the query, which may be anything */
     log_line_begin(&line, exchange->server, LOG_INFO, "request");
     log_line_text(&line, "id", exchange->id);
+    if (exchange->trace.is_there)
+        add_trace(&line, &exchange->trace);
     log_line_text(&line, "method", head->method);
     log_line_text(&line, "path", path);
     log_line_text(&line, "listener", head->listener == LISTENER_CONTROL ? "control" : "data");

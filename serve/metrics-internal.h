@@ -51,6 +51,7 @@ struct metrics {
     uint64_t rejected[ERROR_COUNT], cancelled[ERROR_COUNT], loads[ERROR_COUNT];
     struct metrics_adapter *adapters; /* [adapter_count] */
     size_t adapter_count;
+    uint64_t spans_sent, spans_dropped;
     uint64_t other_requests; /* of adapters beyond METRICS_MAX_ADAPTERS */
 };
 

@@ -164,6 +164,11 @@ void metrics_tell_engine(struct metrics *metrics, const struct metrics_engine *e
         metrics->engine = *engine;
 }
 
+void metrics_tell_spans(struct metrics *metrics, uint64_t sent, uint64_t dropped) {
+    metrics->spans_sent = sent;
+    metrics->spans_dropped = dropped;
+}
+
 void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up) {
     if (metrics && rank >= 0 && rank < metrics->ranks)
         metrics->rank_is_up[rank] = is_up;

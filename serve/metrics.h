@@ -68,6 +68,8 @@ struct metrics_engine {
     int64_t adapter_bytes;    /* of images on a rank */
 };
 void metrics_tell_engine(struct metrics *metrics, const struct metrics_engine *engine);
+/* Spans of requests that a collector has taken, and those that were dropped, since the opening. */
+void metrics_tell_spans(struct metrics *metrics, uint64_t sent, uint64_t dropped);
 void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up);
 
 /* ---- requests: driver, registry and router ---- */

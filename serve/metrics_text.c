@@ -252,6 +252,13 @@ static void add_ranks(struct writer *writer, const struct metrics *metrics) {
     }
 }
 
+static void add_spans(struct writer *writer, const struct metrics *metrics) {
+    begin(writer, "cambium:otlp_spans_total", "counter",
+          "Spans of requests that the collector took, or that were lost.");
+    add_by(writer, "", "", "result", "sent", (double)metrics->spans_sent);
+    add_by(writer, "", "", "result", "dropped", (double)metrics->spans_dropped);
+}
+
 void metrics_add_text(const struct metrics *metrics, const char *running, const char *waiting, double now,
                       struct strbuf *out) {
     struct strbuf model = STRBUF_INIT, own = STRBUF_INIT;
@@ -266,6 +273,7 @@ void metrics_add_text(const struct metrics *metrics, const char *running, const 
     add_infos(&writer, metrics, running, waiting, now);
     add_adapters(&writer, metrics);
     add_requests(&writer, metrics);
+    add_spans(&writer, metrics);
     add_ranks(&writer, metrics);
     out->failed |= model.failed | own.failed;
     strbuf_free(&own);

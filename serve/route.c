@@ -8,6 +8,8 @@
 #include "log.h"
 #include "metrics.h"
 #include "origin.h"
+#include "otlp.h"
+#include "span.h"
 
 #include "base/base.h"
 
@@ -68,7 +70,7 @@ static const char *bare_path(const struct exchange *exchange) {
 }
 
 static bool is_offered(const struct exchange *exchange, const struct row *row) {
-    bool has_metrics = exchange->server->options->has_metrics_on_data;
+    bool has_metrics = exchange->server->options->metrics_on_data != SERVE_METRICS_OFF;
     return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
 }
 
@@ -253,17 +255,43 @@ void route_answer_json(struct exchange *exchange, struct strbuf *json) {
 
 /* ---- all together ---- */
 
+/* Where its trace is sampled. */
+static void send_span(const struct exchange *exchange, bool is_whole) {
+    struct otlp *otlp = exchange->server->otlp;
+    struct strbuf span = STRBUF_INIT;
+    if (!otlp || !(exchange->trace.flags & TRACE_SAMPLED))
+        return;
+    span_add(&span, exchange, is_whole, clock_seconds(), clock_wall_seconds());
+    if (span.failed)
+        otlp_drop(otlp);
+    else
+        otlp_add(otlp, span.data, span.length);
+    strbuf_free(&span);
+}
+
 static void on_closed(struct exchange *exchange, bool is_whole) {
     if (exchange->head.listener == LISTENER_DATA && !exchange->is_endless)
         exchange->server->exchanges--;
     bool is_well = is_whole && exchange->status < 400 && !exchange->error;
-    if (!(exchange->is_probe && is_well))
-        log_request(exchange, is_whole);
+    if (exchange->is_probe && is_well)
+        return;
+    log_request(exchange, is_whole);
+    send_span(exchange, is_whole);
 }
 
-static bool has_key(struct exchange *exchange) {
-    const struct keys *keys = exchange->server->keys[exchange->head.listener];
-    return !keys || keys_find(keys, exchange_field(exchange, "authorization"), &exchange->client);
+static bool is_key_of(const struct keys *keys, struct exchange *exchange) {
+    return keys_find(keys, exchange_field(exchange, "authorization"), &exchange->client);
+}
+
+/* The keys of metrics open /metrics and nothing else: on the data listener they alone do, on control those of the
+ * listener do as well. */
+static bool has_key(struct exchange *exchange, const struct row *row) {
+    const struct server *server = exchange->server;
+    const struct keys *keys = server->keys[exchange->head.listener];
+    const struct keys *own = row && row->listeners & METRICS ? server->keys[SERVER_METRICS_KEYS] : NULL;
+    if (own && exchange->head.listener == LISTENER_DATA)
+        return is_key_of(own, exchange);
+    return !keys || is_key_of(keys, exchange) || (own && is_key_of(own, exchange));
 }
 
 /* Whether the server still takes work; *error says why not. */
@@ -296,7 +324,9 @@ static bool is_public(const struct exchange *exchange, const struct row *row) {
     static const char health[] = "/grpc.health.v1.Health/";
     if (is_grpc(exchange))
         return !strncmp(exchange->head.path, health, sizeof health - 1);
-    return row && row->flags & IS_PUBLIC;
+    bool is_open =
+        exchange->head.listener == LISTENER_DATA && exchange->server->options->metrics_on_data == SERVE_METRICS_OPEN;
+    return row && (row->flags & IS_PUBLIC || (row->listeners & METRICS && is_open));
 }
 
 /* An OPTIONS of a page that may ask comes without a key: browsers send none. */
@@ -304,8 +334,9 @@ static void begin_http(struct exchange *exchange) {
     struct strbuf allowed = STRBUF_INIT;
     struct error error;
     const struct row *row = find_row(exchange, &allowed);
+    exchange->route = row ? row->path : NULL;
     bool is_options = !strcmp(exchange->head.method, "OPTIONS");
-    if (!is_public(exchange, row) && !(is_options && exchange->cors_origin) && !has_key(exchange)) {
+    if (!is_public(exchange, row) && !(is_options && exchange->cors_origin) && !has_key(exchange, row)) {
         error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
         refuse(exchange, &error, NULL);
     } else if (is_options)
@@ -318,7 +349,7 @@ static void begin_http(struct exchange *exchange) {
 static void begin_grpc(struct exchange *exchange) {
     struct error error;
     exchange->is_probe = is_public(exchange, NULL);
-    if (exchange->is_probe || has_key(exchange)) {
+    if (exchange->is_probe || has_key(exchange, NULL)) {
         grpc_begin(exchange);
         return;
     }
@@ -343,6 +374,7 @@ void route_exchange(struct server *server, struct exchange *exchange) {
     exchange->on_closed = on_closed;
     server->exchanges += exchange->head.listener == LISTENER_DATA;
     take_id(exchange);
+    trace_begin(&exchange->head, server->otlp != NULL, &exchange->trace);
     exchange->cors_origin = origin_allowed(exchange);
     if (!may_ask(exchange, &error))
         refuse(exchange, &error, NULL);

@@ -23,6 +23,9 @@ struct serve_name {
     const char *name, *directory;
 };
 
+/* Who may read /metrics on the data listener: whoever has a key where the listener wants one, or anybody. */
+enum serve_metrics { SERVE_METRICS_OFF, SERVE_METRICS_KEY, SERVE_METRICS_OPEN };
+
 struct serve_options {
     const char *const *model_names; /* [model_name_count] at least one; the first is what answers report */
     size_t model_name_count;
@@ -35,7 +38,10 @@ struct serve_options {
     size_t cors_origin_count;
     const char *const *allowed_hosts; /* [allowed_host_count] names of this server beside those of loopback */
     size_t allowed_host_count;
-    bool has_metrics_on_data, has_prefix_cache;
+    enum serve_metrics metrics_on_data;
+    const char *metrics_key_file; /* keys of /metrics alone; NULL: those of the listener */
+    const char *otlp_endpoint;    /* of a collector of spans; NULL: none */
+    bool has_prefix_cache;
     struct chat_template *chat_template; /* for messages where the tokenizer has none; NULL: none */
     double template_timeout;             /* seconds of one rendering */
     int64_t max_queued_requests, max_queued_tokens;

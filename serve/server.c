@@ -7,6 +7,7 @@
 #include "log.h"
 #include "metrics.h"
 #include "origin.h"
+#include "otlp.h"
 #include "queue.h"
 #include "registry.h"
 #include "route.h"
@@ -42,6 +43,11 @@ void server_count(struct server *server) {
     driver_take_steps(server->driver, &steps);
     metrics_add_steps(server->metrics, &steps);
     driver_read_stats(server->driver, &stats);
+    if (server->otlp) {
+        uint64_t sent, dropped;
+        otlp_counts(server->otlp, &sent, &dropped);
+        metrics_tell_spans(server->metrics, sent, dropped);
+    }
     metrics_tell_engine(server->metrics, &(struct metrics_engine){.running = stats.scheduler.running,
                                                                   .waiting = stats.scheduler.waiting,
                                                                   .pages_held = stats.pages - stats.pages_free,
@@ -94,11 +100,11 @@ static void on_stop(evutil_socket_t number, short what, void *context) {
 }
 
 static void on_reload(evutil_socket_t number, short what, void *context) {
-    static const char *const names[LISTENER_COUNT] = {"--api-key-file", "--control-key-file"};
+    static const char *const names[SERVER_KEYS] = {"--api-key-file", "--control-key-file", "--metrics-key-file"};
     struct server *server = context;
     (void)number;
     (void)what;
-    for (int i = 0; i < LISTENER_COUNT; i++)
+    for (int i = 0; i < SERVER_KEYS; i++)
         if (server->keys[i] && keys_reload(server->keys[i]))
             log_event(server, LOG_ERROR, "reload", "%s: %s; the keys are as they were", names[i], status_text());
         else if (server->keys[i])
@@ -277,6 +283,8 @@ static int open_keys(struct server *server) {
     int status = o->api_key_file ? keys_open(o->api_key_file, &server->keys[LISTENER_DATA]) : STATUS_OK;
     if (!status && o->control_key_file)
         status = keys_open(o->control_key_file, &server->keys[LISTENER_CONTROL]);
+    if (!status && o->metrics_key_file)
+        status = keys_open(o->metrics_key_file, &server->keys[SERVER_METRICS_KEYS]);
     return status;
 }
 
@@ -353,6 +361,8 @@ int server_open(const struct serve_options *options, struct server **out) {
         status = bind_all(server);
     if (!status)
         status = add_events(server);
+    if (!status && options->otlp_endpoint)
+        status = otlp_open(options->otlp_endpoint, CAMBIUM_VERSION, &server->otlp);
     if (!status)
         status = worker_open(own->loop, TEXT_JOBS, &own->text_worker);
     if (!status)
@@ -538,7 +548,8 @@ void server_close(struct server *server) {
     metrics_free(server->metrics);
     tokenizer_encoder_free(own->encoder);
     tokenizer_encoder_free(own->worker_encoder);
-    for (int i = 0; i < LISTENER_COUNT; i++)
+    otlp_close(server->otlp);
+    for (int i = 0; i < SERVER_KEYS; i++)
         keys_close(server->keys[i]);
     loop_close(own->loop);
     pthread_mutex_destroy(&own->lock);
@@ -554,5 +565,6 @@ void server_close(struct server *server) {
 /* A few bodies of the largest kind at once, and what a connection takes (14 KB were measured with HTTP/2). */
 size_t server_planned_bytes(const struct serve_options *options) {
     const struct serve_limits *limits = &options->limits;
-    return (size_t)limits->body_bytes * 4 + (size_t)limits->connections * 16384;
+    size_t spans = options->otlp_endpoint ? OTLP_QUEUE_BYTES : 0;
+    return (size_t)limits->body_bytes * 4 + (size_t)limits->connections * 16384 + spans;
 }

@@ -25,15 +25,18 @@ struct server_model {
     struct chat_template *chat_template; /* of the base: the tokenizer's, or the option's; NULL: none */
 };
 
+enum { SERVER_METRICS_KEYS = LISTENER_COUNT, SERVER_KEYS };
+
 struct server {
     const struct serve_options *options;
     struct event_base *base;
     struct transport *transport;
     struct server_model model;
-    struct registry *registry; /* registry.h: adapters, as the loop knows them */
-    struct driver *driver;     /* driver.h: the engine's side */
-    struct metrics *metrics;   /* metrics.h */
-    struct keys *keys[LISTENER_COUNT];
+    struct registry *registry;         /* registry.h: adapters, as the loop knows them */
+    struct driver *driver;             /* driver.h: the engine's side */
+    struct metrics *metrics;           /* metrics.h */
+    struct keys *keys[SERVER_KEYS];    /* of the listeners by their numbers, and of /metrics */
+    struct otlp *otlp;                 /* otlp.h; NULL: spans go nowhere */
     bool checks_names[LISTENER_COUNT]; /* requests must call the server by a name that it knows (origin.h) */
     int64_t lost_lines;                /* log.h */
     uint64_t first_id, last_id;        /* of requests: the router's */

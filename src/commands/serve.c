@@ -23,7 +23,8 @@ struct serve_command {
     struct adapter_names names;
     struct config_list cors_origins, allowed_hosts;
     const char *listen, *control, *api_key_file, *control_key_file, *tls_cert, *tls_key;
-    bool metrics_on_data;
+    int metrics_on_data; /* enum serve_metrics, of metrics_choices */
+    const char *metrics_key_file, *otlp_endpoint;
     const char *chat_template;
     int64_t max_queued_requests, max_queued_tokens;
     double template_timeout, request_timeout, drain_timeout, rank_timeout;
@@ -32,6 +33,7 @@ struct serve_command {
 };
 
 static const char *const log_formats[] = {"text", "json", NULL};
+static const char *const metrics_choices[] = {"false", "true", "open", NULL};
 
 #define AT(field) offsetof(struct serve_command, field)
 #define TEXT_ROW(path_, field, metavar_, help_)                                                                        \
@@ -101,9 +103,17 @@ static const struct config_row rows[] = {
      .metavar = "NAME...",
      .help = "names of this server in Host, where no key is wanted; localhost, 127.0.0.1 and [::1] always are"},
     {.path = "metrics-on-data",
-     .type = CONFIG_BOOL,
+     .type = CONFIG_CHOICE,
      .offset = AT(metrics_on_data),
-     .help = "/metrics on --listen, too"},
+     .default_text = "false",
+     .bare_text = "true",
+     .choices = metrics_choices,
+     .metavar = "WHO",
+     .help = "/metrics on --listen, too; true: for those who have a key, open: for anybody"},
+    FILE_ROW("metrics-key-file", metrics_key_file,
+             "keys of /metrics alone, on --listen in place of those of --api-key-file"),
+    TEXT_ROW("otlp-endpoint", otlp_endpoint, "URL",
+             "http://HOST:PORT of an OpenTelemetry collector, which gets a span for each request"),
     {.path = "chat-template",
      .type = CONFIG_STRING,
      .offset = AT(chat_template),
@@ -236,7 +246,9 @@ static int fill_options(struct serving *serving) {
         .cors_origin_count = c->cors_origins.count,
         .allowed_hosts = c->allowed_hosts.items,
         .allowed_host_count = c->allowed_hosts.count,
-        .has_metrics_on_data = c->metrics_on_data,
+        .metrics_on_data = (enum serve_metrics)c->metrics_on_data,
+        .metrics_key_file = c->metrics_key_file,
+        .otlp_endpoint = c->otlp_endpoint,
         .has_prefix_cache = c->batch.prefix_cache == 0,
         .chat_template = serving->template,
         .template_timeout = c->template_timeout,
@@ -285,6 +297,16 @@ static int check_hosts(const struct config_list *hosts) {
     return STATUS_OK;
 }
 
+/* A file of keys that opens nothing is a mistake, and so is one of a door that stands open. */
+static int check_metrics(const struct serve_command *c) {
+    if (c->metrics_key_file && c->metrics_on_data == SERVE_METRICS_OPEN)
+        return status_fail(STATUS_USAGE, "--metrics-key-file: --metrics-on-data open lets anybody read /metrics");
+    if (c->metrics_key_file && c->metrics_on_data == SERVE_METRICS_OFF && !c->control_key_file)
+        return status_fail(STATUS_USAGE,
+                           "--metrics-key-file: it needs --metrics-on-data, or --control-key-file beside it");
+    return STATUS_OK;
+}
+
 static int check(struct serve_command *c) {
     int status = adapter_names_take(&c->base.adapters, &c->names);
     if (!status)
@@ -296,6 +318,8 @@ static int check(struct serve_command *c) {
                              c->base.adapters.items[0]);
     if (!status && !c->tls_cert != !c->tls_key)
         status = status_fail(STATUS_USAGE, "--tls-cert and --tls-key belong together");
+    if (!status)
+        status = check_metrics(c);
     return status ? status : batch_check(&c->batch);
 }
 

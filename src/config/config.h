@@ -42,6 +42,7 @@ struct config_row {
                                    range: such a value means "not given", and the dump leaves it out */
     double minimum, maximum;    /* of numbers, both included; both 0: no bounds */
     const char *const *choices; /* NULL-terminated */
+    const char *bare_text;      /* of a CHOICE: what --key without a value means; NULL: it needs one */
     const char *help;           /* one sentence fragment, lower case, with the unit */
     const char *metavar;        /* what stands for the value in --help; NULL: from the type */
     bool is_path; /* a STRING or LIST of files: an empty text means "not given", an empty item is refused */

@@ -70,7 +70,8 @@ static int write_row(FILE *out, const struct config_row *row) {
     strbuf_add_text(&text, row->help);
     int status = add_facts(row, &text);
     bool is_switch_off = row->type == CONFIG_BOOL && row->default_text && !strcmp(row->default_text, "true");
-    int width = fprintf(out, "  --%s%s%s", row->path, is_switch_off ? "=false" : *value ? " " : "", value);
+    const char *before = is_switch_off ? "=false" : row->bare_text ? " [" : *value ? " " : "";
+    int width = fprintf(out, "  --%s%s%s%s", row->path, before, value, row->bare_text ? "]" : "");
     if (width + 2 > TEXT_COLUMN) {
         fputc('\n', out);
         width = 0;

@@ -27,6 +27,16 @@ static int fail_unknown(const struct config_command *command, const char *name, 
                        nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "", command->name);
 }
 
+/* Whether the word is a value of a row that may stand without one. */
+static bool is_own_value(const struct config_row *row, const char *word) {
+    if (row->type == CONFIG_BOOL)
+        return !strcmp(word, "true") || !strcmp(word, "false");
+    for (size_t i = 0; row->choices[i]; i++)
+        if (!strcmp(word, row->choices[i]))
+            return true;
+    return false;
+}
+
 static bool is_flag(const char *word) {
     return word[0] == '-' && word[1] == '-' && word[2];
 }
@@ -47,8 +57,8 @@ static int read_option(const struct config_command *command, int argc, char **ar
     char *next = ++*at < argc ? argv[*at] : NULL;
     if (name[length] == '=') {
         option->value = name + length + 1;
-    } else if (row->type == CONFIG_BOOL) {
-        if (next && (!strcmp(next, "true") || !strcmp(next, "false")))
+    } else if (row->type == CONFIG_BOOL || row->bare_text) {
+        if (next && is_own_value(row, next))
             option->value = argv[(*at)++];
     } else if (!next || is_flag(next) || (row->type == CONFIG_LIST && !strcmp(next, "--"))) {
         return status_fail(STATUS_USAGE, "option --%s needs a value%s%s%s", row->path,
@@ -86,10 +96,11 @@ static int set_list_option(struct config *config, const struct option *option, b
 static int set_option(struct config *config, const struct option *option) {
     const struct config_row *row = config_row_at(&config->command, option->index);
     bool is_repeated = config->sources[option->index] == CONFIG_SOURCE_FLAG;
+    const char *bare = row->bare_text ? row->bare_text : "true";
     config->sources[option->index] = CONFIG_SOURCE_FLAG;
     int status = row->type == CONFIG_LIST
                      ? set_list_option(config, option, is_repeated)
-                     : config_set_text(config, option->index, option->value ? option->value : "true");
+                     : config_set_text(config, option->index, option->value ? option->value : bare);
     return status == STATUS_USAGE ? status_wrap(status, "option --%s", row->path) : status;
 }
 

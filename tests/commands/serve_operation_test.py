@@ -105,6 +105,54 @@ class Keys(Operation):
         self.assertRegex(self.server.wait_line("the-last-of-keys"), "client=alice")
 
 
+class MetricsKeys(Operation):
+    """/metrics on the data listener: with the keys of the rest, with its own, or without any."""
+    SCRAPER, CLIENT, ADMIN = "sk-scraper", "sk-client", "sk-admin"
+
+    def statuses(self, server, listener="data", path="/metrics"):
+        return [server.ask("GET", path, key=key, listener=listener).status for key in (None, self.SCRAPER, self.CLIENT, self.ADMIN)]
+
+    def files(self):
+        return {"api": self.write("scraped-keys", f"alice {self.CLIENT}\n"), "metrics": self.write("scrapers", f"prometheus {self.SCRAPER}\n"),
+                "control": self.write("scraped-control", f"admin {self.ADMIN}\n")}
+
+    def test_its_own_keys_open_it_and_nothing_else(self):
+        files = self.files()
+        words = ("--api-key-file", files["api"], "--metrics-on-data", "--metrics-key-file", files["metrics"])
+        with Server(*words, "--control-key-file", files["control"]) as server:
+            self.assertEqual(self.statuses(server), [401, 200, 401, 401])
+            self.assertEqual(self.statuses(server, "control"), [401, 200, 401, 200])
+            self.assertEqual(server.ask("HEAD", "/v1/metrics", key=self.SCRAPER).status, 200)
+            for path in ("/v1/models", "/version", "/none"):
+                self.assertEqual(server.ask("GET", path, key=self.SCRAPER).status, 401, path)
+                self.assertEqual(server.ask("GET", path, key=self.SCRAPER, listener="control").status, 401, path)
+            files["metrics"].write_text("prometheus sk-new\n")
+            server.signal(signal.SIGHUP)
+            server.wait_line("reload.*--metrics-key-file: 1 keys")
+            self.assertEqual(self.statuses(server), [401, 401, 401, 401])
+            self.assertEqual(server.ask("GET", "/metrics", key="sk-new").status, 200)
+
+    def test_a_listener_without_keys_can_have_them_for_metrics(self):
+        with Server("--metrics-on-data", "true", "--metrics-key-file", self.files()["metrics"]) as server:
+            self.assertEqual(self.statuses(server), [401, 200, 401, 401])
+            self.assertEqual(self.statuses(server, path="/v1/models"), [200] * 4)
+            self.assertEqual(self.statuses(server, "control"), [200] * 4)
+
+    def test_it_can_be_open(self):
+        with Server("--api-key-file", self.files()["api"], "--metrics-on-data", "open") as server:
+            self.assertEqual(self.statuses(server), [200] * 4)
+            self.assertEqual(self.statuses(server, path="/v1/models"), [401, 401, 200, 401])
+
+    def test_keys_that_open_nothing_are_refused(self):
+        scrapers = self.files()["metrics"]
+        for words, error in (((), "needs --metrics-on-data"), (("--metrics-on-data", "open"), "lets anybody read"),
+                             (("--metrics-on-data", "false"), "needs --metrics-on-data")):
+            with self.assertRaisesRegex(AssertionError, f"ended with 2:(.|\n)*--metrics-key-file: .*{error}"):
+                Server("--metrics-key-file", scrapers, *words)
+        with self.assertRaisesRegex(AssertionError, "ended with 2:(.|\n)*--metrics-on-data: 'opne' is none of .*did you mean open"):
+            Server("--metrics-on-data=opne")
+
+
 class Reload(Operation):
     def test_keys_are_read_again_and_a_damaged_file_changes_nothing(self):
         keys = self.write("reloaded", "alice sk-old\n")

@@ -12,11 +12,13 @@ struct options {
     bool dry_run, is_loud;
     struct config_list input, words;
     int64_t vocab_size, room;
+    int who;
     double share;
     int kind;
     struct run_config run;
 };
 
+static const char *const doors[] = {"shut", "key", "open", NULL};
 static const char *const kinds[] = {"plain", "packed", NULL};
 static const struct config_row rows[] = {
     {.path = "config", .type = CONFIG_STRING, .offset = offsetof(struct options, config), .help = "YAML file"},
@@ -62,6 +64,13 @@ static const struct config_row rows[] = {
      .choices = kinds,
      .default_text = "packed",
      .help = "a kind"},
+    {.path = "who",
+     .type = CONFIG_CHOICE,
+     .offset = offsetof(struct options, who),
+     .choices = doors,
+     .default_text = "shut",
+     .bare_text = "key",
+     .help = "may enter"},
 };
 
 static inline struct config_command make_command(bool takes_words) {

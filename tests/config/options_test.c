@@ -124,6 +124,33 @@ static void sizes_are_bytes_or_counts_of_a_unit(void **state) {
     refuses(WORDS("--room=99999999999999999999"), "does not fit into 64 bits");
 }
 
+static void a_choice_may_have_a_value_when_it_stands_bare(void **state) {
+    (void)state;
+    struct options o;
+    struct config *config;
+    static const struct {
+        const char *words[3]; /* NULL-terminated */
+        int who;
+        bool dry_run;
+    } cases[] = {
+        {{"--dry-run"}, 0, true},
+        {{"--who"}, 1, false},
+        {{"--who", "--dry-run"}, 1, true},
+        {{"--who", "open"}, 2, false},
+        {{"--who=open", "--who=shut"}, 0, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *words[4] = {"--output=a"};
+        memcpy(words + 1, cases[i].words, sizeof cases[i].words);
+        test_ok(parse(&o, &config, false, words));
+        assert_int_equal(o.who, cases[i].who);
+        assert_int_equal(o.dry_run, cases[i].dry_run);
+        config_free(config);
+    }
+    refuses(WORDS("--output=a", "--who", "opne"), "unexpected word 'opne'");
+    refuses(WORDS("--output=a", "--who=opne"), "'opne' is none of shut, key, open (did you mean open?)");
+}
+
 static void wrong_options_are_named_with_the_nearest(void **state) {
     (void)state;
     refuses(WORDS("--outptu", "a"), "unknown option --outptu (did you mean --output?)");
@@ -226,6 +253,7 @@ static void help_is_complete_and_fits_the_screen(void **state) {
     assert_non_null(strstr(text, "--kind NAME"));
     assert_non_null(strstr(text, "(one of plain, packed; default packed)"));
     assert_non_null(strstr(text, "--loud=false"));
+    assert_non_null(strstr(text, "--who [NAME]"));
     assert_non_null(strstr(text, "(257 to 1000000; default 8192)"));
     assert_non_null(strstr(text, "(required)"));
     assert_non_null(strstr(text, "\nA SIZE is bytes, or a number with a unit: K, M, G, T or KiB"));
@@ -258,6 +286,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_given_has_its_default),
         cmocka_unit_test(the_last_flag_counts_and_lists_split_as_promised),
         cmocka_unit_test(sizes_are_bytes_or_counts_of_a_unit),
+        cmocka_unit_test(a_choice_may_have_a_value_when_it_stands_bare),
         cmocka_unit_test(wrong_options_are_named_with_the_nearest),
         cmocka_unit_test(wrong_values_say_what_was_expected),
         cmocka_unit_test(flags_go_over_the_file),
