@@ -40,9 +40,11 @@ static void add_policy(struct strbuf *policy) {
 static void add_offers(struct strbuf *offers, const struct exchange *exchange) {
     const struct server *server = exchange->server;
     enum listener_kind listener = exchange->head.listener;
+    /* the key that a user of the page has does not open what has keys of its own */
+    bool has_metrics = server->options->metrics_on_data != SERVE_METRICS_OFF && !server->keys[SERVER_METRICS_KEYS];
     if (listener == LISTENER_CONTROL)
         strbuf_add_text(offers, "control ");
-    if (listener == LISTENER_CONTROL || server->options->has_metrics_on_data)
+    if (listener == LISTENER_CONTROL || has_metrics)
         strbuf_add_text(offers, "metrics ");
     if (server->keys[listener])
         strbuf_add_text(offers, "key");

@@ -1,5 +1,4 @@
 """docs/serving.md: what it names is there, what is there it names, and its examples work as they stand."""
-import os
 import pathlib
 import re
 import shutil
@@ -7,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from model_support import CAMBIUM, SOURCE, run, write_reciting_model
+from model_support import SOURCE, run, write_reciting_model
 from serve_support import Server, write_prompt
 
 TEXT = (SOURCE / "docs/serving.md").read_text()
@@ -31,7 +30,8 @@ class Names(unittest.TestCase):
     def test_options_are_those_of_the_program(self):
         options = set(re.findall(r"^  (--[a-z][\w.-]*)", run("serve", "--help")[0].decode(), re.M))
         told = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_.-]*[a-z0-9]", TEXT))
-        others = {"--json", "--encode", "--decode", "--http2-prior-knowledge", "--data-binary", "--ntasks", "--time", "--signal", "--wrap", "--mpi", "--requests", "--help"}
+        others = {"--json", "--encode", "--decode", "--http2-prior-knowledge", "--data-binary", "--ntasks", "--time", "--signal", "--wrap", "--mpi", "--requests", "--help",
+                  "--file", "--tag", "--publish", "--volume", "--build-arg"}
         self.assertEqual(told - options - others, set())
         limits = {option for option in options if option.startswith("--limits.")}
         self.assertEqual(limits - told, set())
@@ -76,17 +76,6 @@ class Examples(unittest.TestCase):
             path = pathlib.Path(directory) / "prometheus.yml"
             path.write_text(BLOCKS["yaml"])
             check("promtool", "check", "config", path)
-
-    def test_the_unit_is_one(self):
-        if not shutil.which("systemd-analyze"):
-            self.skipTest("no systemd-analyze")
-        with tempfile.TemporaryDirectory(prefix="cambium-test-") as directory:
-            path = pathlib.Path(directory) / "cambium.service"
-            path.write_text(BLOCKS["ini"].replace("/usr/local/bin/cambium", os.path.abspath(CAMBIUM)).replace("User=cambium", "User=root"))
-            check("systemd-analyze", "verify", "--man=no", path)
-            started = re.search(r"^ExecStart=\S+ (.*?[^\\])$", BLOCKS["ini"], re.M | re.S).group(1).replace("\\\n", " ").split()
-            _, errors = run(*started, expect=1)  # every option is one, and the files are not there
-            self.assertRegex(errors, "/(etc|srv)/cambium/")
 
 
 if __name__ == "__main__":
