@@ -9,6 +9,8 @@
  *     jinja_string, _case            strings with their marks
  *     jinja_attributes, _methods     what stands behind a dot
  *     jinja_filters, _lists, _tests, _functions, _json
+ *     jinja_charge                   what all of this may use: steps, time, memory, depth
+ *     jinja_operations               the list of all operations, with what each of them looks at
  *     jinja_memory                   arenas
  *
  * A rendering fails once: the first failure stays in `status`, every value that is made behind it is undefined, and
@@ -184,6 +186,7 @@ enum jinja_operator {
     OPERATOR_GREATER_EQUAL,
     OPERATOR_IN,
     OPERATOR_NOT_IN,
+    OPERATOR_COUNT,
 };
 
 struct jinja_node {
@@ -202,11 +205,12 @@ struct jinja_name {
     const char *bytes; /* of a name: and a zero byte */
     size_t length;
 };
-enum { JINJA_MAX_NAMES = 2048 };
+enum { JINJA_MAX_NAMES = 2048, JINJA_NAME_SLOTS = 2 * JINJA_MAX_NAMES };
 
 struct jinja {
     struct jinja_arena arena;
     struct jinja_name *names; /* [name_count] */
+    uint32_t *slots;          /* [JINJA_NAME_SLOTS] where a name's digest puts it: its index and 1; 0: free */
     uint32_t name_count;
     struct jinja_node **body; /* [count] */
     uint32_t count;
@@ -247,6 +251,7 @@ struct jinja_run {
     int status;
     int line;
     int64_t steps;
+    size_t unpaid;            /* bytes that no step was taken for yet */
     int64_t unwatched;        /* steps until the clock is read again */
     double seconds, deadline; /* of clock_seconds(); 0: none */
     int depth, max_depth;
@@ -260,12 +265,32 @@ struct jinja_run {
     struct jinja_dict no_entries;
 };
 
+/* ---- what it may use: jinja_charge.c ---- */
+
+/* What an operation looks at. Each row of a table of operations says it. */
+enum jinja_cost {
+    JINJA_COST_NOTHING, /* a row that says nothing: there is none */
+    JINJA_COST_STEP,    /* kinds, numbers and short names: one step */
+    JINJA_COST_VALUE,   /* all of its value, whatever it finds: one step, and the value's bytes */
+    JINJA_COST_WALK,    /* one step, and what it walks through, each part when it comes to it */
+};
+
 /* Fails with "line N: "; gives an undefined value. */
 struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* What an arena that gives nothing fails with. */
 void jinja_fail_memory(struct jinja_run *run, const struct jinja_arena *arena);
-/* Steps of work; false where there are no more. */
+/* Steps of work; false where there are no more, or no time is left. */
 bool jinja_charge(struct jinja_run *run, size_t steps);
+enum { JINJA_STEP_BYTES = 64, JINJA_UNPAID_BYTES = 4096 };
+/* Charges the bytes that are not paid yet. */
+bool jinja_pay_bytes(struct jinja_run *run);
+/* Bytes that are read or written: JINJA_STEP_BYTES are a step, and smaller pieces add up. */
+static inline bool jinja_charge_bytes(struct jinja_run *run, size_t bytes) {
+    run->unpaid += bytes;
+    return run->unpaid < JINJA_UNPAID_BYTES ? !run->status : jinja_pay_bytes(run);
+}
+/* Charges an operation before it runs over `value`. */
+bool jinja_charge_operation(struct jinja_run *run, enum jinja_cost cost, const struct jinja_value *value);
 /* Zeroed memory; NULL after a failure. */
 void *jinja_object(struct jinja_run *run, size_t bytes);
 /* One level deeper, until jinja_leave; false where that is too deep, and jinja_leave then still follows. */
@@ -295,15 +320,20 @@ struct jinja_value jinja_concat(struct jinja_run *run, const struct jinja_string
 struct jinja_value jinja_escape(struct jinja_run *run, const struct jinja_string *string);
 unsigned jinja_marks_at(const struct jinja_string *string, size_t at);
 /* Characters, not bytes. */
-size_t jinja_characters(const struct jinja_string *string);
+size_t jinja_characters(struct jinja_run *run, const struct jinja_string *string);
 /* The byte where character `index` begins. */
-size_t jinja_byte_of(const struct jinja_string *string, size_t index);
+size_t jinja_byte_of(struct jinja_run *run, const struct jinja_string *string, size_t index);
+/* Whether these bytes are the same. */
+bool jinja_same(struct jinja_run *run, const void *left, const void *right, size_t length);
 /* Python's str.isspace() of the character at `at`, and its bytes. */
 bool jinja_is_space(const char *at, const char *end, size_t *bytes);
 bool jinja_string_is(const struct jinja_string *string, const char *text);
 /* Where `part` begins in `string` from byte `from` on; SIZE_MAX: nowhere. */
 size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                   size_t from);
+/* Where the last `part` begins that ends at `end` or before; SIZE_MAX: nowhere. */
+size_t jinja_find_last(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
+                       size_t end);
 
 enum jinja_sides { JINJA_LEFT = 1, JINJA_RIGHT = 2, JINJA_BOTH = 3 };
 /* `characters` NULL: white space. */
@@ -352,7 +382,7 @@ const struct jinja_list *jinja_iterate(struct jinja_run *run, const struct jinja
 struct jinja_value jinja_str(struct jinja_run *run, const struct jinja_value *value);
 void jinja_build_str(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
 void jinja_build_repr(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
-enum { JINJA_FLOAT_BYTES = 40 };
+enum { JINJA_FLOAT_BYTES = 40, JINJA_FLOAT_STEPS = 64 /* what jinja_write_float takes */ };
 void jinja_write_float(double real, char text[JINJA_FLOAT_BYTES]);
 bool jinja_read_integer(const struct jinja_string *string, int base, int64_t *integer);
 bool jinja_read_float(const struct jinja_string *string, double *real);
@@ -392,34 +422,62 @@ const struct jinja_string *jinja_string_argument(struct jinja_run *run, struct j
 
 struct jinja_filter {
     const char *name;
+    enum jinja_cost cost;
     struct jinja_value (*run)(struct jinja_run *run, struct jinja_value value, struct jinja_call *call);
 };
 const struct jinja_filter *jinja_filter_find(const char *name, size_t length);
-extern const struct jinja_filter jinja_list_filters[]; /* jinja_lists.c; the last has no name */
+struct jinja_value jinja_run_filter(struct jinja_run *run, const struct jinja_filter *filter, struct jinja_value value,
+                                    struct jinja_call *call);
+extern const struct jinja_filter jinja_value_filters[]; /* jinja_filters.c; the last has no name */
+extern const struct jinja_filter jinja_list_filters[];  /* jinja_lists.c; as well */
 struct jinja_test {
     const char *name;
+    enum jinja_cost cost;
     bool (*run)(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *argument);
     bool has_argument;
 };
+extern const struct jinja_test jinja_tests[]; /* the last has no name */
 const struct jinja_test *jinja_test_find(const char *name, size_t length);
 bool jinja_run_test(struct jinja_run *run, const struct jinja_test *test, struct jinja_value value,
                     struct jinja_call *call);
 struct jinja_function {
     const char *name;
+    enum jinja_cost cost;
     struct jinja_value (*run)(struct jinja_run *run, struct jinja_call *call);
 };
+extern const struct jinja_function jinja_functions[]; /* the last has no name */
 /* NULL: there is no such function. */
 const struct jinja_function *jinja_function_find(const char *name, size_t length);
 struct jinja_method {
     const char *name;
+    enum jinja_cost cost;
     struct jinja_value (*run)(struct jinja_run *run, struct jinja_value self, struct jinja_call *call);
 };
-extern const struct jinja_method jinja_string_methods[]; /* the last has no name */
-extern const char *const jinja_other_string_methods[];   /* Python's that are not built; the last is NULL */
+/* Of each, the last has no name. */
+extern const struct jinja_method jinja_string_methods[], jinja_dict_methods[], jinja_list_methods[],
+    jinja_loop_methods[];
+extern const char *const jinja_other_string_methods[]; /* Python's that are not built; the last is NULL */
 struct jinja_bound {
     struct jinja_value self;
     const struct jinja_method *method;
 };
+
+/* Ways into a value: a.name, a[key], a[from:to:step]. */
+enum jinja_access { JINJA_ACCESS_ATTRIBUTE, JINJA_ACCESS_ITEM, JINJA_ACCESS_SLICE, JINJA_ACCESS_COUNT };
+/* Operators, accesses and signs: what a step of them looks at. */
+struct jinja_costs {
+    const char *name;
+    enum jinja_cost cost;
+};
+extern const struct jinja_costs jinja_operators[OPERATOR_COUNT], jinja_accesses[JINJA_ACCESS_COUNT];
+
+/* Operation `i` of all: "filter upper", "method str.split", "test in", "function range", "operator +", "access a.name".
+ * False after the last. jinja_operations.c. */
+struct jinja_operation {
+    const char *group, *name;
+    enum jinja_cost cost;
+};
+bool jinja_operation(size_t i, struct jinja_operation *operation);
 
 /* a.name and a[key]. */
 struct jinja_value jinja_attribute(struct jinja_run *run, const struct jinja_value *value, const char *name,
@@ -440,6 +498,8 @@ struct jinja_value jinja_eval(struct jinja_run *run, const struct jinja_node *no
 /* Runs the filters of a node over a value. */
 struct jinja_value jinja_eval_filters(struct jinja_run *run, const struct jinja_node *node, struct jinja_value value);
 struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_macro *macro, struct jinja_call *call);
+/* The slot of a name: where it is, or where it belongs. */
+uint32_t *jinja_name_slot(const struct jinja *jinja, const char *bytes, size_t length);
 struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name);
 void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t name, struct jinja_value value);
 

@@ -53,8 +53,8 @@ struct jinja_argument {
 };
 
 struct jinja_limits {
-    int64_t steps;  /* about nodes of the template that are run, and 64 bytes of text that are looked at */
-    size_t memory;  /* bytes, beside 16 for each of the arguments */
+    int64_t steps;  /* nodes of the template that are run, and each 64 bytes that they read or write */
+    size_t memory;  /* bytes, beside what the arguments take and 8 for each byte of their strings */
     int depth;      /* of expressions, statements, macros and values inside each other */
     double seconds; /* from the beginning of the rendering to its end; 0: no limit */
 };
@@ -65,6 +65,7 @@ struct jinja_rendering {
     size_t count;
     const struct tm *now;              /* of strftime_now; NULL: it is an error */
     const struct jinja_limits *limits; /* NULL: jinja_default_limits */
+    int64_t *steps;                    /* where the steps that it took are put; NULL: nowhere */
 };
 /* Renders into `text`. STATUS_INVALID with "line N: ", and STATUS_MEMORY; there is nothing to free then. */
 int jinja_render(const struct jinja *jinja, const struct jinja_rendering *rendering, struct jinja_text *text);

@@ -9,6 +9,8 @@
 struct jinja_value jinja_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword) {
     if (index < call->count)
         return call->arguments[index];
+    if (keyword)
+        jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
     for (size_t i = 0; keyword && !run->status && i < call->keyword_count; i++) {
         struct jinja_keyword *given = &call->keywords[i];
         if (!given->is_taken && given->name.length == strlen(keyword) &&
@@ -23,6 +25,7 @@ struct jinja_value jinja_argument(struct jinja_run *run, struct jinja_call *call
 bool jinja_call_end(struct jinja_run *run, const struct jinja_call *call, size_t most, const char *what) {
     if (call->count > most)
         jinja_fail(run, "%s: %zu arguments, and it takes %zu", what, call->count, most);
+    jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
     for (size_t i = 0; i < call->keyword_count; i++)
         if (!call->keywords[i].is_taken)
             jinja_fail(run, "%s: there is no argument '%.*s'", what, (int)call->keywords[i].name.length,
@@ -100,8 +103,10 @@ static struct jinja_value copy(struct jinja_run *run, struct jinja_value self, s
     return jinja_call_end(run, call, 0, "copy()") ? self : jinja_undefined(NULL); /* nothing changes either */
 }
 
-static const struct jinja_method dict_methods[] = {{"copy", copy},      {"get", dict_get},       {"items", dict_items},
-                                                   {"keys", dict_keys}, {"values", dict_values}, {NULL, NULL}};
+const struct jinja_method jinja_dict_methods[] = {
+    {"copy", JINJA_COST_STEP, copy},           {"get", JINJA_COST_WALK, dict_get},
+    {"items", JINJA_COST_VALUE, dict_items},   {"keys", JINJA_COST_VALUE, dict_keys},
+    {"values", JINJA_COST_VALUE, dict_values}, {NULL, JINJA_COST_NOTHING, NULL}};
 static const char *const changing_dict[] = {"clear", "fromkeys", "pop", "popitem", "setdefault", "update", NULL};
 
 static struct jinja_value list_count(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
@@ -124,8 +129,10 @@ static struct jinja_value list_index(struct jinja_run *run, struct jinja_value s
     return jinja_fail(run, "index(): the value is not in the list");
 }
 
-static const struct jinja_method list_methods[] = {
-    {"copy", copy}, {"count", list_count}, {"index", list_index}, {NULL, NULL}};
+const struct jinja_method jinja_list_methods[] = {{"copy", JINJA_COST_STEP, copy},
+                                                  {"count", JINJA_COST_WALK, list_count},
+                                                  {"index", JINJA_COST_WALK, list_index},
+                                                  {NULL, JINJA_COST_NOTHING, NULL}};
 static const char *const changing_list[] = {"append", "clear",   "extend", "insert", "pop",
                                             "remove", "reverse", "sort",   NULL};
 static const char *const none[] = {NULL};
@@ -137,7 +144,8 @@ static struct jinja_value loop_cycle(struct jinja_run *run, struct jinja_value s
                                                              : jinja_undefined(NULL);
 }
 
-static const struct jinja_method loop_methods[] = {{"cycle", loop_cycle}, {NULL, NULL}};
+const struct jinja_method jinja_loop_methods[] = {{"cycle", JINJA_COST_STEP, loop_cycle},
+                                                  {NULL, JINJA_COST_NOTHING, NULL}};
 
 static struct jinja_value loop_attribute(const struct jinja_loop *loop, const char *name) {
     int64_t index = (int64_t)loop->index, count = (int64_t)loop->items->count;
@@ -174,9 +182,9 @@ static bool is_one_of(const char *const *names, const char *name) {
 /* Python's attribute `name`; MISSING where the object has none. */
 static struct jinja_value find_method(struct jinja_run *run, const struct jinja_value *value, const char *name) {
     const struct jinja_method *methods = value->kind == JINJA_STRING ? jinja_string_methods
-                                         : value->kind == JINJA_DICT ? dict_methods
-                                         : value->kind == JINJA_LOOP ? loop_methods
-                                                                     : list_methods;
+                                         : value->kind == JINJA_DICT ? jinja_dict_methods
+                                         : value->kind == JINJA_LOOP ? jinja_loop_methods
+                                                                     : jinja_list_methods;
     const char *const *refused = value->kind == JINJA_STRING ? jinja_other_string_methods
                                  : value->kind == JINJA_DICT ? changing_dict
                                  : value->kind == JINJA_LIST ? changing_list
@@ -206,8 +214,15 @@ static const char *keep_name(struct jinja_run *run, const char *name, size_t len
     return kept;
 }
 
+const struct jinja_costs jinja_accesses[JINJA_ACCESS_COUNT] = {
+    [JINJA_ACCESS_ATTRIBUTE] = {"a.name", JINJA_COST_WALK},
+    [JINJA_ACCESS_ITEM] = {"a[key]", JINJA_COST_WALK},
+    [JINJA_ACCESS_SLICE] = {"a[from:to:step]", JINJA_COST_WALK},
+};
+
 struct jinja_value jinja_attribute(struct jinja_run *run, const struct jinja_value *value, const char *name,
                                    size_t length) {
+    jinja_charge_operation(run, jinja_accesses[JINJA_ACCESS_ATTRIBUTE].cost, value);
     if (value->kind == JINJA_UNDEFINED)
         return jinja_fail_undefined(run, value);
     if (value->kind == JINJA_NAMESPACE) {
@@ -223,13 +238,11 @@ struct jinja_value jinja_attribute(struct jinja_run *run, const struct jinja_val
 }
 
 static struct jinja_value string_item(struct jinja_run *run, const struct jinja_string *string, int64_t index) {
-    int64_t length = (int64_t)jinja_characters(string);
-    if (!jinja_charge(run, string->length / 16))
-        return jinja_undefined(NULL);
+    int64_t length = (int64_t)jinja_characters(run, string);
     index += index < 0 ? length : 0;
     if (index < 0 || index >= length)
         return jinja_undefined("a character");
-    size_t begin = jinja_byte_of(string, (size_t)index), end = begin + 1;
+    size_t begin = jinja_byte_of(run, string, (size_t)index), end = begin + 1;
     while (end < string->length && ((unsigned char)string->bytes[end] & 0xc0) == 0x80)
         end++;
     return jinja_part(run, string, begin, end);
@@ -237,6 +250,7 @@ static struct jinja_value string_item(struct jinja_run *run, const struct jinja_
 
 struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *key) {
     bool is_index = key->kind == JINJA_INTEGER || key->kind == JINJA_BOOL;
+    jinja_charge_operation(run, jinja_accesses[JINJA_ACCESS_ITEM].cost, value);
     if (value->kind == JINJA_UNDEFINED)
         return jinja_fail_undefined(run, value);
     if (value->kind == JINJA_DICT && key->kind != JINJA_LIST && key->kind != JINJA_DICT) {
@@ -265,11 +279,12 @@ struct jinja_value jinja_path(struct jinja_run *run, struct jinja_value value, c
     if (path->kind != JINJA_STRING)
         return path->kind == JINJA_NONE || path->kind == JINJA_MISSING ? value : jinja_item(run, &value, path);
     const char *at = path->string->bytes, *end = at + path->string->length;
-    for (bool is_more = true; is_more && !run->status;) {
+    for (bool is_more = true; is_more && jinja_charge(run, 1);) {
         const char *dot = memchr(at, '.', (size_t)(end - at)), *stop = dot ? dot : end;
         struct jinja_value key = jinja_string(run, at, (size_t)(stop - at), 0);
         int64_t index;
         bool is_number = stop > at;
+        jinja_charge_bytes(run, (size_t)(stop - at));
         for (const char *c = at; c < stop; c++)
             is_number &= *c >= '0' && *c <= '9';
         if (key.kind == JINJA_STRING && is_number && jinja_read_integer(key.string, 10, &index))

@@ -24,6 +24,7 @@ static void add_argument(struct jinja_run *run, struct jinja_call *call, struct 
 
 static void add_keyword(struct jinja_run *run, struct jinja_call *call, struct jinja_keyword keyword) {
     const struct jinja_name *name = &keyword.name;
+    jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
     for (size_t i = 0; i < call->keyword_count; i++)
         if (call->keywords[i].name.length == name->length &&
             !memcmp(call->keywords[i].name.bytes, name->bytes, name->length)) {
@@ -89,9 +90,12 @@ static struct jinja_value call_value(struct jinja_run *run, const struct jinja_v
     case JINJA_MACRO:
         return jinja_call_macro(run, callee->macro, call);
     case JINJA_FUNCTION:
-        return callee->function->run(run, call);
+        return jinja_charge_operation(run, callee->function->cost, callee) ? callee->function->run(run, call)
+                                                                           : jinja_undefined(NULL);
     case JINJA_METHOD:
-        return callee->bound->method->run(run, callee->bound->self, call);
+        return jinja_charge_operation(run, callee->bound->method->cost, &callee->bound->self)
+                   ? callee->bound->method->run(run, callee->bound->self, call)
+                   : jinja_undefined(NULL);
     case JINJA_UNDEFINED:
         return jinja_fail_undefined(run, callee);
     default:
@@ -113,7 +117,7 @@ static struct jinja_value run_filter(struct jinja_run *run, const struct jinja_n
         return jinja_fail(run, "there is no filter '%s'", name_of(run, node)->bytes);
     eval_arguments(run, node, &call);
     run->line = node->line;
-    return run->status ? jinja_undefined(NULL) : node->filter->run(run, value, &call);
+    return run->status ? jinja_undefined(NULL) : jinja_run_filter(run, node->filter, value, &call);
 }
 
 struct jinja_value jinja_eval_filters(struct jinja_run *run, const struct jinja_node *node, struct jinja_value value) {

@@ -223,18 +223,37 @@ static struct jinja_value filter_length(struct jinja_run *run, struct jinja_valu
                                                   : jinja_undefined(NULL);
 }
 
-static const struct jinja_filter value_filters[] = {
-    {"abs", filter_abs},         {"capitalize", filter_capitalize}, {"count", filter_length},
-    {"d", filter_default},       {"default", filter_default},       {"e", filter_escape},
-    {"escape", filter_escape},   {"float", filter_float},           {"indent", filter_indent},
-    {"int", filter_int},         {"length", filter_length},         {"lower", filter_lower},
-    {"replace", filter_replace}, {"round", filter_round},           {"safe", filter_safe},
-    {"string", filter_string},   {"title", filter_title},           {"tojson", jinja_to_json},
-    {"trim", filter_trim},       {"upper", filter_upper},           {NULL, NULL},
+const struct jinja_filter jinja_value_filters[] = {
+    {"abs", JINJA_COST_STEP, filter_abs},
+    {"capitalize", JINJA_COST_VALUE, filter_capitalize},
+    {"count", JINJA_COST_WALK, filter_length},
+    {"d", JINJA_COST_STEP, filter_default},
+    {"default", JINJA_COST_STEP, filter_default},
+    {"e", JINJA_COST_VALUE, filter_escape},
+    {"escape", JINJA_COST_VALUE, filter_escape},
+    {"float", JINJA_COST_VALUE, filter_float},
+    {"indent", JINJA_COST_VALUE, filter_indent},
+    {"int", JINJA_COST_VALUE, filter_int},
+    {"length", JINJA_COST_WALK, filter_length},
+    {"lower", JINJA_COST_VALUE, filter_lower},
+    {"replace", JINJA_COST_WALK, filter_replace},
+    {"round", JINJA_COST_STEP, filter_round},
+    {"safe", JINJA_COST_WALK, filter_safe},
+    {"string", JINJA_COST_WALK, filter_string},
+    {"title", JINJA_COST_VALUE, filter_title},
+    {"tojson", JINJA_COST_WALK, jinja_to_json},
+    {"trim", JINJA_COST_WALK, filter_trim},
+    {"upper", JINJA_COST_VALUE, filter_upper},
+    {NULL, JINJA_COST_NOTHING, NULL},
 };
 
+struct jinja_value jinja_run_filter(struct jinja_run *run, const struct jinja_filter *filter, struct jinja_value value,
+                                    struct jinja_call *call) {
+    return jinja_charge_operation(run, filter->cost, &value) ? filter->run(run, value, call) : jinja_undefined(NULL);
+}
+
 const struct jinja_filter *jinja_filter_find(const char *name, size_t length) {
-    const struct jinja_filter *const tables[] = {value_filters, jinja_list_filters};
+    const struct jinja_filter *const tables[] = {jinja_value_filters, jinja_list_filters};
     for (size_t t = 0; t < 2; t++)
         for (const struct jinja_filter *filter = tables[t]; filter->name; filter++)
             if (strlen(filter->name) == length && !memcmp(filter->name, name, length))

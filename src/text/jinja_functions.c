@@ -106,14 +106,18 @@ static struct jinja_value strftime_now(struct jinja_run *run, struct jinja_call 
     return jinja_text_value(run, text);
 }
 
-static const struct jinja_function functions[] = {
-    {"dict", make_dict},   {"namespace", make_namespace},  {"raise_exception", raise_exception},
-    {"range", make_range}, {"strftime_now", strftime_now},
+const struct jinja_function jinja_functions[] = {
+    {"dict", JINJA_COST_WALK, make_dict},
+    {"namespace", JINJA_COST_WALK, make_namespace},
+    {"raise_exception", JINJA_COST_WALK, raise_exception},
+    {"range", JINJA_COST_WALK, make_range},
+    {"strftime_now", JINJA_COST_STEP, strftime_now},
+    {NULL, JINJA_COST_NOTHING, NULL},
 };
 
 const struct jinja_function *jinja_function_find(const char *name, size_t length) {
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
-        if (strlen(functions[i].name) == length && !memcmp(functions[i].name, name, length))
-            return &functions[i];
+    for (const struct jinja_function *function = jinja_functions; function->name; function++)
+        if (strlen(function->name) == length && !memcmp(function->name, name, length))
+            return function;
     return NULL;
 }

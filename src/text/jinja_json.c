@@ -42,7 +42,7 @@ static void write_string(struct writer *writer, const struct jinja_string *strin
     const unsigned char *bytes = (const unsigned char *)string->bytes;
     size_t done = 0;
     write_text(writer, "\"");
-    for (size_t at = 0, length = 1; at < string->length && !run->status; at += length) {
+    for (size_t at = 0, length = 1; at < string->length && jinja_charge_bytes(run, length); at += length) {
         uint32_t point = bytes[at];
         char text[16];
         length = point < 0x80 ? 1 : utf8_decode(bytes + at, bytes + string->length, &point);
@@ -134,6 +134,7 @@ static void write_value(struct writer *writer, const struct jinja_value *value, 
         write_text(writer, text);
         break;
     case JINJA_FLOAT:
+        jinja_charge(writer->run, JINJA_FLOAT_STEPS);
         jinja_write_float(value->real, text);
         write_text(writer, isnan(value->real)   ? "NaN"
                            : isinf(value->real) ? (value->real > 0 ? "Infinity" : "-Infinity")

@@ -87,8 +87,9 @@ static struct jinja_value filter_join(struct jinja_run *run, struct jinja_value 
 /* ---- map, select, reject ---- */
 
 /* The call behind its first `skipped` arguments, for one more use. */
-static struct jinja_call rest_of(const struct jinja_call *call, size_t skipped) {
+static struct jinja_call rest_of(struct jinja_run *run, const struct jinja_call *call, size_t skipped) {
     struct jinja_call rest = *call;
+    jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
     for (size_t i = 0; i < rest.keyword_count; i++)
         rest.keywords[i].is_taken = false;
     rest.arguments = call->arguments + skipped;
@@ -126,8 +127,8 @@ static struct jinja_value filter_map(struct jinja_run *run, struct jinja_value v
     const struct jinja_list *items = jinja_iterate(run, &value);
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, items->count);
     for (size_t i = 0; i < items->count && jinja_charge(run, 1) && jinja_enter(run); i++) {
-        struct jinja_call rest = rest_of(call, 1);
-        jinja_list_add(run, list.list, filter->run(run, items->items[i], &rest));
+        struct jinja_call rest = rest_of(run, call, 1);
+        jinja_list_add(run, list.list, jinja_run_filter(run, filter, items->items[i], &rest));
         jinja_leave(run);
     }
     return list;
@@ -154,7 +155,7 @@ static struct jinja_value choose(struct jinja_run *run, const struct jinja_value
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, 0);
     for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
         struct jinja_value item = jinja_path(run, items->items[i], &path);
-        struct jinja_call rest = rest_of(call, test ? 1 + (size_t)has_attribute : call->count);
+        struct jinja_call rest = rest_of(run, call, test ? 1 + (size_t)has_attribute : call->count);
         if ((test ? jinja_run_test(run, test, item, &rest) : jinja_is_true(&item)) == is_kept)
             jinja_list_add(run, list.list, items->items[i]);
     }
@@ -332,22 +333,22 @@ static struct jinja_value filter_sum(struct jinja_run *run, struct jinja_value v
 }
 
 const struct jinja_filter jinja_list_filters[] = {
-    {"dictsort", filter_dictsort},
-    {"first", filter_first},
-    {"items", filter_items},
-    {"join", filter_join},
-    {"last", filter_last},
-    {"list", filter_list},
-    {"map", filter_map},
-    {"max", filter_max},
-    {"min", filter_min},
-    {"reject", filter_reject},
-    {"rejectattr", filter_rejectattr},
-    {"reverse", filter_reverse},
-    {"select", filter_select},
-    {"selectattr", filter_selectattr},
-    {"sort", filter_sort},
-    {"sum", filter_sum},
-    {"unique", filter_unique},
-    {NULL, NULL},
+    {"dictsort", JINJA_COST_VALUE, filter_dictsort},
+    {"first", JINJA_COST_WALK, filter_first},
+    {"items", JINJA_COST_VALUE, filter_items},
+    {"join", JINJA_COST_VALUE, filter_join},
+    {"last", JINJA_COST_WALK, filter_last},
+    {"list", JINJA_COST_VALUE, filter_list},
+    {"map", JINJA_COST_VALUE, filter_map},
+    {"max", JINJA_COST_VALUE, filter_max},
+    {"min", JINJA_COST_VALUE, filter_min},
+    {"reject", JINJA_COST_VALUE, filter_reject},
+    {"rejectattr", JINJA_COST_VALUE, filter_rejectattr},
+    {"reverse", JINJA_COST_VALUE, filter_reverse},
+    {"select", JINJA_COST_VALUE, filter_select},
+    {"selectattr", JINJA_COST_VALUE, filter_selectattr},
+    {"sort", JINJA_COST_VALUE, filter_sort},
+    {"sum", JINJA_COST_VALUE, filter_sum},
+    {"unique", JINJA_COST_VALUE, filter_unique},
+    {NULL, JINJA_COST_NOTHING, NULL},
 };

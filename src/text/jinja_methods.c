@@ -52,9 +52,10 @@ static struct jinja_value string_splitlines(struct jinja_run *run, struct jinja_
     return jinja_call_end(run, call, 0, "splitlines()") ? jinja_lines(run, self.string) : jinja_undefined(NULL);
 }
 
-static bool has_end(const struct jinja_string *string, const struct jinja_string *part, bool is_start) {
+static bool has_end(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
+                    bool is_start) {
     return part->length <= string->length &&
-           !memcmp(string->bytes + (is_start ? 0 : string->length - part->length), part->bytes, part->length);
+           jinja_same(run, string->bytes + (is_start ? 0 : string->length - part->length), part->bytes, part->length);
 }
 
 /* A string, or a tuple of which one will do. */
@@ -65,14 +66,14 @@ static struct jinja_value starts_or_ends(struct jinja_run *run, const struct jin
     if (!jinja_call_end(run, call, 1, what))
         return jinja_undefined(NULL);
     if (part.kind == JINJA_STRING)
-        return jinja_bool(has_end(self->string, part.string, is_start));
+        return jinja_bool(has_end(run, self->string, part.string, is_start));
     if (part.kind != JINJA_TUPLE)
         return jinja_fail(run, "%s: expected a string or a tuple of strings, found a %s", what, jinja_type(&part));
     bool is_found = false;
     for (size_t i = 0; i < part.list->count && jinja_charge(run, 1); i++) {
         if (part.list->items[i].kind != JINJA_STRING)
             return jinja_fail(run, "%s: a tuple that does not hold strings alone", what);
-        is_found |= has_end(self->string, part.list->items[i].string, is_start);
+        is_found |= has_end(run, self->string, part.list->items[i].string, is_start);
     }
     return jinja_bool(is_found);
 }
@@ -118,13 +119,10 @@ static struct jinja_value string_replace(struct jinja_run *run, struct jinja_val
 /* The character where `part` begins, of the first or the last; -1: nowhere. */
 static int64_t find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                     bool is_last) {
-    size_t found = jinja_find(run, string, part, 0), next;
-    while (is_last && found != SIZE_MAX && found < string->length &&
-           (next = jinja_find(run, string, part, found + 1)) != SIZE_MAX)
-        found = next;
+    size_t found = is_last ? jinja_find_last(run, string, part, string->length) : jinja_find(run, string, part, 0);
     return found == SIZE_MAX
                ? -1
-               : (int64_t)jinja_characters(&(struct jinja_string){.bytes = string->bytes, .length = found});
+               : (int64_t)jinja_characters(run, &(struct jinja_string){.bytes = string->bytes, .length = found});
 }
 
 static struct jinja_value string_find(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
@@ -145,7 +143,7 @@ static struct jinja_value string_count(struct jinja_run *run, struct jinja_value
     if (!jinja_call_end(run, call, 1, "count()"))
         return jinja_undefined(NULL);
     if (!part->length)
-        return jinja_integer((int64_t)jinja_characters(self.string) + 1);
+        return jinja_integer((int64_t)jinja_characters(run, self.string) + 1);
     for (size_t at = 0; jinja_charge(run, 1) && (at = jinja_find(run, self.string, part, at)) != SIZE_MAX;
          at += part->length)
         count++;
@@ -154,14 +152,14 @@ static struct jinja_value string_count(struct jinja_run *run, struct jinja_value
 
 static struct jinja_value string_removeprefix(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
     const struct jinja_string *part = need_string(run, call, 0, "removeprefix()");
-    if (!jinja_call_end(run, call, 1, "removeprefix()") || !has_end(self.string, part, true))
+    if (!jinja_call_end(run, call, 1, "removeprefix()") || !has_end(run, self.string, part, true))
         return self;
     return jinja_part(run, self.string, part->length, self.string->length);
 }
 
 static struct jinja_value string_removesuffix(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
     const struct jinja_string *part = need_string(run, call, 0, "removesuffix()");
-    if (!jinja_call_end(run, call, 1, "removesuffix()") || !has_end(self.string, part, false))
+    if (!jinja_call_end(run, call, 1, "removesuffix()") || !has_end(run, self.string, part, false))
         return self;
     return jinja_part(run, self.string, 0, self.string->length - part->length);
 }
@@ -228,6 +226,7 @@ static struct jinja_value string_format(struct jinja_run *run, struct jinja_valu
                                                   is_number ? NULL : keyword);
         if (value.kind == JINJA_MISSING)
             return jinja_fail(run, "format(): there is no value for {%s}", keyword);
+        jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
         for (size_t i = 0; i < call->keyword_count; i++)
             call->keywords[i].is_taken = false; /* a name may stand in several places */
         jinja_build_str(run, &builder, &value);
@@ -239,28 +238,28 @@ static struct jinja_value string_format(struct jinja_run *run, struct jinja_valu
 }
 
 const struct jinja_method jinja_string_methods[] = {
-    {"capitalize", string_capitalize},
-    {"count", string_count},
-    {"endswith", string_endswith},
-    {"find", string_find},
-    {"format", string_format},
-    {"isdigit", string_isdigit},
-    {"join", string_join},
-    {"lower", string_lower},
-    {"lstrip", string_lstrip},
-    {"removeprefix", string_removeprefix},
-    {"removesuffix", string_removesuffix},
-    {"replace", string_replace},
-    {"rfind", string_rfind},
-    {"rsplit", string_rsplit},
-    {"rstrip", string_rstrip},
-    {"split", string_split},
-    {"splitlines", string_splitlines},
-    {"startswith", string_startswith},
-    {"strip", string_strip},
-    {"title", string_title},
-    {"upper", string_upper},
-    {NULL, NULL},
+    {"capitalize", JINJA_COST_VALUE, string_capitalize},
+    {"count", JINJA_COST_WALK, string_count},
+    {"endswith", JINJA_COST_WALK, string_endswith},
+    {"find", JINJA_COST_WALK, string_find},
+    {"format", JINJA_COST_VALUE, string_format},
+    {"isdigit", JINJA_COST_VALUE, string_isdigit},
+    {"join", JINJA_COST_WALK, string_join},
+    {"lower", JINJA_COST_VALUE, string_lower},
+    {"lstrip", JINJA_COST_WALK, string_lstrip},
+    {"removeprefix", JINJA_COST_WALK, string_removeprefix},
+    {"removesuffix", JINJA_COST_WALK, string_removesuffix},
+    {"replace", JINJA_COST_WALK, string_replace},
+    {"rfind", JINJA_COST_WALK, string_rfind},
+    {"rsplit", JINJA_COST_WALK, string_rsplit},
+    {"rstrip", JINJA_COST_WALK, string_rstrip},
+    {"split", JINJA_COST_WALK, string_split},
+    {"splitlines", JINJA_COST_VALUE, string_splitlines},
+    {"startswith", JINJA_COST_WALK, string_startswith},
+    {"strip", JINJA_COST_WALK, string_strip},
+    {"title", JINJA_COST_VALUE, string_title},
+    {"upper", JINJA_COST_VALUE, string_upper},
+    {NULL, JINJA_COST_NOTHING, NULL},
 };
 /* What Python's strings have beside them: reached, they are an error, as an undefined value would be another. */
 const char *const jinja_other_string_methods[] = {

@@ -80,7 +80,7 @@ static struct jinja_value join_lists(struct jinja_run *run, enum jinja_kind kind
                                      const struct jinja_list *right) {
     size_t count = left->count + right->count;
     struct jinja_value joined = jinja_list_new(run, kind, count);
-    if (!jinja_charge(run, count / 4) || joined.list == &run->nothing)
+    if (run->status || joined.list == &run->nothing)
         return jinja_undefined(NULL);
     if (left->count)
         memcpy(joined.list->items, left->items, left->count * sizeof *left->items);
@@ -116,9 +116,28 @@ static bool can_repeat(const struct jinja_value *value, const struct jinja_value
            (times->kind == JINJA_INTEGER || times->kind == JINJA_BOOL);
 }
 
+const struct jinja_costs jinja_operators[OPERATOR_COUNT] = {
+    [OPERATOR_ADD] = {"+", JINJA_COST_WALK},
+    [OPERATOR_SUBTRACT] = {"-", JINJA_COST_STEP},
+    [OPERATOR_MULTIPLY] = {"*", JINJA_COST_WALK},
+    [OPERATOR_DIVIDE] = {"/", JINJA_COST_STEP},
+    [OPERATOR_FLOOR_DIVIDE] = {"//", JINJA_COST_STEP},
+    [OPERATOR_MODULO] = {"%", JINJA_COST_STEP},
+    [OPERATOR_POWER] = {"**", JINJA_COST_STEP},
+    [OPERATOR_EQUAL] = {"==", JINJA_COST_WALK},
+    [OPERATOR_NOT_EQUAL] = {"!=", JINJA_COST_WALK},
+    [OPERATOR_LESS] = {"<", JINJA_COST_WALK},
+    [OPERATOR_LESS_EQUAL] = {"<=", JINJA_COST_WALK},
+    [OPERATOR_GREATER] = {">", JINJA_COST_WALK},
+    [OPERATOR_GREATER_EQUAL] = {">=", JINJA_COST_WALK},
+    [OPERATOR_IN] = {"in", JINJA_COST_WALK},
+    [OPERATOR_NOT_IN] = {"not in", JINJA_COST_WALK},
+};
+
 struct jinja_value jinja_binary(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
                                 const struct jinja_value *right) {
-    static const char *const texts[] = {"+", "-", "*", "/", "//", "%", "**"};
+    if (!jinja_charge_operation(run, jinja_operators[operation].cost, left))
+        return jinja_undefined(NULL);
     if (operation == OPERATOR_ADD && left->kind == JINJA_STRING && right->kind == JINJA_STRING)
         return jinja_concat(run, left->string, right->string);
     if (jinja_is_number(left) && jinja_is_number(right))
@@ -133,12 +152,13 @@ struct jinja_value jinja_binary(struct jinja_run *run, enum jinja_operator opera
         return repeat(run, right, jinja_as_integer(left));
     if (left->kind == JINJA_UNDEFINED || right->kind == JINJA_UNDEFINED)
         return jinja_fail_undefined(run, left->kind == JINJA_UNDEFINED ? left : right);
-    return jinja_fail(run, "'%s' is not supported between a %s and a %s", texts[operation], jinja_type(left),
-                      jinja_type(right));
+    return jinja_fail(run, "'%s' is not supported between a %s and a %s", jinja_operators[operation].name,
+                      jinja_type(left), jinja_type(right));
 }
 
 bool jinja_compare(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
                    const struct jinja_value *right) {
+    jinja_charge_operation(run, jinja_operators[operation].cost, left);
     switch (operation) {
     case OPERATOR_EQUAL:
         return jinja_equal(run, left, right);
@@ -189,19 +209,19 @@ static bool find_bounds(struct jinja_run *run, const struct jinja_value bounds[3
 
 static struct jinja_value slice_string(struct jinja_run *run, const struct jinja_string *string,
                                        const struct jinja_value bounds[3]) {
-    int64_t from, to, step, length = (int64_t)jinja_characters(string);
+    int64_t from, to, step, length = (int64_t)jinja_characters(run, string);
     struct jinja_builder builder = {0};
-    if (!jinja_charge(run, string->length / 16) || !find_bounds(run, bounds, length, &from, &to, &step))
+    if (run->status || !find_bounds(run, bounds, length, &from, &to, &step))
         return jinja_undefined("a slice");
     bool is_ascii = (size_t)length == string->length;
     if (step == 1) {
         to = to > from ? to : from;
-        return jinja_part(run, string, is_ascii ? (size_t)from : jinja_byte_of(string, (size_t)from),
-                          is_ascii ? (size_t)to : jinja_byte_of(string, (size_t)to));
+        return jinja_part(run, string, is_ascii ? (size_t)from : jinja_byte_of(run, string, (size_t)from),
+                          is_ascii ? (size_t)to : jinja_byte_of(run, string, (size_t)to));
     }
     const struct jinja_list *characters =
         jinja_iterate(run, &(struct jinja_value){.kind = JINJA_STRING, .string = string});
-    for (int64_t i = from; !run->status && (step > 0 ? i < to : i > to); i += step) {
+    for (int64_t i = from; jinja_charge(run, 1) && (step > 0 ? i < to : i > to); i += step) {
         jinja_build_string(run, &builder, characters->items[i].string);
         if ((step > 0 && i > INT64_MAX - step) || (step < 0 && i < INT64_MIN - step))
             break;
@@ -212,6 +232,7 @@ static struct jinja_value slice_string(struct jinja_run *run, const struct jinja
 struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *value,
                                const struct jinja_value bounds[3]) {
     int64_t from, to, step;
+    jinja_charge_operation(run, jinja_accesses[JINJA_ACCESS_SLICE].cost, value);
     if (value->kind == JINJA_UNDEFINED)
         return jinja_fail_undefined(run, value);
     if (value->kind == JINJA_STRING)

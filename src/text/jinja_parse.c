@@ -49,9 +49,9 @@ void jinja_nodes_add(struct jinja_parser *parser, struct jinja_nodes *nodes, str
 
 uint32_t jinja_name_of(struct jinja_parser *parser, const char *bytes, size_t length) {
     struct jinja *jinja = parser->jinja;
-    for (uint32_t i = 0; i < jinja->name_count; i++)
-        if (jinja->names[i].length == length && !memcmp(jinja->names[i].bytes, bytes, length))
-            return i;
+    uint32_t *slot = jinja_name_slot(jinja, bytes, length);
+    if (*slot)
+        return *slot - 1;
     if (jinja->name_count == JINJA_MAX_NAMES) {
         jinja_parse_fail(parser, parser->at->line, STATUS_UNSUPPORTED, "more than %d names", JINJA_MAX_NAMES);
         return 0;
@@ -62,7 +62,8 @@ uint32_t jinja_name_of(struct jinja_parser *parser, const char *bytes, size_t le
     memcpy(copy, bytes, length);
     copy[length] = 0;
     jinja->names[jinja->name_count] = (struct jinja_name){copy, length};
-    return jinja->name_count++;
+    *slot = ++jinja->name_count;
+    return *slot - 1;
 }
 
 void jinja_next(struct jinja_parser *parser) {
@@ -447,8 +448,10 @@ static struct jinja_node *parse_statement(struct jinja_parser *parser) {
 static int parse(struct jinja *jinja, const struct jinja_token *tokens) {
     struct jinja_parser parser = {.jinja = jinja, .at = tokens};
     jinja->names = jinja_take(&jinja->arena, JINJA_MAX_NAMES * sizeof *jinja->names, sizeof(void *));
-    if (!jinja->names)
+    jinja->slots = jinja_take(&jinja->arena, JINJA_NAME_SLOTS * sizeof *jinja->slots, sizeof(void *));
+    if (!jinja->names || !jinja->slots)
         return status_fail(STATUS_MEMORY, "out of memory");
+    memset(jinja->slots, 0, JINJA_NAME_SLOTS * sizeof *jinja->slots);
     struct jinja_nodes body = parse_body(&parser, NULL, NULL, 1);
     jinja->body = body.items;
     jinja->count = body.count;

@@ -6,84 +6,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct jinja_limits jinja_default_limits = {
-    .steps = 20000000, .memory = (size_t)256 << 20, .depth = 600, .seconds = 1};
-/* Steps between two looks at the clock: about half a millisecond. */
-enum { WATCHED_STEPS = 4096 };
-
-/* ---- failing, and what a rendering may use ---- */
-
-struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) {
-    char text[512];
-    va_list arguments;
-    if (!run->status) {
-        va_start(arguments, format);
-        vsnprintf(text, sizeof text, format, arguments);
-        va_end(arguments);
-        text_make_line(text);
-        run->status = status_fail(STATUS_INVALID, "line %d: %s", run->line, text);
-    }
-    return jinja_undefined(NULL);
-}
-
-static void watch(struct jinja_run *run) {
-    run->unwatched = WATCHED_STEPS;
-    if (run->deadline > 0 && clock_seconds() > run->deadline)
-        jinja_fail(run, "the template takes longer than the %g s that it may take", run->seconds);
-}
-
-bool jinja_charge(struct jinja_run *run, size_t steps) {
-    if (run->status)
-        return false;
-    if (steps > (uint64_t)run->steps) {
-        jinja_fail(run, "the template takes more steps than it may");
-        return false;
-    }
-    run->steps -= (int64_t)steps;
-    run->unwatched -= (int64_t)steps;
-    if (run->unwatched < 0)
-        watch(run);
-    return !run->status;
-}
-
-void *jinja_object(struct jinja_run *run, size_t bytes) {
-    if (run->status)
-        return NULL;
-    void *memory = jinja_take(&run->objects, bytes, sizeof(void *));
-    if (memory)
-        memset(memory, 0, bytes);
-    else
-        jinja_fail_memory(run, &run->objects);
-    return memory;
-}
-
-void jinja_fail_memory(struct jinja_run *run, const struct jinja_arena *arena) {
-    if (arena->is_full)
-        jinja_fail(run, "the template needs more memory than it may have");
-    else if (!run->status)
-        run->status = status_fail(STATUS_MEMORY, "out of memory");
-}
-
-bool jinja_enter(struct jinja_run *run) {
-    if (++run->depth > run->max_depth)
-        jinja_fail(run, "the template goes deeper than it may");
-    return !run->status;
-}
-
 /* ---- names ---- */
 
+/* What a look at one variable of a scope is charged. */
+enum { VARIABLE_BYTES = 4 };
+
 struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name) {
-    for (const struct jinja_scope *scope = run->scope; scope; scope = scope->parent)
+    for (const struct jinja_scope *scope = run->scope; scope; scope = scope->parent) {
+        if (!jinja_charge_bytes(run, (1 + scope->count) * VARIABLE_BYTES))
+            return jinja_undefined(NULL);
         for (size_t i = scope->count; i-- > 0;)
             if (scope->items[i].name == name)
                 return scope->items[i].value;
+    }
     if (run->globals[name].kind == JINJA_MISSING)
         return jinja_undefined(run->jinja->names[name].bytes);
     return run->globals[name];
 }
 
 void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t name, struct jinja_value value) {
-    if (run->status)
+    if (!jinja_charge_bytes(run, VARIABLE_BYTES * (scope ? 1 + scope->count : 1)))
         return;
     if (!scope) {
         run->globals[name] = value;
@@ -167,7 +109,7 @@ struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_ma
     const struct jinja_node *node = macro->node;
     struct jinja_scope *scope = open_scope(run, macro->scope), *before = run->scope;
     int line = run->line;
-    for (uint32_t i = 0; i < node->other_count && scope; i++) {
+    for (uint32_t i = 0; i < node->other_count && scope && jinja_charge(run, 1); i++) {
         const struct jinja_node *parameter = node->others[i];
         const char *name = run->jinja->names[parameter->name].bytes;
         struct jinja_value value = jinja_argument(run, call, i, name);
@@ -364,17 +306,48 @@ static enum flow run_all(struct jinja_run *run, struct jinja_node *const *nodes,
 
 /* ---- a rendering ---- */
 
-static size_t json_bytes(const json_t *json, int depth) {
-    size_t bytes = 16, i;
+/* What an argument takes when it becomes values, and the bytes of its strings. */
+struct argument_size {
+    size_t objects, bytes;
+};
+
+static void measure(const json_t *json, int depth, struct argument_size *size) {
+    size_t i;
     json_t *item;
     const char *key;
-    if (depth > 2048)
-        return bytes;
-    if (json_is_string(json))
-        return bytes + json_string_length(json);
-    json_array_foreach(json, i, item) bytes += json_bytes(item, depth + 1);
-    json_object_foreach((json_t *)json, key, item) bytes += strlen(key) + json_bytes(item, depth + 1);
-    return bytes;
+    if (json_is_string(json)) {
+        size->objects += sizeof(struct jinja_string);
+        size->bytes += json_string_length(json);
+    }
+    if (json_is_array(json) || json_is_object(json))
+        size->objects += sizeof(struct jinja_dict) + sizeof(struct jinja_entry);
+    if (depth > 2048) /* deeper than JSON is read */
+        return;
+    json_array_foreach(json, i, item) {
+        size->objects += sizeof(struct jinja_value);
+        measure(item, depth + 1, size);
+    }
+    json_object_foreach((json_t *)json, key, item) {
+        size->objects += sizeof(struct jinja_entry) + sizeof(struct jinja_string);
+        size->bytes += strlen(key);
+        measure(item, depth + 1, size);
+    }
+}
+
+uint32_t *jinja_name_slot(const struct jinja *jinja, const char *bytes, size_t length) {
+    uint64_t digest = digest_bytes(DIGEST_START, bytes, length);
+    for (;; digest++) {
+        uint32_t *slot = &jinja->slots[digest % JINJA_NAME_SLOTS];
+        const struct jinja_name *name = *slot ? &jinja->names[*slot - 1] : NULL;
+        if (!name || (name->length == length && !memcmp(name->bytes, bytes, length)))
+            return slot;
+    }
+}
+
+/* jinja->name_count where the template does not have it. */
+static uint32_t find_name(const struct jinja *jinja, const char *text) {
+    uint32_t slot = *jinja_name_slot(jinja, text, strlen(text));
+    return slot ? slot - 1 : jinja->name_count;
 }
 
 static void set_globals(struct jinja_run *run, const struct jinja_rendering *rendering) {
@@ -385,17 +358,13 @@ static void set_globals(struct jinja_run *run, const struct jinja_rendering *ren
         run->globals[i] = jinja_missing();
         if (function)
             run->globals[i] = (struct jinja_value){.kind = JINJA_FUNCTION, .function = function};
-        for (size_t k = 0; k < rendering->count; k++)
-            if (rendering->arguments[k].value && !strcmp(rendering->arguments[k].name, name->bytes))
-                run->globals[i] = jinja_from_json(run, rendering->arguments[k].value, &rendering->arguments[k]);
     }
-}
-
-static uint32_t find_name(const struct jinja *jinja, const char *text) {
-    uint32_t i = 0;
-    while (i < jinja->name_count && strcmp(jinja->names[i].bytes, text) != 0)
-        i++;
-    return i;
+    for (size_t k = 0; k < rendering->count && jinja_charge(run, 1); k++) {
+        const struct jinja_argument *argument = &rendering->arguments[k];
+        uint32_t i = argument->value ? find_name(jinja, argument->name) : jinja->name_count;
+        if (i < jinja->name_count)
+            run->globals[i] = jinja_from_json(run, argument->value, argument);
+    }
 }
 
 static int give_text(const struct jinja_builder *built, struct jinja_text *text) {
@@ -410,13 +379,13 @@ static int give_text(const struct jinja_builder *built, struct jinja_text *text)
 int jinja_render(const struct jinja *jinja, const struct jinja_rendering *rendering, struct jinja_text *text) {
     const struct jinja_limits *limits = rendering->limits ? rendering->limits : &jinja_default_limits;
     struct jinja_builder out = {0};
-    size_t memory = limits->memory;
+    struct argument_size size = {0};
     for (size_t i = 0; i < rendering->count; i++)
         if (rendering->arguments[i].value)
-            memory += 16 * json_bytes(rendering->arguments[i].value, 0);
+            measure(rendering->arguments[i].value, 0, &size);
     struct jinja_run run = {.jinja = jinja,
-                            .objects = {.limit = memory / 2},
-                            .bytes = {.limit = memory / 2},
+                            .objects = {.limit = limits->memory / 2 + 2 * size.objects},
+                            .bytes = {.limit = limits->memory / 2 + 8 * size.bytes},
                             .line = 1,
                             .steps = limits->steps,
                             .seconds = limits->seconds,
@@ -432,7 +401,11 @@ int jinja_render(const struct jinja *jinja, const struct jinja_rendering *render
     if (!run.status)
         run_all(&run, jinja->body, jinja->count);
     if (!run.status)
+        jinja_pay_bytes(&run);
+    if (!run.status)
         run.status = give_text(&out, text);
+    if (rendering->steps)
+        *rendering->steps = limits->steps - run.steps;
     jinja_arena_free(&run.objects);
     jinja_arena_free(&run.bytes);
     if (run.status)

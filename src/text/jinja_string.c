@@ -17,6 +17,8 @@ static bool grow_bytes(struct jinja_run *run, struct jinja_builder *builder, siz
         return true;
     }
     capacity = needed < 64 ? 64 : needed + needed / 2;
+    if (!jinja_charge_bytes(run, builder->length))
+        return false;
     char *bytes = jinja_take(&run->bytes, capacity, 1);
     if (!bytes) {
         jinja_fail_memory(run, &run->bytes);
@@ -43,9 +45,13 @@ static bool grow_ranges(struct jinja_run *run, struct jinja_builder *builder) {
     return true;
 }
 
+/* What a piece of a string is charged, beside its bytes. */
+enum { PIECE_BYTES = 16 };
+
 void jinja_build(struct jinja_run *run, struct jinja_builder *builder, const void *bytes, size_t length,
                  unsigned marks) {
-    if (!length || !jinja_charge(run, length / 64) || !grow_bytes(run, builder, builder->length + length))
+    if (!length || !jinja_charge_bytes(run, length + PIECE_BYTES) ||
+        !grow_bytes(run, builder, builder->length + length))
         return;
     bool is_same = builder->count && builder->ranges[builder->count - 1].marks == marks;
     if (!is_same && !grow_ranges(run, builder))
@@ -55,6 +61,19 @@ void jinja_build(struct jinja_run *run, struct jinja_builder *builder, const voi
     if (!is_same)
         builder->ranges[builder->count++].marks = marks;
     builder->ranges[builder->count - 1].end = builder->length;
+}
+
+/* The range that holds byte `at`. */
+static size_t range_of(const struct jinja_string *string, size_t at) {
+    size_t low = 0, high = string->range_count - 1;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (string->ranges[middle].end <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 void jinja_build_text(struct jinja_run *run, struct jinja_builder *builder, const char *text) {
@@ -67,11 +86,10 @@ void jinja_build_part(struct jinja_run *run, struct jinja_builder *builder, cons
         jinja_build(run, builder, string->bytes + begin, end - begin, string->marks);
         return;
     }
-    size_t from = 0;
-    for (size_t i = 0; i < string->range_count && from < end; i++) {
-        size_t to = string->ranges[i].end, first = from > begin ? from : begin, last = to < end ? to : end;
-        if (first < last)
-            jinja_build(run, builder, string->bytes + first, last - first, string->ranges[i].marks);
+    size_t i = begin < end ? range_of(string, begin) : string->range_count, from = begin;
+    for (; i < string->range_count && from < end; i++) {
+        size_t to = string->ranges[i].end < end ? string->ranges[i].end : end;
+        jinja_build(run, builder, string->bytes + from, to - from, string->ranges[i].marks);
         from = to;
     }
 }
@@ -114,19 +132,6 @@ struct jinja_value jinja_text_value(struct jinja_run *run, const char *text) {
     return jinja_built(run, &builder);
 }
 
-/* The range that holds byte `at`. */
-static size_t range_of(const struct jinja_string *string, size_t at) {
-    size_t low = 0, high = string->range_count - 1;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (string->ranges[middle].end <= at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 unsigned jinja_marks_at(const struct jinja_string *string, size_t at) {
     return string->range_count ? string->ranges[range_of(string, at)].marks : string->marks;
 }
@@ -161,7 +166,7 @@ struct jinja_value jinja_escape(struct jinja_run *run, const struct jinja_string
     static const char from[] = "&<>'\"", *const to[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
     struct jinja_builder builder = {0};
     size_t done = 0;
-    for (size_t i = 0; i < string->length; i++) {
+    for (size_t i = 0; i < string->length && jinja_charge_bytes(run, 1); i++) {
         const char *found = string->bytes[i] ? strchr(from, string->bytes[i]) : NULL;
         if (!found)
             continue;
@@ -225,18 +230,25 @@ static bool begins_character(char byte) {
     return ((unsigned char)byte & 0xc0) != 0x80;
 }
 
-size_t jinja_characters(const struct jinja_string *string) {
+bool jinja_same(struct jinja_run *run, const void *left, const void *right, size_t length) {
+    return jinja_charge_bytes(run, length) && !memcmp(left, right, length);
+}
+
+size_t jinja_characters(struct jinja_run *run, const struct jinja_string *string) {
     size_t count = 0;
+    if (!jinja_charge_bytes(run, string->length))
+        return 0;
     for (size_t i = 0; i < string->length; i++)
         count += begins_character(string->bytes[i]);
     return count;
 }
 
-size_t jinja_byte_of(const struct jinja_string *string, size_t index) {
+size_t jinja_byte_of(struct jinja_run *run, const struct jinja_string *string, size_t index) {
     size_t at = 0;
     for (; at < string->length; at++)
         if (begins_character(string->bytes[at]) && index-- == 0)
             break;
+    jinja_charge_bytes(run, at);
     return at;
 }
 
@@ -252,13 +264,57 @@ bool jinja_is_space(const char *at, const char *end, size_t *bytes) {
            point == 0x2028 || point == 0x2029 || point == 0x202f || point == 0x205f || point == 0x3000;
 }
 
+/* memmem() reads a part's beginning each time, so that a window is longer than the part. */
+enum { WINDOW_BYTES = 1 << 16 };
+
 size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                   size_t from) {
-    if (from > string->length || part->length > string->length - from)
+    while (from <= string->length && part->length <= string->length - from) {
+        size_t rest = string->length - from, size = WINDOW_BYTES + 4 * part->length;
+        size = size < rest ? size : rest;
+        const char *begin = string->bytes + from, *found = memmem(begin, size, part->bytes, part->length);
+        if (!jinja_charge_bytes(run, (found ? (size_t)(found - begin) : size) + part->length))
+            return SIZE_MAX;
+        if (found || size == rest)
+            return found ? (size_t)(found - string->bytes) : SIZE_MAX;
+        from += size - part->length + 1;
+    }
+    return SIZE_MAX;
+}
+
+static void reverse(char *to, const char *from, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        to[i] = from[length - 1 - i];
+}
+
+/* The last `part` of bytes [begin, end), found in a copy from the end to the beginning: memmem() is linear. */
+static size_t find_in_window(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
+                             size_t begin, size_t end) {
+    size_t size = end - begin;
+    char *copy = NULL;
+    if (jinja_charge_bytes(run, 2 * (size + part->length)))
+        copy = jinja_take(&run->bytes, size + part->length + 1, 1);
+    if (!copy) {
+        jinja_fail_memory(run, &run->bytes);
         return SIZE_MAX;
-    const char *found = memmem(string->bytes + from, string->length - from, part->bytes, part->length);
-    size_t passed = found ? (size_t)(found - string->bytes) - from : string->length - from;
-    return jinja_charge(run, passed / 64) && found ? (size_t)(found - string->bytes) : SIZE_MAX;
+    }
+    reverse(copy, string->bytes + begin, size);
+    reverse(copy + size, part->bytes, part->length);
+    const char *found = memmem(copy, size, copy + size, part->length);
+    run->bytes.top = copy; /* nothing was taken after it */
+    return found ? end - (size_t)(found - copy) - part->length : SIZE_MAX;
+}
+
+size_t jinja_find_last(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
+                       size_t end) {
+    for (size_t size = 64 + 4 * part->length; part->length <= end && !run->status;) {
+        size_t begin = end > size ? end - size : 0, found = find_in_window(run, string, part, begin, end);
+        if (found != SIZE_MAX || !begin)
+            return found;
+        end = begin + part->length - (part->length > 0);
+        size = size < WINDOW_BYTES ? 2 * size : size;
+    }
+    return SIZE_MAX;
 }
 
 /* ---- parts ---- */
@@ -319,13 +375,13 @@ static struct jinja_value split_at_space(struct jinja_run *run, const struct jin
     const char *at = string->bytes, *end = at + string->length;
     size_t bytes;
     while (jinja_charge(run, 1)) {
-        while (at < end && jinja_is_space(at, end, &bytes))
+        while (at < end && jinja_is_space(at, end, &bytes) && jinja_charge_bytes(run, bytes))
             at += bytes;
-        if (at == end)
+        if (at == end || run->status)
             break;
         const char *from = at;
         bool is_last = most >= 0 && (int64_t)parts.list->count == most;
-        for (const char *to = at; to < end; to += bytes) {
+        for (const char *to = at; to < end && jinja_charge_bytes(run, 1); to += bytes) {
             bool is_space = jinja_is_space(to, end, &bytes);
             if (is_space && !is_last)
                 break;
@@ -363,11 +419,9 @@ struct jinja_value jinja_split_right(struct jinja_run *run, const struct jinja_s
         return jinja_fail(run, "rsplit() by an empty separator");
     struct jinja_value parts = jinja_list_new(run, JINJA_LIST, 4);
     size_t end = string->length;
-    while ((most < 0 || (int64_t)parts.list->count < most) && end >= separator->length && jinja_charge(run, 1)) {
-        size_t at = end - separator->length;
-        while (at > 0 && memcmp(string->bytes + at, separator->bytes, separator->length) != 0)
-            at--;
-        if (memcmp(string->bytes + at, separator->bytes, separator->length) != 0 || !jinja_charge(run, (end - at) / 8))
+    while ((most < 0 || (int64_t)parts.list->count < most) && jinja_charge(run, 1)) {
+        size_t at = jinja_find_last(run, string, separator, end);
+        if (at == SIZE_MAX)
             break;
         jinja_list_add(run, parts.list, jinja_part(run, string, at + separator->length, end));
         end = at;
@@ -399,9 +453,9 @@ static size_t line_end(const char *at, const char *end) {
 struct jinja_value jinja_lines(struct jinja_run *run, const struct jinja_string *string) {
     struct jinja_value lines = jinja_list_new(run, JINJA_LIST, 4);
     size_t from = 0;
-    for (size_t at = 0; at < string->length && !run->status;) {
+    for (size_t at = 0; at < string->length && jinja_charge_bytes(run, 1);) {
         size_t bytes = line_end(string->bytes + at, string->bytes + string->length);
-        if (bytes && jinja_charge(run, 1 + (at - from) / 64)) {
+        if (bytes && jinja_charge(run, 1)) {
             jinja_list_add(run, lines.list, jinja_part(run, string, from, at));
             from = at + bytes;
         }

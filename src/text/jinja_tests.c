@@ -118,51 +118,52 @@ TEST(is_less_equal) {
     return jinja_compare(run, OPERATOR_LESS_EQUAL, value, other);
 }
 
-static const struct jinja_test tests[] = {
-    {"odd", is_odd, false},
-    {"even", is_even, false},
-    {"divisibleby", is_divisible, true},
-    {"defined", is_defined, false},
-    {"undefined", is_undefined, false},
-    {"filter", is_filter, false},
-    {"test", is_test, false},
-    {"none", is_none, false},
-    {"boolean", is_boolean, false},
-    {"false", is_false, false},
-    {"true", is_true, false},
-    {"integer", is_integer, false},
-    {"float", is_float, false},
-    {"lower", is_lower, false},
-    {"upper", is_upper, false},
-    {"string", is_string, false},
-    {"mapping", is_mapping, false},
-    {"number", is_number, false},
-    {"sequence", is_sequence, false},
-    {"iterable", is_iterable, false},
-    {"callable", is_callable, false},
-    {"sameas", is_same, true},
-    {"in", is_in, true},
-    {"==", is_equal, true},
-    {"eq", is_equal, true},
-    {"equalto", is_equal, true},
-    {"!=", is_not_equal, true},
-    {"ne", is_not_equal, true},
-    {">", is_greater, true},
-    {"gt", is_greater, true},
-    {"greaterthan", is_greater, true},
-    {">=", is_greater_equal, true},
-    {"ge", is_greater_equal, true},
-    {"<", is_less, true},
-    {"lt", is_less, true},
-    {"lessthan", is_less, true},
-    {"<=", is_less_equal, true},
-    {"le", is_less_equal, true},
+const struct jinja_test jinja_tests[] = {
+    {"odd", JINJA_COST_STEP, is_odd, false},
+    {"even", JINJA_COST_STEP, is_even, false},
+    {"divisibleby", JINJA_COST_STEP, is_divisible, true},
+    {"defined", JINJA_COST_STEP, is_defined, false},
+    {"undefined", JINJA_COST_STEP, is_undefined, false},
+    {"filter", JINJA_COST_STEP, is_filter, false},
+    {"test", JINJA_COST_STEP, is_test, false},
+    {"none", JINJA_COST_STEP, is_none, false},
+    {"boolean", JINJA_COST_STEP, is_boolean, false},
+    {"false", JINJA_COST_STEP, is_false, false},
+    {"true", JINJA_COST_STEP, is_true, false},
+    {"integer", JINJA_COST_STEP, is_integer, false},
+    {"float", JINJA_COST_STEP, is_float, false},
+    {"lower", JINJA_COST_VALUE, is_lower, false},
+    {"upper", JINJA_COST_VALUE, is_upper, false},
+    {"string", JINJA_COST_STEP, is_string, false},
+    {"mapping", JINJA_COST_STEP, is_mapping, false},
+    {"number", JINJA_COST_STEP, is_number, false},
+    {"sequence", JINJA_COST_STEP, is_sequence, false},
+    {"iterable", JINJA_COST_STEP, is_iterable, false},
+    {"callable", JINJA_COST_STEP, is_callable, false},
+    {"sameas", JINJA_COST_WALK, is_same, true},
+    {"in", JINJA_COST_WALK, is_in, true},
+    {"==", JINJA_COST_WALK, is_equal, true},
+    {"eq", JINJA_COST_WALK, is_equal, true},
+    {"equalto", JINJA_COST_WALK, is_equal, true},
+    {"!=", JINJA_COST_WALK, is_not_equal, true},
+    {"ne", JINJA_COST_WALK, is_not_equal, true},
+    {">", JINJA_COST_WALK, is_greater, true},
+    {"gt", JINJA_COST_WALK, is_greater, true},
+    {"greaterthan", JINJA_COST_WALK, is_greater, true},
+    {">=", JINJA_COST_WALK, is_greater_equal, true},
+    {"ge", JINJA_COST_WALK, is_greater_equal, true},
+    {"<", JINJA_COST_WALK, is_less, true},
+    {"lt", JINJA_COST_WALK, is_less, true},
+    {"lessthan", JINJA_COST_WALK, is_less, true},
+    {"<=", JINJA_COST_WALK, is_less_equal, true},
+    {"le", JINJA_COST_WALK, is_less_equal, true},
+    {NULL, JINJA_COST_NOTHING, NULL, false},
 };
 
 const struct jinja_test *jinja_test_find(const char *name, size_t length) {
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
-        if (strlen(tests[i].name) == length && !memcmp(tests[i].name, name, length))
-            return &tests[i];
+    for (const struct jinja_test *test = jinja_tests; test->name; test++)
+        if (strlen(test->name) == length && !memcmp(test->name, name, length))
+            return test;
     return NULL;
 }
 
@@ -171,5 +172,6 @@ bool jinja_run_test(struct jinja_run *run, const struct jinja_test *test, struct
     struct jinja_value other = test->has_argument ? jinja_argument(run, call, 0, "other") : jinja_missing();
     if (test->has_argument && other.kind == JINJA_MISSING)
         jinja_fail(run, "the test '%s' wants a value", test->name);
-    return jinja_call_end(run, call, test->has_argument, test->name) && test->run(run, &value, &other);
+    return jinja_call_end(run, call, test->has_argument, test->name) &&
+           jinja_charge_operation(run, test->cost, &value) && test->run(run, &value, &other);
 }

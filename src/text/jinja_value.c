@@ -48,13 +48,17 @@ struct jinja_value jinja_dict_new(struct jinja_run *run, enum jinja_kind kind) {
     return (struct jinja_value){.kind = kind, .dict = dict ? dict : &run->no_entries};
 }
 
+/* What a look at one entry of a dict is charged, beside its bytes. */
+enum { ENTRY_BYTES = 16 };
+
 struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
                                    size_t length) {
-    if (!jinja_charge(run, dict->count / 16))
+    if (!jinja_charge_bytes(run, dict->count * ENTRY_BYTES))
         return jinja_missing();
     for (size_t i = 0; i < dict->count; i++) {
         const struct jinja_value *own = &dict->entries[i].key;
-        if (own->kind == JINJA_STRING && own->string->length == length && !memcmp(own->string->bytes, key, length))
+        if (own->kind == JINJA_STRING && own->string->length == length &&
+            jinja_same(run, own->string->bytes, key, length))
             return dict->entries[i].value;
     }
     return jinja_missing();
@@ -62,21 +66,25 @@ struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dic
 
 static struct jinja_entry *find_entry(struct jinja_run *run, const struct jinja_dict *dict,
                                       const struct jinja_value *key) {
-    if (!jinja_charge(run, dict->count / 16))
+    if (!jinja_charge_bytes(run, dict->count * ENTRY_BYTES))
         return NULL;
-    for (size_t i = 0; i < dict->count; i++)
+    for (size_t i = 0; i < dict->count && !run->status; i++)
         if (dict->entries[i].key.kind == key->kind || key->kind != JINJA_STRING)
             if (jinja_equal(run, &dict->entries[i].key, key))
                 return &dict->entries[i];
     return NULL;
 }
 
-static bool can_be_key(const struct jinja_value *key) {
-    if (key->kind == JINJA_TUPLE)
-        for (size_t i = 0; i < key->list->count; i++)
-            if (!can_be_key(&key->list->items[i]))
-                return false;
-    return key->kind != JINJA_LIST && key->kind != JINJA_DICT;
+/* False after a failure as well. */
+static bool can_be_key(struct jinja_run *run, const struct jinja_value *key) {
+    bool can = jinja_charge(run, 1) && key->kind != JINJA_LIST && key->kind != JINJA_DICT;
+    if (!can || key->kind != JINJA_TUPLE)
+        return can;
+    can = jinja_enter(run);
+    for (size_t i = 0; i < key->list->count && can; i++)
+        can = can_be_key(run, &key->list->items[i]);
+    jinja_leave(run);
+    return can;
 }
 
 struct jinja_value jinja_dict_get(struct jinja_run *run, const struct jinja_dict *dict, struct jinja_value key) {
@@ -87,7 +95,7 @@ struct jinja_value jinja_dict_get(struct jinja_run *run, const struct jinja_dict
 void jinja_dict_put(struct jinja_run *run, struct jinja_dict *dict, struct jinja_value key, struct jinja_value value) {
     if (run->status || dict == &run->no_entries)
         return;
-    if (!can_be_key(&key)) {
+    if (!can_be_key(run, &key)) {
         jinja_fail(run, "a %s cannot be the key of a dict", jinja_type(&key));
         return;
     }
@@ -141,7 +149,9 @@ static struct jinja_value dict_from_json(struct jinja_run *run, const json_t *js
          at = json_object_iter_next((json_t *)json, at)) {
         const char *key = json_object_iter_key(at);
         const json_t *value = json_object_iter_value(at);
-        entries[dict.dict->count].key = jinja_string(run, key, strlen(key), argument->marks);
+        size_t length = strlen(key);
+        jinja_charge_bytes(run, length);
+        entries[dict.dict->count].key = jinja_string(run, key, length, argument->marks);
         entries[dict.dict->count++].value =
             is_plain(argument, key, value) ? jinja_string(run, json_string_value(value), json_string_length(value), 0)
                                            : jinja_from_json(run, value, argument);
@@ -240,8 +250,7 @@ size_t jinja_length(struct jinja_run *run, const struct jinja_value *value) {
     case JINJA_UNDEFINED:
         return 0;
     case JINJA_STRING:
-        jinja_charge(run, value->string->length / 64);
-        return jinja_characters(value->string);
+        return jinja_characters(run, value->string);
     case JINJA_LIST:
     case JINJA_TUPLE:
     case JINJA_RANGE:
@@ -340,8 +349,8 @@ bool jinja_equal(struct jinja_run *run, const struct jinja_value *left, const st
         return false;
     switch (left->kind) {
     case JINJA_STRING:
-        return left->string->length == right->string->length && jinja_charge(run, left->string->length / 64) &&
-               !memcmp(left->string->bytes, right->string->bytes, left->string->length);
+        return left->string->length == right->string->length &&
+               jinja_same(run, left->string->bytes, right->string->bytes, left->string->length);
     case JINJA_LIST:
     case JINJA_TUPLE:
     case JINJA_RANGE:
@@ -358,7 +367,7 @@ bool jinja_equal(struct jinja_run *run, const struct jinja_value *left, const st
 
 static int order_strings(struct jinja_run *run, const struct jinja_string *left, const struct jinja_string *right) {
     size_t least = left->length < right->length ? left->length : right->length;
-    int order = least && jinja_charge(run, least / 64) ? memcmp(left->bytes, right->bytes, least) : 0;
+    int order = least && jinja_charge_bytes(run, least) ? memcmp(left->bytes, right->bytes, least) : 0;
     return order ? order : (left->length > right->length) - (left->length < right->length);
 }
 
@@ -374,6 +383,8 @@ static int order_lists(struct jinja_run *run, const struct jinja_list *left, con
 }
 
 int jinja_order(struct jinja_run *run, const struct jinja_value *left, const struct jinja_value *right) {
+    if (!jinja_charge(run, 1))
+        return 0;
     if (jinja_is_number(left) && jinja_is_number(right))
         return order_numbers(left, right);
     if (left->kind == JINJA_STRING && right->kind == JINJA_STRING)
@@ -396,7 +407,7 @@ bool jinja_contains(struct jinja_run *run, const struct jinja_value *container, 
         return jinja_find(run, container->string, item->string, 0) != SIZE_MAX;
     }
     if (container->kind == JINJA_DICT) {
-        if (!can_be_key(item))
+        if (!can_be_key(run, item))
             jinja_fail(run, "a %s cannot be the key of a dict", jinja_type(item));
         return !run->status && find_entry(run, container->dict, item) != NULL;
     }

@@ -113,10 +113,11 @@ static void build_quoted(struct jinja_run *run, struct jinja_builder *builder, c
     bool has_single = memchr(string->bytes, '\'', string->length),
          has_double = memchr(string->bytes, '"', string->length);
     char quote = has_single && !has_double ? '"' : '\'';
+    jinja_charge_bytes(run, 2 * string->length);
     size_t done = 0;
     unsigned marks = string->length ? jinja_marks_at(string, 0) : 0;
     jinja_build(run, builder, &quote, 1, marks);
-    for (size_t at = 0, bytes = 1; at < string->length && !run->status; at += bytes) {
+    for (size_t at = 0, bytes = 1; at < string->length && jinja_charge_bytes(run, bytes); at += bytes) {
         uint32_t point = (unsigned char)string->bytes[at];
         bytes = 1;
         if (point >= 0x80)
@@ -175,6 +176,7 @@ static void build_plain(struct jinja_run *run, struct jinja_builder *builder, co
         jinja_build_text(run, builder, text);
         return;
     case JINJA_FLOAT:
+        jinja_charge(run, JINJA_FLOAT_STEPS);
         jinja_write_float(value->real, text);
         jinja_build_text(run, builder, text);
         return;
