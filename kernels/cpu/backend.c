@@ -1,5 +1,6 @@
 /* The CPU as a backend: memory, streams that run at once, and the choice of the widest table that the processor has. */
 #include "cpu/cpu-internal.h"
+#include "cpu/waits.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -80,11 +81,13 @@ static int cpu_open(int index, int threads, struct device **out) {
         free(cpu);
         return status;
     }
+    waits_begin(device->threads);
     *out = device;
     return STATUS_OK;
 }
 
 static void cpu_close(struct device *device) {
+    waits_end(device->threads);
     gemm_cache_close(cpu_gemms(device));
     free(device);
 }

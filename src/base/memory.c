@@ -1,6 +1,7 @@
-/* The system's figures of memory. Each limit stands in a file of one number, in the directory of a control group or in
- * those of the groups around it. */
+/* The system's figures of memory. */
 #include "memory.h"
+
+#include "cgroup.h"
 
 #include <limits.h>
 #include <stdint.h>
@@ -28,82 +29,27 @@ size_t memory_peak(void) {
     return read_kibibytes("/proc/self/status", "VmHWM:");
 }
 
-/* SIZE_MAX where there is no such file, or "max" in it. */
-static size_t read_limit(const char *directory, const char *name) {
-    char path[PATH_MAX], line[64], *end;
-    size_t limit = SIZE_MAX;
-    int n = snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *file = n > 0 && (size_t)n < sizeof path ? fopen(path, "re") : NULL;
-    if (file && fgets(line, sizeof line, file)) {
-        unsigned long long value = strtoull(line, &end, 10);
-        if (end != line)
-            limit = (size_t)value;
-    }
-    if (file)
-        fclose(file);
-    return limit;
-}
-
-/* The least limit of the group `group` ("/a/b") below `mount`, and of those around it. */
-static size_t group_limit(const char *mount, const char *group, const char *name) {
-    char directory[PATH_MAX];
-    size_t least = SIZE_MAX, mount_length = strlen(mount);
-    bool is_outside = strstr(group, "/..") != NULL; /* a group that this process's view does not reach */
-    int n = snprintf(directory, sizeof directory, "%s%s", mount, is_outside ? "" : group);
-    if (n < 0 || (size_t)n >= sizeof directory)
-        return SIZE_MAX;
-    for (;;) {
-        size_t limit = read_limit(directory, name);
-        least = limit < least ? limit : least;
-        char *last = strrchr(directory, '/');
-        if (strlen(directory) <= mount_length || !last)
-            return least;
-        *last = 0;
-    }
-}
-
-/* Whether `name` is one of a list "cpu,memory". */
-static bool lists(const char *list, const char *name) {
-    size_t length = strlen(name);
-    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
-        if (!strncmp(at, name, length) && (at[length] == ',' || !at[length]))
-            return true;
-    return false;
-}
-
-/* A line of /proc/self/cgroup: "0::/group" of version 2, "5:cpu,memory:/group" of version 1. */
-static size_t line_limit(const char *root, char *line) {
-    char mount[PATH_MAX], *controllers = strchr(line, ':');
-    char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-    if (!group)
-        return SIZE_MAX;
-    *group++ = 0;
-    controllers++;
-    group[strcspn(group, "\n")] = 0;
-    bool is_second = !*controllers;
-    if (!is_second && !lists(controllers, "memory"))
-        return SIZE_MAX;
-    int n = snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s", root, is_second ? "" : "/memory");
-    if (n < 0 || (size_t)n >= sizeof mount)
-        return SIZE_MAX;
-    return group_limit(mount, group, is_second ? "memory.max" : "memory.limit_in_bytes");
+/* Lowers *context, the least limit so far, to that of one group. */
+static void look_at_group(const char *directory, bool is_second, void *context) {
+    size_t *least = context;
+    char line[64], *end;
+    if (!cgroup_read(directory, is_second ? "memory.max" : "memory.limit_in_bytes", line, sizeof line))
+        return;
+    unsigned long long value = strtoull(line, &end, 10); /* "max" is no number */
+    if (end != line && value < *least)
+        *least = (size_t)value;
 }
 
 struct memory_limit memory_limit_find(const char *root) {
-    char path[PATH_MAX], line[LINE_BYTES];
+    char path[PATH_MAX];
+    size_t allowed = SIZE_MAX;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     size_t total = read_kibibytes(path, "MemTotal:");
     size_t available = read_kibibytes(path, "MemAvailable:");
     struct memory_limit limit = {.bytes = total ? total : SIZE_MAX};
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        size_t allowed = line_limit(root, line);
-        if (allowed < limit.bytes)
-            limit = (struct memory_limit){.bytes = allowed, .is_cgroup = true};
-    }
-    if (file)
-        fclose(file);
+    cgroup_walk(root, "memory", look_at_group, &allowed);
+    if (allowed < limit.bytes)
+        limit = (struct memory_limit){.bytes = allowed, .is_cgroup = true};
     limit.available = available && available < limit.bytes ? available : limit.bytes;
     return limit;
 }

@@ -339,14 +339,18 @@ static int choose_cache(struct serve_command *c, const struct launch *launch, in
 
 static void print_plan(const struct serving *serving, const struct engine *engine) {
     static const double mib = 1 << 20;
+    const struct cores cores = cores_find("");
     struct engine_plan plan;
+    char why[80];
     engine_read_plan(engine, &plan);
+    cores_explain(&cores, plan.threads, (int)serving->command->base.threads, rank_grid_size(&serving->grid), why,
+                  sizeof why);
     log_info(
         "memory of each rank: weights %.0f MiB, %lld pages of keys and values %.0f, adapters %.0f, activations and "
-        "workspace %.0f; server %.0f",
+        "workspace %.0f; server %.0f; %d thread%s (%s)",
         (double)plan.weights / mib, (long long)engine_pages(engine), (double)plan.cache / mib,
         (double)plan.adapters / mib, (double)plan.workspace / mib,
-        (double)server_planned_bytes(&serving->options) / mib);
+        (double)server_planned_bytes(&serving->options) / mib, plan.threads, plan.threads > 1 ? "s" : "", why);
 }
 
 static int serve(struct serving *serving, struct engine *engine) {

@@ -398,6 +398,7 @@ void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
         .cache = engine->kv_bytes,
         .adapters = engine->bank ? peft_bank_memory(engine->bank) + peft_bank_fixed_bytes(engine->bank) : 0,
         .workspace = engine->plan.activations + engine->plan.workspace,
+        .threads = device_threads(engine->device),
     };
 }
 

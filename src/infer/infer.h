@@ -71,6 +71,7 @@ int engine_depth(const struct engine *engine);
 /* Bytes on this rank that are taken at the opening. */
 struct engine_plan {
     size_t weights, cache, adapters, workspace; /* workspace: with activations */
+    int threads;                                /* that this rank computes with */
 };
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan);
 /* All of them. */

@@ -13,6 +13,7 @@ enum { HOST_BYTES = 64 };
 struct whereabouts {
     char host[HOST_BYTES], boot[HOST_BYTES], cores[SITE_CORES_BYTES];
     int64_t core_count, process;
+    int64_t usable; /* threads that affinity and control groups leave to a rank alone */
 };
 
 /* The share of one rank. */
@@ -53,7 +54,7 @@ static void read_boot(char boot[HOST_BYTES]) {
 }
 
 static struct whereabouts find_whereabouts(cpu_set_t *set) {
-    struct whereabouts own = {.process = getpid(), .core_count = 1};
+    struct whereabouts own = {.process = getpid(), .core_count = 1, .usable = usable_cores()};
     CPU_ZERO(set);
     gethostname(own.host, sizeof own.host - 1);
     read_boot(own.boot);
@@ -72,9 +73,9 @@ static bool same_cores(const struct whereabouts *a, const struct whereabouts *b)
     return same_host(a, b) && a->core_count == b->core_count && !strcmp(a->cores, b->cores);
 }
 
-/* The threads of each of so many ranks with the same cores; `threads`: as asked for, or 0. */
-static int threads_of(int threads, int ranks, int64_t cores) {
-    return threads ? threads : ranks > 1 ? 1 : (int)cores;
+/* The threads of each of `ranks` ranks with the same cores; `threads`: as asked for, or 0. */
+static int threads_of(int threads, int ranks, int64_t usable) {
+    return threads ? threads : ranks > 1 ? 1 : (int)usable;
 }
 
 static struct share share_of(const struct whereabouts *all, int ranks, int rank, int threads) {
@@ -83,7 +84,7 @@ static struct share share_of(const struct whereabouts *all, int ranks, int rank,
         share.ranks += same_cores(&all[r], &all[rank]);
         share.place += r < rank && same_cores(&all[r], &all[rank]);
     }
-    share.threads = threads_of(threads, share.ranks, all[rank].core_count);
+    share.threads = threads_of(threads, share.ranks, all[rank].usable);
     share.is_bound = share.ranks > 1 && (int64_t)share.ranks * share.threads <= all[rank].core_count;
     return share;
 }
@@ -173,11 +174,15 @@ int rank_site_find(struct comm *world, int threads, struct rank_site *site) {
 int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_seat *seats) {
     cpu_set_t set;
     struct whereabouts *all = NULL, own = find_whereabouts(&set);
-    int together = threads_of(threads, ranks, own.core_count);
+    int together = threads_of(threads, ranks, own.usable);
     int status = world ? gather(world, &set, &all) : STATUS_OK;
     for (int r = 0; r < ranks && !status; r++) {
-        seats[r].threads = world ? share_of(all, ranks, r, threads).threads : together;
-        seats[r].is_here = !world || same_host(&all[r], &all[world->rank]);
+        struct share share = {.ranks = ranks, .threads = together};
+        if (world)
+            share = share_of(all, ranks, r, threads);
+        seats[r] = (struct rank_seat){.threads = share.threads,
+                                      .sharing = share.ranks,
+                                      .is_here = !world || same_host(&all[r], &all[world->rank])};
     }
     free(all);
     return status;

@@ -28,6 +28,7 @@ void rank_site_warn(const struct device *device, int threads);
 /* A rank before the run starts: what it will find, except its place in a process. */
 struct rank_seat {
     int threads;
+    int sharing;  /* ranks with the same cores, itself among them */
     bool is_here; /* on the host of the caller */
 };
 /* Fills seats [ranks]. `world`: processes, each of which will be a rank, and which all call this; NULL: the ranks will

@@ -224,6 +224,13 @@ static int plan_places(struct survey *survey) {
     return status;
 }
 
+/* Notes the threads of a rank of this process, and why it has as many. */
+static void plan_threads(const struct rank_seat *seat, int asked, struct train_plan *plan) {
+    struct cores cores = cores_find("");
+    plan->threads = seat->threads;
+    cores_explain(&cores, seat->threads, asked, seat->sharing, plan->cores, sizeof plan->cores);
+}
+
 int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan) {
     struct survey survey = {
         .run = run, .plan = plan, .is_one_process = !world, .seats = calloc((size_t)ranks, sizeof *survey.seats)};
@@ -234,6 +241,8 @@ int train_plan_make(const struct train_run *run, int ranks, struct comm *world, 
         status = train_grid(&run->config, ranks, &survey.grid);
     if (!status)
         status = plan_places(&survey);
+    if (!status)
+        plan_threads(&survey.seats[world ? world->rank : 0], (int)run->config.parallel.threads_per_rank, plan);
     free(survey.seats);
     return status;
 }
@@ -259,7 +268,7 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
         fprintf(out, ", rank %d of %d (tensor %d, data %d, pipeline %d), which takes most",
                 rank_grid_rank(&plan->grid, &plan->place), plan->ranks, plan->place.tensor, plan->place.data,
                 plan->place.pipeline);
-    fprintf(out, ":\n");
+    fprintf(out, ", %d thread%s (%s):\n", plan->threads, plan->threads > 1 ? "s" : "", plan->cores);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, parts[i].name, (double)parts[i].bytes / MEBIBYTE);
     if (plan->ranks > 1)

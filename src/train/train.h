@@ -120,6 +120,8 @@ struct train_plan {
     size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
     struct gpt_data_bytes of_data; /* a part of `data`, whole for each rank, and once among those that share it */
     int64_t parameters, trainable_parameters;
+    int threads;                 /* of the first rank of this process */
+    char cores[80];              /* why it has as many */
     double flops_per_token;      /* of what trains: a frozen base counts 4 operations a weight, not 6 */
     double head_flops_per_token; /* of these; only of tokens whose loss counts */
 };

@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "support/test.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -347,6 +348,69 @@ static void lines_of_json_are_whole_whatever_they_say(void **state) {
     close(ends[1]);
 }
 
+static void expect_cores(const char *root, double quota, int usable) {
+    struct cores cores = cores_find(root);
+    assert_true(fabs(cores.quota - quota) < 1e-9);
+    assert_int_equal(cores.usable, usable < cores.bound ? usable : cores.bound);
+}
+
+static void threads_are_no_more_than_the_quota_of_the_control_groups(void **state) {
+    (void)state;
+    char *second = make_system("1000", "0::/job/step\n");
+    expect_cores(second, 0, INT32_MAX);
+    set_limit(second, "/job/step", "cpu.max", "max 100000\n");
+    expect_cores(second, 0, INT32_MAX);
+    set_limit(second, "/job", "cpu.max", "120000 100000\n"); /* of a group around it, rounded up */
+    expect_cores(second, 1.2, 2);
+    set_limit(second, "/job/step", "cpu.max", "20000 100000\n");
+    expect_cores(second, 0.2, 1);
+    set_limit(second, "/job/step", "cpu.max", "nonsense\n");
+    expect_cores(second, 1.2, 2);
+    char *first = make_system("1000", "3:memory:/c\n2:cpu,cpuacct:/far\n0::/\n");
+    set_limit(first, "/cpu/far", "cpu.cfs_quota_us", "-1\n");
+    set_limit(first, "/cpu/far", "cpu.cfs_period_us", "50000\n");
+    expect_cores(first, 0, INT32_MAX);
+    set_limit(first, "/cpu/far", "cpu.cfs_quota_us", "25000\n");
+    expect_cores(first, 0.5, 1);
+    expect_cores("/nowhere", 0, INT32_MAX);
+}
+
+static void the_number_of_threads_is_explained(void **state) {
+    (void)state;
+    char text[80];
+    const struct cores all = {.usable = 8, .bound = 8, .online = 8}, bound = {.usable = 4, .bound = 4, .online = 8};
+    const struct cores quota = {.usable = 2, .bound = 8, .online = 8, .quota = 1.5};
+    cores_explain(&all, 8, 0, 1, text, sizeof text);
+    assert_string_equal(text, "all cores");
+    cores_explain(&all, 3, 3, 1, text, sizeof text);
+    assert_string_equal(text, "as asked, of 8 cores");
+    cores_explain(&all, 1, 0, 4, text, sizeof text);
+    assert_string_equal(text, "4 ranks share 8 cores");
+    cores_explain(&bound, 4, 0, 1, text, sizeof text);
+    assert_string_equal(text, "affinity leaves 4 of 8 cores");
+    cores_explain(&quota, 2, 0, 1, text, sizeof text);
+    assert_string_equal(text, "the control group allows 1.5 of 8 cores");
+}
+
+static void the_computing_of_others_is_counted_on_watched_cores_alone(void **state) {
+    (void)state;
+    const struct cores_meter meter = {.watched = {1u << 1 | 1u << 11}, .count = 2};
+    static const char stat[] = "cpu  9 9 9 9\ncpu0 1000 1000 1000 1\ncpu1 100 20 30 1000 7 7 7 7 0 0\n"
+                               "cpu11 200 5 50 1000 7 7 7 7 0 0\nintr 1 2 3\n";
+    assert_true(fabs(cores_meter_parse(&meter, stat, 100, false) - 3.8) < 1e-9);
+    assert_true(fabs(cores_meter_parse(&meter, stat, 100, true) - 4.05) < 1e-9);
+    assert_true(cores_meter_parse(&meter, "cpu1 1 1 1 1\n", 100, false) < 0); /* core 11 is missing */
+    struct cores_meter own = {0};
+    cores_meter_add(&own);
+    assert_int_equal(own.count, cores_find("").bound);
+    int file = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    assert_true(cores_meter_read(&own, file) < 0); /* the first look */
+    usleep(20000);
+    double others = cores_meter_read(&own, file);
+    assert_true(others >= 0 && others <= own.count + 1.0);
+    close(file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_equals_the_published_vectors),
@@ -357,6 +421,9 @@ int main(void) {
         cmocka_unit_test(wrapping_keeps_the_first_cause),
         cmocka_unit_test(an_error_is_one_line),
         cmocka_unit_test(the_least_limit_of_the_host_and_of_its_groups_holds),
+        cmocka_unit_test(threads_are_no_more_than_the_quota_of_the_control_groups),
+        cmocka_unit_test(the_number_of_threads_is_explained),
+        cmocka_unit_test(the_computing_of_others_is_counted_on_watched_cores_alone),
         cmocka_unit_test(the_peak_is_what_was_touched),
         cmocka_unit_test(a_digest_tells_files_apart),
         cmocka_unit_test(a_lock_is_held_once_and_names_its_holder),

@@ -1,5 +1,5 @@
 """How many threads compute, whatever the environment and the options say: the same losses, and no crash."""
-import os, subprocess, unittest
+import os, subprocess, sys, unittest
 
 from pretrain_support import Run
 
@@ -39,6 +39,37 @@ class Threads(unittest.TestCase):
                                   train__global_batch_size=1, model__num_layers=1)
         self.assertEqual(len(warnings), 1)
         self.assertIn("computing with 256 threads, not 4096: more would wait", warnings[0])
+
+    def test_the_plan_names_the_threads_and_why(self):
+        done = subprocess.run([*self.run.command("plan", parallel__threads_per_rank=2), "--dry-run"], capture_output=True,
+                              text=True, timeout=60)
+        cores = len(os.sched_getaffinity(0))
+        self.assertRegex(done.stdout, rf"memory plan of \d+ parameters, 2 threads \(as asked, of {cores} cores?\):")
+        allowed = {min(os.sched_getaffinity(0))}
+        done = subprocess.run([*self.run.command("plan"), "--dry-run"], capture_output=True, text=True, timeout=60,
+                              preexec_fn=lambda: os.sched_setaffinity(0, allowed))
+        why = "all cores" if os.cpu_count() == 1 else f"affinity leaves 1 of {os.cpu_count()} cores"
+        self.assertRegex(done.stdout, rf"memory plan of \d+ parameters, 1 thread \({why}\):")
+
+    @unittest.skipIf(os.cpu_count() < 2, "one thread waits for nobody")
+    def test_a_busy_machine_is_named_once(self):
+        hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())]
+        command = self.run.command("busy", train__train_iters=10**6, checkpoint__save=None, checkpoint__load=None)
+        lines, busy = [], []
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+            try:
+                for line in run.stderr:
+                    lines.append(line)
+                    if "this machine is busy" in line:
+                        busy.append(line)
+                        run.terminate() # it ends a step later, and says no more of it
+            finally:
+                run.kill()
+                for hog in hogs:
+                    hog.kill()
+                    hog.wait()
+        self.assertEqual(len(busy), 1, "".join(lines)[-2000:])
+        self.assertRegex(busy[0], r"load \d+ on \d+ cores; threads sleep while they wait for each other\n$")
 
 
 if __name__ == "__main__":

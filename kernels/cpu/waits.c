@@ -1,0 +1,137 @@
+/* Watches whether the machine is busy, and lets OpenMP's threads sleep instead of spin as long as it is. */
+#include "cpu/waits.h"
+
+#include "base/base.h"
+
+#include <fcntl.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PERIOD_MS = 100 };
+
+/* libgomp's threads, and how they wait, are the process's. So is this. */
+static struct {
+    pthread_mutex_t gate; /* held while the thread is started or ended */
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t ending;
+    pthread_t thread;
+    bool is_running, is_ending, is_told;
+    int devices, threads;
+    struct cores_meter meter;
+} waits = {.gate = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .ending = PTHREAD_COND_INITIALIZER};
+
+/* ---- the choice ---- */
+
+/* Cores' worth of computing beyond what the cores have left for others. Interrupts and short commands stay below. */
+static const double busy_from = 0.35, idle_below = 0.2;
+
+bool waits_choose(struct waits_choice *choice, double others, int cores, int threads) {
+    double excess = others + threads - cores;
+    bool is_other = choice->is_asleep ? others < 0 || excess < idle_below : excess > busy_from;
+    choice->looks = is_other && (others >= 0 || choice->is_asleep) ? choice->looks + 1 : 0;
+    if (choice->looks >= (choice->is_asleep ? WAITS_IDLE_LOOKS : WAITS_BUSY_LOOKS))
+        *choice = (struct waits_choice){.is_asleep = !choice->is_asleep};
+    return choice->is_asleep;
+}
+
+/* ---- libgomp ---- */
+
+/* More OpenMP threads than cores; those of this team sleep until the watching thread gives them up. */
+static void hold_threads(void) {
+    int procs = omp_get_num_procs(), most = omp_get_max_threads(), threads = (procs > most ? procs : most) + 1;
+    omp_set_dynamic(0);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp barrier
+    }
+}
+
+static void give_up_threads(void) {
+    omp_pause_resource(omp_pause_soft, omp_get_initial_device());
+}
+
+/* ---- the thread ---- */
+
+static void tell_busy(double others, int threads, int cores) {
+    double load = 0;
+    if (getloadavg(&load, 1) != 1 || load < others + threads)
+        load = others + threads; /* the average lags by a minute */
+    log_warning("this machine is busy: load %.0f on %d cores; threads sleep while they wait for each other", load,
+                cores);
+}
+
+/* Waits for a period. Returns false when the watch ends. */
+static bool sleep_a_period(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += PERIOD_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    while (!waits.is_ending && !pthread_cond_timedwait(&waits.ending, &waits.lock, &until))
+        continue;
+    return !waits.is_ending;
+}
+
+static void *watch(void *context) {
+    struct waits_choice choice = {0};
+    bool is_asleep;
+    int file = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    (void)context;
+    pthread_mutex_lock(&waits.lock);
+    while (file >= 0 && sleep_a_period()) {
+        double others = cores_meter_read(&waits.meter, file);
+        int threads = waits.threads, cores = waits.meter.count;
+        pthread_mutex_unlock(&waits.lock);
+        is_asleep = choice.is_asleep;
+        if (waits_choose(&choice, others, cores, threads) != is_asleep)
+            (choice.is_asleep ? hold_threads : give_up_threads)();
+        pthread_mutex_lock(&waits.lock);
+        if (choice.is_asleep && !waits.is_told)
+            tell_busy(others, threads, cores);
+        waits.is_told |= choice.is_asleep;
+    }
+    pthread_mutex_unlock(&waits.lock);
+    if (choice.is_asleep)
+        give_up_threads();
+    if (file >= 0)
+        close(file);
+    return NULL;
+}
+
+/* ---- its beginning and end ---- */
+
+void waits_begin(int threads) {
+    if (threads < 2) /* one thread waits for nobody */
+        return;
+    pthread_mutex_lock(&waits.gate);
+    pthread_mutex_lock(&waits.lock);
+    cores_meter_add(&waits.meter);
+    waits.threads += threads;
+    waits.devices++;
+    pthread_mutex_unlock(&waits.lock);
+    if (waits.devices == 1)
+        waits.is_running = !pthread_create(&waits.thread, NULL, watch, NULL);
+    pthread_mutex_unlock(&waits.gate);
+}
+
+void waits_end(int threads) {
+    if (threads < 2)
+        return;
+    pthread_mutex_lock(&waits.gate);
+    pthread_mutex_lock(&waits.lock);
+    waits.threads -= threads;
+    waits.devices--;
+    waits.is_ending = waits.devices == 0;
+    pthread_cond_signal(&waits.ending);
+    pthread_mutex_unlock(&waits.lock);
+    if (waits.is_ending) {
+        if (waits.is_running)
+            pthread_join(waits.thread, NULL);
+        waits.meter = (struct cores_meter){0};
+        waits.is_running = waits.is_ending = false;
+    }
+    pthread_mutex_unlock(&waits.gate);
+}

@@ -1,0 +1,133 @@
+/* Threads that wait for each other: when they spin, when they sleep, and that libgomp does what is chosen. */
+#include "cpu/waits.h"
+
+#include "support/test.h"
+
+#include "base/base.h"
+
+#include <omp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- the choice ---- */
+
+/* Looks that all say the same; returns how many it took until the choice changed, 0 where it did not. */
+static int look(struct waits_choice *choice, double others, int cores, int threads) {
+    bool before = choice->is_asleep;
+    for (int looks = 1; looks <= 3 * WAITS_IDLE_LOOKS; looks++)
+        if (waits_choose(choice, others, cores, threads) != before)
+            return looks;
+    return 0;
+}
+
+static void threads_sleep_while_others_want_their_cores(void **state) {
+    (void)state;
+    struct waits_choice choice = {0};
+    assert_int_equal(look(&choice, 0.1, 2, 2), 0);
+    assert_int_equal(look(&choice, 1, 2, 2), WAITS_BUSY_LOOKS);
+    assert_int_equal(look(&choice, 0.3, 2, 2), 0); /* neither busy nor idle: the choice stays */
+    assert_int_equal(look(&choice, 0.05, 2, 2), WAITS_IDLE_LOOKS);
+    assert_int_equal(look(&choice, 0.3, 2, 2), 0);
+}
+
+static void cores_that_are_left_over_may_be_busy(void **state) {
+    (void)state;
+    struct waits_choice choice = {0};
+    assert_int_equal(look(&choice, 30, 64, 32), 0);
+    assert_int_equal(look(&choice, 33, 64, 32), WAITS_BUSY_LOOKS);
+    assert_int_equal(look(&choice, 30, 64, 32), WAITS_IDLE_LOOKS);
+}
+
+static void a_single_busy_look_changes_nothing(void **state) {
+    (void)state;
+    struct waits_choice choice = {0};
+    for (int i = 0; i < 30; i++) {
+        assert_false(waits_choose(&choice, 2, 2, 2));
+        assert_false(waits_choose(&choice, 0, 2, 2));
+    }
+}
+
+static void threads_spin_where_the_system_does_not_say(void **state) {
+    (void)state;
+    struct waits_choice choice = {0};
+    assert_int_equal(look(&choice, -1, 2, 2), 0);
+    assert_int_equal(look(&choice, 2, 2, 2), WAITS_BUSY_LOOKS);
+    assert_int_equal(look(&choice, -1, 2, 2), WAITS_IDLE_LOOKS);
+}
+
+/* ---- libgomp ---- */
+
+enum { SECTIONS = 100, PAUSE_MICROSECONDS = 1000 };
+
+static void *hog(void *context) {
+    for (volatile bool is_endless = true; is_endless;)
+        continue;
+    return context;
+}
+
+/* How often the second thread of a team went to sleep while the first paused between sections. A thread that spins for
+ * milliseconds never does. */
+static long count_sleeps(void) {
+    struct rusage before = {0}, after = {0};
+    for (int i = 0; i <= SECTIONS; i++) {
+#pragma omp parallel num_threads(2)
+        if (omp_get_thread_num() == 1)
+            getrusage(RUSAGE_THREAD, i ? &after : &before);
+        usleep(PAUSE_MICROSECONDS);
+    }
+    return after.ru_nvcsw - before.ru_nvcsw;
+}
+
+/* Looks until the threads do as is expected: the machine may have other work, but not for long. */
+static bool is_reached(bool is_asleep) {
+    for (int i = 0; i < 30; i++) {
+        long sleeps = count_sleeps();
+        if (is_asleep ? sleeps > SECTIONS / 2 : sleeps < SECTIONS / 10)
+            return true;
+    }
+    return false;
+}
+
+/* Another process is what the watch looks for: a child that takes every core. */
+static pid_t start_hogs(void) {
+    pid_t child = fork();
+    if (child)
+        return child;
+    pthread_t thread;
+    for (int i = 1; i < usable_cores(); i++)
+        pthread_create(&thread, NULL, hog, NULL);
+    hog(NULL);
+    _exit(0);
+}
+
+static void busy_machines_make_the_threads_sleep_and_idle_ones_let_them_spin(void **state) {
+    (void)state;
+#ifndef _OPENMP
+    test_skip("a build without OpenMP");
+#endif
+    if (usable_cores() < 2)
+        test_skip("a single core");
+    waits_begin(usable_cores());
+    pid_t child = start_hogs();
+    assert_true(child > 0);
+    bool slept = is_reached(true);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    waits_end(usable_cores());
+    assert_true(slept);
+    assert_true(is_reached(false)); /* without the watch, libgomp's own choice is back */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_sleep_while_others_want_their_cores),
+        cmocka_unit_test(cores_that_are_left_over_may_be_busy),
+        cmocka_unit_test(a_single_busy_look_changes_nothing),
+        cmocka_unit_test(threads_spin_where_the_system_does_not_say),
+        cmocka_unit_test(busy_machines_make_the_threads_sleep_and_idle_ones_let_them_spin),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
