@@ -314,7 +314,8 @@ static int bind_all(struct server *server) {
         status = transport_bind(server->transport, LISTENER_CONTROL, o->control);
     for (int kind = 0; kind < LISTENER_COUNT && !status; kind++) {
         const char *address = transport_address(server->transport, kind);
-        server->checks_names[kind] = address && origin_checks_names(o, address, server->keys[kind] != NULL);
+        bool is_open = kind == LISTENER_DATA && o->metrics_on_data == SERVE_METRICS_OPEN;
+        server->checks_names[kind] = address && origin_checks_names(o, address, server->keys[kind] && !is_open);
     }
     return status;
 }

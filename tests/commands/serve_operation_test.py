@@ -142,6 +142,8 @@ class MetricsKeys(Operation):
         with Server("--api-key-file", self.files()["api"], "--metrics-on-data", "open") as server:
             self.assertEqual(self.statuses(server), [200] * 4)
             self.assertEqual(self.statuses(server, path="/v1/models"), [401, 401, 200, 401])
+            # what a page can read without a key, it may not read by a name of its own
+            self.assertEqual(server.ask("GET", "/metrics", headers={"host": "rebound.example"}).status, 421)
 
     def test_keys_that_open_nothing_are_refused(self):
         scrapers = self.files()["metrics"]

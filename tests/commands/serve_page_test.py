@@ -171,7 +171,7 @@ class Page(unittest.TestCase):
         """On either port, with a key and without one: the console says nothing."""
         keys = pathlib.Path(self.temporary.name) / "keys"
         keys.write_text("ann sk-ann\n")
-        for words in (), ("--api-key-file", keys, "--control-key-file", keys), ("--metrics-on-data",):
+        for words in (), ("--api-key-file", keys, "--control-key-file", keys), ("--metrics-on-data",), ("--metrics-on-data", "--metrics-key-file", keys):
             with Server(*words) as server:
                 for listener in "data", "control":
                     self.browser.open(server.addresses[listener])
@@ -181,7 +181,7 @@ class Page(unittest.TestCase):
                         self.browser.run("""document.getElementById('key').value = 'sk-ann';
                             document.getElementById('key').dispatchEvent(new Event('change'));""")
                     self.browser.wait("document.querySelector('#targets input')")
-                    figures = listener == "control" or "--metrics-on-data" in words
+                    figures = listener == "control" or words == ("--metrics-on-data",)
                     self.browser.wait(f"document.getElementById('figures').hidden === {str(not figures).lower()}")
                     self.browser.wait(f"document.getElementById('control').hidden === {str(listener == 'data').lower()}")
                     self.browser.run("sessionStorage.clear()")
