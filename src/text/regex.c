@@ -2,8 +2,9 @@
  *
  * The steps of all matches in a text are counted, so that its time is linear in its bytes. PCRE2's own limit counts
  * anew at each place where a match may begin, and leaves out what repeats one character. Here a callout stands before
- * each item of a pattern, also in compiled code. It adds one for itself, the most characters that an item may read
- * without success, and the distance from the place of the callout before: what a repeated item has read.
+ * each item of a pattern, also in compiled code, unless the pattern is too simple to take long. It adds one for itself,
+ * the most characters that an item may read without success, and the distance from the place of the callout before:
+ * what a repeated item has read.
  *
  * The patterns are written for Oniguruma with Ruby's syntax, as `tokenizers` runs them. Where PCRE2 would read
  * something else it is written anew (\s, \w, \v, \u, the ends of lines), or refused: what is refused gives no other
@@ -149,6 +150,31 @@ static int translate(const char *pattern, struct strbuf *out) {
     return status ? status : translate_all(pattern, strlen(pattern), out);
 }
 
+/* Whether a few characters in a row, of which the last alone may repeat without end, are all of a pattern. At each
+ * place it fails after a few steps, or takes all that it has read: nothing needs to be counted. */
+static bool is_flat(const char *pattern) {
+    int quantified = 0;
+    for (const char *at = pattern; *at;) {
+        size_t set = first_set(at);
+        if ((!set && strchr("()|*+?{[\\", *at)) || (*at == '\\' && at[1] >= '0' && at[1] <= '9'))
+            return false;
+        at += set ? set : 1;
+        if ((*at == '+' || *at == '*') && !at[1])
+            return true;
+        if (*at == '{' && at[1] >= '0' && at[1] <= '9' && at[2] == ',' && at[3] >= '0' && at[3] <= '9' &&
+            at[4] == '}') {
+            at += 5;
+            quantified++;
+        } else if (*at == '?') {
+            at++;
+            quantified++;
+        }
+        if (quantified > 2 || (*at && strchr("+*?{", *at)))
+            return false;
+    }
+    return true;
+}
+
 /* The largest number of repeats that a pattern asks for. */
 static unsigned long most_repeats(const char *pattern) {
     unsigned long most = 0;
@@ -185,10 +211,10 @@ int text_regex_open(const char *pattern, struct text_regex **regex) {
         status = status_fail(STATUS_MEMORY, "out of memory for a pattern");
     if (!status) {
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-        opened->code =
-            pcre2_compile((PCRE2_SPTR)strbuf_text(&text), text.length,
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT,
-                          &error, &offset, context);
+        opened->code = pcre2_compile((PCRE2_SPTR)strbuf_text(&text), text.length,
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                                         (is_flat(pattern) ? 0 : PCRE2_AUTO_CALLOUT),
+                                     &error, &offset, context);
         if (opened->code) {
             prepare(opened);
         } else {
