@@ -259,10 +259,14 @@ static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
     return has_words ? length : 0;
 }
 
+/* Bytes after an answer in which the end of a turn is looked for: a template may write as much as it wants. */
+enum { TAIL_BYTES = 1024 };
+
 static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const struct chat_pieces *pieces,
                           char text[CHAT_TURN_END_BYTES]) {
     size_t begin = 0, length = find_tail(pieces, &begin), bytes = 0;
     const char *at = strbuf_text(&pieces->text) + begin;
+    length = length < TAIL_BYTES ? length : TAIL_BYTES;
     size_t found = tokenizer ? added_tokens_first_special(tokenizer, at, length, &bytes) : SIZE_MAX, space = 0, end;
     if (found != SIZE_MAX && tokenizer_find(tokenizer, at + found, bytes) == eos) {
         length = found; /* words before it end the turn, or there is nothing else */

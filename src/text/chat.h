@@ -107,9 +107,9 @@ int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t
 /* Appends the tokens of all. */
 int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encoder *encoder, int32_t eos,
                        struct token_buffer *ids);
-/* What the template puts behind an answer that is not the end-of-text: up to its first special token, or the line
- * without white space around; "" for nothing, and for a template that refuses a question with its answer.
- * STATUS_MEMORY. */
+/* Finds what the template puts after an answer that is not the end-of-text: up to its first special token in the first
+ * 1,024 bytes, or the line without white space around; "" for nothing, and for a template that refuses a question with
+ * its answer. Renders once, with the default deadline. STATUS_MEMORY. */
 enum { CHAT_TURN_END_BYTES = 64 };
 int chat_find_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos,
                        char text[CHAT_TURN_END_BYTES]);

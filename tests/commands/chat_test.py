@@ -112,6 +112,12 @@ class Rows(Chats):
         shown = self.show(rows, *words, "--answers", "last")
         self.assertEqual(shown["parts"][1:], [{"is_trained": True, "text": "Me;"}])
 
+    def test_a_rendering_ends_at_its_deadline(self):
+        file = self.write("slow.jinja", "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}")
+        words = ("--chat-template", file, "--template-timeout", 0.01)
+        self.assertIn("rows.jsonl:1: the chat template: line 1: the template takes longer than the 0.01 s",
+                      self.show([{"messages": ANSWERED}], *words, expect=1))
+
     def test_what_is_refused(self):
         row = {"prompt": "a", "completion": "b"}
         self.assertIn("row 1 is not there: 1 rows are kept", self.show([row], "--row", 1, expect=1))

@@ -189,6 +189,14 @@ class Refusals(Messages):
         self.file.unlink()
         self.refuse("talk.json", *words)
 
+    def test_a_rendering_ends_at_its_deadline(self):
+        self.answers(6, b"x")
+        file = self.root / "slow.jinja"
+        file.write_text("{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}")
+        words = ("--chat-template", file, "--template-timeout")
+        self.refuse("the chat template: line 1: the template takes longer than the 0.01 s that it may take", *words, 0.01)
+        self.refuse("template-timeout", *words, 0, expect=2)
+
     def test_options_that_cannot_stand_together(self):
         self.answers(6, b"x")
         self.refuse("--prompt TEXT, --messages FILE, --prompt-tokens ID... or --requests FILE", "--prompt", "x", expect=2)

@@ -111,6 +111,18 @@ static void ends_of_turns_are_found(void **state) {
         assert_string_equal(end, cases[i][1]);
         chat_template_close(template);
     }
+    for (int is_far = 0; is_far < 2; is_far++) { /* a template may write as much as it wants */
+        struct strbuf text = STRBUF_INIT;
+        struct chat_template *template;
+        char end[CHAT_TURN_END_BYTES];
+        strbuf_format(&text, "{%% for m in messages %%}{{ m.content }}{{ ' x' * %d }}<s>{%% endfor %%}",
+                      is_far ? 1000 : 10);
+        test_ok(chat_template_open(text.data, text.length, "here", &template));
+        test_ok(chat_find_turn_end(template, tokenizer, tokenizer_eos_id(tokenizer), end));
+        assert_string_equal(end, is_far ? "" : "<s>");
+        chat_template_close(template);
+        strbuf_free(&text);
+    }
     tokenizer_close(tokenizer);
 }
 
