@@ -327,7 +327,8 @@ static int begin_replacement(struct bank *bank, const char *name) {
     struct adapter_view view;
     struct adapter_files files;
     adapters_find(bank->adapters, name, &view);
-    int status = adapter_files_read(view.directory, &files);
+    struct peft_limits limits = {.bytes = ENGINE_ADAPTER_BYTES};
+    int status = adapter_files_read(&(struct peft_place){.path = view.directory}, &limits, &files);
     if (!status)
         status = adapters_begin(bank->adapters, name, &files, ADAPTER_REPLACE, 0);
     adapter_files_free(&files);

@@ -5,6 +5,8 @@
  * their digest. A block may come from anywhere: nothing in it is believed before peft_bytes_check. */
 #include "bytes-internal.h"
 
+#include "peft/bank.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -123,10 +125,10 @@ int peft_bytes_digest(const struct peft_bytes *bytes, char digest[PEFT_SHA256_BY
 
 /* ---- reading ---- */
 
-/* Where a directory stands: beneath a root no link is followed, on the way to it or in it. */
+/* A directory, and its name in messages. */
 struct place {
-    const char *root, *path; /* root NULL: the path is any */
-    const char *shown;       /* in messages */
+    const char *root, *path; /* as those of struct peft_place */
+    const char *shown;
 };
 
 static int open_beneath(int at, const char *path, int flags) {
@@ -282,7 +284,46 @@ static bool is_unchanged(const struct place *place, const struct source sources[
     return is_same;
 }
 
-static int read_once(const struct place *place, size_t limit, struct peft_bytes *bytes, bool *is_whole) {
+static int read_config_text(const struct source *source, struct strbuf *text) {
+    char block[4096];
+    int64_t size = source->info.st_size;
+    for (int64_t at = 0; at < size;) {
+        size_t part = size - at < (int64_t)sizeof block ? (size_t)(size - at) : sizeof block;
+        int status = file_pread_all(source->descriptor, block, part, at, source->path);
+        if (status)
+            return status;
+        strbuf_add(text, block, part);
+        at += (int64_t)part;
+    }
+    return strbuf_status(text);
+}
+
+/* The configuration and the header of the tensors, held against the base. */
+static int check_fit(const struct place *place, const struct source sources[KINDS], const struct peft_bank *bank) {
+    struct strbuf config = STRBUF_INIT;
+    struct peft_files *files = NULL;
+    int tensors = 0;
+    while (!kinds[tensors].has_tensors || sources[tensors].descriptor < 0)
+        tensors++;
+    size_t most = peft_bank_most_file_bytes(bank);
+    if ((uint64_t)sources[tensors].info.st_size > most)
+        return status_fail(STATUS_MEMORY,
+                           "%s has %lld bytes, and the memory of all adapters holds no more than %zu of a file",
+                           sources[tensors].path, (long long)sources[tensors].info.st_size, most);
+    int status = read_config_text(&sources[0], &config);
+    if (!status)
+        status =
+            peft_files_open_header(place->shown, &config, kinds[tensors].name, sources[tensors].descriptor, &files);
+    if (!status)
+        status = peft_bank_check(bank, files, 0);
+    peft_files_close(files);
+    strbuf_free(&config);
+    return status;
+}
+
+/* `bytes` NULL: they are checked, not read. */
+static int read_once(const struct place *place, const struct peft_limits *limits, struct peft_bytes *bytes,
+                     bool *is_whole) {
     struct source *sources = calloc(KINDS, sizeof *sources);
     size_t total;
     if (!sources)
@@ -292,8 +333,10 @@ static int read_once(const struct place *place, size_t limit, struct peft_bytes 
     *is_whole = true;
     int status = open_sources(place, sources);
     if (!status)
-        status = check_sources(place->shown, sources, limit, &total);
-    if (!status)
+        status = check_sources(place->shown, sources, limits->bytes, &total);
+    if (!status && limits->bank)
+        status = check_fit(place, sources, limits->bank);
+    if (!status && bytes)
         status = read_sources(sources, total, bytes, is_whole);
     *is_whole = *is_whole && (status || is_unchanged(place, sources));
     for (int k = 0; k < KINDS; k++)
@@ -303,16 +346,15 @@ static int read_once(const struct place *place, size_t limit, struct peft_bytes 
     return status;
 }
 
-static int read_place(const struct place *place, size_t limit, struct peft_bytes *bytes) {
+static int read_place(const struct place *place, const struct peft_limits *limits, struct peft_bytes *bytes) {
     enum { TRIES = 3 };
     bool is_whole = false;
     int status = STATUS_OK;
-    *bytes = (struct peft_bytes){0};
     for (int i = 0; i < TRIES && !is_whole && !status; i++) {
         peft_bytes_free(bytes);
         bytes->directory = strdup(place->shown);
         status =
-            bytes->directory ? read_once(place, limit, bytes, &is_whole) : status_fail(STATUS_MEMORY, "out of memory");
+            bytes->directory ? read_once(place, limits, bytes, &is_whole) : status_fail(STATUS_MEMORY, "out of memory");
     }
     if (!status && !is_whole)
         status = status_fail(STATUS_INVALID, "%s: its files change while they are read", place->shown);
@@ -321,12 +363,55 @@ static int read_place(const struct place *place, size_t limit, struct peft_bytes
     return status;
 }
 
-int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes) {
-    return read_place(&(struct place){.path = directory, .shown = directory}, limit, bytes);
+/* `shown`: [PATH_MAX] for its name. */
+static int find_place(const struct peft_place *given, char *shown, struct place *place) {
+    *place = (struct place){.root = given->root, .path = given->path, .shown = given->root ? shown : given->path};
+    return given->root ? file_join(shown, PATH_MAX, given->root, given->path) : STATUS_OK;
 }
 
-int peft_bytes_read_beneath(const char *root, const char *path, size_t limit, struct peft_bytes *bytes) {
+int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes) {
+    return peft_bytes_read_at(&(struct peft_place){.path = directory}, &(struct peft_limits){.bytes = limit}, bytes);
+}
+
+int peft_bytes_read_at(const struct peft_place *given, const struct peft_limits *limits, struct peft_bytes *bytes) {
     char shown[PATH_MAX];
-    int status = file_join(shown, sizeof shown, root, path);
-    return status ? status : read_place(&(struct place){.root = root, .path = path, .shown = shown}, limit, bytes);
+    struct place place;
+    int status = find_place(given, shown, &place);
+    *bytes = (struct peft_bytes){0};
+    return status ? status : read_place(&place, limits, bytes);
+}
+
+int peft_check_directory(const struct peft_place *given, const struct peft_limits *limits) {
+    char shown[PATH_MAX];
+    struct place place;
+    bool is_whole;
+    int status = find_place(given, shown, &place);
+    return status ? status : read_once(&place, limits, NULL, &is_whole);
+}
+
+int peft_stamp_directory(const struct peft_place *given, uint64_t *stamp) {
+    char shown[PATH_MAX];
+    struct place place;
+    int status = find_place(given, shown, &place);
+    if (status)
+        return status;
+    int folder = open_folder(&place);
+    if (folder < 0)
+        return status_fail_errno("cannot open the directory %s", place.shown);
+    *stamp = DIGEST_START;
+    for (int k = 0; k < KINDS; k++) {
+        struct stat info = {0};
+        bool is_there = !fstatat(folder, kinds[k].name, &info, place.root ? AT_SYMLINK_NOFOLLOW : 0);
+        int64_t facts[] = {is_there,
+                           (int64_t)info.st_dev,
+                           (int64_t)info.st_ino,
+                           (int64_t)info.st_size,
+                           (int64_t)info.st_mtim.tv_sec,
+                           (int64_t)info.st_mtim.tv_nsec,
+                           (int64_t)info.st_ctim.tv_sec,
+                           (int64_t)info.st_ctim.tv_nsec};
+        *stamp = digest_bytes(*stamp, facts, sizeof facts);
+    }
+    close(folder);
+    return STATUS_OK;
 }

@@ -193,6 +193,32 @@ int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config
     return status;
 }
 
+int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files, int index) {
+    const struct peft_config *config = &peft_files_configs(files)[index];
+    struct peft *peft = NULL;
+    struct peft_image *image = new_image(bank, config);
+    int status = image ? open_stack(bank, config, &peft) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = peft_check_values(peft, files, index);
+    if (!status)
+        status = plan((struct peft_bank *)bank, peft, image);
+    if (!status && image->bytes > bank->memory_bytes)
+        status = status_fail(STATUS_MEMORY,
+                             "%s: the adapter takes %zu bytes, and all adapters have %zu: give adapters more memory",
+                             peft_files_directory(files, index), image->bytes, bank->memory_bytes);
+    free_image(image);
+    peft_close(peft);
+    return status;
+}
+
+/* A header, and numbers of at most eight bytes, of which ranks hold each at least once. */
+size_t peft_bank_most_file_bytes(const struct peft_bank *bank) {
+    static const size_t header = (size_t)1 << 27, widest = 8;
+    const struct rank_grid *grid = &bank->rank->grid;
+    size_t ranks = (size_t)grid->tensor * (size_t)grid->pipeline;
+    return header + bank->memory_bytes * ranks * (widest / dtype_bytes(bank->model.dtype));
+}
+
 /* ---- room ---- */
 
 static int compare_places(const void *a, const void *b) {

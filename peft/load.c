@@ -199,6 +199,19 @@ int peft_files_open(const char *const *directories, size_t count, bool trains, s
     return give(files, status, out);
 }
 
+int peft_files_open_header(const char *directory, const struct strbuf *config, const char *name, int descriptor,
+                           struct peft_files **out) {
+    struct peft_files *files;
+    int status = files_new(&files);
+    if (!status)
+        status = add_adapter(files, directory);
+    if (!status)
+        status = read_config(directory, config, &files->configs[0]);
+    if (!status)
+        status = ckpt_open_adapter_descriptor(directory, name, descriptor, &files->of[0].tensors);
+    return give(files, status, out);
+}
+
 int peft_files_open_bytes(const struct peft_bytes *bytes, size_t count, struct peft_files **out) {
     struct peft_files *files;
     int status = files_new(&files);

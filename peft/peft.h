@@ -16,6 +16,7 @@
 #include "text/chat.h"
 
 struct peft;
+struct peft_bank;
 
 struct peft_options {
     const struct peft_config *adapters;
@@ -118,17 +119,38 @@ struct peft_bytes {
     size_t length;
 };
 enum { PEFT_SHA256_BYTES = 65 };
-/* Reads the directory of one adapter, of at most `limit` bytes together. STATUS_INVALID also where another changes the
- * files meanwhile, more often than they are read again. Directory and data are from malloc. */
+/* Where an adapter's directory is: anywhere, or the directory `path` below `root`, and then no link is followed from
+ * the root to a file, and nothing above the root (openat2): STATUS_INVALID where that would be. */
+struct peft_place {
+    const char *root; /* NULL: `path` is any */
+    const char *path;
+};
+/* What an adapter's files may be, which is checked before they are read whole: of the tensors' file the header alone.
+ */
+struct peft_limits {
+    size_t bytes;                 /* of all files together */
+    const struct peft_bank *bank; /* that the adapter is for: peft_bank_check; NULL: any */
+};
+/* Reads the directory of one adapter. STATUS_INVALID also where another changes the files meanwhile, more often than
+ * they are read again. Directory and data are from malloc. */
+int peft_bytes_read_at(const struct peft_place *place, const struct peft_limits *limits, struct peft_bytes *bytes);
+/* The same of any directory and any adapter, of at most `limit` bytes. */
 int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes);
-/* The same of the directory `path` below `root`: no link is followed from the root to a file, and nothing above the
- * root (openat2). STATUS_INVALID where that would be. */
-int peft_bytes_read_beneath(const char *root, const char *path, size_t limit, struct peft_bytes *bytes);
+/* Whether peft_bytes_read_at would find what it expects: sizes, configuration, header, names and shapes. Values are not
+ * read. Any thread. */
+int peft_check_directory(const struct peft_place *place, const struct peft_limits *limits);
+/* A number of the directory's files as they are on the disk (device, inode, size and times of each): it changes when
+ * one of them does. */
+int peft_stamp_directory(const struct peft_place *place, uint64_t *stamp);
 void peft_bytes_free(struct peft_bytes *bytes);
 /* SHA-256 of the block, in hexadecimal digits: of the name (56 bytes, zeros behind it), the length (8 bytes,
  * little-endian) and the contents of adapter_config.json, the tensors' file, cambium_adapter.json and
  * chat_template.jinja, as far as they are there. */
 int peft_bytes_digest(const struct peft_bytes *bytes, char digest[PEFT_SHA256_BYTES]);
+/* The same as peft_files_open, of one adapter: the text of its configuration, and its file of tensors (its name, and
+ * its descriptor, which stays the caller's), of which the header alone is read. */
+int peft_files_open_header(const char *directory, const struct strbuf *config, const char *name, int descriptor,
+                           struct peft_files **files);
 /* The same as peft_files_open, of blocks [count], which outlive the files. Whatever the bytes are, they are checked as
  * files are. */
 int peft_files_open_bytes(const struct peft_bytes *bytes, size_t count, struct peft_files **files);

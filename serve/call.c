@@ -328,7 +328,7 @@ static int check_adapters(struct call_own *own) {
     struct ask *ask = &own->call->ask;
     for (int64_t i = 0; i < ask->adapter_count; i++) {
         struct registry_adapter adapter;
-        if (!registry_find(own->call->server, ask->adapters[i], &adapter)) {
+        if (!registry_seek(own->call->server, ask->adapters[i], &adapter)) {
             char shown[ADAPTER_NAME_BYTES];
             snprintf(shown, sizeof shown, "%s", ask->adapters[i]);
             error_set(&own->failure, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter %s", shown);

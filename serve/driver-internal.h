@@ -23,6 +23,7 @@ struct driver {
     pthread_cond_t told;
     struct call_own *commands, *last_command;
     struct driver_change *new_changes, **last_new_change;
+    struct driver_name *new_names; /* in any order */
     bool must_end;
     bool has_more, has_taken; /* news waits until the loop has taken the last; it has taken some since */
     struct driver_stats stats;
@@ -54,6 +55,8 @@ void driver_fail_all(struct driver *driver);
 bool driver_go_on(struct driver *driver);
 /* An adapter has waited long for memory: calls that would take more of it let it go first. */
 bool driver_is_starving(const struct driver *driver);
+/* Names that are known from here on. */
+void driver_take_names(struct driver *driver, struct driver_name *names);
 /* Posts the list of adapters where it has changed. */
 void driver_publish_adapters(struct driver *driver);
 

@@ -73,6 +73,14 @@ void driver_change(struct driver *driver, struct driver_change *change) {
     pthread_mutex_unlock(&driver->lock);
 }
 
+void driver_know(struct driver *driver, struct driver_name *name) {
+    pthread_mutex_lock(&driver->lock);
+    name->next = driver->new_names;
+    driver->new_names = name;
+    pthread_cond_signal(&driver->told);
+    pthread_mutex_unlock(&driver->lock);
+}
+
 void driver_end(struct driver *driver) {
     pthread_mutex_lock(&driver->lock);
     driver->must_end = true;
@@ -92,7 +100,10 @@ static void take_told(struct driver *driver, bool *must_end) {
         driver->last_new_change = &driver->new_changes;
     }
     *must_end = driver->must_end && !own;
+    struct driver_name *names = driver->new_names;
+    driver->new_names = NULL;
     pthread_mutex_unlock(&driver->lock);
+    driver_take_names(driver, names);
     for (struct call_own *next; own; own = next) {
         pthread_mutex_lock(&driver->lock);
         unsigned commands = own->commands;
@@ -224,7 +235,7 @@ static void sleep_until_told(struct driver *driver) {
     until.tv_sec += (time_t)(nanoseconds / 1000000000);
     until.tv_nsec = nanoseconds % 1000000000;
     pthread_mutex_lock(&driver->lock);
-    while (!driver->commands && !driver->new_changes && !(driver->must_end && !driver->calls) &&
+    while (!driver->commands && !driver->new_changes && !driver->new_names && !(driver->must_end && !driver->calls) &&
            !(driver->has_more && driver->has_taken))
         if (pthread_cond_timedwait(&driver->told, &driver->lock, &until) == ETIMEDOUT)
             break;

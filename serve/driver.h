@@ -9,6 +9,7 @@
 #include "metrics.h"
 #include "server.h"
 
+#include <limits.h>
 #include <pthread.h>
 
 /* ---- adapters ---- */
@@ -32,6 +33,7 @@ struct driver_change {
     bool is_pinned, in_place;
     uint64_t if_generation; /* of a bringing: that its files were read for */
     struct error error;     /* told; one that is set before fails the change, and the calls that wait for it */
+    int status;             /* told: the engine's, with an error of its own; 0 where it was not asked */
     uint64_t generation;    /* told: that the name has by it; not of an unloading */
     bool is_moot;           /* told: a bringing that nobody needs any more, or that must read its files again */
     /* the driver's */
@@ -40,6 +42,14 @@ struct driver_change {
     int64_t gives;                       /* of the driver, when it was put aside */
     double since;                        /* it was put aside for the first time */
     struct loop_note note;               /* run: the owner's */
+};
+
+/* A name that calls may have from here on: its owner has it back when the note runs. */
+struct driver_name {
+    struct loop_note note; /* run: the owner's */
+    struct driver_name *next;
+    struct server *server; /* the owner's */
+    char name[ADAPTER_NAME_BYTES], directory[PATH_MAX];
 };
 
 /* What a name stands for now: a copy for the loop. */
@@ -88,6 +98,8 @@ void driver_close(struct driver *driver);
 /* Any thread; the loop's. */
 void driver_tell(struct driver *driver, struct call_own *own, unsigned commands);
 void driver_change(struct driver *driver, struct driver_change *change);
+/* Calls that come later may have this name. */
+void driver_know(struct driver *driver, struct driver_name *name);
 /* driver_run returns as soon as there are no calls and no changes. */
 void driver_end(struct driver *driver);
 /* Grows while the thread works or idles: what does not change for long hangs. */

@@ -37,6 +37,8 @@ static void fail_change(struct driver *driver, int status) {
     struct driver_change *change = driver->changes;
     struct error error;
     error_of_status(&error, case_of(status), NULL);
+    error_hide_paths(&error, driver->options.server->options->adapter_root);
+    change->status = status;
     if (change->is_new)
         adapters_unload(driver->options.adapters, change->name);
     change->error = error;
@@ -227,6 +229,19 @@ bool driver_go_on(struct driver *driver) {
 }
 
 /* ---- the list ---- */
+
+void driver_take_names(struct driver *driver, struct driver_name *names) {
+    for (const struct driver_name *name = names; name; name = name->next)
+        if (adapters_add(driver->options.adapters, name->name, name->directory))
+            log_warning("%s", status_text()); /* requests that name it are told that there is none */
+    driver->adapters_changed |= names != NULL;
+    if (names)
+        driver_publish_adapters(driver);
+    for (struct driver_name *name = names, *next; name; name = next) {
+        next = name->next;
+        loop_post(driver->options.loop, &name->note);
+    }
+}
 
 static struct driver_adapter copy_view(const struct adapter_view *view) {
     struct driver_adapter copy = {.state = view->state,

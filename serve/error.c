@@ -58,6 +58,39 @@ void error_of_status(struct error *error, enum error_case which, const char *par
     error_set(error, which, param, "%s", status_text());
 }
 
+/* ---- paths ---- */
+
+static bool begins_word(const char *text, const char *at) {
+    return at == text || strchr(" '\"([=:,", at[-1]);
+}
+
+/* How much of the path at `at` goes: the root and its slash, or all before an absolute path's last name. */
+static size_t hidden_length(const char *at, const char *root) {
+    size_t length = root ? strlen(root) : 0, whole = strcspn(at, " '\":,)]");
+    while (length > 1 && root[length - 1] == '/')
+        length--;
+    if (length && !strncmp(at, root, length) && at[length] == '/')
+        return length + strspn(at + length, "/");
+    if (*at != '/' || whole == 1)
+        return 0;
+    while (whole > 0 && at[whole - 1] != '/')
+        whole--;
+    return whole;
+}
+
+void error_hide_paths(struct error *error, const char *root) {
+    char *to = error->text;
+    for (const char *at = error->text; *at;) {
+        size_t hidden = begins_word(error->text, at) ? hidden_length(at, root) : 0;
+        at += hidden;
+        if (*at)
+            *to++ = *at++;
+    }
+    *to = '\0';
+}
+
+/* ---- JSON ---- */
+
 /* Texts may repeat what a client sent, cut anywhere. */
 static void add_string(struct strbuf *out, const char *text) {
     struct strbuf mended = STRBUF_INIT;

@@ -53,6 +53,9 @@ void error_set(struct error *error, enum error_case which, const char *param, co
     __attribute__((format(printf, 4, 5)));
 /* From the thread's status text. */
 void error_of_status(struct error *error, enum error_case which, const char *param);
+/* Takes absolute paths out of the text: of those below `root` (NULL: none) what stands below it stays, of others the
+ * last name. */
+void error_hide_paths(struct error *error, const char *root);
 /* Appends {"error":{"message","type","param","code"}}. */
 void error_add_json(const struct error *error, struct strbuf *out);
 

@@ -38,7 +38,7 @@ static bool is_base(const struct server *server, const char *name) {
 static bool read_names(const struct server *server, const struct input *input, struct ask *ask, struct error *error) {
     struct registry_adapter adapter;
     if (!is_base(server, input->model)) {
-        if (!registry_find(server, input->model, &adapter)) {
+        if (!registry_seek(server, input->model, &adapter)) {
             error_set(error, ERROR_MODEL_NOT_FOUND, "model", "there is no model '%.64s'", input->model);
             return false;
         }
@@ -50,7 +50,7 @@ static bool read_names(const struct server *server, const struct input *input, s
         return false;
     }
     for (size_t i = 0; i < input->adapter_count; i++) {
-        if (!registry_find(server, input->adapters[i], &adapter)) {
+        if (!registry_seek(server, input->adapters[i], &adapter)) {
             error_set(error, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter '%.64s'", input->adapters[i]);
             return false;
         }

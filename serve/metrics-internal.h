@@ -34,6 +34,7 @@ enum metrics_histogram_kind {
 struct metrics_adapter {
     char *name, *method;
     uint64_t requests;
+    uint64_t gone; /* in the order in which names went; 0: it is there */
 };
 enum { METRICS_MAX_ADAPTERS = 4096 };
 
@@ -52,6 +53,7 @@ struct metrics {
     struct metrics_adapter *adapters; /* [adapter_count] */
     size_t adapter_count;
     uint64_t spans_sent, spans_dropped;
+    uint64_t last_gone;
     uint64_t other_requests; /* of adapters beyond METRICS_MAX_ADAPTERS */
 };
 

@@ -200,11 +200,44 @@ void metrics_adapter_request(struct metrics *metrics, const char *adapter, const
         struct metrics_adapter *known = &metrics->adapters[i];
         if (!strcmp(known->name, adapter) && !strcmp(known->method, method)) {
             known->requests++;
+            known->gone = 0;
             return;
         }
     }
     if (metrics->adapter_count == METRICS_MAX_ADAPTERS || !add_adapter(metrics, adapter, method))
         metrics->other_requests++;
+}
+
+static size_t count_gone(const struct metrics *metrics, size_t *oldest) {
+    size_t count = 0;
+    for (size_t i = 0; i < metrics->adapter_count; i++) {
+        uint64_t gone = metrics->adapters[i].gone;
+        if (gone && (count++ == 0 || gone < metrics->adapters[*oldest].gone))
+            *oldest = i;
+    }
+    return count;
+}
+
+static void remove_adapter(struct metrics *metrics, size_t i) {
+    free(metrics->adapters[i].name);
+    free(metrics->adapters[i].method);
+    size_t after = --metrics->adapter_count - i;
+    memmove(&metrics->adapters[i], &metrics->adapters[i + 1], after * sizeof *metrics->adapters);
+    struct metrics_adapter *fitting =
+        metrics->adapter_count ? realloc(metrics->adapters, metrics->adapter_count * sizeof *fitting) : NULL;
+    if (fitting)
+        metrics->adapters = fitting;
+}
+
+void metrics_adapter_gone(struct metrics *metrics, const char *adapter) {
+    size_t oldest = 0;
+    if (!metrics)
+        return;
+    for (size_t i = 0; i < metrics->adapter_count; i++)
+        if (!strcmp(metrics->adapters[i].name, adapter))
+            metrics->adapters[i].gone = ++metrics->last_gone;
+    while (count_gone(metrics, &oldest) > METRICS_MAX_GONE)
+        remove_adapter(metrics, oldest);
 }
 
 void metrics_adapter_load(struct metrics *metrics, enum error_case result) {

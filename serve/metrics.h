@@ -10,6 +10,7 @@
 #include "error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct metrics;
@@ -76,6 +77,10 @@ void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up);
 
 /* A request was accepted that names the adapter; `method` as the registry has it, "lora" or "lora,ia3". */
 void metrics_adapter_request(struct metrics *metrics, const char *adapter, const char *method);
+/* The name is unknown and no request has it any more. The counters of the METRICS_MAX_GONE names that went last stay,
+ * so that a scrape still finds them; those of older ones leave the text and the memory. */
+void metrics_adapter_gone(struct metrics *metrics, const char *adapter);
+enum { METRICS_MAX_GONE = 64 };
 /* A load or a replacement is done: ERROR_NONE, or why not. */
 void metrics_adapter_load(struct metrics *metrics, enum error_case result);
 /* A request was answered with an error before anything of it ran. */
@@ -87,9 +92,17 @@ void metrics_cancelled(struct metrics *metrics, enum error_case why);
 
 /* ---- text ---- */
 
-/* Appends the text of /metrics, format 0.0.4. `running`, `waiting`: adapters with texts that do, with commas between;
- * `now`: seconds of the epoch. */
-void metrics_add_text(const struct metrics *metrics, const char *running, const char *waiting, double now,
+/* Adapters now. */
+struct metrics_adapters {
+    const char *running, *waiting; /* with texts that do, with commas between */
+    const struct metrics_loaded {
+        const char *name;
+        bool is_pinned;
+    } * loaded; /* [loaded_count] whose images are in memory */
+    size_t loaded_count;
+};
+/* Appends the text of /metrics, format 0.0.4. `now`: seconds of the epoch. */
+void metrics_add_text(const struct metrics *metrics, const struct metrics_adapters *adapters, double now,
                       struct strbuf *out);
 
 #endif

@@ -169,14 +169,30 @@ static void add_ends(struct writer *writer, const struct metrics *metrics) {
     add_by(writer, "", writer->only_model, "reason", "max_num_queued_tokens", (double)metrics->queue_full[true]);
 }
 
-static void add_infos(struct writer *writer, const struct metrics *metrics, const char *running, const char *waiting,
+/* As vLLM is about to say it: a series for each adapter that is in the memory from which steps read it, which vLLM
+ * calls gpu, whatever the device. */
+static void add_loaded(struct writer *writer, const struct metrics_adapters *adapters) {
+    begin(writer, "vllm:lora_adapter_loaded", "gauge", "Adapters that are in the device's memory.");
+    for (size_t i = 0; i < adapters->loaded_count; i++) {
+        struct strbuf labels = STRBUF_INIT;
+        add_label(&labels, "adapter_name", adapters->loaded[i].name);
+        add_label(&labels, "level", "gpu");
+        add_label(&labels, "pinned", adapters->loaded[i].is_pinned ? "true" : "false");
+        strbuf_format(&labels, ",%s", writer->own);
+        add_labelled(writer, "", strbuf_text(&labels), 1);
+        writer->out->failed |= labels.failed;
+        strbuf_free(&labels);
+    }
+}
+
+static void add_infos(struct writer *writer, const struct metrics *metrics, const struct metrics_adapters *adapters,
                       double now) {
     char number[32];
     struct strbuf labels = STRBUF_INIT;
     snprintf(number, sizeof number, "%lld", (long long)metrics->max_adapters);
     add_label(&labels, "max_lora", number);
-    add_label(&labels, "waiting_lora_adapters", waiting);
-    add_label(&labels, "running_lora_adapters", running);
+    add_label(&labels, "waiting_lora_adapters", adapters->waiting);
+    add_label(&labels, "running_lora_adapters", adapters->running);
     begin(writer, "vllm:lora_requests_info", "gauge", "Adapters of texts that run or wait; the value is the time.");
     add_labelled(writer, "", strbuf_text(&labels), now);
 
@@ -259,7 +275,7 @@ static void add_spans(struct writer *writer, const struct metrics *metrics) {
     add_by(writer, "", "", "result", "dropped", (double)metrics->spans_dropped);
 }
 
-void metrics_add_text(const struct metrics *metrics, const char *running, const char *waiting, double now,
+void metrics_add_text(const struct metrics *metrics, const struct metrics_adapters *adapters, double now,
                       struct strbuf *out) {
     struct strbuf model = STRBUF_INIT, own = STRBUF_INIT;
     add_label(&model, "model_name", metrics->model_name);
@@ -270,7 +286,8 @@ void metrics_add_text(const struct metrics *metrics, const char *running, const 
     add_ends(&writer, metrics);
     for (int kind = 0; kind < METRICS_HISTOGRAM_COUNT; kind++)
         add_histogram(&writer, metrics, (enum metrics_histogram_kind)kind);
-    add_infos(&writer, metrics, running, waiting, now);
+    add_infos(&writer, metrics, adapters, now);
+    add_loaded(&writer, adapters);
     add_adapters(&writer, metrics);
     add_requests(&writer, metrics);
     add_spans(&writer, metrics);

@@ -42,6 +42,8 @@ void openai_models(struct exchange *exchange) {
         add_model(server, server->model.names[i], NULL, &out);
     }
     for (int i = 0; registry_at(server, i, &adapter); i++) {
+        if (adapter.is_retiring)
+            continue;
         strbuf_add_char(&out, ',');
         add_model(server, adapter.name, server->model.name, &out);
     }

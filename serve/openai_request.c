@@ -29,7 +29,7 @@ bool openai_find_model(const struct server *server, const json_t *value, const c
             return true;
     if (!registry_name_is_valid(name))
         error_set(error, ERROR_ARGUMENT, "model", "model: \"%.200s\" cannot be the name of a model", name);
-    else if (!registry_find(server, name, &found))
+    else if (!registry_seek(server, name, &found))
         error_set(error, ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%s\"", name);
     else {
         *adapter = name;

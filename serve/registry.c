@@ -1,51 +1,16 @@
 /* The loop's list of adapters, and the way of a change: its files are read on a worker, then the engine's thread makes
  * it, then whoever asked is told. Few are on their way at once, so that files do not fill the memory. */
-#include "registry.h"
+#include "registry-internal.h"
 
 #include "log.h"
 #include "metrics.h"
-#include "server-internal.h"
 
 #include "base/base.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-enum { CHANGES_AT_ONCE = 4, MAX_CHANGES = 4096 };
-
-struct entry {
-    char name[ADAPTER_NAME_BYTES];
-    char directory[PATH_MAX]; /* that its files come from */
-    struct driver_adapter at; /* as the engine last said */
-    struct adapter_facts facts;
-    uint64_t facts_generation; /* whose facts they are; 0: of the files as they were at the start */
-    int64_t running, waiting;  /* texts */
-    int loading;               /* changes */
-    bool is_bringing;          /* a call waits for it, and it has been sent for */
-    bool is_there;             /* in the engine's list */
-};
-
-struct pending {
-    struct worker_job job;
-    struct pending *next; /* of those that nobody works on yet, or of those that are worked on */
-    struct server *server;
-    struct driver_change change;
-    char directory[PATH_MAX];
-    bool is_named; /* the directory is as somebody named it */
-    void (*on_done)(void *context, const struct error *error, const struct registry_adapter *adapter);
-    void *context;
-};
-
-struct registry {
-    struct adapters *adapters;
-    struct entry **entries; /* [count] by name */
-    int count;
-    struct pending *first, **last; /* that nobody works on yet */
-    struct pending *working;
-    int64_t under_way, waiting;
-};
+enum { CHANGES_AT_ONCE = 4, MAX_CHANGES = 4096, MAX_UNLOADED = 4096 };
 
 bool registry_name_is_valid(const char *name) {
     size_t length = strlen(name);
@@ -71,7 +36,7 @@ static int place_of(const struct registry *registry, const char *name, bool *is_
     return low;
 }
 
-static struct entry *find(const struct registry *registry, const char *name) {
+struct entry *registry_entry(const struct registry *registry, const char *name) {
     bool is_there;
     int place = place_of(registry, name, &is_there);
     return is_there ? registry->entries[place] : NULL;
@@ -100,6 +65,7 @@ static struct entry *add(struct registry *registry, const char *name, const char
 
 static void free_entry(struct entry *entry) {
     chat_template_close(entry->facts.chat_template);
+    free(entry->learning);
     free(entry);
 }
 
@@ -114,11 +80,16 @@ static void remove_entry(struct registry *registry, const char *name) {
             (size_t)(registry->count - place) * sizeof *registry->entries);
 }
 
+/* Requests may name it. */
+static bool is_known(const struct entry *entry) {
+    return entry->is_there || entry->learning;
+}
+
 /* One that was never loaded is as one that was evicted: its next use brings it. */
 static const char *state_of(const struct entry *entry) {
     if (entry->loading)
         return "loading";
-    return !entry->is_there ? "retiring" : entry->at.state == ADAPTER_RESIDENT ? "resident" : "evicted";
+    return !is_known(entry) ? "retiring" : entry->at.state == ADAPTER_RESIDENT ? "resident" : "evicted";
 }
 
 static struct registry_adapter view_of(const struct entry *entry) {
@@ -134,7 +105,9 @@ static struct registry_adapter view_of(const struct entry *entry) {
                                      .waiting = entry->waiting,
                                      .chat_template = entry->facts.chat_template,
                                      .template_generation = entry->facts_generation,
-                                     .is_pinned = entry->at.is_pinned};
+                                     .is_pinned = entry->at.is_pinned,
+                                     .is_resident = is_known(entry) && entry->at.state == ADAPTER_RESIDENT,
+                                     .is_retiring = !is_known(entry) && (entry->running || entry->waiting)};
 }
 
 bool registry_at(const struct server *server, int number, struct registry_adapter *adapter) {
@@ -146,20 +119,22 @@ bool registry_at(const struct server *server, int number, struct registry_adapte
 }
 
 bool registry_find(const struct server *server, const char *name, struct registry_adapter *adapter) {
-    const struct entry *entry = find(server->registry, name);
-    if (!entry || !entry->is_there)
+    const struct entry *entry = registry_entry(server->registry, name);
+    if (!entry || !is_known(entry))
         return false;
     *adapter = view_of(entry);
     return true;
 }
 
 static void drop_if_over(struct registry *registry, struct entry *entry) {
-    if (!entry->is_there && !entry->loading && !entry->running && !entry->waiting)
-        remove_entry(registry, entry->name);
+    if (is_known(entry) || entry->loading || entry->running || entry->waiting)
+        return;
+    metrics_adapter_gone(registry->server->metrics, entry->name);
+    remove_entry(registry, entry->name);
 }
 
 void registry_count(struct server *server, const char *name, int64_t running, int64_t waiting) {
-    struct entry *entry = find(server->registry, name);
+    struct entry *entry = registry_entry(server->registry, name);
     if (!entry)
         return;
     entry->running += running;
@@ -183,53 +158,78 @@ void registry_take(struct server *server, struct driver_adapters *list) {
     free(list);
 }
 
-/* ---- files ---- */
+/* ---- a directory that came to the root meanwhile ---- */
 
-/* A directory of the options, or one below the root. */
-static int read_files(const struct serve_options *options, const char *directory, struct adapter_files *files) {
-    const char *root = options->adapter_root;
-    size_t length = root ? strlen(root) : 0;
-    if (root && !strncmp(directory, root, length) && directory[length] == '/')
-        return adapter_files_read_beneath(root, directory + length + 1, files);
-    return adapter_files_read(directory, files);
-}
-
-static int read_facts(const struct adapter_files *files, struct adapter_facts *facts) {
-    struct peft_files *opened = NULL;
-    int status = peft_files_open_bytes(&files->bytes, 1, &opened);
-    *facts = (struct adapter_facts){0};
-    if (!status) {
-        snprintf(facts->methods, sizeof facts->methods, "%s", peft_method_names[peft_files_configs(opened)[0].type]);
-        facts->parameters = ckpt_elements(peft_files_tensors(opened, 0));
-        if (peft_bytes_chat_template(&files->bytes, &facts->chat_template))
-            log_warning("%s: the adapter counts as one without a chat template", status_text());
+static bool was_unloaded(const struct registry *registry, const struct unloaded *identity) {
+    for (int i = 0; i < registry->unloaded_count; i++) {
+        const struct unloaded *one = &registry->unloaded[i];
+        if (!strcmp(one->name, identity->name) && one->identity == identity->identity)
+            return true;
     }
-    peft_files_close(opened);
-    return status;
+    return false;
 }
 
-static int resolve(struct pending *pending) {
-    char *found;
-    int status = adapter_files_find(pending->directory, &found);
-    if (!status)
-        snprintf(pending->directory, sizeof pending->directory, "%s", found);
-    free(found);
-    return status;
-}
-
-static void work(struct worker_job *job) {
-    struct pending *pending = (struct pending *)job;
-    struct driver_change *change = &pending->change;
-    if (change->kind == CHANGE_UNLOAD || change->error.which)
+/* Its directory stays, but requests do not find it again. */
+static void note_unloaded(struct server *server, const char *name) {
+    struct registry *registry = server->registry;
+    struct unloaded identity, *grown;
+    char path[PATH_MAX];
+    if (!registry_is_below(server->options->adapter_root, name, path, &identity) || was_unloaded(registry, &identity))
         return;
-    int status = pending->is_named ? resolve(pending) : STATUS_OK;
-    if (!status)
-        status = read_files(pending->server->options, pending->directory, &change->files);
-    if (!status)
-        status = read_facts(&change->files, &change->facts);
-    if (status)
-        error_of_status(&change->error, status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND : ERROR_ADAPTER_INVALID,
-                        NULL);
+    if (registry->unloaded_count == MAX_UNLOADED)
+        memmove(registry->unloaded, registry->unloaded + 1, (size_t)--registry->unloaded_count * sizeof *grown);
+    grown = realloc(registry->unloaded, ((size_t)registry->unloaded_count + 1) * sizeof *grown);
+    if (!grown)
+        return;
+    registry->unloaded = grown;
+    grown[registry->unloaded_count++] = identity;
+}
+
+static void on_known(struct loop_note *note) {
+    struct driver_name *learned = (struct driver_name *)note;
+    struct server *server = learned->server;
+    struct entry *entry = registry_entry(server->registry, learned->name);
+    entry->learning = NULL;
+    entry->loading--;
+    free(learned);
+    drop_if_over(server->registry, entry);
+}
+
+/* The engine is told of the name before any call that has it. */
+static bool learn(struct server *server, const char *name, const char *directory, struct chat_template *template) {
+    struct entry *entry = add(server->registry, name, directory);
+    struct driver_name *learned = entry ? calloc(1, sizeof *learned) : NULL;
+    if (!learned) {
+        if (entry)
+            drop_if_over(server->registry, entry);
+        return false;
+    }
+    snprintf(learned->name, sizeof learned->name, "%s", name);
+    snprintf(learned->directory, sizeof learned->directory, "%s", directory);
+    learned->server = server;
+    learned->note.run = on_known;
+    entry->learning = learned;
+    entry->loading++;
+    entry->facts.chat_template = chat_template_keep(template);
+    driver_know(server->driver, learned);
+    log_event(server, LOG_INFO, "adapters", "%s was found below --adapter-root", name);
+    return true;
+}
+
+bool registry_seek(const struct server *server, const char *name, struct registry_adapter *adapter) {
+    struct unloaded identity;
+    struct chat_template *template;
+    char path[PATH_MAX], *found;
+    const struct entry *entry = registry_entry(server->registry, name);
+    if (registry_find(server, name, adapter))
+        return true;
+    if ((entry && entry->loading) || !registry_is_below(server->options->adapter_root, name, path, &identity) ||
+        was_unloaded(server->registry, &identity) || server->is_draining || server->has_failed)
+        return false;
+    bool is_learned = !registry_look(path, &found, &template) && learn(server->registry->server, name, found, template);
+    chat_template_close(template);
+    free(found);
+    return is_learned && registry_find(server, name, adapter);
 }
 
 /* ---- changes ---- */
@@ -251,11 +251,16 @@ static void log_change(struct server *server, const struct driver_change *change
     log_line_end(&line);
 }
 
+/* What the engine refuses is refused for its files; one that comes back is also held against the files it had. */
+static bool is_first_generation(const struct pending *pending) {
+    return pending->change.status && (pending->change.kind != CHANGE_BRING || !pending->change.if_generation);
+}
+
 static void tell(struct pending *pending) {
     struct server *server = pending->server;
     struct registry *registry = server->registry;
     const struct driver_change *change = &pending->change;
-    struct entry *entry = find(registry, change->name);
+    struct entry *entry = registry_entry(registry, change->name);
     if (entry)
         entry->loading--;
     if (entry && change->kind == CHANGE_BRING)
@@ -267,6 +272,10 @@ static void tell(struct pending *pending) {
         entry->facts_generation = change->generation;
         snprintf(entry->directory, sizeof entry->directory, "%s", pending->directory);
     }
+    if (change->kind == CHANGE_UNLOAD && !change->error.which)
+        note_unloaded(server, change->name);
+    if (change->kind != CHANGE_UNLOAD && is_first_generation(pending))
+        registry_remember(registry, pending, change->status);
     log_change(server, change);
     if (change->kind != CHANGE_UNLOAD && !change->is_moot)
         metrics_adapter_load(server->metrics, change->error.which);
@@ -275,7 +284,7 @@ static void tell(struct pending *pending) {
         bool has_view = !change->error.which && registry_find(server, change->name, &view);
         pending->on_done(pending->context, &change->error, has_view ? &view : NULL);
     }
-    entry = find(registry, change->name);
+    entry = registry_entry(registry, change->name);
     if (entry)
         drop_if_over(registry, entry);
     chat_template_close(pending->change.facts.chat_template);
@@ -311,12 +320,12 @@ static void start_next(struct server *server) {
         registry->under_way++;
         pending->next = registry->working;
         registry->working = pending;
-        const struct entry *entry = find(registry, pending->change.name);
+        const struct entry *entry = registry_entry(registry, pending->change.name);
         if (!*pending->directory && entry)
             snprintf(pending->directory, sizeof pending->directory, "%s", entry->directory);
         if (pending->change.kind == CHANGE_BRING && entry)
             pending->change.if_generation = entry->at.generation;
-        pending->job.work = work;
+        pending->job.work = registry_read;
         pending->job.done = on_read;
         if (!worker_add(server->own->file_worker, &pending->job)) { /* it has room for as many as are under way */
             error_set(&pending->change.error, ERROR_INTERNAL, NULL, "the adapters' worker takes nothing");
@@ -341,7 +350,7 @@ static void enqueue(struct server *server, struct pending *pending) {
 }
 
 void registry_bring(struct server *server, const char *name) {
-    struct entry *entry = find(server->registry, name);
+    struct entry *entry = registry_entry(server->registry, name);
     if (entry && entry->is_bringing)
         return;
     struct pending *pending = calloc(1, sizeof *pending);
@@ -429,15 +438,16 @@ void registry_start(struct server *server, const struct registry_change *asked) 
 
 static int add_first(struct registry *registry, const char *name, const char *directory) {
     char *found;
-    int status = adapter_files_find(directory, &found);
+    struct chat_template *template;
+    int status = registry_look(directory, &found, &template);
     if (!status)
         status = adapters_add(registry->adapters, name, found);
     struct entry *entry = status ? NULL : add(registry, name, found);
     if (entry) {
         entry->is_there = true;
-        if (peft_chat_template(found, &entry->facts.chat_template))
-            log_warning("%s: the adapter counts as one without a chat template", status_text());
+        entry->facts.chat_template = chat_template_keep(template);
     }
+    chat_template_close(template);
     free(found);
     return status || entry ? status : STATUS_MEMORY;
 }
@@ -447,9 +457,8 @@ static int add_root(struct registry *registry, const char *root) {
     size_t count;
     int status = file_list(root, &names, &count);
     for (size_t i = 0; i < count && !status; i++) {
-        struct stat info;
-        if (!registry_name_is_valid(names[i]) || file_join(path, sizeof path, root, names[i]) || lstat(path, &info) ||
-            !S_ISDIR(info.st_mode))
+        struct unloaded identity;
+        if (!registry_is_below(root, names[i], path, &identity))
             continue;
         status = add_first(registry, names[i], path);
         if (status == STATUS_INVALID || status == STATUS_UNSUPPORTED)
@@ -465,11 +474,17 @@ int registry_open(struct server *server, struct adapters *adapters, struct regis
     struct registry *registry = *out = calloc(1, sizeof *registry);
     if (!registry)
         return status_fail(STATUS_MEMORY, "out of memory");
+    registry->server = server;
     registry->adapters = adapters;
     registry->last = &registry->first;
-    int status = options->adapter_root ? add_root(registry, options->adapter_root) : STATUS_OK;
+    registry->limits = adapters_limits(adapters);
+    int status = refusals_open(&registry->refusals);
+    if (!status && options->adapter_root)
+        status = add_root(registry, options->adapter_root);
     for (size_t i = 0; i < options->adapter_count && !status; i++) {
         status = add_first(registry, options->adapters[i].name, options->adapters[i].directory);
+        if (!status)
+            status = adapters_check(adapters, options->adapters[i].name);
         if (status)
             status_wrap(status, "--adapter %s", options->adapters[i].name);
     }
@@ -493,6 +508,9 @@ void registry_close(struct registry *registry) {
         free_entry(registry->entries[i]);
     free_list(registry->first);
     free_list(registry->working);
+    registry_free_checks(registry->checks);
+    refusals_close(registry->refusals);
+    free(registry->unloaded);
     free(registry->entries);
     free(registry);
 }

@@ -13,18 +13,23 @@ struct registry_adapter {
     const char *name;
     const char *methods; /* "lora", "lora,ia3"; "" before the first loading */
     const char *digest;  /* SHA-256, "" before the first loading */
-    const char *state;   /* "loading", "resident", "evicted" or never loaded, "retiring" */
+    const char *state;   /* "loading", "resident", "evicted" or never loaded, "retiring" (unloaded; texts have it) */
     uint64_t generation; /* 0: never loaded */
     int64_t parameters, bytes, virtual_tokens;
     int64_t running, waiting;            /* texts */
     struct chat_template *chat_template; /* NULL: none; no reference */
     uint64_t template_generation;        /* whose template it is; 0: of the files as they were at the start */
     bool is_pinned;
+    bool is_resident; /* requests can name it, and its image is in memory */
+    bool is_retiring; /* unloaded, and texts still run with it: no request can name it */
 };
 
 /* In the order of names, from 0; false behind the last. The strings live until the loop's turn ends. */
 bool registry_at(const struct server *server, int number, struct registry_adapter *adapter);
 bool registry_find(const struct server *server, const char *name, struct registry_adapter *adapter);
+/* The same for a request, which also finds a directory that came to --adapter-root since the start: its name is known
+ * from here on. One whose name was unloaded is not found again. */
+bool registry_seek(const struct server *server, const char *name, struct registry_adapter *adapter);
 /* Whether it may be the name of an adapter: [A-Za-z0-9._-]{1,64}, no leading dot. */
 bool registry_name_is_valid(const char *name);
 

@@ -43,6 +43,8 @@ struct server_own {
 /* registry.c: lists what the options name, before anybody is accepted; the engine's thread. */
 int registry_open(struct server *server, struct adapters *adapters, struct registry **registry);
 void registry_close(struct registry *registry);
+/* Begins to check the adapters below the root, one after the other; a line names those that will be refused. */
+void registry_begin_checks(struct server *server);
 /* For driver_options. */
 void registry_take(struct server *server, struct driver_adapters *adapters);
 void registry_bring(struct server *server, const char *name);

@@ -479,6 +479,7 @@ static void begin_serving(struct loop_note *note) {
         return;
     }
     server->is_ready = true;
+    registry_begin_checks(server);
     if (transport_accept(server->transport) || print_ready(server)) {
         fail_all(server, status_text());
         driver_end(server->driver);

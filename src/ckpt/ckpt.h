@@ -118,6 +118,9 @@ int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors);
 /* The same of the file's bytes, which outlive the tensors; errors call it DIRECTORY/NAME. */
 int ckpt_open_adapter_bytes(const char *directory, const char *name, const void *bytes, size_t length,
                             struct ckpt_tensors **tensors);
+/* The same of a file that is open, whose descriptor stays the caller's. */
+int ckpt_open_adapter_descriptor(const char *directory, const char *name, int descriptor,
+                                 struct ckpt_tensors **tensors);
 /* prompt_encoder.safetensors: what training has in the place of an adapter's table, and goes on from. */
 int ckpt_open_encoder(const char *directory, struct ckpt_tensors **tensors);
 bool ckpt_has_encoder(const char *directory);

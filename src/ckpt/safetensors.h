@@ -32,6 +32,8 @@ struct safetensors;
 int safetensors_open(const char *path, struct safetensors **file);
 /* The same of a file's bytes, which outlive it; errors call them `path`. */
 int safetensors_open_bytes(const char *path, const void *bytes, size_t length, struct safetensors **file);
+/* The same of a file that is open, whose descriptor stays the caller's; errors call it `path`. */
+int safetensors_open_descriptor(const char *path, int descriptor, struct safetensors **file);
 void safetensors_close(struct safetensors *file);
 const char *safetensors_path(const struct safetensors *file);
 /* The tensors, sorted by name. */

@@ -3,8 +3,10 @@
  * side from the first byte of the data to the last. */
 #include "ckpt-internal.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { HEADER_LIMIT = 100000000, LENGTH_BYTES = 8 };
@@ -227,11 +229,11 @@ static int read_header(struct safetensors *file) {
     return status ? status : check_header(file, LENGTH_BYTES + (int64_t)length, file->size);
 }
 
-/* The header of bytes, or where there are none of the file `path`. */
+/* The header of bytes, of an open file, or else of the file `path`. */
 static int open_file(const char *path, struct safetensors **out) {
     struct safetensors *file = *out;
     int status = (file->path = strdup(path)) ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status && !file->bytes) {
+    if (!status && !file->bytes && file->descriptor < 0) {
         int descriptor;
         status = file_open_to_read(path, &descriptor, &file->size);
         file->descriptor = status ? -1 : descriptor;
@@ -259,6 +261,22 @@ int safetensors_open_bytes(const char *path, const void *bytes, size_t length, s
         return status_fail(STATUS_MEMORY, "out of memory");
     *file = (struct safetensors){.descriptor = -1, .bytes = bytes, .size = (int64_t)length};
     return open_file(path, out);
+}
+
+int safetensors_open_descriptor(const char *path, int descriptor, struct safetensors **out) {
+    struct stat info;
+    struct safetensors *file = *out = calloc(1, sizeof *file);
+    if (!file)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    file->descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (file->descriptor >= 0 && !fstat(file->descriptor, &info)) {
+        file->size = info.st_size;
+        return open_file(path, out);
+    }
+    int status = status_fail_errno("cannot open %s", path);
+    safetensors_close(file);
+    *out = NULL;
+    return status;
 }
 
 void safetensors_close(struct safetensors *file) {

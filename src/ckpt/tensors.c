@@ -13,11 +13,19 @@ static int compare_entries(const void *a, const void *b) {
     return strcmp(((const struct tensor_entry *)a)->tensor->name, ((const struct tensor_entry *)b)->tensor->name);
 }
 
-/* The file's bytes, or NULL: it is in the directory. */
+/* A file that is not opened by its name: its bytes, or where there are none its descriptor. */
 struct file_bytes {
     const void *data;
     size_t length;
+    int descriptor;
 };
+
+static int open_file(const char *path, const struct file_bytes *bytes, struct safetensors **file) {
+    if (!bytes)
+        return safetensors_open(path, file);
+    return bytes->data ? safetensors_open_bytes(path, bytes->data, bytes->length, file)
+                       : safetensors_open_descriptor(path, bytes->descriptor, file);
+}
 
 static int add_file(struct ckpt_tensors *tensors, const char *name, const struct file_bytes *bytes) {
     char path[PATH_MAX];
@@ -28,7 +36,7 @@ static int add_file(struct ckpt_tensors *tensors, const char *name, const struct
     struct safetensors **file = &tensors->files[tensors->file_count];
     int status = file_join(path, sizeof path, tensors->directory, name);
     if (!status)
-        status = bytes ? safetensors_open_bytes(path, bytes->data, bytes->length, file) : safetensors_open(path, file);
+        status = open_file(path, bytes, file);
     tensors->file_count += !status;
     return status;
 }
@@ -176,7 +184,15 @@ int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors) {
 
 int ckpt_open_adapter_bytes(const char *directory, const char *name, const void *bytes, size_t length,
                             struct ckpt_tensors **tensors) {
-    int status = open_tensors(directory, name, &(const struct file_bytes){bytes, length}, tensors);
+    int status = open_tensors(directory, name, &(const struct file_bytes){.data = bytes, .length = length}, tensors);
+    if (!status)
+        (*tensors)->is_strict = true;
+    return status;
+}
+
+int ckpt_open_adapter_descriptor(const char *directory, const char *name, int descriptor,
+                                 struct ckpt_tensors **tensors) {
+    int status = open_tensors(directory, name, &(const struct file_bytes){.descriptor = descriptor}, tensors);
     if (!status)
         (*tensors)->is_strict = true;
     return status;

@@ -66,6 +66,8 @@ static int add_given(const char *item, struct adapters *adapters) {
     int status = adapter_files_find(item + length + 1, &found);
     if (!status)
         status = adapters_add(adapters, name, found);
+    if (!status)
+        status = adapters_check(adapters, name);
     free(found);
     return status ? status_wrap(status, "--adapter %s", name) : STATUS_OK;
 }

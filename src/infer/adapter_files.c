@@ -27,14 +27,9 @@ static int digest(int status, struct adapter_files *files) {
     return status;
 }
 
-int adapter_files_read(const char *directory, struct adapter_files *files) {
+int adapter_files_read(const struct peft_place *place, const struct peft_limits *limits, struct adapter_files *files) {
     *files = (struct adapter_files){0};
-    return digest(peft_bytes_read(directory, ENGINE_ADAPTER_BYTES, &files->bytes), files);
-}
-
-int adapter_files_read_beneath(const char *root, const char *path, struct adapter_files *files) {
-    *files = (struct adapter_files){0};
-    return digest(peft_bytes_read_beneath(root, path, ENGINE_ADAPTER_BYTES, &files->bytes), files);
+    return digest(peft_bytes_read_at(place, limits, &files->bytes), files);
 }
 
 void adapter_files_free(struct adapter_files *files) {

@@ -223,11 +223,29 @@ static void set_image(struct adapters *adapters, struct version *version, int im
     version->virtual_tokens = engine_image_stem(adapters->engine, image);
 }
 
+struct peft_limits adapters_limits(const struct adapters *adapters) {
+    return (struct peft_limits){.bytes = ENGINE_ADAPTER_BYTES, .bank = engine_bank(adapters->engine)};
+}
+
+/* Where an adapter is larger than all memory, nothing that ends makes room for it. */
+static int read_files(const struct adapters *adapters, const char *directory, struct adapter_files *files) {
+    struct peft_limits limits = adapters_limits(adapters);
+    int status = adapter_files_read(&(struct peft_place){.path = directory}, &limits, files);
+    return status == STATUS_MEMORY ? STATUS_UNSUPPORTED : status;
+}
+
+int adapters_check(const struct adapters *adapters, const char *name) {
+    struct named *named;
+    struct peft_limits limits = adapters_limits(adapters);
+    int status = find_known(adapters, name, &named);
+    return status ? status : peft_check_directory(&(struct peft_place){.path = named->directory}, &limits);
+}
+
 /* What the directory has, as a version that is not the name's yet. `digest`: of the files. */
 static int load_version(struct adapters *adapters, const char *directory, const struct version *spared,
                         struct version *version, char digest[PEFT_SHA256_BYTES], const struct named *expected) {
     struct adapter_files files;
-    int image = -1, status = adapter_files_read(directory, &files);
+    int image = -1, status = read_files(adapters, directory, &files);
     *digest = 0;
     if (status)
         return status;

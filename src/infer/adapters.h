@@ -28,6 +28,8 @@ int adapters_open(struct engine *engine, struct adapters **adapters);
 /* Behind the last text. Images go with the engine. */
 void adapters_close(struct adapters *adapters);
 
+/* Whether what the name's directory holds can be loaded, as adapter_files_read checks before it reads. Known names. */
+int adapters_check(const struct adapters *adapters, const char *name);
 /* Makes a name known; its files are read at its first use. STATUS_INVALID for a name that is known. */
 int adapters_add(struct adapters *adapters, const char *name, const char *directory);
 /* Reads a known name's files and makes its image now. `is_pinned`: it stays when memory runs out. */
@@ -44,9 +46,10 @@ struct adapter_files {
     struct peft_bytes bytes;
     char digest[PEFT_SHA256_BYTES];
 };
-int adapter_files_read(const char *directory, struct adapter_files *files);
-/* The same of a directory below `root`: no link, and nothing above the root, is followed on the way to a file. */
-int adapter_files_read_beneath(const char *root, const char *path, struct adapter_files *files);
+/* Sizes, configuration, header, names and shapes are checked before the files are read whole. */
+int adapter_files_read(const struct peft_place *place, const struct peft_limits *limits, struct adapter_files *files);
+/* The limits of adapters for this engine, which any thread may read files by. */
+struct peft_limits adapters_limits(const struct adapters *adapters);
 /* Zeroed files are allowed. */
 void adapter_files_free(struct adapter_files *files);
 

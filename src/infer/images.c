@@ -228,6 +228,10 @@ int engine_image_load(struct engine *engine, const struct peft_bytes *bytes) {
     return status ? status : engine_image_end(engine);
 }
 
+const struct peft_bank *engine_bank(const struct engine *engine) {
+    return engine->bank;
+}
+
 size_t engine_adapter_bytes(const struct engine *engine) {
     return engine->bank ? peft_bank_used(engine->bank) : 0;
 }

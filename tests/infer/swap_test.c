@@ -145,7 +145,8 @@ static void begin_replacing(struct show *show, int name) {
         return;
     mixed_directory(contents[name][1 - present_way(show, name)], path);
     struct adapter_files files;
-    test_ok(adapter_files_read(path, &files));
+    test_ok(adapter_files_read(&(struct peft_place){.path = path}, &(struct peft_limits){.bytes = ENGINE_ADAPTER_BYTES},
+                               &files));
     int status = adapters_begin(show->adapters, name_of(name), &files, ADAPTER_REPLACE, 0);
     adapter_files_free(&files);
     show->replacing = status ? -1 : name;

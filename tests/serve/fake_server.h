@@ -68,6 +68,10 @@ bool registry_find(const struct server *server, const char *name, struct registr
     return false;
 }
 
+bool registry_seek(const struct server *server, const char *name, struct registry_adapter *adapter) {
+    return registry_find(server, name, adapter);
+}
+
 bool registry_name_is_valid(const char *name) {
     size_t length = strlen(name);
     return length && length <= 64 && *name != '.' &&

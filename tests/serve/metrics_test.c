@@ -3,6 +3,8 @@
 #include "serve/metrics.h"
 #include "support/test.h"
 
+#include <malloc.h>
+
 static const struct metrics_options options = {.model_name = "gpt2",
                                                .cache_dtype = "bf16",
                                                .max_model_len = 1024,
@@ -35,7 +37,10 @@ static int tear_down(void **state) {
 
 static void take(struct scrape *scrape) {
     strbuf_clear(&scrape->text);
-    metrics_add_text(scrape->metrics, "tone,style", "", 1700000000.5, &scrape->text);
+    static const struct metrics_loaded loaded[] = {{"style", false}, {"tone", true}};
+    struct metrics_adapters adapters = {
+        .running = "tone,style", .waiting = "", .loaded = loaded, .loaded_count = sizeof loaded / sizeof *loaded};
+    metrics_add_text(scrape->metrics, &adapters, 1700000000.5, &scrape->text);
     test_ok(strbuf_status(&scrape->text));
 }
 
@@ -208,6 +213,10 @@ static void the_engines_state_is_what_was_last_told(void **state) {
     expect(scrape, "cambium:rank_up", "{rank=\"1\"}", "0");
     expect(scrape, "vllm:lora_requests_info",
            "{max_lora=\"64\",waiting_lora_adapters=\"\",running_lora_adapters=\"tone,style\"}", "1700000000.5");
+    expect(scrape, "vllm:lora_adapter_loaded",
+           "{adapter_name=\"style\",level=\"gpu\",pinned=\"false\",model_name=\"gpt2\",engine=\"0\"}", "1");
+    expect(scrape, "vllm:lora_adapter_loaded",
+           "{adapter_name=\"tone\",level=\"gpu\",pinned=\"true\",model_name=\"gpt2\",engine=\"0\"}", "1");
     expect(scrape, "vllm:cache_config_info",
            "{model_name=\"gpt2\",engine=\"0\",block_size=\"16\",cache_dtype=\"bf16\",enable_prefix_caching=\"True\","
            "num_gpu_blocks=\"200\"}",
@@ -255,6 +264,39 @@ static void more_adapters_than_can_be_told_apart_are_others(void **state) {
     expect(scrape, "cambium:adapter_requests_total", "{adapter=\".others\",method=\"\"}", "3");
 }
 
+static int count_lines(const struct scrape *scrape, const char *beginning) {
+    int count = 0;
+    for (const char *at = strbuf_text(&scrape->text); (at = strstr(at, beginning)); at++)
+        count++;
+    return count;
+}
+
+/* Names that come and go leave: those that went last stay a while, and one that came back stays for good. */
+static void counters_of_names_that_are_gone_leave_after_a_bound(void **state) {
+    struct scrape *scrape = *state;
+    struct metrics *metrics = scrape->metrics;
+    size_t held = 0;
+    metrics_adapter_request(metrics, "stays", "lora");
+    metrics_adapter_request(metrics, "back", "lora");
+    metrics_adapter_gone(metrics, "back");
+    metrics_adapter_request(metrics, "back", "lora");
+    for (int i = 0; i < 1500; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "guest%d", i);
+        metrics_adapter_request(metrics, name, "lora");
+        metrics_adapter_request(metrics, name, "ia3");
+        metrics_adapter_gone(metrics, name);
+        metrics_adapter_gone(metrics, "nobody");
+        held = i == METRICS_MAX_GONE ? mallinfo2().uordblks : held;
+    }
+    assert_true(mallinfo2().uordblks <= held + 4096);
+    take(scrape);
+    assert_int_equal(count_lines(scrape, "\ncambium:adapter_requests_total{"), METRICS_MAX_GONE + 2);
+    expect(scrape, "cambium:adapter_requests_total", "{adapter=\"stays\",method=\"lora\"}", "1");
+    expect(scrape, "cambium:adapter_requests_total", "{adapter=\"back\",method=\"lora\"}", "2");
+    expect(scrape, "cambium:adapter_requests_total", "{adapter=\"guest1499\",method=\"ia3\"}", "1");
+}
+
 static void a_models_name_may_be_anything(void **state) {
     struct scrape *scrape = *state;
     struct metrics_options odd = options;
@@ -290,6 +332,7 @@ int main(void) {
         TEST(the_engines_state_is_what_was_last_told),
         TEST(requests_and_adapters_are_counted_by_their_reasons),
         TEST(more_adapters_than_can_be_told_apart_are_others),
+        TEST(counters_of_names_that_are_gone_leave_after_a_bound),
         TEST(a_models_name_may_be_anything),
         TEST(nothing_is_counted_where_there_are_no_metrics),
     };

@@ -38,7 +38,7 @@ static int count_and_tell(void *context) {
     int status = metrics_new(&options, &metrics);
     if (!status) {
         metrics_adapter_request(metrics, "tone", "lora");
-        metrics_add_text(metrics, "tone", "", 1, &text);
+        metrics_add_text(metrics, &(struct metrics_adapters){.running = "tone", .waiting = ""}, 1, &text);
         status = strbuf_status(&text);
         if (!status && !strstr(text.data, "{adapter=\"tone\",method=\"lora\"} 1\n")) {
             assert_non_null(

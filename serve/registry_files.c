@@ -1,0 +1,202 @@
+/* Adapters' files, on a worker: found, checked, read; and the check of all that stand below the root. What was refused
+ * is remembered until its files change. */
+#include "registry-internal.h"
+
+#include "log.h"
+
+#include "base/base.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- one directory ---- */
+
+/* A directory of the options, or one below the root. */
+static struct peft_place place_of(const struct serve_options *options, const char *directory) {
+    const char *root = options->adapter_root;
+    size_t length = root ? strlen(root) : 0;
+    if (root && !strncmp(directory, root, length) && directory[length] == '/')
+        return (struct peft_place){.root = root, .path = directory + length + 1};
+    return (struct peft_place){.path = directory};
+}
+
+int registry_look(const char *directory, char **found, struct chat_template **chat_template) {
+    int status = adapter_files_find(directory, found);
+    *chat_template = NULL;
+    if (!status && peft_chat_template(*found, chat_template))
+        log_warning("%s: the adapter counts as one without a chat template", status_text());
+    return status;
+}
+
+bool registry_is_below(const char *root, const char *name, char path[PATH_MAX], struct unloaded *identity) {
+    struct statx info;
+    if (!root || !registry_name_is_valid(name) || file_join(path, PATH_MAX, root, name) ||
+        statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &info) || !S_ISDIR(info.stx_mode))
+        return false;
+    struct statx_timestamp birth = info.stx_mask & STATX_BTIME ? info.stx_btime : info.stx_ctime;
+    uint64_t facts[] = {info.stx_dev_major, info.stx_dev_minor, info.stx_ino, (uint64_t)birth.tv_sec, birth.tv_nsec};
+    *identity = (struct unloaded){.identity = digest_bytes(DIGEST_START, facts, sizeof facts)};
+    snprintf(identity->name, sizeof identity->name, "%s", name);
+    return true;
+}
+
+/* Not of a moment: memory, or a file that another is writing. */
+static bool is_of_files(int status) {
+    return status == STATUS_INVALID || status == STATUS_UNSUPPORTED;
+}
+
+static void set_error(const struct server *server, int status, struct error *error) {
+    error_of_status(error,
+                    status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND
+                    : status == STATUS_MEMORY  ? ERROR_ADAPTER_MEMORY
+                                               : ERROR_ADAPTER_INVALID,
+                    NULL);
+    error_hide_paths(error, server->options->adapter_root);
+}
+
+/* ---- a change ---- */
+
+static int read_facts(const struct adapter_files *files, struct adapter_facts *facts) {
+    struct peft_files *opened = NULL;
+    int status = peft_files_open_bytes(&files->bytes, 1, &opened);
+    *facts = (struct adapter_facts){0};
+    if (!status) {
+        snprintf(facts->methods, sizeof facts->methods, "%s", peft_method_names[peft_files_configs(opened)[0].type]);
+        facts->parameters = ckpt_elements(peft_files_tensors(opened, 0));
+        if (peft_bytes_chat_template(&files->bytes, &facts->chat_template))
+            log_warning("%s: the adapter counts as one without a chat template", status_text());
+    }
+    peft_files_close(opened);
+    return status;
+}
+
+static int resolve(struct pending *pending) {
+    char *found;
+    int status = adapter_files_find(pending->directory, &found);
+    if (!status)
+        snprintf(pending->directory, sizeof pending->directory, "%s", found);
+    free(found);
+    return status;
+}
+
+void registry_read(struct worker_job *job) {
+    struct pending *pending = (struct pending *)job;
+    struct driver_change *change = &pending->change;
+    const struct registry *registry = pending->server->registry;
+    if (change->kind == CHANGE_UNLOAD || change->error.which)
+        return;
+    int status = pending->is_named ? resolve(pending) : STATUS_OK;
+    struct peft_place place = place_of(pending->server->options, pending->directory);
+    pending->has_stamp = !status && !peft_stamp_directory(&place, &pending->stamp);
+    if (pending->has_stamp && refusals_find(registry->refusals, pending->directory, pending->stamp, &change->error))
+        return;
+    if (!status)
+        status = adapter_files_read(&place, &registry->limits, &change->files);
+    if (!status)
+        status = read_facts(&change->files, &change->facts);
+    if (!status)
+        return;
+    set_error(pending->server, status, &change->error);
+    registry_remember(pending->server->registry, pending, status);
+}
+
+void registry_remember(struct registry *registry, const struct pending *pending, int status) {
+    if (pending->has_stamp && is_of_files(status))
+        refusals_add(registry->refusals, pending->directory, pending->stamp, &pending->change.error);
+}
+
+/* ---- all below the root ---- */
+
+enum { NAMED_AT_MOST = 8 };
+
+struct registry_checks {
+    struct worker_job job;
+    struct server *server;
+    char (*names)[ADAPTER_NAME_BYTES]; /* [count] */
+    int count, next, refused;
+    char directory[PATH_MAX]; /* of the one that is checked */
+    uint64_t stamp;
+    struct error error;
+    struct strbuf line;
+};
+
+void registry_free_checks(struct registry_checks *checks) {
+    if (!checks)
+        return;
+    strbuf_free(&checks->line);
+    free(checks->names);
+    free(checks);
+}
+
+static void check_one(struct worker_job *job) {
+    struct registry_checks *checks = (struct registry_checks *)job;
+    const struct registry *registry = checks->server->registry;
+    struct peft_place place = place_of(checks->server->options, checks->directory);
+    checks->error = (struct error){0};
+    int status = peft_stamp_directory(&place, &checks->stamp);
+    if (!status)
+        status = peft_check_directory(&place, &registry->limits);
+    if (!status)
+        return;
+    set_error(checks->server, status, &checks->error);
+    if (is_of_files(status))
+        refusals_add(registry->refusals, checks->directory, checks->stamp, &checks->error);
+}
+
+static void start_check(struct registry_checks *checks);
+
+static void end_checks(struct registry_checks *checks) {
+    struct server *server = checks->server;
+    if (checks->refused > NAMED_AT_MOST)
+        strbuf_format(&checks->line, "; and %d more", checks->refused - NAMED_AT_MOST);
+    if (checks->refused)
+        log_event(server, LOG_WARNING, "adapters", "%d of %d adapters below --adapter-root will be refused: %s",
+                  checks->refused, checks->count, strbuf_text(&checks->line));
+    server->registry->checks = NULL;
+    registry_free_checks(checks);
+}
+
+static void on_checked(struct worker_job *job) {
+    struct registry_checks *checks = (struct registry_checks *)job;
+    if (checks->error.which && checks->refused++ < NAMED_AT_MOST)
+        strbuf_format(&checks->line, "%s%s (%s)", checks->refused > 1 ? "; " : "", checks->names[checks->next - 1],
+                      checks->error.text);
+    start_check(checks);
+}
+
+/* The next one that is still known and was not loaded meanwhile. */
+static void start_check(struct registry_checks *checks) {
+    const struct registry *registry = checks->server->registry;
+    while (checks->next < checks->count && !checks->server->own->is_ending) {
+        const struct entry *entry = registry_entry(registry, checks->names[checks->next++]);
+        if (!entry || entry->at.generation)
+            continue;
+        snprintf(checks->directory, sizeof checks->directory, "%s", entry->directory);
+        if (worker_add(checks->server->own->file_worker, &checks->job))
+            return;
+    }
+    end_checks(checks);
+}
+
+void registry_begin_checks(struct server *server) {
+    struct registry *registry = server->registry;
+    struct registry_checks *checks = calloc(1, sizeof *checks);
+    if (checks)
+        checks->names = calloc((size_t)registry->count + 1, sizeof *checks->names);
+    if (!checks || !checks->names) {
+        free(checks);
+        return; /* each is checked when it is first named */
+    }
+    checks->server = server;
+    checks->job.work = check_one;
+    checks->job.done = on_checked;
+    for (int i = 0; i < registry->count; i++) {
+        struct peft_place place = place_of(server->options, registry->entries[i]->directory);
+        if (place.root)
+            memcpy(checks->names[checks->count++], registry->entries[i]->name, ADAPTER_NAME_BYTES);
+    }
+    registry->checks = checks;
+    start_check(checks);
+}
