@@ -109,23 +109,21 @@ void registry_remember(struct registry *registry, const struct pending *pending,
 
 /* ---- all below the root ---- */
 
-enum { NAMED_AT_MOST = 8 };
-
 struct registry_checks {
     struct worker_job job;
     struct server *server;
     char (*names)[ADAPTER_NAME_BYTES]; /* [count] */
-    int count, next, refused;
+    int count, next;
     char directory[PATH_MAX]; /* of the one that is checked */
     uint64_t stamp;
     struct error error;
-    struct strbuf line;
+    struct adapter_report report;
 };
 
 void registry_free_checks(struct registry_checks *checks) {
     if (!checks)
         return;
-    strbuf_free(&checks->line);
+    adapter_report_free(&checks->report);
     free(checks->names);
     free(checks);
 }
@@ -149,20 +147,17 @@ static void start_check(struct registry_checks *checks);
 
 static void end_checks(struct registry_checks *checks) {
     struct server *server = checks->server;
-    if (checks->refused > NAMED_AT_MOST)
-        strbuf_format(&checks->line, "; and %d more", checks->refused - NAMED_AT_MOST);
-    if (checks->refused)
-        log_event(server, LOG_WARNING, "adapters", "%d of %d adapters below --adapter-root will be refused: %s",
-                  checks->refused, checks->count, strbuf_text(&checks->line));
+    const char *line = adapter_report_line(&checks->report);
+    if (line)
+        log_event(server, LOG_WARNING, "adapters", "%s", line);
     server->registry->checks = NULL;
     registry_free_checks(checks);
 }
 
 static void on_checked(struct worker_job *job) {
     struct registry_checks *checks = (struct registry_checks *)job;
-    if (checks->error.which && checks->refused++ < NAMED_AT_MOST)
-        strbuf_format(&checks->line, "%s%s (%s)", checks->refused > 1 ? "; " : "", checks->names[checks->next - 1],
-                      checks->error.text);
+    adapter_report_add(&checks->report, checks->names[checks->next - 1],
+                       checks->error.which ? checks->error.text : NULL);
     start_check(checks);
 }
 

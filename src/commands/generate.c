@@ -1,4 +1,5 @@
 /* cambium generate: writes text with a trained model. */
+#include "adapter_check.h"
 #include "adapter_names.h"
 #include "batch_arguments.h"
 #include "commands.h"
@@ -493,8 +494,10 @@ static int answer_requests(struct run *run, struct requests_result *result) {
     int status = model_names(&c->base, &own_name, &options.models);
     if (!status)
         status = adapter_names_open(&c->names, run->engine, &adapters);
+    struct adapter_check *check = status ? NULL : adapter_check_begin(&c->names, adapters);
     if (!status)
         status = requests_run(&options, run->engine, adapters, run->tokenizer, result);
+    adapter_check_end(check);
     adapters_close(adapters);
     free((char *)own_name);
     return status;

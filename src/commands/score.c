@@ -1,4 +1,5 @@
 /* cambium score: the log-probability of every token of given texts. */
+#include "adapter_check.h"
 #include "adapter_names.h"
 #include "commands.h"
 #include "model_arguments.h"
@@ -84,6 +85,7 @@ struct scorer {
     bool is_first;
     struct engine *engine;
     struct adapters *adapters;
+    struct adapter_check *check; /* of the first rank */
     struct lines *input;         /* of the first rank, as everything down to the encoder */
     struct tokenizer *tokenizer; /* opened at the first text */
     struct tokenizer_encoder *encoder;
@@ -409,6 +411,8 @@ static int open_scorer(struct scorer *s, const struct score_ranks *ranks) {
     s->leaders = status ? NULL : engine_rank(s->engine)->data;
     if (!status && engine_leads(s->engine))
         status = adapter_names_open(&c->names, s->engine, &s->adapters);
+    if (!status && s->is_first)
+        s->check = adapter_check_begin(&c->names, s->adapters);
     return status;
 }
 
@@ -432,6 +436,7 @@ static int run_rank(struct comm *world, void *context) {
     token_buffer_free(&s.ids);
     tokenizer_encoder_free(s.encoder);
     tokenizer_close(s.tokenizer);
+    adapter_check_end(s.check);
     adapters_close(s.adapters);
     engine_close(s.engine);
     return status;

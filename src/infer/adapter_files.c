@@ -36,3 +36,31 @@ void adapter_files_free(struct adapter_files *files) {
     peft_bytes_free(&files->bytes);
     *files = (struct adapter_files){0};
 }
+
+/* ---- a check of many ---- */
+
+enum { NAMED_AT_MOST = 8 };
+
+void adapter_report_add(struct adapter_report *report, const char *name, const char *reason) {
+    report->checked++;
+    if (reason && report->refused++ < NAMED_AT_MOST)
+        strbuf_format(&report->names, "%s%s (%s)", report->refused > 1 ? "; " : "", name, reason);
+}
+
+const char *adapter_report_line(struct adapter_report *report) {
+    struct strbuf line = STRBUF_INIT;
+    if (!report->refused)
+        return NULL;
+    strbuf_format(&line, "%d of %d adapters below --adapter-root will be refused: %s", report->refused, report->checked,
+                  strbuf_text(&report->names));
+    if (report->refused > NAMED_AT_MOST)
+        strbuf_format(&line, "; and %d more", report->refused - NAMED_AT_MOST);
+    strbuf_free(&report->names);
+    report->names = line;
+    return strbuf_text(&report->names);
+}
+
+void adapter_report_free(struct adapter_report *report) {
+    strbuf_free(&report->names);
+    *report = (struct adapter_report){0};
+}

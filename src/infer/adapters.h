@@ -53,6 +53,18 @@ struct peft_limits adapters_limits(const struct adapters *adapters);
 /* Zeroed files are allowed. */
 void adapter_files_free(struct adapter_files *files);
 
+/* What a check of the adapters below a root found, as one line. Zeroed, it is empty. */
+struct adapter_report {
+    struct strbuf names;
+    int checked, refused;
+};
+/* `reason` NULL: the adapter can be loaded. */
+void adapter_report_add(struct adapter_report *report, const char *name, const char *reason);
+/* "2 of 9 adapters below --adapter-root will be refused: NAME (REASON); ...", which lives until the next call; NULL
+ * where all can be loaded. */
+const char *adapter_report_line(struct adapter_report *report);
+void adapter_report_free(struct adapter_report *report);
+
 enum adapter_change {
     ADAPTER_BRING,  /* the present generation into memory, from the same files; or the first one */
     ADAPTER_REPLACE /* a new generation */

@@ -139,6 +139,21 @@ class Registry(unittest.TestCase):
             self.assertNotIn(str(self.root), line)
             self.assertEqual(sum("will be refused" in line for line in server.lines), 1)
 
+    def test_generate_and_score_say_what_is_damaged_below_the_root(self):
+        (self.root / "lora.b/adapter_config.json").write_text("{")
+        weights_of(self.root / "ia3.b").write_bytes(b"no")
+        total = sum(path.is_dir() for path in self.root.iterdir())
+        for words in (("generate", "--requests", "-"), ("score", "--input", "-")):
+            line = b'{"tokens": [1, 2]}\n' if words[0] == "score" else REQUEST
+            _, errors = run(*words, "--model", BASE, "--adapter-root", self.root, input=line)
+            found = re.findall(r"(\d+) of (\d+) adapters below --adapter-root will be refused: (.*)", errors)
+            self.assertEqual([(refused, names) for refused, names, _ in found], [("2", str(total))])
+            self.assertEqual(set(re.findall(r"(?:^|; )(\S+) \(", found[0][2])), {"lora.b", "ia3.b"})
+        for name in ("lora.b", "ia3.b"):
+            shutil.rmtree(self.root / name)
+        _, errors = run("generate", "--requests", "-", "--model", BASE, "--adapter-root", self.root, input=REQUEST)
+        self.assertNotIn("will be refused", errors)
+
     def test_no_line_where_all_are_right(self):
         with self.serve() as server:
             self.ask(server, "lora.a")
