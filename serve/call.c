@@ -94,11 +94,20 @@ static int64_t texts_of(const struct call *call) {
     return call->prompt_count * call->ask.choices;
 }
 
+/* So many of its prompts' tokens wait no more. */
+static void release_tokens(struct call_own *own, int64_t count) {
+    count = count < own->queued_tokens ? count : own->queued_tokens;
+    if (count)
+        queue_remove(own->call->server->own->token_queue, own->call->client.client, count);
+    own->queued_tokens -= count;
+}
+
 /* The server's books are closed once a call, whoever ends it. */
 static void leave(struct call_own *own, const struct error *error) {
     if (own->has_left || !own->has_entered)
         return;
     own->has_left = true;
+    release_tokens(own, own->queued_tokens);
     if (!own->has_yielded)
         queue_remove(own->call->server->own->queue, own->call->client.client, texts_of(own->call));
     own->call->server->own->calls--;
@@ -110,8 +119,10 @@ static void hand_over(struct call_own *own, const struct call_news *news) {
     if (news->is_accepted)
         memcpy(call->generations, news->generations, sizeof call->generations);
     own->has_started |= news->start_count > 0;
-    for (int64_t i = 0; i < news->start_count; i++)
+    for (int64_t i = 0; i < news->start_count; i++) {
         call->cached[news->starts[i].prompt] = news->starts[i].cached;
+        release_tokens(own, (int64_t)call->prompts[news->starts[i].prompt].ids.count);
+    }
     call_count_news(own, news);
     if (news->is_done) {
         struct error error = news->error;
@@ -173,6 +184,100 @@ static void fail_status(struct call_own *own, enum error_case which, const char 
         error_of_status(&own->failure, which, param);
 }
 
+/* ---- room in the queue ---- */
+
+/* Nothing of it was taken up, and nothing ends it yet. */
+static bool can_yield(const struct call_own *own) {
+    return own->has_entered && !own->has_left && !own->has_started && !own->has_yielded && !own->is_abandoned &&
+           !own->is_failed && !own->is_failing && !own->failure.which;
+}
+
+/* The youngest call that waits in the queue, of the client that is furthest above its share; NULL: none of theirs
+ * waits. */
+static struct call_own *find_yielding(const struct server *server, const struct queue *queue) {
+    struct call_own *found = NULL;
+    double most = 0;
+    for (struct call_own *own = server->own->first_call; own; own = own->next) {
+        bool is_in = can_yield(own) && (queue == server->own->queue || own->queued_tokens);
+        double excess = is_in ? queue_excess(queue, own->call->client.client) : 0;
+        if (excess > most) {
+            most = excess;
+            found = own;
+        }
+    }
+    return found;
+}
+
+/* Its places are free at once; it ends, with its line, as every call does. */
+static void yield(struct call_own *own) {
+    own->has_yielded = true;
+    queue_remove(own->call->server->own->queue, own->call->client.client, texts_of(own->call));
+    release_tokens(own, own->queued_tokens);
+    if (own->is_submitted)
+        driver_tell(own->driver, own, CALL_YIELD);
+    else
+        error_set(&own->failure, ERROR_OVERLOADED, NULL, CALL_GIVES_WAY);
+}
+
+static void refuse_places(struct call_own *own, enum queue_answer answer, int64_t count, bool is_of_tokens) {
+    const struct server *server = own->call->server;
+    long long most = is_of_tokens ? server->options->max_queued_tokens : server->options->max_queued_requests;
+    const struct queue *queue = is_of_tokens ? server->own->token_queue : server->own->queue;
+    const char *what = is_of_tokens ? "tokens of prompts wait" : "texts wait or run";
+    if (answer == QUEUE_OVER_SHARE)
+        error_set(&own->failure, ERROR_OVERLOADED, NULL,
+                  "this client has its share of the queue, in which at most %lld %s, and another waits for its own",
+                  most, what);
+    else
+        error_set(&own->failure, ERROR_OVERLOADED, NULL, "%lld %s, and %lld more are asked for: at most %lld are taken",
+                  (long long)queue_used(queue), what, (long long)count, most);
+}
+
+/* Places for its texts, or for its prompts' tokens. A client below its share has room where one above its own has a
+ * call that waits. */
+static void take_places(struct call_own *own, int64_t count, bool is_of_tokens) {
+    const struct key_holder *client = &own->call->client;
+    const struct server *server = own->call->server;
+    struct queue *queue = is_of_tokens ? server->own->token_queue : server->own->queue;
+    enum queue_answer answer;
+    struct call_own *yielding = NULL;
+    double now = clock_seconds();
+    do {
+        answer = queue_ask(queue, client->client, client->weight, count, now);
+        yielding = answer == QUEUE_MUST_MAKE_ROOM ? find_yielding(server, queue) : NULL;
+        if (yielding) {
+            metrics_queue_full(server->metrics, is_of_tokens);
+            yield(yielding);
+        }
+    } while (yielding);
+    int status = STATUS_OK;
+    if (answer == QUEUE_HAS_ROOM)
+        status = queue_add(queue, client->client, client->weight, count);
+    else if (answer == QUEUE_MUST_MAKE_ROOM)
+        status = queue_miss(queue, client->client, client->weight, now);
+    if (status) {
+        fail_status(own, ERROR_INTERNAL, NULL);
+    } else if (answer != QUEUE_HAS_ROOM) {
+        refuse_places(own, answer, count, is_of_tokens);
+        metrics_queue_full(server->metrics, is_of_tokens);
+    }
+}
+
+/* A prompt alone may have more tokens than wait at most. */
+static void take_token_places(struct call_own *own) {
+    const struct call *call = own->call;
+    int64_t count = 0, most = call->server->options->max_queued_tokens;
+    if (!call->server->own->token_queue)
+        return;
+    release_tokens(own, own->queued_tokens);
+    for (int64_t p = 0; p < call->prompt_count; p++)
+        count += (int64_t)call->prompts[p].ids.count;
+    count = count < most ? count : most;
+    take_places(own, count, true);
+    if (!own->failure.which)
+        own->queued_tokens = count;
+}
+
 /* ---- before the engine has it ---- */
 
 static void give_to_driver(struct call_own *own) {
@@ -191,6 +296,8 @@ static void go_on(struct call_own *own) {
         if (!call->prompts[p].ids.count)
             error_set(&own->failure, ERROR_ARGUMENT, call->is_chat ? "messages" : "prompt",
                       "an empty text, and the tokenizer has no end-of-text to begin with");
+    if (!own->failure.which && !own->is_abandoned)
+        take_token_places(own);
     if (own->failure.which)
         fail(own);
     else
@@ -339,79 +446,6 @@ static int check_adapters(struct call_own *own) {
     return STATUS_OK;
 }
 
-/* ---- room in the queue ---- */
-
-/* Nothing of it was taken up, and nothing ends it yet. */
-static bool can_yield(const struct call_own *own) {
-    return own->has_entered && !own->has_left && !own->has_started && !own->has_yielded && !own->is_abandoned &&
-           !own->is_failed && !own->is_failing && !own->failure.which;
-}
-
-/* The youngest call that waits, of the client that is furthest above its share; NULL: none of theirs waits. */
-static struct call_own *find_yielding(const struct server *server) {
-    struct call_own *found = NULL;
-    double most = 0;
-    for (struct call_own *own = server->own->first_call; own; own = own->next) {
-        double excess = can_yield(own) ? queue_excess(server->own->queue, own->call->client.client) : 0;
-        if (excess > most) {
-            most = excess;
-            found = own;
-        }
-    }
-    return found;
-}
-
-/* Its places are free at once; it ends, with its line, as every call does. */
-static void yield(struct call_own *own) {
-    own->has_yielded = true;
-    queue_remove(own->call->server->own->queue, own->call->client.client, texts_of(own->call));
-    metrics_queue_full(own->call->server->metrics, false);
-    if (own->is_submitted)
-        driver_tell(own->driver, own, CALL_YIELD);
-    else
-        error_set(&own->failure, ERROR_OVERLOADED, NULL, CALL_GIVES_WAY);
-}
-
-static void refuse_place(struct call_own *own, enum queue_answer answer) {
-    struct server *server = own->call->server;
-    if (answer == QUEUE_OVER_SHARE)
-        error_set(&own->failure, ERROR_OVERLOADED, NULL,
-                  "this client has its share of the %lld texts that wait or run, and another waits for its own",
-                  (long long)server->options->max_queued_requests);
-    else
-        error_set(&own->failure, ERROR_OVERLOADED, NULL,
-                  "%lld texts wait or run, and %lld more are asked for: at most %lld are taken",
-                  (long long)queue_used(server->own->queue), (long long)texts_of(own->call),
-                  (long long)server->options->max_queued_requests);
-    metrics_queue_full(server->metrics, false);
-}
-
-/* A client below its share has room where one above its own has a call that waits. */
-static void take_place(struct call_own *own) {
-    const struct key_holder *client = &own->call->client;
-    struct queue *queue = own->call->server->own->queue;
-    double now = clock_seconds();
-    int64_t texts = texts_of(own->call);
-    for (;;) {
-        enum queue_answer answer = queue_ask(queue, client->client, client->weight, texts, now);
-        struct call_own *yielding = answer == QUEUE_MUST_MAKE_ROOM ? find_yielding(own->call->server) : NULL;
-        if (yielding) {
-            yield(yielding);
-            continue;
-        }
-        int status = STATUS_OK;
-        if (answer == QUEUE_HAS_ROOM)
-            status = queue_add(queue, client->client, client->weight, texts);
-        else if (answer == QUEUE_MUST_MAKE_ROOM)
-            status = queue_miss(queue, client->client, client->weight, now);
-        if (status)
-            fail_status(own, ERROR_INTERNAL, NULL);
-        else if (answer != QUEUE_HAS_ROOM)
-            refuse_place(own, answer);
-        return;
-    }
-}
-
 static int check_room(struct call_own *own) {
     const struct call *call = own->call;
     const struct server *server = call->server;
@@ -513,7 +547,7 @@ void call_submit(struct call *call) {
         call->deadline = now + timeout;
     int status = prepare(own);
     if (!status) {
-        take_place(own);
+        take_places(own, texts_of(call), false);
         status = own->failure.which ? STATUS_INVALID : STATUS_OK;
     }
     if (!status) {

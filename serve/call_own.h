@@ -63,6 +63,7 @@ struct call_own {
     bool has_entered, has_left; /* the server's books */
     bool has_started;           /* a prompt of it was taken up */
     bool has_yielded;           /* its places in the queue are others' already */
+    int64_t queued_tokens;      /* its places in the queue of tokens */
     int64_t texts_left;         /* to be tokenized */
     struct error failure;       /* before the engine had it */
     double submitted;           /* time */

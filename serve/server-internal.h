@@ -18,6 +18,7 @@ struct server_own {
     struct driver *driver;                              /* before the loop has it */
     struct adapters *adapters;                          /* the engine's thread's */
     struct queue *queue;                                /* places for texts of calls that are not done */
+    struct queue *token_queue;                          /* and for tokens of prompts that wait; NULL: any number */
     int64_t calls;
     struct call_own *first_call; /* all that are not freed */
     struct event *tick, *drain_timer, *on_term, *on_int, *on_hup;

@@ -354,6 +354,8 @@ int server_open(const struct serve_options *options, struct server **out) {
     int status = loop_open(&own->loop);
     if (!status)
         status = queue_open(options->max_queued_requests, &own->queue);
+    if (!status && options->max_queued_tokens)
+        status = queue_open(options->max_queued_tokens, &own->token_queue);
     if (!status) {
         server->base = loop_base(own->loop);
         status = open_keys(server);
@@ -558,6 +560,7 @@ void server_close(struct server *server) {
     pthread_cond_destroy(&own->ended);
     chat_template_close(server->model.chat_template);
     queue_close(own->queue);
+    queue_close(own->token_queue);
     free(own->ranks);
     strbuf_free(&own->hang_line);
     free(own);

@@ -68,6 +68,22 @@ class Fairness(unittest.TestCase):
                 self.assertEqual(response.status, 200)
                 self.assertIn(b"[DONE]", response.read())
 
+    def test_who_fills_the_queue_of_tokens_makes_room_for_another(self):
+        with self.serve("--max-batch-size", 1, "--max-queued-tokens", 100) as server, contextlib.ExitStack() as opened:
+            running = opened.enter_context(self.begin(server, "sk-heavy"))
+            heavy = [self.send(server, "sk-heavy", opened, prompt=[1] * 45) for _ in range(2)]
+            server.await_metric("vllm:num_requests_waiting", 2, "sk-heavy")
+            self.assertEqual(server.ask("POST", "/v1/completions", {"prompt": [1] * 45}, "sk-heavy").status, 429)
+            light = self.send(server, "sk-light", opened, prompt=[2] * 45)
+            response = heavy[1].getresponse()
+            self.assertEqual((response.status, json.loads(response.read())["error"]["code"]), (429, "overloaded"))
+            self.assertEqual(server.ask("POST", "/v1/completions", {"prompt": [2] * 45}, "sk-light").status, 429)
+            now = server.metrics("sk-light")
+            self.assertEqual(now['vllm:admission_rejections_total{model_name="long",reason="max_num_queued_tokens"}'], 3)
+            running.close()
+            for connection in (light, heavy[0]):
+                self.assertEqual(connection.getresponse().status, 200)
+
     def test_a_flood_of_one_key_does_not_keep_another_out(self):
         """Many connections ask again whatever they are told; each of the other key's requests is answered."""
         with self.serve("--max-batch-size", 2, "--max-queued-requests", 4) as server:
