@@ -27,13 +27,6 @@ class Fairness(unittest.TestCase):
     def serve(self, *words):
         return Server("--api-key-file", self.keys, *words, model=self.model)
 
-    def begin(self, server, key, **more):
-        """A stream that has begun, and has work for long."""
-        stream = server.stream("/v1/completions", {"prompt": "a", "max_tokens": LONG, "ignore_eos": True} | more, key)
-        self.assertEqual(stream.status, 200)
-        next(stream)
-        return stream
-
     def send(self, server, key, opened, **more):
         """A request whose answer nobody reads yet."""
         connection = opened.enter_context(contextlib.closing(server.connect()))
@@ -42,9 +35,15 @@ class Fairness(unittest.TestCase):
                            {"content-type": "application/json", "authorization": f"Bearer {key}"})
         return connection
 
+    def hold(self, server, key, opened):
+        """A request that runs for long. It is not streamed, as a text whose client does not read leaves its place."""
+        connection = self.send(server, key, opened, max_tokens=LONG, stream=False)
+        server.await_metric("vllm:num_requests_running", 1, key)
+        return connection
+
     def test_who_fills_the_queue_makes_room_for_another(self):
         with self.serve("--max-batch-size", 1, "--max-queued-requests", 8) as server, contextlib.ExitStack() as opened:
-            running = opened.enter_context(self.begin(server, "sk-heavy"))
+            running = self.hold(server, "sk-heavy", opened)
             heavy = []
             for i in range(7):
                 heavy.append(self.send(server, "sk-heavy", opened))
@@ -70,7 +69,7 @@ class Fairness(unittest.TestCase):
 
     def test_who_fills_the_queue_of_tokens_makes_room_for_another(self):
         with self.serve("--max-batch-size", 1, "--max-queued-tokens", 100) as server, contextlib.ExitStack() as opened:
-            running = opened.enter_context(self.begin(server, "sk-heavy"))
+            running = self.hold(server, "sk-heavy", opened)
             heavy = [self.send(server, "sk-heavy", opened, prompt=[1] * 45) for _ in range(2)]
             server.await_metric("vllm:num_requests_waiting", 2, "sk-heavy")
             self.assertEqual(server.ask("POST", "/v1/completions", {"prompt": [1] * 45}, "sk-heavy").status, 429)
@@ -120,7 +119,8 @@ class Fairness(unittest.TestCase):
             connection.getresponse().read()
             ended.append(name)
         with self.serve("--max-batch-size", 1) as server, contextlib.ExitStack() as opened:
-            with self.begin(server, "sk-light"):
+            with contextlib.ExitStack() as held:
+                self.hold(server, "sk-light", held)
                 sent = []
                 for name, key, tokens, priority in (("late", "sk-heavy", 300, 7), *[("urgent", "sk-heavy", 300, -2147483648)] * 5,
                                                     ("other", "sk-modest", 4, 0)):

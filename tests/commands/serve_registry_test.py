@@ -17,7 +17,7 @@ from serve_swap_support import damaged, weights_of, write_contents
 SHORT = {"prompt": [3, 4, 5], "max_tokens": 2, "ignore_eos": True, "temperature": 0}
 LONG = SHORT | {"max_tokens": 28}
 GIB = 1 << 30
-REQUEST = b'{"prompt_tokens": [1], "max_tokens": 1}\n'
+REQUEST = b'{"prompt": [1], "max_tokens": 1}\n'
 
 
 def memory(server, line):
