@@ -98,8 +98,6 @@ void call_count_done(struct call_own *own, const struct error *error) {
     struct call *call = own->call;
     bool is_running = counts && counts->is_running;
     tell_registry(own, is_running ? -texts_of(call) : 0, is_running ? 0 : -texts_of(call));
-    if (own->is_full_of_tokens)
-        metrics_queue_full(call->server->metrics, true);
     if (!counts || !counts->was_accepted)
         return;
     for (int64_t i = 0; i < texts_of(call); i++)

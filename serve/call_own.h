@@ -86,7 +86,6 @@ struct call_own {
     bool has_cleared;              /* all memory of adapters once, to have its own beside each other */
     bool is_outdated;              /* an adapter has another generation than the chat was rendered for, and nothing ran:
                                     * the loop renders it again when it has it back */
-    bool is_full_of_tokens;        /* the queue, and so it was refused; the loop's when it is done */
     enum error_case cause;         /* why it is cancelled, where not by its client */
     struct call_own *next_changed; /* with news that is not published */
     struct error error;

@@ -23,10 +23,8 @@ int driver_open(const struct driver_options *options, struct driver **out) {
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&driver->told, &clock);
     pthread_condattr_destroy(&clock);
-    int status = engine_open_scheduler(options->engine,
-                                       &(struct scheduler_options){.prefill_stretch = serve->prefill_stretch,
-                                                                   .max_queued_tokens = serve->max_queued_tokens},
-                                       &driver->scheduler);
+    int status = engine_open_scheduler(
+        options->engine, &(struct scheduler_options){.prefill_stretch = serve->prefill_stretch}, &driver->scheduler);
     if (status) {
         driver_close(driver);
         *out = NULL;

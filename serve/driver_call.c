@@ -279,7 +279,6 @@ static int submit(struct driver *driver, struct call_own *own, struct call_run *
     request.context = run;
     int status = scheduler_submit(driver->scheduler, &request, &run->number, &refusal);
     if (status) {
-        own->is_full_of_tokens = refusal == SCHEDULER_QUEUED_TOKENS;
         fail(own, refusal_case(refusal), refusal == SCHEDULER_TOO_LARGE ? "max_tokens" : NULL);
         return status;
     }

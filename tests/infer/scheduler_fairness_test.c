@@ -240,6 +240,23 @@ static void an_urgent_text_takes_the_place_of_its_own_client(void **state) {
     assert_true(asked[7].ended_at < asked[3].ended_at);
 }
 
+/* A place is free, and the other client is due: the urgent text takes its own client's place, not that one. */
+static void an_urgent_text_takes_no_free_place_of_another(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_sequences = 2});
+    memset(asked, 0, sizeof asked);
+    submit_urgent(0, 1, 9, 60);
+    for (int i = 0; i < 5; i++)
+        scheduler_step(scheduler);
+    submit_urgent(1, 2, 0, 20);
+    submit_urgent(2, 1, 0, 20);
+    for (int i = 0; i < 5; i++)
+        scheduler_step(scheduler);
+    assert_int_equal(preemptions(), 1);
+    assert_true(asked[1].starts == 1 && asked[2].starts == 1);
+    finish(3);
+}
+
 /* Three texts of a client and one of another, for which there are pages for two: importance goes by age among clients,
  * and an urgent text has the place of its client's oldest. */
 static void an_urgent_text_has_its_clients_oldest_place(void **state) {
@@ -273,6 +290,7 @@ int main(void) {
         cmocka_unit_test(equals_come_in_their_order),
         cmocka_unit_test(a_priority_costs_other_clients_nothing),
         cmocka_unit_test(an_urgent_text_takes_the_place_of_its_own_client),
+        cmocka_unit_test(an_urgent_text_takes_no_free_place_of_another),
         cmocka_unit_test(an_urgent_text_has_its_clients_oldest_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

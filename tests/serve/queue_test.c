@@ -93,6 +93,9 @@ static void every_client_has_a_place_at_least(void **state) {
     fill(queue, 11, 1, 1, 0);
     assert_int_equal(queue_ask(queue, 10, 1, 1, 0), QUEUE_MUST_MAKE_ROOM);
     assert_true(queue_excess(queue, 11) == 1 && queue_excess(queue, 12) == 0);
+    queue_remove(queue, 11, 2);
+    fill(queue, HEAVY, 1000, 2, 0); /* the share of others is less than one place by weight */
+    assert_int_equal(queue_ask(queue, LIGHT, 1, 1, 0), QUEUE_MUST_MAKE_ROOM);
     queue_close(queue);
 }
 
