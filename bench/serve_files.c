@@ -154,8 +154,8 @@ static int open_client(struct serve_bench *bench, const char *line, int number) 
 }
 
 int serve_start(struct serve_bench *bench, int number, const char *const *more) {
-    static const char *const first[] = {"/proc/self/exe", "serve",     "--listen",
-                                        "127.0.0.1:0",    "--control", "127.0.0.1:0"};
+    static const char *const first[] = {"/proc/self/exe", "serve",       "--listen",      "127.0.0.1:0",
+                                        "--control",      "127.0.0.1:0", "--drain-delay", "0"};
     enum { FIRST = sizeof first / sizeof *first, ROOM = FIRST + 3 };
     const struct bench_serve_options *o = bench->options;
     size_t count = FIRST, extra = 0;

@@ -99,7 +99,8 @@ struct transport {
     struct event *flush, *tick;
     struct http2_shared *http2;
     struct tls *tls;
-    int reserve; /* a descriptor to give up when there are no others */
+    int reserve;     /* a descriptor to give up when there are no others */
+    bool is_leaving; /* answers of HTTP/1.1 end their connections, on the data listener */
     bool is_draining;
     time_t date_second;
     char date[40];
@@ -111,6 +112,8 @@ struct transport {
 int connection_open(struct listener *listener, int fd, const char *peer, const char *last_words);
 /* It is flushed at the end of the loop's turn. */
 void connection_schedule(struct connection *connection);
+/* True when the first request may still be on its way. */
+bool connection_is_new(const struct connection *connection);
 /* Writes what is in `out`, and closes. The protocol is closed at once behind the present callback. */
 void connection_end(struct connection *connection);
 /* Closes without a word. */

@@ -21,6 +21,7 @@ enum {
     SOCKET_BUFFER_BYTES = 256 << 10 /* the kernel would let it grow to megabytes, for who does not read */
 };
 static const char preface[PREFACE_BYTES + 1] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+static const double first_request_seconds = 2;
 /* For the client to read its answer: so long without a byte from it, and so long at most. */
 static const double linger_seconds = 5, longest_linger_seconds = 30;
 
@@ -261,6 +262,11 @@ static bool is_read_by_client(struct connection *connection, double now) {
 static bool has_lingered(const struct connection *connection, double now) {
     double silent = now - (connection->received > connection->ending ? connection->received : connection->ending);
     return silent > linger_seconds || now - connection->ending > longest_linger_seconds;
+}
+
+bool connection_is_new(const struct connection *connection) {
+    bool is_silent = connection->received <= connection->opened; /* beside TLS */
+    return !is_silent || clock_seconds() - connection->opened <= first_request_seconds;
 }
 
 bool connection_has_left(const struct connection *connection) {

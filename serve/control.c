@@ -249,12 +249,13 @@ void control_vllm_unload(struct exchange *exchange) {
 /* Answers before the listeners close: what is accepted still runs. */
 static void on_drain(struct exchange *exchange, const char *bytes, size_t length) {
     struct error error;
-    double timeout = -1;
+    double delay = -1, timeout = -1;
     json_t *root;
     if (json_in_read(bytes, length, true, &root, &error) &&
+        json_in_number(json_object_get(root, "delay_s"), "delay_s", 0, 1e6, &delay, &error) &&
         json_in_number(json_object_get(root, "timeout_s"), "timeout_s", 0, 1e6, &timeout, &error)) {
         exchange_answer(exchange, 200, "application/json", "{}", 2);
-        server_drain(exchange->server, timeout);
+        server_drain(exchange->server, delay, timeout);
     } else
         route_fail(exchange, &error);
     json_decref(root);

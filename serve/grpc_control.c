@@ -137,7 +137,8 @@ static void drain(struct grpc_call *call, const ProtobufCMessage *message) {
     const Cambium__V1__DrainRequest *asked = (const Cambium__V1__DrainRequest *)message;
     Cambium__V1__DrainResponse answer = CAMBIUM__V1__DRAIN_RESPONSE__INIT;
     grpc_answer(call, &answer.base);
-    server_drain(grpc_exchange(call)->server, asked->_timeout_s_case ? (double)asked->timeout_s : -1);
+    server_drain(grpc_exchange(call)->server, asked->_delay_s_case ? (double)asked->delay_s : -1,
+                 asked->_timeout_s_case ? (double)asked->timeout_s : -1);
 }
 
 static const struct grpc_method methods[] = {

@@ -12,7 +12,6 @@
 
 enum { MAX_LINE_BYTES = 8192 };
 static const double keep_alive_seconds = 75;
-static const double first_request_seconds = 2;
 static const double probe_seconds = 1;
 static const char continue_line[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -235,8 +234,8 @@ static void exchange_start(struct http1 *http) {
     http->body_bytes = 0;
     http->body = (struct pace){0};
     http->since = 0;
-    http->closes =
-        request->is_http10 || request->wants_close || ++http->requests >= limits_of(http)->requests_per_connection;
+    http->closes = (transport->is_leaving && http->connection->kind == LISTENER_DATA) || request->is_http10 ||
+                   request->wants_close || ++http->requests >= limits_of(http)->requests_per_connection;
     transport->options.route(transport->options.server, &http->exchange);
     if (is_writable(http) && !http->is_begun && has_body && request->expects_continue && !request->is_http10)
         put(http, continue_line, sizeof continue_line - 1);
@@ -398,8 +397,7 @@ static void http1_tick(struct connection *connection, double now) {
 
 static void http1_drain(struct connection *connection) {
     struct http1 *http = connection->state;
-    bool is_silent = connection->received <= connection->opened; /* beside TLS */
-    bool is_new = !http->requests && !(is_silent && clock_seconds() - connection->opened > first_request_seconds);
+    bool is_new = !http->requests && connection_is_new(connection);
     connection->is_draining = true;
     connection->was_busy = http->has_exchange || http->since;
     if (!connection->was_busy && !is_new) /* of a new one the first request is on the way */

@@ -151,20 +151,19 @@ static void on_resume(evutil_socket_t fd, short what, void *context) {
     event_add(listener->acceptable, NULL);
 }
 
-static void on_acceptable(evutil_socket_t fd, short what, void *context) {
-    struct listener *listener = context;
+/* False when nobody waits any more. */
+static bool accept_some(struct listener *listener) {
     struct sockaddr_storage address;
     char peer[64];
-    (void)what;
     for (int accepts = 0; accepts < ACCEPTS_PER_TURN; accepts++) {
         socklen_t length = sizeof address;
-        int client = accept4(fd, (struct sockaddr *)&address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int client = accept4(listener->fd, (struct sockaddr *)&address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (client < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
             answer_from_reserve(listener);
         if (client < 0 && errno == ECONNABORTED)
             continue;
         if (client < 0)
-            return;
+            return false;
         int64_t surplus = listener->count - listener->transport->options.limits.connections;
         if (surplus >= (listener->is_tls ? 0 : SURPLUS_CONNECTIONS)) {
             close(client);
@@ -174,6 +173,13 @@ static void on_acceptable(evutil_socket_t fd, short what, void *context) {
         if (connection_open(listener, client, peer, surplus >= 0 ? full : NULL))
             log_warning("%s", status_text());
     }
+    return true;
+}
+
+static void on_acceptable(evutil_socket_t fd, short what, void *context) {
+    (void)fd;
+    (void)what;
+    accept_some(context);
 }
 
 static int bind_fd(struct listener *listener, const struct sockaddr *address, socklen_t length, const char *where) {
@@ -312,17 +318,28 @@ int transport_reload(struct transport *transport) {
     return transport->tls ? tls_reload(transport->tls) : 0;
 }
 
+void transport_leave(struct transport *transport) {
+    transport->is_leaving = true;
+}
+
+/* Clients who wait in the queue of the socket would be reset with it. */
+static void listener_finish(struct listener *listener) {
+    for (int rounds = 0; rounds < BACKLOG / ACCEPTS_PER_TURN && listener->fd >= 0 && accept_some(listener); rounds++)
+        ;
+    listener_close(listener);
+}
+
 void transport_drain(struct transport *transport) {
     struct connection *connection;
     transport->is_draining = true;
-    listener_close(&transport->listeners[LISTENER_DATA]);
+    listener_finish(&transport->listeners[LISTENER_DATA]);
     TAILQ_FOREACH(connection, &transport->connections, all) {
         if (connection->kind != LISTENER_DATA || connection->is_draining)
             continue;
         connection->is_draining = true;
         if (connection->stage == CONNECTION_OPEN)
             connection->protocol->drain(connection);
-        else if (connection->stage < CONNECTION_OPEN && !connection->matched)
+        else if (connection->stage < CONNECTION_OPEN && !connection->matched && !connection_is_new(connection))
             connection_kill(connection);
     }
 }

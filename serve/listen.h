@@ -44,7 +44,11 @@ int transport_accept(struct transport *transport);
 const char *transport_address(const struct transport *transport, enum listener_kind kind);
 /* Reads certificate and key again; a damaged file changes nothing, and its status says what is wrong. */
 int transport_reload(struct transport *transport);
-/* Accepts nobody any more on the data listener, and nobody's new requests: GOAWAY twice, Connection: close. */
+/* The data listener is about to close: its clients are told by HTTP/1.1 to come on a new connection each time, which
+ * may lead them elsewhere. */
+void transport_leave(struct transport *transport);
+/* Accepts nobody any more on the data listener, but for those who wait to be accepted, and nobody's new requests:
+ * GOAWAY twice, Connection: close. */
 void transport_drain(struct transport *transport);
 /* Connections of the data listener that are open. */
 int64_t transport_connections(const struct transport *transport, enum listener_kind kind);

@@ -47,7 +47,7 @@ struct serve_options {
     int64_t max_queued_requests, max_queued_tokens;
     double prefill_stretch;
     double request_timeout; /* 0: none */
-    double drain_timeout, rank_timeout;
+    double drain_delay, drain_timeout, rank_timeout;
     bool logs_json;
     struct serve_limits limits;
     int tensor, pipeline; /* for ServerInfo */

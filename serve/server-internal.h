@@ -21,7 +21,7 @@ struct server_own {
     struct queue *token_queue;                          /* and for tokens of prompts that wait; NULL: any number */
     int64_t calls;
     struct call_own *first_call; /* all that are not freed */
-    struct event *tick, *drain_timer, *on_term, *on_int, *on_hup;
+    struct event *tick, *delay_timer, *drain_timer, *on_term, *on_int, *on_hup;
     double last_tick;
     uint64_t progress;     /* of the driver at the last tick */
     int still, hang_ticks; /* ticks since it changed; since that was noticed */
@@ -34,6 +34,7 @@ struct server_own {
     int stops;      /* signals */
     bool is_ending; /* the engine has ended; answers go out, for so many ticks more: */
     int grace;
+    double delay_end, drain_timeout; /* while it is leaving */
     double drain_deadline, end_time;
     struct loop_note begin_note, end_note;
     pthread_mutex_t lock;

@@ -31,7 +31,7 @@ static const double late_seconds = 1;       /* a tick so much after its time: th
 
 bool server_is_ready(const struct server *server) {
     const struct server_own *own = server->own;
-    return server->is_ready && !server->is_draining && !server->has_failed &&
+    return server->is_ready && !server->is_leaving && !server->has_failed &&
            own->still * tick_seconds < server->options->rank_timeout;
 }
 
@@ -71,21 +71,64 @@ static void give_up(evutil_socket_t fd, short what, void *context) {
     call_stop_all(server);
 }
 
-void server_drain(struct server *server, double timeout) {
-    double seconds = timeout < 0 ? server->options->drain_timeout : timeout;
-    struct timeval time = {.tv_sec = (time_t)seconds,
-                           .tv_usec = (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
+static struct timeval time_of(double seconds) {
+    return (struct timeval){.tv_sec = (time_t)seconds,
+                            .tv_usec = (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
+}
+
+static void begin_drain(struct server *server) {
+    struct server_own *own = server->own;
+    struct timeval time = time_of(own->drain_timeout);
+    server->is_draining = true;
+    own->drain_deadline = clock_seconds() + own->drain_timeout;
+    transport_drain(server->transport);
+    log_event(server, LOG_INFO, "drain", "no more requests are taken; %lld run or wait, and have %g s",
+              (long long)own->calls, own->drain_timeout);
+    event_del(own->delay_timer);
+    event_add(own->drain_timer, &time);
+    end_if_idle(server);
+}
+
+static void on_delay_over(evutil_socket_t fd, short what, void *context) {
+    struct server *server = context;
+    (void)fd;
+    (void)what;
+    if (!server->is_draining)
+        begin_drain(server);
+}
+
+static void shorten_drain(struct server *server, double seconds) {
+    struct timeval time = time_of(seconds);
+    double deadline = clock_seconds() + seconds;
+    if (deadline >= server->own->drain_deadline)
+        return;
+    server->own->drain_deadline = deadline;
+    event_add(server->own->drain_timer, &time);
+}
+
+/* Nobody was sent here before the server was ready, nor is anybody served after a failure: neither waits. */
+void server_drain(struct server *server, double delay, double timeout) {
+    struct server_own *own = server->own;
+    bool has_clients = server->is_ready && !server->has_failed;
+    double now = clock_seconds(), seconds = timeout < 0 ? server->options->drain_timeout : timeout;
+    double wait = !has_clients ? 0 : delay < 0 ? server->options->drain_delay : delay;
     if (server->is_draining) {
-        call_stop_all(server);
+        shorten_drain(server, seconds);
         return;
     }
-    server->is_draining = true;
-    server->own->drain_deadline = clock_seconds() + seconds;
-    log_event(server, LOG_INFO, "drain", "no more requests are taken; %lld run or wait, and have %g s",
-              (long long)server->own->calls, seconds);
-    transport_drain(server->transport);
-    event_add(server->own->drain_timer, &time);
-    end_if_idle(server);
+    bool is_first = !server->is_leaving;
+    own->drain_timeout = is_first || seconds < own->drain_timeout ? seconds : own->drain_timeout;
+    own->delay_end = is_first || now + wait < own->delay_end ? now + wait : own->delay_end;
+    server->is_leaving = true;
+    if (own->delay_end <= now) {
+        begin_drain(server);
+        return;
+    }
+    struct timeval time = time_of(own->delay_end - now);
+    event_add(own->delay_timer, &time);
+    transport_leave(server->transport);
+    if (is_first)
+        log_event(server, LOG_INFO, "leave", "not ready any more; requests are still taken for %g s", wait);
 }
 
 static void on_stop(evutil_socket_t number, short what, void *context) {
@@ -96,7 +139,7 @@ static void on_stop(evutil_socket_t number, short what, void *context) {
     if (server->own->stops++)
         server->options->end_process(line);
     else
-        server_drain(server, -1);
+        server_drain(server, number == SIGINT ? 0 : -1, -1);
 }
 
 static void on_reload(evutil_socket_t number, short what, void *context) {
@@ -145,6 +188,7 @@ static void begin_end(struct loop_note *note) {
     struct server *server = own->server;
     own->is_ending = true;
     own->end_time = clock_seconds();
+    server->is_leaving = true;
     if (!server->is_draining) {
         server->is_draining = true;
         transport_drain(server->transport);
@@ -324,11 +368,12 @@ static int add_events(struct server *server) {
     struct server_own *own = server->own;
     struct timeval tick = {.tv_usec = (suseconds_t)(tick_seconds * 1e6)};
     own->tick = event_new(server->base, -1, EV_PERSIST, on_tick, server);
+    own->delay_timer = evtimer_new(server->base, on_delay_over, server);
     own->drain_timer = evtimer_new(server->base, give_up, server);
     own->on_term = evsignal_new(server->base, SIGTERM, on_stop, server);
     own->on_int = evsignal_new(server->base, SIGINT, on_stop, server);
     own->on_hup = evsignal_new(server->base, SIGHUP, on_reload, server);
-    if (!own->tick || !own->drain_timer || !own->on_term || !own->on_int || !own->on_hup)
+    if (!own->tick || !own->delay_timer || !own->drain_timer || !own->on_term || !own->on_int || !own->on_hup)
         return status_fail(STATUS_MEMORY, "out of memory");
     own->last_tick = clock_seconds();
     if (event_add(own->tick, &tick) || event_add(own->on_term, NULL) || event_add(own->on_int, NULL) ||
@@ -542,7 +587,7 @@ void server_close(struct server *server) {
         loop_stop(own->loop);
     if (server->transport)
         transport_close(server->transport);
-    struct event *events[] = {own->tick, own->drain_timer, own->on_term, own->on_int, own->on_hup};
+    struct event *events[] = {own->tick, own->delay_timer, own->drain_timer, own->on_term, own->on_int, own->on_hup};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             event_free(events[i]);

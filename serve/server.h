@@ -41,7 +41,9 @@ struct server {
     int64_t lost_lines;                /* log.h */
     uint64_t first_id, last_id;        /* of requests: the router's */
     int64_t exchanges;                 /* of the data listener, that are open and will end */
-    bool is_ready, is_draining, has_failed;
+    bool is_ready, has_failed;
+    bool is_leaving;  /* told to stop: not ready any more */
+    bool is_draining; /* no more work is taken */
     char failure[512];
     struct server_own *own; /* of server.c */
 };
@@ -50,7 +52,9 @@ struct server {
 bool server_is_ready(const struct server *server);
 /* Takes over what the engine's thread has counted: before the metrics are read. */
 void server_count(struct server *server);
-/* Stops taking requests; what runs ends within `timeout` seconds (negative: the option's). Again: at once. */
-void server_drain(struct server *server, double timeout);
+/* Stops the server, in three stages. It is not ready any more, at once. For `delay` seconds it still accepts and serves
+ * all that comes, while routers notice. Then the data listener closes, no more work is taken, and what runs has
+ * `timeout` seconds to end. Negative seconds: the option's. Again: each time may become shorter, and never longer. */
+void server_drain(struct server *server, double delay, double timeout);
 
 #endif

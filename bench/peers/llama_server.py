@@ -31,7 +31,7 @@ def program(words, **more):
 @contextlib.contextmanager
 def serve_ours(o):
     words = [o.cambium, "serve", "--model", o.model, "--precision", "bf16", "--threads", str(o.threads),
-             "--max-batch-size", str(PARALLEL), "--listen", "127.0.0.1:0", "--control", "none"]
+             "--max-batch-size", str(PARALLEL), "--listen", "127.0.0.1:0", "--control", "none", "--drain-delay", "0"]
     with program(words, stdout=subprocess.PIPE) as process:
         yield json.loads(process.stdout.readline())["listen"]
 

@@ -27,7 +27,7 @@ struct serve_command {
     const char *metrics_key_file, *otlp_endpoint;
     const char *chat_template;
     int64_t max_queued_requests, max_queued_tokens;
-    double template_timeout, request_timeout, drain_timeout, rank_timeout;
+    double template_timeout, request_timeout, drain_delay, drain_timeout, rank_timeout;
     int log_format; /* of log_formats */
     struct serve_limits limits;
 };
@@ -130,6 +130,8 @@ static const struct config_row rows[] = {
     COUNT_ROW("max-queued-requests", max_queued_requests, "256", 1, 1e6, "texts that wait or run; more are refused"),
     COUNT_ROW("max-queued-tokens", max_queued_tokens, "0", 0, 1e12, "of prompts that wait; 0: any number"),
     SECONDS_ROW("request-timeout", request_timeout, "0", 0, "seconds that a request may take; 0: any time"),
+    SECONDS_ROW("drain-delay", drain_delay, "5", 0,
+                "seconds that a server which stops, and is not ready any more, still takes requests; 0: none"),
     SECONDS_ROW("drain-timeout", drain_timeout, "30", 0, "seconds that requests have to end in when the server stops"),
     SECONDS_ROW("rank-timeout", rank_timeout, "10", 1, "seconds without a sign of life after which a rank is hung"),
     {.path = "log-format",
@@ -167,8 +169,8 @@ static const struct config_command command = {
     .synopsis = "cambium serve --model DIR [--adapter-root DIR] [--listen HOST:PORT] [OPTIONS]",
     .description =
         "Serves a trained model and its adapters: OpenAI-style HTTP and gRPC on one port, and control on another. "
-        "Standard output gets one line, when requests are served. SIGTERM ends it when the requests that run have "
-        "ended; SIGHUP reads keys and certificates again.",
+        "Standard output gets one line, when requests are served. SIGTERM ends it: it is not ready any "
+        "more, takes requests for a while, and lets them end; SIGHUP reads keys and certificates again.",
     .examples = "  cambium serve --model out/gpt\n"
                 "  cambium serve --model out/gpt --adapter-root adapters --listen 0.0.0.0:8000 --api-key-file keys\n"
                 "  curl localhost:8000/v1/completions --json '{\"prompt\": \"Once\", \"max_tokens\": 20}'\n"
@@ -256,6 +258,7 @@ static int fill_options(struct serving *serving) {
         .max_queued_tokens = c->max_queued_tokens,
         .prefill_stretch = c->batch.prefill_stretch,
         .request_timeout = c->request_timeout,
+        .drain_delay = c->drain_delay,
         .drain_timeout = c->drain_timeout,
         .rank_timeout = c->rank_timeout,
         .logs_json = c->log_format == 1,

@@ -113,7 +113,7 @@ def seconds(name, text):
 
 def default(option):
     """Of an option of serve; 0 where there is none."""
-    found = re.search(rf"--{option} .*?default (\d+)", run("serve", "--help")[0].decode(), re.S)
+    found = re.search(rf"--{option} .*?default\s+(\d+)", run("serve", "--help")[0].decode(), re.S)
     return float(found.group(1)) if found else 0
 
 

@@ -70,7 +70,7 @@ class Deaths(unittest.TestCase):
 
     def request(self, body, is_stream=True):
         content = json.dumps(body | {"stream": is_stream}).encode()
-        return b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(content) + content
+        return b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(content) + content
 
     def each(self, content, reached=lambda connection: None):
         """Connections that send the content, reach a moment, and die in both ways."""
@@ -195,7 +195,7 @@ class Machine(unittest.TestCase):
                 refused = control.getresponse()
                 self.assertIn("Too many open files", refused.read().decode())
                 self.assertGreaterEqual(refused.status, 422)
-                held[0].sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+                held[0].sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 self.assertIn(b"200 OK", held[0].recv(1000))
                 self.assert_idle(server)
                 for connection in held:

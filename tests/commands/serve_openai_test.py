@@ -550,7 +550,7 @@ class Adapters(Served):
                 slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 host, port = server.addresses["data"].rsplit(":", 1)
                 slow.connect((host, int(port)))
-                slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                              b"x-request-id: slow\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
                 server.wait_line("request id=slow .*end=broken.*error=slow_reader")
                 self.assertEqual(server.complete("a", max_tokens=2)["usage"]["completion_tokens"], 2)

@@ -69,14 +69,15 @@ class Stream:
 
 class Server:
     """`cambium serve` until the block ends. Its standard error is in `lines`, line by line, or goes to the file `errors`.
-    One that is not awaited has begun, no more."""
+    One that is not awaited has begun, no more. It stops without a delay, unless one is given."""
 
     def __init__(self, *words, model=TINY, listen="127.0.0.1:0", control="127.0.0.1:0", launcher=(), env=None, errors=None,
                  is_awaited=True):
         self.lines, self.news, self.expected = [], threading.Condition(), (0, -signal.SIGKILL)
+        delay = () if "--drain-delay" in words else ("--drain-delay", "0")
         self.process = subprocess.Popen(
             [*map(str, launcher), CAMBIUM, "serve", "--model", str(model), "--listen", listen, "--control", control,
-             "--device", os.environ.get("CAMBIUM_TEST_DEVICE", "cpu"), *map(str, words)],
+             "--device", os.environ.get("CAMBIUM_TEST_DEVICE", "cpu"), *delay, *map(str, words)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors or subprocess.PIPE, env=os.environ | (env or {}))
         self.reader = threading.Thread(target=self.read_errors, daemon=True)
         self.reader.start()

@@ -12,7 +12,7 @@
 /* What happened last. */
 static struct call *fake_call;
 static int fake_freed, fake_paused;
-static double fake_drained;
+static double fake_delay, fake_drained;
 
 struct call *call_new(struct server *server, int64_t prompt_count) {
     FAKE_OUTSIDE(true);
@@ -102,8 +102,9 @@ bool server_is_ready(const struct server *server) {
     return server->is_ready && !server->is_draining;
 }
 
-void server_drain(struct server *server, double timeout) {
+void server_drain(struct server *server, double delay, double timeout) {
     server->is_draining = true;
+    fake_delay = delay;
     fake_drained = timeout;
 }
 

@@ -275,9 +275,9 @@ static void control_answers_no_page_from_elsewhere(void **state) {
     fake_close(&fake);
     assert_false(server.is_draining);
     ask_from(&fake, LISTENER_CONTROL, "POST", "/v1/drain", "http://127.0.0.1:8000"); /* its own page */
-    fake_send(&fake, "{\"timeout_s\":2}", 3);
+    fake_send(&fake, "{\"timeout_s\":2,\"delay_s\":1.5}", 3);
     assert_int_equal(fake.status, 200);
-    assert_true(server.is_draining && fake_drained == 2);
+    assert_true(server.is_draining && fake_drained == 2 && fake_delay == 1.5);
     fake_close(&fake);
 }
 
