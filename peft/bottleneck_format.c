@@ -156,10 +156,31 @@ static void show(const struct peft_config *config, struct strbuf *text) {
     strbuf_format(text, "scaling: %g\n", config->adapter_scaling);
 }
 
+/* ---- shapes ---- */
+
+static bool is_bottleneck(const struct peft_config *config, int64_t size) {
+    return size == config->bottleneck;
+}
+
+static int check_shape(struct peft_shape *shape) {
+    static const char key[] = "the bottleneck";
+    const char *name = shape->tensor->name;
+    bool is_down = strstr(name, ".adapter_down."), is_matrix = strstr(name, ".weight");
+    bool is_norm =
+        strstr(name, ".adapter_norm_before.") || (shape->config->adapter_pre_norm && strstr(name, ".adapter_down.0."));
+    if (!is_norm && is_matrix)
+        return shape_check_axis(shape, !is_down, is_bottleneck, key);
+    int status = shape_check_dims(shape, 1);
+    if (status || is_norm || !is_down || is_bottleneck(shape->config, shape->tensor->shape[0]))
+        return status;
+    return shape_fail(shape, "its size is not %s of adapter_config.json", key);
+}
+
 const struct peft_format bottleneck_format = {.keys = keys,
                                               .key_count = sizeof keys / sizeof *keys,
                                               .shared = shared,
                                               .is_own = is_own,
                                               .read = read_keys,
                                               .write = write_keys,
+                                              .check_shape = check_shape,
                                               .show = show};

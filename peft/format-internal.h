@@ -16,6 +16,15 @@ struct peft_shared_key {
 
 struct peft_reader;
 
+/* A tensor of an adapter's files, where the base is not known. */
+struct peft_shape {
+    const struct peft_config *config;
+    const struct ckpt_tensors *tensors;
+    const char *directory;
+    const struct safetensor *tensor;
+    int free_axis; /* whose size may differ between layers; -1: none */
+};
+
 /* Members that a method does not need are NULL. */
 struct peft_format {
     /* Keys of the section `peft` that the method declares, and those of others that it has; each key is declared once:
@@ -36,6 +45,9 @@ struct peft_format {
     /* Beside peft_type, and what all files of PEFT's have. */
     int (*write)(const struct peft_config *config, const struct model_config *base, const char *base_directory,
                  json_t *object);
+
+    /* Whether the shape of a tensor of its files can be, as far as the configuration says; sets free_axis. */
+    int (*check_shape)(struct peft_shape *shape);
 
     /* ---- adapter show ---- */
     /* Adds to "method: TITLE" what varies of it, the end of the line, and a line for each key. */
@@ -103,6 +115,19 @@ json_t *writer_layers(const struct config_list *list);
 json_t *writer_number(double value);
 /* num_virtual_tokens, and encoder_hidden_size where the method has an encoder. */
 void writer_tokens(json_t *object, const struct peft_config *config);
+
+/* ---- shapes: shapes.c ---- */
+
+/* STATUS_INVALID with the adapter, the tensor, its shape and the reason. */
+int shape_fail(const struct peft_shape *shape, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Fails where the tensor has other than so many dimensions. */
+int shape_check_dims(const struct peft_shape *shape, int dims);
+/* Fails where a matrix has along the axis none of the sizes that `is_size` knows; where the other axis has, it is
+ * transposed. `key` says what the size is. */
+int shape_check_axis(const struct peft_shape *shape, int axis,
+                     bool (*is_size)(const struct peft_config *config, int64_t size), const char *key);
+/* Of a table of virtual tokens. */
+int shape_check_tokens(struct peft_shape *shape);
 
 /* ---- showing: show.c ---- */
 

@@ -79,10 +79,44 @@ static void show(const struct peft_config *config, struct strbuf *text) {
     show_list(text, "feedforward_modules", &config->feedforward_modules, show_default);
 }
 
+/* ---- shapes ---- */
+
+/* Whether the list has the last names of a path of so many bytes. */
+static bool is_named(const struct config_list *list, const char *path, size_t length) {
+    for (size_t i = 0; i < list->count; i++) {
+        size_t tail = strlen(list->items[i]);
+        if (tail && tail <= length && !strncmp(path + length - tail, list->items[i], tail) &&
+            (tail == length || path[length - tail - 1] == '.'))
+            return true;
+    }
+    return false;
+}
+
+/* A vector is [outputs, 1], and [1, inputs] of feedforward_modules; where these are the default of the base, or an
+ * expression, it is either. */
+static int check_shape(struct peft_shape *shape) {
+    const struct config_list *list = &shape->config->feedforward_modules;
+    const int64_t *size = shape->tensor->shape;
+    const char *end = strstr(shape->tensor->name, ".ia3_l");
+    int status = end ? shape_check_dims(shape, 2) : STATUS_OK;
+    if (status || !end)
+        return status;
+    bool is_input = is_named(list, shape->tensor->name, (size_t)(end - shape->tensor->name));
+    bool is_free = !list->count || (list->count == 1 && strpbrk(list->items[0], "*+?[]()|\\^$"));
+    if (size[!is_input] == 1 || (is_free && size[is_input] == 1))
+        return STATUS_OK;
+    return shape_fail(shape, "%s was expected%s",
+                      is_free    ? "[outputs, 1] or [1, inputs]"
+                      : is_input ? "[1, inputs]"
+                                 : "[outputs, 1]",
+                      size[is_input] == 1 ? ": it is transposed" : "");
+}
+
 const struct peft_format ia3_format = {.shared = shared,
                                        .type = "IA3",
                                        .known = known,
                                        .refused = refused,
                                        .read = read_keys,
                                        .write = write_keys,
+                                       .check_shape = check_shape,
                                        .show = show};

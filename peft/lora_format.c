@@ -2,6 +2,7 @@
 #include "format-internal.h"
 #include "lora-internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the section `peft` ---- */
@@ -185,6 +186,48 @@ static void show(const struct peft_config *config, struct strbuf *text) {
     show_list(text, "alpha_pattern", &config->alpha_pattern, NULL);
 }
 
+/* ---- shapes ---- */
+
+/* Patterns say several. */
+static bool is_rank(const struct peft_config *config, int64_t size) {
+    const struct config_list *patterns = &config->rank_pattern;
+    bool is_so = size == config->r;
+    for (size_t i = 0; i < patterns->count && !is_so; i++) {
+        const char *equals = strrchr(patterns->items[i], '=');
+        is_so = equals && strtod(equals + 1, NULL) == (double)size;
+    }
+    return is_so;
+}
+
+/* B of a pair, that has the right rank by itself; NULL: there is none. `end` is what follows lora_B in its name. */
+static const struct safetensor *find_b(const struct peft_shape *shape, const char *module_end, const char *end) {
+    char name[PARAM_NAME_BYTES];
+    int n =
+        snprintf(name, sizeof name, "%.*s.lora_B%s", (int)(module_end - shape->tensor->name), shape->tensor->name, end);
+    const struct safetensor *b = (size_t)n < sizeof name ? ckpt_find_tensor(shape->tensors, name) : NULL;
+    return b && b->dims == 2 && is_rank(shape->config, b->shape[1]) ? b : NULL;
+}
+
+static int check_shape(struct peft_shape *shape) {
+    static const char a_part[] = ".lora_A";
+    const char *name = shape->tensor->name, *a = strstr(name, a_part), *magnitude = strstr(name, ".lora_magnitude");
+    int status = STATUS_OK;
+    if (a || strstr(name, ".lora_B")) {
+        shape->free_axis = !a;
+        status = shape_check_axis(shape, !a, is_rank, "r");
+    } else if (magnitude) {
+        status = shape_check_dims(shape, 1);
+    }
+    const struct safetensor *b = status      ? NULL
+                                 : a         ? find_b(shape, a, a + sizeof a_part - 1)
+                                 : magnitude ? find_b(shape, magnitude, ".weight")
+                                             : NULL;
+    if (!b || shape->tensor->shape[0] == b->shape[a != NULL])
+        return status;
+    return shape_fail(shape, "its size 0 is not the size %d of %.200s, which is %lld", a != NULL, b->name,
+                      (long long)b->shape[a != NULL]);
+}
+
 const struct peft_format lora_format = {.keys = keys,
                                         .key_count = sizeof keys / sizeof *keys,
                                         .shared = shared,
@@ -195,4 +238,5 @@ const struct peft_format lora_format = {.keys = keys,
                                         .refused = refused,
                                         .read = read_keys,
                                         .write = write_keys,
+                                        .check_shape = check_shape,
                                         .show = show};

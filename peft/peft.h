@@ -161,6 +161,9 @@ int peft_files_count(const struct peft_files *files);
 const struct peft_config *peft_files_configs(const struct peft_files *files);
 const char *peft_files_directory(const struct peft_files *files, int index);
 const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, int index);
+/* Whether an adapter's tensors have the shapes that its configuration says, and alike ones in all layers: as far as can
+ * be known without the base. STATUS_INVALID with the first that has not. */
+int peft_check_shapes(const struct peft_files *files, int index);
 /* The parameters of a stack that was opened with these configurations and has its memory. Everything is checked before
  * anything is set, within one adapter. */
 int peft_load(struct peft *peft, const struct peft_files *files);

@@ -465,6 +465,7 @@ static const struct peft_format format = {.keys = keys,
                                           .known = known,
                                           .read = reader_tokens,
                                           .write = write_keys,
+                                          .check_shape = shape_check_tokens,
                                           .show = show_tokens};
 
 const struct peft_method peft_prefix = {.title = "prefix tuning",

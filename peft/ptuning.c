@@ -247,6 +247,7 @@ static const struct peft_format format = {.keys = keys,
                                           .known = known,
                                           .read = reader_tokens,
                                           .write = write_keys,
+                                          .check_shape = shape_check_tokens,
                                           .show = show_tokens};
 
 const struct peft_method peft_ptuning = {.title = "p-tuning",

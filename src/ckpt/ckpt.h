@@ -130,6 +130,9 @@ void ckpt_close(struct ckpt_tensors *tensors);
 /* Reads every value of every tensor of floating-point numbers: STATUS_INVALID with the first tensor that has one that
  * is not finite. */
 int ckpt_check_finite(const struct ckpt_tensors *tensors);
+/* The tensors, sorted by name; NULL where there is none of exactly this name. They live as long as the files. */
+const struct safetensor *ckpt_tensor_at(const struct ckpt_tensors *tensors, size_t index);
+const struct safetensor *ckpt_find_tensor(const struct ckpt_tensors *tensors, const char *name);
 /* Whether there is a tensor of exactly this name. */
 bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name);
 /* Tensors, and the elements of all of them. */

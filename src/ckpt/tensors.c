@@ -259,6 +259,15 @@ static const struct tensor_entry *find_exactly(const struct ckpt_tensors *tensor
     return tensors->count ? bsearch(&entry, tensors->entries, tensors->count, sizeof entry, compare_entries) : NULL;
 }
 
+const struct safetensor *ckpt_tensor_at(const struct ckpt_tensors *tensors, size_t index) {
+    return tensors->entries[index].tensor;
+}
+
+const struct safetensor *ckpt_find_tensor(const struct ckpt_tensors *tensors, const char *name) {
+    const struct tensor_entry *entry = find_exactly(tensors, name);
+    return entry ? entry->tensor : NULL;
+}
+
 bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name) {
     return find_exactly(tensors, name) != NULL;
 }

@@ -14,7 +14,9 @@ struct options {
 static const struct config_command command = {
     .name = "adapter show",
     .synopsis = "cambium adapter show DIR...",
-    .description = "Prints of each adapter its method, what it changes, its parameters, and the model that it is for.",
+    .description =
+        "Prints of each adapter its method, what it changes, its parameters, and the model that it is for. Tensors "
+        "that are transposed, of a wrong length or not finite are named.",
     .examples = "  cambium adapter show out/lora\n",
     .positional_offset = offsetof(struct options, directories),
 };
@@ -57,7 +59,8 @@ int command_adapter(int argc, char **argv) {
     if (!status && !is_help)
         status = peft_files_open(options.directories.items, options.directories.count, false, &files);
     for (int i = 0; !status && !is_help && i < peft_files_count(files); i++)
-        status = ckpt_check_finite(peft_files_tensors(files, i));
+        if (!(status = peft_check_shapes(files, i)))
+            status = ckpt_check_finite(peft_files_tensors(files, i));
     for (int i = 0; !status && !is_help && i < peft_files_count(files); i++)
         status = print_adapter(files, i);
     if (!status && (fflush(stdout) || ferror(stdout)))
