@@ -104,7 +104,7 @@ int peft_check_shapes(const struct peft_files *files, int index) {
                                    .directory = peft_files_directory(files, index),
                                    .tensor = ckpt_tensor_at(tensors, i),
                                    .free_axis = -1};
-        status = format->check_shape(&shape);
+        status = format->check_shape ? format->check_shape(&shape) : STATUS_OK;
         if (!status)
             status = find_first(&shape, i, firsts, &first);
         if (!status)
