@@ -155,7 +155,7 @@ class Manifests(unittest.TestCase):
         text = (DEPLOY / "kubernetes/serve.yaml").read_text()
         before = float(re.search(r'command: \["sleep", "(\d+)"\]', text).group(1))
         self.assertGreaterEqual(seconds("terminationGracePeriodSeconds", text),
-                                before + default("drain-delay") + seconds("--drain-timeout", text) + 5)
+                                before + seconds("--drain-delay", text) + seconds("--drain-timeout", text) + 5)
         for path in ("/health", "/ready", "/metrics"):
             self.assertIn(f"path: {path}\n", text + (DEPLOY / "kubernetes/servicemonitor.yaml").read_text())
 
