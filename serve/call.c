@@ -22,11 +22,10 @@ static struct call_news *new_news(void) {
 
 static void free_call(struct call *call) {
     struct call_own *own = call->own;
-    struct call_own **first = &call->server->own->first_call;
-    if (own->previous)
+    if (own->is_linked && own->previous)
         own->previous->next = own->next;
-    else if (*first == own)
-        *first = own->next;
+    else if (own->is_linked)
+        call->server->own->first_call = own->next;
     if (own->next)
         own->next->previous = own->previous;
     ask_ends_close(&own->ends);
@@ -39,12 +38,14 @@ static void free_call(struct call *call) {
     for (int64_t i = 0; i < call->prompt_count; i++)
         token_buffer_free(&call->prompts[i].ids);
     ask_free(&call->ask);
+    json_decref(call->texts);
     free(call->prompts);
     free(call->cached);
     free(call);
 }
 
 static void link_call(struct call_own *own, struct server *server) {
+    own->is_linked = true;
     own->next = server->own->first_call;
     if (own->next)
         own->next->previous = own;
@@ -63,7 +64,6 @@ struct call *call_new(struct server *server, int64_t prompt_count) {
     call->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
     *own = (struct call_own){.call = call, .driver = server->driver, .slot = -1};
     ask_begin(&call->ask);
-    link_call(own, server);
     call->prompts = calloc((size_t)prompt_count, sizeof *call->prompts);
     call->cached = calloc((size_t)prompt_count, sizeof *call->cached);
     own->making = new_news();
@@ -176,7 +176,7 @@ static void fail(struct call_own *own) {
         return;
     own->is_failing = true;
     own->note.run = tell_failure;
-    loop_post(own->call->server->own->loop, &own->note);
+    loop_post(own->call->server->loop, &own->note);
 }
 
 static void fail_status(struct call_own *own, enum error_case which, const char *param) {
@@ -309,50 +309,19 @@ struct encoding {
     int64_t prompt;
 };
 
-static void on_encoded(void *context, int status, struct token_buffer *ids) {
+static void on_encoded(void *context, int status, struct token_buffer *ids, struct ask_ends *ends) {
     struct encoding encoding = *(struct encoding *)context;
     free(context);
     encoding.own->texts_left--;
     encoding.own->call->prompts[encoding.prompt].ids = *ids;
+    if (ends) {
+        ask_ends_close(&encoding.own->ends);
+        encoding.own->ends = *ends;
+    }
     if (status)
-        fail_status(encoding.own, ERROR_ARGUMENT, encoding.own->call->is_chat ? "messages" : "prompt");
+        fail_status(encoding.own, status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT,
+                    encoding.own->call->is_chat ? "messages" : "prompt");
     go_on(encoding.own);
-}
-
-/* All messages but the last, which goes on: a new reference. */
-static json_t *drop_last(const json_t *messages) {
-    json_t *copy = json_copy((json_t *)messages);
-    bool is_whole = json_array_size(copy) == json_array_size(messages); /* it may lack what found no memory */
-    if (copy && (!is_whole || json_array_remove(copy, json_array_size(copy) - 1))) {
-        json_decref(copy);
-        copy = NULL;
-    }
-    return copy;
-}
-
-static int render(struct call_own *own, const struct call_prompt *prompt, struct chat_pieces *pieces) {
-    struct chat_request request = prompt->chat;
-    size_t count = json_array_size(request.messages);
-    const json_t *last = json_array_get(request.messages, count - 1);
-    const struct server_model *model = &own->call->server->model;
-    json_t *rest = NULL;
-    request.asks = !prompt->has_no_head || prompt->continues;
-    request.tokenizer = model->tokenizer;
-    request.eos = model_first_eos(&model->ends);
-    request.seconds = own->call->server->options->template_timeout;
-    if (request.asks && !prompt->continues && chat_is_assistants(last))
-        return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
-    if (prompt->continues && (!chat_is_assistants(last) || count < 2))
-        return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could go on");
-    if (prompt->continues && !(request.messages = rest = drop_last(request.messages)))
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int status = chat_render(own->chat_template, &request, pieces);
-    if (!status && prompt->continues) {
-        const json_t *content = json_object_get(last, "content");
-        status = chat_pieces_add(pieces, json_string_value(content), json_string_length(content), 0);
-    }
-    json_decref(rest);
-    return status;
 }
 
 /* A text that has too many tokens, however long each is, need not be tokenized to see that. */
@@ -369,20 +338,21 @@ static int check_bytes(struct call_own *own, const struct call_prompt *prompt) {
     return STATUS_INVALID;
 }
 
-static int start_encoding(struct call_own *own, int64_t p) {
+static int start_encoding(struct call_own *own, int64_t p, bool is_short) {
     struct call *call = own->call;
     const struct call_prompt *prompt = &call->prompts[p];
-    struct chat_pieces pieces = {0};
     struct encoding *encoding = malloc(sizeof *encoding);
     if (!encoding)
         return status_fail(STATUS_MEMORY, "out of memory");
     *encoding = (struct encoding){own, p};
-    int status = prompt->chat.messages ? render(own, prompt, &pieces) : STATUS_OK;
-    if (!status)
-        status = prompt->chat.messages
-                     ? text_job_start_chat(call->server, &pieces, on_encoded, encoding)
-                     : text_job_start(call->server, prompt->text, prompt->length, true, on_encoded, encoding);
-    chat_pieces_free(&pieces);
+    const struct text_job job = {.server = call->server,
+                                 .owner = call->turn_owner,
+                                 .is_short = is_short,
+                                 .on_done = on_encoded,
+                                 .context = encoding};
+    const struct text_job_chat chat = {.template = own->chat_template, .prompt = prompt, .ask = &call->ask};
+    int status =
+        prompt->chat.messages ? text_job_start_chat(&job, &chat) : text_job_start(&job, prompt->text, prompt->length);
     if (status)
         free(encoding);
     else
@@ -390,16 +360,25 @@ static int start_encoding(struct call_own *own, int64_t p) {
     return status;
 }
 
+/* Short together: many short texts are a long one. */
+static bool texts_are_short(const struct call *call) {
+    size_t bytes = 0, most = text_job_short_bytes(call->server);
+    for (int64_t p = 0; p < call->prompt_count; p++)
+        bytes += call->prompts[p].length;
+    return bytes <= most && most;
+}
+
 static int start_encodings(struct call_own *own) {
     struct call *call = own->call;
     int status = STATUS_OK;
+    bool is_short = texts_are_short(call);
     for (int64_t p = 0; p < call->prompt_count && !status; p++) {
         if (call->prompts[p].ids.count)
             continue;
         if (!call->server->model.tokenizer)
             status = status_fail(STATUS_INVALID, "a text needs a tokenizer, and the model has none");
         else if (!(status = check_bytes(own, &call->prompts[p])))
-            status = start_encoding(own, p);
+            status = start_encoding(own, p, is_short);
         if (status)
             fail_status(own, status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT,
                         call->is_chat ? "messages" : "prompt");
@@ -475,11 +454,13 @@ static uint64_t salt_of(const struct call *call) {
     return salt ? salt : 1;
 }
 
+/* Those of a chat come with its ids: its template says what ends a turn, and runs on the worker. */
 static int open_ends(struct call_own *own) {
     const struct call *call = own->call;
     const struct server_model *model = &call->server->model;
-    ask_ends_close(&own->ends);
-    return ask_ends_open(&call->ask, model->tokenizer, &model->ends, own->chat_template, model->vocab, &own->ends);
+    if (own->chat_template)
+        return STATUS_OK;
+    return ask_ends_open(&call->ask, model->tokenizer, &model->ends, NULL, model->vocab, &own->ends);
 }
 
 /* Its adapters have other generations than it was rendered for, and their templates count. The loop was told of them
@@ -496,11 +477,7 @@ static void submit_again(struct call_own *own) {
         for (int64_t p = 0; p < call->prompt_count; p++)
             if (call->prompts[p].chat.messages)
                 token_buffer_free(&call->prompts[p].ids);
-        status = open_ends(own);
-        if (status)
-            fail_status(own, ERROR_INTERNAL, NULL);
-        else
-            status = start_encodings(own);
+        status = start_encodings(own);
     }
     if (status)
         fail(own);
@@ -541,6 +518,7 @@ static int prepare(struct call_own *own) {
 void call_submit(struct call *call) {
     struct call_own *own = call->own;
     double now = clock_seconds(), timeout = call->server->options->request_timeout;
+    link_call(own, call->server);
     own->submitted = now;
     own->salt = salt_of(call);
     if (timeout > 0 && (call->deadline <= 0 || call->deadline > now + timeout))

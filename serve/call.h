@@ -1,9 +1,10 @@
 /* A call: what a client asks of the model, and what comes of it, whatever protocol it speaks.
  *
  * A protocol makes a call, fills in what is asked (struct ask, prompts), and gives it to call_submit; news comes by
- * on_news, as often as the engine has made something, until `is_done`. All functions here are the loop's thread; what
- * happens between is tokenizing (on a worker where it is long) and the engine (driver.c), on threads of their own. The
- * engine never waits for a client: a call whose client does not read is paused. */
+ * on_news, as often as the engine has made something, until `is_done`. The functions here are the loop's thread; one
+ * that was not submitted may be made and freed on any. What happens between is tokenizing (on a worker where it is
+ * long) and the engine (driver.c), on threads of their own. The engine never waits for a client: a call whose client
+ * does not read is paused. */
 #ifndef CAMBIUM_SERVE_CALL_H
 #define CAMBIUM_SERVE_CALL_H
 
@@ -97,6 +98,8 @@ struct call {
     double deadline;          /* monotonic seconds; 0: the server's own */
     const char *cache_salt;   /* NULL: none */
     size_t cache_salt_length;
+    json_t *texts;       /* what the strings of a request in JSON stand in: the call's reference; NULL: none */
+    uint64_t turn_owner; /* whose turn it takes at the worker for texts: exchange_owner */
     void (*on_news)(struct call *call, const struct call_news *news);
     void *context; /* the protocol's */
     /* told: */

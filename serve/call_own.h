@@ -55,6 +55,7 @@ struct call_own {
     struct call *call;
     struct driver *driver;
     /* the loop's */
+    bool is_linked;    /* in the server's list of calls */
     bool is_submitted; /* the engine has it, until is_done */
     bool is_abandoned; /* nobody wants it any more: freed when it is done */
     bool was_not_read; /* that is why */

@@ -139,12 +139,11 @@ static void start(struct exchange *exchange, const struct registry_change *asked
 
 /* ---- POST /v1/adapters, PUT and DELETE /v1/adapters/NAME ---- */
 
-static void on_load(struct exchange *exchange, const char *bytes, size_t length) {
+static void on_load(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_LOAD};
     struct error error;
-    json_t *root;
-    if (json_in_read(bytes, length, false, &root, &error) &&
-        json_in_string(json_object_get(root, "name"), "name", &change.name, &error) &&
+    json_t *root = made;
+    if (json_in_string(json_object_get(root, "name"), "name", &change.name, &error) &&
         json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
         json_in_bool(json_object_get(root, "pinned"), "pinned", &change.is_pinned, &error) &&
         check_name(exchange->server, change.name, "name", &error))
@@ -155,7 +154,7 @@ static void on_load(struct exchange *exchange, const char *bytes, size_t length)
 }
 
 void control_adapters(struct exchange *exchange) {
-    static const struct route_body body = {.on_whole = on_load};
+    static const struct route_body body = {.read = route_read_json, .on_made = on_load, .drop = route_drop_json};
     if (!strcmp(exchange->head.method, "POST"))
         route_collect(exchange, &body);
     else
@@ -172,16 +171,17 @@ static bool read_path_name(struct exchange *exchange, char name[NAME_BYTES]) {
     return false;
 }
 
-static void on_replace(struct exchange *exchange, const char *bytes, size_t length) {
+static void on_replace(struct exchange *exchange, void *made) {
     char name[NAME_BYTES];
     struct registry_change change = {.kind = REGISTRY_REPLACE, .name = name};
     struct error error;
     int64_t generation = 0;
-    json_t *root;
-    if (!read_path_name(exchange, name))
+    json_t *root = made;
+    if (!read_path_name(exchange, name)) {
+        json_decref(root);
         return;
-    if (json_in_read(bytes, length, true, &root, &error) &&
-        json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
+    }
+    if (json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
         json_in_integer(json_object_get(root, "if_generation"), "if_generation", 0, INT64_MAX, &generation, &error)) {
         change.if_generation = (uint64_t)generation;
         start(exchange, &change, false);
@@ -191,7 +191,8 @@ static void on_replace(struct exchange *exchange, const char *bytes, size_t leng
 }
 
 void control_adapter(struct exchange *exchange) {
-    static const struct route_body body = {.on_whole = on_replace};
+    static const struct route_body body = {
+        .read = route_read_json_or_nothing, .on_made = on_replace, .drop = route_drop_json};
     char name[NAME_BYTES];
     if (!strcmp(exchange->head.method, "PUT"))
         route_collect(exchange, &body);
@@ -201,12 +202,11 @@ void control_adapter(struct exchange *exchange) {
 
 /* ---- vLLM's routes ---- */
 
-static void on_vllm_load(struct exchange *exchange, const char *bytes, size_t length) {
+static void on_vllm_load(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_LOAD};
     struct error error;
-    json_t *root;
-    if (json_in_read(bytes, length, false, &root, &error) &&
-        json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
+    json_t *root = made;
+    if (json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
         json_in_string(json_object_get(root, "lora_path"), "lora_path", &change.path, &error) &&
         json_in_bool(json_object_get(root, "load_inplace"), "load_inplace", &change.in_place, &error) &&
         check_name(exchange->server, change.name, "lora_name", &error)) {
@@ -222,16 +222,15 @@ static void on_vllm_load(struct exchange *exchange, const char *bytes, size_t le
 }
 
 void control_vllm_load(struct exchange *exchange) {
-    static const struct route_body body = {.on_whole = on_vllm_load};
+    static const struct route_body body = {.read = route_read_json, .on_made = on_vllm_load, .drop = route_drop_json};
     route_collect(exchange, &body);
 }
 
-static void on_vllm_unload(struct exchange *exchange, const char *bytes, size_t length) {
+static void on_vllm_unload(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_UNLOAD};
     struct error error;
-    json_t *root;
-    if (json_in_read(bytes, length, false, &root, &error) &&
-        json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
+    json_t *root = made;
+    if (json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
         check_name(exchange->server, change.name, "lora_name", &error))
         start(exchange, &change, true);
     else
@@ -240,19 +239,18 @@ static void on_vllm_unload(struct exchange *exchange, const char *bytes, size_t 
 }
 
 void control_vllm_unload(struct exchange *exchange) {
-    static const struct route_body body = {.on_whole = on_vllm_unload};
+    static const struct route_body body = {.read = route_read_json, .on_made = on_vllm_unload, .drop = route_drop_json};
     route_collect(exchange, &body);
 }
 
 /* ---- the end of service ---- */
 
 /* Answers before the listeners close: what is accepted still runs. */
-static void on_drain(struct exchange *exchange, const char *bytes, size_t length) {
+static void on_drain(struct exchange *exchange, void *made) {
     struct error error;
     double delay = -1, timeout = -1;
-    json_t *root;
-    if (json_in_read(bytes, length, true, &root, &error) &&
-        json_in_number(json_object_get(root, "delay_s"), "delay_s", 0, 1e6, &delay, &error) &&
+    json_t *root = made;
+    if (json_in_number(json_object_get(root, "delay_s"), "delay_s", 0, 1e6, &delay, &error) &&
         json_in_number(json_object_get(root, "timeout_s"), "timeout_s", 0, 1e6, &timeout, &error)) {
         exchange_answer(exchange, 200, "application/json", "{}", 2);
         server_drain(exchange->server, delay, timeout);
@@ -262,6 +260,7 @@ static void on_drain(struct exchange *exchange, const char *bytes, size_t length
 }
 
 void control_drain(struct exchange *exchange) {
-    static const struct route_body body = {.on_whole = on_drain};
+    static const struct route_body body = {
+        .read = route_read_json_or_nothing, .on_made = on_drain, .drop = route_drop_json};
     route_collect(exchange, &body);
 }

@@ -16,6 +16,10 @@ const char *exchange_field(const struct exchange *exchange, const char *name) {
     return NULL;
 }
 
+uint64_t exchange_owner(const struct exchange *exchange) {
+    return exchange->client.client ? exchange->client.client : (uint64_t)(uintptr_t)exchange->head.peer;
+}
+
 int exchange_begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length) {
     struct field all[MAX_FIELDS];
     size_t kept = count < MAX_FIELDS - OWN_FIELDS ? count : MAX_FIELDS - OWN_FIELDS;

@@ -103,6 +103,9 @@ struct exchange {
 /* The value of a field (the first of the name), or NULL. */
 const char *exchange_field(const struct exchange *exchange, const char *name);
 
+/* Whose request it is, for queues in which clients take turns: the client of its key, or its connection. Never 0. */
+uint64_t exchange_owner(const struct exchange *exchange);
+
 /* Begins the answer. `length` of the body, or -1 for one that is written until exchange_end. x-request-id,
  * traceparent and tracestate are added, and what a page of cors_origin needs.
  * These return 0 or STATUS_MEMORY; after a failure, or when the client has left, they do nothing, and on_close comes.

@@ -21,9 +21,10 @@ void grpc_generate_room(struct grpc_call *call);
 void grpc_generate_close(struct grpc_call *call);
 
 /* Methods of grpc_cambium that do without the engine (grpc_tokens.c). */
-void grpc_tokenize(struct grpc_call *call, const ProtobufCMessage *message);
-void grpc_tokenize_close(struct grpc_call *call);
-void grpc_detokenize(struct grpc_call *call, const ProtobufCMessage *message);
+bool grpc_tokenize(const struct route_reader *reader, const ProtobufCMessage *message, struct strbuf *packed,
+                   struct error *error);
+bool grpc_detokenize(const struct route_reader *reader, const ProtobufCMessage *message, struct strbuf *packed,
+                     struct error *error);
 void grpc_server_info(struct grpc_call *call, const ProtobufCMessage *message);
 
 /* Tokens with their log-probabilities as a message has them (grpc_tokens.c); ends with grpc_token_list_free. */

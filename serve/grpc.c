@@ -4,6 +4,7 @@
 
 #include "grpc_details.h"
 #include "grpc_frames.h"
+#include "grpc_reading.h"
 #include "metrics.h"
 #include "proto_check.h"
 #include "route.h"
@@ -18,8 +19,13 @@ struct grpc_call {
     struct exchange *exchange;
     const struct grpc_method *method;
     struct grpc_frames frames;
-    ProtobufCMessage *message; /* of a method that takes one */
-    bool has_message, has_begun, is_finished;
+    size_t counted;               /* bytes of frames.message in the server's bound */
+    struct grpc_reading *reading; /* that is under way */
+    ProtobufCMessage *message;    /* of a method that takes one */
+    struct strbuf answer;         /* of a method that needs nothing else */
+    bool has_message;             /* it has come, and is read or being read */
+    bool is_whole;                /* the request */
+    bool has_begun, is_finished;
     bool is_given; /* the method has had a message and was not closed */
     void *context; /* the method's */
     struct event *timer;
@@ -237,14 +243,35 @@ void grpc_finish_memory(struct grpc_call *call) {
     grpc_finish(call, &error);
 }
 
+static bool check_size(size_t length, struct error *error) {
+    if (length > GRPC_MAX_MESSAGE)
+        error_set(error, ERROR_BODY_SIZE, NULL, "the answer's message would have %zu bytes, and may have %d", length,
+                  GRPC_MAX_MESSAGE);
+    return length <= GRPC_MAX_MESSAGE;
+}
+
+bool grpc_pack(const ProtobufCMessage *message, struct strbuf *packed, struct error *error) {
+    size_t length = protobuf_c_message_get_packed_size(message);
+    if (!check_size(length, error))
+        return false;
+    if (strbuf_reserve(packed, GRPC_PREFIX_BYTES + length)) {
+        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+        return false;
+    }
+    unsigned char *at = (unsigned char *)packed->data + packed->length;
+    grpc_prefix_write(at, (uint32_t)length);
+    protobuf_c_message_pack(message, at + GRPC_PREFIX_BYTES);
+    packed->length += GRPC_PREFIX_BYTES + length;
+    packed->data[packed->length] = 0;
+    return true;
+}
+
 void grpc_send(struct grpc_call *call, const ProtobufCMessage *message) {
     size_t length = protobuf_c_message_get_packed_size(message);
+    struct error error;
     if (call->is_finished)
         return;
-    if (length > GRPC_MAX_MESSAGE) {
-        struct error error;
-        error_set(&error, ERROR_BODY_SIZE, NULL, "the answer's message would have %zu bytes, and may have %d", length,
-                  GRPC_MAX_MESSAGE);
+    if (!check_size(length, &error)) {
         grpc_finish(call, &error);
         return;
     }
@@ -284,9 +311,6 @@ static void fail_frame(struct grpc_call *call, enum grpc_frame frame) {
         error_set(&error, ERROR_BODY_SIZE, NULL, "a message may have %llu bytes",
                   (unsigned long long)call->frames.limit);
         break;
-    case GRPC_FRAME_BAD_GZIP:
-        error_set(&error, ERROR_INTERNAL, NULL, "a message is not gzip");
-        break;
     default:
         grpc_finish_memory(call);
         return;
@@ -294,28 +318,24 @@ static void fail_frame(struct grpc_call *call, enum grpc_frame frame) {
     grpc_finish(call, &error);
 }
 
-/* Unpacks the message that is whole; NULL: the call has ended. */
-static ProtobufCMessage *unpack(struct grpc_call *call) {
-    ProtobufCMessage *message;
-    struct proto_fault fault;
+/* What has been gathered of a message counts in the bound of all bodies. */
+static bool count_bytes(struct grpc_call *call) {
+    struct exchange *exchange = call->exchange;
+    struct gathered *gathered = &exchange->server->gathered;
+    size_t now = call->frames.message.length;
+    if (now > call->counted &&
+        !gathered_take(gathered, call->counted, now - call->counted, exchange->head.listener == LISTENER_CONTROL))
+        return false;
+    if (now < call->counted)
+        gathered_give(gathered, call->counted - now);
+    call->counted = now;
+    return true;
+}
+
+static void fail_room(struct grpc_call *call) {
     struct error error;
-    const struct strbuf *bytes = &call->frames.message;
-    enum proto_result result =
-        proto_unpack(call->method->request, (const unsigned char *)strbuf_text(bytes), bytes->length, &message, &fault);
-    grpc_frames_next(&call->frames);
-    if (result == PROTO_OK)
-        return message;
-    if (result == PROTO_MEMORY) {
-        grpc_finish_memory(call);
-        return NULL;
-    }
-    error_set(&error,
-              result == PROTO_TEXT       ? ERROR_ARGUMENT
-              : result == PROTO_TOO_MUCH ? ERROR_BODY_SIZE
-                                         : ERROR_INTERNAL,
-              fault.field, "%s", fault.text);
+    error_set(&error, ERROR_OVERLOADED, NULL, "too many messages are on their way: there is no room for this one");
     grpc_finish(call, &error);
-    return NULL;
 }
 
 static void fail_count(struct grpc_call *call, const char *text) {
@@ -324,7 +344,81 @@ static void fail_count(struct grpc_call *call, const char *text) {
     grpc_finish(call, &error);
 }
 
-/* One of many: at once. A client that sends and does not read is not answered for ever. */
+/* Hands the message to the method, or sends what was made of it. */
+static void give(struct grpc_call *call) {
+    call->is_given = true;
+    if (!call->method->answer) {
+        call->method->on_message(call, call->message);
+        return;
+    }
+    grpc_begin_answer(call, NULL, 0);
+    exchange_write(call->exchange, strbuf_text(&call->answer), call->answer.length);
+    grpc_finish(call, NULL);
+}
+
+static void give_back(struct server *server, struct grpc_call *call) {
+    gathered_give(&server->gathered, call->counted);
+    call->counted = 0;
+}
+
+/* The message of a method that takes one is read. */
+static void on_read(void *context, struct grpc_reading *reading) {
+    struct grpc_call *call = context;
+    if (!call)
+        return;
+    call->reading = NULL;
+    give_back(reading->server, call);
+    if (call->is_finished)
+        return;
+    if (reading->error.which) {
+        grpc_finish(call, &reading->error);
+        return;
+    }
+    call->message = reading->message;
+    call->answer = reading->answer;
+    reading->message = NULL;
+    reading->answer = STRBUF_INIT;
+    if (call->is_whole)
+        give(call);
+}
+
+static struct grpc_reading *new_reading(struct grpc_call *call) {
+    struct exchange *exchange = call->exchange;
+    struct grpc_reading asked = {.server = exchange->server,
+                                 .method = call->method,
+                                 .bytes = call->frames.message,
+                                 .is_packed = grpc_frames_is_packed(&call->frames),
+                                 .limit = call->frames.limit,
+                                 .owner = exchange_owner(exchange),
+                                 .on_done = on_read,
+                                 .context = call};
+    call->frames.message = STRBUF_INIT; /* the reading's */
+    grpc_frames_next(&call->frames);
+    struct grpc_reading *reading = grpc_reading_new(&asked);
+    if (!reading)
+        grpc_finish_memory(call);
+    return reading;
+}
+
+static void read_only_message(struct grpc_call *call) {
+    call->has_message = true;
+    call->reading = new_reading(call);
+    if (call->reading)
+        grpc_reading_start(call->reading);
+}
+
+/* One of many: at once. */
+static void on_read_one(void *context, struct grpc_reading *reading) {
+    struct grpc_call *call = context;
+    if (reading->error.which) {
+        grpc_finish(call, &reading->error);
+        return;
+    }
+    call->is_given = true;
+    call->method->on_message(call, reading->message);
+}
+
+/* A client that sends and does not read is not answered for ever. */
 static void give_one_of_many(struct grpc_call *call) {
     struct error error;
     if (grpc_is_full(call)) {
@@ -332,12 +426,12 @@ static void give_one_of_many(struct grpc_call *call) {
         grpc_finish(call, &error);
         return;
     }
-    ProtobufCMessage *message = unpack(call);
-    if (!message)
+    struct grpc_reading *reading = new_reading(call);
+    give_back(call->exchange->server, call);
+    if (!reading)
         return;
-    call->is_given = true;
-    call->method->on_message(call, message);
-    proto_free(message);
+    reading->on_done = on_read_one;
+    grpc_reading_now(reading);
 }
 
 static void on_body(struct exchange *exchange, const unsigned char *bytes, size_t length) {
@@ -348,22 +442,24 @@ static void on_body(struct exchange *exchange, const unsigned char *bytes, size_
             return;
         }
         enum grpc_frame frame = grpc_frames_take(&call->frames, &bytes, &length);
-        if (frame == GRPC_FRAME_MORE)
-            return;
-        if (frame != GRPC_FRAME_WHOLE)
+        bool has_room = count_bytes(call);
+        if (frame != GRPC_FRAME_MORE && frame != GRPC_FRAME_WHOLE)
             fail_frame(call, frame);
+        else if (!has_room)
+            fail_room(call);
+        else if (frame == GRPC_FRAME_MORE)
+            return;
         else if (call->method->takes_many)
             give_one_of_many(call);
-        else {
-            call->message = unpack(call);
-            call->has_message = true;
-        }
+        else
+            read_only_message(call);
     }
 }
 
 static void on_end(struct exchange *exchange) {
     struct grpc_call *call = exchange->context;
     struct error error;
+    call->is_whole = true;
     if (call->is_finished)
         return;
     if (!grpc_frames_are_whole(&call->frames)) {
@@ -375,9 +471,8 @@ static void on_end(struct exchange *exchange) {
             call->method->on_end(call);
     } else if (!call->has_message) {
         fail_count(call, "the method takes a message");
-    } else {
-        call->is_given = true;
-        call->method->on_message(call, call->message);
+    } else if (!call->reading) {
+        give(call);
     }
 }
 
@@ -390,7 +485,11 @@ static void on_room(struct exchange *exchange) {
 static void call_close(struct grpc_call *call) {
     set_finished(call);
     close_method(call);
+    if (call->reading)
+        call->reading->context = NULL;
+    give_back(call->exchange->server, call);
     proto_free(call->message);
+    strbuf_free(&call->answer);
     grpc_frames_free(&call->frames);
     free(call);
 }
@@ -522,6 +621,13 @@ static bool check_encoding(struct exchange *exchange, bool *may_be_packed) {
     return false;
 }
 
+/* One of many is read on the loop's thread, and no method of that kind needs a long one. */
+static uint64_t message_limit(const struct exchange *exchange, const struct grpc_method *method) {
+    enum { ONE_OF_MANY = 1 << 20 };
+    uint64_t most = (uint64_t)exchange->server->options->limits.body_bytes;
+    return method->takes_many && most > ONE_OF_MANY ? ONE_OF_MANY : most;
+}
+
 void grpc_start(struct exchange *exchange, const struct grpc_service *const *services, size_t count) {
     bool may_be_packed;
     struct error error;
@@ -543,7 +649,7 @@ void grpc_start(struct exchange *exchange, const struct grpc_service *const *ser
         return;
     }
     *call = (struct grpc_call){.exchange = exchange, .method = method};
-    grpc_frames_begin(&call->frames, (uint64_t)exchange->server->options->limits.body_bytes, may_be_packed);
+    grpc_frames_begin(&call->frames, message_limit(exchange, method), may_be_packed);
     if (!arm(call)) {
         call_close(call);
         return;

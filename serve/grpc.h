@@ -15,11 +15,18 @@
 enum { GRPC_MAX_MESSAGE = 4 << 20 /* bytes of one of ours: clients take no larger one unless they are told to */ };
 
 struct grpc_call;
+struct route_reader;
 
 struct grpc_method {
     const char *name; /* "Generate" */
     const ProtobufCMessageDescriptor *request;
     bool takes_many, gives_many; /* messages */
+    /* Bytes of a message that the loop reads itself; NULL: ROUTE_SHORT_BYTES. */
+    size_t (*short_bytes)(const struct server *server);
+    /* A method that needs nothing but the model, instead of what stands below: packs the answer, or *error. Any thread.
+     */
+    bool (*answer)(const struct route_reader *reader, const ProtobufCMessage *message, struct strbuf *packed,
+                   struct error *error);
     /* A message has come: the one where there is one, and it lives until on_close; else each, until this returns. It
      * may end the call, at once or later. */
     void (*on_message)(struct grpc_call *call, const ProtobufCMessage *message);
@@ -28,7 +35,7 @@ struct grpc_method {
     /* The client reads again. */
     void (*on_room)(struct grpc_call *call);
     /* Once, where grpc_context is set: nobody listens any more, and the call is freed behind it. Never inside a
-     * function of this header. Any of them but on_message may be NULL. */
+     * function of this header. Any of them but on_message, or `answer`, may be NULL. */
     void (*on_close)(struct grpc_call *call);
 };
 
@@ -66,6 +73,8 @@ void grpc_finish(struct grpc_call *call, const struct error *error);
 void grpc_finish_with(struct grpc_call *call, int status, const char *text, const struct field *trailers, size_t count);
 /* grpc_send of the only message, and the end. */
 void grpc_answer(struct grpc_call *call, const ProtobufCMessage *message);
+/* For `answer`: appends a message as it goes out; false, with *error, where it is larger than clients take. */
+bool grpc_pack(const ProtobufCMessage *message, struct strbuf *packed, struct error *error);
 /* Ends the call for lack of memory. */
 void grpc_finish_memory(struct grpc_call *call);
 

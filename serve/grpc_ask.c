@@ -186,6 +186,7 @@ static struct call *begin(struct grpc_call *call) {
     }
     made->id = exchange->id;
     made->client = exchange->client;
+    made->turn_owner = exchange_owner(exchange);
     made->deadline = grpc_deadline(call);
     return made;
 }

@@ -1,7 +1,7 @@
-/* The prefix, byte by byte, and gzip, whose output is counted while it comes. */
+/* The prefix, byte by byte, and what is packed. */
 #include "grpc_frames.h"
 
-#include <zlib.h>
+#include "gunzip.h"
 
 void grpc_frames_begin(struct grpc_frames *frames, uint64_t limit, bool may_be_packed) {
     *frames = (struct grpc_frames){.limit = limit, .may_be_packed = may_be_packed};
@@ -18,45 +18,20 @@ static uint64_t length_of(const struct grpc_frames *frames) {
 
 /* ---- gzip ---- */
 
-/* One stream with nothing behind it. */
-static enum grpc_frame inflate_whole(z_stream *stream, struct strbuf *out, uint64_t limit) {
-    unsigned char piece[16384];
-    for (;;) {
-        stream->next_out = piece;
-        stream->avail_out = sizeof piece;
-        int result = inflate(stream, Z_NO_FLUSH);
-        if (result == Z_MEM_ERROR)
-            return GRPC_FRAME_MEMORY;
-        if (result != Z_OK && result != Z_STREAM_END)
-            return GRPC_FRAME_BAD_GZIP;
-        size_t made = sizeof piece - stream->avail_out;
-        if (out->length + made > limit)
-            return GRPC_FRAME_TOO_LARGE;
-        strbuf_add(out, piece, made);
-        if (out->failed)
-            return GRPC_FRAME_MEMORY;
-        if (result == Z_STREAM_END)
-            return stream->avail_in ? GRPC_FRAME_BAD_GZIP : GRPC_FRAME_WHOLE;
-        if (!made && !stream->avail_in)
-            return GRPC_FRAME_BAD_GZIP; /* it breaks off */
-    }
-}
-
-static enum grpc_frame unpack(struct grpc_frames *frames) {
-    enum { GZIP_WINDOW = 15 + 16 }; /* zlib's number for a header of gzip and no other */
+enum grpc_frame grpc_message_unpack(struct strbuf *message, uint64_t limit) {
+    static const enum grpc_frame results[] = {[GUNZIP_WHOLE] = GRPC_FRAME_WHOLE,
+                                              [GUNZIP_TOO_LARGE] = GRPC_FRAME_TOO_LARGE,
+                                              [GUNZIP_BAD] = GRPC_FRAME_BAD_GZIP,
+                                              [GUNZIP_MEMORY] = GRPC_FRAME_MEMORY};
     struct strbuf out = STRBUF_INIT;
-    z_stream stream = {.next_in = (unsigned char *)frames->message.data, .avail_in = (unsigned)frames->message.length};
-    if (inflateInit2(&stream, GZIP_WINDOW) != Z_OK)
-        return GRPC_FRAME_MEMORY;
-    enum grpc_frame result = inflate_whole(&stream, &out, frames->limit);
-    inflateEnd(&stream);
-    if (result != GRPC_FRAME_WHOLE) {
+    enum gunzip result = gunzip(strbuf_text(message), message->length, limit, &out);
+    if (result == GUNZIP_WHOLE) {
+        strbuf_free(message);
+        *message = out;
+    } else {
         strbuf_free(&out);
-        return result;
     }
-    strbuf_free(&frames->message);
-    frames->message = out;
-    return GRPC_FRAME_WHOLE;
+    return results[result];
 }
 
 /* ---- frames ---- */
@@ -85,9 +60,11 @@ enum grpc_frame grpc_frames_take(struct grpc_frames *frames, const unsigned char
         return GRPC_FRAME_MEMORY;
     *bytes += taken;
     *length -= taken;
-    if (taken < missing)
-        return GRPC_FRAME_MORE;
-    return frames->prefix[0] ? unpack(frames) : GRPC_FRAME_WHOLE;
+    return taken < missing ? GRPC_FRAME_MORE : GRPC_FRAME_WHOLE;
+}
+
+bool grpc_frames_is_packed(const struct grpc_frames *frames) {
+    return frames->prefix[0];
 }
 
 void grpc_frames_next(struct grpc_frames *frames) {

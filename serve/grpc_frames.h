@@ -23,7 +23,7 @@ struct grpc_frames {
 
 enum grpc_frame {
     GRPC_FRAME_MORE,      /* all was taken; a message is not whole yet */
-    GRPC_FRAME_WHOLE,     /* `message` is one; grpc_frames_next goes on behind it */
+    GRPC_FRAME_WHOLE,     /* `message` is one, packed or not; grpc_frames_next goes to the next */
     GRPC_FRAME_BAD_FLAG,  /* flags that there are not, or packed without an encoding */
     GRPC_FRAME_TOO_LARGE, /* over the limit, packed or unpacked */
     GRPC_FRAME_BAD_GZIP,
@@ -35,6 +35,10 @@ void grpc_frames_free(struct grpc_frames *frames);
 /* Takes bytes from *bytes, which it moves on, until a message is whole or there are no more. Nothing can follow a
  * failure. */
 enum grpc_frame grpc_frames_take(struct grpc_frames *frames, const unsigned char **bytes, size_t *length);
+/* Whether the message that is whole is packed. */
+bool grpc_frames_is_packed(const struct grpc_frames *frames);
+/* Unpacks a message in place: GRPC_FRAME_WHOLE, or the message is as it was. */
+enum grpc_frame grpc_message_unpack(struct strbuf *message, uint64_t limit);
 /* Forgets the message that was whole. */
 void grpc_frames_next(struct grpc_frames *frames);
 /* Whether the stream may end here: between messages. */

@@ -3,6 +3,7 @@
 #include "grpc-internal.h"
 
 #include "log.h"
+#include "text_job.h"
 
 #include "base/base.h"
 
@@ -424,9 +425,9 @@ static const struct grpc_method methods[] = {
      .on_close = grpc_generate_close},
     {.name = "Tokenize",
      .request = &cambium__v1__tokenize_request__descriptor,
-     .on_message = grpc_tokenize,
-     .on_close = grpc_tokenize_close},
-    {.name = "Detokenize", .request = &cambium__v1__detokenize_request__descriptor, .on_message = grpc_detokenize},
+     .short_bytes = text_job_short_bytes,
+     .answer = grpc_tokenize},
+    {.name = "Detokenize", .request = &cambium__v1__detokenize_request__descriptor, .answer = grpc_detokenize},
     {.name = "ServerInfo", .request = &cambium__v1__server_info_request__descriptor, .on_message = grpc_server_info},
 };
 const struct grpc_service grpc_cambium = {

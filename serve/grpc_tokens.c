@@ -1,6 +1,7 @@
 /* Texts and tokens in messages; Tokenize, Detokenize, ServerInfo. */
 #include "grpc-internal.h"
 
+#include "route.h"
 #include "text_job.h"
 
 #include "base/base.h"
@@ -92,69 +93,33 @@ void grpc_text_free(struct grpc_text *text) {
 
 /* ---- Tokenize ---- */
 
-/* It outlives its call where the client leaves first. */
-struct job {
-    struct grpc_call *call; /* NULL: nobody waits */
-};
-
-static void tokenize_done(void *context, int status, struct token_buffer *ids) {
-    struct job *job = context;
-    struct error error;
-    if (!job->call) {
-        if (!status)
-            token_buffer_free(ids);
-        free(job);
-        return;
-    }
-    grpc_set_context(job->call, NULL);
-    if (status) {
-        error_of_status(&error, status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT, "text");
-        grpc_finish(job->call, &error);
-    } else {
-        Cambium__V1__TokenizeResponse answer = CAMBIUM__V1__TOKENIZE_RESPONSE__INIT;
-        answer.n_ids = ids->count;
-        answer.ids = (uint32_t *)ids->ids;
-        grpc_answer(job->call, &answer.base);
-        token_buffer_free(ids);
-    }
-    free(job);
+static bool has_tokenizer(const struct server *server, struct error *error) {
+    if (!server->model.tokenizer)
+        error_set(error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
+    return server->model.tokenizer;
 }
 
-void grpc_tokenize_close(struct grpc_call *call) {
-    struct job *job = grpc_context(call);
-    job->call = NULL;
-}
-
-static bool has_tokenizer(struct grpc_call *call) {
-    struct error error;
-    if (grpc_exchange(call)->server->model.tokenizer)
-        return true;
-    error_set(&error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
-    grpc_finish(call, &error);
+static bool fail_status(int status, const char *field, struct error *error) {
+    if (status == STATUS_MEMORY)
+        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+    else
+        error_of_status(error, ERROR_ARGUMENT, field);
     return false;
 }
 
-void grpc_tokenize(struct grpc_call *call, const ProtobufCMessage *message) {
+bool grpc_tokenize(const struct route_reader *reader, const ProtobufCMessage *message, struct strbuf *packed,
+                   struct error *error) {
     const Cambium__V1__TokenizeRequest *asked = (const Cambium__V1__TokenizeRequest *)message;
-    if (!has_tokenizer(call))
-        return;
-    struct job *job = calloc(1, sizeof *job);
-    if (!job) {
-        grpc_finish_memory(call);
-        return;
-    }
-    job->call = call;
-    int status =
-        text_job_start(grpc_exchange(call)->server, asked->text, strlen(asked->text), true, tokenize_done, job);
-    if (status) {
-        struct error error;
-        error_of_status(&error, status == STATUS_INVALID ? ERROR_ARGUMENT : ERROR_OVERLOADED,
-                        status == STATUS_INVALID ? "text" : NULL);
-        free(job);
-        grpc_finish(call, &error);
-        return;
-    }
-    grpc_set_context(call, job);
+    Cambium__V1__TokenizeResponse answer = CAMBIUM__V1__TOKENIZE_RESPONSE__INIT;
+    struct token_buffer ids = TOKEN_BUFFER_INIT;
+    if (!has_tokenizer(reader->server, error))
+        return false;
+    int status = text_job_encode(reader->server, reader->encoder, asked->text, strlen(asked->text), true, &ids);
+    answer.n_ids = ids.count;
+    answer.ids = (uint32_t *)ids.ids;
+    bool is_made = status ? fail_status(status, "text", error) : grpc_pack(&answer.base, packed, error);
+    token_buffer_free(&ids);
+    return is_made;
 }
 
 /* ---- Detokenize ---- */
@@ -174,27 +139,21 @@ static int add_texts(const struct server *server, const Cambium__V1__DetokenizeR
     return strbuf_status(out);
 }
 
-void grpc_detokenize(struct grpc_call *call, const ProtobufCMessage *message) {
+bool grpc_detokenize(const struct route_reader *reader, const ProtobufCMessage *message, struct strbuf *packed,
+                     struct error *error) {
     const Cambium__V1__DetokenizeRequest *asked = (const Cambium__V1__DetokenizeRequest *)message;
     Cambium__V1__DetokenizeResponse answer = CAMBIUM__V1__DETOKENIZE_RESPONSE__INIT;
     struct strbuf bytes = STRBUF_INIT;
     struct grpc_text text = {0};
-    struct error error;
-    if (!has_tokenizer(call))
-        return;
-    int status = add_texts(grpc_exchange(call)->server, asked, &bytes);
+    if (!has_tokenizer(reader->server, error))
+        return false;
+    int status = add_texts(reader->server, asked, &bytes);
     if (!status)
         status = grpc_text_set(&text, &answer.base, &answer.text, 1, strbuf_text(&bytes), bytes.length);
-    if (!status) {
-        grpc_answer(call, &answer.base);
-    } else if (status == STATUS_MEMORY) {
-        grpc_finish_memory(call);
-    } else {
-        error_of_status(&error, ERROR_ARGUMENT, "ids");
-        grpc_finish(call, &error);
-    }
+    bool is_made = status ? fail_status(status, "ids", error) : grpc_pack(&answer.base, packed, error);
     strbuf_free(&bytes);
     grpc_text_free(&text);
+    return is_made;
 }
 
 /* ---- ServerInfo ---- */

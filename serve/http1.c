@@ -292,14 +292,31 @@ static bool has_turn(const struct http1 *http) {
     return http->connection->stage == CONNECTION_OPEN && !(http->has_exchange && http->is_whole);
 }
 
-/* What comes before its turn cannot be left in the socket: the end of a client that leaves would stand behind it, and
+/* What waits has another length now: it counts in the bound of all bodies. */
+static bool count_waiting(struct http1 *http, size_t before, size_t now) {
+    struct connection *connection = http->connection;
+    struct gathered *gathered = connection->transport->options.gathered;
+    if (!gathered || now == before)
+        return true;
+    if (now > before)
+        return gathered_take(gathered, before, now - before, connection->kind == LISTENER_CONTROL);
+    gathered_give(gathered, before - now);
+    return true;
+}
+
+/* What comes before its turn cannot be left in the socket: the end of a client that leaves would stand after it, and
  * not be seen. */
 static void keep_waiting(struct http1 *http, const unsigned char *bytes, size_t length) {
     if (!http->waiting)
         http->waiting = evbuffer_new();
-    if (!http->waiting || evbuffer_add(http->waiting, bytes, length) ||
-        evbuffer_get_length(http->waiting) > (size_t)limits_of(http)->body_bytes)
+    size_t had = http->waiting ? evbuffer_get_length(http->waiting) : 0;
+    if (!http->waiting || had + length > (size_t)limits_of(http)->body_bytes ||
+        !count_waiting(http, had, had + length)) {
         connection_kill(http->connection);
+    } else if (evbuffer_add(http->waiting, bytes, length)) {
+        count_waiting(http, had + length, had);
+        connection_kill(http->connection);
+    }
 }
 
 static void http1_receive(struct connection *connection, const unsigned char *bytes, size_t length) {
@@ -317,8 +334,11 @@ static void http1_receive(struct connection *connection, const unsigned char *by
 /* Takes from what waited up to the end of a request. */
 static void take_waiting(struct http1 *http) {
     struct evbuffer_iovec piece;
-    while (http->waiting && has_turn(http) && evbuffer_peek(http->waiting, -1, NULL, &piece, 1) > 0)
-        evbuffer_drain(http->waiting, parse(http, piece.iov_base, piece.iov_len));
+    while (http->waiting && has_turn(http) && evbuffer_peek(http->waiting, -1, NULL, &piece, 1) > 0) {
+        size_t had = evbuffer_get_length(http->waiting), taken = parse(http, piece.iov_base, piece.iov_len);
+        evbuffer_drain(http->waiting, taken);
+        count_waiting(http, had, had - taken);
+    }
 }
 
 static void http1_produce(struct connection *connection) {
@@ -408,8 +428,10 @@ static void http1_close(struct connection *connection) {
     struct http1 *http = connection->state;
     close_exchange(http, false);
     http1_parser_free(&http->parser);
-    if (http->waiting)
+    if (http->waiting) {
+        count_waiting(http, evbuffer_get_length(http->waiting), 0);
         evbuffer_free(http->waiting);
+    }
     free(http);
 }
 

@@ -8,6 +8,7 @@
 #define CAMBIUM_SERVE_LISTEN_H
 
 #include "exchange.h"
+#include "gathered.h"
 
 #include <event2/event.h>
 
@@ -15,6 +16,7 @@ struct serve_limits {
     int64_t connections, streams;              /* per listener; per connection */
     int64_t header_bytes, headers;             /* names, values and 32 a field; fields */
     int64_t body_bytes;                        /* of a request's body, and of a gRPC message */
+    int64_t gathered_bytes;                    /* of all bodies that have not been read yet; 0: any */
     int64_t stream_window, connection_window;  /* HTTP/2, bytes */
     int64_t output_bytes, stream_output_bytes; /* that wait: of a connection, of an answer */
     double header_timeout, idle_timeout, write_timeout;
@@ -26,6 +28,7 @@ struct serve_limits {
 struct transport_options {
     struct event_base *base;
     struct serve_limits limits;
+    struct gathered *gathered;      /* bytes of requests that wait for their turn count here; NULL: nowhere */
     const char *tls_cert, *tls_key; /* of the data listener and of a control listener on TCP; NULL: cleartext */
     /* Finds the exchange's handler, and may answer at once; it sets handler, context and what is the router's. */
     void (*route)(struct server *server, struct exchange *exchange);

@@ -6,6 +6,7 @@
 #include <event2/thread.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 struct loop {
     struct event_base *base;
@@ -14,6 +15,9 @@ struct loop {
     pthread_mutex_t lock;
     struct loop_note *first, **last;
     bool is_running, must_stop;
+    /* the thread's */
+    bool is_over;
+    struct loop_turns turns;
 };
 
 static struct loop_note *take_notes(struct loop *loop, bool *must_stop) {
@@ -35,8 +39,7 @@ static void run_notes(evutil_socket_t fd, short what, void *context) {
         next = note->next;
         note->run(note);
     }
-    if (must_stop)
-        event_base_loopbreak(loop->base);
+    loop->is_over = must_stop;
 }
 
 int loop_open(struct loop **out) {
@@ -61,10 +64,26 @@ struct event_base *loop_base(struct loop *loop) {
     return loop->base;
 }
 
+/* What the thread has computed so far, in itself and in the kernel for it. */
+static double thread_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static void *run(void *context) {
     struct loop *loop = context;
-    event_base_loop(loop->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    for (double before = thread_seconds(), now; !loop->is_over; before = now) {
+        if (event_base_loop(loop->base, EVLOOP_ONCE | EVLOOP_NO_EXIT_ON_EMPTY) < 0)
+            break;
+        now = thread_seconds();
+        loop_turns_count(&loop->turns, now - before);
+    }
     return NULL;
+}
+
+const struct loop_turns *loop_turns(const struct loop *loop) {
+    return &loop->turns;
 }
 
 int loop_start(struct loop *loop) {

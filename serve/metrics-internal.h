@@ -28,6 +28,7 @@ enum metrics_histogram_kind {
     METRICS_GENERATION_TOKENS,
     METRICS_COMPUTED_TOKENS,
     METRICS_ITERATION,
+    METRICS_LOOP_TURN,
     METRICS_HISTOGRAM_COUNT
 };
 
@@ -45,6 +46,7 @@ struct metrics {
     bool *rank_is_up; /* [ranks] */
     int ranks;
     struct metrics_engine engine;
+    double longest_turn; /* of the loop, seconds */
     struct metrics_histogram histograms[METRICS_HISTOGRAM_COUNT];
     uint64_t prompt_tokens, cached_tokens, generation_tokens, cache_queries;
     uint64_t ended[METRICS_END_COUNT];

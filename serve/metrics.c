@@ -1,6 +1,8 @@
 /* Counting: what a text, a prompt, a step and a request add to. */
 #include "metrics-internal.h"
 
+#include "loop_turns.h"
+
 #include "base/base.h"
 
 #include <stdlib.h>
@@ -55,6 +57,7 @@ int metrics_new(const struct metrics_options *options, struct metrics **metrics)
     for (int rank = 0; rank < options->ranks; rank++)
         opened->rank_is_up[rank] = true;
     SET_BOUNDS(opened, METRICS_FIRST_TOKEN, first_token_bounds);
+    SET_BOUNDS(opened, METRICS_LOOP_TURN, loop_turn_bounds);
     SET_BOUNDS(opened, METRICS_BETWEEN_TOKENS, between_bounds);
     SET_BOUNDS(opened, METRICS_PER_TOKEN, between_bounds);
     for (int kind = METRICS_WHOLE; kind <= METRICS_INFERENCE; kind++)
@@ -167,6 +170,16 @@ void metrics_tell_engine(struct metrics *metrics, const struct metrics_engine *e
 void metrics_tell_spans(struct metrics *metrics, uint64_t sent, uint64_t dropped) {
     metrics->spans_sent = sent;
     metrics->spans_dropped = dropped;
+}
+
+void metrics_tell_loop(struct metrics *metrics, const struct loop_turns *turns) {
+    struct metrics_histogram *histogram;
+    if (!metrics)
+        return;
+    histogram = &metrics->histograms[METRICS_LOOP_TURN];
+    memcpy(histogram->counts, turns->counts, sizeof turns->counts);
+    histogram->sum = turns->seconds;
+    metrics->longest_turn = turns->longest;
 }
 
 void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up) {

@@ -71,6 +71,9 @@ struct metrics_engine {
 void metrics_tell_engine(struct metrics *metrics, const struct metrics_engine *engine);
 /* Spans of requests that a collector has taken, and those that were dropped, since the opening. */
 void metrics_tell_spans(struct metrics *metrics, uint64_t sent, uint64_t dropped);
+/* The loop's turns until now (loop_turns.h). */
+struct loop_turns;
+void metrics_tell_loop(struct metrics *metrics, const struct loop_turns *turns);
 void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up);
 
 /* ---- requests: driver, registry and router ---- */

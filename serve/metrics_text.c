@@ -102,10 +102,12 @@ static const struct {
                                  "Tokens of a request's prompt that were not cached."},
     [METRICS_ITERATION] = {"vllm:iteration_tokens_total",
                            "Prompt tokens run and tokens written in a step of the engine."},
+    [METRICS_LOOP_TURN] = {"cambium:loop_turn_seconds", "What the loop's thread computes from one wait to the next."},
 };
 
 static void add_histogram(struct writer *writer, const struct metrics *metrics, enum metrics_histogram_kind kind) {
     const struct metrics_histogram *histogram = &metrics->histograms[kind];
+    const char *labels = kind == METRICS_LOOP_TURN ? "" : writer->own;
     uint64_t count = 0;
     begin(writer, histograms[kind].name, "histogram", histograms[kind].help);
     for (int i = 0; i <= histogram->bound_count; i++) {
@@ -116,10 +118,10 @@ static void add_histogram(struct writer *writer, const struct metrics *metrics, 
                 strcat(bound, ".0");
         }
         count += histogram->counts[i];
-        add_by(writer, "_bucket", writer->own, "le", bound, (double)count);
+        add_by(writer, "_bucket", labels, "le", bound, (double)count);
     }
-    add_labelled(writer, "_sum", writer->own, histogram->sum);
-    add_labelled(writer, "_count", writer->own, (double)count);
+    add_labelled(writer, "_sum", labels, histogram->sum);
+    add_labelled(writer, "_count", labels, (double)count);
 }
 
 /* ---- vLLM's ---- */
@@ -275,6 +277,12 @@ static void add_spans(struct writer *writer, const struct metrics *metrics) {
     add_by(writer, "", "", "result", "dropped", (double)metrics->spans_dropped);
 }
 
+static void add_loop(struct writer *writer, const struct metrics *metrics) {
+    add_histogram(writer, metrics, METRICS_LOOP_TURN);
+    begin(writer, "cambium:loop_turn_seconds_max", "gauge", "The longest of these turns so far.");
+    add_labelled(writer, "", "", metrics->longest_turn);
+}
+
 void metrics_add_text(const struct metrics *metrics, const struct metrics_adapters *adapters, double now,
                       struct strbuf *out) {
     struct strbuf model = STRBUF_INIT, own = STRBUF_INIT;
@@ -284,7 +292,7 @@ void metrics_add_text(const struct metrics *metrics, const struct metrics_adapte
     add_engine(&writer, metrics);
     add_tokens(&writer, metrics);
     add_ends(&writer, metrics);
-    for (int kind = 0; kind < METRICS_HISTOGRAM_COUNT; kind++)
+    for (int kind = 0; kind < METRICS_LOOP_TURN; kind++)
         add_histogram(&writer, metrics, (enum metrics_histogram_kind)kind);
     add_infos(&writer, metrics, adapters, now);
     add_loaded(&writer, adapters);
@@ -292,6 +300,7 @@ void metrics_add_text(const struct metrics *metrics, const struct metrics_adapte
     add_requests(&writer, metrics);
     add_spans(&writer, metrics);
     add_ranks(&writer, metrics);
+    add_loop(&writer, metrics);
     out->failed |= model.failed | own.failed;
     strbuf_free(&own);
     strbuf_free(&model);

@@ -7,12 +7,15 @@
  *     openai_answer.c       an answer as one JSON text
  *     openai_stream.c       an answer as server-sent events
  *
- * The text of the body stays, as JSON, until the exchange is closed: prompts, stop strings and names stand in it. */
+ * A body is read on any thread (openai_read), and then the model is asked on the loop's (openai_ask). The text of the
+ * body stays, as JSON, as long as the call: prompts, stop strings and names stand in it. */
 #ifndef CAMBIUM_SERVE_OPENAI_H
 #define CAMBIUM_SERVE_OPENAI_H
 
 #include "call.h"
 #include "exchange.h"
+#include "loop.h"
+#include "route.h"
 #include "server.h"
 
 #include "base/json.h"
@@ -72,10 +75,12 @@ struct openai_choice {
 };
 
 struct openai {
-    struct exchange *exchange;
+    struct exchange *exchange; /* NULL until the model is asked */
     struct server *server;
+    const struct openai_kind *kind;
     struct call *call;
     json_t *root;
+    bool is_long; /* its body was */
     /* asked */
     bool is_chat, is_stream, tells_usage, echoes, returns_ids, tells_logprobs;
     bool has_no_head, asks_for_head, continues; /* of messages */
@@ -87,7 +92,8 @@ struct openai {
     /* told */
     int64_t created;
     bool has_begun, has_answered, is_paused;
-    struct openai_prompt *prompts; /* [call->prompt_count] */
+    struct openai_prompt *prompts; /* [prompt_count] as the call */
+    int64_t prompt_count;
     struct openai_choice *choices; /* [choice_count] those of the first prompt, then those of the next */
     int64_t choice_count, completion_tokens;
     struct error error;
@@ -97,6 +103,7 @@ struct openai {
     struct strbuf head;          /* what every chunk begins with */
     struct strbuf out;
     struct openai_part chunk;
+    struct worker_job dropping;
 };
 
 /* A field that ask.h does not have, or has otherwise. */
@@ -115,8 +122,11 @@ struct openai_kind {
     /* Behind all fields. */
     bool (*check)(struct openai *request, struct error *error);
 };
-/* Reads the body, and asks the model; or answers with an error. */
-void openai_start(struct exchange *exchange, const struct openai_kind *kind, const char *bytes, size_t length);
+/* Of struct route_body: what is made is a struct openai. */
+void *openai_read(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes, size_t length,
+                  struct error *error);
+void openai_ask(struct exchange *exchange, void *made);
+void openai_drop(void *made);
 
 /* Reads what names a base or an adapter. *adapter: NULL for the base. */
 bool openai_find_model(const struct server *server, const json_t *value, const char **adapter, struct error *error);

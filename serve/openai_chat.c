@@ -217,11 +217,11 @@ static const struct openai_kind chat = {.is_chat = true,
                                         .open = open_chat,
                                         .check = check_chat};
 
-static void on_whole(struct exchange *exchange, const char *bytes, size_t length) {
-    openai_start(exchange, &chat, bytes, length);
+static void *read_body(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
+    return openai_read(reader, &chat, bytes, length, error);
 }
 
 void openai_chat(struct exchange *exchange) {
-    static const struct route_body body = {.on_whole = on_whole};
+    static const struct route_body body = {.read = read_body, .on_made = openai_ask, .drop = openai_drop};
     route_collect(exchange, &body);
 }

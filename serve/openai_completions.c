@@ -108,11 +108,11 @@ static const struct openai_kind completion = {.fields = fields,
                                               .open = open_completion,
                                               .check = check_completion};
 
-static void on_whole(struct exchange *exchange, const char *bytes, size_t length) {
-    openai_start(exchange, &completion, bytes, length);
+static void *read_body(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
+    return openai_read(reader, &completion, bytes, length, error);
 }
 
 void openai_completions(struct exchange *exchange) {
-    static const struct route_body body = {.on_whole = on_whole};
+    static const struct route_body body = {.read = read_body, .on_made = openai_ask, .drop = openai_drop};
     route_collect(exchange, &body);
 }

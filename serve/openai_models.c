@@ -76,72 +76,70 @@ void openai_model(struct exchange *exchange) {
 
 /* ---- texts to ids ---- */
 
-static bool needs_tokenizer(struct exchange *exchange) {
-    struct error error;
-    if (exchange->server->model.tokenizer)
-        return true;
-    error_set(&error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
-    route_fail(exchange, &error);
-    return false;
+/* What is made of a body here: the answer. */
+static void answer_made(struct exchange *exchange, void *made) {
+    struct strbuf *out = made;
+    route_answer_json(exchange, out);
+    free(out);
 }
 
-/* A text on its way; its client may leave first. */
-struct job {
-    struct exchange *exchange; /* NULL: has left */
-};
-
-static void on_job_close(struct exchange *exchange, bool is_whole) {
-    struct job *job = exchange->context;
-    (void)is_whole;
-    if (job)
-        job->exchange = NULL;
+static void drop_answer(void *made) {
+    struct strbuf *out = made;
+    strbuf_free(out);
+    free(out);
 }
 
-static const struct exchange_handler waiting = {.on_close = on_job_close};
-
-static void answer_ids(struct exchange *exchange, const struct token_buffer *ids) {
-    struct strbuf out = STRBUF_INIT;
-    strbuf_format(&out, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", ids->count,
-                  (long long)exchange->server->model.max_model_len);
-    for (size_t i = 0; i < ids->count; i++)
-        strbuf_format(&out, i ? ",%d" : "%d", ids->ids[i]);
-    strbuf_add_text(&out, "]}");
-    route_answer_json(exchange, &out);
+static struct strbuf *new_answer(struct error *error) {
+    struct strbuf *out = calloc(1, sizeof *out);
+    if (!out)
+        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+    return out;
 }
 
-static void on_ids(void *context, int status, struct token_buffer *ids) {
-    struct job *job = context;
-    struct error error;
-    if (job->exchange) {
-        job->exchange->context = NULL;
-        if (!status)
-            answer_ids(job->exchange, ids);
-        else {
-            json_in_fail(status, "prompt", &error);
-            route_fail(job->exchange, &error);
-        }
+static struct strbuf *tell_ids(const struct server *server, const struct token_buffer *ids, struct error *error) {
+    struct strbuf *out = new_answer(error);
+    if (!out)
+        return NULL;
+    strbuf_format(out, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", ids->count,
+                  (long long)server->model.max_model_len);
+    for (size_t i = 0; i < ids->count; i++) {
+        if (i)
+            strbuf_add_char(out, ',');
+        json_out_integer(out, ids->ids[i]);
     }
-    if (!status)
-        token_buffer_free(ids);
-    free(job);
+    strbuf_add_text(out, "]}");
+    return out;
 }
 
-static void start_job(struct exchange *exchange, const char *text, size_t length, bool adds_special) {
-    struct error error;
-    struct job *job = calloc(1, sizeof *job);
-    int status = job ? text_job_start(exchange->server, text, length, adds_special, on_ids, job)
-                     : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status) {
-        job->exchange = exchange;
-        route_continue(exchange, &waiting, job);
-        return;
-    }
-    free(job);
-    if (status == STATUS_INVALID)
-        json_in_fail(status, "prompt", &error);
+/* A text that is the name of the end-of-text and nothing else stands for it here: the harness looks for its id so. */
+static bool is_end_of_text(const struct server_model *model, const json_t *prompt) {
+    size_t length = 0;
+    const unsigned char *name = tokenizer_token_bytes(model->tokenizer, model_first_eos(&model->ends), &length);
+    return name && length == json_string_length(prompt) && !memcmp(name, json_string_value(prompt), length);
+}
+
+static struct strbuf *answer_prompt(const struct route_reader *reader, const json_t *prompt, bool adds_special,
+                                    struct error *error) {
+    const struct server *server = reader->server;
+    int32_t eos = model_first_eos(&server->model.ends);
+    struct token_buffer ids = TOKEN_BUFFER_INIT;
+    struct strbuf *out = NULL;
+    if (is_end_of_text(&server->model, prompt))
+        return tell_ids(server, &(struct token_buffer){.ids = &eos, .count = 1}, error);
+    int status = text_job_encode(server, reader->encoder, json_string_value(prompt), json_string_length(prompt),
+                                 adds_special, &ids);
+    if (status)
+        json_in_fail(status, "prompt", error);
     else
-        error_of_status(&error, ERROR_OVERLOADED, NULL);
-    route_fail(exchange, &error);
+        out = tell_ids(server, &ids, error);
+    token_buffer_free(&ids);
+    return out;
+}
+
+static bool has_tokenizer(const struct server *server, struct error *error) {
+    if (!server->model.tokenizer)
+        error_set(error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
+    return server->model.tokenizer;
 }
 
 static bool read_prompt(const json_t *root, const json_t **prompt, bool *adds_special, struct error *error) {
@@ -155,35 +153,21 @@ static bool read_prompt(const json_t *root, const json_t **prompt, bool *adds_sp
     return false;
 }
 
-/* A text that is the name of the end-of-text and nothing else stands for it here: the harness looks for its id so. */
-static bool is_end_of_text(const struct server_model *model, const json_t *prompt) {
-    size_t length = 0;
-    const unsigned char *name = tokenizer_token_bytes(model->tokenizer, model_first_eos(&model->ends), &length);
-    return name && length == json_string_length(prompt) && !memcmp(name, json_string_value(prompt), length);
-}
-
-static void answer_prompt(struct exchange *exchange, const json_t *prompt, bool adds_special) {
-    int32_t eos = model_first_eos(&exchange->server->model.ends);
-    if (is_end_of_text(&exchange->server->model, prompt))
-        answer_ids(exchange, &(struct token_buffer){.ids = &eos, .count = 1});
-    else
-        start_job(exchange, json_string_value(prompt), json_string_length(prompt), adds_special);
-}
-
-static void on_text(struct exchange *exchange, const char *bytes, size_t length) {
+static void *tokenize(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
     const json_t *prompt;
     bool adds_special;
-    struct error error;
     json_t *root;
-    if (!json_in_read(bytes, length, false, &root, &error) || !read_prompt(root, &prompt, &adds_special, &error))
-        route_fail(exchange, &error);
-    else if (needs_tokenizer(exchange))
-        answer_prompt(exchange, prompt, adds_special);
+    void *made = NULL;
+    if (json_in_read(bytes, length, false, &root, error) && read_prompt(root, &prompt, &adds_special, error) &&
+        has_tokenizer(reader->server, error))
+        made = answer_prompt(reader, prompt, adds_special, error);
     json_decref(root);
+    return made;
 }
 
 void openai_tokenize(struct exchange *exchange) {
-    static const struct route_body body = {.on_whole = on_text};
+    static const struct route_body body = {
+        .short_bytes = text_job_short_bytes, .read = tokenize, .on_made = answer_made, .drop = drop_answer};
     route_collect(exchange, &body);
 }
 
@@ -207,35 +191,39 @@ static bool read_ids(const struct server *server, const json_t *list, struct tok
     return status == STATUS_OK;
 }
 
-static void answer_text(struct exchange *exchange, const struct token_buffer *ids) {
-    struct strbuf out = STRBUF_INIT, text = STRBUF_INIT;
-    int status = tokenizer_decode(exchange->server->model.tokenizer, ids->ids, ids->count, &text);
-    strbuf_add_text(&out, "{\"prompt\":");
-    json_out_string(&out, strbuf_text(&text), text.length);
-    strbuf_add_char(&out, '}');
-    out.failed |= status || text.failed; /* the ids are of the vocabulary: it was memory */
+static struct strbuf *tell_text(const struct server *server, const struct token_buffer *ids, struct error *error) {
+    struct strbuf *out = new_answer(error), text = STRBUF_INIT;
+    if (!out)
+        return NULL;
+    int status = tokenizer_decode(server->model.tokenizer, ids->ids, ids->count, &text);
+    strbuf_add_text(out, "{\"prompt\":");
+    json_out_string(out, strbuf_text(&text), text.length);
+    strbuf_add_char(out, '}');
+    out->failed |= status || text.failed; /* the ids are of the vocabulary: it was memory */
     strbuf_free(&text);
-    route_answer_json(exchange, &out);
+    return out;
 }
 
-static void on_tokens(struct exchange *exchange, const char *bytes, size_t length) {
+static void *detokenize(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
     struct token_buffer ids = TOKEN_BUFFER_INIT;
-    struct error error;
     json_t *root;
-    if (!json_in_read(bytes, length, false, &root, &error))
-        route_fail(exchange, &error);
-    else if (needs_tokenizer(exchange)) {
-        if (read_ids(exchange->server, json_object_get(root, "tokens"), &ids, &error))
-            answer_text(exchange, &ids);
-        else
-            route_fail(exchange, &error);
-    }
+    void *made = NULL;
+    if (json_in_read(bytes, length, false, &root, error) && has_tokenizer(reader->server, error) &&
+        read_ids(reader->server, json_object_get(root, "tokens"), &ids, error))
+        made = tell_text(reader->server, &ids, error);
     token_buffer_free(&ids);
     json_decref(root);
+    return made;
+}
+
+static size_t short_ids(const struct server *server) {
+    (void)server;
+    return 4096; /* a token is many bytes of text */
 }
 
 void openai_detokenize(struct exchange *exchange) {
-    static const struct route_body body = {.on_whole = on_tokens};
+    static const struct route_body body = {
+        .short_bytes = short_ids, .read = detokenize, .on_made = answer_made, .drop = drop_answer};
     route_collect(exchange, &body);
 }
 
@@ -243,9 +231,12 @@ void openai_detokenize(struct exchange *exchange) {
 void openai_tokenizer_info(struct exchange *exchange) {
     const struct server_model *model = &exchange->server->model;
     struct strbuf out = STRBUF_INIT;
+    struct error error;
     size_t length = 0;
-    if (!needs_tokenizer(exchange))
+    if (!has_tokenizer(exchange->server, &error)) {
+        route_fail(exchange, &error);
         return;
+    }
     const unsigned char *eos = tokenizer_token_bytes(model->tokenizer, model_first_eos(&model->ends), &length);
     strbuf_add_text(&out, "{\"eos_token\":");
     if (eos)

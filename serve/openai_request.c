@@ -176,7 +176,7 @@ static bool read_fields(struct openai *request, const struct openai_kind *kind, 
         if (!read_field(request, kind, name, value, error))
             return false;
     }
-    if (!take_model(request, error) || !kind->check(request, error))
+    if (!kind->check(request, error))
         return false;
     forget_fields(request->root);
     int status = ask_check(ask, request->server->model.vocab, &field);
@@ -193,16 +193,15 @@ static bool read_fields(struct openai *request, const struct openai_kind *kind, 
 
 /* ---- its life ---- */
 
-static void free_request(struct openai *request) {
-    openai_stream_free(request);
-    for (int64_t i = 0; request->prompts && i < request->call->prompt_count; i++) {
+/* But for the call and the timer, which are the loop's. Any thread. */
+static void free_parts(struct openai *request) {
+    int64_t prompts = request->prompts ? request->prompt_count : 0;
+    for (int64_t i = 0; i < prompts; i++) {
         openai_part_free(&request->prompts[i].part);
         strbuf_free(&request->prompts[i].logprobs);
     }
     for (int64_t i = 0; request->choices && i < request->choice_count; i++)
         openai_part_free(&request->choices[i].part);
-    if (request->call)
-        call_free(request->call, request->exchange->error);
     free(request->prompts);
     free(request->choices);
     json_decref(request->messages);
@@ -211,6 +210,29 @@ static void free_request(struct openai *request) {
     strbuf_free(&request->ignored);
     json_decref(request->root);
     free(request);
+}
+
+static void free_on_worker(struct worker_job *job) {
+    free_parts((struct openai *)((char *)job - offsetof(struct openai, dropping)));
+}
+
+void openai_drop(void *made) {
+    struct openai *request = made;
+    if (request->call)
+        call_free(request->call, ERROR_NONE);
+    free_parts(request);
+}
+
+/* What was long to read is long to free. */
+static void free_request(struct openai *request) {
+    openai_stream_free(request);
+    call_free(request->call, request->exchange->error);
+    request->call = NULL;
+    request->dropping.work = free_on_worker;
+    if (request->is_long)
+        worker_drop(request->server->worker, &request->dropping);
+    else
+        free_parts(request);
 }
 
 static void on_close(struct exchange *exchange, bool is_whole) {
@@ -273,22 +295,7 @@ static void on_news(struct call *call, const struct call_news *news) {
         openai_answer_news(request, news);
 }
 
-/* ---- its beginning ---- */
-
-static bool read_timeout(struct openai *request, struct error *error) {
-    static const char decimal[] = "0123456789.eE+-"; /* strtod would take 0x10 as well, and blanks in front */
-    const char *given = exchange_field(request->exchange, "x-request-timeout");
-    char *end = NULL;
-    double seconds = given ? strtod(given, &end) : 0;
-    if (!given)
-        return true;
-    if (end == given || given[strspn(given, decimal)] || *end || !isfinite(seconds) || seconds <= 0 || seconds > 1e7) {
-        error_set(error, ERROR_ARGUMENT, "x-request-timeout", "x-request-timeout: expected seconds, more than 0");
-        return false;
-    }
-    request->call->deadline = request->exchange->start + seconds;
-    return true;
-}
+/* ---- read: any thread ---- */
 
 /* What an echo repeats: the text as it came, or that of the ids. */
 static bool take_echo(struct openai *request, struct error *error) {
@@ -313,28 +320,51 @@ static bool take_echo(struct openai *request, struct error *error) {
 
 static bool open_choices(struct openai *request, struct error *error) {
     struct call *call = request->call;
-    struct ask *ask = &call->ask;
-    struct exchange *exchange = request->exchange;
-    request->choice_count = call->prompt_count * ask->choices;
+    request->prompt_count = call->prompt_count;
+    request->choice_count = call->prompt_count * call->ask.choices;
     request->prompts = calloc((size_t)call->prompt_count, sizeof *request->prompts);
     request->choices = calloc((size_t)request->choice_count, sizeof *request->choices);
-    if (!request->prompts || !request->choices || ask_draw_seed(ask)) {
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-        return false;
-    }
-    call->is_chat = request->is_chat;
-    call->id = exchange->id;
-    call->client = exchange->client;
-    call->on_news = on_news;
-    call->context = request;
-    request->created = (int64_t)clock_wall_seconds();
-    return take_echo(request, error);
+    if (request->prompts && request->choices && !ask_draw_seed(&call->ask))
+        return take_echo(request, error);
+    error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+    return false;
 }
 
-static bool read(struct openai *request, const struct openai_kind *kind, const char *bytes, size_t length,
-                 struct error *error) {
-    return json_in_read(bytes, length, false, &request->root, error) && kind->open(request, error) &&
-           read_fields(request, kind, error) && read_timeout(request, error) && open_choices(request, error);
+void *openai_read(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes, size_t length,
+                  struct error *error) {
+    struct openai *request = calloc(1, sizeof *request);
+    if (!request) {
+        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+        return NULL;
+    }
+    request->server = (struct server *)reader->server; /* for the loop's thread, which gets it back */
+    request->kind = kind;
+    request->is_chat = kind->is_chat;
+    request->is_long = length > ROUTE_SHORT_BYTES;
+    request->tops = request->prompt_tops = request->longest = -1;
+    request->asks_for_head = true;
+    if (json_in_read(bytes, length, false, &request->root, error) && kind->open(request, error) &&
+        read_fields(request, kind, error) && open_choices(request, error))
+        return request;
+    openai_drop(request);
+    return NULL;
+}
+
+/* ---- asked: the loop ---- */
+
+static bool read_timeout(struct openai *request, struct error *error) {
+    static const char decimal[] = "0123456789.eE+-"; /* strtod would take 0x10 as well, and blanks in front */
+    const char *given = exchange_field(request->exchange, "x-request-timeout");
+    char *end = NULL;
+    double seconds = given ? strtod(given, &end) : 0;
+    if (!given)
+        return true;
+    if (end == given || given[strspn(given, decimal)] || *end || !isfinite(seconds) || seconds <= 0 || seconds > 1e7) {
+        error_set(error, ERROR_ARGUMENT, "x-request-timeout", "x-request-timeout: expected seconds, more than 0");
+        return false;
+    }
+    request->call->deadline = request->exchange->start + seconds;
+    return true;
 }
 
 static void log_ignored(const struct openai *request) {
@@ -347,24 +377,29 @@ static void log_ignored(const struct openai *request) {
     log_line_end(&line);
 }
 
-void openai_start(struct exchange *exchange, const struct openai_kind *kind, const char *bytes, size_t length) {
+static void fill_call(struct openai *request) {
+    struct exchange *exchange = request->exchange;
+    struct call *call = request->call;
+    call->is_chat = request->is_chat;
+    call->id = exchange->id;
+    call->client = exchange->client;
+    call->turn_owner = exchange_owner(exchange);
+    call->texts = json_incref(request->root);
+    call->on_news = on_news;
+    call->context = request;
+    request->created = (int64_t)clock_wall_seconds();
+}
+
+void openai_ask(struct exchange *exchange, void *made) {
+    struct openai *request = made;
     struct error error;
-    struct openai *request = calloc(1, sizeof *request);
-    if (!request) {
-        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-        route_fail(exchange, &error);
-        return;
-    }
     request->exchange = exchange;
-    request->server = exchange->server;
-    request->is_chat = kind->is_chat;
-    request->tops = request->prompt_tops = request->longest = -1;
-    request->asks_for_head = true;
-    if (!read(request, kind, bytes, length, &error)) {
+    if (!take_model(request, &error) || !read_timeout(request, &error)) {
         free_request(request);
         route_fail(exchange, &error);
         return;
     }
+    fill_call(request);
     log_ignored(request);
     route_continue(exchange, &answering, request);
     call_submit(request->call);

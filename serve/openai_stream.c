@@ -125,7 +125,7 @@ static void add_roles(struct openai *request) {
     if (!request->is_chat || request->has_chunk)
         return;
     for (int64_t i = 0; i < request->choice_count; i++)
-        add_delta(request, &request->choices[i], "\"role\":\"assistant\",\"content\":null");
+        add_delta(request, &request->choices[i], "\"role\":\"assistant\",\"content\":\"\"");
 }
 
 static void add_piece(struct openai *request, struct openai_choice *choice, const struct call_news *news,

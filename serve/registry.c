@@ -429,7 +429,7 @@ void registry_start(struct server *server, const struct registry_change *asked) 
     pending->server = server;
     change->note.run = tell_refused;
     if (change->error.which)
-        loop_post(server->own->loop, &change->note);
+        loop_post(server->loop, &change->note);
     else
         enqueue(server, pending);
 }

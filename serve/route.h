@@ -25,13 +25,32 @@ void route_answer_json(struct exchange *exchange, struct strbuf *json);
 /* Its end is its client's: the server does not wait for it when it stops. */
 void route_forget(struct exchange *exchange);
 
-/* A request whose body is one text, whole: `on_whole` gets it, at most limits.body_bytes (413 beyond), and answers at
- * once, or goes on by route_continue. The bytes end with a zero byte and live until on_whole returns. */
+/* A request whose body is one text, gathered whole: at most limits.body_bytes, unpacked where it is gzip (413 beyond;
+ * 415 for other encodings; 429 where limits.gathered_bytes has no room). */
+struct route_reader {
+    const struct server *server;       /* its model and options alone */
+    struct tokenizer_encoder *encoder; /* of the thread; NULL: there is no tokenizer */
+};
+enum { ROUTE_SHORT_BYTES = 16 << 10 };
 struct route_body {
-    void (*on_whole)(struct exchange *exchange, const char *bytes, size_t length);
+    /* Bytes that the loop reads itself; NULL: ROUTE_SHORT_BYTES. */
+    size_t (*short_bytes)(const struct server *server);
+    /* Any thread, and the exchange may be gone: makes something of the bytes, which end with a zero byte and live until
+     * it returns; NULL with *error. */
+    void *(*read)(const struct route_reader *reader, const char *bytes, size_t length, struct error *error);
+    /* The loop's thread: takes over what was made, and answers at once, or goes on by route_continue. */
+    void (*on_made)(struct exchange *exchange, void *made);
+    /* Any thread: nobody wants it any more. */
+    void (*drop)(void *made);
 };
 void route_collect(struct exchange *exchange, const struct route_body *body);
-/* From on_whole: the exchange is another handler's from here on. */
+/* `read` and `drop` of bodies that are JSON of at most ROUTE_SHORT_BYTES: what is made is a json_t. */
+void *route_read_json(const struct route_reader *reader, const char *bytes, size_t length, struct error *error);
+/* The same; no body is an empty object. */
+void *route_read_json_or_nothing(const struct route_reader *reader, const char *bytes, size_t length,
+                                 struct error *error);
+void route_drop_json(void *made);
+/* From on_made: the exchange is another handler's from here on. */
 void route_continue(struct exchange *exchange, const struct exchange_handler *handler, void *context);
 /* What stands in the path behind `prefix`, with or without /v1 before that, percent-decoded: false where that is no
  * text, or too long. */

@@ -1,54 +1,185 @@
-/* Bodies that are one text, and the exchanges that go on behind them. */
+/* Bodies that are one text. They are gathered within the bound of all, read here where they are short, and else on the
+ * worker, so that nobody's bytes hold up the loop. A reading has its own copy of everything: its client may go. */
 #include "route.h"
+
+#include "gunzip.h"
+#include "json_in.h"
+#include "loop.h"
+#include "server.h"
 
 #include "base/base.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <strings.h>
 
 struct collected {
+    struct worker_job job;
+    struct exchange *exchange; /* the loop's; NULL: its client has left, or was answered */
+    struct server *server;
     const struct route_body *body;
     struct strbuf bytes;
+    size_t counted; /* of them, in the server's bound */
+    bool is_packed, is_control;
+    atomic_bool has_left; /* nobody waits for what is read */
+    void *made;
+    struct error error; /* where nothing was made */
 };
 
-static void drop(struct collected *collected) {
+/* ---- reading: any thread ---- */
+
+static bool unpack(struct collected *collected) {
+    struct strbuf text = STRBUF_INIT;
+    struct error *error = &collected->error;
+    uint64_t most = (uint64_t)collected->server->options->limits.body_bytes;
+    switch (gunzip(strbuf_text(&collected->bytes), collected->bytes.length, most, &text)) {
+    case GUNZIP_WHOLE:
+        strbuf_free(&collected->bytes);
+        collected->bytes = text;
+        return true;
+    case GUNZIP_TOO_LARGE:
+        error_set(error, ERROR_BODY_SIZE, NULL, "the body is larger than the server takes once it is unpacked");
+        break;
+    case GUNZIP_BAD:
+        error_set(error, ERROR_ARGUMENT, NULL, "the body is not gzip, as its content-encoding says");
+        break;
+    default:
+        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+    }
+    strbuf_free(&text);
+    return false;
+}
+
+static void read_bytes(struct collected *collected, struct tokenizer_encoder *encoder) {
+    const struct route_reader reader = {.server = collected->server, .encoder = encoder};
+    if (!collected->is_packed || unpack(collected))
+        collected->made =
+            collected->body->read(&reader, strbuf_text(&collected->bytes), collected->bytes.length, &collected->error);
+    strbuf_free(&collected->bytes);
+}
+
+static void drop_made(struct collected *collected) {
+    if (collected->made)
+        collected->body->drop(collected->made);
+    collected->made = NULL;
+}
+
+static void work(struct worker_job *job) {
+    struct collected *collected = (struct collected *)job;
+    if (!collected->has_left)
+        read_bytes(collected, collected->server->worker_encoder);
+    if (collected->has_left)
+        drop_made(collected);
+}
+
+/* ---- the loop ---- */
+
+/* After an answer that came early: the rest of the body goes nowhere. */
+static const struct exchange_handler nobody = {.on_close = NULL};
+
+static void give_back(struct collected *collected) {
+    gathered_give(&collected->server->gathered, collected->counted);
+    collected->counted = 0;
+}
+
+static void free_collected(struct collected *collected) {
+    give_back(collected);
     strbuf_free(&collected->bytes);
     free(collected);
 }
 
-/* Behind an answer that came early: the rest of the body goes nowhere. */
-static const struct exchange_handler nobody = {.on_close = NULL};
+/* It waits no more: the exchange is somebody else's. */
+static struct exchange *let_go(struct collected *collected) {
+    struct exchange *exchange = collected->exchange;
+    collected->exchange = NULL;
+    if (exchange) {
+        exchange->context = NULL;
+        exchange->handler = &nobody;
+    }
+    return exchange;
+}
+
+static void drop_late(struct worker_job *job) {
+    struct collected *collected = (struct collected *)job;
+    drop_made(collected);
+    free_collected(collected);
+}
+
+static void done(struct worker_job *job) {
+    struct collected *collected = (struct collected *)job;
+    struct exchange *exchange = let_go(collected);
+    void *made = collected->made;
+    give_back(collected);
+    if (!exchange && made) { /* its client left a moment ago, and what was made may be large */
+        collected->job.work = drop_late;
+        worker_drop(collected->server->worker, &collected->job);
+        return;
+    }
+    if (exchange && made)
+        collected->body->on_made(exchange, made);
+    else if (exchange)
+        route_fail(exchange, &collected->error);
+    free_collected(collected);
+}
 
 static void refuse(struct exchange *exchange, enum error_case which, const char *text) {
     struct error error;
-    drop(exchange->context);
-    exchange->context = NULL;
-    exchange->handler = &nobody;
+    struct collected *collected = exchange->context;
+    let_go(collected);
+    free_collected(collected);
     error_set(&error, which, NULL, "%s", text);
     route_fail(exchange, &error);
 }
 
 static void on_body(struct exchange *exchange, const unsigned char *bytes, size_t length) {
     struct collected *collected = exchange->context;
-    if (collected->bytes.length + length > (size_t)exchange->server->options->limits.body_bytes) {
+    size_t have = collected->bytes.length;
+    if (have + length > (size_t)exchange->server->options->limits.body_bytes) {
         refuse(exchange, ERROR_BODY_SIZE, "the body is larger than the server takes");
         return;
     }
+    if (!gathered_take(&collected->server->gathered, have, length, collected->is_control)) {
+        refuse(exchange, ERROR_OVERLOADED, "too many bodies are on their way: there is no room for this one");
+        return;
+    }
+    collected->counted += length;
     strbuf_add(&collected->bytes, bytes, length);
     if (collected->bytes.failed)
         refuse(exchange, ERROR_OVERLOADED, "out of memory");
 }
 
+static void on_closed_early(struct exchange *exchange, bool is_whole) {
+    struct collected *collected = exchange->context;
+    (void)is_whole;
+    collected->exchange = NULL;
+    collected->has_left = true;
+}
+
+static const struct exchange_handler reading = {.on_close = on_closed_early};
+
+/* Bytes of a body that the loop reads itself. What is packed may be anything. */
+static size_t short_bytes(const struct collected *collected) {
+    size_t (*of)(const struct server *) = collected->body->short_bytes;
+    return collected->is_packed ? 0 : of ? of(collected->server) : ROUTE_SHORT_BYTES;
+}
+
 static void on_end(struct exchange *exchange) {
     struct collected *collected = exchange->context;
-    exchange->context = NULL;
-    exchange->handler = &nobody;
-    collected->body->on_whole(exchange, strbuf_text(&collected->bytes), collected->bytes.length);
-    drop(collected);
+    struct server *server = collected->server;
+    if (!server->worker || collected->bytes.length <= short_bytes(collected)) {
+        read_bytes(collected, server->encoder);
+        done(&collected->job);
+        return;
+    }
+    exchange->handler = &reading;
+    collected->job = (struct worker_job){.work = work, .done = done, .owner = exchange_owner(exchange)};
+    if (!worker_add(server->worker, &collected->job))
+        refuse(exchange, ERROR_OVERLOADED, "too many long bodies wait to be read");
 }
 
 static void on_close(struct exchange *exchange, bool is_whole) {
     (void)is_whole;
-    drop(exchange->context);
+    free_collected(exchange->context);
 }
 
 static const struct exchange_handler collecting = {.on_body = on_body, .on_end = on_end, .on_close = on_close};
@@ -59,18 +190,34 @@ static bool promises_too_much(const struct exchange *exchange) {
     return promised && strtoull(promised, NULL, 10) > (unsigned long long)exchange->server->options->limits.body_bytes;
 }
 
+/* false: with *error. */
+static bool check_encoding(const struct exchange *exchange, bool *is_packed, struct error *error) {
+    const char *encoding = exchange_field(exchange, "content-encoding");
+    *is_packed = encoding && (!strcasecmp(encoding, "gzip") || !strcasecmp(encoding, "x-gzip"));
+    if (!encoding || *is_packed || !*encoding || !strcasecmp(encoding, "identity"))
+        return true;
+    error_set(error, ERROR_MEDIA_TYPE, "content-encoding", "content-encoding: expected gzip or identity, not %.64s",
+              encoding);
+    return false;
+}
+
 void route_collect(struct exchange *exchange, const struct route_body *body) {
     struct error error;
     struct collected *collected = NULL;
+    bool is_packed;
     if (promises_too_much(exchange))
         error_set(&error, ERROR_BODY_SIZE, NULL, "the body is larger than the server takes");
-    else if (!(collected = calloc(1, sizeof *collected)))
+    else if (check_encoding(exchange, &is_packed, &error) && !(collected = calloc(1, sizeof *collected)))
         error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
     if (!collected) {
         route_fail(exchange, &error);
         return;
     }
+    collected->exchange = exchange;
+    collected->server = exchange->server;
     collected->body = body;
+    collected->is_packed = is_packed;
+    collected->is_control = exchange->head.listener == LISTENER_CONTROL;
     exchange->handler = &collecting;
     exchange->context = collected;
 }
@@ -78,4 +225,31 @@ void route_collect(struct exchange *exchange, const struct route_body *body) {
 void route_continue(struct exchange *exchange, const struct exchange_handler *handler, void *context) {
     exchange->handler = handler;
     exchange->context = context;
+}
+
+/* ---- what most bodies are ---- */
+
+static void *read_json(const char *bytes, size_t length, bool may_be_empty, struct error *error) {
+    json_t *root = NULL;
+    if (length > ROUTE_SHORT_BYTES)
+        error_set(error, ERROR_BODY_SIZE, NULL, "the body is larger than the %d bytes that such a request may have",
+                  ROUTE_SHORT_BYTES);
+    else
+        json_in_read(bytes, length, may_be_empty, &root, error);
+    return root;
+}
+
+void *route_read_json(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
+    (void)reader;
+    return read_json(bytes, length, false, error);
+}
+
+void *route_read_json_or_nothing(const struct route_reader *reader, const char *bytes, size_t length,
+                                 struct error *error) {
+    (void)reader;
+    return read_json(bytes, length, true, error);
+}
+
+void route_drop_json(void *made) {
+    json_decref(made);
 }

@@ -10,15 +10,15 @@
 
 #include "text/prompt.h"
 
+#include <stdatomic.h>
+
 struct server_own {
     struct server *server;
-    struct loop *loop;
-    struct worker *text_worker, *file_worker;
-    struct tokenizer_encoder *encoder, *worker_encoder; /* of the loop, of the text worker */
-    struct driver *driver;                              /* before the loop has it */
-    struct adapters *adapters;                          /* the engine's thread's */
-    struct queue *queue;                                /* places for texts of calls that are not done */
-    struct queue *token_queue;                          /* and for tokens of prompts that wait; NULL: any number */
+    struct worker *file_worker;
+    struct driver *driver;     /* before the loop has it */
+    struct adapters *adapters; /* the engine's thread's */
+    struct queue *queue;       /* places for texts of calls that are not done */
+    struct queue *token_queue; /* and for tokens of prompts that wait; NULL: any number */
     int64_t calls;
     struct call_own *first_call; /* all that are not freed */
     struct event *tick, *delay_timer, *drain_timer, *on_term, *on_int, *on_hup;
@@ -31,6 +31,9 @@ struct server_own {
         int silent; /* ticks since it changed */
     } * ranks;      /* [tensor * pipeline]; there before the loop has the driver */
     struct strbuf hang_line;
+    struct worker_job trimming;
+    atomic_bool is_trimming; /* that job is under way */
+    double last_trim;
     int stops;      /* signals */
     bool is_ending; /* the engine has ended; answers go out, for so many ticks more: */
     int grace;

@@ -15,6 +15,7 @@
 #include "base/base.h"
 #include "base/json.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TEXT_JOBS = 256, FILE_JOBS = 64, GRACE_TICKS = 8 };
+enum { TEXT_JOBS = 1024, FILE_JOBS = 64, GRACE_TICKS = 8 };
 static const double tick_seconds = 0.25;
 static const double last_words_seconds = 5; /* for answers that are broken off, and say why */
 static const double late_seconds = 1;       /* a tick so much after its time: the process was stopped */
@@ -40,6 +41,7 @@ void server_count(struct server *server) {
     struct metrics_steps steps;
     if (!server->driver)
         return;
+    metrics_tell_loop(server->metrics, loop_turns(server->loop));
     driver_take_steps(server->driver, &steps);
     metrics_add_steps(server->metrics, &steps);
     driver_read_stats(server->driver, &stats);
@@ -237,7 +239,7 @@ void server_fail(struct server *server, int rank, const char *line) {
     failure->server = server;
     failure->rank = rank;
     snprintf(failure->line, sizeof failure->line, "%s", line);
-    loop_post(server->own->loop, &failure->note);
+    loop_post(server->loop, &failure->note);
 }
 
 static int rank_count(const struct server *server) {
@@ -310,6 +312,26 @@ static void watch(struct server *server) {
         on_hang(server);
 }
 
+static void trim(struct worker_job *job) {
+    struct server_own *own = (struct server_own *)((char *)job - offsetof(struct server_own, trimming));
+    malloc_trim(0);
+    atomic_store(&own->is_trimming, false);
+}
+
+/* The allocator keeps what was freed in between of what was not. After long bodies have gone it gives that back. */
+static void release_bodies(struct server *server) {
+    enum { WORTH_IT = 16 << 20 };
+    static const double pause_seconds = 2;
+    struct server_own *own = server->own;
+    if (server->gathered.given < WORTH_IT || server->gathered.bytes > server->gathered.given / 4 ||
+        own->last_tick < own->last_trim + pause_seconds || atomic_exchange(&own->is_trimming, true))
+        return;
+    server->gathered.given = 0;
+    own->last_trim = own->last_tick;
+    own->trimming.work = trim;
+    worker_drop(server->worker, &own->trimming);
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *context) {
     struct server *server = context;
     (void)fd;
@@ -317,6 +339,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context) {
     watch(server);
     server_count(server);
     end_if_idle(server);
+    release_bodies(server);
     close_when_written(server);
 }
 
@@ -340,6 +363,7 @@ static int bind_all(struct server *server) {
     const struct serve_options *o = server->options;
     struct transport_options transport = {.base = server->base,
                                           .limits = o->limits,
+                                          .gathered = &server->gathered,
                                           .tls_cert = o->tls_cert,
                                           .tls_key = o->tls_key,
                                           .route = route_exchange,
@@ -392,17 +416,17 @@ int server_open(const struct serve_options *options, struct server **out) {
         return status_fail(STATUS_MEMORY, "out of memory");
     }
     signal(SIGPIPE, SIG_IGN);
-    *server = (struct server){.options = options, .own = own};
+    *server = (struct server){.options = options, .own = own, .gathered = {.limit = options->limits.gathered_bytes}};
     own->server = server;
     pthread_mutex_init(&own->lock, NULL);
     pthread_cond_init(&own->ended, NULL);
-    int status = loop_open(&own->loop);
+    int status = loop_open(&server->loop);
     if (!status)
         status = queue_open(options->max_queued_requests, &own->queue);
     if (!status && options->max_queued_tokens)
         status = queue_open(options->max_queued_tokens, &own->token_queue);
     if (!status) {
-        server->base = loop_base(own->loop);
+        server->base = loop_base(server->loop);
         status = open_keys(server);
     }
     if (!status)
@@ -412,11 +436,11 @@ int server_open(const struct serve_options *options, struct server **out) {
     if (!status && options->otlp_endpoint)
         status = otlp_open(options->otlp_endpoint, CAMBIUM_VERSION, &server->otlp);
     if (!status)
-        status = worker_open(own->loop, TEXT_JOBS, &own->text_worker);
+        status = worker_open(server->loop, TEXT_JOBS, &server->worker);
     if (!status)
-        status = worker_open(own->loop, FILE_JOBS, &own->file_worker);
+        status = worker_open(server->loop, FILE_JOBS, &own->file_worker);
     if (!status)
-        status = loop_start(own->loop);
+        status = loop_start(server->loop);
     if (status) {
         server_close(server);
         *out = NULL;
@@ -465,9 +489,9 @@ static int describe_model(struct server *server, struct engine *engine, const st
         model->chat_template = chat_template_keep(server->options->chat_template);
     int status = name_model(server, engine);
     if (!status && tokenizer)
-        status = tokenizer_encoder_new(tokenizer, &server->own->encoder);
+        status = tokenizer_encoder_new(tokenizer, &server->encoder);
     if (!status && tokenizer)
-        status = tokenizer_encoder_new(tokenizer, &server->own->worker_encoder);
+        status = tokenizer_encoder_new(tokenizer, &server->worker_encoder);
     return status;
 }
 
@@ -482,7 +506,7 @@ static int open_books(struct server *server, struct engine *engine) {
     const struct serve_options *o = server->options;
     struct server_own *own = server->own;
     struct driver_options driver = {.server = server,
-                                    .loop = own->loop,
+                                    .loop = server->loop,
                                     .engine = engine,
                                     .tokenizer = server->model.tokenizer,
                                     .on_adapters = registry_take,
@@ -536,7 +560,7 @@ static void begin_serving(struct loop_note *note) {
 static void wait_for_the_end(struct server *server) {
     struct server_own *own = server->own;
     own->end_note.run = begin_end;
-    loop_post(own->loop, &own->end_note);
+    loop_post(server->loop, &own->end_note);
     pthread_mutex_lock(&own->lock);
     while (!own->has_ended)
         pthread_cond_wait(&own->ended, &own->lock);
@@ -565,7 +589,7 @@ int server_run(struct server *server, struct engine *engine, const struct tokeni
     if (status)
         return status;
     own->begin_note.run = begin_serving;
-    loop_post(own->loop, &own->begin_note);
+    loop_post(server->loop, &own->begin_note);
     status = driver_run(own->driver);
     char reason[512];
     snprintf(reason, sizeof reason, "%s", status_text());
@@ -581,10 +605,10 @@ void server_close(struct server *server) {
     struct server_own *own = server ? server->own : NULL;
     if (!server)
         return;
-    worker_close(own->text_worker);
-    worker_close(own->file_worker);
-    if (own->loop)
-        loop_stop(own->loop);
+    worker_stop(server->worker);
+    worker_stop(own->file_worker);
+    if (server->loop)
+        loop_stop(server->loop);
     if (server->transport)
         transport_close(server->transport);
     struct event *events[] = {own->tick, own->delay_timer, own->drain_timer, own->on_term, own->on_int, own->on_hup};
@@ -595,12 +619,14 @@ void server_close(struct server *server) {
     driver_close(own->driver);
     adapters_close(own->adapters);
     metrics_free(server->metrics);
-    tokenizer_encoder_free(own->encoder);
-    tokenizer_encoder_free(own->worker_encoder);
+    tokenizer_encoder_free(server->encoder);
+    tokenizer_encoder_free(server->worker_encoder);
     otlp_close(server->otlp);
     for (int i = 0; i < SERVER_KEYS; i++)
         keys_close(server->keys[i]);
-    loop_close(own->loop);
+    worker_close(server->worker);
+    worker_close(own->file_worker);
+    loop_close(server->loop);
     pthread_mutex_destroy(&own->lock);
     pthread_cond_destroy(&own->ended);
     chat_template_close(server->model.chat_template);
@@ -612,9 +638,11 @@ void server_close(struct server *server) {
     free(server);
 }
 
-/* A few bodies of the largest kind at once, and what a connection takes (14 KB were measured with HTTP/2). */
+/* Bodies that are gathered; a few of the largest kind that are read; and what a connection takes (14 KB were measured
+ * with HTTP/2). */
 size_t server_planned_bytes(const struct serve_options *options) {
     const struct serve_limits *limits = &options->limits;
     size_t spans = options->otlp_endpoint ? OTLP_QUEUE_BYTES : 0;
-    return (size_t)limits->body_bytes * 4 + (size_t)limits->connections * 16384 + spans;
+    return (size_t)limits->gathered_bytes + (size_t)limits->body_bytes * 4 + (size_t)limits->connections * 16384 +
+           spans;
 }

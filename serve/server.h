@@ -4,6 +4,7 @@
 #define CAMBIUM_SERVE_SERVER_H
 
 #include "error.h"
+#include "gathered.h"
 #include "serve.h"
 
 #include "base/strbuf.h"
@@ -30,6 +31,10 @@ enum { SERVER_METRICS_KEYS = LISTENER_COUNT, SERVER_KEYS };
 struct server {
     const struct serve_options *options;
     struct event_base *base;
+    struct loop *loop;
+    struct worker *worker;                              /* for long texts; NULL: nothing is long */
+    struct tokenizer_encoder *encoder, *worker_encoder; /* of the loop; of that worker */
+    struct gathered gathered;                           /* bodies that were not read yet */
     struct transport *transport;
     struct server_model model;
     struct registry *registry;         /* registry.h: adapters, as the loop knows them */

@@ -1,7 +1,9 @@
-/* Texts and rendered chats to ids. A job has a copy of its text, so that whoever asked may go. */
+/* Texts and chats to ids. A job has a copy of its text, or references to its messages: whoever asked may go. */
 #include "text_job.h"
 
-#include "server-internal.h"
+#include "loop.h"
+
+#include "text/prompt.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,48 +12,22 @@ enum { SHORT_BYTES = 4096 };
 
 struct job {
     struct worker_job base;
-    const struct tokenizer *tokenizer;
+    struct text_job asked;
     struct tokenizer_encoder *encoder; /* of the thread that it runs on */
-    int32_t eos;
-    void (*on_done)(void *context, int status, struct token_buffer *ids);
-    void *context;
     int status;
     char reason[256];
     struct token_buffer ids;
-    bool is_chat, adds_special;
-    struct chat_pieces pieces; /* with is_chat */
+    /* of a text */
     char *text;
     size_t length;
+    /* of a chat */
+    struct text_job_chat chat;
+    struct call_prompt prompt;
+    struct ask_ends ends;
 };
 
-static int encode(struct job *job) {
-    if (!job->is_chat && !job->adds_special)
-        return tokenizer_encode(job->encoder, job->text, job->length, TOKENIZER_PLAIN, &job->ids);
-    if (!job->is_chat)
-        return prompt_encode_text(job->tokenizer, job->encoder, job->text, job->length, &job->ids);
-    return chat_pieces_encode(&job->pieces, job->encoder, job->eos, &job->ids);
-}
-
-static void work(struct worker_job *base) {
-    struct job *job = (struct job *)base;
-    job->status = encode(job);
-    if (job->status)
-        snprintf(job->reason, sizeof job->reason, "%s", status_text());
-}
-
-static void done(struct worker_job *base) {
-    struct job *job = (struct job *)base;
-    if (job->status)
-        status_fail(job->status, "%s", job->reason);
-    job->on_done(job->context, job->status, &job->ids);
-    chat_pieces_free(&job->pieces);
-    free(job->text);
-    free(job);
-}
-
-static void done_short(struct loop_note *note) {
-    struct job *job = (struct job *)((char *)note - offsetof(struct job, base.note));
-    done(&job->base);
+size_t text_job_short_bytes(const struct server *server) {
+    return server->model.tokenizer && tokenizer_may_be_slow(server->model.tokenizer) ? 0 : SHORT_BYTES;
 }
 
 static int check_length(size_t length) {
@@ -61,65 +37,160 @@ static int check_length(size_t length) {
                              TEXT_JOB_BYTES);
 }
 
-static struct job *new_job(struct server *server, size_t length) {
-    struct job *job = calloc(1, sizeof *job);
-    if (!job)
-        return NULL;
-    *job = (struct job){.base = {.work = work, .done = done},
-                        .tokenizer = server->model.tokenizer,
-                        .eos = model_first_eos(&server->model.ends),
-                        .length = length,
-                        .text = malloc(length + 1)};
-    if (job->text)
-        return job;
+int text_job_encode(const struct server *server, struct tokenizer_encoder *encoder, const char *text, size_t length,
+                    bool adds_special, struct token_buffer *ids) {
+    int status = check_length(length);
+    if (!status && adds_special)
+        return prompt_encode_text(server->model.tokenizer, encoder, text, length, ids);
+    return status ? status : tokenizer_encode(encoder, text, length, TOKENIZER_PLAIN, ids);
+}
+
+/* ---- chats ---- */
+
+/* All messages but the last, which goes on: a new reference. */
+static json_t *drop_last(const json_t *messages) {
+    json_t *copy = json_copy((json_t *)messages);
+    bool is_whole = json_array_size(copy) == json_array_size(messages); /* it may lack what found no memory */
+    if (copy && (!is_whole || json_array_remove(copy, json_array_size(copy) - 1))) {
+        json_decref(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
+static int render(const struct job *job, struct chat_pieces *pieces) {
+    const struct call_prompt *prompt = &job->prompt;
+    struct chat_request request = prompt->chat;
+    size_t count = json_array_size(request.messages);
+    const json_t *last = json_array_get(request.messages, count - 1);
+    const struct server_model *model = &job->asked.server->model;
+    json_t *rest = NULL;
+    request.asks = !prompt->has_no_head || prompt->continues;
+    request.tokenizer = model->tokenizer;
+    request.eos = model_first_eos(&model->ends);
+    request.seconds = job->asked.server->options->template_timeout;
+    if (request.asks && !prompt->continues && chat_is_assistants(last))
+        return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
+    if (prompt->continues && (!chat_is_assistants(last) || count < 2))
+        return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could go on");
+    if (prompt->continues && !(request.messages = rest = drop_last(request.messages)))
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = chat_render(job->chat.template, &request, pieces);
+    if (!status && prompt->continues) {
+        const json_t *content = json_object_get(last, "content");
+        status = chat_pieces_add(pieces, json_string_value(content), json_string_length(content), 0);
+    }
+    json_decref(rest);
+    return status;
+}
+
+static int encode_chat(struct job *job) {
+    const struct server_model *model = &job->asked.server->model;
+    struct chat_pieces pieces = {0};
+    int status = render(job, &pieces);
+    if (!status)
+        status = check_length(pieces.text.length);
+    if (!status)
+        status = chat_pieces_encode(&pieces, job->encoder, model_first_eos(&model->ends), &job->ids);
+    chat_pieces_free(&pieces);
+    if (!status)
+        status =
+            ask_ends_open(job->chat.ask, model->tokenizer, &model->ends, job->chat.template, model->vocab, &job->ends);
+    return status;
+}
+
+static void keep_chat(struct job *job) {
+    const struct chat_request *chat = &job->prompt.chat;
+    json_incref((json_t *)chat->messages);
+    json_incref((json_t *)chat->tools);
+    json_incref((json_t *)chat->documents);
+    json_incref((json_t *)chat->variables);
+    chat_template_keep(job->chat.template);
+}
+
+static void let_go_of_chat(struct job *job) {
+    const struct chat_request *chat = &job->prompt.chat;
+    json_decref((json_t *)chat->messages);
+    json_decref((json_t *)chat->tools);
+    json_decref((json_t *)chat->documents);
+    json_decref((json_t *)chat->variables);
+    chat_template_close(job->chat.template);
+}
+
+/* ---- jobs ---- */
+
+static void work(struct worker_job *base) {
+    struct job *job = (struct job *)base;
+    job->status = job->chat.template
+                      ? encode_chat(job)
+                      : text_job_encode(job->asked.server, job->encoder, job->text, job->length, true, &job->ids);
+    if (job->status)
+        snprintf(job->reason, sizeof job->reason, "%s", status_text());
+    if (job->chat.template)
+        let_go_of_chat(job); /* on this thread: they may be large */
+}
+
+static void done(struct worker_job *base) {
+    struct job *job = (struct job *)base;
+    if (job->status) {
+        token_buffer_free(&job->ids);
+        status_fail(job->status, "%s", job->reason);
+    }
+    job->asked.on_done(job->asked.context, job->status, &job->ids, job->chat.template ? &job->ends : NULL);
+    free(job->text);
     free(job);
-    return NULL;
+}
+
+static void done_short(struct loop_note *note) {
+    struct job *job = (struct job *)((char *)note - offsetof(struct job, base.note));
+    done(&job->base);
+}
+
+static struct job *new_job(const struct text_job *asked) {
+    struct job *job = calloc(1, sizeof *job);
+    if (job)
+        *job = (struct job){.base = {.work = work, .done = done, .owner = asked->owner}, .asked = *asked};
+    return job;
 }
 
 /* Takes the job over in any case. */
-static int start(struct server *server, struct job *job, void (*on_done)(void *, int, struct token_buffer *),
-                 void *context) {
-    job->on_done = on_done;
-    job->context = context;
-    if (job->length <= SHORT_BYTES) {
-        job->encoder = server->own->encoder;
+static int start(struct job *job, bool is_short) {
+    struct server *server = job->asked.server;
+    if (is_short) {
+        job->encoder = server->encoder;
         work(&job->base);
         job->base.note.run = done_short;
-        loop_post(server->own->loop, &job->base.note);
+        loop_post(server->loop, &job->base.note);
         return STATUS_OK;
     }
-    job->encoder = server->own->worker_encoder;
-    if (worker_add(server->own->text_worker, &job->base))
+    job->encoder = server->worker_encoder;
+    if (worker_add(server->worker, &job->base))
         return STATUS_OK;
-    chat_pieces_free(&job->pieces);
+    if (job->chat.template)
+        let_go_of_chat(job);
     free(job->text);
     free(job);
-    return status_fail(STATUS_MEMORY, "too many long texts wait to be tokenized");
+    return status_fail(STATUS_MEMORY, "too many texts wait to be tokenized");
 }
 
-int text_job_start(struct server *server, const char *text, size_t length, bool adds_special,
-                   void (*on_done)(void *context, int status, struct token_buffer *ids), void *context) {
-    if (check_length(length))
-        return STATUS_INVALID;
-    struct job *job = new_job(server, length);
-    if (!job)
+int text_job_start(const struct text_job *asked, const char *text, size_t length) {
+    struct job *job = new_job(asked);
+    if (!job || !(job->text = malloc(length + 1))) {
+        free(job);
         return status_fail(STATUS_MEMORY, "out of memory");
+    }
     if (length)
         memcpy(job->text, text, length);
-    job->adds_special = adds_special;
-    return start(server, job, on_done, context);
+    job->length = length;
+    return start(job, asked->is_short);
 }
 
-int text_job_start_chat(struct server *server, struct chat_pieces *pieces,
-                        void (*on_done)(void *context, int status, struct token_buffer *ids), void *context) {
-    if (check_length(pieces->text.length))
-        return STATUS_INVALID;
-    struct job *job = new_job(server, 0);
+int text_job_start_chat(const struct text_job *asked, const struct text_job_chat *chat) {
+    struct job *job = new_job(asked);
     if (!job)
         return status_fail(STATUS_MEMORY, "out of memory");
-    job->is_chat = true;
-    job->length = pieces->text.length;
-    job->pieces = *pieces;
-    *pieces = (struct chat_pieces){0};
-    return start(server, job, on_done, context);
+    job->chat = *chat;
+    job->prompt = *chat->prompt;
+    keep_chat(job);
+    return start(job, false);
 }

@@ -1,4 +1,8 @@
-/* Workers: one thread each, and a queue that has an end. */
+/* Workers: one thread each, and a queue that has an end.
+ *
+ * Each job has a turn. The first of an owner's jobs has the turn that is on, or the next one where the owner was served
+ * in it; each further job of the same owner has the turn after its last one. So an owner with many jobs holds up
+ * another by one of them. */
 #include "loop.h"
 
 #include "base/base.h"
@@ -11,8 +15,9 @@ struct worker {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t has_changed;
-    struct worker_job *first, **last;
+    struct worker_job *first; /* by turns, and within one in the order in which they came */
     size_t waiting, capacity;
+    uint64_t turn, last_owner; /* of the job that was taken last */
     bool must_end;
 };
 
@@ -23,7 +28,8 @@ static struct worker_job *next_job(struct worker *worker) {
     struct worker_job *job = worker->first;
     if (job) {
         worker->first = job->next;
-        worker->last = job->next ? worker->last : &worker->first;
+        worker->turn = job->turn;
+        worker->last_owner = job->owner;
         worker->waiting--;
     }
     pthread_mutex_unlock(&worker->lock);
@@ -38,7 +44,10 @@ static void finish(struct loop_note *note) {
 static void *run(void *context) {
     struct worker *worker = context;
     for (struct worker_job *job; (job = next_job(worker));) {
+        bool has_end = job->done != NULL;
         job->work(job);
+        if (!has_end)
+            continue;
         job->note.run = finish;
         loop_post(worker->loop, &job->note);
     }
@@ -49,7 +58,7 @@ int worker_open(struct loop *loop, size_t capacity, struct worker **out) {
     struct worker *worker = *out = calloc(1, sizeof *worker);
     if (!worker)
         return status_fail(STATUS_MEMORY, "out of memory");
-    *worker = (struct worker){.loop = loop, .capacity = capacity, .last = &worker->first};
+    *worker = (struct worker){.loop = loop, .capacity = capacity};
     pthread_mutex_init(&worker->lock, NULL);
     pthread_cond_init(&worker->has_changed, NULL);
     if (!pthread_create(&worker->thread, NULL, run, worker))
@@ -59,21 +68,57 @@ int worker_open(struct loop *loop, size_t capacity, struct worker **out) {
     return status_fail(STATUS_MEMORY, "cannot start a worker's thread");
 }
 
+/* Under the lock. Gives the job its turn, and says how many jobs its owner has in the queue. */
+static size_t set_turn(const struct worker *worker, struct worker_job *job) {
+    size_t count = 0;
+    job->turn = worker->turn + (job->owner && job->owner == worker->last_owner);
+    for (const struct worker_job *other = worker->first; other && job->owner; other = other->next)
+        if (other->owner == job->owner) {
+            job->turn = other->turn + 1;
+            count++;
+        }
+    return count;
+}
+
+/* Under the lock. */
+static void insert(struct worker *worker, struct worker_job *job) {
+    struct worker_job **place = &worker->first;
+    while (*place && (*place)->turn <= job->turn)
+        place = &(*place)->next;
+    job->next = *place;
+    *place = job;
+    worker->waiting++;
+    pthread_cond_signal(&worker->has_changed);
+}
+
 bool worker_add(struct worker *worker, struct worker_job *job) {
-    job->next = NULL;
     pthread_mutex_lock(&worker->lock);
-    bool has_room = worker->waiting < worker->capacity && !worker->must_end;
-    if (has_room) {
-        *worker->last = job;
-        worker->last = &job->next;
-        worker->waiting++;
-        pthread_cond_signal(&worker->has_changed);
-    }
+    bool has_room = worker->waiting < worker->capacity && !worker->must_end &&
+                    set_turn(worker, job) < worker->capacity - worker->waiting;
+    if (has_room)
+        insert(worker, job);
     pthread_mutex_unlock(&worker->lock);
     return has_room;
 }
 
-void worker_close(struct worker *worker) {
+void worker_drop(struct worker *worker, struct worker_job *job) {
+    bool is_taken = false;
+    job->owner = 0;
+    job->done = NULL;
+    if (worker) {
+        pthread_mutex_lock(&worker->lock);
+        is_taken = !worker->must_end;
+        if (is_taken) {
+            set_turn(worker, job);
+            insert(worker, job);
+        }
+        pthread_mutex_unlock(&worker->lock);
+    }
+    if (!is_taken)
+        job->work(job);
+}
+
+void worker_stop(struct worker *worker) {
     if (!worker)
         return;
     pthread_mutex_lock(&worker->lock);
@@ -81,6 +126,11 @@ void worker_close(struct worker *worker) {
     pthread_cond_signal(&worker->has_changed);
     pthread_mutex_unlock(&worker->lock);
     pthread_join(worker->thread, NULL);
+}
+
+void worker_close(struct worker *worker) {
+    if (!worker)
+        return;
     pthread_mutex_destroy(&worker->lock);
     pthread_cond_destroy(&worker->has_changed);
     free(worker);

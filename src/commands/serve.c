@@ -145,6 +145,7 @@ static const struct config_row rows[] = {
     BYTES_ROW("limits.header_bytes", limits.header_bytes, "16K", "of a request's head, names, values and 32 a field"),
     COUNT_ROW("limits.headers", limits.headers, "100", 1, 1e4, "fields of a request's head"),
     BYTES_ROW("limits.body_bytes", limits.body_bytes, "8M", "of a request's body, and of a gRPC message"),
+    BYTES_ROW("limits.gathered_bytes", limits.gathered_bytes, "64M", "of all bodies that have not been read yet"),
     BYTES_ROW("limits.stream_window", limits.stream_window, "256K", "HTTP/2 window of a stream"),
     BYTES_ROW("limits.connection_window", limits.connection_window, "4M", "HTTP/2 window of a connection"),
     BYTES_ROW("limits.output_bytes", limits.output_bytes, "64K", "that wait to be sent on a connection"),

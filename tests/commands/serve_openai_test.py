@@ -384,7 +384,7 @@ class Chats(Served):
         whole = self.chat(**request)
         chunks = self.events("/v1/chat/completions", request)
         self.assertEqual([(c["choices"][0]["index"], c["choices"][0]["delta"]) for c in chunks[:2]],
-                         [(i, {"role": "assistant", "content": None}) for i in range(2)])
+                         [(i, {"role": "assistant", "content": ""}) for i in range(2)])
         texts, entries, ends = ["", ""], [[], []], [None, None]
         for chunk in chunks[2:]:
             self.assertEqual((chunk["object"], chunk["model"]), ("chat.completion.chunk", "org/tiny"))
@@ -405,7 +405,7 @@ class Chats(Served):
         chunks = self.events("/v1/chat/completions", request)
         for i in range(2):
             told = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == i]
-            self.assertEqual([c["delta"] for c in told], [{"role": "assistant", "content": None}, {"content": ""}, {}])
+            self.assertEqual([c["delta"] for c in told], [{"role": "assistant", "content": ""}, {"content": ""}, {}])
             self.assertEqual([c["finish_reason"] for c in told], [None, None, "stop"])
             self.assertEqual(told[1]["logprobs"]["content"], [])
 

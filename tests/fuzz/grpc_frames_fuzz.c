@@ -29,6 +29,9 @@ static enum grpc_frame read_stream(const uint8_t *data, size_t size, size_t step
         const unsigned char *bytes = data + at;
         size_t left = size - at < step ? size - at : step;
         while ((frame = grpc_frames_take(&frames, &bytes, &left)) == GRPC_FRAME_WHOLE) {
+            if (grpc_frames_is_packed(&frames) &&
+                (frame = grpc_message_unpack(&frames.message, LIMIT)) != GRPC_FRAME_WHOLE)
+                break;
             check(frames.message.length <= LIMIT, "a message over the limit");
             strbuf_format(out, "%zu:", frames.message.length);
             strbuf_add(out, strbuf_text(&frames.message), frames.message.length);

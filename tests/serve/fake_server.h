@@ -87,14 +87,19 @@ void registry_start(struct server *server, const struct registry_change *change)
     snprintf(fake_change_name, sizeof fake_change_name, "%s %s", change->name, change->path ? change->path : "-");
 }
 
-int text_job_start(struct server *server, const char *text, size_t length, bool adds_special,
-                   void (*on_done)(void *context, int status, struct token_buffer *ids), void *context) {
+size_t text_job_short_bytes(const struct server *server) {
     (void)server;
+    return 4096;
+}
+
+int text_job_encode(const struct server *server, struct tokenizer_encoder *encoder, const char *text, size_t length,
+                    bool adds_special, struct token_buffer *ids) {
+    (void)server;
+    (void)encoder;
     (void)text;
     (void)length;
     (void)adds_special;
-    (void)on_done;
-    (void)context;
+    (void)ids;
     return STATUS_MEMORY;
 }
 

@@ -36,6 +36,7 @@ static const struct serve_limits defaults = {
     .header_bytes = 16384,
     .headers = 100,
     .body_bytes = 8 << 20,
+    .gathered_bytes = 64 << 20,
     .stream_window = 256 << 10,
     .connection_window = 4 << 20,
     .output_bytes = 64 << 10,
@@ -61,6 +62,7 @@ static bool limit_set(struct serve_limits *limits, const char *key, const char *
         {"header_bytes", &limits->header_bytes, NULL},
         {"headers", &limits->headers, NULL},
         {"body_bytes", &limits->body_bytes, NULL},
+        {"gathered_bytes", &limits->gathered_bytes, NULL},
         {"stream_window", &limits->stream_window, NULL},
         {"connection_window", &limits->connection_window, NULL},
         {"output_bytes", &limits->output_bytes, NULL},
@@ -190,6 +192,8 @@ int main(int argc, char **argv) {
     program.options.server = &program.server;
     program.serve.limits = program.options.limits;
     program.server.options = &program.serve;
+    program.server.gathered.limit = program.options.limits.gathered_bytes;
+    program.options.gathered = &program.server.gathered;
     int status = watch(&program);
     if (status)
         log_error("%s", status_text());

@@ -172,9 +172,9 @@ static void a_chat_streams_byte_by_byte(void **state) {
     tell();
     stream_has(
         &fake, CHAT_HEAD FACTS
-        "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":null},"
+        "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
         "\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHAT_HEAD
-        "\"choices\":[{\"index\":1,\"delta\":{\"role\":\"assistant\",\"content\":null},"
+        "\"choices\":[{\"index\":1,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
         "\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHAT_HEAD
         "\"choices\":[{\"index\":1,\"delta\":{\"content\":\"a\"},\"logprobs\":null,\"finish_reason\":null}]}"
         "\n\n" CHAT_HEAD "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"b\"},\"logprobs\":null,\"finish_reason\":"
