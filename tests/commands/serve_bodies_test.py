@@ -27,7 +27,7 @@ class Half:
     def __init__(self, server, sent=b"", path="/v1/completions", key=None):
         host, port = server.addresses["data"].rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), PATIENCE)
-        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {8 * MIB}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {8 * MIB}\r\n"
         self.socket.sendall(head.encode() + (f"Authorization: Bearer {key}\r\n".encode() if key else b"") + b"\r\n" + sent)
 
     def send(self, data):
@@ -145,10 +145,10 @@ class Gathered(unittest.TestCase):
             with socket.create_connection((host, int(port)), PATIENCE) as client, self.assertRaises(ConnectionError):
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 body = json.dumps({"prompt": "a", "n": 128, "max_tokens": 60, "logprobs": 20, "ignore_eos": True})
-                client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                                f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
                 for turn in range(8):
-                    client.sendall(MIB * b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[:1])
+                    client.sendall(MIB * b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[:1])
             self.assertEqual(server.ask("GET", "/health").status, 200)
 
     def test_nothing_is_gathered_without_a_key(self):
