@@ -47,7 +47,7 @@ static bool refuse(struct error *error, const char *text) {
     return false;
 }
 
-static bool check_shape(const char *text, size_t length, struct error *error) {
+bool json_in_is_bounded(const char *text, size_t length, struct error *error) {
     struct shape shape;
     look(text, length, &shape);
     if (shape.deepest > JSON_IN_DEPTH)
@@ -68,7 +68,7 @@ bool json_in_read(const char *text, size_t length, bool may_be_empty, json_t **r
     *root = NULL;
     if (may_be_empty && length == 0)
         text = "{}", length = 2;
-    if (!check_shape(text, length, error))
+    if (!json_in_is_bounded(text, length, error))
         return false;
     int status = json_read(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, root, &bad);
     if (status == STATUS_MEMORY) {

@@ -1,6 +1,7 @@
 /* A request of the OpenAI API, from its body to its answer: what openai_*.c share.
  *
- *     openai_request.c      fields that completions and chats have alike; the call; what its news leads to
+ *     openai_request.c      the call; what its news leads to
+ *     openai_fields.c       fields that completions and chats have alike, and those that are none
  *     openai_completions.c  POST /v1/completions: prompts
  *     openai_chat.c         POST /v1/chat/completions: messages
  *     openai_logprobs.c     tokens and log-probabilities in the shapes of both
@@ -83,12 +84,14 @@ struct openai {
     bool is_long; /* its body was */
     /* asked */
     bool is_chat, is_stream, tells_usage, echoes, returns_ids, tells_logprobs;
-    bool has_no_head, asks_for_head, continues; /* of messages */
-    int64_t tops, prompt_tops;                  /* likeliest tokens; -1: not asked for */
-    int64_t longest;                            /* max_completion_tokens; -1: not given */
-    const char *model;                          /* that answers name */
-    json_t *messages, *documents, *variables;   /* of a chat; NULL: none */
-    struct strbuf ignored;                      /* names of fields that are none of ours */
+    bool has_no_head, asks_for_head, continues;       /* of messages */
+    int64_t tops, prompt_tops;                        /* likeliest tokens; -1: not asked for */
+    int64_t longest;                                  /* max_completion_tokens; -1: not given */
+    const char *model;                                /* that answers name */
+    json_t *messages, *tools, *documents, *variables; /* of a chat; NULL: none */
+    struct strbuf ignored;                            /* names of fields that are none of ours, for the log */
+    struct strbuf ignored_names;                      /* all of them, as elements of a JSON array */
+    int64_t ignored_count;
     /* told */
     int64_t created;
     bool has_begun, has_answered, is_paused;
@@ -115,6 +118,7 @@ struct openai_field {
 /* What completions and chats have of their own. */
 struct openai_kind {
     bool is_chat;
+    const struct openai_kind *other;
     const struct openai_field *fields;
     size_t field_count;
     /* Makes the call, with its prompts. */
@@ -122,6 +126,10 @@ struct openai_kind {
     /* Behind all fields. */
     bool (*check)(struct openai *request, struct error *error);
 };
+extern const struct openai_kind openai_completion_kind, openai_chat_kind;
+/* Reads all fields of the body into the request and its call, and checks them together. Any thread. */
+bool openai_read_fields(struct openai *request, const struct openai_kind *kind, struct error *error);
+
 /* Of struct route_body: what is made is a struct openai. */
 void *openai_read(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes, size_t length,
                   struct error *error);

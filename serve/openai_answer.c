@@ -105,6 +105,9 @@ void openai_add_facts(const struct openai *request, struct strbuf *out) {
     strbuf_format(out, "],\"seed\":%llu", (unsigned long long)ask->sampling.seed);
     if (request->is_chat)
         openai_add_prompt_facts(request, 0, out);
+    if (request->ignored_count)
+        strbuf_format(out, ",\"ignored\":[%s]", strbuf_text(&request->ignored_names));
+    out->failed |= request->ignored_names.failed;
     strbuf_add_char(out, ',');
 }
 

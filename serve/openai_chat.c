@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- messages ---- */
@@ -24,16 +25,23 @@ static bool has_role(const json_t *message, const char *role) {
     return json_in_is(json_object_get(message, "role"), role);
 }
 
+static bool has_calls(const json_t *message) {
+    return json_array_size(json_object_get(message, "tool_calls")) > 0;
+}
+
 /* A developer's message is a system's, as templates know them. */
 static bool check_role(json_t *message, const json_t *before, size_t number, struct error *error) {
     if (has_role(message, "developer") && json_object_set_new(message, "role", json_string("system")))
         return fail_memory(error);
-    if (!has_role(message, "system") && !has_role(message, "user") && !has_role(message, "assistant"))
-        return refuse(error, number, "expected the role system, developer, user or assistant");
+    if (!has_role(message, "system") && !has_role(message, "user") && !has_role(message, "assistant") &&
+        !has_role(message, "tool"))
+        return refuse(error, number, "expected the role system, developer, user, assistant or tool");
     if (has_role(message, "system") && number > 0)
         return refuse(error, number, "the system's message is not the first");
     if (before && has_role(message, "assistant") && has_role(before, "assistant"))
         return refuse(error, number, "two messages of the assistant in a row");
+    if (has_role(message, "tool") && !(before && (has_role(before, "tool") || has_calls(before))))
+        return refuse(error, number, "a tool's message, and no call of a tool before it");
     return true;
 }
 
@@ -56,16 +64,45 @@ static bool join_parts(json_t *message, const json_t *parts, size_t number, stru
     return is_set || fail_memory(error);
 }
 
+/* {"function": {"name", "arguments"}}; the arguments are JSON in a string, which whoever renders reads. */
+static bool check_call(const json_t *call, size_t number, struct error *error) {
+    const json_t *function = json_object_get(call, "function"), *type = json_object_get(call, "type");
+    const json_t *arguments = json_object_get(function, "arguments");
+    if (!json_is_string(json_object_get(function, "name")) || (type && !json_in_is(type, "function")))
+        return refuse(error, number,
+                      "expected calls {\"type\": \"function\", \"function\": {\"name\", \"arguments\"}}");
+    if (json_is_string(arguments) &&
+        !json_in_is_bounded(json_string_value(arguments), json_string_length(arguments), error)) {
+        snprintf(error->param, sizeof error->param, "messages");
+        return false;
+    }
+    return true;
+}
+
+static bool check_calls(const json_t *message, size_t number, struct error *error) {
+    const json_t *calls = json_object_get(message, "tool_calls");
+    if (!calls || json_is_null(calls))
+        return true;
+    if (!json_is_array(calls) || !has_role(message, "assistant"))
+        return refuse(error, number, "tool_calls: expected a list, in a message of the assistant");
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        if (!check_call(json_array_get(calls, i), number, error))
+            return false;
+    return true;
+}
+
 static bool read_message(json_t *message, const json_t *before, size_t number, struct error *error) {
-    static const char *const refused[] = {"tool_calls", "function_call", "audio"};
+    static const char *const refused[] = {"function_call", "audio"};
     const json_t *content = json_object_get(message, "content");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const json_t *value = json_object_get(message, refused[i]);
         if (value && !json_is_null(value))
-            return refuse(error, number, "calls of tools and sounds are not supported");
+            return refuse(error, number, "function_call and audio are not supported: calls stand in tool_calls");
     }
-    if (!check_role(message, before, number, error))
+    if (!check_role(message, before, number, error) || !check_calls(message, number, error))
         return false;
+    if ((!content || json_is_null(content)) && has_calls(message))
+        return true;
     if (json_is_array(content) && json_array_size(content))
         return join_parts(message, content, number, error);
     return json_is_string(content) ||
@@ -164,6 +201,51 @@ static bool read_documents(struct openai *request, const char *name, const json_
     return true;
 }
 
+/* {"type": "function", "function": {"name", ...}}: the rest is the template's. An empty list is none. */
+static bool read_tools(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    bool is_right = json_is_array(value);
+    for (size_t i = 0; is_right && i < json_array_size(value); i++) {
+        const json_t *tool = json_array_get(value, i);
+        is_right = json_in_is(json_object_get(tool, "type"), "function") &&
+                   json_is_string(json_object_get(json_object_get(tool, "function"), "name"));
+    }
+    if (!is_right) {
+        error_set(error, ERROR_ARGUMENT, name,
+                  "%s: expected a list of tools {\"type\": \"function\", \"function\": {\"name\", ...}}", name);
+        return false;
+    }
+    request->tools = json_array_size(value) ? json_incref((json_t *)value) : NULL;
+    request->call->prompts[0].chat.tools = request->tools;
+    return true;
+}
+
+/* Tools are told to the template either way. A call that must come cannot be promised: none is read from a text yet. */
+static bool read_tool_choice(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    (void)request;
+    if (json_in_is(value, "none") || json_in_is(value, "auto"))
+        return true;
+    if (json_in_is(value, "required"))
+        error_set(error, ERROR_ARGUMENT, name, "%s: \"required\" is not supported, as no call is read from texts yet",
+                  name);
+    else if (json_is_object(value))
+        error_set(error, ERROR_ARGUMENT, name,
+                  "%s: a named function is not supported, as no call is read from texts yet", name);
+    else
+        error_set(error, ERROR_ARGUMENT, name, "%s: expected \"none\" or \"auto\"", name);
+    return false;
+}
+
+/* A chat's text has what its template gives it. */
+static bool read_special(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    bool adds_special = false;
+    (void)request;
+    if (!json_in_bool(value, name, &adds_special, error))
+        return false;
+    if (adds_special)
+        error_set(error, ERROR_ARGUMENT, name, "%s: not supported for chats, whose template has them", name);
+    return !adds_special;
+}
+
 static const struct openai_field fields[] = {
     {"messages", read_messages},
     {"max_completion_tokens", read_longest},
@@ -173,6 +255,9 @@ static const struct openai_field fields[] = {
     {"continue_final_message", read_continues},
     {"chat_template_kwargs", read_variables},
     {"documents", read_documents},
+    {"tools", read_tools},
+    {"tool_choice", read_tool_choice},
+    {"add_special_tokens", read_special},
 };
 
 static bool check_head(struct openai *request, struct error *error) {
@@ -211,14 +296,15 @@ static bool check_chat(struct openai *request, struct error *error) {
     return check_head(request, error);
 }
 
-static const struct openai_kind chat = {.is_chat = true,
-                                        .fields = fields,
-                                        .field_count = sizeof fields / sizeof *fields,
-                                        .open = open_chat,
-                                        .check = check_chat};
+const struct openai_kind openai_chat_kind = {.other = &openai_completion_kind,
+                                             .is_chat = true,
+                                             .fields = fields,
+                                             .field_count = sizeof fields / sizeof *fields,
+                                             .open = open_chat,
+                                             .check = check_chat};
 
 static void *read_body(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return openai_read(reader, &chat, bytes, length, error);
+    return openai_read(reader, &openai_chat_kind, bytes, length, error);
 }
 
 void openai_chat(struct exchange *exchange) {

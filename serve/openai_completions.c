@@ -103,13 +103,14 @@ static bool check_completion(struct openai *request, struct error *error) {
     return true;
 }
 
-static const struct openai_kind completion = {.fields = fields,
-                                              .field_count = sizeof fields / sizeof *fields,
-                                              .open = open_completion,
-                                              .check = check_completion};
+const struct openai_kind openai_completion_kind = {.other = &openai_chat_kind,
+                                                   .fields = fields,
+                                                   .field_count = sizeof fields / sizeof *fields,
+                                                   .open = open_completion,
+                                                   .check = check_completion};
 
 static void *read_body(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return openai_read(reader, &completion, bytes, length, error);
+    return openai_read(reader, &openai_completion_kind, bytes, length, error);
 }
 
 void openai_completions(struct exchange *exchange) {

@@ -1,4 +1,4 @@
-/* The fields that completions and chats have alike, and a request's life: read, asked, answered, closed. */
+/* A request's life: read, asked, answered, closed. */
 #include "openai.h"
 
 #include "json_in.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- fields ---- */
+/* ---- names ---- */
 
 bool openai_find_model(const struct server *server, const json_t *value, const char **adapter, struct error *error) {
     const char *name = NULL;
@@ -56,141 +56,6 @@ static bool take_model(struct openai *request, struct error *error) {
     return true;
 }
 
-static bool read_nothing(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    (void)request;
-    (void)name;
-    (void)value;
-    (void)error;
-    return true;
-}
-
-static bool read_stream(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    return json_in_bool(value, name, &request->is_stream, error);
-}
-
-static bool read_returns_ids(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    return json_in_bool(value, name, &request->returns_ids, error);
-}
-
-static bool read_stream_options(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    if (!json_is_object(value)) {
-        error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
-        return false;
-    }
-    if (!json_is_true(json_object_get(request->root, "stream"))) {
-        error_set(error, ERROR_ARGUMENT, name, "%s: only for a stream", name);
-        return false;
-    }
-    return json_in_bool(json_object_get(value, "include_usage"), name, &request->tells_usage, error);
-}
-
-static bool read_cache_salt(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    if (!json_in_string(value, name, &request->call->cache_salt, error))
-        return false;
-    request->call->cache_salt_length = json_string_length(value);
-    return true;
-}
-
-static bool refuse_field(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    (void)request;
-    (void)value;
-    error_set(error, ERROR_ARGUMENT, name, "%s: not supported", name);
-    return false;
-}
-
-static bool read_response_format(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    (void)request;
-    if (json_in_is(json_object_get(value, "type"), "text"))
-        return true;
-    error_set(error, ERROR_ARGUMENT, name, "%s: only {\"type\": \"text\"} is supported", name);
-    return false;
-}
-
-static bool read_best_of(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    const json_t *n = json_object_get(request->root, "n");
-    int64_t best_of = 1, choices = json_is_integer(n) ? json_integer_value(n) : 1;
-    if (!json_in_integer(value, name, 1, ASK_MAX_CHOICES, &best_of, error))
-        return false;
-    if (best_of <= choices)
-        return true;
-    error_set(error, ERROR_ARGUMENT, name, "%s: more than n is not supported", name);
-    return false;
-}
-
-static const struct openai_field common[] = {
-    {"model", read_nothing},         {"user", read_nothing},
-    {"stream", read_stream},         {"stream_options", read_stream_options},
-    {"cache_salt", read_cache_salt}, {"return_token_ids", read_returns_ids},
-    {"best_of", read_best_of},       {"response_format", read_response_format},
-    {"suffix", refuse_field},        {"tools", refuse_field},
-    {"functions", refuse_field},
-};
-
-static const struct openai_field *find_field(const struct openai_field *fields, size_t count, const char *name) {
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(fields[i].name, name))
-            return &fields[i];
-    return NULL;
-}
-
-static void note_ignored(struct openai *request, const char *name) {
-    enum { MOST = 200 };
-    if (request->ignored.length < MOST)
-        strbuf_format(&request->ignored, "%s%.64s", request->ignored.length ? " " : "", name);
-}
-
-static bool read_field(struct openai *request, const struct openai_kind *kind, const char *name, const json_t *value,
-                       struct error *error) {
-    const struct openai_field *field = find_field(kind->fields, kind->field_count, name);
-    bool is_known = true;
-    if (!field)
-        field = find_field(common, sizeof common / sizeof *common, name);
-    if (field)
-        return json_is_null(value) || field->read(request, name, value, error);
-    int status = ask_read_field(&request->call->ask, name, value, request->server->model.vocab, &is_known);
-    if (!is_known)
-        note_ignored(request, name);
-    if (status)
-        json_in_fail(status, name, error);
-    return status == STATUS_OK;
-}
-
-/* What no string of the call stands in goes: it may be anything, and large. */
-static void forget_fields(json_t *root) {
-    static const struct openai_field kept[] = {
-        {"prompt", NULL}, {"model", NULL}, {"adapters", NULL}, {"stop", NULL}, {"cache_salt", NULL}};
-    const char *name;
-    void *next;
-    json_t *value;
-    json_object_foreach_safe(root, next, name, value) {
-        if (!find_field(kept, sizeof kept / sizeof *kept, name))
-            json_object_del(root, name);
-    }
-}
-
-static bool read_fields(struct openai *request, const struct openai_kind *kind, struct error *error) {
-    const char *name, *field = NULL;
-    json_t *value;
-    struct ask *ask = &request->call->ask;
-    json_object_foreach(request->root, name, value) {
-        if (!read_field(request, kind, name, value, error))
-            return false;
-    }
-    if (!kind->check(request, error))
-        return false;
-    forget_fields(request->root);
-    int status = ask_check(ask, request->server->model.vocab, &field);
-    if (status)
-        json_in_fail(status, field, error);
-    int64_t most = request->server->options->max_queued_requests;
-    if (!status && request->call->prompt_count * ask->choices > most) {
-        error_set(error, ERROR_ARGUMENT, "n", "n: %lld texts are more than this server queues (%lld)",
-                  (long long)(request->call->prompt_count * ask->choices), (long long)most);
-        return false;
-    }
-    return status == STATUS_OK;
-}
-
 /* ---- its life ---- */
 
 /* But for the call and the timer, which are the loop's. Any thread. */
@@ -205,9 +70,11 @@ static void free_parts(struct openai *request) {
     free(request->prompts);
     free(request->choices);
     json_decref(request->messages);
+    json_decref(request->tools);
     json_decref(request->documents);
     json_decref(request->variables);
     strbuf_free(&request->ignored);
+    strbuf_free(&request->ignored_names);
     json_decref(request->root);
     free(request);
 }
@@ -344,7 +211,7 @@ void *openai_read(const struct route_reader *reader, const struct openai_kind *k
     request->tops = request->prompt_tops = request->longest = -1;
     request->asks_for_head = true;
     if (json_in_read(bytes, length, false, &request->root, error) && kind->open(request, error) &&
-        read_fields(request, kind, error) && open_choices(request, error))
+        openai_read_fields(request, kind, error) && open_choices(request, error))
         return request;
     openai_drop(request);
     return NULL;

@@ -223,6 +223,10 @@ static const struct field *find_field(const char *name) {
     return NULL;
 }
 
+const char *ask_field_name(size_t number) {
+    return number < FIELDS ? fields[number].name : NULL;
+}
+
 int ask_read_field(struct ask *ask, const char *name, const json_t *value, int64_t vocab, bool *is_known) {
     const struct field *field = find_field(name);
     *is_known = field != NULL;

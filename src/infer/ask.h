@@ -44,6 +44,8 @@ void ask_free(struct ask *ask);
 /* Reads the field `name` of JSON; null is as if it were not there. *is_known: it is a field of a request, else nothing
  * happens. STATUS_INVALID says what was expected, without the name; STATUS_MEMORY. */
 int ask_read_field(struct ask *ask, const char *name, const json_t *value, int64_t vocab, bool *is_known);
+/* The fields' names, from 0; NULL after the last. */
+const char *ask_field_name(size_t number);
 /* Sets a field that is a number, as ask_read_field. */
 int ask_set_integer(struct ask *ask, const char *name, int64_t value);
 int ask_set_number(struct ask *ask, const char *name, double value);

@@ -444,7 +444,7 @@ static void bad_chats_name_their_field(void **state) {
         {"{\"messages\":[" ONE "," MINE "," MINE "," ONE "]}", "messages"},
         {"{\"messages\":[" ONE "," MINE "]}", "messages"},
         {"{\"messages\":[" ONE ",{\"role\":\"developer\",\"content\":\"x\"}]}", "messages"},
-        {"{\"messages\":[" ONE ",{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[]}," ONE "]}", "messages"},
+        {"{\"messages\":[" ONE ",{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[{}]}," ONE "]}", "messages"},
         {"{\"messages\":[" ONE "],\"top_logprobs\":1}", "top_logprobs"},
         {"{\"messages\":[" ONE "],\"logprobs\":1}", "logprobs"},
         {"{\"messages\":[" ONE "],\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs"},

@@ -1,0 +1,266 @@
+/* The fields of a body: those that completions and chats have alike, and what becomes of those that are none.
+ *
+ * A field that is not known must not change an answer by its absence. What would is refused by name, whether it is a
+ * field of other servers or a known one that was written wrongly. The rest is ignored, and named in the answer. */
+#include "openai.h"
+
+#include "json_in.h"
+#include "json_out.h"
+
+#include "base/base.h"
+#include "config/config.h"
+
+#include <string.h>
+
+/* ---- of both ---- */
+
+static bool read_nothing(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    (void)request;
+    (void)name;
+    (void)value;
+    (void)error;
+    return true;
+}
+
+static bool read_stream(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    return json_in_bool(value, name, &request->is_stream, error);
+}
+
+static bool read_returns_ids(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    return json_in_bool(value, name, &request->returns_ids, error);
+}
+
+static bool read_stream_options(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    if (!json_is_object(value)) {
+        error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
+        return false;
+    }
+    if (!json_is_true(json_object_get(request->root, "stream"))) {
+        error_set(error, ERROR_ARGUMENT, name, "%s: only for a stream", name);
+        return false;
+    }
+    return json_in_bool(json_object_get(value, "include_usage"), name, &request->tells_usage, error);
+}
+
+static bool read_cache_salt(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    if (!json_in_string(value, name, &request->call->cache_salt, error))
+        return false;
+    request->call->cache_salt_length = json_string_length(value);
+    return true;
+}
+
+static bool read_response_format(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    (void)request;
+    if (json_in_is(json_object_get(value, "type"), "text"))
+        return true;
+    error_set(error, ERROR_ARGUMENT, name, "%s: only {\"type\": \"text\"} is supported", name);
+    return false;
+}
+
+static bool read_best_of(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    const json_t *n = json_object_get(request->root, "n");
+    int64_t best_of = 1, choices = json_is_integer(n) ? json_integer_value(n) : 1;
+    if (!json_in_integer(value, name, 1, ASK_MAX_CHOICES, &best_of, error))
+        return false;
+    if (best_of <= choices)
+        return true;
+    error_set(error, ERROR_ARGUMENT, name, "%s: more than n is not supported", name);
+    return false;
+}
+
+static const struct openai_field common[] = {
+    {"model", read_nothing},         {"user", read_nothing},
+    {"stream", read_stream},         {"stream_options", read_stream_options},
+    {"cache_salt", read_cache_salt}, {"return_token_ids", read_returns_ids},
+    {"best_of", read_best_of},       {"response_format", read_response_format},
+};
+
+static const struct openai_field *find_field(const struct openai_field *fields, size_t count, const char *name) {
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(fields[i].name, name))
+            return &fields[i];
+    return NULL;
+}
+
+/* ---- of none ---- */
+
+/* Fields that would change the answer, and the values with which they would not, as JSON. */
+struct other_field {
+    const char *name, *neutral; /* neutral NULL: null alone */
+};
+static const struct other_field others[] = {
+    {"add_special_tokens", "true"}, /* of a completion; a chat's text has what its template gives it */
+    {"allowed_token_ids", NULL},
+    {"audio", NULL},
+    {"bad_words", "[]"},
+    {"beam_width", "1"},
+    {"chat_template", NULL},
+    {"early_stopping", "false"},
+    {"function_call", NULL},
+    {"functions", NULL},
+    {"grammar", NULL},
+    {"include_stop_str_in_output", "false"},
+    {"json_schema", NULL},
+    {"length_penalty", "1"},
+    {"logits_processors", NULL},
+    {"min_length", "0"},
+    {"modalities", "[\"text\"]"},
+    {"no_repeat_ngram_size", "0"},
+    {"num_beams", "1"},
+    {"prompt_embeds", NULL},
+    {"reasoning_effort", NULL},
+    {"return_tokens_as_token_ids", "false"},
+    {"skip_special_tokens", "true"},
+    {"spaces_between_special_tokens", "true"},
+    {"structural_tag", NULL},
+    {"structured_outputs", NULL},
+    {"suffix", NULL},
+    {"truncate_prompt_tokens", NULL},
+    {"typical_p", "1"},
+    {"use_beam_search", "false"},
+    {"verbosity", NULL},
+    {"web_search_options", NULL},
+};
+
+/* What stock clients send that changes nothing. It is ignored, however much it looks like one of ours. */
+static const char *const harmless[] = {
+    "metadata",          "parallel_tool_calls",    "prediction",
+    "prompt_cache_key",  "prompt_cache_retention", "request_id",
+    "safety_identifier", "service_tier",           "store",
+};
+
+static const struct other_field *find_other(const char *name) {
+    static const struct other_field guided = {"guided_", NULL};
+    if (!strncmp(name, guided.name, strlen(guided.name)))
+        return &guided;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(others[i].name, name))
+            return &others[i];
+    return NULL;
+}
+
+static bool is_harmless(const char *name) {
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (!strcmp(harmless[i], name))
+            return true;
+    return false;
+}
+
+static bool is_neutral(const struct other_field *field, const json_t *value) {
+    json_t *neutral = field->neutral ? json_loads(field->neutral, JSON_DECODE_ANY, NULL) : NULL;
+    bool is_same = neutral && (json_equal(neutral, value) || (json_is_number(neutral) && json_is_number(value) &&
+                                                              json_number_value(neutral) == json_number_value(value)));
+    json_decref(neutral);
+    return is_same;
+}
+
+/* The known field whose name is nearest to this one; NULL: none is near. */
+static const char *find_nearest(const struct openai_kind *kind, const char *name) {
+    enum { MOST_NAMES = 96, LEAST_LETTERS = 3, MOST_LETTERS = 64 };
+    const char *names[MOST_NAMES], *known;
+    char lower[MOST_LETTERS + 1];
+    size_t count = 0, length = strlen(name);
+    if (length < LEAST_LETTERS || length > MOST_LETTERS)
+        return NULL;
+    for (size_t i = 0; i <= length; i++)
+        lower[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] - 'A' + 'a') : name[i] == '-' ? '_' : name[i];
+    for (size_t i = 0; i < kind->field_count && count < MOST_NAMES; i++)
+        names[count++] = kind->fields[i].name;
+    for (size_t i = 0; i < sizeof common / sizeof *common && count < MOST_NAMES; i++)
+        if (strcmp(common[i].name, "user") != 0) /* it changes nothing, and nor does what looks like it */
+            names[count++] = common[i].name;
+    for (size_t i = 0; (known = ask_field_name(i)) && count < MOST_NAMES; i++)
+        names[count++] = known;
+    return config_nearest(lower, names, count);
+}
+
+static bool refuse_near(struct error *error, const char *name, const char *what, const char *nearest) {
+    error_set(error, ERROR_ARGUMENT, name, "%.64s: %s%s%s%s", name, what, nearest ? " (did you mean " : "",
+              nearest ? nearest : "", nearest ? "?)" : "");
+    return false;
+}
+
+static bool ignore(struct openai *request, const char *name, struct error *error) {
+    enum { MOST = 64, MOST_BYTES = 64, MOST_LOGGED = 200 };
+    size_t length = strlen(name);
+    if (++request->ignored_count > MOST) {
+        error_set(error, ERROR_ARGUMENT, NULL, "the request has more than %d fields that are not known", MOST);
+        return false;
+    }
+    if (request->ignored.length < MOST_LOGGED)
+        strbuf_format(&request->ignored, "%s%.64s", request->ignored.length ? " " : "", name);
+    if (request->ignored_names.length)
+        strbuf_add_char(&request->ignored_names, ',');
+    json_out_string(&request->ignored_names, name, length < MOST_BYTES ? length : MOST_BYTES);
+    return true;
+}
+
+/* A field that is not of this kind of request. */
+static bool read_unknown(struct openai *request, const struct openai_kind *kind, const char *name, const json_t *value,
+                         struct error *error) {
+    const struct other_field *other = find_other(name);
+    if (json_is_null(value))
+        return true;
+    if (other)
+        return is_neutral(other, value) || refuse_near(error, name, "not supported", find_nearest(kind, name));
+    if (find_field(kind->other->fields, kind->other->field_count, name))
+        return json_is_false(value) ||
+               refuse_near(error, name, kind->is_chat ? "a field of completions alone" : "a field of chats alone",
+                           NULL);
+    const char *nearest = is_harmless(name) ? NULL : find_nearest(kind, name);
+    return nearest ? refuse_near(error, name, "not a field of this request", nearest) : ignore(request, name, error);
+}
+
+/* ---- all of them ---- */
+
+static bool read_field(struct openai *request, const struct openai_kind *kind, const char *name, const json_t *value,
+                       struct error *error) {
+    const struct openai_field *field = find_field(kind->fields, kind->field_count, name);
+    bool is_known = true;
+    if (!field)
+        field = find_field(common, sizeof common / sizeof *common, name);
+    if (field)
+        return json_is_null(value) || field->read(request, name, value, error);
+    int status = ask_read_field(&request->call->ask, name, value, request->server->model.vocab, &is_known);
+    if (!is_known)
+        return read_unknown(request, kind, name, value, error);
+    if (status)
+        json_in_fail(status, name, error);
+    return status == STATUS_OK;
+}
+
+/* What no string of the call stands in goes: it may be anything, and large. */
+static void forget_fields(json_t *root) {
+    static const struct openai_field kept[] = {
+        {"prompt", NULL}, {"model", NULL}, {"adapters", NULL}, {"stop", NULL}, {"cache_salt", NULL}};
+    const char *name;
+    void *next;
+    json_t *value;
+    json_object_foreach_safe(root, next, name, value) {
+        if (!find_field(kept, sizeof kept / sizeof *kept, name))
+            json_object_del(root, name);
+    }
+}
+
+bool openai_read_fields(struct openai *request, const struct openai_kind *kind, struct error *error) {
+    const char *name, *field = NULL;
+    json_t *value;
+    struct ask *ask = &request->call->ask;
+    json_object_foreach(request->root, name, value) {
+        if (!read_field(request, kind, name, value, error))
+            return false;
+    }
+    if (!kind->check(request, error))
+        return false;
+    forget_fields(request->root);
+    int status = ask_check(ask, request->server->model.vocab, &field);
+    if (status)
+        json_in_fail(status, field, error);
+    int64_t most = request->server->options->max_queued_requests;
+    if (!status && request->call->prompt_count * ask->choices > most) {
+        error_set(error, ERROR_ARGUMENT, "n", "n: %lld texts are more than this server queues (%lld)",
+                  (long long)(request->call->prompt_count * ask->choices), (long long)most);
+        return false;
+    }
+    return status == STATUS_OK;
+}
