@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "config/config.h"
 
+#include <stdint.h>
 #include <string.h>
 
 /* ---- of both ---- */
@@ -154,24 +155,35 @@ static bool is_neutral(const struct other_field *field, const json_t *value) {
     return is_same;
 }
 
+/* Letters that may be wrong in a name for it to be taken for a known one: fewer than in a suggestion, since the request
+ * is refused. */
+static size_t most_mistakes(const char *a, const char *b) {
+    size_t shorter = strlen(a) < strlen(b) ? strlen(a) : strlen(b);
+    return shorter < 3 ? 0 : shorter < 6 ? 1 : 2;
+}
+
 /* The known field whose name is nearest to this one; NULL: none is near. */
 static const char *find_nearest(const struct openai_kind *kind, const char *name) {
-    enum { MOST_NAMES = 96, LEAST_LETTERS = 3, MOST_LETTERS = 64 };
-    const char *names[MOST_NAMES], *known;
-    char lower[MOST_LETTERS + 1];
-    size_t count = 0, length = strlen(name);
-    if (length < LEAST_LETTERS || length > MOST_LETTERS)
+    char lower[CONFIG_MAX_WORD + 1];
+    const char *best = NULL, *known;
+    size_t length = strlen(name), commons = sizeof common / sizeof *common, least = SIZE_MAX;
+    if (length > CONFIG_MAX_WORD)
         return NULL;
     for (size_t i = 0; i <= length; i++)
         lower[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] - 'A' + 'a') : name[i] == '-' ? '_' : name[i];
-    for (size_t i = 0; i < kind->field_count && count < MOST_NAMES; i++)
-        names[count++] = kind->fields[i].name;
-    for (size_t i = 0; i < sizeof common / sizeof *common && count < MOST_NAMES; i++)
-        if (strcmp(common[i].name, "user") != 0) /* it changes nothing, and nor does what looks like it */
-            names[count++] = common[i].name;
-    for (size_t i = 0; (known = ask_field_name(i)) && count < MOST_NAMES; i++)
-        names[count++] = known;
-    return config_nearest(lower, names, count);
+    for (size_t i = 0;; i++) {
+        known = i < kind->field_count             ? kind->fields[i].name
+                : i < kind->field_count + commons ? common[i - kind->field_count].name
+                                                  : ask_field_name(i - kind->field_count - commons);
+        if (!known)
+            return best;
+        size_t distance = config_distance(lower, known);
+        /* `user` changes nothing, and nor does what looks like it. */
+        if (distance < least && distance <= most_mistakes(lower, known) && strcmp(known, "user") != 0) {
+            least = distance;
+            best = known;
+        }
+    }
 }
 
 static bool refuse_near(struct error *error, const char *name, const char *what, const char *nearest) {

@@ -96,6 +96,10 @@ void config_value_text(const struct config_row *row, const void *field, char *ou
 int config_facts(const struct config_command *command, const void *values, struct facts *facts);
 /* Prints the help text of the command; not all of it where memory lacks. */
 int config_help(const struct config_command *command, FILE *out);
+/* Insertions, deletions, replacements and swaps of neighbours that turn one word into the other; both have at most
+ * CONFIG_MAX_WORD bytes. */
+enum { CONFIG_MAX_WORD = 64 };
+size_t config_distance(const char *a, const char *b);
 /* The candidate nearest to `word` by edit distance (NULL when none is near). */
 const char *config_nearest(const char *word, const char *const *candidates, size_t count);
 

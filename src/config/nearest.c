@@ -4,15 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_WORD = 64 };
-
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-/* Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`; both at most MAX_WORD long. */
-static size_t distance(const char *a, const char *b) {
-    size_t rows[3][MAX_WORD + 1];
+size_t config_distance(const char *a, const char *b) {
+    size_t rows[3][CONFIG_MAX_WORD + 1];
     size_t *before = rows[0], *above = rows[1], *row = rows[2];
     size_t length_a = strlen(a), length_b = strlen(b);
     for (size_t j = 0; j <= length_b; j++)
@@ -38,13 +35,13 @@ const char *config_nearest(const char *word, const char *const *candidates, size
     size_t length = strlen(word);
     const char *best = NULL;
     size_t best_distance = SIZE_MAX;
-    if (length == 0 || length > MAX_WORD)
+    if (length == 0 || length > CONFIG_MAX_WORD)
         return NULL;
     for (size_t i = 0; i < count; i++) {
         size_t candidate_length = candidates[i] ? strlen(candidates[i]) : 0;
-        if (candidate_length == 0 || candidate_length > MAX_WORD)
+        if (candidate_length == 0 || candidate_length > CONFIG_MAX_WORD)
             continue;
-        size_t d = distance(word, candidates[i]);
+        size_t d = config_distance(word, candidates[i]);
         size_t allowed = smaller(length, candidate_length) < 3 ? 1 : 1 + smaller(length, candidate_length) / 3;
         if (d <= allowed && d < best_distance) {
             best = candidates[i];

@@ -1,7 +1,9 @@
-"""What hostile clients do to a server, and what becomes of it: the attack ends, others are served meanwhile, and memory
-does not grow."""
+"""What hostile clients do to a server, and what becomes of it: the attack ends, others are served meanwhile and in time, and
+memory does not grow."""
 import contextlib
+import gzip
 import json
+import pathlib
 import resource
 import shutil
 import socket
@@ -12,40 +14,15 @@ import threading
 import time
 import unittest
 
+from health_support import Health
 from interop_support import (ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, PADDED,
                              NO_ERROR, PATIENCE, PING, PREFACE, PRIORITY, PROTOCOL_ERROR, REFUSED_STREAM,
                              RST_STREAM, SANITIZED, SETTINGS, GOAWAY, Gone, Http2, Server, frame, head_frames, hpack, read_all, settings,
                              WINDOW_UPDATE, window_update)
+from model_support import TINY
+from serve_support import Server as Serving
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-
-
-class Bystander(threading.Thread):
-    """Asks without a pause; in the end it must have been answered every time."""
-
-    def __init__(self, server):
-        super().__init__()
-        self.server, self.is_over, self.answers, self.failure = server, threading.Event(), 0, None
-
-    def run(self):
-        try:
-            while not self.is_over.is_set():
-                answer = self.server.ask()
-                assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"hello"), answer
-                self.answers += 1
-        except BaseException as failure:
-            self.failure = failure
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, kind, *_):
-        self.is_over.set()
-        self.join()
-        if not kind:
-            assert self.failure is None, repr(self.failure)
-            assert self.answers > 0
 
 
 class Attacks(unittest.TestCase):
@@ -63,7 +40,7 @@ class Attacks(unittest.TestCase):
     def attack(self):
         """Around an attack: somebody else is served, and memory and descriptors are as they were in the beginning."""
         descriptors = self.server.descriptors()
-        with Bystander(self.server):
+        with Health(self.server.ask, lambda: self.server.counts()["longest_turn"], self.server.process.pid, b"hello"):
             yield
         end = time.monotonic() + PATIENCE
         while self.server.descriptors() > descriptors:
@@ -349,6 +326,170 @@ class Crowds(unittest.TestCase):
             end = time.monotonic() + PATIENCE
             while not server.ask().startswith(b"HTTP/1.1 200 "):
                 self.assertLess(time.monotonic(), end)
+
+
+def numbers(count):
+    return b"[" + b",".join([b"1"] * count) + b"]"
+
+
+class Bytes(unittest.TestCase):
+    """Requests that take long to read, to write in words or to tokenize, of a server with a model."""
+    seconds = 1.5
+
+    def serve(self, *words, **more):
+        server = self.enterContext(Serving("--log-format", "json", *words, **more))
+        host, port = server.addresses["data"].rsplit(":", 1)
+        self.address = (host, int(port))
+        for turn in range(5):
+            self.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return server
+
+    def connect(self):
+        return socket.create_connection(self.address, PATIENCE)
+
+    def send(self, request):
+        with self.connect() as connection:
+            connection.sendall(request)
+            return read_all(connection)
+
+    def health(self, server):
+        return Health(lambda: self.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+                      lambda: server.metrics()["cambium:loop_turn_seconds_max"], server.process.pid)
+
+    def post(self, path, body, *fields):
+        head = [f"POST {path} HTTP/1.1", "Host: localhost", "Connection: close", "Content-Type: application/json",
+                f"Content-Length: {len(body)}", *fields]
+        return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+    def attack(self, server, *requests, clients=6, statuses=(b"200", b"400", b"413", b"429")):
+        """So many clients, which send these in turn; a small request of somebody else is answered meanwhile."""
+        end, failures = time.monotonic() + self.seconds, []
+
+        def run(number):
+            turn = number
+            try:
+                while time.monotonic() < end:
+                    answer = self.send(requests[turn % len(requests)])
+                    assert answer.split(b" ")[1] in statuses, answer[:200]
+                    turn += 1
+            except BaseException as failure:
+                failures.append(failure)
+
+        with self.health(server):
+            threads = [threading.Thread(target=run, args=(i, )) for i in range(clients)]
+            for thread in threads:
+                thread.start()
+            answer = server.ask("POST", "/v1/completions", {"prompt": [1], "max_tokens": 1})
+            self.assertIn(answer.status, (200, 429))
+            for thread in threads:
+                thread.join()
+        self.assertEqual(failures, [])
+
+    def test_half_a_million_numbers(self):
+        server, many = self.serve(), numbers(524000)
+        self.attack(server, self.post("/v1/completions", b'{"prompt":' + many + b"}"),
+                    self.post("/detokenize", b'{"tokens":' + many + b"}"),
+                    self.post("/v1/chat/completions", b'{"messages":[{"role":"user","content":"a"}],"documents":' + many + b"}"),
+                    self.post("/v1/completions", b'{"prompt":[' + b",".join([numbers(2000)] * 250) + b"]}"),
+                    self.post("/v1/completions", b'{"prompt":"a","stop_token_ids":' + many + b"}"))
+
+    def test_numbers_short_of_the_worker(self):
+        """As many bodies as fit that the loop reads itself."""
+        server = self.serve()
+        self.attack(server, self.post("/v1/completions", b'{"prompt":' + numbers(8000) + b"}"),
+                    self.post("/v1/completions", b'{"prompt":"a","x":' + numbers(7000) + b"}"),
+                    self.post("/detokenize", b'{"tokens":' + numbers(2000) + b"}"))
+
+    def test_long_texts(self):
+        server = self.serve()
+        self.attack(server, self.post("/tokenize", b'{"prompt":"' + b"a " * 500000 + b'"}'),
+                    self.post("/tokenize", b'{"prompt":"' + b"a" * 4000 + b'"}'),
+                    self.post("/v1/completions", json.dumps({"prompt": ["a b " * 1000] * 250, "max_tokens": 1}).encode()),
+                    self.post("/v1/completions", json.dumps({"prompt": "a", "stop": ["x" * 1024] * 64}).encode()),
+                    self.post("/v1/completions", json.dumps({"prompt": "a", "logit_bias": {str(i): 1 for i in range(250)}}).encode()))
+
+    def test_bodies_that_are_packed(self):
+        server = self.serve()
+        bombs = [gzip.compress(b'{"prompt":' + text + b"}") for text in (b'"' + 30000000 * b"a" + b'"', numbers(524000))]
+        self.attack(server, *(self.post(path, bomb, "Content-Encoding: gzip") for bomb in bombs
+                              for path in ("/v1/completions", "/tokenize")))
+
+    def test_a_template_without_end(self):
+        with tempfile.TemporaryDirectory() as directory:
+            template = pathlib.Path(directory) / "template"
+            template.write_text("{% for a in range(9000) %}{% for b in range(9000) %}{% set c = a * b %}{% endfor %}{% endfor %}"
+                                "{{ messages[0].content }}")
+            server = self.serve("--chat-template", template, "--template-timeout", "0.2")
+            self.attack(server, self.post("/v1/chat/completions", b'{"messages":[{"role":"user","content":"a"}]}'))
+
+    def test_a_pattern_that_goes_back_and_forth(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for file in TINY.iterdir():
+                shutil.copy(file, directory)
+            path = pathlib.Path(directory) / "tokenizer.json"
+            tokenizer = json.loads(path.read_text())
+            split = {"type": "Split", "pattern": {"Regex": "a+a+x|a"}, "behavior": "Isolated", "invert": False}
+            tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, {
+                "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
+            path.write_text(json.dumps(tokenizer))
+            server = self.serve(model=directory)
+            text = json.dumps({"prompt": "a" * 1500, "max_tokens": 1}).encode()
+            self.attack(server, self.post("/tokenize", text), self.post("/v1/completions", text))
+
+    def test_bodies_that_are_never_whole(self):
+        server = self.serve("--limits.gathered_bytes", "32M")
+        head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 8000000\r\n\r\n")
+        with self.health(server), contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(self.connect()) for turn in range(200)]
+            for turn in range(8):
+                for client in clients:
+                    with contextlib.suppress(ConnectionError):
+                        client.sendall((head if not turn else b"") + 100000 * b" ")
+            self.assertEqual(server.ask("POST", "/v1/completions", {"prompt": [1], "max_tokens": 1}).status, 200)
+
+    @unittest.skipUnless(hpack, "python3-hpack is not installed")
+    def test_messages_of_millions_of_tokens(self):
+        server = self.serve()
+        many = b"\x0a" + self.varint(2000000) + 2000000 * b"\x01"  # packed ids
+        messages = (("Detokenize", many), ("Generate", b"\x22" + self.varint(len(many)) + many), ("Tokenize", many))
+        end, failures = time.monotonic() + self.seconds, []
+
+        def run(name, message):
+            try:
+                while time.monotonic() < end:
+                    with contextlib.suppress(Gone), Http2(self, connection=self.connect()) as client:
+                        self.call(client, name, message)
+            except BaseException as failure:
+                failures.append(failure)
+
+        with self.health(server):
+            threads = [threading.Thread(target=run, args=messages[i % 3]) for i in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(failures, [])
+
+    @staticmethod
+    def varint(value):
+        digits = [value >> shift & 127 for shift in range(0, 35, 7) if value >> shift]
+        return bytes([digit | 128 for digit in digits[:-1]] + digits[-1:])
+
+    def call(self, client, name, message):
+        fields = [("content-type", "application/grpc"), ("te", "trailers")]
+        client.send(client.request(1, f"/cambium.v1.Cambium/{name}", "POST", fields, end=False))
+        data, window = b"\0" + struct.pack(">I", len(message)) + message, 256 << 10
+        for at in range(0, len(data), 16000):
+            while window < 16000:
+                kind, flags, stream, payload = client.read_kind(WINDOW_UPDATE, RST_STREAM, HEADERS)
+                if kind != WINDOW_UPDATE:
+                    return
+                window += int.from_bytes(payload, "big") if stream else 0
+            piece = data[at:at + 16000]
+            client.send(frame(DATA, END_STREAM if at + 16000 >= len(data) else 0, 1, piece))
+            window -= len(piece)
+        client.read_kind(HEADERS, RST_STREAM)
 
 
 if __name__ == "__main__":

@@ -77,14 +77,14 @@ class Fields(unittest.TestCase):
         self.refused(self.complete(tools=TOOLS), "tools", "chats")
 
     def test_the_rest_is_ignored_and_named(self):
-        stock = {"user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "parallel_tool_calls": True}
+        stock = {"more": 1, "foo": 2, "x": 3, "user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "parallel_tool_calls": True}
         for ask in (self.complete, self.chat):
             plain = ask()
             self.assertNotIn("ignored", plain.json)
             answer = ask(**stock, best_colour="blue", **{"x\ny": 1, "é" * 40: 2})
             self.assertEqual(answer.status, 200, answer.body)
             self.assertEqual(sorted(answer.json["ignored"]),
-                             sorted(["store", "metadata", "service_tier", "parallel_tool_calls", "best_colour", "x\ny", "é" * 32]))
+                             sorted(["more", "foo", "x", "store", "metadata", "service_tier", "parallel_tool_calls", "best_colour", "x\ny", "é" * 32]))
             self.assertEqual(answer.json["choices"], plain.json["choices"])
         self.refused(self.complete(**{f"unheard_{i}_of": 1 for i in range(65)}), None, "64")
 

@@ -6,7 +6,8 @@
  *     GET /stream?N    N pieces of 1,024 bytes, as fast as they are read, at most the limit of output ahead
  *     GET /wait        nothing, until the client leaves
  *     GET /broken      a piece, and then the answer is broken off
- *     GET /counts      JSON: exchanges begun, closed whole, closed otherwise, the most that waited at once */
+ *     GET /counts      JSON: exchanges begun, closed whole, closed otherwise, the most that waited at once, the loop's
+ * longest turn */
 #include "interop_server.h"
 
 #include "base/base.h"
@@ -21,7 +22,13 @@ enum { PIECE_BYTES = 1024, MOST_AHEAD = 256 << 10 };
 static struct {
     long long begun, whole, broken;
     size_t most_pending;
+    double longest_turn;
 } counts;
+
+void interop_count_turn(double seconds) {
+    if (seconds > counts.longest_turn)
+        counts.longest_turn = seconds;
+}
 
 struct plain {
     struct strbuf body;
@@ -76,8 +83,9 @@ static void broken_begin(struct exchange *exchange) {
 
 static void counts_answer(struct exchange *exchange) {
     char text[200];
-    int length = snprintf(text, sizeof text, "{\"begun\":%lld,\"whole\":%lld,\"broken\":%lld,\"most_pending\":%zu}",
-                          counts.begun, counts.whole, counts.broken, counts.most_pending);
+    int length = snprintf(text, sizeof text,
+                          "{\"begun\":%lld,\"whole\":%lld,\"broken\":%lld,\"most_pending\":%zu,\"longest_turn\":%.6f}",
+                          counts.begun, counts.whole, counts.broken, counts.most_pending, counts.longest_turn);
     exchange_answer(exchange, 200, "application/json", text, (size_t)length);
 }
 
