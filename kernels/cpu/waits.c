@@ -103,8 +103,13 @@ static void *watch(void *context) {
 
 /* ---- its beginning and end ---- */
 
+/* One thread waits for nobody, and a user who has said how threads wait has chosen. */
+static bool is_watched(int threads) {
+    return threads > 1 && !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT");
+}
+
 void waits_begin(int threads) {
-    if (threads < 2) /* one thread waits for nobody */
+    if (!is_watched(threads))
         return;
     pthread_mutex_lock(&waits.gate);
     pthread_mutex_lock(&waits.lock);
@@ -118,7 +123,7 @@ void waits_begin(int threads) {
 }
 
 void waits_end(int threads) {
-    if (threads < 2)
+    if (!is_watched(threads))
         return;
     pthread_mutex_lock(&waits.gate);
     pthread_mutex_lock(&waits.lock);

@@ -4,8 +4,8 @@
  * programs compute on the same cores it takes the time from the threads that it waits for, and a step takes 3 to 8
  * times as long. libgomp reads the environment once, when it is loaded; but its threads spin 3,000 times less while
  * there are more of them than cores (GOMP_SPINCOUNT in its manual). A watching thread therefore measures what other
- * programs take, and holds sleeping OpenMP threads as long as the machine is busy. OMP_WAIT_POLICY and GOMP_SPINCOUNT
- * keep their meaning. */
+ * programs take, and holds sleeping OpenMP threads as long as the machine is busy. Nothing is watched where the user
+ * has set OMP_WAIT_POLICY or GOMP_SPINCOUNT. */
 #ifndef CAMBIUM_KERNELS_CPU_WAITS_H
 #define CAMBIUM_KERNELS_CPU_WAITS_H
 

@@ -2,20 +2,31 @@
  * it. /proc/self/cgroup names the groups of this process. */
 #include "cgroup.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { LINE_BYTES = 4096 + 64 };
+enum { GROUPS_BYTES = 16384 };
 
-bool cgroup_read(const char *directory, const char *name, char *line, int bytes) {
+/* Reads `directory`/`name` into text [bytes], without a stream: a limit must not be missed where memory is short. */
+static bool read_file(const char *directory, const char *name, char *text, size_t bytes) {
     char path[PATH_MAX];
     int n = snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *file = n > 0 && (size_t)n < sizeof path ? fopen(path, "re") : NULL;
-    bool is_read = file && fgets(line, bytes, file);
-    if (file)
-        fclose(file);
-    return is_read;
+    int file = n > 0 && (size_t)n < sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t length = file < 0 ? -1 : read(file, text, bytes - 1);
+    if (file >= 0)
+        close(file);
+    text[length > 0 ? length : 0] = 0;
+    return length > 0;
+}
+
+bool cgroup_read(const char *directory, const char *name, char *line, size_t bytes) {
+    if (!read_file(directory, name, line, bytes))
+        return false;
+    line[strcspn(line, "\n")] = 0;
+    return true;
 }
 
 /* The group `group` ("/a/b") below `mount`, and those around it. */
@@ -53,7 +64,6 @@ static void walk_line(const char *root, char *line, const char *controller, cgro
         return;
     *group++ = 0;
     controllers++;
-    group[strcspn(group, "\n")] = 0;
     bool is_second = !*controllers;
     if (!is_second && !lists(controllers, controller))
         return;
@@ -64,11 +74,10 @@ static void walk_line(const char *root, char *line, const char *controller, cgro
 }
 
 void cgroup_walk(const char *root, const char *controller, cgroup_look *look, void *context) {
-    char path[PATH_MAX], line[LINE_BYTES];
-    int n = snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = n > 0 && (size_t)n < sizeof path ? fopen(path, "re") : NULL;
-    while (file && fgets(line, sizeof line, file))
+    char directory[PATH_MAX], text[GROUPS_BYTES], *rest = text;
+    int n = snprintf(directory, sizeof directory, "%s/proc/self", root);
+    if (n < 0 || (size_t)n >= sizeof directory || !read_file(directory, "cgroup", text, sizeof text))
+        return;
+    for (char *line; (line = strsep(&rest, "\n"));)
         walk_line(root, line, controller, look, context);
-    if (file)
-        fclose(file);
 }

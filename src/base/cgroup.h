@@ -3,6 +3,7 @@
 #define CAMBIUM_BASE_CGROUP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* Looks at one directory of a control group. `is_second`: its files are those of version 2. */
 typedef void cgroup_look(const char *directory, bool is_second, void *context);
@@ -12,6 +13,6 @@ typedef void cgroup_look(const char *directory, bool is_second, void *context);
 void cgroup_walk(const char *root, const char *controller, cgroup_look *look, void *context);
 
 /* Reads the first line of `directory`/`name` into line [bytes]; false where there is no such file, or it is empty. */
-bool cgroup_read(const char *directory, const char *name, char *line, int bytes);
+bool cgroup_read(const char *directory, const char *name, char *line, size_t bytes);
 
 #endif

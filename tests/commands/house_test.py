@@ -33,6 +33,7 @@ STATE = {
 ENDING_AND_ENVIRONMENT = {
     ("src/base/arena.c", "abort"): "more taken than planned: an assertion that holds in every build",
     ("src/tensor/loans.c", "abort"): "a weight that stays on loan: an assertion of the builds that count loans",
+    ("kernels/cpu/waits.c", "getenv"): "a user of OpenMP has said how its threads wait, and is not overruled",
     ("src/comm/launch.c", "getenv"): "a launcher says in the environment, and nowhere else, that there are several ranks",
     ("src/comm/watch.c", "_exit"): "a rank has died or is stopped: the thread that would pass an error up may sit in MPI",
     ("bench/process.c", "_exit"): "a child process that could not become another program",

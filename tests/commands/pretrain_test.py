@@ -312,7 +312,7 @@ class Checkpoints(unittest.TestCase):
         model = run.directory / "run/iter_0000002"
         for use in ((), ("--ranks", "2")):
             lines = run.run("other", [*use, "--init-from", str(model)], checkpoint__save=None, checkpoint__load=None,
-                            optim__lr_warmup_iters=0, train__train_iters=1).stderr.splitlines()
+                            log__metrics_file=None, optim__lr_warmup_iters=0, train__train_iters=1).stderr.splitlines()
             self.assertEqual(lines[:3], [f"cambium: loading {model}", f"cambium: loading {run.prefix}",
                                          "cambium: warning: checkpoint.save is not given: nothing of this run will be saved"])
             self.assertEqual("\n".join(lines).count("loading"), 2)

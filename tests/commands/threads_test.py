@@ -56,7 +56,9 @@ class Threads(unittest.TestCase):
         hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())]
         command = self.run.command("busy", train__train_iters=10**6, checkpoint__save=None, checkpoint__load=None)
         lines, busy = [], []
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                              env=environment) as run:
             try:
                 for line in run.stderr:
                     lines.append(line)
