@@ -309,7 +309,7 @@ struct encoding {
     int64_t prompt;
 };
 
-static void on_encoded(void *context, int status, struct token_buffer *ids, struct ask_ends *ends) {
+static void on_encoded(void *context, enum error_case failure, struct token_buffer *ids, struct ask_ends *ends) {
     struct encoding encoding = *(struct encoding *)context;
     free(context);
     encoding.own->texts_left--;
@@ -318,24 +318,17 @@ static void on_encoded(void *context, int status, struct token_buffer *ids, stru
         ask_ends_close(&encoding.own->ends);
         encoding.own->ends = *ends;
     }
-    if (status)
-        fail_status(encoding.own, status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT,
-                    encoding.own->call->is_chat ? "messages" : "prompt");
+    if (failure)
+        fail_status(encoding.own, failure, encoding.own->call->is_chat ? "messages" : "prompt");
     go_on(encoding.own);
 }
 
-/* A text that has too many tokens, however long each is, need not be tokenized to see that. */
+/* What a template adds to the texts of messages is checked when they are rendered. */
 static int check_bytes(struct call_own *own, const struct call_prompt *prompt) {
-    const struct server_model *model = &own->call->server->model;
-    size_t bytes = prompt->length + prompt->chat_bytes;
-    size_t least = bytes / model->longest_token;
-    if (least <= (size_t)model->max_model_len)
-        return STATUS_OK;
-    error_set(&own->failure, ERROR_CONTEXT_LENGTH, own->call->is_chat ? "messages" : "prompt",
-              "this model's maximum context length is %lld tokens, and the request has more than %zu: its text has %zu "
-              "bytes",
-              (long long)model->max_model_len, least, bytes);
-    return STATUS_INVALID;
+    int status = prompt_check_bytes(&own->call->server->model.room, prompt->length + prompt->chat_bytes);
+    if (status)
+        fail_status(own, ERROR_CONTEXT_LENGTH, own->call->is_chat ? "messages" : "prompt");
+    return status;
 }
 
 static int start_encoding(struct call_own *own, int64_t p, bool is_short) {
@@ -460,7 +453,9 @@ static int open_ends(struct call_own *own) {
     const struct server_model *model = &call->server->model;
     if (own->chat_template)
         return STATUS_OK;
-    return ask_ends_open(&call->ask, model->tokenizer, &model->ends, NULL, model->vocab, &own->ends);
+    return ask_ends_open(
+        &call->ask, &(struct ask_model){.tokenizer = model->tokenizer, .text = &model->ends, .vocab = model->vocab},
+        &own->ends);
 }
 
 /* Its adapters have other generations than it was rendered for, and their templates count. The loop was told of them

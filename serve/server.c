@@ -465,14 +465,6 @@ static int name_model(struct server *server, struct engine *engine) {
     return STATUS_OK;
 }
 
-static size_t longest_token(const struct tokenizer *tokenizer) {
-    size_t longest = 1, length;
-    for (int32_t id = 0; id < tokenizer_vocab_size(tokenizer); id++)
-        if (tokenizer_token_bytes(tokenizer, id, &length) && length > longest)
-            longest = length;
-    return longest;
-}
-
 static int describe_model(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
                           const struct tokenizer_files *files) {
     const struct model_config *config = engine_config(engine);
@@ -482,7 +474,7 @@ static int describe_model(struct server *server, struct engine *engine, const st
     model->ends = engine_text_ends(engine, tokenizer);
     model->precision = dtype_name(engine_dtype(engine));
     model->tokenizer = tokenizer;
-    model->longest_token = tokenizer ? longest_token(tokenizer) : 1;
+    model->room = prompt_room_of(tokenizer, model->max_model_len);
     if (tokenizer && files && chat_template_of_tokenizer(files, &model->chat_template))
         log_warning("%s: the tokenizer counts as one without a chat template", status_text());
     if (!model->chat_template)

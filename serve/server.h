@@ -22,7 +22,7 @@ struct server_model {
     struct model_text_ends ends;
     const char *precision;               /* "fp32", "bf16" */
     const struct tokenizer *tokenizer;   /* NULL: none */
-    size_t longest_token;                /* bytes */
+    struct prompt_room room;             /* of texts and renderings */
     struct chat_template *chat_template; /* of the base: the tokenizer's, or the option's; NULL: none */
 };
 

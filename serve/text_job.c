@@ -14,7 +14,7 @@ struct job {
     struct worker_job base;
     struct text_job asked;
     struct tokenizer_encoder *encoder; /* of the thread that it runs on */
-    int status;
+    enum error_case failure;
     char reason[256];
     struct token_buffer ids;
     /* of a text */
@@ -84,18 +84,31 @@ static int render(const struct job *job, struct chat_pieces *pieces) {
     return status;
 }
 
+/* A template may write much of little: what it wrote is checked as the bytes of a text are. */
+static int check_room(struct job *job, size_t bytes) {
+    int status = prompt_check_bytes(&job->asked.server->model.room, bytes);
+    if (status)
+        job->failure = ERROR_CONTEXT_LENGTH;
+    return status ? status : check_length(bytes);
+}
+
 static int encode_chat(struct job *job) {
     const struct server_model *model = &job->asked.server->model;
     struct chat_pieces pieces = {0};
     int status = render(job, &pieces);
     if (!status)
-        status = check_length(pieces.text.length);
+        status = check_room(job, pieces.text.length);
     if (!status)
         status = chat_pieces_encode(&pieces, job->encoder, model_first_eos(&model->ends), &job->ids);
     chat_pieces_free(&pieces);
     if (!status)
-        status =
-            ask_ends_open(job->chat.ask, model->tokenizer, &model->ends, job->chat.template, model->vocab, &job->ends);
+        status = ask_ends_open(job->chat.ask,
+                               &(struct ask_model){.tokenizer = model->tokenizer,
+                                                   .text = &model->ends,
+                                                   .vocab = model->vocab,
+                                                   .template = job->chat.template,
+                                                   .template_seconds = job->asked.server->options->template_timeout},
+                               &job->ends);
     return status;
 }
 
@@ -121,22 +134,24 @@ static void let_go_of_chat(struct job *job) {
 
 static void work(struct worker_job *base) {
     struct job *job = (struct job *)base;
-    job->status = job->chat.template
-                      ? encode_chat(job)
-                      : text_job_encode(job->asked.server, job->encoder, job->text, job->length, true, &job->ids);
-    if (job->status)
+    int status = job->chat.template
+                     ? encode_chat(job)
+                     : text_job_encode(job->asked.server, job->encoder, job->text, job->length, true, &job->ids);
+    if (status)
         snprintf(job->reason, sizeof job->reason, "%s", status_text());
+    if (status && !job->failure)
+        job->failure = status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT;
     if (job->chat.template)
         let_go_of_chat(job); /* on this thread: they may be large */
 }
 
 static void done(struct worker_job *base) {
     struct job *job = (struct job *)base;
-    if (job->status) {
+    if (job->failure) {
         token_buffer_free(&job->ids);
-        status_fail(job->status, "%s", job->reason);
+        status_fail(STATUS_INVALID, "%s", job->reason);
     }
-    job->asked.on_done(job->asked.context, job->status, &job->ids, job->chat.template ? &job->ends : NULL);
+    job->asked.on_done(job->asked.context, job->failure, &job->ids, job->chat.template ? &job->ends : NULL);
     free(job->text);
     free(job);
 }

@@ -20,10 +20,10 @@ struct text_job {
     struct server *server;
     uint64_t owner; /* whose turn it is at the worker */
     bool is_short;  /* the loop's thread may do it */
-    /* Once, in the loop's thread, never inside text_job_start: with status 0 and the ids, which are the receiver's to
+    /* Once, in the loop's thread, never inside text_job_start: with ERROR_NONE and the ids, which are the receiver's to
      * free, or with a failure and the thread's status text. `ends`: what ends the texts of a chat, the receiver's to
      * close; NULL for a text. */
-    void (*on_done)(void *context, int status, struct token_buffer *ids, struct ask_ends *ends);
+    void (*on_done)(void *context, enum error_case failure, struct token_buffer *ids, struct ask_ends *ends);
     void *context;
 };
 /* The text is copied. A job cannot be taken back: `context` lives until on_done. STATUS_MEMORY: there is no memory, or

@@ -338,8 +338,9 @@ static int find_ends(const struct run *run, struct ends *ends) {
     for (size_t i = 0; i < c->stop.count; i++)
         ends->stop[i] = c->stop.items[i];
     struct model_text_ends text = engine_text_ends(run->engine, run->tokenizer);
-    int status =
-        c->ignore_eos ? STATUS_OK : prompt_ends_find(run->tokenizer, text.eos, text.count, run->template, &ends->own);
+    int status = c->ignore_eos ? STATUS_OK
+                               : prompt_ends_find(run->tokenizer, text.eos, text.count, run->template,
+                                                  c->template_timeout, &ends->own);
     if (*ends->own.turn_end)
         ends->stop[ends->stop_count++] = ends->own.turn_end;
     if (status)
@@ -415,12 +416,13 @@ static int render(struct run *run, const char *tokenizer, struct chat_request *r
     struct tokenizer_encoder *encoder = NULL;
     request->tokenizer = run->tokenizer;
     const struct model_text_ends ends = engine_text_ends(run->engine, run->tokenizer);
+    const struct prompt_room room = prompt_room_of(run->tokenizer, engine_max_positions(run->engine));
     request->eos = model_first_eos(&ends);
     int status = find_template(run, tokenizer);
     if (!status)
         status = tokenizer_encoder_new(run->tokenizer, &encoder);
     if (!status)
-        status = prompt_encode_messages(request, encoder, run->template, &run->prompt, &run->ids);
+        status = prompt_encode_messages(request, encoder, run->template, &room, &run->prompt, &run->ids);
     tokenizer_encoder_free(encoder);
     return status;
 }

@@ -35,6 +35,7 @@ struct requests_model {
     struct tokenizer_encoder *encoder;
     uint64_t seed; /* that lines without one take theirs from */
     struct model_text_ends ends;
+    struct prompt_room room;             /* of renderings */
     struct chat_template *chat_template; /* of the option; NULL: none */
     double template_timeout;
     const char *tokenizer_directory;

@@ -143,7 +143,7 @@ static int make_prompt(struct answer *answer, struct requests_model *model, stru
                                                    &line->ids)
                               : find_template(answer, model, template);
     if (!status && !line->prompt)
-        status = prompt_encode_messages(&line->chat, model->encoder, *template, NULL, &line->ids);
+        status = prompt_encode_messages(&line->chat, model->encoder, *template, &model->room, NULL, &line->ids);
     if (!status && !line->ids.count)
         status = status_fail(STATUS_INVALID, "an empty text, and the tokenizer has no end-of-text to begin with");
     return status;
@@ -193,8 +193,13 @@ static int prepare(struct answer *answer, struct requests_model *model, const ch
                                  model->tokenizer_directory);
     }
     if (!status)
-        status = ask_ends_open(&line->asked, model->tokenizer, &model->ends, template,
-                               engine_config(model->engine)->vocab_size, &answer->ends);
+        status = ask_ends_open(&line->asked,
+                               &(struct ask_model){.tokenizer = model->tokenizer,
+                                                   .text = &model->ends,
+                                                   .vocab = engine_config(model->engine)->vocab_size,
+                                                   .template = template,
+                                                   .template_seconds = model->template_timeout},
+                               &answer->ends);
     chat_template_close(template);
     ask_derive_seed(&line->asked, model->seed, answer->number);
     return status;

@@ -336,15 +336,16 @@ static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
     ends->count = kept;
 }
 
-int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, const struct model_text_ends *text,
-                  struct chat_template *template, int64_t vocab, struct ask_ends *ends) {
+int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct ask_ends *ends) {
     size_t count = (size_t)ask->stop_count;
+    int status = STATUS_OK;
     *ends = (struct ask_ends){0};
-    int status =
-        ask->ignore_eos ? STATUS_OK : prompt_ends_find(tokenizer, text->eos, text->count, template, &ends->own);
+    if (!ask->ignore_eos)
+        status = prompt_ends_find(model->tokenizer, model->text->eos, model->text->count, model->template,
+                                  model->template_seconds, &ends->own);
     if (status)
         return status;
-    drop_ends(&ends->own, vocab);
+    drop_ends(&ends->own, model->vocab);
     struct writer_string *strings = calloc(count + 1, sizeof *strings);
     if (!strings)
         return status_fail(STATUS_MEMORY, "out of memory");

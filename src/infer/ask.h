@@ -72,9 +72,15 @@ struct ask_ends {
     struct prompt_ends own;
     struct writer_stops *stops; /* its stop strings and the end of a turn; NULL: none */
 };
-/* `tokenizer` may be NULL where there are no stop strings. ask_ends_close ends it. */
-int ask_ends_open(const struct ask *ask, const struct tokenizer *tokenizer, const struct model_text_ends *text,
-                  struct chat_template *template, int64_t vocab, struct ask_ends *ends);
+struct ask_model {
+    const struct tokenizer *tokenizer; /* NULL: none, and then there are no stop strings */
+    const struct model_text_ends *text;
+    int64_t vocab;
+    struct chat_template *template; /* of messages; NULL: there are no turns */
+    double template_seconds;        /* as chat_find_turn_end has them */
+};
+/* ask_ends_close ends it. STATUS_MEMORY. */
+int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct ask_ends *ends);
 void ask_ends_close(struct ask_ends *ends);
 
 /* ---- in an engine ---- */

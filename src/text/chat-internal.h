@@ -5,6 +5,8 @@
 #include "chat.h"
 #include "jinja.h"
 
+#include <pthread.h>
+
 enum chat_name { CHAT_CHATML, CHAT_ALPACA, CHAT_PLAIN, CHAT_NAME_COUNT, CHAT_OTHER = CHAT_NAME_COUNT };
 
 struct chat_template {
@@ -12,6 +14,13 @@ struct chat_template {
     enum chat_name name;
     struct strbuf text, tools_text;
     struct jinja *jinja, *with_tools; /* with_tools: of a list that has one called tool_use; NULL: the same */
+    pthread_mutex_t lock;             /* of what chat_find_turn_end found last; nothing else changes */
+    struct {
+        bool is_known;
+        const struct tokenizer *tokenizer; /* compared, never followed */
+        int32_t eos;
+        char text[CHAT_TURN_END_BYTES];
+    } turn_end;
 };
 
 enum chat_mark {

@@ -287,16 +287,41 @@ static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const 
         snprintf(text, CHAT_TURN_END_BYTES, "%.*s", (int)(end - space), at + space);
 }
 
-int chat_find_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos,
+static bool recall_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos,
+                            char text[CHAT_TURN_END_BYTES]) {
+    pthread_mutex_lock(&template->lock);
+    bool is_known =
+        template->turn_end.is_known && template->turn_end.tokenizer == tokenizer && template->turn_end.eos == eos;
+    if (is_known)
+        memcpy(text, template->turn_end.text, CHAT_TURN_END_BYTES);
+    pthread_mutex_unlock(&template->lock);
+    return is_known;
+}
+
+static void keep_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos,
+                          const char text[CHAT_TURN_END_BYTES]) {
+    pthread_mutex_lock(&template->lock);
+    template->turn_end.is_known = true;
+    template->turn_end.tokenizer = tokenizer;
+    template->turn_end.eos = eos;
+    memcpy(template->turn_end.text, text, CHAT_TURN_END_BYTES);
+    pthread_mutex_unlock(&template->lock);
+}
+
+int chat_find_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos, double seconds,
                        char text[CHAT_TURN_END_BYTES]) {
+    memset(text, 0, CHAT_TURN_END_BYTES);
+    if (recall_turn_end(template, tokenizer, eos, text))
+        return STATUS_OK;
     json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "question", "role", "assistant",
                                  "content", "answer");
-    struct chat_request request = {.messages = messages, .tokenizer = tokenizer, .eos = eos};
+    struct chat_request request = {.messages = messages, .tokenizer = tokenizer, .eos = eos, .seconds = seconds};
     struct chat_pieces pieces = {0};
-    *text = 0;
     int status = messages ? chat_render(template, &request, &pieces) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
+    if (!status) {
         take_turn_end(tokenizer, eos, &pieces, text);
+        keep_turn_end(template, tokenizer, eos, text);
+    }
     chat_pieces_free(&pieces);
     json_decref(messages);
     return status == STATUS_MEMORY ? status : STATUS_OK;

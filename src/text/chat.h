@@ -18,7 +18,7 @@
 
 /* ---- templates: chat_template.c ---- */
 
-/* Never changes: any number of threads may use it. References are counted. */
+/* Any number of threads may use it. References are counted. */
 struct chat_template;
 /* "chatml", "alpaca", "plain" (contents, a line end behind each that is no answer), NULL. */
 extern const char *const chat_template_names[];
@@ -109,9 +109,10 @@ int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encode
                        struct token_buffer *ids);
 /* Finds what the template puts after an answer that is not the end-of-text: up to its first special token in the first
  * 1,024 bytes, or the line without white space around; "" for nothing, and for a template that refuses a question with
- * its answer. Renders once, with the default deadline. STATUS_MEMORY. */
+ * its answer. Renders once, in at most `seconds` as chat_request has them, and keeps what it found in the template
+ * while `tokenizer` and `eos` stay the same; a rendering that fails is tried again. STATUS_MEMORY. */
 enum { CHAT_TURN_END_BYTES = 64 };
-int chat_find_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos,
+int chat_find_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos, double seconds,
                        char text[CHAT_TURN_END_BYTES]);
 
 /* ---- rows to train on: chat_answers.c ---- */

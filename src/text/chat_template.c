@@ -50,6 +50,7 @@ static int open_both(const char *text, size_t length, const char *tools, size_t 
     if (!template)
         return status_fail(STATUS_MEMORY, "out of memory");
     template->references = 1;
+    pthread_mutex_init(&template->lock, NULL);
     strbuf_add(&template->text, text, length);
     if (tools)
         strbuf_add(&template->tools_text, tools, tools_length);
@@ -111,6 +112,7 @@ void chat_template_close(struct chat_template *template) {
     jinja_close(template->with_tools);
     strbuf_free(&template->text);
     strbuf_free(&template->tools_text);
+    pthread_mutex_destroy(&template->lock);
     free(template);
 }
 

@@ -117,6 +117,12 @@ class Choice(Messages):
         self.assert_template("plain", "--adapter", self.adapter("both", jinja="chatml", notes="plain"))
         self.assert_template("chatml", "--adapter", plain, "--chat-template", "chatml")
 
+    def test_a_rendering_that_no_context_holds(self):
+        self.answers(100, b"x")
+        (self.model / "chat_template.jinja").write_text("{{ messages[0].content * 30000 }}")
+        self.refuse("maximum context length is")
+        self.refuse("its text has 150000 bytes")
+
     def test_any_template_is_run(self):
         """Of the model, of an adapter, of a file; with its own arguments."""
         self.answers(100, b"x")

@@ -93,6 +93,21 @@ class Templates(unittest.TestCase):
     def waiting(self, server, name):
         return next(a["waiting"] for a in server.ask("GET", "/v1/adapters", listener="control").json["adapters"] if a["name"] == name)
 
+    def test_a_rendering_that_no_context_holds(self):
+        """As bytes: a template makes much of little, and nobody tokenizes it."""
+        self.root.mkdir()
+        (self.root.parent / "much.jinja").write_text("{{ messages[0].content * 10000 }}")
+        with self.serve("--chat-template", self.root.parent / "much.jinja") as server:
+            for text in ("abc", "abc" * 30):  # less and more than a text may have at all
+                for more in ({}, {"stream": True}):
+                    answer = server.ask("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": text}]} | more)
+                    self.assertEqual(answer.status, 400, answer.body)
+                    error = answer.json["error"]
+                    self.assertEqual((error["param"], error["code"]), ("messages", "context_length_exceeded"))
+                    self.assertIn("maximum context length is 400 tokens", error["message"])
+                    self.assertIn(f"its text has {len(text) * 10000} bytes", error["message"])
+            self.assertEqual(server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}).status, 200)
+
     def test_many_chats_while_templates_are_swapped(self):
         for name in PROMPTS:
             self.adapter(name, name)

@@ -91,7 +91,7 @@ static int render_chat(void *context) {
     chat_pieces_clear(&pieces);
     char end[CHAT_TURN_END_BYTES];
     if (!status)
-        status = chat_find_turn_end(template, tokenizer, 0, end);
+        status = chat_find_turn_end(template, tokenizer, 0, 0, end);
     if (!status)
         status = chat_render_row(template, &request, CHAT_ANSWERS_ALL, &pieces);
     chat_pieces_free(&pieces);

@@ -107,7 +107,7 @@ static void ends_of_turns_are_found(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct chat_template *template = open_template(cases[i][0]);
         char end[CHAT_TURN_END_BYTES];
-        test_ok(chat_find_turn_end(template, tokenizer, tokenizer_eos_id(tokenizer), end));
+        test_ok(chat_find_turn_end(template, tokenizer, tokenizer_eos_id(tokenizer), 0, end));
         assert_string_equal(end, cases[i][1]);
         chat_template_close(template);
     }
@@ -118,7 +118,7 @@ static void ends_of_turns_are_found(void **state) {
         strbuf_format(&text, "{%% for m in messages %%}{{ m.content }}{{ ' x' * %d }}<s>{%% endfor %%}",
                       is_far ? 1000 : 10);
         test_ok(chat_template_open(text.data, text.length, "here", &template));
-        test_ok(chat_find_turn_end(template, tokenizer, tokenizer_eos_id(tokenizer), end));
+        test_ok(chat_find_turn_end(template, tokenizer, tokenizer_eos_id(tokenizer), 0, end));
         assert_string_equal(end, is_far ? "" : "<s>");
         chat_template_close(template);
         strbuf_free(&text);

@@ -395,7 +395,7 @@ static void templates_have_names(void **state) {
     (void)state;
     for (int i = 0; chat_template_names[i]; i++) {
         test_ok(chat_template_open_named(chat_template_names[i], &template));
-        test_ok(chat_find_turn_end(template, NULL, 0, end));
+        test_ok(chat_find_turn_end(template, NULL, 0, 0, end));
         assert_string_equal(end, ends[i]);
         chat_template_close(template);
     }
@@ -410,6 +410,26 @@ static void templates_have_names(void **state) {
                "file.jinja: line 1: expected");
 }
 
+/* A template that takes long is not run for the same tokenizer again. */
+static void the_end_of_a_turn_is_found_once(void **state) {
+    static const char text[] = "{% for i in range(20000) %}{% endfor %}{% for m in messages %}{{ m.content }}<end>"
+                               "{% endfor %}";
+    const double never = 1e-9;
+    struct chat_template *template;
+    char end[CHAT_TURN_END_BYTES];
+    (void)state;
+    test_ok(chat_template_open(text, strlen(text), "here", &template));
+    test_ok(chat_find_turn_end(template, NULL, 0, never, end));
+    assert_string_equal(end, ""); /* it was not found in time, and is looked for again */
+    test_ok(chat_find_turn_end(template, NULL, 0, 0, end));
+    assert_string_equal(end, "<end>");
+    test_ok(chat_find_turn_end(template, NULL, 0, never, end));
+    assert_string_equal(end, "<end>");
+    test_ok(chat_find_turn_end(template, NULL, 1, never, end));
+    assert_string_equal(end, ""); /* another end-of-text may be another end */
+    chat_template_close(template);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recorded_templates_are_those_that_were_rendered),
@@ -422,6 +442,7 @@ int main(void) {
         cmocka_unit_test(tools_are_for_templates_that_know_them),
         cmocka_unit_test(requests_hold_more_than_messages),
         cmocka_unit_test(templates_have_names),
+        cmocka_unit_test(the_end_of_a_turn_is_found_once),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
