@@ -41,12 +41,13 @@ bool waits_choose(struct waits_choice *choice, double others, int cores, int thr
 
 /* More OpenMP threads than cores; those of this team sleep until the watching thread gives them up. */
 static void hold_threads(void) {
-    int procs = omp_get_num_procs(), most = omp_get_max_threads(), threads = (procs > most ? procs : most) + 1;
+    int procs = omp_get_num_procs(), most = omp_get_max_threads();
     omp_set_dynamic(0);
-#pragma omp parallel num_threads(threads)
+    omp_set_num_threads((procs > most ? procs : most) + 1);
+#pragma omp parallel
     {
 #pragma omp barrier
-    }
+    } omp_set_num_threads(most);
 }
 
 static void give_up_threads(void) {
