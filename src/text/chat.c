@@ -24,20 +24,37 @@ void chat_pieces_free(struct chat_pieces *pieces) {
     *pieces = (struct chat_pieces){0};
 }
 
-static int add_piece(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
+/* A piece of a text that is in pieces->text already. */
+static int note_piece(struct chat_pieces *pieces, size_t length, unsigned flags) {
     struct chat_piece *grown = text_grow(pieces->items, &pieces->capacity, pieces->count + 1, sizeof *grown);
     if (!grown)
         return STATUS_MEMORY;
     pieces->items = grown;
-    strbuf_add(&pieces->text, text, length);
     pieces->items[pieces->count++] = (struct chat_piece){length, flags};
+    return STATUS_OK;
+}
+
+/* The same, joined with the last one where their flags are the same. */
+static int note_joined(struct chat_pieces *pieces, size_t length, unsigned flags) {
+    struct chat_piece *last = pieces->count ? &pieces->items[pieces->count - 1] : NULL;
+    if (!length)
+        return STATUS_OK;
+    if (!last || last->flags != flags || flags & CHAT_END)
+        return note_piece(pieces, length, flags);
+    last->length += length;
+    return STATUS_OK;
+}
+
+static int add_text(struct chat_pieces *pieces, const char *text, size_t length) {
+    strbuf_add(&pieces->text, text, length);
     return strbuf_status(&pieces->text);
 }
 
 int chat_pieces_add(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
     if (length == 0 && !(flags & CHAT_END))
         return STATUS_OK;
-    return add_piece(pieces, text ? text : "", length, flags | CHAT_APART);
+    int status = add_text(pieces, text ? text : "", length);
+    return status ? status : note_piece(pieces, length, flags | CHAT_APART);
 }
 
 int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length) {
@@ -46,14 +63,8 @@ int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t 
 }
 
 int chat_pieces_join(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
-    struct chat_piece *last = pieces->count ? &pieces->items[pieces->count - 1] : NULL;
-    if (!length)
-        return STATUS_OK;
-    if (!last || last->flags != flags || flags & CHAT_END)
-        return add_piece(pieces, text, length, flags);
-    strbuf_add(&pieces->text, text, length);
-    last->length += length;
-    return strbuf_status(&pieces->text);
+    int status = add_text(pieces, text, length);
+    return status ? status : note_joined(pieces, length, flags);
 }
 
 /* ---- rendering ---- */
@@ -130,18 +141,29 @@ static bool is_found_by_name(const struct chat_request *request, const json_t *e
            tokenizer_is_special(request->tokenizer, request->eos);
 }
 
-/* `eos`: the name of an end-of-text that is not found by it; NULL: there is none. */
-static int add_range(struct chat_pieces *pieces, const char *text, size_t length, unsigned marks, const json_t *eos,
-                     bool keep_generated) {
+/* A rendering's text behind what is there. It may be large: where nothing is there, it is not copied. */
+static int take_text(struct chat_pieces *pieces, struct strbuf *text) {
+    if (pieces->text.length)
+        return add_text(pieces, strbuf_text(text), text->length);
+    strbuf_free(&pieces->text);
+    pieces->text = *text;
+    *text = STRBUF_INIT;
+    return STATUS_OK;
+}
+
+/* Notes the pieces of a range whose text was taken. `eos`: the name of an end-of-text that is not found by it; NULL:
+ * there is none. */
+static int note_range(struct chat_pieces *pieces, const char *text, size_t length, unsigned marks, const json_t *eos,
+                      bool keep_generated) {
     unsigned flags =
         (marks & CHAT_MARK_DATA ? 0 : CHAT_SPECIAL) | (marks & JINJA_GENERATED && keep_generated ? CHAT_ANSWER : 0);
     size_t each = json_string_length(eos);
     int status = STATUS_OK;
     if (!(marks & CHAT_MARK_EOS) || marks & CHAT_MARK_DATA || !each || length % each ||
         memcmp(text, json_string_value(eos), each) != 0)
-        return chat_pieces_join(pieces, text, length, flags);
+        return note_joined(pieces, length, flags);
     for (size_t at = 0; at < length && !status; at += each)
-        status = chat_pieces_join(pieces, text + at, each, (flags & CHAT_ANSWER) | CHAT_SPECIAL | CHAT_END);
+        status = note_joined(pieces, each, (flags & CHAT_ANSWER) | CHAT_SPECIAL | CHAT_END);
     return status;
 }
 
@@ -166,10 +188,12 @@ int chat_render_by(struct chat_template *template, const struct jinja *jinja, co
     if (status && status != STATUS_MEMORY)
         status_wrap(status, "the chat template");
     const json_t *eos = is_found_by_name(request, arguments.names[ROLE_EOS]) ? NULL : arguments.names[ROLE_EOS];
-    size_t from = 0;
+    size_t from = 0, begin = pieces->text.length;
+    if (!status)
+        status = take_text(pieces, &text.text);
     for (size_t i = 0; i < text.count && !status; i++) {
-        status = add_range(pieces, strbuf_text(&text.text) + from, text.ranges[i].end - from, text.ranges[i].marks, eos,
-                           keep_generated);
+        status = note_range(pieces, strbuf_text(&pieces->text) + begin + from, text.ranges[i].end - from,
+                            text.ranges[i].marks, eos, keep_generated);
         from = text.ranges[i].end;
     }
     if (!pieces->template)

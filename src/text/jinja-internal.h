@@ -253,6 +253,7 @@ struct jinja_run {
     int64_t steps;
     size_t unpaid;            /* bytes that no step was taken for yet */
     int64_t unwatched;        /* steps until the clock is read again */
+    int64_t most_unwatched;   /* the most steps between two looks at it */
     double seconds, deadline; /* of clock_seconds(); 0: none */
     int depth, max_depth;
     unsigned marks;              /* JINJA_GENERATED where a block of it runs */
@@ -271,7 +272,6 @@ struct jinja_run {
 enum jinja_cost {
     JINJA_COST_NOTHING, /* a row that says nothing: there is none */
     JINJA_COST_STEP,    /* kinds, numbers and short names: one step */
-    JINJA_COST_VALUE,   /* all of its value, whatever it finds: one step, and the value's bytes */
     JINJA_COST_WALK,    /* one step, and what it walks through, each part when it comes to it */
 };
 
@@ -289,10 +289,21 @@ static inline bool jinja_charge_bytes(struct jinja_run *run, size_t bytes) {
     run->unpaid += bytes;
     return run->unpaid < JINJA_UNPAID_BYTES ? !run->status : jinja_pay_bytes(run);
 }
-/* Charges an operation before it runs over `value`. */
-bool jinja_charge_operation(struct jinja_run *run, enum jinja_cost cost, const struct jinja_value *value);
+/* Bytes that are worked on at a time, of so many that are left: the clock is read between pieces. */
+enum { JINJA_PIECE_BYTES = 1 << 16 };
+static inline size_t jinja_piece(size_t bytes) {
+    return bytes < JINJA_PIECE_BYTES ? bytes : JINJA_PIECE_BYTES;
+}
+/* A charged copy; false after a failure. */
+bool jinja_copy(struct jinja_run *run, void *to, const void *from, size_t length);
+/* Charged memory that begins with a copy of from[length] and ends with zeros; NULL after a failure. */
+void *jinja_grown(struct jinja_run *run, const void *from, size_t length, size_t bytes);
 /* Zeroed memory; NULL after a failure. */
 void *jinja_object(struct jinja_run *run, size_t bytes);
+/* Bytes of a text that an error shows: it has no room for more. */
+static inline int jinja_shown(size_t length) {
+    return length < 512 ? (int)length : 512;
+}
 /* One level deeper, until jinja_leave; false where that is too deep, and jinja_leave then still follows. */
 bool jinja_enter(struct jinja_run *run);
 static inline void jinja_leave(struct jinja_run *run) {
@@ -323,8 +334,12 @@ unsigned jinja_marks_at(const struct jinja_string *string, size_t at);
 size_t jinja_characters(struct jinja_run *run, const struct jinja_string *string);
 /* The byte where character `index` begins. */
 size_t jinja_byte_of(struct jinja_run *run, const struct jinja_string *string, size_t index);
+/* Below 0, 0 or above, as memcmp(); 0 after a failure. */
+int jinja_memcmp(struct jinja_run *run, const void *left, const void *right, size_t length);
 /* Whether these bytes are the same. */
 bool jinja_same(struct jinja_run *run, const void *left, const void *right, size_t length);
+/* Where the first such byte is in bytes [from, to); `to`: nowhere. */
+size_t jinja_find_byte(struct jinja_run *run, const struct jinja_string *string, char byte, size_t from, size_t to);
 /* Python's str.isspace() of the character at `at`, and its bytes. */
 bool jinja_is_space(const char *at, const char *end, size_t *bytes);
 bool jinja_string_is(const struct jinja_string *string, const char *text);
@@ -384,8 +399,8 @@ void jinja_build_str(struct jinja_run *run, struct jinja_builder *builder, const
 void jinja_build_repr(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
 enum { JINJA_FLOAT_BYTES = 40, JINJA_FLOAT_STEPS = 64 /* what jinja_write_float takes */ };
 void jinja_write_float(double real, char text[JINJA_FLOAT_BYTES]);
-bool jinja_read_integer(const struct jinja_string *string, int base, int64_t *integer);
-bool jinja_read_float(const struct jinja_string *string, double *real);
+bool jinja_read_integer(struct jinja_run *run, const struct jinja_string *string, int base, int64_t *integer);
+bool jinja_read_float(struct jinja_run *run, const struct jinja_string *string, double *real);
 /* The failure of an undefined value that something is wanted of. */
 struct jinja_value jinja_fail_undefined(struct jinja_run *run, const struct jinja_value *value);
 

@@ -60,12 +60,14 @@ struct jinja_limits {
 };
 extern const struct jinja_limits jinja_default_limits;
 
+enum { JINJA_UNWATCHED_STEPS = 8192 };
 struct jinja_rendering {
     const struct jinja_argument *arguments; /* [count] */
     size_t count;
     const struct tm *now;              /* of strftime_now; NULL: it is an error */
     const struct jinja_limits *limits; /* NULL: jinja_default_limits */
     int64_t *steps;                    /* where the steps that it took are put; NULL: nowhere */
+    int64_t *unwatched; /* and the most of them between two looks at the clock: less than JINJA_UNWATCHED_STEPS */
 };
 /* Renders into `text`. STATUS_INVALID with "line N: ", and STATUS_MEMORY; there is nothing to free then. */
 int jinja_render(const struct jinja *jinja, const struct jinja_rendering *rendering, struct jinja_text *text);

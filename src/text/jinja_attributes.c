@@ -9,9 +9,7 @@
 struct jinja_value jinja_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword) {
     if (index < call->count)
         return call->arguments[index];
-    if (keyword)
-        jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
-    for (size_t i = 0; keyword && !run->status && i < call->keyword_count; i++) {
+    for (size_t i = 0; keyword && i < call->keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++) {
         struct jinja_keyword *given = &call->keywords[i];
         if (!given->is_taken && given->name.length == strlen(keyword) &&
             !memcmp(given->name.bytes, keyword, given->name.length)) {
@@ -25,10 +23,9 @@ struct jinja_value jinja_argument(struct jinja_run *run, struct jinja_call *call
 bool jinja_call_end(struct jinja_run *run, const struct jinja_call *call, size_t most, const char *what) {
     if (call->count > most)
         jinja_fail(run, "%s: %zu arguments, and it takes %zu", what, call->count, most);
-    jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
-    for (size_t i = 0; i < call->keyword_count; i++)
+    for (size_t i = 0; i < call->keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++)
         if (!call->keywords[i].is_taken)
-            jinja_fail(run, "%s: there is no argument '%.*s'", what, (int)call->keywords[i].name.length,
+            jinja_fail(run, "%s: there is no argument '%.*s'", what, jinja_shown(call->keywords[i].name.length),
                        call->keywords[i].name.bytes);
     return !run->status;
 }
@@ -104,9 +101,9 @@ static struct jinja_value copy(struct jinja_run *run, struct jinja_value self, s
 }
 
 const struct jinja_method jinja_dict_methods[] = {
-    {"copy", JINJA_COST_STEP, copy},           {"get", JINJA_COST_WALK, dict_get},
-    {"items", JINJA_COST_VALUE, dict_items},   {"keys", JINJA_COST_VALUE, dict_keys},
-    {"values", JINJA_COST_VALUE, dict_values}, {NULL, JINJA_COST_NOTHING, NULL}};
+    {"copy", JINJA_COST_STEP, copy},          {"get", JINJA_COST_WALK, dict_get},
+    {"items", JINJA_COST_WALK, dict_items},   {"keys", JINJA_COST_WALK, dict_keys},
+    {"values", JINJA_COST_WALK, dict_values}, {NULL, JINJA_COST_NOTHING, NULL}};
 static const char *const changing_dict[] = {"clear", "fromkeys", "pop", "popitem", "setdefault", "update", NULL};
 
 static struct jinja_value list_count(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
@@ -208,10 +205,7 @@ static struct jinja_value find_method(struct jinja_run *run, const struct jinja_
 
 /* A name that lives as long as the run. */
 static const char *keep_name(struct jinja_run *run, const char *name, size_t length) {
-    char *kept = jinja_object(run, length + 1);
-    if (kept)
-        memcpy(kept, name, length);
-    return kept;
+    return jinja_grown(run, name, length, length + 1);
 }
 
 const struct jinja_costs jinja_accesses[JINJA_ACCESS_COUNT] = {
@@ -222,7 +216,7 @@ const struct jinja_costs jinja_accesses[JINJA_ACCESS_COUNT] = {
 
 struct jinja_value jinja_attribute(struct jinja_run *run, const struct jinja_value *value, const char *name,
                                    size_t length) {
-    jinja_charge_operation(run, jinja_accesses[JINJA_ACCESS_ATTRIBUTE].cost, value);
+    jinja_charge(run, 1);
     if (value->kind == JINJA_UNDEFINED)
         return jinja_fail_undefined(run, value);
     if (value->kind == JINJA_NAMESPACE) {
@@ -250,7 +244,7 @@ static struct jinja_value string_item(struct jinja_run *run, const struct jinja_
 
 struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *key) {
     bool is_index = key->kind == JINJA_INTEGER || key->kind == JINJA_BOOL;
-    jinja_charge_operation(run, jinja_accesses[JINJA_ACCESS_ITEM].cost, value);
+    jinja_charge(run, 1);
     if (value->kind == JINJA_UNDEFINED)
         return jinja_fail_undefined(run, value);
     if (value->kind == JINJA_DICT && key->kind != JINJA_LIST && key->kind != JINJA_DICT) {
@@ -271,27 +265,27 @@ struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *v
     const char *name = keep_name(run, key->string->bytes, key->string->length);
     if (!name)
         return jinja_undefined(NULL);
-    return strlen(name) == key->string->length ? jinja_attribute(run, value, name, key->string->length)
-                                               : jinja_undefined("an element");
+    return jinja_find_byte(run, key->string, 0, 0, key->string->length) == key->string->length
+               ? jinja_attribute(run, value, name, key->string->length)
+               : jinja_undefined("an element");
 }
 
 struct jinja_value jinja_path(struct jinja_run *run, struct jinja_value value, const struct jinja_value *path) {
     if (path->kind != JINJA_STRING)
         return path->kind == JINJA_NONE || path->kind == JINJA_MISSING ? value : jinja_item(run, &value, path);
-    const char *at = path->string->bytes, *end = at + path->string->length;
-    for (bool is_more = true; is_more && jinja_charge(run, 1);) {
-        const char *dot = memchr(at, '.', (size_t)(end - at)), *stop = dot ? dot : end;
-        struct jinja_value key = jinja_string(run, at, (size_t)(stop - at), 0);
+    const struct jinja_string *string = path->string;
+    size_t at = 0, stop;
+    for (bool is_more = true; is_more && jinja_charge(run, 1); at = stop + 1) {
+        stop = jinja_find_byte(run, string, '.', at, string->length);
+        struct jinja_value key = jinja_string(run, string->bytes + at, stop - at, 0);
         int64_t index;
         bool is_number = stop > at;
-        jinja_charge_bytes(run, (size_t)(stop - at));
-        for (const char *c = at; c < stop; c++)
-            is_number &= *c >= '0' && *c <= '9';
-        if (key.kind == JINJA_STRING && is_number && jinja_read_integer(key.string, 10, &index))
+        for (size_t i = at; i < stop && is_number && jinja_charge_bytes(run, 1); i++)
+            is_number = string->bytes[i] >= '0' && string->bytes[i] <= '9';
+        if (key.kind == JINJA_STRING && is_number && jinja_read_integer(run, key.string, 10, &index))
             key = jinja_integer(index);
         value = jinja_item(run, &value, &key);
-        is_more = dot != NULL;
-        at = is_more ? dot + 1 : end;
+        is_more = stop < string->length;
     }
     return value;
 }

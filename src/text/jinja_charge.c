@@ -2,8 +2,9 @@
  *
  * A step is about 50 nanoseconds: a node that is run, a value that is looked at, or JINJA_STEP_BYTES of text that are
  * read or written. Operations are rows of tables, and each row says what it looks at (enum jinja_cost); whoever runs
- * one charges it by jinja_charge_operation first. What an operation then walks through charges itself as it goes: so do
- * memory (jinja_object), texts that are built (jinja_build), searched and compared. */
+ * one charges a step first. Then it charges what it walks through as it goes, at most JINJA_PIECE_BYTES at a time: so
+ * do memory (jinja_object), texts that are built (jinja_build), searched and compared. The clock is therefore read
+ * every few thousand steps, however large a value is. */
 #include "jinja-internal.h"
 
 #include <stdarg.h>
@@ -13,7 +14,7 @@
 const struct jinja_limits jinja_default_limits = {
     .steps = 20000000, .memory = (size_t)256 << 20, .depth = 600, .seconds = 1};
 
-/* Steps between two looks at the clock: less than a millisecond. */
+/* Steps between two looks at the clock, and those of the piece during which they end: less than a millisecond. */
 enum { WATCHED_STEPS = 4096 };
 
 struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) {
@@ -30,6 +31,8 @@ struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) {
 }
 
 static void watch(struct jinja_run *run) {
+    int64_t unwatched = WATCHED_STEPS - run->unwatched;
+    run->most_unwatched = unwatched > run->most_unwatched ? unwatched : run->most_unwatched;
     run->unwatched = WATCHED_STEPS;
     if (run->deadline > 0 && clock_seconds() > run->deadline)
         jinja_fail(run, "the template takes longer than the %g s that it may take", run->seconds);
@@ -45,7 +48,7 @@ bool jinja_charge(struct jinja_run *run, size_t steps) {
     }
     run->steps -= (int64_t)steps;
     run->unwatched -= (int64_t)steps;
-    if (run->unwatched < 0)
+    if (run->unwatched <= 0)
         watch(run);
     return !run->status;
 }
@@ -56,40 +59,37 @@ bool jinja_pay_bytes(struct jinja_run *run) {
     return jinja_charge(run, steps);
 }
 
-/* Bytes that are read where all of a value is. */
-static size_t value_bytes(const struct jinja_value *value) {
-    switch (value->kind) {
-    case JINJA_STRING:
-        return value->string->length + value->string->range_count * sizeof(struct jinja_range);
-    case JINJA_LIST:
-    case JINJA_TUPLE:
-    case JINJA_RANGE:
-    case JINJA_VIEW:
-    case JINJA_GENERATOR:
-        return value->list->count * sizeof(struct jinja_value);
-    case JINJA_DICT:
-    case JINJA_NAMESPACE:
-        return value->dict->count * sizeof(struct jinja_entry);
-    default:
-        return 0;
+bool jinja_copy(struct jinja_run *run, void *to, const void *from, size_t length) {
+    for (size_t done = 0, piece; done < length; done += piece) {
+        piece = jinja_piece(length - done);
+        if (!jinja_charge_bytes(run, piece))
+            return false;
+        memcpy((char *)to + done, (const char *)from + done, piece);
     }
+    return !run->status;
 }
 
-bool jinja_charge_operation(struct jinja_run *run, enum jinja_cost cost, const struct jinja_value *value) {
-    if (cost == JINJA_COST_VALUE)
-        jinja_charge_bytes(run, value_bytes(value));
-    return jinja_charge(run, 1);
+void *jinja_grown(struct jinja_run *run, const void *from, size_t length, size_t bytes) {
+    if (run->status)
+        return NULL;
+    char *memory = jinja_take(&run->objects, bytes, sizeof(void *));
+    if (!memory) {
+        jinja_fail_memory(run, &run->objects);
+        return NULL;
+    }
+    if (length && !jinja_copy(run, memory, from, length))
+        return NULL;
+    for (size_t done = length, piece; done < bytes; done += piece) {
+        piece = jinja_piece(bytes - done);
+        if (!jinja_charge_bytes(run, piece))
+            return NULL;
+        memset(memory + done, 0, piece);
+    }
+    return memory;
 }
 
 void *jinja_object(struct jinja_run *run, size_t bytes) {
-    if (!jinja_charge_bytes(run, bytes))
-        return NULL;
-    void *memory = jinja_take(&run->objects, bytes, sizeof(void *));
-    if (memory)
-        memset(memory, 0, bytes);
-    else
-        jinja_fail_memory(run, &run->objects);
-    return memory;
+    return jinja_grown(run, NULL, 0, bytes);
 }
 
 void jinja_fail_memory(struct jinja_run *run, const struct jinja_arena *arena) {

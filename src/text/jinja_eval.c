@@ -12,10 +12,10 @@ static const struct jinja_name *name_of(const struct jinja_run *run, const struc
 static void add_argument(struct jinja_run *run, struct jinja_call *call, struct jinja_value value) {
     if (call->count == call->argument_capacity) {
         size_t capacity = 2 * call->argument_capacity;
-        struct jinja_value *grown = jinja_object(run, capacity * sizeof *grown);
+        struct jinja_value *grown =
+            jinja_grown(run, call->arguments, call->count * sizeof *grown, capacity * sizeof *grown);
         if (!grown)
             return;
-        memcpy(grown, call->arguments, call->count * sizeof *grown);
         call->arguments = grown;
         call->argument_capacity = capacity;
     }
@@ -24,19 +24,18 @@ static void add_argument(struct jinja_run *run, struct jinja_call *call, struct 
 
 static void add_keyword(struct jinja_run *run, struct jinja_call *call, struct jinja_keyword keyword) {
     const struct jinja_name *name = &keyword.name;
-    jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
-    for (size_t i = 0; i < call->keyword_count; i++)
+    for (size_t i = 0; i < call->keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++)
         if (call->keywords[i].name.length == name->length &&
-            !memcmp(call->keywords[i].name.bytes, name->bytes, name->length)) {
-            jinja_fail(run, "the argument '%.*s' is given twice", (int)name->length, name->bytes);
+            jinja_same(run, call->keywords[i].name.bytes, name->bytes, name->length)) {
+            jinja_fail(run, "the argument '%.*s' is given twice", jinja_shown(name->length), name->bytes);
             return;
         }
     if (call->keyword_count == call->keyword_capacity) {
         size_t capacity = 2 * call->keyword_capacity;
-        struct jinja_keyword *grown = jinja_object(run, capacity * sizeof *grown);
+        struct jinja_keyword *grown =
+            jinja_grown(run, call->keywords, call->keyword_count * sizeof *grown, capacity * sizeof *grown);
         if (!grown)
             return;
-        memcpy(grown, call->keywords, call->keyword_count * sizeof *grown);
         call->keywords = grown;
         call->keyword_capacity = capacity;
     }
@@ -90,12 +89,10 @@ static struct jinja_value call_value(struct jinja_run *run, const struct jinja_v
     case JINJA_MACRO:
         return jinja_call_macro(run, callee->macro, call);
     case JINJA_FUNCTION:
-        return jinja_charge_operation(run, callee->function->cost, callee) ? callee->function->run(run, call)
-                                                                           : jinja_undefined(NULL);
+        return jinja_charge(run, 1) ? callee->function->run(run, call) : jinja_undefined(NULL);
     case JINJA_METHOD:
-        return jinja_charge_operation(run, callee->bound->method->cost, &callee->bound->self)
-                   ? callee->bound->method->run(run, callee->bound->self, call)
-                   : jinja_undefined(NULL);
+        return jinja_charge(run, 1) ? callee->bound->method->run(run, callee->bound->self, call)
+                                    : jinja_undefined(NULL);
     case JINJA_UNDEFINED:
         return jinja_fail_undefined(run, callee);
     default:

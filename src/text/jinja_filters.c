@@ -150,9 +150,9 @@ static struct jinja_value filter_int(struct jinja_run *run, struct jinja_value v
         return fallback;
     if (base != 10)
         return jinja_fail(run, "int in other bases than ten is not supported");
-    if (jinja_read_integer(value.string, 10, &integer))
+    if (jinja_read_integer(run, value.string, 10, &integer))
         return jinja_integer(integer);
-    return jinja_read_float(value.string, &real) && !isinf(real) ? integer_of(run, real, fallback) : fallback;
+    return jinja_read_float(run, value.string, &real) && !isinf(real) ? integer_of(run, real, fallback) : fallback;
 }
 
 static struct jinja_value filter_float(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
@@ -164,7 +164,7 @@ static struct jinja_value filter_float(struct jinja_run *run, struct jinja_value
         return jinja_fail_undefined(run, &value);
     if (jinja_is_number(&value))
         return jinja_float(jinja_as_real(&value));
-    if (value.kind == JINJA_STRING && jinja_read_float(value.string, &real))
+    if (value.kind == JINJA_STRING && jinja_read_float(run, value.string, &real))
         return jinja_float(real);
     return fallback.kind == JINJA_MISSING ? jinja_float(0) : fallback;
 }
@@ -225,31 +225,31 @@ static struct jinja_value filter_length(struct jinja_run *run, struct jinja_valu
 
 const struct jinja_filter jinja_value_filters[] = {
     {"abs", JINJA_COST_STEP, filter_abs},
-    {"capitalize", JINJA_COST_VALUE, filter_capitalize},
+    {"capitalize", JINJA_COST_WALK, filter_capitalize},
     {"count", JINJA_COST_WALK, filter_length},
     {"d", JINJA_COST_STEP, filter_default},
     {"default", JINJA_COST_STEP, filter_default},
-    {"e", JINJA_COST_VALUE, filter_escape},
-    {"escape", JINJA_COST_VALUE, filter_escape},
-    {"float", JINJA_COST_VALUE, filter_float},
-    {"indent", JINJA_COST_VALUE, filter_indent},
-    {"int", JINJA_COST_VALUE, filter_int},
+    {"e", JINJA_COST_WALK, filter_escape},
+    {"escape", JINJA_COST_WALK, filter_escape},
+    {"float", JINJA_COST_WALK, filter_float},
+    {"indent", JINJA_COST_WALK, filter_indent},
+    {"int", JINJA_COST_WALK, filter_int},
     {"length", JINJA_COST_WALK, filter_length},
-    {"lower", JINJA_COST_VALUE, filter_lower},
+    {"lower", JINJA_COST_WALK, filter_lower},
     {"replace", JINJA_COST_WALK, filter_replace},
     {"round", JINJA_COST_STEP, filter_round},
     {"safe", JINJA_COST_WALK, filter_safe},
     {"string", JINJA_COST_WALK, filter_string},
-    {"title", JINJA_COST_VALUE, filter_title},
+    {"title", JINJA_COST_WALK, filter_title},
     {"tojson", JINJA_COST_WALK, jinja_to_json},
     {"trim", JINJA_COST_WALK, filter_trim},
-    {"upper", JINJA_COST_VALUE, filter_upper},
+    {"upper", JINJA_COST_WALK, filter_upper},
     {NULL, JINJA_COST_NOTHING, NULL},
 };
 
 struct jinja_value jinja_run_filter(struct jinja_run *run, const struct jinja_filter *filter, struct jinja_value value,
                                     struct jinja_call *call) {
-    return jinja_charge_operation(run, filter->cost, &value) ? filter->run(run, value, call) : jinja_undefined(NULL);
+    return jinja_charge(run, 1) ? filter->run(run, value, call) : jinja_undefined(NULL);
 }
 
 const struct jinja_filter *jinja_filter_find(const char *name, size_t length) {

@@ -93,7 +93,7 @@ static void write_key(struct writer *writer, const struct jinja_value *key) {
 
 static const struct jinja_entry *sort_entries(struct writer *writer, const struct jinja_dict *dict) {
     struct jinja_entry *entries = jinja_object(writer->run, (dict->count + 1) * sizeof *entries);
-    for (size_t i = 0; entries && i < dict->count && jinja_charge(writer->run, 1 + i / 4); i++) {
+    for (size_t i = 0; entries && i < dict->count && jinja_charge(writer->run, 1); i++) {
         size_t at = i;
         for (; at > 0 && jinja_order(writer->run, &dict->entries[i].key, &entries[at - 1].key) < 0; at--)
             entries[at] = entries[at - 1];

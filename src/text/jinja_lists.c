@@ -89,8 +89,7 @@ static struct jinja_value filter_join(struct jinja_run *run, struct jinja_value 
 /* The call behind its first `skipped` arguments, for one more use. */
 static struct jinja_call rest_of(struct jinja_run *run, const struct jinja_call *call, size_t skipped) {
     struct jinja_call rest = *call;
-    jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
-    for (size_t i = 0; i < rest.keyword_count; i++)
+    for (size_t i = 0; i < rest.keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++)
         rest.keywords[i].is_taken = false;
     rest.arguments = call->arguments + skipped;
     rest.count = call->count - skipped;
@@ -123,7 +122,8 @@ static struct jinja_value filter_map(struct jinja_run *run, struct jinja_value v
     const struct jinja_string *name = jinja_string_argument(run, call, 0, NULL, "map");
     const struct jinja_filter *filter = name ? jinja_filter_find(name->bytes, name->length) : NULL;
     if (!filter)
-        return jinja_fail(run, "map: there is no filter '%.*s'", name ? (int)name->length : 0, name ? name->bytes : "");
+        return jinja_fail(run, "map: there is no filter '%.*s'", name ? jinja_shown(name->length) : 0,
+                          name ? name->bytes : "");
     const struct jinja_list *items = jinja_iterate(run, &value);
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, items->count);
     for (size_t i = 0; i < items->count && jinja_charge(run, 1) && jinja_enter(run); i++) {
@@ -148,8 +148,9 @@ static struct jinja_value choose(struct jinja_run *run, const struct jinja_value
         test = jinja_test_find(named.string->bytes, named.string->length);
     if (named.kind != JINJA_MISSING && !test) {
         named = jinja_str(run, &named);
-        return run->status ? named
-                           : jinja_fail(run, "there is no test '%.*s'", (int)named.string->length, named.string->bytes);
+        return run->status
+                   ? named
+                   : jinja_fail(run, "there is no test '%.*s'", jinja_shown(named.string->length), named.string->bytes);
     }
     const struct jinja_list *items = jinja_iterate(run, value);
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, 0);
@@ -189,35 +190,37 @@ struct sorted {
     struct jinja_value key, item;
 };
 
-/* A merge sort, as a broken order must do no harm, and equals stay as they stood. */
-static void sort(struct jinja_run *run, struct sorted *items, struct sorted *spare, size_t count, bool is_reverse) {
+/* A merge sort, as a broken order must do no harm, and equals stay as they stood. The one of both that holds them. */
+static const struct sorted *sort(struct jinja_run *run, struct sorted *items, struct sorted *spare, size_t count,
+                                 bool is_reverse) {
     for (size_t width = 1; width < count && !run->status; width *= 2) {
         for (size_t begin = 0; begin < count; begin += 2 * width) {
             size_t middle = begin + width < count ? begin + width : count;
             size_t end = begin + 2 * width < count ? begin + 2 * width : count;
             size_t left = begin, right = middle;
-            for (size_t out = begin; out < end; out++) {
+            for (size_t out = begin; out < end && jinja_charge(run, 1); out++) {
                 bool takes_right = left == middle;
-                if (left < middle && right < end && jinja_charge(run, 2)) {
+                if (left < middle && right < end) {
                     int order = jinja_order(run, &items[right].key, &items[left].key);
                     takes_right = is_reverse ? order > 0 : order < 0;
                 }
                 spare[out] = takes_right ? items[right++] : items[left++];
             }
         }
-        memcpy(items, spare, count * sizeof *items);
+        struct sorted *merged = spare;
+        spare = items;
+        items = merged;
     }
+    return items;
 }
 
-static struct jinja_value sort_list(struct jinja_run *run, const struct sorted *keyed, size_t count, bool is_reverse) {
-    struct sorted *items = jinja_object(run, (count + 1) * sizeof *items);
+static struct jinja_value sort_list(struct jinja_run *run, struct sorted *keyed, size_t count, bool is_reverse) {
     struct sorted *spare = jinja_object(run, (count + 1) * sizeof *spare);
     struct jinja_value list = jinja_list_new(run, JINJA_LIST, count);
     if (run->status)
         return list;
-    memcpy(items, keyed, count * sizeof *items);
-    sort(run, items, spare, count, is_reverse);
-    for (size_t i = 0; i < count; i++)
+    const struct sorted *items = sort(run, keyed, spare, count, is_reverse);
+    for (size_t i = 0; i < count && jinja_charge(run, 1); i++)
         jinja_list_add(run, list.list, items[i].item);
     return list;
 }
@@ -333,22 +336,22 @@ static struct jinja_value filter_sum(struct jinja_run *run, struct jinja_value v
 }
 
 const struct jinja_filter jinja_list_filters[] = {
-    {"dictsort", JINJA_COST_VALUE, filter_dictsort},
+    {"dictsort", JINJA_COST_WALK, filter_dictsort},
     {"first", JINJA_COST_WALK, filter_first},
-    {"items", JINJA_COST_VALUE, filter_items},
-    {"join", JINJA_COST_VALUE, filter_join},
+    {"items", JINJA_COST_WALK, filter_items},
+    {"join", JINJA_COST_WALK, filter_join},
     {"last", JINJA_COST_WALK, filter_last},
-    {"list", JINJA_COST_VALUE, filter_list},
-    {"map", JINJA_COST_VALUE, filter_map},
-    {"max", JINJA_COST_VALUE, filter_max},
-    {"min", JINJA_COST_VALUE, filter_min},
-    {"reject", JINJA_COST_VALUE, filter_reject},
-    {"rejectattr", JINJA_COST_VALUE, filter_rejectattr},
-    {"reverse", JINJA_COST_VALUE, filter_reverse},
-    {"select", JINJA_COST_VALUE, filter_select},
-    {"selectattr", JINJA_COST_VALUE, filter_selectattr},
-    {"sort", JINJA_COST_VALUE, filter_sort},
-    {"sum", JINJA_COST_VALUE, filter_sum},
-    {"unique", JINJA_COST_VALUE, filter_unique},
+    {"list", JINJA_COST_WALK, filter_list},
+    {"map", JINJA_COST_WALK, filter_map},
+    {"max", JINJA_COST_WALK, filter_max},
+    {"min", JINJA_COST_WALK, filter_min},
+    {"reject", JINJA_COST_WALK, filter_reject},
+    {"rejectattr", JINJA_COST_WALK, filter_rejectattr},
+    {"reverse", JINJA_COST_WALK, filter_reverse},
+    {"select", JINJA_COST_WALK, filter_select},
+    {"selectattr", JINJA_COST_WALK, filter_selectattr},
+    {"sort", JINJA_COST_WALK, filter_sort},
+    {"sum", JINJA_COST_WALK, filter_sum},
+    {"unique", JINJA_COST_WALK, filter_unique},
     {NULL, JINJA_COST_NOTHING, NULL},
 };

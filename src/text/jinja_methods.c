@@ -183,7 +183,7 @@ static struct jinja_value string_join(struct jinja_run *run, struct jinja_value 
 /* All characters are ASCII digits, of which there is one at least. */
 static struct jinja_value string_isdigit(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
     bool is_digit = self.string->length > 0;
-    for (size_t i = 0; i < self.string->length && is_digit; i++) {
+    for (size_t i = 0; i < self.string->length && is_digit && jinja_charge_bytes(run, 1); i++) {
         if (self.string->bytes[i] & 0x80)
             return jinja_fail(run, "isdigit() of other characters than ASCII is not supported");
         is_digit = self.string->bytes[i] >= '0' && self.string->bytes[i] <= '9';
@@ -206,8 +206,10 @@ static struct jinja_value string_format(struct jinja_run *run, struct jinja_valu
             at++;
             continue;
         }
-        const char *name = string->bytes + at + 1, *end = memchr(name, '}', string->length - at - 1);
         char keyword[64];
+        size_t rest = string->length - at - 1;
+        const char *name = string->bytes + at + 1,
+                   *end = memchr(name, '}', rest < sizeof keyword ? rest : sizeof keyword);
         size_t length = end ? (size_t)(end - name) : sizeof keyword;
         if (c == '}' || length >= sizeof keyword)
             return jinja_fail(run, "format(): braces that do not match");
@@ -218,7 +220,7 @@ static struct jinja_value string_format(struct jinja_run *run, struct jinja_valu
         if (strpbrk(keyword, ":!.[{"))
             return jinja_fail(run, "format(): only {}, {0} and {name} are supported");
         if (is_number && length)
-            jinja_read_integer(&(struct jinja_string){.bytes = keyword, .length = length}, 10, &index);
+            jinja_read_integer(run, &(struct jinja_string){.bytes = keyword, .length = length}, 10, &index);
         struct jinja_value value = jinja_argument(run, call,
                                                   !length     ? next++
                                                   : is_number ? (size_t)index
@@ -226,8 +228,7 @@ static struct jinja_value string_format(struct jinja_run *run, struct jinja_valu
                                                   is_number ? NULL : keyword);
         if (value.kind == JINJA_MISSING)
             return jinja_fail(run, "format(): there is no value for {%s}", keyword);
-        jinja_charge_bytes(run, call->keyword_count * sizeof *call->keywords);
-        for (size_t i = 0; i < call->keyword_count; i++)
+        for (size_t i = 0; i < call->keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++)
             call->keywords[i].is_taken = false; /* a name may stand in several places */
         jinja_build_str(run, &builder, &value);
         at = (size_t)(end - string->bytes);
@@ -238,14 +239,14 @@ static struct jinja_value string_format(struct jinja_run *run, struct jinja_valu
 }
 
 const struct jinja_method jinja_string_methods[] = {
-    {"capitalize", JINJA_COST_VALUE, string_capitalize},
+    {"capitalize", JINJA_COST_WALK, string_capitalize},
     {"count", JINJA_COST_WALK, string_count},
     {"endswith", JINJA_COST_WALK, string_endswith},
     {"find", JINJA_COST_WALK, string_find},
-    {"format", JINJA_COST_VALUE, string_format},
-    {"isdigit", JINJA_COST_VALUE, string_isdigit},
+    {"format", JINJA_COST_WALK, string_format},
+    {"isdigit", JINJA_COST_WALK, string_isdigit},
     {"join", JINJA_COST_WALK, string_join},
-    {"lower", JINJA_COST_VALUE, string_lower},
+    {"lower", JINJA_COST_WALK, string_lower},
     {"lstrip", JINJA_COST_WALK, string_lstrip},
     {"removeprefix", JINJA_COST_WALK, string_removeprefix},
     {"removesuffix", JINJA_COST_WALK, string_removesuffix},
@@ -254,11 +255,11 @@ const struct jinja_method jinja_string_methods[] = {
     {"rsplit", JINJA_COST_WALK, string_rsplit},
     {"rstrip", JINJA_COST_WALK, string_rstrip},
     {"split", JINJA_COST_WALK, string_split},
-    {"splitlines", JINJA_COST_VALUE, string_splitlines},
+    {"splitlines", JINJA_COST_WALK, string_splitlines},
     {"startswith", JINJA_COST_WALK, string_startswith},
     {"strip", JINJA_COST_WALK, string_strip},
-    {"title", JINJA_COST_VALUE, string_title},
-    {"upper", JINJA_COST_VALUE, string_upper},
+    {"title", JINJA_COST_WALK, string_title},
+    {"upper", JINJA_COST_WALK, string_upper},
     {NULL, JINJA_COST_NOTHING, NULL},
 };
 /* What Python's strings have beside them: reached, they are an error, as an undefined value would be another. */

@@ -78,15 +78,12 @@ static struct jinja_value reals(struct jinja_run *run, enum jinja_operator opera
 
 static struct jinja_value join_lists(struct jinja_run *run, enum jinja_kind kind, const struct jinja_list *left,
                                      const struct jinja_list *right) {
-    size_t count = left->count + right->count;
-    struct jinja_value joined = jinja_list_new(run, kind, count);
-    if (run->status || joined.list == &run->nothing)
+    size_t count = left->count + right->count, each = sizeof *left->items;
+    struct jinja_value joined = jinja_list_new(run, kind, 0);
+    struct jinja_value *items = jinja_grown(run, left->items, left->count * each, count * each);
+    if (!items || !jinja_copy(run, items + left->count, right->items, right->count * each))
         return jinja_undefined(NULL);
-    if (left->count)
-        memcpy(joined.list->items, left->items, left->count * sizeof *left->items);
-    if (right->count)
-        memcpy(joined.list->items + left->count, right->items, right->count * sizeof *right->items);
-    joined.list->count = count;
+    *joined.list = (struct jinja_list){.items = items, .count = count, .capacity = count};
     return joined;
 }
 
@@ -136,7 +133,7 @@ const struct jinja_costs jinja_operators[OPERATOR_COUNT] = {
 
 struct jinja_value jinja_binary(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
                                 const struct jinja_value *right) {
-    if (!jinja_charge_operation(run, jinja_operators[operation].cost, left))
+    if (!jinja_charge(run, 1))
         return jinja_undefined(NULL);
     if (operation == OPERATOR_ADD && left->kind == JINJA_STRING && right->kind == JINJA_STRING)
         return jinja_concat(run, left->string, right->string);
@@ -158,7 +155,7 @@ struct jinja_value jinja_binary(struct jinja_run *run, enum jinja_operator opera
 
 bool jinja_compare(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
                    const struct jinja_value *right) {
-    jinja_charge_operation(run, jinja_operators[operation].cost, left);
+    jinja_charge(run, 1);
     switch (operation) {
     case OPERATOR_EQUAL:
         return jinja_equal(run, left, right);
@@ -232,7 +229,7 @@ static struct jinja_value slice_string(struct jinja_run *run, const struct jinja
 struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *value,
                                const struct jinja_value bounds[3]) {
     int64_t from, to, step;
-    jinja_charge_operation(run, jinja_accesses[JINJA_ACCESS_SLICE].cost, value);
+    jinja_charge(run, 1);
     if (value->kind == JINJA_UNDEFINED)
         return jinja_fail_undefined(run, value);
     if (value->kind == JINJA_STRING)

@@ -38,11 +38,10 @@ void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t nam
         }
     if (scope->count == scope->capacity) {
         size_t capacity = scope->capacity ? 2 * scope->capacity : 4;
-        struct jinja_variable *items = jinja_object(run, capacity * sizeof *items);
+        struct jinja_variable *items =
+            jinja_grown(run, scope->items, scope->count * sizeof *items, capacity * sizeof *items);
         if (!items)
             return;
-        if (scope->count)
-            memcpy(items, scope->items, scope->count * sizeof *items);
         scope->items = items;
         scope->capacity = capacity;
     }
@@ -367,17 +366,24 @@ static void set_globals(struct jinja_run *run, const struct jinja_rendering *ren
     }
 }
 
-static int give_text(const struct jinja_builder *built, struct jinja_text *text) {
-    strbuf_add(&text->text, built->bytes, built->length);
+static void give_text(struct jinja_run *run, const struct jinja_builder *built, struct jinja_text *text) {
     text->ranges = malloc((built->count + 1) * sizeof *text->ranges);
-    if (text->ranges && built->count)
-        memcpy(text->ranges, built->ranges, built->count * sizeof *text->ranges);
+    if (!text->ranges || strbuf_reserve(&text->text, built->length)) {
+        run->status = status_fail(STATUS_MEMORY, "out of memory");
+        return;
+    }
+    for (size_t done = 0, piece; done < built->length && jinja_charge(run, 1); done += piece) {
+        piece = jinja_piece(built->length - done);
+        jinja_charge_bytes(run, piece);
+        strbuf_add(&text->text, built->bytes + done, piece);
+    }
+    jinja_copy(run, text->ranges, built->ranges, built->count * sizeof *text->ranges);
     text->count = built->count;
-    return text->ranges ? strbuf_status(&text->text) : status_fail(STATUS_MEMORY, "out of memory");
 }
 
 int jinja_render(const struct jinja *jinja, const struct jinja_rendering *rendering, struct jinja_text *text) {
     const struct jinja_limits *limits = rendering->limits ? rendering->limits : &jinja_default_limits;
+    double begin = clock_seconds();
     struct jinja_builder out = {0};
     struct argument_size size = {0};
     for (size_t i = 0; i < rendering->count; i++)
@@ -389,7 +395,7 @@ int jinja_render(const struct jinja *jinja, const struct jinja_rendering *render
                             .line = 1,
                             .steps = limits->steps,
                             .seconds = limits->seconds,
-                            .deadline = limits->seconds > 0 ? clock_seconds() + limits->seconds : 0,
+                            .deadline = limits->seconds > 0 ? begin + limits->seconds : 0,
                             .max_depth = limits->depth,
                             .now = rendering->now,
                             .loop_name = find_name(jinja, "loop"),
@@ -403,9 +409,11 @@ int jinja_render(const struct jinja *jinja, const struct jinja_rendering *render
     if (!run.status)
         jinja_pay_bytes(&run);
     if (!run.status)
-        run.status = give_text(&out, text);
+        give_text(&run, &out, text);
     if (rendering->steps)
         *rendering->steps = limits->steps - run.steps;
+    if (rendering->unwatched)
+        *rendering->unwatched = run.most_unwatched;
     jinja_arena_free(&run.objects);
     jinja_arena_free(&run.bytes);
     if (run.status)

@@ -17,15 +17,13 @@ static bool grow_bytes(struct jinja_run *run, struct jinja_builder *builder, siz
         return true;
     }
     capacity = needed < 64 ? 64 : needed + needed / 2;
-    if (!jinja_charge_bytes(run, builder->length))
-        return false;
     char *bytes = jinja_take(&run->bytes, capacity, 1);
     if (!bytes) {
         jinja_fail_memory(run, &run->bytes);
         return false;
     }
-    if (builder->length)
-        memcpy(bytes, builder->bytes, builder->length);
+    if (builder->length && !jinja_copy(run, bytes, builder->bytes, builder->length))
+        return false;
     builder->bytes = bytes;
     builder->capacity = capacity;
     return true;
@@ -35,11 +33,10 @@ static bool grow_ranges(struct jinja_run *run, struct jinja_builder *builder) {
     if (builder->count < builder->range_capacity)
         return true;
     size_t capacity = builder->range_capacity ? 2 * builder->range_capacity : 4;
-    struct jinja_range *ranges = jinja_object(run, capacity * sizeof *ranges);
+    struct jinja_range *ranges =
+        jinja_grown(run, builder->ranges, builder->count * sizeof *ranges, capacity * sizeof *ranges);
     if (!ranges)
         return false;
-    if (builder->count)
-        memcpy(ranges, builder->ranges, builder->count * sizeof *ranges);
     builder->ranges = ranges;
     builder->range_capacity = capacity;
     return true;
@@ -50,13 +47,13 @@ enum { PIECE_BYTES = 16 };
 
 void jinja_build(struct jinja_run *run, struct jinja_builder *builder, const void *bytes, size_t length,
                  unsigned marks) {
-    if (!length || !jinja_charge_bytes(run, length + PIECE_BYTES) ||
-        !grow_bytes(run, builder, builder->length + length))
+    if (!length || !jinja_charge_bytes(run, PIECE_BYTES) || !grow_bytes(run, builder, builder->length + length))
         return;
     bool is_same = builder->count && builder->ranges[builder->count - 1].marks == marks;
     if (!is_same && !grow_ranges(run, builder))
         return;
-    memcpy(builder->bytes + builder->length, bytes, length);
+    if (!jinja_copy(run, builder->bytes + builder->length, bytes, length))
+        return;
     builder->length += length;
     if (!is_same)
         builder->ranges[builder->count++].marks = marks;
@@ -153,7 +150,7 @@ struct jinja_value jinja_part(struct jinja_run *run, const struct jinja_string *
     struct jinja_range *ranges = jinja_object(run, (last - first + 1) * sizeof *ranges);
     if (!ranges)
         return jinja_undefined(NULL);
-    for (size_t i = first; i <= last; i++) {
+    for (size_t i = first; i <= last && jinja_charge_bytes(run, sizeof *ranges); i++) {
         size_t stop = string->ranges[i].end < end ? string->ranges[i].end : end;
         ranges[i - first] = (struct jinja_range){stop - begin, string->ranges[i].marks};
     }
@@ -190,10 +187,10 @@ static void begin_with(struct jinja_run *run, struct jinja_builder *builder, con
         jinja_build_string(run, builder, left);
         return;
     }
-    struct jinja_range *ranges = jinja_object(run, (count + 2) * sizeof *ranges);
+    struct jinja_range *ranges = jinja_grown(run, left->range_count ? left->ranges : &whole, count * sizeof *ranges,
+                                             (count + 2) * sizeof *ranges);
     if (!ranges)
         return;
-    memcpy(ranges, left->range_count ? left->ranges : &whole, count * sizeof *ranges);
     *builder = (struct jinja_builder){.bytes = (char *)left->bytes,
                                       .length = left->length,
                                       .capacity = left->length + more,
@@ -230,25 +227,57 @@ static bool begins_character(char byte) {
     return ((unsigned char)byte & 0xc0) != 0x80;
 }
 
+int jinja_memcmp(struct jinja_run *run, const void *left, const void *right, size_t length) {
+    int order = 0;
+    for (size_t done = 0, piece; done < length && !order; done += piece) {
+        piece = jinja_piece(length - done);
+        if (!jinja_charge_bytes(run, piece))
+            return 0;
+        order = memcmp((const char *)left + done, (const char *)right + done, piece);
+    }
+    return order;
+}
+
 bool jinja_same(struct jinja_run *run, const void *left, const void *right, size_t length) {
-    return jinja_charge_bytes(run, length) && !memcmp(left, right, length);
+    return !jinja_memcmp(run, left, right, length) && !run->status;
+}
+
+size_t jinja_find_byte(struct jinja_run *run, const struct jinja_string *string, char byte, size_t from, size_t to) {
+    for (size_t piece; from < to; from += piece) {
+        piece = jinja_piece(to - from);
+        if (!jinja_charge_bytes(run, piece))
+            return to;
+        const char *found = memchr(string->bytes + from, byte, piece);
+        if (found)
+            return (size_t)(found - string->bytes);
+    }
+    return to;
+}
+
+/* The characters that begin in bytes [from, to), at most a piece. */
+static size_t count_characters(const struct jinja_string *string, size_t from, size_t to) {
+    size_t count = 0;
+    for (size_t i = from; i < to; i++)
+        count += begins_character(string->bytes[i]);
+    return count;
 }
 
 size_t jinja_characters(struct jinja_run *run, const struct jinja_string *string) {
     size_t count = 0;
-    if (!jinja_charge_bytes(run, string->length))
-        return 0;
-    for (size_t i = 0; i < string->length; i++)
-        count += begins_character(string->bytes[i]);
+    for (size_t at = 0, piece; at < string->length; at += piece) {
+        piece = jinja_piece(string->length - at);
+        if (!jinja_charge_bytes(run, piece))
+            return 0;
+        count += count_characters(string, at, at + piece);
+    }
     return count;
 }
 
 size_t jinja_byte_of(struct jinja_run *run, const struct jinja_string *string, size_t index) {
     size_t at = 0;
-    for (; at < string->length; at++)
+    for (; at < string->length && jinja_charge_bytes(run, 1); at++)
         if (begins_character(string->bytes[at]) && index-- == 0)
             break;
-    jinja_charge_bytes(run, at);
     return at;
 }
 
@@ -264,11 +293,43 @@ bool jinja_is_space(const char *at, const char *end, size_t *bytes) {
            point == 0x2028 || point == 0x2029 || point == 0x202f || point == 0x205f || point == 0x3000;
 }
 
-/* memmem() reads a part's beginning each time, so that a window is longer than the part. */
-enum { WINDOW_BYTES = 1 << 16 };
+/* memmem() reads a part's beginning each time, so that a window is longer than the part. It does not look at the clock
+ * either: a part of more than LONG_BYTES is looked for by a rolling hash. */
+enum { WINDOW_BYTES = 1 << 16, LONG_BYTES = 1 << 12 };
+
+static uint64_t hash_next(uint64_t hash, char byte) {
+    return hash * 0x9e3779b97f4a7c15 + (unsigned char)byte;
+}
+
+/* Where a long part begins in text[0], text[step], ... [length] bytes that are read forwards or, with step -1,
+ * backwards, as the part is then; SIZE_MAX: nowhere. Rabin and Karp's search; hashes modulo 2^64, so that equal ones
+ * are compared. */
+static size_t find_long(struct jinja_run *run, const char *text, ptrdiff_t step, size_t length,
+                        const struct jinja_string *part) {
+    ptrdiff_t size = (ptrdiff_t)part->length, last = (ptrdiff_t)length - size;
+    const char *own = step > 0 ? part->bytes : part->bytes + size - 1;
+    uint64_t wanted = 0, found = 0, highest = 1; /* highest: what the first byte of a window is multiplied by */
+    for (ptrdiff_t i = 0; i < size && jinja_charge_bytes(run, 2); i++) {
+        wanted = hash_next(wanted, own[i * step]);
+        found = hash_next(found, text[i * step]);
+        highest = i ? hash_next(highest, 0) : 1;
+    }
+    for (ptrdiff_t at = 0; at <= last && jinja_charge_bytes(run, 1); at++) {
+        const char *begin = step > 0 ? text + at : text - at - (size - 1);
+        if (found == wanted && jinja_same(run, begin, part->bytes, part->length))
+            return (size_t)at;
+        if (at < last)
+            found = hash_next(found - highest * (unsigned char)text[at * step], text[(at + size) * step]);
+    }
+    return SIZE_MAX;
+}
 
 size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                   size_t from) {
+    if (part->length > LONG_BYTES && from <= string->length && part->length <= string->length - from) {
+        size_t at = find_long(run, string->bytes + from, 1, string->length - from, part);
+        return at == SIZE_MAX ? at : from + at;
+    }
     while (from <= string->length && part->length <= string->length - from) {
         size_t rest = string->length - from, size = WINDOW_BYTES + 4 * part->length;
         size = size < rest ? size : rest;
@@ -307,6 +368,10 @@ static size_t find_in_window(struct jinja_run *run, const struct jinja_string *s
 
 size_t jinja_find_last(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                        size_t end) {
+    if (part->length > LONG_BYTES && part->length <= end) {
+        size_t at = find_long(run, string->bytes + end - 1, -1, end, part);
+        return at == SIZE_MAX ? at : end - at - part->length;
+    }
     for (size_t size = 64 + 4 * part->length; part->length <= end && !run->status;) {
         size_t begin = end > size ? end - size : 0, found = find_in_window(run, string, part, begin, end);
         if (found != SIZE_MAX || !begin)
@@ -320,12 +385,13 @@ size_t jinja_find_last(struct jinja_run *run, const struct jinja_string *string,
 /* ---- parts ---- */
 
 /* Whether the character at `at` goes, and its bytes. */
-static bool is_stripped(const char *at, const char *end, const struct jinja_string *characters, size_t *bytes) {
+static bool is_stripped(struct jinja_run *run, const char *at, const char *end, const struct jinja_string *characters,
+                        size_t *bytes) {
     if (!characters)
         return jinja_is_space(at, end, bytes);
     *bytes = utf8_length((const unsigned char *)at, (const unsigned char *)end);
     *bytes = *bytes ? *bytes : 1;
-    for (size_t i = 0; i + *bytes <= characters->length; i++)
+    for (size_t i = 0; i + *bytes <= characters->length && jinja_charge_bytes(run, 1); i++)
         if (!memcmp(characters->bytes + i, at, *bytes))
             return true;
     return false;
@@ -334,14 +400,14 @@ static bool is_stripped(const char *at, const char *end, const struct jinja_stri
 struct jinja_value jinja_strip(struct jinja_run *run, const struct jinja_string *string,
                                const struct jinja_string *characters, enum jinja_sides sides) {
     const char *from = string->bytes, *to = from + string->length;
-    size_t bytes, each = characters ? 1 + characters->length / 64 : 1;
-    while (sides & JINJA_LEFT && from < to && jinja_charge(run, each) && is_stripped(from, to, characters, &bytes))
+    size_t bytes;
+    while (sides & JINJA_LEFT && from < to && jinja_charge(run, 1) && is_stripped(run, from, to, characters, &bytes))
         from += bytes;
-    while (sides & JINJA_RIGHT && from < to && jinja_charge(run, each)) {
+    while (sides & JINJA_RIGHT && from < to && jinja_charge(run, 1)) {
         const char *last = to - 1;
         while (last > from && !begins_character(*last))
             last--;
-        if (!is_stripped(last, to, characters, &bytes))
+        if (!is_stripped(run, last, to, characters, &bytes))
             break;
         to = last;
     }

@@ -132,8 +132,8 @@ const struct jinja_test jinja_tests[] = {
     {"true", JINJA_COST_STEP, is_true, false},
     {"integer", JINJA_COST_STEP, is_integer, false},
     {"float", JINJA_COST_STEP, is_float, false},
-    {"lower", JINJA_COST_VALUE, is_lower, false},
-    {"upper", JINJA_COST_VALUE, is_upper, false},
+    {"lower", JINJA_COST_WALK, is_lower, false},
+    {"upper", JINJA_COST_WALK, is_upper, false},
     {"string", JINJA_COST_STEP, is_string, false},
     {"mapping", JINJA_COST_STEP, is_mapping, false},
     {"number", JINJA_COST_STEP, is_number, false},
@@ -172,6 +172,6 @@ bool jinja_run_test(struct jinja_run *run, const struct jinja_test *test, struct
     struct jinja_value other = test->has_argument ? jinja_argument(run, call, 0, "other") : jinja_missing();
     if (test->has_argument && other.kind == JINJA_MISSING)
         jinja_fail(run, "the test '%s' wants a value", test->name);
-    return jinja_call_end(run, call, test->has_argument, test->name) &&
-           jinja_charge_operation(run, test->cost, &value) && test->run(run, &value, &other);
+    return jinja_call_end(run, call, test->has_argument, test->name) && jinja_charge(run, 1) &&
+           test->run(run, &value, &other);
 }

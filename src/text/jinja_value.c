@@ -25,11 +25,10 @@ void jinja_list_add(struct jinja_run *run, struct jinja_list *list, struct jinja
         return;
     if (list->count == list->capacity) {
         size_t capacity = list->capacity ? 2 * list->capacity : 4;
-        struct jinja_value *items = jinja_object(run, capacity * sizeof *items);
+        struct jinja_value *items =
+            jinja_grown(run, list->items, list->count * sizeof *items, capacity * sizeof *items);
         if (!items)
             return;
-        if (list->count)
-            memcpy(items, list->items, list->count * sizeof *items);
         list->items = items;
         list->capacity = capacity;
     }
@@ -53,9 +52,7 @@ enum { ENTRY_BYTES = 16 };
 
 struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
                                    size_t length) {
-    if (!jinja_charge_bytes(run, dict->count * ENTRY_BYTES))
-        return jinja_missing();
-    for (size_t i = 0; i < dict->count; i++) {
+    for (size_t i = 0; i < dict->count && jinja_charge_bytes(run, ENTRY_BYTES); i++) {
         const struct jinja_value *own = &dict->entries[i].key;
         if (own->kind == JINJA_STRING && own->string->length == length &&
             jinja_same(run, own->string->bytes, key, length))
@@ -66,9 +63,7 @@ struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dic
 
 static struct jinja_entry *find_entry(struct jinja_run *run, const struct jinja_dict *dict,
                                       const struct jinja_value *key) {
-    if (!jinja_charge_bytes(run, dict->count * ENTRY_BYTES))
-        return NULL;
-    for (size_t i = 0; i < dict->count && !run->status; i++)
+    for (size_t i = 0; i < dict->count && jinja_charge_bytes(run, ENTRY_BYTES); i++)
         if (dict->entries[i].key.kind == key->kind || key->kind != JINJA_STRING)
             if (jinja_equal(run, &dict->entries[i].key, key))
                 return &dict->entries[i];
@@ -106,11 +101,10 @@ void jinja_dict_put(struct jinja_run *run, struct jinja_dict *dict, struct jinja
     }
     if (dict->count == dict->capacity) {
         size_t capacity = dict->capacity ? 2 * dict->capacity : 4;
-        struct jinja_entry *entries = jinja_object(run, capacity * sizeof *entries);
+        struct jinja_entry *entries =
+            jinja_grown(run, dict->entries, dict->count * sizeof *entries, capacity * sizeof *entries);
         if (!entries)
             return;
-        if (dict->count)
-            memcpy(entries, dict->entries, dict->count * sizeof *entries);
         dict->entries = entries;
         dict->capacity = capacity;
     }
@@ -121,7 +115,7 @@ static struct jinja_value list_from_json(struct jinja_run *run, const json_t *js
                                          const struct jinja_argument *argument) {
     size_t count = json_array_size(json);
     struct jinja_value list = jinja_list_new(run, JINJA_LIST, count);
-    for (size_t i = 0; i < count && !run->status; i++)
+    for (size_t i = 0; i < count && jinja_charge(run, 1); i++)
         jinja_list_add(run, list.list, jinja_from_json(run, json_array_get(json, i), argument));
     return list;
 }
@@ -147,6 +141,7 @@ static struct jinja_value dict_from_json(struct jinja_run *run, const json_t *js
     dict.dict->capacity = json_object_size(json);
     for (void *at = json_object_iter((json_t *)json); at && !run->status;
          at = json_object_iter_next((json_t *)json, at)) {
+        jinja_charge(run, 1);
         const char *key = json_object_iter_key(at);
         const json_t *value = json_object_iter_value(at);
         size_t length = strlen(key);
@@ -300,7 +295,7 @@ const struct jinja_list *jinja_iterate(struct jinja_run *run, const struct jinja
         return list.list;
     case JINJA_DICT:
         list = jinja_list_new(run, JINJA_LIST, value->dict->count);
-        for (size_t i = 0; i < value->dict->count; i++)
+        for (size_t i = 0; i < value->dict->count && jinja_charge(run, 1); i++)
             jinja_list_add(run, list.list, value->dict->entries[i].key);
         return list.list;
     default:
@@ -367,7 +362,7 @@ bool jinja_equal(struct jinja_run *run, const struct jinja_value *left, const st
 
 static int order_strings(struct jinja_run *run, const struct jinja_string *left, const struct jinja_string *right) {
     size_t least = left->length < right->length ? left->length : right->length;
-    int order = least && jinja_charge_bytes(run, least) ? memcmp(left->bytes, right->bytes, least) : 0;
+    int order = jinja_memcmp(run, left->bytes, right->bytes, least);
     return order ? order : (left->length > right->length) - (left->length < right->length);
 }
 

@@ -48,12 +48,12 @@ void jinja_write_float(double real, char text[JINJA_FLOAT_BYTES]) {
 
 /* The digits of a number in ASCII, without white space around and single underscores between them; false where they are
  * too many. */
-static bool copy_number(const struct jinja_string *string, char *text, size_t bytes) {
+static bool copy_number(struct jinja_run *run, const struct jinja_string *string, char *text, size_t bytes) {
     const char *from = string->bytes, *to = from + string->length;
     size_t space, length = 0;
-    while (from < to && jinja_is_space(from, to, &space))
+    while (from < to && jinja_charge_bytes(run, 1) && jinja_is_space(from, to, &space))
         from += space;
-    while (to > from && jinja_is_space(to - 1, to, &space))
+    while (to > from && jinja_charge_bytes(run, 1) && jinja_is_space(to - 1, to, &space))
         to--;
     for (; from < to; from++) {
         bool is_between = length && from + 1 < to && from[-1] != '_' && from[1] != '_';
@@ -67,18 +67,18 @@ static bool copy_number(const struct jinja_string *string, char *text, size_t by
     return length > 0;
 }
 
-bool jinja_read_integer(const struct jinja_string *string, int base, int64_t *integer) {
+bool jinja_read_integer(struct jinja_run *run, const struct jinja_string *string, int base, int64_t *integer) {
     char text[80], *end;
-    if (base < 2 || base > 36 || !copy_number(string, text, sizeof text))
+    if (base < 2 || base > 36 || !copy_number(run, string, text, sizeof text))
         return false;
     errno = 0;
     *integer = strtoll(text, &end, base);
     return !errno && end > text && !*end && (base != 10 || strspn(text, "+-0123456789") == strlen(text));
 }
 
-bool jinja_read_float(const struct jinja_string *string, double *real) {
+bool jinja_read_float(struct jinja_run *run, const struct jinja_string *string, double *real) {
     char text[512], *end;
-    if (!copy_number(string, text, sizeof text) || strpbrk(text, "xXpP("))
+    if (!copy_number(run, string, text, sizeof text) || strpbrk(text, "xXpP("))
         return false;
     *real = strtod(text, &end);
     return end > text && !*end;
@@ -110,10 +110,9 @@ static bool is_escaped(uint32_t point) {
 
 static void build_quoted(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string) {
     const char *end = string->bytes + string->length;
-    bool has_single = memchr(string->bytes, '\'', string->length),
-         has_double = memchr(string->bytes, '"', string->length);
+    bool has_single = jinja_find_byte(run, string, '\'', 0, string->length) < string->length,
+         has_double = jinja_find_byte(run, string, '"', 0, string->length) < string->length;
     char quote = has_single && !has_double ? '"' : '\'';
-    jinja_charge_bytes(run, 2 * string->length);
     size_t done = 0;
     unsigned marks = string->length ? jinja_marks_at(string, 0) : 0;
     jinja_build(run, builder, &quote, 1, marks);

@@ -220,6 +220,8 @@ static void every_operation_is_charged_for_what_it_looks_at(void **state) {
             fail_msg("%s %s is not in this test: say what it is charged", operation.group, operation.name);
         if (operation.cost == JINJA_COST_NOTHING)
             fail_msg("%s %s is free", operation.group, operation.name);
+        if (!one->is_constant && operation.cost == JINJA_COST_STEP)
+            fail_msg("%s %s: its row says that it is one step", operation.group, operation.name);
         int64_t more = count_steps(one->expression, much) - count_steps(one->expression, little) - base;
         if (one->is_constant ? more > 2 : more < MUCH / JINJA_STEP_BYTES * 9 / 10)
             fail_msg("%s %s: %lld steps more over %d bytes", one->group, one->name, (long long)more, MUCH);
