@@ -228,6 +228,14 @@ class Fields(unittest.TestCase):
             self.assertEqual([a["field"] for a in answers[1:]], ["prompt", "stop", "messages"])
             self.assertTrue(all("tokenizer" in a["error"] for a in answers[1:]))
 
+    def test_a_rendering_that_no_context_holds(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            template = pathlib.Path(temporary) / "much.jinja"
+            template.write_text("{{ messages[0].content * 30000 }}")
+            answer = ask_one({"messages": [{"role": "user", "content": "Hello"}]}, "--chat-template", template, expect=1)
+        self.assertEqual(answer["field"], "messages")
+        self.assertIn("its text has 150000 bytes", answer["error"])
+
     def test_weights_that_are_not_numbers_are_told(self):
         with tempfile.TemporaryDirectory() as temporary:
             write_model(temporary, **{"transformer.ln_f.weight": ("F32", (8,), b"\0\0\xc0\x7f" * 8)})
