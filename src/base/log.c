@@ -45,7 +45,8 @@ void log_time(char text[LOG_TIME_BYTES]) {
     snprintf(text + length, LOG_TIME_BYTES - length, ".%03dZ", (int)((now - (double)seconds) * 1000));
 }
 
-/* What fits, as the inside of a string of JSON. This also says that there is no memory, and takes none. */
+/* Writes the characters that fit as the inside of a string of JSON; text_make_line has made the text UTF-8. It
+ * allocates nothing, because it also reports that memory ran out. */
 static size_t quote(char *out, size_t bytes, const char *text) {
     const unsigned char *at = (const unsigned char *)text, *end = at + strlen(text);
     size_t length = 0;
@@ -53,9 +54,9 @@ static size_t quote(char *out, size_t bytes, const char *text) {
         size_t character = utf8_length(at, end);
         if (*at == '"' || *at == '\\')
             out[length++] = '\\';
-        memcpy(out + length, character ? (const char *)at : "?", character ? character : 1);
-        length += character ? character : 1;
-        at += character ? character : 1;
+        memcpy(out + length, at, character);
+        length += character;
+        at += character;
     }
     return length;
 }
@@ -75,16 +76,14 @@ static void write_as_json(const char *level, const char *text) {
 static void write_line(const char *prefix, const char *level, const char *format, va_list arguments) {
     char line[LINE_BYTES];
     int used = snprintf(line, sizeof line, "cambium: %s", prefix);
-    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
-    size_t length = (size_t)used + (more > 0 ? (size_t)more : 0);
-    if (length > sizeof line - 2)
-        length = sizeof line - 2;
-    line[length] = 0;
+    if (vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments) < 0) /* leaves room for the newline */
+        line[used] = 0;
     text_make_line(line);
     if (atomic_load(&is_json)) {
         write_as_json(level, line + used);
         return;
     }
+    size_t length = strlen(line);
     line[length++] = '\n';
     write_all(line, length);
 }

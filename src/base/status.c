@@ -1,6 +1,8 @@
 /* One error slot a thread: a fixed buffer, so that reporting a failed allocation never allocates. */
 #include "status.h"
 
+#include "utf8.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,9 +12,20 @@ enum { SLOT_BYTES = 2048 };
 static _Thread_local char slot[SLOT_BYTES];
 
 void text_make_line(char *text) {
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 0x7f)
-            *text = '?';
+    const unsigned char *at = (const unsigned char *)text, *end = at + strlen(text);
+    while (at < end) {
+        uint32_t point = *at;
+        size_t length = point < 0x80 ? 1 : utf8_decode(at, end, &point);
+        if (length == 0 || point < ' ' || (point >= 0x7f && point <= 0x9f)) {
+            at += length ? length : utf8_bad_length(at, end); /* before text, which may be the same place, is written */
+            *text++ = '?';
+        } else {
+            memmove(text, at, length);
+            text += length;
+            at += length;
+        }
+    }
+    *text = 0;
 }
 
 int status_fail(int status, const char *format, ...) {

@@ -27,8 +27,8 @@ int status_fail_errno(const char *format, ...) __attribute__((format(printf, 1, 
 /* Puts a prefix and ": " before this thread's error text and returns `status` unchanged. */
 int status_wrap(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* A file's or an option's own words must not make lines or move a terminal's cursor: such bytes become '?'. Error texts
- * and lines of the log are made so. */
+/* Replaces controls (also U+0080 to U+009F), and bytes that are not UTF-8, by '?' in place. Words from a file or an
+ * option can then neither begin a line nor move a terminal's cursor. Error texts and lines of the log go through it. */
 void text_make_line(char *text);
 
 /* This thread's error text; "" before the first failure. Valid until the thread's next status_ call. */

@@ -126,6 +126,30 @@ static void an_error_is_one_line(void **state) {
     assert_string_equal(status_text(), "bad pattern 'a??b?[2Jc?\xc3\xa9'");
 }
 
+/* Files hold bytes that are no characters, and controls of two bytes that terminals obey as well as those of one. */
+static void an_error_is_utf8_without_controls(void **state) {
+    (void)state;
+    status_fail(STATUS_INVALID, "a%sb",
+                "\xff\xfe|\xed\xa0\x80|\xe2\x82|\xf0\x9f\x98\x80|\xc2\x9b"
+                "2J|\xc2\xa0|\xe2\x82");
+    assert_string_equal(status_text(), "a??|???|?|\xf0\x9f\x98\x80|?2J|\xc2\xa0|?b");
+}
+
+/* The text that is kept ends in the middle of a character. */
+static void a_long_error_is_cut_between_characters(void **state) {
+    (void)state;
+    char text[6001];
+    for (size_t i = 0; i < sizeof text - 1; i += 3)
+        memcpy(text + i, "\xe2\x82\xac", 3);
+    text[sizeof text - 1] = 0;
+    for (size_t before = 0; before < 3; before++) {
+        status_fail(STATUS_INVALID, "%.*s%s", (int)before, "ab", text);
+        size_t length = strlen(status_text());
+        assert_in_range(length, 1000, sizeof text - 1);
+        assert_int_equal(utf8_valid_length((const unsigned char *)status_text(), length), length);
+    }
+}
+
 /* A directory that looks like a system with so many kibibytes. */
 static char *make_system(const char *kibibytes, const char *groups) {
     char *root = test_directory(), path[300], text[64];
@@ -318,6 +342,23 @@ static void bytes_that_are_no_character_are_repaired(void **state) {
     }
 }
 
+/* Two bytes that become one '?' make the line shorter than it was. */
+static void a_line_ends_where_its_text_ends(void **state) {
+    (void)state;
+    char line[256] = "";
+    int ends[2], before = dup(STDERR_FILENO);
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    log_error("%s", "a\xe2\x82|\xe2\x82|\xe2\x82");
+    ssize_t count = read(ends[0], line, sizeof line - 1);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    close(ends[0]);
+    close(ends[1]);
+    assert_int_equal(count, strlen("cambium: error: a?|?|?\n"));
+    assert_string_equal(line, "cambium: error: a?|?|?\n");
+}
+
 /* Its form is the process's: this test is the last one. */
 static void lines_of_json_are_whole_whatever_they_say(void **state) {
     (void)state;
@@ -420,6 +461,8 @@ int main(void) {
         cmocka_unit_test(an_aborted_file_leaves_nothing),
         cmocka_unit_test(wrapping_keeps_the_first_cause),
         cmocka_unit_test(an_error_is_one_line),
+        cmocka_unit_test(an_error_is_utf8_without_controls),
+        cmocka_unit_test(a_long_error_is_cut_between_characters),
         cmocka_unit_test(the_least_limit_of_the_host_and_of_its_groups_holds),
         cmocka_unit_test(threads_are_no_more_than_the_quota_of_the_control_groups),
         cmocka_unit_test(the_number_of_threads_is_explained),
@@ -429,6 +472,7 @@ int main(void) {
         cmocka_unit_test(a_lock_is_held_once_and_names_its_holder),
         cmocka_unit_test(utf8_is_what_unicode_says),
         cmocka_unit_test(bytes_that_are_no_character_are_repaired),
+        cmocka_unit_test(a_line_ends_where_its_text_ends),
         cmocka_unit_test(lines_of_json_are_whole_whatever_they_say),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -516,8 +516,9 @@ class Tokenizers(Refusal):
             self.refuse(self.words_of(next(users)), part)
         vocab.write_text(json.dumps(good))
         merges = self.bad / "tokenizer/merges.txt"
-        for text, part in (("#version: 0.2\na b\n", "line 2"), ("a\n", "line 1"), ("a  b\n", "line 1")):
-            merges.write_text(text)
+        for content, part in ((b"#version: 0.2\na b\n", "line 2"), (b"a\n", "line 1"), (b"a  b\n", "line 1"),
+                              (b"\xff\xc2\x9b2J\n", "line 1: '??2J'")):
+            merges.write_bytes(content)
             self.refuse(self.words_of(next(users)), "merges.txt", part)
         for text, part in (("{", "line 1"), ("[]", ""), ("{}", "model"), ('{"model": {"type": "Unigram"}}', "Unigram")):
             (self.bad / "tokenizer/tokenizer.json").write_text(text)
