@@ -13,7 +13,6 @@
 #include <string.h>
 
 enum {
-    LINE_BYTES = 64 << 20,
     QUEUED_BATCHES = 2, /* of texts, that the scheduler has at most */
     WINDOW_BATCHES = 8, /* of lines */
     WAIT_MILLISECONDS = 500
@@ -193,7 +192,7 @@ static void count_lines(struct requests *r) {
     bool is_end = false;
     if (!lines_are_of_file(r->input) || !strcmp(r->options->input, "-"))
         return;
-    int status = lines_open(r->options->input, LINE_BYTES, &lines);
+    int status = lines_open(r->options->input, JSON_LINE_BYTES, &lines);
     while (!status && !(status = lines_next(lines, &is_end)) && !is_end)
         r->total +=
             !json_line_is_blank(strbuf_text(lines_text(lines)), lines_text(lines)->length, lines_number(lines) == 1);
@@ -204,7 +203,7 @@ static void count_lines(struct requests *r) {
 static int open_all(struct requests *r) {
     const struct requests_options *o = r->options;
     struct requests_model *model = &r->model;
-    int status = lines_open(o->input, LINE_BYTES, &r->input);
+    int status = lines_open(o->input, JSON_LINE_BYTES, &r->input);
     if (!status && model->tokenizer)
         status = tokenizer_encoder_new(model->tokenizer, &model->encoder);
     if (!status)

@@ -397,7 +397,7 @@ static int open_scorer(struct scorer *s, const struct score_ranks *ranks) {
                                      .adapter_memory = adapter_names_memory(&c->names)};
     int status = STATUS_OK;
     if (s->is_first)
-        status = lines_open(c->input, SIZE_MAX, &s->input);
+        status = lines_open(c->input, JSON_LINE_BYTES, &s->input);
     if (!status)
         status = count_cache_tokens(c, &options.cache_tokens);
     s->capacity = ROUND_TEXTS * ranks->grid.data;

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+enum { JSON_LINE_BYTES = 64 << 20 }; /* the longest line of requests, and of texts to score */
+
 /* Bytes of a byte-order mark that stands before the first line. */
 size_t json_line_mark(const char *line, size_t length, bool is_first);
 /* White space alone, which is no line. `is_first`: of the file. */

@@ -80,6 +80,15 @@ class Rows(unittest.TestCase):
             output, errors = run("score", "--model", TINY, "--input", path, expect=1)
             self.assertIn(f"{path}: damaged or truncated gzip data behind line", errors)
 
+    def test_a_line_of_more_than_64_mib_is_refused_where_it_gets_there(self):
+        """A small packed file can hold one of any length."""
+        with tempfile.TemporaryDirectory() as temporary:
+            path = pathlib.Path(temporary, "texts")
+            path.write_bytes(gzip.compress(b'{"tokens": [1]}\n{"tokens": [2]' + b" " * (64 << 20) + b"}\n", 1))
+            output, errors = run("score", "--model", TINY, "--input", path, expect=1)
+        self.assertEqual(len(rows(output)), 1)
+        self.assertEqual(errors, f"cambium: error: {path}:2: longer than the 67108864 bytes that a row may have\n")
+
     def test_lines_are_read_as_they_come(self):
         """Somebody may write one, and wait for what becomes of it."""
         with subprocess.Popen([CAMBIUM, "score", "--model", TINY, "--input", "-"], stdin=subprocess.PIPE,
