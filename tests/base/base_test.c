@@ -414,6 +414,8 @@ static void threads_are_no_more_than_the_quota_of_the_control_groups(void **stat
     set_limit(first, "/cpu/far", "cpu.cfs_quota_us", "25000\n");
     expect_cores(first, 0.5, 1);
     expect_cores("/nowhere", 0, INT32_MAX);
+    free(second);
+    free(first);
 }
 
 static void the_number_of_threads_is_explained(void **state) {
