@@ -41,6 +41,9 @@ class Browser:
     def open(self, address):
         self.command("POST", self.session + "/url", {"url": f"http://{address}/"})
 
+    def leave(self):
+        self.command("POST", self.session + "/url", {"url": "about:blank"})
+
     def run(self, script, *arguments):
         return self.command("POST", self.session + "/execute/sync", {"script": script, "args": arguments})
 
@@ -186,6 +189,7 @@ class Page(unittest.TestCase):
                     self.browser.wait(f"document.getElementById('control').hidden === {str(listener == 'data').lower()}")
                     self.browser.run("sessionStorage.clear()")
                     self.assertEqual(self.browser.log(), [], (words, listener))
+                self.browser.leave()  # the page asks again and again, also a server that has ended
 
     def test_keys_are_enough(self):
         self.open("data")

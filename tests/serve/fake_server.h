@@ -40,6 +40,7 @@ void call_free(struct call *call, enum error_case why) {
     for (int64_t i = 0; i < call->prompt_count; i++)
         token_buffer_free(&call->prompts[i].ids);
     ask_free(&call->ask);
+    json_decref(call->texts);
     free(call->prompts);
     free(call->cached);
     free(call);
