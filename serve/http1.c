@@ -13,6 +13,7 @@
 enum { MAX_LINE_BYTES = 8192 };
 static const double keep_alive_seconds = 75;
 static const double probe_seconds = 1;
+static const char version[] = "HTTP/1.1 "; /* every answer begins with it */
 static const char continue_line[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 struct http1 {
@@ -32,6 +33,7 @@ struct http1 {
     uint64_t body_bytes; /* of the request, so far */
     double since;        /* it waits for a request, or for the rest of a head */
     double probed; /* the client has sent its end: when it was last asked for a sign of life; 0: it may still send */
+    size_t early;  /* bytes of `version` that have gone out before the answer */
     struct pace body;
 };
 
@@ -89,6 +91,13 @@ static int put(struct http1 *http, const void *bytes, size_t length) {
     return status_fail(STATUS_MEMORY, "an answer: out of memory");
 }
 
+/* The first line of an answer, without the bytes that a probe has sent. */
+static void add_first_line(struct http1 *http, struct strbuf *head, int status) {
+    strbuf_format(head, "%s%d %s\r\ndate: %s\r\n", version + http->early, status, reason_of(status),
+                  transport_date(http->connection->transport));
+    http->early = 0;
+}
+
 static bool is_writable(const struct http1 *http) {
     return http->has_exchange && http->connection->stage == CONNECTION_OPEN && !http->is_ended && !http->is_aborted;
 }
@@ -106,8 +115,7 @@ static int answer_begin(struct exchange *exchange, int status, const struct fiel
     http->left = has_body ? length : 0;
     if (!http->is_whole || http->connection->is_draining || (length < 0 && !http->is_chunked))
         http->closes = true;
-    strbuf_format(&head, "HTTP/1.1 %d %s\r\ndate: %s\r\n", status, reason_of(status),
-                  transport_date(http->connection->transport));
+    add_first_line(http, &head, status);
     for (size_t i = 0; i < count; i++)
         if (field_is_clean(&fields[i])) {
             strbuf_add(&head, fields[i].name, fields[i].name_length);
@@ -198,10 +206,9 @@ static void refuse(struct http1 *http, int status, const char *problem) {
                               : ERROR_ARGUMENT,
               NULL, "%s", problem);
     error_add_json(&error, &body);
-    strbuf_format(&text,
-                  "HTTP/1.1 %d %s\r\ndate: %s\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n"
-                  "connection: close\r\n\r\n",
-                  status, reason_of(status), transport_date(http->connection->transport), body.length);
+    add_first_line(http, &text, status);
+    strbuf_format(&text, "content-type: application/json\r\ncontent-length: %zu\r\nconnection: close\r\n\r\n",
+                  body.length);
     strbuf_add(&text, strbuf_text(&body), body.length);
     if (!is_late && !text.failed && !body.failed && status)
         put(http, text.data, text.length);
@@ -387,16 +394,24 @@ static void http1_settle(struct connection *connection) {
         take_end(http);
 }
 
-/* The client has shut its sending side: is anybody there? Only what is sent can tell, as a system whose program has
- * closed answers it with a reset. A program that waits takes the line for what it says: go on. */
+/* The client has shut its sending side. Only sent bytes show if its program has closed: its system answers them with a
+ * reset. HTTP/1.1 has a line for it, 100 Continue. HTTP/1.0 has none: it gets the answer's first bytes early, one after
+ * the other and ever more rarely, as there are few. */
 static void probe(struct http1 *http, double now) {
+    bool is_http10 = http->parser.request.is_http10;
+    double interval = is_http10 ? probe_seconds * (double)(1 << http->early) : probe_seconds;
     if (connection_has_left(http->connection)) {
         connection_kill(http->connection);
-    } else if (!http->is_begun && !http->parser.request.is_http10 && now - http->probed > probe_seconds) {
-        http->probed = now;
-        put(http, continue_line, sizeof continue_line - 1);
-        connection_schedule(http->connection);
+        return;
     }
+    if (http->is_begun || now - http->probed <= interval || (is_http10 && !version[http->early]))
+        return;
+    http->probed = now;
+    if (!is_http10)
+        put(http, continue_line, sizeof continue_line - 1);
+    else if (!put(http, version + http->early, 1))
+        http->early++;
+    connection_schedule(http->connection);
 }
 
 static void http1_tick(struct connection *connection, double now) {

@@ -91,6 +91,13 @@ class Server:
             connection.sendall(request)
             return read_all(connection)
 
+    def await_waiting(self, number=1):
+        """Until so many exchanges are open beside the one that asks."""
+        end = time.monotonic() + PATIENCE
+        while (counts := self.counts())["begun"] - counts["whole"] - counts["broken"] != number + 1:
+            assert time.monotonic() < end, counts
+            time.sleep(0.001)
+
     def counts(self):
         answer = self.ask(b"GET /counts HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         return json.loads(answer.partition(b"\r\n\r\n")[2])

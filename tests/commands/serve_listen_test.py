@@ -1,4 +1,5 @@
 """Where the server listens: TLS and what is agreed on in it, new certificates while it runs, unix sockets, addresses."""
+import contextlib
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ from interop_support import (PATIENCE, PROGRAM, Http2, Server, hpack, make_certi
                              tls_context)
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+WAITS = b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /wait HTTP/1.0\r\n\r\n"
 
 
 @unittest.skipUnless(shutil.which("openssl"), "openssl is not installed")
@@ -40,6 +42,29 @@ class Tls(unittest.TestCase):
                 self.assertEqual(client.selected_alpn_protocol(), protocols[0] if protocols else None)
                 client.sendall(GET)
                 self.assertTrue(read_all(client).endswith(b"hello"))
+
+    def test_a_client_that_leaves_is_noticed_before_its_answer(self):
+        def say_goodbye(client):
+            client.setblocking(False)
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.unwrap()
+
+        class Secure(Server):
+            def ask(ours, request=GET):
+                with self.wrap(ours, protocols=("http/1.1", )) as client:
+                    client.sendall(request)
+                    return read_all(client)
+
+        server = self.enterContext(Secure("--tls-cert", self.cert, "--tls-key", self.key))
+        for request in WAITS:
+            for leave in (socket.socket.close, say_goodbye):
+                with self.subTest(request, leave=leave.__name__):
+                    before = server.counts()
+                    with self.wrap(server, protocols=("http/1.1", )) as client:
+                        client.sendall(request)
+                        server.await_waiting()
+                        leave(client)
+                    server.await_counts(broken=before["broken"] + 1)
 
     @unittest.skipUnless(hpack, "python3-hpack is not installed")
     def test_http2_is_preferred(self):
@@ -203,6 +228,16 @@ class Addresses(unittest.TestCase):
             self.assertEqual(stat.S_IMODE(os.stat(self.path).st_mode), 0o600)
             self.assertTrue(self.ask(self.path).endswith(b"hello"))
         self.assertFalse(self.path.exists())
+
+    def test_a_client_of_a_unix_socket_that_leaves_is_noticed(self):
+        with Server("--control", f"unix:{self.path}") as server:
+            for request in WAITS:
+                before = server.counts()
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.connect(str(self.path))
+                    client.sendall(request)
+                    server.await_waiting()
+                server.await_counts(broken=before["broken"] + 1)
 
     def test_what_a_killed_server_left_is_replaced_and_nothing_else(self):
         with Server("--control", f"unix:{self.path}") as server:

@@ -12,7 +12,7 @@ import unittest
 
 from model_support import write_byte_model
 from serve_grpc_support import grpc, needs_grpcio
-from serve_support import PATIENCE, Server, read_metrics, write_prompt
+from serve_support import PATIENCE, Server, Stream, read_metrics, write_prompt
 
 LONG = 16000  # tokens, seconds of work for the model below
 ROUTES = [("POST", path) for path in ("/v1/completions", "/v1/chat/completions", "/completions", "/tokenize", "/detokenize")] + \
@@ -258,7 +258,8 @@ class Limits(Operation):
     def test_the_queue_overflows_with_429(self):
         with Server("--max-batch-size", 1, "--max-queued-requests", 2, model=self.long) as server, self.begin(server):
             waiting = server.connect()
-            waiting.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": LONG, "stream": True}), {"content-type": "application/json"})
+            body = {"prompt": "a", "max_tokens": LONG, "ignore_eos": True, "stream": True}
+            waiting.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
             server.await_metric("vllm:num_requests_waiting", 1)
             answer = server.ask("POST", "/v1/completions", {"prompt": "a"})
             self.assertEqual((answer.status, answer.code, answer.json["error"]["type"]), (429, "overloaded", "rate_limit_error"))
@@ -366,6 +367,16 @@ class Metrics(Operation):
             now = server.metrics()
             self.assertEqual(now['cambium:requests_cancelled_total{reason="cancelled"}'], 4)
             self.assertEqual(now['vllm:request_success_total{model_name="long",engine="0",finished_reason="abort"}'], 4)
+
+    def test_a_stream_of_http10_ends_when_its_client_leaves(self):
+        with Server(model=self.long) as server, contextlib.closing(server.connect()) as connection:
+            connection._http_vsn, connection._http_vsn_str = 10, "HTTP/1.0"
+            body = {"prompt": "a", "max_tokens": LONG, "ignore_eos": True, "stream": True}
+            with Stream(connection, server.send(connection, "POST", "/v1/completions", body, None, None)) as stream:
+                self.assertNotIn("transfer-encoding", stream.headers)
+                next(stream)
+            server.await_metric('cambium:requests_cancelled_total{reason="cancelled"}', 1)
+            server.await_metric("vllm:num_requests_running", 0)
 
     def test_the_text_is_what_clients_of_prometheus_read(self):
         try:

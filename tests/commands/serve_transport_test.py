@@ -130,17 +130,27 @@ class Http1(unittest.TestCase):
         self.assertLess(self.server.counts()["most_pending"], 300000)  # 256 KiB, and what overstepped it
 
     def test_a_client_that_leaves_is_noticed_before_its_answer(self):
-        for leave in (lambda client: client.close(),
-                      lambda client: (client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),
-                                      client.close())):
-            before = self.server.counts()
-            with self.server.connect() as client:
-                client.sendall(GET % (b"/wait", b""))
-                while self.server.counts()["begun"] - before["begun"] < 2:
-                    time.sleep(0.001)
-                leave(client)
-                self.server.await_counts(broken=before["broken"] + 1)
+        reset = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST
+        wait, old = GET % (b"/wait", b""), b"GET /wait HTTP/1.0\r\n\r\n"
+        post = b"POST /wait HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n%s\r\n"
+        for request in (wait, old, wait + wait, wait + b"GET /", post % b"" + b"hi", post % b"" + b"h", post % b"",
+                        post % b"Expect: 100-continue\r\n", post % b"Expect: 100-continue\r\n" + b"hi"):
+            for is_reset in (False, True):
+                with self.subTest(request, is_reset=is_reset):
+                    before = self.server.counts()
+                    with self.server.connect() as client:
+                        if is_reset:
+                            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                        client.sendall(request)
+                        self.server.await_waiting()
+                    self.server.await_counts(broken=before["broken"] + 1)
 
+    def test_who_leaves_after_the_first_answer_is_noticed_before_the_second(self):
+        before = self.server.counts()
+        with self.server.connect() as client:
+            client.sendall(GET % (b"/", b"") + GET % (b"/wait", b""))
+            read_until(client, b"hello")
+        self.server.await_counts(broken=before["broken"] + 1)
 
     def test_who_shuts_the_sending_side_is_answered(self):
         post = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"
@@ -161,6 +171,16 @@ class Http1(unittest.TestCase):
             self.assertEqual(read_until(client, b"\r\n\r\n"), b"HTTP/1.1 100 Continue\r\n\r\n")
             self.assertEqual(self.server.counts()["broken"], before["broken"])
         self.server.await_counts(broken=before["broken"] + 1)  # now that it has left
+
+    def test_a_client_of_http10_that_shuts_the_sending_side_reads_its_answer_whole(self):
+        """The server sends the first bytes early, to see if it is there: they are the answer's own."""
+        with self.server.connect() as client:
+            client.sendall(b"GET /wait HTTP/1.0\r\n\r\n")
+            client.shutdown(socket.SHUT_WR)
+            early = client.recv(1)
+            self.server.ask(GET % (b"/wake", CLOSE))
+            first, fields, body = split(early + read_all(client))
+        self.assertEqual((first, fields["content-length"], body), ("HTTP/1.1 200 OK", "5", b"hello"))
 
     def test_a_client_beyond_the_limit_reads_that_it_is_one(self):
         with Server(connections=1) as server, server.connect():

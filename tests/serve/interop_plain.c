@@ -4,7 +4,8 @@
  *     POST /echo       the body, once it is whole
  *     POST /early      401 before the body is read
  *     GET /stream?N    N pieces of 1,024 bytes, as fast as they are read, at most the limit of output ahead
- *     GET /wait        nothing, until the client leaves
+ *     GET /wait        nothing, until the client leaves or another asks for /wake
+ *     GET /wake        the last /wait gets "hello", and this gets the same
  *     GET /broken      a piece, and then the answer is broken off
  *     GET /counts      JSON: exchanges begun, closed whole, closed otherwise, the most that waited at once, the loop's
  * longest turn */
@@ -30,6 +31,8 @@ void interop_count_turn(double seconds) {
         counts.longest_turn = seconds;
 }
 
+static struct exchange *last_wait; /* NULL: it is over */
+
 struct plain {
     struct strbuf body;
     long long left; /* pieces of /stream */
@@ -38,6 +41,8 @@ struct plain {
 static void on_close(struct exchange *exchange, bool is_whole) {
     struct plain *plain = exchange->context;
     is_whole ? counts.whole++ : counts.broken++;
+    if (exchange == last_wait)
+        last_wait = NULL;
     strbuf_free(&plain->body);
     free(plain);
 }
@@ -89,6 +94,16 @@ static void counts_answer(struct exchange *exchange) {
     exchange_answer(exchange, 200, "application/json", text, (size_t)length);
 }
 
+static void hello_answer(struct exchange *exchange) {
+    exchange_answer(exchange, 200, "text/plain", "hello", 5);
+}
+
+static void wake_answer(struct exchange *exchange) {
+    if (last_wait)
+        hello_answer(last_wait);
+    hello_answer(exchange);
+}
+
 static const struct exchange_handler echo = {.on_body = on_body, .on_end = echo_end, .on_close = on_close};
 static const struct exchange_handler stream = {.on_end = stream_begin, .on_room = stream_write, .on_close = on_close};
 static const struct exchange_handler only_close = {.on_close = on_close};
@@ -119,8 +134,12 @@ static void plain_begin(struct exchange *exchange) {
     } else if (!strcmp(path, "/counts")) {
         counts_answer(exchange);
     } else if (!strcmp(path, "/")) {
-        exchange_answer(exchange, 200, "text/plain", "hello", 5);
-    } else if (strcmp(path, "/wait") != 0) {
+        hello_answer(exchange);
+    } else if (!strcmp(path, "/wake")) {
+        wake_answer(exchange);
+    } else if (!strcmp(path, "/wait")) {
+        last_wait = exchange;
+    } else {
         exchange_answer(exchange, 404, "text/plain", "no such path\n", 13);
     }
 }
