@@ -30,9 +30,9 @@ void peft_bank_set_base(struct peft_bank *bank, const struct param_store *weight
 int peft_bank_allocate(struct peft_bank *bank, size_t memory);
 /* What an image of such an adapter takes on this rank. Checks that the adapter fits the base, as peft_open does. */
 int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config *config, size_t *bytes);
-/* Whether an adapter whose files are open can become an image, by its configuration and header: its names, types and
- * shapes, and the room that all images have together (STATUS_MEMORY). Values are not read. Any thread, once the bank
- * has its memory. */
+/* Checks that an adapter whose files are open can become an image, by its configuration and header: its names, types
+ * and shapes, and the room that all images have together (STATUS_MEMORY). Values are not read. Any thread, once the
+ * bank has its memory. */
 int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files, int index);
 /* The most bytes that files of tensors have of an adapter that fits the memory of all ranks. */
 size_t peft_bank_most_file_bytes(const struct peft_bank *bank);

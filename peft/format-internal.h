@@ -46,7 +46,7 @@ struct peft_format {
     int (*write)(const struct peft_config *config, const struct model_config *base, const char *base_directory,
                  json_t *object);
 
-    /* Whether the shape of a tensor of its files can be, as far as the configuration says; sets free_axis. */
+    /* Checks the shape of a tensor of its files as far as the configuration fixes it; sets free_axis. */
     int (*check_shape)(struct peft_shape *shape);
 
     /* ---- adapter show ---- */
@@ -120,13 +120,13 @@ void writer_tokens(json_t *object, const struct peft_config *config);
 
 /* STATUS_INVALID with the adapter, the tensor, its shape and the reason. */
 int shape_fail(const struct peft_shape *shape, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Fails where the tensor has other than so many dimensions. */
+/* Fails where the tensor has not `dims` dimensions. */
 int shape_check_dims(const struct peft_shape *shape, int dims);
 /* Fails where a matrix has along the axis none of the sizes that `is_size` knows; where the other axis has, it is
  * transposed. `key` says what the size is. */
 int shape_check_axis(const struct peft_shape *shape, int axis,
                      bool (*is_size)(const struct peft_config *config, int64_t size), const char *key);
-/* Of a table of virtual tokens. */
+/* Checks the shape of a table of virtual tokens. */
 int shape_check_tokens(struct peft_shape *shape);
 
 /* ---- showing: show.c ---- */

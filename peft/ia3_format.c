@@ -81,7 +81,7 @@ static void show(const struct peft_config *config, struct strbuf *text) {
 
 /* ---- shapes ---- */
 
-/* Whether the list has the last names of a path of so many bytes. */
+/* True when the list has the last names of a path of `length` bytes. */
 static bool is_named(const struct config_list *list, const char *path, size_t length) {
     for (size_t i = 0; i < list->count; i++) {
         size_t tail = strlen(list->items[i]);

@@ -119,13 +119,14 @@ struct peft_bytes {
     size_t length;
 };
 enum { PEFT_SHA256_BYTES = 65 };
-/* Where an adapter's directory is: anywhere, or the directory `path` below `root`, and then no link is followed from
- * the root to a file, and nothing above the root (openat2): STATUS_INVALID where that would be. */
+/* The place of an adapter's directory: anywhere, or the directory `path` below `root`, and then no link is followed
+ * from the root to a file, and nothing above the root (openat2): STATUS_INVALID where that would be. */
 struct peft_place {
     const char *root; /* NULL: `path` is any */
     const char *path;
 };
-/* What an adapter's files may be, which is checked before they are read whole: of the tensors' file the header alone.
+/* The limits of an adapter's files, which are checked before they are read whole: of the tensors' file the header
+ * alone.
  */
 struct peft_limits {
     size_t bytes;                 /* of all files together */
@@ -136,8 +137,8 @@ struct peft_limits {
 int peft_bytes_read_at(const struct peft_place *place, const struct peft_limits *limits, struct peft_bytes *bytes);
 /* The same of any directory and any adapter, of at most `limit` bytes. */
 int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes);
-/* Whether peft_bytes_read_at would find what it expects: sizes, configuration, header, names and shapes. Values are not
- * read. Any thread. */
+/* Checks that peft_bytes_read_at would find what it expects: sizes, configuration, header, names and shapes. Values are
+ * not read. Any thread. */
 int peft_check_directory(const struct peft_place *place, const struct peft_limits *limits);
 /* A number of the directory's files as they are on the disk (device, inode, size and times of each): it changes when
  * one of them does. */
@@ -161,8 +162,8 @@ int peft_files_count(const struct peft_files *files);
 const struct peft_config *peft_files_configs(const struct peft_files *files);
 const char *peft_files_directory(const struct peft_files *files, int index);
 const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, int index);
-/* Whether an adapter's tensors have the shapes that its configuration says, and alike ones in all layers: as far as can
- * be known without the base. STATUS_INVALID with the first that has not. */
+/* Checks that an adapter's tensors have the shapes that its configuration says, and alike ones in all layers: as far as
+ * can be known without the base. STATUS_INVALID with the first that has not. */
 int peft_check_shapes(const struct peft_files *files, int index);
 /* The parameters of a stack that was opened with these configurations and has its memory. Everything is checked before
  * anything is set, within one adapter. */

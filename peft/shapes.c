@@ -1,4 +1,4 @@
-/* Whether an adapter's tensors agree with its configuration and with each other, where the base is not known: what
+/* Checks that an adapter's tensors agree with its configuration and with each other, where the base is not known: what
  * `adapter show` can say of a tensor that is transposed or of a wrong length. Where the base is known,
  * peft_check_values holds all of them against it. */
 #include "format-internal.h"

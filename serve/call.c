@@ -323,7 +323,7 @@ static void on_encoded(void *context, enum error_case failure, struct token_buff
     go_on(encoding.own);
 }
 
-/* What a template adds to the texts of messages is checked when they are rendered. */
+/* The text that a template adds to messages is checked when they are rendered. */
 static int check_bytes(struct call_own *own, const struct call_prompt *prompt) {
     int status = prompt_check_bytes(&own->call->server->model.room, prompt->length + prompt->chat_bytes);
     if (status)

@@ -64,7 +64,7 @@ struct exchange_transport {
 
 enum { EXCHANGE_ID_BYTES = 129, EXCHANGE_ENDS = 64 };
 
-/* What a request took of the model, for its line of the log (log.h) and its span (span.h). */
+/* The use that a request made of the model, for its line of the log (log.h) and its span (span.h). */
 struct exchange_usage {
     bool is_there;      /* it asked something of the model */
     char adapters[264]; /* names, with commas between */

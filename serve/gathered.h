@@ -18,7 +18,7 @@ struct gathered {
 /* Counts `more` bytes of a body that has `own` already; false: there is no room, and nothing is counted. `is_control`:
  * the body comes on the control listener, which has an eighth of the limit beyond it. */
 bool gathered_take(struct gathered *gathered, size_t own, size_t more, bool is_control);
-/* A body of so many bytes is gone. */
+/* Gives back the bytes of a body that is gone. */
 void gathered_give(struct gathered *gathered, size_t bytes);
 
 #endif

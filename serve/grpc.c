@@ -318,7 +318,7 @@ static void fail_frame(struct grpc_call *call, enum grpc_frame frame) {
     grpc_finish(call, &error);
 }
 
-/* What has been gathered of a message counts in the bound of all bodies. */
+/* The gathered part of a message counts in the bound of all bodies. */
 static bool count_bytes(struct grpc_call *call) {
     struct exchange *exchange = call->exchange;
     struct gathered *gathered = &exchange->server->gathered;

@@ -35,7 +35,7 @@ void grpc_frames_free(struct grpc_frames *frames);
 /* Takes bytes from *bytes, which it moves on, until a message is whole or there are no more. Nothing can follow a
  * failure. */
 enum grpc_frame grpc_frames_take(struct grpc_frames *frames, const unsigned char **bytes, size_t *length);
-/* Whether the message that is whole is packed. */
+/* True when the message that is whole is packed. */
 bool grpc_frames_is_packed(const struct grpc_frames *frames);
 /* Unpacks a message in place: GRPC_FRAME_WHOLE, or the message is as it was. */
 enum grpc_frame grpc_message_unpack(struct strbuf *message, uint64_t limit);

@@ -1,4 +1,4 @@
-/* What a worker, or the loop, does with the bytes of a message. */
+/* A worker, or the loop, unpacks the bytes of a message here. */
 #include "grpc_reading.h"
 
 #include "grpc_frames.h"

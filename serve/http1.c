@@ -299,7 +299,7 @@ static bool has_turn(const struct http1 *http) {
     return http->connection->stage == CONNECTION_OPEN && !(http->has_exchange && http->is_whole);
 }
 
-/* What waits has another length now: it counts in the bound of all bodies. */
+/* The waiting bytes have another length now: they count in the bound of all bodies. */
 static bool count_waiting(struct http1 *http, size_t before, size_t now) {
     struct connection *connection = http->connection;
     struct gathered *gathered = connection->transport->options.gathered;
@@ -311,8 +311,8 @@ static bool count_waiting(struct http1 *http, size_t before, size_t now) {
     return true;
 }
 
-/* What comes before its turn cannot be left in the socket: the end of a client that leaves would stand after it, and
- * not be seen. */
+/* Bytes that come before their turn cannot stay in the socket: the end of a client that leaves would stand after it,
+ * and not be seen. */
 static void keep_waiting(struct http1 *http, const unsigned char *bytes, size_t length) {
     if (!http->waiting)
         http->waiting = evbuffer_new();

@@ -24,7 +24,7 @@ enum {
  * by json_decref; on failure it is NULL and *error says why. */
 bool json_in_read(const char *text, size_t length, bool may_be_empty, json_t **root, struct error *error);
 
-/* Whether a text of JSON keeps to these numbers, for one that stands in a string of another. */
+/* Checks that a text of JSON keeps to these numbers; for one that stands in a string of another. */
 bool json_in_is_bounded(const char *text, size_t length, struct error *error);
 
 /* Values of fields; NULL and null leave what was there. Each returns false with *error set, which names the field. */

@@ -125,7 +125,7 @@ static bool read_priority(struct word word, int32_t *least) {
     return !*end && end != text && value >= INT32_MIN && value <= INT32_MAX;
 }
 
-/* What stands after the key: a weight, the lowest priority, or both. */
+/* Reads the words after the key: a weight, the lowest priority, or both. */
 static int read_rights(const struct word *words, size_t count, struct key *key) {
     bool has_weight = false, has_priority = false;
     for (size_t i = 0; i < count; i++) {

@@ -22,7 +22,7 @@ int keys_reload(struct keys *keys);
 void keys_close(struct keys *keys);
 size_t keys_count(const struct keys *keys);
 
-/* Who a key belongs to, and what requests with it may ask for. */
+/* The client that a key belongs to, and what requests with it may ask for. */
 struct key_holder {
     uint64_t client;  /* a number of the name, not 0: the same in every file and after every reload */
     const char *name; /* lives until keys_close */

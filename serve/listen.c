@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Beyond the limit so many clients are told so at a time; more are closed without a word. */
+/* Clients beyond the limit that are answered at a time; more are closed without a word. */
 enum { SURPLUS_CONNECTIONS = 64 };
 enum { BACKLOG = 1024, ACCEPTS_PER_TURN = 64, TICK_MICROSECONDS = 250000, PAUSE_MICROSECONDS = 100000 };
 

@@ -64,7 +64,7 @@ struct event_base *loop_base(struct loop *loop) {
     return loop->base;
 }
 
-/* What the thread has computed so far, in itself and in the kernel for it. */
+/* The processor time of the thread so far, the kernel's for it included. */
 static double thread_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

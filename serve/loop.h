@@ -35,7 +35,7 @@ void loop_stop(struct loop *loop);
 /* Behind loop_stop, or instead of loop_start. NULL is allowed. */
 void loop_close(struct loop *loop);
 
-/* What its turns have cost so far. The loop's thread. */
+/* The cost of its turns so far. The loop's thread. */
 const struct loop_turns *loop_turns(const struct loop *loop);
 
 /* ---- workers: worker.c ---- */

@@ -1,5 +1,6 @@
-/* What the loop's turns cost. A turn goes from waiting to waiting, with all that had come in between. Its time is what
- * the thread computed, so that it says the same on a busy machine; whoever asks meanwhile waits at least so long. */
+/* The cost of the loop's turns. A turn goes from waiting to waiting, with all that had come in between. Its time is
+ * what the thread computed, so that it says the same on a busy machine; whoever asks meanwhile waits at least so long.
+ */
 #ifndef CAMBIUM_SERVE_LOOP_TURNS_H
 #define CAMBIUM_SERVE_LOOP_TURNS_H
 

@@ -130,7 +130,7 @@ extern const struct openai_kind openai_completion_kind, openai_chat_kind;
 /* Reads all fields of the body into the request and its call, and checks them together. Any thread. */
 bool openai_read_fields(struct openai *request, const struct openai_kind *kind, struct error *error);
 
-/* Of struct route_body: what is made is a struct openai. */
+/* The functions of struct route_body: they make a struct openai. */
 void *openai_read(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes, size_t length,
                   struct error *error);
 void openai_ask(struct exchange *exchange, void *made);

@@ -123,7 +123,7 @@ static const struct other_field others[] = {
     {"web_search_options", NULL},
 };
 
-/* What stock clients send that changes nothing. It is ignored, however much it looks like one of ours. */
+/* Fields of stock clients that change nothing. They are ignored, however much they look like ours. */
 static const char *const harmless[] = {
     "metadata",          "parallel_tool_calls",    "prediction",
     "prompt_cache_key",  "prompt_cache_retention", "request_id",
@@ -241,7 +241,7 @@ static bool read_field(struct openai *request, const struct openai_kind *kind, c
     return status == STATUS_OK;
 }
 
-/* What no string of the call stands in goes: it may be anything, and large. */
+/* Drops the values that no string of the call points into: they may be large. */
 static void forget_fields(json_t *root) {
     static const struct openai_field kept[] = {
         {"prompt", NULL}, {"model", NULL}, {"adapters", NULL}, {"stop", NULL}, {"cache_salt", NULL}};

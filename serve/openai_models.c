@@ -76,7 +76,7 @@ void openai_model(struct exchange *exchange) {
 
 /* ---- texts to ids ---- */
 
-/* What is made of a body here: the answer. */
+/* A body becomes its answer here. */
 static void answer_made(struct exchange *exchange, void *made) {
     struct strbuf *out = made;
     route_answer_json(exchange, out);

@@ -90,7 +90,7 @@ void openai_drop(void *made) {
     free_parts(request);
 }
 
-/* What was long to read is long to free. */
+/* A request that was long to read is long to free. */
 static void free_request(struct openai *request) {
     openai_stream_free(request);
     call_free(request->call, request->exchange->error);

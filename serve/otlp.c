@@ -85,7 +85,7 @@ void otlp_counts(struct otlp *otlp, uint64_t *sent, uint64_t *dropped) {
 
 /* ---- the thread ---- */
 
-/* Under the lock: until something changes, or so many seconds are over; false: they are. */
+/* Waits under the lock until something changes. Returns false when `seconds` are over. */
 static bool wait_seconds(struct otlp *otlp, double seconds) {
     struct timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);

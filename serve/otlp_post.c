@@ -1,4 +1,4 @@
-/* A small client of HTTP/1.1: one request on a connection that closes behind it, each wait with an end. */
+/* A small client of HTTP/1.1: one request on a connection that closes after it, each wait with an end. */
 #include "otlp_post.h"
 
 #include "base/base.h"
@@ -28,7 +28,7 @@ static bool is_port(const char *text, size_t length) {
     return length && value > 0 && value < 65536;
 }
 
-/* Where the host ends: at the port, or at `end`. Brackets are part of the authority, and not of the host. */
+/* Finds the end of the host: the port, or `end`. Brackets are part of the authority, and not of the host. */
 static bool read_host(const char *at, const char *end, struct otlp_target *target, const char **port) {
     const char *close = *at == '[' ? memchr(at, ']', (size_t)(end - at)) : NULL;
     const char *colon = close ? close + 1 : memchr(at, ':', (size_t)(end - at));
@@ -142,7 +142,7 @@ static bool send_all(const struct post *post, const char *bytes, size_t length) 
 
 /* ---- the answer ---- */
 
-/* Where the body begins; NULL: the head is not whole. */
+/* Finds the beginning of the body; NULL: the head is not whole. */
 static const char *find_body(const struct strbuf *answer) {
     const char *end = strstr(strbuf_text(answer), "\r\n\r\n");
     return end ? end + 4 : NULL;

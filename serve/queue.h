@@ -23,14 +23,14 @@ enum queue_answer {
     QUEUE_OVER_SHARE,    /* the client has more than its share, and another waits for its own */
     QUEUE_MUST_MAKE_ROOM /* it is full, but the client has less than its share: others have more than theirs */
 };
-/* Whether a client may have `count` places more, at most all there are, at this moment (seconds). */
+/* Says if a client may have `count` places more, at most all there are, at this moment (seconds). */
 enum queue_answer queue_ask(struct queue *queue, uint64_t client, double weight, int64_t count, double now);
 /* By how much a client is above its share, in places for each unit of weight; 0 where it is not. */
 double queue_excess(const struct queue *queue, uint64_t client);
 /* After QUEUE_MUST_MAKE_ROOM, where nobody could give way: for some seconds the client counts as one that waits for its
  * share. STATUS_MEMORY. */
 int queue_miss(struct queue *queue, uint64_t client, double weight, double now);
-/* The client has so many places more, whatever queue_ask says. STATUS_MEMORY. */
+/* Gives the client `count` places more, whatever queue_ask says. STATUS_MEMORY. */
 int queue_add(struct queue *queue, uint64_t client, double weight, int64_t count);
 void queue_remove(struct queue *queue, uint64_t client, int64_t count);
 

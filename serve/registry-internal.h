@@ -70,7 +70,7 @@ void registry_read(struct worker_job *job);
 void registry_remember(struct registry *registry, const struct pending *pending, int status);
 /* The directory of the one adapter that `directory` stands for, which the caller frees, and its chat template. */
 int registry_look(const char *directory, char **found, struct chat_template **chat_template);
-/* Whether the root has a directory of this name that no link leads to; its path and its identity. */
+/* True when the root has a directory of this name that no link leads to; its path and its identity. */
 bool registry_is_below(const char *root, const char *name, char path[PATH_MAX], struct unloaded *identity);
 void registry_free_checks(struct registry_checks *checks);
 

@@ -251,7 +251,8 @@ static void log_change(struct server *server, const struct driver_change *change
     log_line_end(&line);
 }
 
-/* What the engine refuses is refused for its files; one that comes back is also held against the files it had. */
+/* The engine's refusal holds for the files that it saw; an adapter that comes back is also held against the files it
+ * had. */
 static bool is_first_generation(const struct pending *pending) {
     return pending->change.status && (pending->change.kind != CHANGE_BRING || !pending->change.if_generation);
 }

@@ -255,7 +255,7 @@ void route_answer_json(struct exchange *exchange, struct strbuf *json) {
 
 /* ---- all together ---- */
 
-/* Where its trace is sampled. */
+/* Sends its span, when its trace is sampled. */
 static void send_span(const struct exchange *exchange, bool is_whole) {
     struct otlp *otlp = exchange->server->otlp;
     struct strbuf span = STRBUF_INIT;

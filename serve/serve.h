@@ -23,7 +23,7 @@ struct serve_name {
     const char *name, *directory;
 };
 
-/* Who may read /metrics on the data listener: whoever has a key where the listener wants one, or anybody. */
+/* The readers of /metrics on the data listener: those with a key where the listener wants one, or anybody. */
 enum serve_metrics { SERVE_METRICS_OFF, SERVE_METRICS_KEY, SERVE_METRICS_OPEN };
 
 struct serve_options {

@@ -75,7 +75,7 @@ static bool is_grpc(const struct exchange *exchange) {
     return type && !strncmp(type, "application/grpc", 16);
 }
 
-/* Of gen_ai.operation.name; NULL where the model is not asked. */
+/* The value of gen_ai.operation.name; NULL where the model is not asked. */
 static const char *operation_of(const struct exchange *exchange) {
     static const char *const operations[][2] = {
         {"/chat/completions", "chat"},
@@ -91,7 +91,7 @@ static const char *operation_of(const struct exchange *exchange) {
     return NULL;
 }
 
-/* What answers call the model: the adapter that stands for it, or the base. */
+/* The model's name in answers: the adapter that stands for it, or the base. */
 static const char *model_of(const struct exchange *exchange) {
     const char *adapters = exchange->usage.adapters;
     return *adapters && !strchr(adapters, ',') ? adapters : exchange->server->model.name;

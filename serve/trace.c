@@ -48,7 +48,7 @@ static bool is_zero(const unsigned char *bytes, size_t count) {
     return !all;
 }
 
-/* A later version may have more behind the flags, after a dash. Its other flags are not known here. */
+/* A later version may have more after the flags, separated by a dash. Its other flags are not known here. */
 bool trace_read_parent(const char *text, struct trace *trace) {
     enum { VERSION = 0, ID = 3, PARENT = 36, FLAGS = 53, END = 55 };
     struct trace read = *trace;

@@ -41,20 +41,31 @@ static void look_at_group(const char *directory, bool is_second, void *context) 
         *least = quota;
 }
 
-struct cores cores_find(const char *root) {
+static double find_quota(const char *root) {
+    double quota = 0;
+    cgroup_walk(root, "cpu", look_at_group, &quota);
+    return quota;
+}
+
+static struct cores with_quota(double quota) {
     cpu_set_t set;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
-    struct cores cores = {.online = online > 0 ? (int)online : 1};
+    struct cores cores = {.online = online > 0 ? (int)online : 1, .quota = quota};
     cores.bound = sched_getaffinity(0, sizeof set, &set) ? cores.online : CPU_COUNT(&set); /* more than fit the set */
-    cores.usable = cores.bound;
-    cgroup_walk(root, "cpu", look_at_group, &cores.quota);
-    if (cores.quota > 0 && ceil(cores.quota) < cores.bound)
-        cores.usable = (int)ceil(cores.quota);
+    cores.usable = quota > 0 && ceil(quota) < cores.bound ? (int)ceil(quota) : cores.bound;
     return cores;
 }
 
+struct cores cores_find(const char *root) {
+    return with_quota(find_quota(root));
+}
+
+/* Reading the quota takes 40 microseconds, and loading asks for each tensor. Affinity changes when a rank is bound. */
 int usable_cores(void) {
-    return cores_find("").usable;
+    static _Thread_local double quota = -1;
+    if (quota < 0)
+        quota = find_quota("");
+    return with_quota(quota).usable;
 }
 
 void cores_explain(const struct cores *cores, int threads, int asked, int ranks, char *text, size_t bytes) {

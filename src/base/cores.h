@@ -19,7 +19,8 @@ struct cores {
  * system. */
 struct cores cores_find(const char *root);
 
-/* `usable` of this system: how many threads the calling thread may compute with; at least 1. */
+/* `usable` of this system: how many threads the calling thread may compute with; at least 1. Each thread reads the
+ * quota once. */
 int usable_cores(void);
 
 /* Writes why `threads` compute: "all 2 cores", "the control group allows 1.5 of 64 cores". `asked`: the number that the

@@ -158,7 +158,7 @@ static int check_claimed(const struct param_table *table, const struct ckpt_arra
     return STATUS_OK;
 }
 
-/* What nobody asked for: an error where it is a model's, or an adapter has it; else one line. */
+/* Tensors without a row: an error where one is a model's, or an adapter has it; else one line. */
 static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_table *table,
                         const struct ckpt_array *arrays, int array_count, const bool *is_used) {
     bool is_tied = table_is_tied(table);
@@ -190,7 +190,7 @@ static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_t
     return status;
 }
 
-/* Whether a tensor's values are all zero. */
+/* Finds out if a tensor's values are all zero. */
 static int is_all_zero(const struct tensor_entry *entry, bool *is_so) {
     float values[COMPARE_ELEMENTS];
     *is_so = true;
@@ -205,7 +205,7 @@ static int is_all_zero(const struct tensor_entry *entry, bool *is_so) {
     return STATUS_OK;
 }
 
-/* Of the weights: what the model does not have is zero in its files. */
+/* Checks that weights which the model lacks are zero in its files. */
 static int check_zeros(const struct ckpt_tensors *tensors, const struct param_table *table,
                        const struct ckpt_array *array) {
     for (int i = 0; i < table->count && !*array->prefix; i++)

@@ -1,4 +1,4 @@
-/* What a line has beside the fields of every request: its id, its model and its prompt. A field that is null counts as
+/* The fields of a line beside those of every request: its id, its model and its prompt. A field that is null counts as
  * absent. */
 #include "requests_line.h"
 

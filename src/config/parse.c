@@ -27,7 +27,7 @@ static int fail_unknown(const struct config_command *command, const char *name, 
                        nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "", command->name);
 }
 
-/* Whether the word is a value of a row that may stand without one. */
+/* True when the word is a value of a row that may stand without one. */
 static bool is_own_value(const struct config_row *row, const char *word) {
     if (row->type == CONFIG_BOOL)
         return !strcmp(word, "true") || !strcmp(word, "false");

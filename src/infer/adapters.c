@@ -227,7 +227,7 @@ struct peft_limits adapters_limits(const struct adapters *adapters) {
     return (struct peft_limits){.bytes = ENGINE_ADAPTER_BYTES, .bank = engine_bank(adapters->engine)};
 }
 
-/* Where an adapter is larger than all memory, nothing that ends makes room for it. */
+/* An adapter that is larger than all memory waits in vain: nothing that ends makes room for it. */
 static int read_files(const struct adapters *adapters, const char *directory, struct adapter_files *files) {
     struct peft_limits limits = adapters_limits(adapters);
     int status = adapter_files_read(&(struct peft_place){.path = directory}, &limits, files);

@@ -28,7 +28,7 @@ int adapters_open(struct engine *engine, struct adapters **adapters);
 /* Behind the last text. Images go with the engine. */
 void adapters_close(struct adapters *adapters);
 
-/* Whether what the name's directory holds can be loaded, as adapter_files_read checks before it reads. Known names. */
+/* Checks that the name's directory can be loaded, as adapter_files_read does before it reads. Known names. */
 int adapters_check(const struct adapters *adapters, const char *name);
 /* Makes a name known; its files are read at its first use. STATUS_INVALID for a name that is known. */
 int adapters_add(struct adapters *adapters, const char *name, const char *directory);
@@ -53,7 +53,7 @@ struct peft_limits adapters_limits(const struct adapters *adapters);
 /* Zeroed files are allowed. */
 void adapter_files_free(struct adapter_files *files);
 
-/* What a check of the adapters below a root found, as one line. Zeroed, it is empty. */
+/* The findings of a check of the adapters below a root, as one line. Zeroed, it is empty. */
 struct adapter_report {
     struct strbuf names;
     int checked, refused;

@@ -102,7 +102,7 @@ int engine_image_end(struct engine *engine);
 double engine_step_seconds(const struct engine *engine);
 /* An image that no open slot has goes, and its pages with it. */
 int engine_image_drop(struct engine *engine, int image);
-/* Where images are; NULL: the engine was opened without memory for adapters. */
+/* The bank of images; NULL: the engine was opened without memory for adapters. */
 const struct peft_bank *engine_bank(const struct engine *engine);
 /* Bytes that images take on this rank. */
 size_t engine_adapter_bytes(const struct engine *engine);

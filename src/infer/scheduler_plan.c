@@ -186,7 +186,7 @@ static bool may_start(const struct text *text) {
     return !text->request->is_paused && (text == first || text_has_output(first) || first->state == TEXT_ENDED);
 }
 
-/* Of one client. */
+/* Both texts are of one client. */
 static bool is_due_before(const struct text *a, const struct text *b) {
     const struct request *x = a->request, *y = b->request;
     if (x->asked.priority != y->asked.priority)

@@ -129,8 +129,8 @@ int model_projection_slices(const struct model_config *config, const struct mode
                             struct param_slice slices[PARAM_MAX_SLICES]);
 /* The id of its weight in a layer, or of its bias. */
 int model_find_linear(const struct param_table *table, int64_t layer, enum attach_place place, bool is_bias);
-/* Whether a tensor without a row is a parameter of a model of any family: the member `claims` of every family's files.
- * A layer of the table's own family that the table does not have is claimed whatever follows its number. */
+/* True when a tensor without a row is a parameter of a model of any family: the member `claims` of every family's
+ * files. A layer of the table's own family that the table does not have is claimed whatever follows its number. */
 bool model_claims_name(const struct param_table *table, const char *name, char reason[PARAM_REASON_BYTES]);
 /* Adds the model's rows to a table, which gets the family's names of files. */
 int model_describe(const struct model_config *config, struct param_table *table);

@@ -8,20 +8,20 @@
 
 enum { LAYER_DIGITS = 9 };
 
-/* What follows "START." in a name; NULL where it begins otherwise. */
+/* Returns the rest of a name after "START."; NULL where it begins otherwise. */
 static const char *behind(const char *name, const char *start) {
     size_t length = strlen(start);
     return !strncmp(name, start, length) && name[length] == '.' ? name + length + 1 : NULL;
 }
 
-/* Whether the name is of a module, and what of it in *kind: "weight", "bias". */
+/* True when the name is of a module; *kind is its part: "weight", "bias". */
 static bool is_of(const char *name, const char *module, const char **kind) {
     const char *rest = module ? behind(name, module) : NULL;
     *kind = rest ? rest : *kind;
     return rest != NULL;
 }
 
-/* What follows "LAYERS.NUMBER." in a name; NULL where it begins otherwise. */
+/* Returns the rest of a name after "LAYERS.NUMBER."; NULL where it begins otherwise. */
 static const char *behind_layer(const char *name, const char *layers, int64_t *layer) {
     const char *at = behind(name, layers);
     size_t digits = at ? strspn(at, "0123456789") : 0;
@@ -69,7 +69,7 @@ static int64_t layers_of(const struct param_table *table) {
     return table->count ? table->rows[table->count - 1].layer : 0;
 }
 
-/* Of the table's own family. */
+/* Names of the table's own family. */
 static bool is_beyond(const struct param_table *table, const char *name, char reason[PARAM_REASON_BYTES]) {
     int64_t layers = layers_of(table), layer = -1;
     for (int i = 0; model_family_at(i); i++) {

@@ -65,8 +65,8 @@ struct param_files {
     const char *head;           /* the head's tensor: a table without it is of a model that ties it to the embedding, */
     const char *embedding;      /* whose tensor may stand under either name */
     const char *const *buffers; /* ends of names that are no parameters, NULL at the end: passed over in silence */
-    /* Whether a tensor that no row has is a model's parameter all the same; `reason` continues "tensor NAME ...". Files
-     * that have one are refused. NULL: there are none. */
+    /* True when a tensor that no row has is a model's parameter all the same; `reason` continues "tensor NAME ...".
+     * Files that have one are refused. NULL: there are none. */
     bool (*claims)(const struct param_table *table, const char *name, char reason[PARAM_REASON_BYTES]);
 };
 

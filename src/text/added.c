@@ -126,7 +126,7 @@ static bool is_word(const struct added_search *search, size_t start, size_t stop
            (stop == search->length || !is_word_character(end, bytes + search->length));
 }
 
-/* Whether white space stands at `at`. In a normalized text a space may stand for a mark, which is none. */
+/* True when white space stands at `at`. In a normalized text a space may stand for a mark, which is none. */
 static bool is_blank(const struct added_search *search, const unsigned char *at, size_t *bytes) {
     bool is_marked = search->tokenizer->rules.has_early_mark && search->added == &search->tokenizer->added[1];
     return scan_character(at, search->bytes + search->length, bytes) == UNICODE_SPACE && !(is_marked && *at == ' ');
@@ -157,7 +157,7 @@ static size_t blanks_after(struct added_search *search, size_t stop) {
     return end;
 }
 
-/* Whether the caller says that the token is one of its own: the answer is asked for once for each token. */
+/* True when the caller says that the token is one of its own. It is asked once for each token. */
 static bool is_control(struct added_search *search, uint32_t token) {
     uint8_t *known = &search->place.controls[token];
     if (*known == 0) {

@@ -52,7 +52,7 @@ static uint32_t child_of(const struct added_node *nodes, uint32_t node, unsigned
     return 0;
 }
 
-/* Where the automaton gets with one more byte: the deepest node whose bytes stand here. */
+/* Moves the automaton by one byte, to the deepest node whose bytes stand here. */
 static inline uint32_t next_node(const struct added_tokens *added, uint32_t node, unsigned char byte, uint64_t *steps) {
     uint32_t next;
     for (++*steps; node > 0; node = added->nodes[node].shorter, ++*steps)

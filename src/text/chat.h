@@ -83,7 +83,7 @@ int chat_pieces_add(struct chat_pieces *pieces, const char *text, size_t length,
 /* An answer and the end-of-text, both CHAT_ANSWER; an empty answer is none. */
 int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length);
 
-/* What an option --template-timeout has when it is not given. */
+/* The default of the option --template-timeout. */
 #define CHAT_TEMPLATE_SECONDS 1
 struct chat_request {
     const json_t *messages;            /* that chat_check_messages takes */

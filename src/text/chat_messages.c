@@ -39,7 +39,7 @@ static bool is_given(const json_t *object, const char *key) {
     return value && !json_is_null(value);
 }
 
-/* What belongs to tools in a message: a role, or a field. NULL: nothing. */
+/* The part of a message that belongs to tools: a role, or a field. NULL: nothing. */
 static const char *find_tools(const json_t *message) {
     if (has_role(message, "tool"))
         return "\"role\" tool";

@@ -16,7 +16,7 @@ static bool begins_spaces(const unsigned char *bytes, size_t at) {
            (at < SPACE_MARK_BYTES || memcmp(bytes + at - SPACE_MARK_BYTES, SPACE_MARK, SPACE_MARK_BYTES) != 0);
 }
 
-/* Whether words end before `at`, a character's place, and no normalizer looks across it. */
+/* True when words end before `at`, a character's place, and no normalizer looks across it. */
 static bool is_place(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t valid) {
     const unsigned char *end = bytes + valid;
     bool is_border =

@@ -268,7 +268,7 @@ struct jinja_run {
 
 /* ---- what it may use: jinja_charge.c ---- */
 
-/* What an operation looks at. Each row of a table of operations says it. */
+/* The bytes that an operation looks at. Each row of a table of operations says it. */
 enum jinja_cost {
     JINJA_COST_NOTHING, /* a row that says nothing: there is none */
     JINJA_COST_STEP,    /* kinds, numbers and short names: one step */
@@ -289,7 +289,7 @@ static inline bool jinja_charge_bytes(struct jinja_run *run, size_t bytes) {
     run->unpaid += bytes;
     return run->unpaid < JINJA_UNPAID_BYTES ? !run->status : jinja_pay_bytes(run);
 }
-/* Bytes that are worked on at a time, of so many that are left: the clock is read between pieces. */
+/* `bytes` are worked on in pieces of this many at most: the clock is read between them. */
 enum { JINJA_PIECE_BYTES = 1 << 16 };
 static inline size_t jinja_piece(size_t bytes) {
     return bytes < JINJA_PIECE_BYTES ? bytes : JINJA_PIECE_BYTES;
@@ -336,9 +336,9 @@ size_t jinja_characters(struct jinja_run *run, const struct jinja_string *string
 size_t jinja_byte_of(struct jinja_run *run, const struct jinja_string *string, size_t index);
 /* Below 0, 0 or above, as memcmp(); 0 after a failure. */
 int jinja_memcmp(struct jinja_run *run, const void *left, const void *right, size_t length);
-/* Whether these bytes are the same. */
+/* True when these bytes are the same. */
 bool jinja_same(struct jinja_run *run, const void *left, const void *right, size_t length);
-/* Where the first such byte is in bytes [from, to); `to`: nowhere. */
+/* Finds the first such byte in bytes [from, to); `to`: there is none. */
 size_t jinja_find_byte(struct jinja_run *run, const struct jinja_string *string, char byte, size_t from, size_t to);
 /* Python's str.isspace() of the character at `at`, and its bytes. */
 bool jinja_is_space(const char *at, const char *end, size_t *bytes);
@@ -346,7 +346,7 @@ bool jinja_string_is(const struct jinja_string *string, const char *text);
 /* Where `part` begins in `string` from byte `from` on; SIZE_MAX: nowhere. */
 size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                   size_t from);
-/* Where the last `part` begins that ends at `end` or before; SIZE_MAX: nowhere. */
+/* Finds the last `part` that ends at `end` or before; SIZE_MAX: there is none. */
 size_t jinja_find_last(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                        size_t end);
 
@@ -468,7 +468,7 @@ struct jinja_method {
     enum jinja_cost cost;
     struct jinja_value (*run)(struct jinja_run *run, struct jinja_value self, struct jinja_call *call);
 };
-/* Of each, the last has no name. */
+/* The last row of each table has no name. */
 extern const struct jinja_method jinja_string_methods[], jinja_dict_methods[], jinja_list_methods[],
     jinja_loop_methods[];
 extern const char *const jinja_other_string_methods[]; /* Python's that are not built; the last is NULL */

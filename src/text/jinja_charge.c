@@ -1,4 +1,4 @@
-/* What a rendering may use: steps, time, memory and depth. All of it is taken here and nowhere else.
+/* Charges a rendering for all that it uses: steps, time, memory and depth. Nothing is taken elsewhere.
  *
  * A step is about 50 nanoseconds: a node that is run, a value that is looked at, or JINJA_STEP_BYTES of text that are
  * read or written. Operations are rows of tables, and each row says what it looks at (enum jinja_cost); whoever runs

@@ -5,7 +5,7 @@ static const char *const groups[] = {"filter",      "filter",      "test",      
                                      "method dict", "method list", "method loop", "operator", "access"};
 enum { GROUPS = sizeof groups / sizeof *groups };
 
-/* Row `i` of a group; a name of NULL is behind its last. */
+/* Row `i` of a group; a name of NULL comes after its last. */
 static struct jinja_costs row_of(size_t group, size_t i) {
     static const struct jinja_method *const methods[] = {jinja_string_methods, jinja_dict_methods, jinja_list_methods,
                                                          jinja_loop_methods};

@@ -8,7 +8,7 @@
 
 /* ---- names ---- */
 
-/* What a look at one variable of a scope is charged. */
+/* The charge of a look at one variable of a scope. */
 enum { VARIABLE_BYTES = 4 };
 
 struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name) {
@@ -305,7 +305,7 @@ static enum flow run_all(struct jinja_run *run, struct jinja_node *const *nodes,
 
 /* ---- a rendering ---- */
 
-/* What an argument takes when it becomes values, and the bytes of its strings. */
+/* The memory of an argument when it becomes values, and the bytes of its strings. */
 struct argument_size {
     size_t objects, bytes;
 };

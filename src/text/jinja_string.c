@@ -42,7 +42,7 @@ static bool grow_ranges(struct jinja_run *run, struct jinja_builder *builder) {
     return true;
 }
 
-/* What a piece of a string is charged, beside its bytes. */
+/* The charge of a piece of a string, beside its bytes. */
 enum { PIECE_BYTES = 16 };
 
 void jinja_build(struct jinja_run *run, struct jinja_builder *builder, const void *bytes, size_t length,
@@ -301,7 +301,7 @@ static uint64_t hash_next(uint64_t hash, char byte) {
     return hash * 0x9e3779b97f4a7c15 + (unsigned char)byte;
 }
 
-/* Where a long part begins in text[0], text[step], ... [length] bytes that are read forwards or, with step -1,
+/* Finds a long part in text[0], text[step], ... [length] bytes that are read forwards or, with step -1,
  * backwards, as the part is then; SIZE_MAX: nowhere. Rabin and Karp's search; hashes modulo 2^64, so that equal ones
  * are compared. */
 static size_t find_long(struct jinja_run *run, const char *text, ptrdiff_t step, size_t length,

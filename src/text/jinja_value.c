@@ -47,7 +47,7 @@ struct jinja_value jinja_dict_new(struct jinja_run *run, enum jinja_kind kind) {
     return (struct jinja_value){.kind = kind, .dict = dict ? dict : &run->no_entries};
 }
 
-/* What a look at one entry of a dict is charged, beside its bytes. */
+/* The charge of a look at one entry of a dict, beside its bytes. */
 enum { ENTRY_BYTES = 16 };
 
 struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,

@@ -150,7 +150,7 @@ static int translate(const char *pattern, struct strbuf *out) {
     return status ? status : translate_all(pattern, strlen(pattern), out);
 }
 
-/* Whether a few characters in a row, of which the last alone may repeat without end, are all of a pattern. At each
+/* True when a pattern is a few characters in a row, of which the last alone may repeat without end. At each
  * place it fails after a few steps, or takes all that it has read: nothing needs to be counted. */
 static bool is_flat(const char *pattern) {
     int quantified = 0;

@@ -73,7 +73,7 @@ enum word_pattern {
 /* Where a space is put before a text: nowhere; before its very beginning, or before each section, unless there is one;
  * or before each stretch between the tokens that are found in the text as it is. */
 enum prefix_space { PREFIX_NEVER, PREFIX_FIRST, PREFIX_SECTIONS, PREFIX_ALWAYS };
-/* What a decoded text loses at its beginning: nothing, a space, or all marks of spaces in its first token. */
+/* The bytes that a decoded text loses at its beginning: nothing, a space, or all marks of spaces in its first token. */
 enum stripped_space { STRIP_NOTHING, STRIP_SPACE, STRIP_FIRST_TOKEN };
 
 /* One step of a pre-tokenizer: what it finds, and what becomes of that and of what lies between. */
@@ -334,7 +334,7 @@ struct added_search {
     unsigned flags;
     struct added_hits hits;
     size_t from;                 /* the first place after the names of earlier tokens */
-    size_t blank_from, blank_to; /* the blanks that were last looked at behind a token */
+    size_t blank_from, blank_to; /* the blanks that were last looked at after a token */
     struct added_place place;
 };
 void added_search_free(struct added_search *search);
@@ -384,7 +384,7 @@ struct regex_scratch;
 int regex_scratch_new(struct regex_scratch **scratch);
 /* NULL is allowed. */
 void regex_scratch_free(struct regex_scratch *scratch);
-/* Begins a text of `length` bytes, which `patterns` patterns split one behind the other: all matches in it may take
+/* Begins a text of `length` bytes, which `patterns` patterns split one after the other: all matches in it may take
  * REGEX_STEPS, and REGEX_STEPS_OF_BYTE for each byte and pattern. Before the first text the steps have no bound. */
 enum { REGEX_STEPS = 1 << 24, REGEX_STEPS_OF_BYTE = 500 };
 void regex_scratch_begin(struct regex_scratch *scratch, size_t length, size_t patterns);

@@ -82,8 +82,9 @@ int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
 int32_t tokenizer_eos_id(const struct tokenizer *tokenizer);
 /* Whether the id is a special token: part of a text only when asked for. */
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
-/* Whether encoding a text can take much longer than a pass over it: the pre-tokenizer has a regular expression without
- * a scanner of ours. A thread that must answer soon hands any text of such a tokenizer, however short, to another. */
+/* True when encoding a text can take much longer than a pass over it: the pre-tokenizer has a regular expression
+ * without a scanner of ours. A thread that must answer soon hands any text of such a tokenizer, however short, to
+ * another. */
 bool tokenizer_may_be_slow(const struct tokenizer *tokenizer);
 /* The bytes that `id` stands for within a text (owned by the tokenizer) and their number; NULL when there is no such
  * id. */

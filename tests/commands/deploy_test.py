@@ -107,7 +107,7 @@ class Image(unittest.TestCase):
 
 
 def seconds(name, text):
-    """A number of seconds behind a name, as `--name=5`, `name: 5` or `name=5`."""
+    """A number of seconds after a name, as `--name=5`, `name: 5` or `name=5`."""
     return float(re.search(rf"{name}[=: ]+(\d+)", text).group(1))
 
 

@@ -92,7 +92,7 @@ class Server:
             return read_all(connection)
 
     def await_waiting(self, number=1):
-        """Until so many exchanges are open beside the one that asks."""
+        """Waits until this number of exchanges is open, beside the one that asks."""
         end = time.monotonic() + PATIENCE
         while (counts := self.counts())["begun"] - counts["whole"] - counts["broken"] != number + 1:
             assert time.monotonic() < end, counts

@@ -178,7 +178,7 @@ class GoingOn(unittest.TestCase):
         return model
 
     def start(self, model, *launcher, words=(), size=5000):
-        """A run that has written so many bytes more."""
+        """A run that has written this number of bytes more."""
         process = subprocess.Popen([*launcher, CAMBIUM, "generate", "--model", model, "--requests", self.input, "--output", self.output,
                                     "--max-batch-size", "8", "--resume", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         before = self.output.stat().st_size if self.output.exists() else 0

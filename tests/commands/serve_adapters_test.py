@@ -1,45 +1,22 @@
 """Adapters of a server where memory is short, files change, and names come and go."""
 import array
-import pathlib
 import shutil
-import tempfile
 import threading
 import unittest
 
 from model_support import read_safetensors, write_safetensors
-from requests_support import BASE
-from serve_support import Server
-from serve_swap_support import METHODS, change_weights, weights_of, write_contents
+from serve_adapters_support import AdapterRoot
+from serve_swap_support import METHODS, change_weights, weights_of
 
 LONG = {"prompt": [3, 4, 5], "max_tokens": 28, "ignore_eos": True, "temperature": 0}
 SHORT = LONG | {"max_tokens": 2, "return_token_ids": True}
 
 
-class Adapters(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.top = pathlib.Path(temporary.name)
-        self.root = self.top / "root"
-        self.root.mkdir()
-        write_contents(self.root)
-
-    def serve(self, *words, root=None):
-        return Server("--adapter-root", root or self.root, *words, model=BASE)
-
+class Adapters(AdapterRoot):
     def ask(self, server, *names, status=200, **more):
         answer = server.ask("POST", "/v1/completions", SHORT | {"adapters": names} | more)
         self.assertEqual(answer.status, status, (names, answer.body))
         return answer.json
-
-    def change(self, server, method, name, body=None, status=200):
-        path = "/v1/adapters" if method == "POST" else f"/v1/adapters/{name}"
-        answer = server.ask(method, path, {"name": name} | body if method == "POST" else body, listener="control")
-        self.assertEqual(answer.status, status, (name, body, answer.body))
-        return answer.json
-
-    def states(self, server):
-        return {a["name"]: a for a in server.ask("GET", "/v1/adapters", listener="control").json["adapters"]}
 
     def bytes_of(self, name):
         """What its image takes."""

@@ -5,14 +5,13 @@ import os
 import pathlib
 import re
 import shutil
-import tempfile
 import time
 import unittest
 
 from model_support import SANITIZED, read_safetensors, run, write_safetensors
 from requests_support import BASE
-from serve_support import Server
-from serve_swap_support import damaged, weights_of, write_contents
+from serve_adapters_support import AdapterRoot
+from serve_swap_support import damaged, weights_of
 
 SHORT = {"prompt": [3, 4, 5], "max_tokens": 2, "ignore_eos": True, "temperature": 0}
 LONG = SHORT | {"max_tokens": 28}
@@ -25,37 +24,17 @@ def memory(server, line):
     return int(re.search(rf"{line}:\s+(\d+)", pathlib.Path(f"/proc/{server.process.pid}/status").read_text())[1])
 
 
-class Registry(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.top = pathlib.Path(temporary.name)
-        self.root = self.top / "root"
-        self.root.mkdir()
-        write_contents(self.root)
-
-    def serve(self, *words):
-        return Server("--adapter-root", self.root, *words, model=BASE)
-
+class Registry(AdapterRoot):
     def ask(self, server, name, status=200, **more):
         answer = server.ask("POST", "/v1/completions", SHORT | {"model": name} | more)
         self.assertEqual(answer.status, status, (name, answer.body))
         return answer.json
 
-    def change(self, server, method, name, body=None, status=200):
-        path = "/v1/adapters" if method == "POST" else f"/v1/adapters/{name}"
-        answer = server.ask(method, path, {"name": name} | body if method == "POST" else body, listener="control")
-        self.assertEqual(answer.status, status, (name, body, answer.body))
-        return answer.json
-
-    def states(self, server):
-        return {a["name"]: a for a in server.ask("GET", "/v1/adapters", listener="control").json["adapters"]}
-
     def models(self, server):
         return {model["id"] for model in server.ask("GET", "/v1/models").json["data"]}
 
     def sparse(self, name, header=b""):
-        """An adapter whose tensors are a file of 1 GiB of zeros behind the header."""
+        """An adapter whose tensors are a file of 1 GiB of zeros after the header."""
         shutil.copytree(self.root / "lora.a", self.root / name)
         with open(weights_of(self.root / name), "wb") as file:
             file.write(header)

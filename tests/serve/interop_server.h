@@ -13,7 +13,7 @@ struct interop_service {
 };
 extern const struct interop_service interop_grpc, interop_plain;
 
-/* A turn of the loop took so many seconds of its thread: GET /counts tells of the longest. */
+/* Notes the seconds of its thread that a turn of the loop took: GET /counts tells of the longest. */
 void interop_count_turn(double seconds);
 
 #endif

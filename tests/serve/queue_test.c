@@ -62,7 +62,7 @@ static void shares_go_by_weight(void **state) {
     queue_close(queue);
 }
 
-/* Where nothing can make room, as all of it runs: the next place that is free is not the one's who has too many. */
+/* Nothing can make room while all of it runs. The next free place is not for the client that has too many. */
 static void a_place_that_was_missed_is_kept_for_a_while(void **state) {
     (void)state;
     struct queue *queue = opened();

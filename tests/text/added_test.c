@@ -3,11 +3,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "text-internal.h"
-#include "text/text.h"
-
-#include "support/test.h"
-
-#include <jansson.h>
+#include "text/changed.h"
 
 /* A tokenizer without added tokens that are found in any text. */
 #define SMALL TEST_DATA "/text/golden/small/tokenizer.json"
@@ -114,8 +110,6 @@ static void steps_are_at_most_two_for_each_byte(void **state) {
 
 /* A golden tokenizer with other added tokens. */
 static struct tokenizer *open_with(json_t *added) {
-    char *directory = test_directory(), path[256];
-    struct tokenizer *tokenizer;
     json_t *root = json_load_file(SMALL, 0, NULL);
     json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
     json_int_t id = (json_int_t)json_object_size(vocab);
@@ -125,12 +119,7 @@ static struct tokenizer *open_with(json_t *added) {
         json_object_set_new(token, "id", json_integer(known ? json_integer_value(known) : id++));
     }
     json_object_set_new(root, "added_tokens", added);
-    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
-    assert_int_equal(json_dump_file(root, path, 0), 0);
-    json_decref(root);
-    test_ok(tokenizer_open(directory, &tokenizer));
-    free(directory);
-    return tokenizer;
+    return open_changed(root);
 }
 
 static size_t count_ids(const struct tokenizer *tokenizer, const struct strbuf *text,

@@ -4,11 +4,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "text-internal.h"
-#include "text/text.h"
-
-#include "support/test.h"
-
-#include <jansson.h>
+#include "text/changed.h"
 
 enum { MOST_SECONDS = 10, TEXT = 20000 };
 
@@ -121,17 +117,10 @@ static void real_patterns_take_a_quarter_of_the_steps_at_most(void **state) {
 
 /* A golden tokenizer whose words are found by this pattern. */
 static struct tokenizer *open_with(const char *pattern) {
-    char *directory = test_directory(), path[256];
-    struct tokenizer *tokenizer;
     json_t *root = json_load_file(TEST_DATA "/text/golden/llama3_framed/tokenizer.json", 0, NULL);
     json_t *step = json_array_get(json_object_get(json_object_get(root, "pre_tokenizer"), "pretokenizers"), 0);
     json_object_set_new(json_object_get(step, "pattern"), "Regex", json_string(pattern));
-    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
-    assert_int_equal(json_dump_file(root, path, 0), 0);
-    json_decref(root);
-    test_ok(tokenizer_open(directory, &tokenizer));
-    free(directory);
-    return tokenizer;
+    return open_changed(root);
 }
 
 static int encode(const struct tokenizer *tokenizer, const struct strbuf *text) {
@@ -181,7 +170,7 @@ static void hostile_patterns_are_refused_by_name(void **state) {
     }
 }
 
-/* What an added token begins is a text of its own to the pattern, but not to the count. */
+/* A section after an added token is a text of its own to the pattern, but not to the count. */
 static void steps_count_for_a_text_as_a_whole(void **state) {
     (void)state;
     struct tokenizer *tokenizer = open_with("a+a+x|a");

@@ -82,7 +82,7 @@ TYPED_BODY struct softmax_sum softmax_row(const void *x, int64_t count, enum dty
     return s;
 }
 
-/* Whether none of count numbers is infinite or no number. */
+/* True when all count numbers are finite. */
 TYPED_BODY bool row_is_finite(const void *x, int64_t count, enum dtype type) {
     int others = 0;
 #pragma omp simd reduction(| : others)
