@@ -153,7 +153,7 @@ class Choice(Messages):
                     self.adapter("strange", notes="llama"))
         (self.model / "chat_template.jinja").write_text("{% set r = range(9999) %}{% for a in r %}{% for b in r %}"
                                                         "{% endfor %}{% endfor %}")
-        self.refuse("line 1: the template takes more steps than it may")
+        self.refuse("line 1: the template takes more steps than it may", "--template-timeout", 300)
 
 
 class Ends(Messages):
