@@ -6,6 +6,7 @@
 #include "transformers.h"
 
 #include "parallel/site.h"
+#include "train/plan.h"
 #include "train/train.h"
 
 /* ---- runs: training.c ---- */

@@ -9,6 +9,7 @@
 #include "data/tuning.h"
 #include "peft/peft.h"
 #include "text/text.h"
+#include "train/plan.h"
 #include "train/train.h"
 
 #include <limits.h>

@@ -3,6 +3,7 @@
 #include "launch.h"
 
 #include "config/run.h"
+#include "train/plan.h"
 #include "train/train.h"
 
 struct options {

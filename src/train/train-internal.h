@@ -2,6 +2,7 @@
 #ifndef CAMBIUM_TRAIN_INTERNAL_H
 #define CAMBIUM_TRAIN_INTERNAL_H
 
+#include "train/plan.h"
 #include "train/train.h"
 
 #include "ckpt/ckpt.h"
@@ -72,13 +73,15 @@ int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels
 /* The losses so far, of all ranks. */
 int train_sum_loss(struct trainer *trainer, double *loss);
 
-/* plan.c */
+/* shapes.c */
 struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid);
 struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid);
 /* The options of the rank's stage, and the schedule that goes with them: places below what trains have no backward. */
 int train_model_options(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
                         struct model_options *options, struct pipeline_shape *shape);
 struct gpt_data_options train_data_options(const struct train_run *run);
+
+/* plan.c */
 /* Fills `plan`; `rank` is left planning, with the needs of model and optimizer noted. `data` holds the open files. */
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
                     struct trainee_part *trainee, struct train_plan *plan);

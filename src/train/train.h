@@ -27,7 +27,6 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 enum { TRAINEE_NO_DROPOUT = -1 };
 
@@ -111,36 +110,11 @@ int train_resume_tuning(struct train_run *run);
 /* What all ranks of a run must have alike beside its keys: how far it is, and what is in the files that it names. */
 int train_facts(const struct train_run *run, struct facts *facts);
 
-/* Bytes of memory that a rank of a run takes, by purpose. */
-struct train_plan {
-    int ranks; /* of the run */
-    struct rank_grid grid, place;
-    size_t here; /* what all ranks of this host take together */
-    int ranks_here;
-    size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
-    struct gpt_data_bytes of_data; /* a part of `data`, whole for each rank, and once among those that share it */
-    int64_t parameters, trainable_parameters;
-    int threads;                 /* of the first rank of this process */
-    char cores[80];              /* why it has as many */
-    double flops_per_token;      /* of what trains: a frozen base counts 4 operations a weight, not 6 */
-    double head_flops_per_token; /* of these; only of tokens whose loss counts */
-};
-size_t train_plan_total(const struct train_plan *plan);
-/* A line each, after `prefix`. */
-void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out);
-/* Refuses (STATUS_MEMORY) a plan of this host that is more than the limit, and says what of the run would make it less.
- */
-int train_plan_check(const struct train_run *run, const struct train_plan *plan, const struct memory_limit *limit);
-
-struct trainer;
 struct rank;
 struct rank_site;
+struct train_plan;
+struct trainer;
 
-/* Plans every rank of the run: *plan is that of the rank that takes most (the first of several), with the sum of this
- * host. Refuses layouts that cannot be, opens the datasets' files to see that they are there, and writes nothing.
- * `world`: the processes that will be the ranks, all of which call this; NULL: the ranks will be threads of this one.
- */
-int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan);
 /* Opens device, data and model, and loads or initialises the weights. Locks checkpoint.save until the close. `run` is
  * copied; `world` is the caller's, or NULL for a rank alone. STATUS_INTERRUPTED, on all ranks, when one was asked to
  * stop: nothing has begun. */

@@ -2,6 +2,7 @@
 #ifndef CAMBIUM_TEST_TRAIN_SUPPORT_H
 #define CAMBIUM_TEST_TRAIN_SUPPORT_H
 
+#include "train/plan.h"
 #include "train/train.h"
 
 #include "data/data.h"

@@ -1,0 +1,26 @@
+/* The plan as people see it. */
+#include "train/plan.h"
+
+static const double MEBIBYTE = 1 << 20;
+
+void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out) {
+    const struct {
+        const char *name;
+        size_t bytes;
+    } parts[] = {
+        {"weights", plan->weights},         {"gradients", plan->gradients},    {"optimizer", plan->optimizer},
+        {"activations", plan->activations}, {"workspace", plan->workspace},    {"data", plan->data},
+        {"checkpoint", plan->checkpoint},   {"total", train_plan_total(plan)},
+    };
+    fprintf(out, "%smemory plan of %lld parameters", prefix, (long long)plan->parameters);
+    if (plan->ranks > 1)
+        fprintf(out, ", rank %d of %d (tensor %d, data %d, pipeline %d), which takes most",
+                rank_grid_rank(&plan->grid, &plan->place), plan->ranks, plan->place.tensor, plan->place.data,
+                plan->place.pipeline);
+    fprintf(out, ", %d thread%s (%s):\n", plan->threads, plan->threads > 1 ? "s" : "", plan->cores);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, parts[i].name, (double)parts[i].bytes / MEBIBYTE);
+    if (plan->ranks > 1)
+        fprintf(out, "%s  %-12s %10.1f MiB of %d rank%s\n", prefix, "this host", (double)plan->here / MEBIBYTE,
+                plan->ranks_here, plan->ranks_here > 1 ? "s" : "");
+}

@@ -1,0 +1,86 @@
+/* The shapes that follow from a run's configuration: the pipeline's schedule, each stage's model, the data's samples.
+ * Plan and trainer both read them, so that the trainer opens what was planned. */
+#include "train-internal.h"
+
+#include <string.h>
+
+static struct model_recompute recompute_of(const struct run_config *run) {
+    struct model_recompute recompute = {.num_layers = run->parallel.recompute_num_layers};
+    if (run->parallel.recompute_granularity == GRANULARITY_SELECTIVE)
+        recompute.how = RECOMPUTE_SELECTIVE;
+    else if (run->parallel.recompute_granularity == GRANULARITY_FULL)
+        recompute.how = run->parallel.recompute_method == METHOD_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_UNIFORM;
+    for (size_t i = 0; i < run->parallel.recompute_modules.count; i++) {
+        recompute.layernorm |= !strcmp(run->parallel.recompute_modules.items[i], "layernorm");
+        recompute.mlp_act |= !strcmp(run->parallel.recompute_modules.items[i], "mlp_act");
+    }
+    return recompute;
+}
+
+struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid) {
+    return (struct pipeline_split){.layers = run->model.num_layers,
+                                   .stages = grid->pipeline,
+                                   .chunks = run->parallel.virtual_pipeline_model_parallel_size,
+                                   .first = run->parallel.decoder_first_pipeline_num_layers,
+                                   .last = run->parallel.decoder_last_pipeline_num_layers};
+}
+
+struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid) {
+    return (struct pipeline_shape){
+        .stages = grid->pipeline,
+        .chunks = (int)run->parallel.virtual_pipeline_model_parallel_size,
+        .micro_batches = (int)(run->train.global_batch_size / run->train.micro_batch_size / grid->data),
+        .group_size = (int)run->parallel.microbatch_group_size_per_vp_stage,
+    };
+}
+
+/* The first place of the pipeline with a backward; the last one has the head's. */
+static int find_first_backward(const struct pipeline_split *split, const struct model_options *options,
+                               struct pipeline_shape *shape) {
+    int status = STATUS_OK, places = shape->stages * shape->chunks;
+    for (int place = 0; place < places && !status; place++) {
+        int64_t first, count;
+        status = pipeline_layers(split, place % shape->stages, place / shape->stages, &first, &count);
+        shape->first_backward = place;
+        if (!status && model_has_backward(options, first + count))
+            break;
+    }
+    return status;
+}
+
+int train_model_options(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
+                        struct model_options *options, struct pipeline_shape *shape) {
+    const struct rank_grid *grid = &rank->grid;
+    struct pipeline_split split = train_pipeline_split(&run->config, grid);
+    *shape = train_pipeline_shape(&run->config, grid);
+    *options = (struct model_options){
+        .config = run->config.model,
+        .dtype = run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+        .use = MODEL_TRAIN,
+        .is_frozen = run->trainee != NULL,
+        .hooks = trainee->hooks,
+        .recompute = recompute_of(&run->config),
+        .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
+        .chunk_count = shape->chunks,
+        .partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
+        .layer_shards = run->config.parallel.use_distributed_optimizer ? grid->data * grid->context : 0,
+    };
+    int status = find_first_backward(&split, options, shape);
+    if (!status)
+        status = pipeline_stashes(shape, rank->place.pipeline, &options->stashes);
+    for (int c = 0; c < shape->chunks && !status; c++)
+        status = pipeline_layers(&split, rank->place.pipeline, c, &options->chunks[c].first, &options->chunks[c].count);
+    return status;
+}
+
+struct gpt_data_options train_data_options(const struct train_run *run) {
+    struct gpt_data_options options = gpt_data_options_of_run(&run->config);
+    options.rules.eod_id = model_first_eos(&run->ends);
+    options.rules.vocab_size = run->config.model.vocab_size;
+    /* Earlier iterations may have had another batch size; with the same one this is train_iters * global_batch_size. */
+    int64_t left = run->config.train.train_iters - run->iteration;
+    options.samples[SPLIT_TRAIN] = run->consumed_samples + (left > 0 ? left : 1) * run->config.train.global_batch_size;
+    if (!run->config.train.eval_iters)
+        options.samples[SPLIT_VALID] = GPT_NOT_WANTED;
+    return options;
+}

@@ -1,0 +1,102 @@
+/* The plans of all ranks of a run, made by one process: the rank that takes most, and the sum of this host. */
+#include "train-internal.h"
+
+#include <stdlib.h>
+
+/* What planning a run's ranks needs, and has found. */
+struct survey {
+    const struct train_run *run;
+    struct rank_grid grid;
+    struct rank_seat *seats; /* [ranks] */
+    bool is_one_process;
+    struct gpt_data data;    /* its files are open, nothing is built */
+    struct train_plan *plan; /* of the rank that takes most so far */
+};
+
+/* What a second rank of this host does not take again: the ranks are threads of one process, or processes that map the
+ * same caches. */
+static size_t shared_bytes(const struct survey *survey, const struct train_plan *own) {
+    const char *cache = survey->run->config.data.data_cache_path;
+    if (survey->is_one_process)
+        return own->of_data.maps + own->of_data.process;
+    return cache && !*cache ? 0 : own->of_data.maps;
+}
+
+static void take_rank(struct survey *survey, const struct train_plan *own, bool is_here) {
+    struct train_plan *plan = survey->plan;
+    size_t total = train_plan_total(own), shared = plan->ranks_here > 0 ? shared_bytes(survey, own) : 0;
+    size_t here = plan->here + (is_here ? total - shared : 0);
+    int ranks_here = plan->ranks_here + is_here;
+    if (total > train_plan_total(plan))
+        *plan = *own;
+    plan->here = here;
+    plan->ranks_here = ranks_here;
+}
+
+/* The first rank of a place of the tensor and pipeline axes, and with it those that have the same part of the model:
+ * they differ from it by what they save alone. */
+static int plan_place(struct survey *survey, int first) {
+    struct device *device = NULL;
+    struct rank rank = {0};
+    struct trainee_part trainee = {0};
+    struct train_plan own;
+    const struct rank_grid *grid = &survey->grid;
+    int status = device_open(survey->run->config.device, 0, survey->seats[first].threads, &device);
+    if (!status)
+        status = rank_sketch(&rank, grid, first, device);
+    if (!status)
+        status = train_plan_fill(survey->run, &rank, &survey->data, &trainee, &own);
+    const struct rank_grid place = rank.place;
+    for (int r = first; r < rank_grid_size(grid) && !status; r += grid->tensor) {
+        rank.place = own.place = rank_grid_place(grid, r);
+        if (rank.place.pipeline != place.pipeline)
+            break;
+        status = r > first ? train_saver_bytes(survey->run, &rank, &trainee, &own.checkpoint) : STATUS_OK;
+        if (!status)
+            take_rank(survey, &own, survey->seats[r].is_here);
+    }
+    if (trainee.self)
+        survey->run->trainee->close(trainee.self);
+    rank_close(&rank);
+    if (device)
+        device_close(device);
+    return status;
+}
+
+static int plan_places(struct survey *survey) {
+    struct gpt_data_options options = train_data_options(survey->run);
+    int status = STATUS_OK;
+    for (int split = 0; split < SPLIT_COUNT; split++)
+        options.samples[split] = GPT_NOT_WANTED;
+    if (!survey->run->tuning)
+        status = gpt_data_open(&survey->data, &options);
+    int stage = rank_grid_size(&survey->grid) / survey->grid.pipeline;
+    for (int p = 0; p < survey->grid.pipeline; p++)
+        for (int t = 0; t < survey->grid.tensor && !status; t++)
+            status = plan_place(survey, p * stage + t);
+    gpt_data_close(&survey->data);
+    return status;
+}
+
+/* Notes the threads of a rank of this process, and why it has as many. */
+static void plan_threads(const struct rank_seat *seat, int asked, struct train_plan *plan) {
+    struct cores cores = cores_find("");
+    plan->threads = seat->threads;
+    cores_explain(&cores, seat->threads, asked, seat->sharing, plan->cores, sizeof plan->cores);
+}
+
+int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan) {
+    struct survey survey = {
+        .run = run, .plan = plan, .is_one_process = !world, .seats = calloc((size_t)ranks, sizeof *survey.seats)};
+    *plan = (struct train_plan){.ranks = ranks};
+    int status = survey.seats ? rank_site_survey(world, ranks, (int)run->config.parallel.threads_per_rank, survey.seats)
+                              : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = train_grid(&run->config, ranks, &survey.grid);
+    if (!status)
+        status = plan_places(&survey);
+    if (!status)
+        plan_threads(&survey.seats[world ? world->rank : 0], (int)run->config.parallel.threads_per_rank, plan);
+    free(survey.seats);
+    return status;
+}
