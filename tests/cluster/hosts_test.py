@@ -1,7 +1,7 @@
 """pretrain and generate on two hosts: network namespaces joined by a veth pair, Open MPI over TCP between them.
 
 Each has a network, a host name and a directory for index caches of its own; the checkpoints' directory is shared."""
-import os, re, signal, subprocess, time, unittest
+import os, re, signal, subprocess, unittest
 
 from cluster_support import need_programs, need_root, skip
 from hosts_support import Network, sh
@@ -85,14 +85,27 @@ class Hosts(unittest.TestCase):
         for victim in (0, 3):
             with subprocess.Popen([*network.launcher(2, MPIRUN), "-n", "4", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True) as process:
-                self.addCleanup(process.kill)
-                self.assertTrue(wait_for(lambda: len(rank_processes(str(os.getpid()))) == 4, process))
-                ranks = rank_processes(str(os.getpid()))
-                time.sleep(1)  # they meet
-                os.kill(ranks[victim], signal.SIGSTOP)
-                self.assertEqual(wait_for_end([*ranks.values(), process.pid], 10), [])
-                _, errors = process.communicate()
-                self.assertEqual(re.findall("cambium: error: .*", errors), [f"cambium: error: rank {victim} has not been heard of for 5 s"])
+                try:
+                    errors = self.stop_one(process, victim)
+                finally:
+                    process.kill()
+            self.assertEqual(re.findall("cambium: error: .*", errors), [f"cambium: error: rank {victim} has not been heard of for 5 s"])
+
+    def stop_one(self, process, victim):
+        """Stops a rank once all have met. All end. Returns the launch's standard error."""
+        errors = ""
+        while "cambium: ranks 0" not in errors:
+            line = process.stderr.readline()
+            self.assertTrue(line, errors)
+            errors += line
+        ranks = rank_processes(str(os.getpid()))
+        self.assertEqual(len(ranks), 4)
+        os.kill(ranks[victim], signal.SIGSTOP)
+        running = wait_for_end([*ranks.values(), process.pid], 60)
+        for pid in running:
+            os.kill(pid, signal.SIGKILL)
+        self.assertEqual(running, [])
+        return errors + process.communicate()[1]
 
     def test_a_command_runs_on_two_hosts_with_a_link_between_that_is_held(self):
         hosts = os.path.join(os.environ["CAMBIUM_SOURCE"], "tools", "hosts")
