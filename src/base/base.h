@@ -12,6 +12,7 @@
 #include "dtype.h"   /* element types; bf16 and fp16 in software */
 #include "facts.h"   /* what ranks must have alike */
 #include "file.h"    /* whole reads, atomic writes, directories */
+#include "grow.h"    /* arrays that grow */
 #include "lock.h"    /* locks against other processes */
 #include "log.h"     /* messages and progress on standard error */
 #include "memory.h"  /* what the process has held, what the host has */

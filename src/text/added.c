@@ -4,7 +4,7 @@
 #include "text-internal.h"
 
 #include "scan-internal.h"
-#include "unicode-internal.h"
+#include "unicode/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #define CAMBIUM_TEXT_CHAT_INTERNAL_H
 
 #include "chat.h"
-#include "jinja.h"
+#include "jinja/jinja.h"
 
 #include <pthread.h>
 

@@ -26,7 +26,7 @@ void chat_pieces_free(struct chat_pieces *pieces) {
 
 /* A piece of a text that is in pieces->text already. */
 static int note_piece(struct chat_pieces *pieces, size_t length, unsigned flags) {
-    struct chat_piece *grown = text_grow(pieces->items, &pieces->capacity, pieces->count + 1, sizeof *grown);
+    struct chat_piece *grown = array_grow(pieces->items, &pieces->capacity, pieces->count + 1, sizeof *grown);
     if (!grown)
         return STATUS_MEMORY;
     pieces->items = grown;

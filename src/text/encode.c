@@ -74,7 +74,7 @@ void token_buffer_free(struct token_buffer *buffer) {
 static inline int buffer_reserve(struct token_buffer *buffer, size_t more) {
     if (buffer->capacity - buffer->count >= more)
         return STATUS_OK;
-    int32_t *ids = text_grow(buffer->ids, &buffer->capacity, buffer->count + more, sizeof *ids);
+    int32_t *ids = array_grow(buffer->ids, &buffer->capacity, buffer->count + more, sizeof *ids);
     if (!ids)
         return STATUS_MEMORY;
     buffer->ids = ids;

@@ -8,7 +8,7 @@
  *     \s+(?!\S)|\s+
  *
  * SmolLM's, which is GPT-2's between single \p{N}. o200k's, where C are the contractions above and U, W the classes of
- * the first and the second part of a word (unicode-internal.h), and Tekken's, without C and with \p{N}:
+ * the first and the second part of a word (unicode.h), and Tekken's, without C and with \p{N}:
  *
  *     [^\r\n\p{L}\p{N}]?U*W+C?|[^\r\n\p{L}\p{N}]?U+W*C?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|
  *     \s+(?!\S)|\s+
@@ -20,7 +20,7 @@
 
 #include "base/utf8.h"
 #include "text-internal.h"
-#include "unicode-internal.h"
+#include "unicode/unicode.h"
 
 #include <stdbool.h>
 

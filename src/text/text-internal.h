@@ -4,8 +4,7 @@
  *     read.c, merges.c, settings.c   a directory's files into one, and the checks of what they say
  *     save.c        the other way
  *     added.c, added_index.c   the tokens that are found in a text before it is split into words
- *     nfc.c         Unicode's normal form
- *     scan-internal.h, unicode*   the pre-tokenizers that have a scanner;  split.c, regex.c   the others
+ *     scan-internal.h, scan.c   the pre-tokenizers that have a scanner;  split.c, regex.c   the others
  *     bpe.c         the merges inside one word;  words.c the words that need none
  *     encode.c      a text into words, with caches and invalid UTF-8;  cut.c where a long one may be cut
  *     count.c       the distinct words of a corpus;  train.c the merges learned from them */
@@ -15,6 +14,7 @@
 #include "text.h"
 
 #include "base/base.h"
+#include "unicode/nfc.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -279,16 +279,11 @@ int words_index(struct tokenizer *tokenizer);
 
 uint64_t text_hash_bytes(const void *bytes, size_t length);
 
-/* An array with room for `needed` elements (at least one), doubled where it must grow; the old one while there is room.
- * NULL, with the text set and the old array as it was, when there is no memory: STATUS_MEMORY. */
-void *text_grow(void *array, size_t *capacity, size_t needed, size_t element);
-
 /* ---- added tokens: added.c, added_index.c ---- */
 
 /* Lists the added tokens of a tokenizer whose tokens and rules are known. */
 int added_tokens_index(struct tokenizer *tokenizer, const struct token_source *tokens);
 /* Appends what the normalizer makes of a token's content: what is found in the normalized text. */
-struct nfc_scratch;
 int added_token_normalize(const struct tokenizer_rules *rules, struct nfc_scratch *nfc, const char *content,
                           size_t length, struct strbuf *out);
 void added_tokens_free(struct added_tokens *added);
@@ -356,22 +351,6 @@ int added_tokens_mark_cuts(const struct tokenizer *tokenizer, const unsigned cha
 /* The first place of a text where a special token begins, and the bytes of the longest of those there; SIZE_MAX where
  * there is none. */
 size_t added_tokens_first_special(const struct tokenizer *tokenizer, const char *text, size_t length, size_t *bytes);
-
-/* ---- Unicode's normal form NFC: nfc.c ---- */
-
-/* Bytes that are known to be in the form whatever follows; all of them, or up to a character that may join the next.
- * What is no UTF-8 stays as it is. */
-size_t nfc_normal_length(const unsigned char *bytes, size_t length);
-/* Whether the form of a text is that of the part before `at` and that of the part from there on. */
-bool nfc_is_border(const unsigned char *begin, const unsigned char *at, const unsigned char *end);
-/* Memory for it; starts zeroed, ends with nfc_scratch_free. */
-struct nfc_scratch {
-    int32_t *points, *sorted;
-    size_t point_capacity, sorted_capacity;
-};
-void nfc_scratch_free(struct nfc_scratch *scratch);
-/* Appends the normal form. */
-int nfc_append(struct nfc_scratch *scratch, const unsigned char *bytes, size_t length, struct strbuf *out);
 
 /* ---- steps: split.c, regex.c ---- */
 

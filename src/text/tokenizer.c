@@ -22,18 +22,6 @@ uint64_t text_hash_bytes(const void *bytes, size_t length) {
     return h * 0x9e3779b97f4a7c15u;
 }
 
-void *text_grow(void *array, size_t *capacity, size_t needed, size_t element) {
-    if (needed <= *capacity)
-        return array;
-    size_t wanted = *capacity * 2 > needed ? *capacity * 2 : needed < 64 ? 64 : needed;
-    void *grown = wanted <= SIZE_MAX / element ? realloc(array, wanted * element) : NULL;
-    if (grown)
-        *capacity = wanted;
-    else
-        status_fail(STATUS_MEMORY, "out of memory for %zu elements of %zu bytes", wanted, element);
-    return grown;
-}
-
 /* Bits of a table of which at most three quarters are taken. */
 static unsigned table_bits(size_t entries) {
     unsigned bits = 4;

@@ -94,7 +94,7 @@ static bool is_before(const struct heap_entry *a, const struct heap_entry *b) {
 
 static int heap_push(struct trainer *t, size_t pair) {
     struct heap_entry entry = {t->pairs[pair].count, t->pairs[pair].key, pair};
-    struct heap_entry *heap = text_grow(t->heap, &t->heap_capacity, t->heap_count + 1, sizeof *heap);
+    struct heap_entry *heap = array_grow(t->heap, &t->heap_capacity, t->heap_count + 1, sizeof *heap);
     if (!heap)
         return STATUS_MEMORY;
     t->heap = heap;
@@ -155,7 +155,7 @@ static int find_pair(struct trainer *t, uint32_t left, uint32_t right, size_t *i
         if (t->pairs[*index].key == key)
             return STATUS_OK;
     }
-    struct pair *pairs = text_grow(t->pairs, &t->pair_capacity, t->pair_count + 1, sizeof *pairs);
+    struct pair *pairs = array_grow(t->pairs, &t->pair_capacity, t->pair_count + 1, sizeof *pairs);
     if (!pairs)
         return STATUS_MEMORY;
     t->pairs = pairs;
@@ -213,7 +213,7 @@ static int count_byte_pairs(struct trainer *t) {
         total += places;
     }
     if (!status) {
-        t->places = text_grow(NULL, &t->place_capacity, total + 1, sizeof *t->places);
+        t->places = array_grow(NULL, &t->place_capacity, total + 1, sizeof *t->places);
         status = t->places ? STATUS_OK : STATUS_MEMORY;
     }
     for (size_t at = 0; !status && at + 1 < t->symbol_count; at++) {
@@ -243,7 +243,7 @@ static struct side *touch(struct visits *visits, uint32_t token) {
 
 /* `count` more of the pair that a merge made with the neighbour `token`, beginning at `place`. */
 static int gain(struct visits *visits, uint32_t token, uint32_t place, int64_t count) {
-    struct visit *items = text_grow(visits->items, &visits->capacity, visits->count + 1, sizeof *items);
+    struct visit *items = array_grow(visits->items, &visits->capacity, visits->count + 1, sizeof *items);
     if (!items)
         return STATUS_MEMORY;
     visits->items = items;
@@ -279,7 +279,7 @@ static int merge_place(struct trainer *t, uint32_t at, uint32_t a, uint32_t b, u
  * spell the same token, takes them along. */
 static int open_places(struct trainer *t, struct pair *pair, size_t more) {
     uint32_t *places =
-        text_grow(t->places, &t->place_capacity, t->place_count + pair->places + more + 1, sizeof *places);
+        array_grow(t->places, &t->place_capacity, t->place_count + pair->places + more + 1, sizeof *places);
     if (!places)
         return STATUS_MEMORY;
     t->places = places;

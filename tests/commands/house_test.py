@@ -19,7 +19,7 @@ LIBRARY_ROOMS = {
     "zlib.h": {"data", "text", "serve"},
     "protobuf-c": {"train", "serve"},
     "pcre2.h": {"peft", "text"},
-    "utf8proc.h": {"text"},
+    "utf8proc.h": {"unicode"},
     "mpi.h": {"comm"},
 }
 # State that outlives a call, and why it may. Everything else travels in arguments.

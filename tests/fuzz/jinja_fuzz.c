@@ -1,6 +1,6 @@
 /* Any bytes as a template: refused in one line, or rendered within the limits; and no character of the arguments loses
  * its mark. */
-#include "text/jinja.h"
+#include "jinja/jinja.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,10 +2,10 @@
 #include "text/text.h"
 
 #include "base/base.h"
+#include "jinja/jinja.h"
 #include "support/failing.h"
 #include "support/test.h"
 #include "text/chat.h"
-#include "text/jinja.h"
 
 #define GOLDEN TEST_DATA "/text/golden"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Small templates rendered by Jinja2 as `transformers` sets it up, for tests/text/jinja_test.c.
+"""Small templates rendered by Jinja2 as `transformers` sets it up, for tests/jinja/jinja_test.c.
 
-    python tools/golden/jinja.py tests/text/golden/jinja/cases.json        (transformers 5.23.0, jinja2 3.1.6)
+    python tools/golden/jinja.py tests/jinja/golden/cases.json        (transformers 5.23.0, jinja2 3.1.6)
 
 A case is a template, its arguments where they are not ARGUMENTS, and its text; or "error": it fails, at the line that
 Jinja2 tells of syntax errors.

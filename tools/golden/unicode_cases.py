@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode_cases.c: how str.upper(), str.title() and str.lower() of Python change characters outside
+"""Writes src/unicode/case_table.c: how str.upper(), str.title() and str.lower() of Python change characters outside
 ASCII. Made with Python 3.11 (Unicode 14). Argument: the file to write; clang-format it afterwards."""
 import sys
 import unicodedata
@@ -32,7 +32,7 @@ with open(sys.argv[1], "w", encoding="ascii") as out:
  *
  * Characters outside ASCII that have another case: runs {{first, last, step, difference}}, and those that become
  * several, with zeros behind them. */
-#include "unicode_cases-internal.h"
+#include "case_table-internal.h"
 
 """)
     for name, change in RULES:

@@ -2,7 +2,7 @@
  *
  * Characters outside ASCII that have another case: runs {first, last, step, difference}, and those that become
  * several, with zeros behind them. */
-#include "unicode_cases-internal.h"
+#include "case_table-internal.h"
 
 static const struct unicode_case_run upper_runs[] = {
     {0xb5, 0xb5, 1, 743},       {0xe0, 0xf6, 1, -32},        {0xf8, 0xfe, 1, -32},        {0xff, 0xff, 1, 121},

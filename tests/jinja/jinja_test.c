@@ -1,10 +1,10 @@
 /* Templates, against Jinja2 as `transformers` sets it up (tools/golden/jinja.py), and what Jinja2 does not have: marks,
  * bounds and lines of errors. */
-#include "text/jinja.h"
+#include "jinja/jinja.h"
 
 #include "support/test.h"
 
-#define GOLDEN TEST_DATA "/text/golden/jinja/cases.json"
+#define GOLDEN TEST_DATA "/jinja/golden/cases.json"
 
 static json_t *golden;
 

@@ -1,22 +1,22 @@
 /* Inside the engine: nodes of a template, values, and what a rendering has.
  *
- *     jinja_lex                      a template's text into tokens
- *     jinja_parse                    tokens into statements
- *     jinja_primary, _expression     and into expressions
- *     jinja_run                      statements are run
- *     jinja_eval, _operators         expressions
- *     jinja_value, _write            values: made, compared, written as Python writes them
- *     jinja_string, _case            strings with their marks
- *     jinja_attributes, _methods     what stands behind a dot
- *     jinja_filters, _lists, _tests, _functions, _json
- *     jinja_charge                   what all of this may use: steps, time, memory, depth
- *     jinja_operations               the list of all operations, with what each of them looks at
- *     jinja_memory                   arenas
+ *     lex.c                          a template's text into tokens
+ *     parse.c                        tokens into statements
+ *     primary.c, expression.c        and into expressions
+ *     run.c                          statements are run
+ *     eval.c, operators.c            expressions
+ *     value.c, write.c               values: made, compared, written as Python writes them
+ *     string.c, case.c               strings with their marks
+ *     attributes.c, methods.c        what stands behind a dot
+ *     filters.c, lists.c, tests.c, functions.c, json.c
+ *     charge.c                       what all of this may use: steps, time, memory, depth
+ *     operations.c                   the list of all operations, with what each of them looks at
+ *     memory.c                       arenas
  *
  * A rendering fails once: the first failure stays in `status`, every value that is made behind it is undefined, and
  * loops end. So only who would go wrong with an undefined value looks at the status. */
-#ifndef CAMBIUM_TEXT_JINJA_INTERNAL_H
-#define CAMBIUM_TEXT_JINJA_INTERNAL_H
+#ifndef CAMBIUM_JINJA_JINJA_INTERNAL_H
+#define CAMBIUM_JINJA_JINJA_INTERNAL_H
 
 #include "jinja.h"
 
@@ -266,7 +266,7 @@ struct jinja_run {
     struct jinja_dict no_entries;
 };
 
-/* ---- what it may use: jinja_charge.c ---- */
+/* ---- what it may use: charge.c ---- */
 
 /* The bytes that an operation looks at. Each row of a table of operations says it. */
 enum jinja_cost {
@@ -443,8 +443,8 @@ struct jinja_filter {
 const struct jinja_filter *jinja_filter_find(const char *name, size_t length);
 struct jinja_value jinja_run_filter(struct jinja_run *run, const struct jinja_filter *filter, struct jinja_value value,
                                     struct jinja_call *call);
-extern const struct jinja_filter jinja_value_filters[]; /* jinja_filters.c; the last has no name */
-extern const struct jinja_filter jinja_list_filters[];  /* jinja_lists.c; as well */
+extern const struct jinja_filter jinja_value_filters[]; /* filters.c; the last has no name */
+extern const struct jinja_filter jinja_list_filters[];  /* lists.c; as well */
 struct jinja_test {
     const char *name;
     enum jinja_cost cost;
@@ -487,7 +487,7 @@ struct jinja_costs {
 extern const struct jinja_costs jinja_operators[OPERATOR_COUNT], jinja_accesses[JINJA_ACCESS_COUNT];
 
 /* Operation `i` of all: "filter upper", "method str.split", "test in", "function range", "operator +", "access a.name".
- * False after the last. jinja_operations.c. */
+ * False after the last. operations.c. */
 struct jinja_operation {
     const char *group, *name;
     enum jinja_cost cost;

@@ -1,7 +1,11 @@
-/* What the pre-tokenizers and NFC know of characters. */
-#ifndef CAMBIUM_TEXT_UNICODE_INTERNAL_H
-#define CAMBIUM_TEXT_UNICODE_INTERNAL_H
+/* Kinds and traits of characters, for scanners of text: tables of all code points, read without a call. The room also
+ * has case.h (upper, title and lower case), nfc.h (the normal form) and what is printable. It wraps libutf8proc.
+ *
+ * Everything here is constant: any thread may use it. */
+#ifndef CAMBIUM_UNICODE_UNICODE_H
+#define CAMBIUM_UNICODE_UNICODE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,5 +44,9 @@ static inline unsigned unicode_traits_of(uint32_t point) {
     uint32_t within = point % UNICODE_BLOCK;
     return block[within / 16] >> within % 16 * 4 & 15;
 }
+
+/* False for characters that repr() of Python escapes: controls, white space other than " ", formats, surrogates,
+ * private and unassigned code points. */
+bool unicode_is_printable(uint32_t point);
 
 #endif

@@ -1,5 +1,5 @@
 /* Tokens into the innermost parts of expressions: names, literals, and what stands in brackets. */
-#include "jinja_parse-internal.h"
+#include "parse-internal.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Tokens into expressions, by Jinja2's grammar. */
-#include "jinja_parse-internal.h"
+#include "parse-internal.h"
 
 #include <string.h>
 

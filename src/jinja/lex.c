@@ -1,9 +1,9 @@
 /* A template's text into tokens, with Jinja2's rules for white space: trim_blocks, lstrip_blocks, the marks - and + of
  * tags, and the last line end of a template that goes. */
-#include "jinja_parse-internal.h"
+#include "parse-internal.h"
 
 #include "base/utf8.h"
-#include "unicode-internal.h"
+#include "unicode/unicode.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The kinds and traits of ASCII bytes. The tables of all code points are unicode_table.c and unicode_traits.c. */
+/* The kinds and traits of ASCII bytes; unicode.h has those of all code points. */
 #include "scan-internal.h"
 
 #define O   UNICODE_OTHER

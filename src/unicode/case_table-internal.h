@@ -1,9 +1,10 @@
-/* Upper, title and lower case of characters outside ASCII, as Python has them: a generated table. */
-#ifndef CAMBIUM_TEXT_UNICODE_CASES_INTERNAL_H
-#define CAMBIUM_TEXT_UNICODE_CASES_INTERNAL_H
+/* Characters outside ASCII that have another case: a generated table, which case.c reads. */
+#ifndef CAMBIUM_UNICODE_CASE_TABLE_INTERNAL_H
+#define CAMBIUM_UNICODE_CASE_TABLE_INTERNAL_H
+
+#include "case.h"
 
 #include <stddef.h>
-#include <stdint.h>
 
 struct unicode_case_run {
     uint32_t first, last, step;
@@ -18,7 +19,6 @@ struct unicode_case_table {
     const struct unicode_case_many *many; /* [many_count], in order */
     size_t many_count;
 };
-enum { UNICODE_UPPER, UNICODE_TITLE, UNICODE_LOWER };
-extern const struct unicode_case_table unicode_cases[3];
+extern const struct unicode_case_table unicode_cases[UNICODE_CASES];
 
 #endif

@@ -4,10 +4,11 @@
  * what follows it up to the next plain one. Only stretches of several characters are decomposed, put in canonical order
  * and composed. The order is found here: libutf8proc's own sorting takes quadratic time in a long row of marks. (It
  * also drops U+11A7 behind a syllable of Hangul; here that character is plain, so it never comes behind one.) */
-#include "text-internal.h"
+#include "nfc.h"
 
+#include "base/base.h"
 #include "base/utf8.h"
-#include "unicode-internal.h"
+#include "unicode.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +72,7 @@ static int combining_class(int32_t point) {
 /* The canonical order of a row of marks: by class, equal ones as they stand. */
 static int sort_marks(struct nfc_scratch *scratch, int32_t *marks, size_t count) {
     size_t starts[257] = {0};
-    int32_t *sorted = text_grow(scratch->sorted, &scratch->sorted_capacity, count, sizeof *sorted);
+    int32_t *sorted = array_grow(scratch->sorted, &scratch->sorted_capacity, count, sizeof *sorted);
     if (!sorted)
         return STATUS_MEMORY;
     scratch->sorted = sorted;
@@ -107,7 +108,7 @@ static int decompose(struct nfc_scratch *scratch, const unsigned char *at, const
         uint32_t point = *at;
         int boundary = 0;
         at += *at < 0x80 ? 1 : utf8_decode(at, end, &point);
-        int32_t *points = text_grow(scratch->points, &scratch->point_capacity, *count + MOST_PARTS, sizeof *points);
+        int32_t *points = array_grow(scratch->points, &scratch->point_capacity, *count + MOST_PARTS, sizeof *points);
         if (!points)
             return STATUS_MEMORY;
         scratch->points = points;

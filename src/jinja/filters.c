@@ -1,4 +1,4 @@
-/* Filters of one value. Those of lists are in jinja_lists.c. */
+/* Filters of one value. Those of lists are in lists.c. */
 #include "jinja-internal.h"
 
 #include <math.h>

@@ -2,13 +2,13 @@
 #include "jinja-internal.h"
 
 #include "base/utf8.h"
+#include "unicode/unicode.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 /* ---- numbers ---- */
 
@@ -100,14 +100,6 @@ static void build_escape(struct jinja_run *run, struct jinja_builder *builder, u
     jinja_build(run, builder, text, strlen(text), marks);
 }
 
-/* Characters that repr() escapes: controls, white space that is not " ", and what has no shape or is not assigned. */
-static bool is_escaped(uint32_t point) {
-    static const unsigned kinds = 1u << UTF8PROC_CATEGORY_CN | 1u << UTF8PROC_CATEGORY_CC | 1u << UTF8PROC_CATEGORY_CF |
-                                  1u << UTF8PROC_CATEGORY_CS | 1u << UTF8PROC_CATEGORY_CO | 1u << UTF8PROC_CATEGORY_ZL |
-                                  1u << UTF8PROC_CATEGORY_ZP | 1u << UTF8PROC_CATEGORY_ZS;
-    return point != ' ' && kinds >> utf8proc_category((utf8proc_int32_t)point) & 1;
-}
-
 static void build_quoted(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string) {
     const char *end = string->bytes + string->length;
     bool has_single = jinja_find_byte(run, string, '\'', 0, string->length) < string->length,
@@ -123,7 +115,7 @@ static void build_quoted(struct jinja_run *run, struct jinja_builder *builder, c
             bytes = utf8_decode((const unsigned char *)string->bytes + at, (const unsigned char *)end, &point);
         bytes = bytes ? bytes : 1;
         bool is_quoted = point == (unsigned char)quote || point == '\\';
-        if (!is_quoted && !is_escaped(point))
+        if (!is_quoted && !!unicode_is_printable(point))
             continue;
         jinja_build_part(run, builder, string, done, at);
         marks = jinja_marks_at(string, at);

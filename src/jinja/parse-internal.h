@@ -1,6 +1,6 @@
 /* From a template's text to its nodes: tokens, and what the parsers of statements and of expressions share. */
-#ifndef CAMBIUM_TEXT_JINJA_PARSE_INTERNAL_H
-#define CAMBIUM_TEXT_JINJA_PARSE_INTERNAL_H
+#ifndef CAMBIUM_JINJA_PARSE_INTERNAL_H
+#define CAMBIUM_JINJA_PARSE_INTERNAL_H
 
 #include "jinja-internal.h"
 

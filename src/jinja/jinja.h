@@ -7,8 +7,8 @@
  *
  * Every byte of a rendering knows where it came from: marks of the arguments travel with their characters through
  * filters, methods, concatenation and macros. */
-#ifndef CAMBIUM_TEXT_JINJA_H
-#define CAMBIUM_TEXT_JINJA_H
+#ifndef CAMBIUM_JINJA_JINJA_H
+#define CAMBIUM_JINJA_JINJA_H
 
 #include "base/base.h"
 #include "base/json.h"

@@ -1,5 +1,5 @@
 /* Tokens into statements. */
-#include "jinja_parse-internal.h"
+#include "parse-internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
