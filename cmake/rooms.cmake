@@ -19,7 +19,8 @@ set(CAMBIUM_ROOMS
     "train      src/train      pretrained data optim"
     "peft       peft           pretrained"
     "infer      src/infer      pretrained text peft"
-    "serve      serve          infer"
+    "http       serve/http     base"
+    "serve      serve          http infer"
     "bench      bench          train serve"
     "commands   src/commands   bench"
 )

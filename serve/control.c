@@ -44,7 +44,7 @@ static void list_adapters(struct exchange *exchange) {
     struct registry_adapter adapter;
     struct strbuf out = STRBUF_INIT;
     strbuf_add_text(&out, "{\"adapters\":[");
-    for (int i = 0; registry_at(exchange->server, i, &adapter); i++) {
+    for (int i = 0; registry_at(exchange->request->server, i, &adapter); i++) {
         if (i)
             strbuf_add_char(&out, ',');
         add_adapter(&adapter, &out);
@@ -134,7 +134,7 @@ static void start(struct exchange *exchange, const struct registry_change *asked
     change.on_done = on_done;
     change.context = job;
     route_continue(exchange, &waiting, job);
-    registry_start(exchange->server, &change);
+    registry_start(exchange->request->server, &change);
 }
 
 /* ---- POST /v1/adapters, PUT and DELETE /v1/adapters/NAME ---- */
@@ -146,7 +146,7 @@ static void on_load(struct exchange *exchange, void *made) {
     if (json_in_string(json_object_get(root, "name"), "name", &change.name, &error) &&
         json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
         json_in_bool(json_object_get(root, "pinned"), "pinned", &change.is_pinned, &error) &&
-        check_name(exchange->server, change.name, "name", &error))
+        check_name(exchange->request->server, change.name, "name", &error))
         start(exchange, &change, false);
     else
         route_fail(exchange, &error);
@@ -209,7 +209,7 @@ static void on_vllm_load(struct exchange *exchange, void *made) {
     if (json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
         json_in_string(json_object_get(root, "lora_path"), "lora_path", &change.path, &error) &&
         json_in_bool(json_object_get(root, "load_inplace"), "load_inplace", &change.in_place, &error) &&
-        check_name(exchange->server, change.name, "lora_name", &error)) {
+        check_name(exchange->request->server, change.name, "lora_name", &error)) {
         if (change.path && *change.path)
             start(exchange, &change, true);
         else {
@@ -231,7 +231,7 @@ static void on_vllm_unload(struct exchange *exchange, void *made) {
     struct error error;
     json_t *root = made;
     if (json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
-        check_name(exchange->server, change.name, "lora_name", &error))
+        check_name(exchange->request->server, change.name, "lora_name", &error))
         start(exchange, &change, true);
     else
         route_fail(exchange, &error);
@@ -253,7 +253,7 @@ static void on_drain(struct exchange *exchange, void *made) {
     if (json_in_number(json_object_get(root, "delay_s"), "delay_s", 0, 1e6, &delay, &error) &&
         json_in_number(json_object_get(root, "timeout_s"), "timeout_s", 0, 1e6, &timeout, &error)) {
         exchange_answer(exchange, 200, "application/json", "{}", 2);
-        server_drain(exchange->server, delay, timeout);
+        server_drain(exchange->request->server, delay, timeout);
     } else
         route_fail(exchange, &error);
     json_decref(root);

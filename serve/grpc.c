@@ -53,7 +53,8 @@ bool grpc_is_finished(const struct grpc_call *call) {
 }
 
 bool grpc_is_full(const struct grpc_call *call) {
-    return exchange_pending(call->exchange) > (size_t)call->exchange->server->options->limits.stream_output_bytes;
+    return exchange_pending(call->exchange) >
+           (size_t)call->exchange->request->server->options->limits.stream_output_bytes;
 }
 
 /* ---- answers ---- */
@@ -166,7 +167,7 @@ static void fail_with(struct exchange *exchange, const struct error *error, cons
     set_error(&end, error);
     if (more)
         end.fields[end.count++] = *more;
-    exchange->error = error->which;
+    exchange->request->error = error->which;
     exchange->resets_early = true;
     answer_end_alone(exchange, end.fields, end.count);
     end_free(&end);
@@ -178,7 +179,7 @@ void grpc_fail(struct exchange *exchange, const struct error *error) {
 
 /* grpc_fail of what the router let through. */
 static void refuse(struct exchange *exchange, const struct error *error, const struct field *more) {
-    metrics_rejected(exchange->server->metrics, error->which);
+    metrics_rejected(exchange->request->server->metrics, error->which);
     fail_with(exchange, error, more);
 }
 
@@ -229,9 +230,9 @@ void grpc_finish(struct grpc_call *call, const struct error *error) {
         grpc_finish_with(call, 0, "", NULL, 0);
         return;
     }
-    call->exchange->error = error->which;
+    call->exchange->request->error = error->which;
     if (!call->has_begun && error->which != ERROR_DEADLINE)
-        metrics_rejected(call->exchange->server->metrics, error->which);
+        metrics_rejected(call->exchange->request->server->metrics, error->which);
     set_error(&end, error);
     end_call(call, end.fields, end.count);
     end_free(&end);
@@ -321,7 +322,7 @@ static void fail_frame(struct grpc_call *call, enum grpc_frame frame) {
 /* The gathered part of a message counts in the bound of all bodies. */
 static bool count_bytes(struct grpc_call *call) {
     struct exchange *exchange = call->exchange;
-    struct gathered *gathered = &exchange->server->gathered;
+    struct gathered *gathered = &exchange->request->server->gathered;
     size_t now = call->frames.message.length;
     if (now > call->counted &&
         !gathered_take(gathered, call->counted, now - call->counted, exchange->head.listener == LISTENER_CONTROL))
@@ -384,12 +385,12 @@ static void on_read(void *context, struct grpc_reading *reading) {
 
 static struct grpc_reading *new_reading(struct grpc_call *call) {
     struct exchange *exchange = call->exchange;
-    struct grpc_reading asked = {.server = exchange->server,
+    struct grpc_reading asked = {.server = exchange->request->server,
                                  .method = call->method,
                                  .bytes = call->frames.message,
                                  .is_packed = grpc_frames_is_packed(&call->frames),
                                  .limit = call->frames.limit,
-                                 .owner = exchange_owner(exchange),
+                                 .owner = request_owner(exchange),
                                  .on_done = on_read,
                                  .context = call};
     call->frames.message = STRBUF_INIT; /* the reading's */
@@ -427,7 +428,7 @@ static void give_one_of_many(struct grpc_call *call) {
         return;
     }
     struct grpc_reading *reading = new_reading(call);
-    give_back(call->exchange->server, call);
+    give_back(call->exchange->request->server, call);
     if (!reading)
         return;
     reading->on_done = on_read_one;
@@ -487,7 +488,7 @@ static void call_close(struct grpc_call *call) {
     close_method(call);
     if (call->reading)
         call->reading->context = NULL;
-    give_back(call->exchange->server, call);
+    give_back(call->exchange->request->server, call);
     proto_free(call->message);
     strbuf_free(&call->answer);
     grpc_frames_free(&call->frames);
@@ -556,7 +557,7 @@ static bool arm(struct grpc_call *call) {
     struct timeval after = {.tv_sec = (time_t)seconds,
                             .tv_usec = (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
     call->deadline = clock_seconds() + seconds;
-    call->timer = evtimer_new(exchange->server->base, on_deadline, call);
+    call->timer = evtimer_new(exchange->request->server->base, on_deadline, call);
     if (call->timer && !evtimer_add(call->timer, &after))
         return true;
     error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
@@ -624,7 +625,7 @@ static bool check_encoding(struct exchange *exchange, bool *may_be_packed) {
 /* One of many is read on the loop's thread, and no method of that kind needs a long one. */
 static uint64_t message_limit(const struct exchange *exchange, const struct grpc_method *method) {
     enum { ONE_OF_MANY = 1 << 20 };
-    uint64_t most = (uint64_t)exchange->server->options->limits.body_bytes;
+    uint64_t most = (uint64_t)exchange->request->server->options->limits.body_bytes;
     return method->takes_many && most > ONE_OF_MANY ? ONE_OF_MANY : most;
 }
 

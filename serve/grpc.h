@@ -7,7 +7,7 @@
 #ifndef CAMBIUM_SERVE_GRPC_H
 #define CAMBIUM_SERVE_GRPC_H
 
-#include "exchange.h"
+#include "request.h"
 #include "server.h"
 
 #include <protobuf-c/protobuf-c.h>

@@ -18,7 +18,7 @@ struct input {
 };
 
 static struct server *server_of(const struct grpc_call *call) {
-    return grpc_exchange(call)->server;
+    return grpc_exchange(call)->request->server;
 }
 
 static bool refuse(struct error *error, const char *field) {
@@ -179,14 +179,14 @@ static bool read_settings(struct ask *ask, const Cambium__V1__GenerateRequest *a
 
 static struct call *begin(struct grpc_call *call) {
     const struct exchange *exchange = grpc_exchange(call);
-    struct call *made = call_new(exchange->server, 1);
+    struct call *made = call_new(exchange->request->server, 1);
     if (!made) {
         grpc_finish_memory(call);
         return NULL;
     }
-    made->id = exchange->id;
-    made->client = exchange->client;
-    made->turn_owner = exchange_owner(exchange);
+    made->id = exchange->request->id;
+    made->client = exchange->request->client;
+    made->turn_owner = request_owner(exchange);
     made->deadline = grpc_deadline(call);
     return made;
 }

@@ -83,7 +83,7 @@ static void start(struct grpc_call *call, struct registry_change what) {
     grpc_set_context(call, change);
     what.on_done = change_done;
     what.context = change;
-    registry_start(grpc_exchange(call)->server, &what);
+    registry_start(grpc_exchange(call)->request->server, &what);
 }
 
 static void load(struct grpc_call *call, const ProtobufCMessage *message) {
@@ -108,7 +108,7 @@ static void unload(struct grpc_call *call, const ProtobufCMessage *message) {
 /* ---- ListAdapters ---- */
 
 static void list(struct grpc_call *call, const ProtobufCMessage *message) {
-    const struct server *server = grpc_exchange(call)->server;
+    const struct server *server = grpc_exchange(call)->request->server;
     Cambium__V1__ListAdaptersResponse answer = CAMBIUM__V1__LIST_ADAPTERS_RESPONSE__INIT;
     struct registry_adapter adapter;
     size_t count = 0;
@@ -137,7 +137,7 @@ static void drain(struct grpc_call *call, const ProtobufCMessage *message) {
     const Cambium__V1__DrainRequest *asked = (const Cambium__V1__DrainRequest *)message;
     Cambium__V1__DrainResponse answer = CAMBIUM__V1__DRAIN_RESPONSE__INIT;
     grpc_answer(call, &answer.base);
-    server_drain(grpc_exchange(call)->server, asked->_delay_s_case ? (double)asked->delay_s : -1,
+    server_drain(grpc_exchange(call)->request->server, asked->_delay_s_case ? (double)asked->delay_s : -1,
                  asked->_timeout_s_case ? (double)asked->timeout_s : -1);
 }
 

@@ -365,7 +365,7 @@ static void on_news(struct call *asked, const struct call_news *news) {
 void grpc_generate_close(struct grpc_call *call) {
     struct generation *generation = grpc_context(call);
     log_take_call(grpc_exchange(call), generation->asked);
-    call_free(generation->asked, grpc_exchange(call)->error);
+    call_free(generation->asked, request_error(grpc_exchange(call)));
     for (int64_t i = 0; i < generation->choice_count; i++) {
         strbuf_free(&generation->choices[i].text);
         kept_free(&generation->choices[i].kept);

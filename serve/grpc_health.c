@@ -26,7 +26,7 @@ static bool is_known(const struct grpc_call *call, const char *name) {
 static Grpc__Health__V1__HealthCheckResponse__ServingStatus status_of(const struct grpc_call *call, const char *name) {
     if (!is_known(call, name))
         return GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVICE_UNKNOWN;
-    return server_is_ready(grpc_exchange(call)->server)
+    return server_is_ready(grpc_exchange(call)->request->server)
                ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
                : GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING;
 }
@@ -78,7 +78,7 @@ static void watch_close(struct grpc_call *call) {
 static void watch_begin(struct grpc_call *call, const ProtobufCMessage *message) {
     static const struct timeval period = {.tv_usec = WATCH_MS * 1000};
     struct watch *watch = calloc(1, sizeof *watch);
-    struct event *timer = event_new(grpc_exchange(call)->server->base, -1, EV_PERSIST, look, watch);
+    struct event *timer = event_new(grpc_exchange(call)->request->server->base, -1, EV_PERSIST, look, watch);
     if (!watch || !timer || event_add(timer, &period)) {
         if (timer)
             event_free(timer);

@@ -159,7 +159,7 @@ bool grpc_detokenize(const struct route_reader *reader, const ProtobufCMessage *
 /* ---- ServerInfo ---- */
 
 void grpc_server_info(struct grpc_call *call, const ProtobufCMessage *message) {
-    const struct server *server = grpc_exchange(call)->server;
+    const struct server *server = grpc_exchange(call)->request->server;
     const struct server_model *model = &server->model;
     Cambium__V1__ServerInfoResponse answer = CAMBIUM__V1__SERVER_INFO_RESPONSE__INIT;
     (void)message;

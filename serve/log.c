@@ -105,19 +105,19 @@ void log_event(struct server *server, enum log_level level, const char *event, c
 /* ---- requests ---- */
 
 void log_take_news(struct exchange *exchange, const struct call_news *news) {
-    struct exchange_usage *usage = &exchange->usage;
+    struct request_usage *usage = &exchange->request->usage;
     if (news->start_count && usage->started == 0)
         usage->started = news->starts[0].time;
     if (news->draw_count && usage->first_token == 0)
         usage->first_token = news->draws[0].time;
     usage->completion_tokens += news->draw_count;
     for (int64_t i = 0; i < news->end_count; i++, usage->end_count++)
-        if (usage->end_count < EXCHANGE_ENDS && !news->ends[i].is_stop)
+        if (usage->end_count < REQUEST_ENDS && !news->ends[i].is_stop)
             usage->length_ends |= (uint64_t)1 << usage->end_count;
 }
 
 void log_take_call(struct exchange *exchange, const struct call *call) {
-    struct exchange_usage *usage = &exchange->usage;
+    struct request_usage *usage = &exchange->request->usage;
     size_t length = 0;
     usage->is_there = true;
     usage->max_tokens = call->ask.max_tokens;
@@ -133,7 +133,7 @@ void log_take_call(struct exchange *exchange, const struct call *call) {
     }
 }
 
-static void add_usage(struct log_line *line, const struct exchange_usage *usage, double start) {
+static void add_usage(struct log_line *line, const struct request_usage *usage, double start) {
     if (*usage->adapters)
         log_line_text(line, "adapters", usage->adapters);
     log_line_integer(line, "prompt_tokens", usage->prompt_tokens);
@@ -164,22 +164,22 @@ void log_request(const struct exchange *exchange, bool is_whole) {
     struct log_line line;
     char path[256];
     snprintf(path, sizeof path, "%s", head->path); /* without the query, which may be anything */
-    log_line_begin(&line, exchange->server, LOG_INFO, "request");
-    log_line_text(&line, "id", exchange->id);
-    if (exchange->trace.is_there)
-        add_trace(&line, &exchange->trace);
+    log_line_begin(&line, exchange->request->server, LOG_INFO, "request");
+    log_line_text(&line, "id", exchange->request->id);
+    if (exchange->request->trace.is_there)
+        add_trace(&line, &exchange->request->trace);
     log_line_text(&line, "method", head->method);
     log_line_text(&line, "path", path);
     log_line_text(&line, "listener", head->listener == LISTENER_CONTROL ? "control" : "data");
     log_line_text(&line, "protocol", head->is_http2 ? "HTTP/2" : "HTTP/1.1");
     log_line_text(&line, "peer", head->peer);
-    if (exchange->client.name && *exchange->client.name)
-        log_line_text(&line, "client", exchange->client.name);
+    if (exchange->request->client.name && *exchange->request->client.name)
+        log_line_text(&line, "client", exchange->request->client.name);
     log_line_integer(&line, "status", exchange->status);
     log_line_text(&line, "end", is_whole ? "whole" : "broken");
     log_line_seconds(&line, "seconds", clock_seconds() - exchange->start);
-    if (exchange->usage.is_there)
-        add_usage(&line, &exchange->usage, exchange->start);
-    add_error(&line, exchange->error);
+    if (exchange->request->usage.is_there)
+        add_usage(&line, &exchange->request->usage, exchange->start);
+    add_error(&line, request_error(exchange));
     log_line_end(&line);
 }

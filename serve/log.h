@@ -12,7 +12,7 @@
 #define CAMBIUM_SERVE_LOG_H
 
 #include "call.h"
-#include "exchange.h"
+#include "request.h"
 #include "server.h"
 
 #include "base/strbuf.h"

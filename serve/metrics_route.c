@@ -27,7 +27,7 @@ static struct metrics_loaded *find_loaded(const struct server *server, size_t *c
 }
 
 void metrics_get(struct exchange *exchange) {
-    struct server *server = exchange->server;
+    struct server *server = exchange->request->server;
     struct strbuf text = STRBUF_INIT, running = STRBUF_INIT, waiting = STRBUF_INIT;
     struct registry_adapter adapter;
     struct metrics_adapters adapters = {0};

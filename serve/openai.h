@@ -14,8 +14,8 @@
 #define CAMBIUM_SERVE_OPENAI_H
 
 #include "call.h"
-#include "exchange.h"
 #include "loop.h"
+#include "request.h"
 #include "route.h"
 #include "server.h"
 

@@ -59,7 +59,7 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
 void openai_add_head(const struct openai *request, struct strbuf *out) {
     const struct server_model *model = &request->server->model;
     struct strbuf id = STRBUF_INIT;
-    strbuf_format(&id, "%s-%s", request->is_chat ? "chatcmpl" : "cmpl", request->exchange->id);
+    strbuf_format(&id, "%s-%s", request->is_chat ? "chatcmpl" : "cmpl", request->exchange->request->id);
     strbuf_add_text(out, "\"id\":");
     json_out_text(out, strbuf_text(&id));
     strbuf_format(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":",

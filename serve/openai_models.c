@@ -32,7 +32,7 @@ static void add_model(const struct server *server, const char *name, const char 
 }
 
 void openai_models(struct exchange *exchange) {
-    const struct server *server = exchange->server;
+    const struct server *server = exchange->request->server;
     struct registry_adapter adapter;
     struct strbuf out = STRBUF_INIT;
     strbuf_add_text(&out, "{\"object\":\"list\",\"data\":[");
@@ -52,7 +52,7 @@ void openai_models(struct exchange *exchange) {
 }
 
 void openai_model(struct exchange *exchange) {
-    const struct server *server = exchange->server;
+    const struct server *server = exchange->request->server;
     struct registry_adapter adapter;
     struct strbuf out = STRBUF_INIT;
     struct error error;
@@ -229,11 +229,11 @@ void openai_detokenize(struct exchange *exchange) {
 
 /* What the harness asks of a tokenizer elsewhere: the text of its end-of-text, and its template. */
 void openai_tokenizer_info(struct exchange *exchange) {
-    const struct server_model *model = &exchange->server->model;
+    const struct server_model *model = &exchange->request->server->model;
     struct strbuf out = STRBUF_INIT;
     struct error error;
     size_t length = 0;
-    if (!has_tokenizer(exchange->server, &error)) {
+    if (!has_tokenizer(exchange->request->server, &error)) {
         route_fail(exchange, &error);
         return;
     }
@@ -268,7 +268,7 @@ void route_health(struct exchange *exchange) {
 
 void route_ready(struct exchange *exchange) {
     static const char body[] = "{\"status\":\"ready\"}";
-    const struct server *server = exchange->server;
+    const struct server *server = exchange->request->server;
     struct strbuf out = STRBUF_INIT;
     struct error error;
     if (server_is_ready(server)) {

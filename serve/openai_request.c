@@ -93,7 +93,7 @@ void openai_drop(void *made) {
 /* A request that was long to read is long to free. */
 static void free_request(struct openai *request) {
     openai_stream_free(request);
-    call_free(request->call, request->exchange->error);
+    call_free(request->call, request_error(request->exchange));
     request->call = NULL;
     request->dropping.work = free_on_worker;
     if (request->is_long)
@@ -150,7 +150,7 @@ static void on_news(struct call *call, const struct call_news *news) {
     log_take_news(request->exchange, news);
     for (int64_t i = 0; i < news->end_count; i++)
         request->completion_tokens += news->ends[i].completion_tokens;
-    request->exchange->is_accepted |= news->is_accepted;
+    request->exchange->request->is_accepted |= news->is_accepted;
     for (int64_t i = 0; i < news->piece_count; i++)
         if (news->pieces[i].choice < 0)
             take_prompt_tokens(request, news, &news->pieces[i]);
@@ -239,7 +239,7 @@ static void log_ignored(const struct openai *request) {
     if (!request->ignored.length)
         return;
     log_line_begin(&line, request->server, LOG_WARNING, "ignored");
-    log_line_text(&line, "id", request->exchange->id);
+    log_line_text(&line, "id", request->exchange->request->id);
     log_line_text(&line, "fields", strbuf_text(&request->ignored));
     log_line_end(&line);
 }
@@ -248,9 +248,9 @@ static void fill_call(struct openai *request) {
     struct exchange *exchange = request->exchange;
     struct call *call = request->call;
     call->is_chat = request->is_chat;
-    call->id = exchange->id;
-    call->client = exchange->client;
-    call->turn_owner = exchange_owner(exchange);
+    call->id = exchange->request->id;
+    call->client = exchange->request->client;
+    call->turn_owner = request_owner(exchange);
     call->texts = json_incref(request->root);
     call->on_news = on_news;
     call->context = request;

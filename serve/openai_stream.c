@@ -183,7 +183,7 @@ static void fail(struct openai *request) {
     strbuf_add_text(&request->out, "\n\n");
     if (!request->out.failed)
         flush(request);
-    request->exchange->error = request->error.which;
+    request->exchange->request->error = request->error.which;
     if (request->exchange->head.is_http2) /* readers drop what they have not read of a stream that is reset */
         exchange_end(request->exchange, NULL, 0);
     else

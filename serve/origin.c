@@ -31,7 +31,7 @@ static bool is_loopback(const char *host) {
 }
 
 const char *origin_allowed(const struct exchange *exchange) {
-    const struct serve_options *options = exchange->server->options;
+    const struct serve_options *options = exchange->request->server->options;
     const char *origin = exchange_field(exchange, "origin"), *host = origin ? skip_scheme(origin) : NULL;
     for (size_t i = 0; origin && i < options->cors_origin_count; i++) {
         const char *allowed = options->cors_origins[i];
@@ -63,7 +63,7 @@ static bool is_named(const struct serve_options *options, const char *host) {
 static bool is_foreign(const struct exchange *exchange) {
     const char *origin = exchange_field(exchange, "origin"), *named = origin ? skip_scheme(origin) : NULL;
     const char *host = exchange_field(exchange, "host"), *site = exchange_field(exchange, "sec-fetch-site");
-    if (exchange->cors_origin)
+    if (exchange->request->cors_origin)
         return false;
     return (origin && !(host && named && !strcasecmp(host, named))) || (site && !strcasecmp(site, "cross-site"));
 }
@@ -77,7 +77,8 @@ bool origin_check(const struct exchange *exchange, struct error *error) {
     const struct exchange_head *head = &exchange->head;
     const char *host = exchange_field(exchange, "host");
     bool is_control = head->listener == LISTENER_CONTROL;
-    if (exchange->server->checks_names[head->listener] && host && !is_named(exchange->server->options, host)) {
+    if (exchange->request->server->checks_names[head->listener] && host &&
+        !is_named(exchange->request->server->options, host)) {
         error_set(error, ERROR_HOST, NULL, "'%.200s' is no name of this server; --allowed-host adds names", host);
         return false;
     }

@@ -6,13 +6,14 @@
 #ifndef CAMBIUM_SERVE_ORIGIN_H
 #define CAMBIUM_SERVE_ORIGIN_H
 
+#include "request.h"
 #include "server.h"
 
 /* The origin of the page that asks, where --cors-origin names it; else NULL. The string is the exchange's. */
 const char *origin_allowed(const struct exchange *exchange);
 /* True when the request may go on. False sets the error: ERROR_HOST where the listener checks names and Host is none of
  * them; ERROR_PERMISSION where a page of another origin would change something, or asks the control listener. Uses
- * exchange->cors_origin. */
+ * exchange->request->cors_origin. */
 bool origin_check(const struct exchange *exchange, struct error *error);
 /* True when a listener at this address ("H:P", or "unix:PATH") checks the names that requests call it by. `has_keys`:
  * it wants a key, which no page knows. */

@@ -38,7 +38,7 @@ static void add_policy(struct strbuf *policy) {
 /* Appends the words of <body data-offers>: "control" and "metrics" where the listener has them, "key" where it wants
  * one. */
 static void add_offers(struct strbuf *offers, const struct exchange *exchange) {
-    const struct server *server = exchange->server;
+    const struct server *server = exchange->request->server;
     enum listener_kind listener = exchange->head.listener;
     /* the key that a user of the page has does not open what has keys of its own */
     bool has_metrics = server->options->metrics_on_data != SERVE_METRICS_OFF && !server->keys[SERVER_METRICS_KEYS];

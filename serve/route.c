@@ -70,7 +70,7 @@ static const char *bare_path(const struct exchange *exchange) {
 }
 
 static bool is_offered(const struct exchange *exchange, const struct row *row) {
-    bool has_metrics = exchange->server->options->metrics_on_data != SERVE_METRICS_OFF;
+    bool has_metrics = exchange->request->server->options->metrics_on_data != SERVE_METRICS_OFF;
     return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
 }
 
@@ -159,19 +159,19 @@ static void add_hex(char out[17], uint64_t number) {
 static void take_id(struct exchange *exchange) {
     const char *given = exchange_field(exchange, "x-request-id");
     size_t length = given ? strlen(given) : 0;
-    bool is_good = length > 0 && length < EXCHANGE_ID_BYTES;
+    bool is_good = length > 0 && length < REQUEST_ID_BYTES;
     for (size_t i = 0; i < length && is_good; i++)
         is_good = given[i] >= 0x20 && given[i] < 0x7f;
     if (is_good) {
-        memcpy(exchange->id, given, length + 1);
+        memcpy(exchange->request->id, given, length + 1);
         return;
     }
-    struct server *server = exchange->server;
+    struct server *server = exchange->request->server;
     while (!server->first_id) /* random, so that two servers' ids differ */
         if (getrandom(&server->first_id, sizeof server->first_id, 0) != sizeof server->first_id)
             memcpy(&server->first_id, &exchange->start, sizeof exchange->start);
-    add_hex(exchange->id, server->first_id);
-    add_hex(exchange->id + 16, ++server->last_id);
+    add_hex(exchange->request->id, server->first_id);
+    add_hex(exchange->request->id + 16, ++server->last_id);
 }
 
 /* ---- pages of other origins ---- */
@@ -182,7 +182,7 @@ static void answer_options(struct exchange *exchange) {
     struct field fields[4] = {field_of("allow", allowed.length ? strbuf_text(&allowed) : "OPTIONS")};
     size_t count = 1;
     const char *asked = exchange_field(exchange, "access-control-request-headers");
-    if (exchange->cors_origin) {
+    if (exchange->request->cors_origin) {
         fields[count++] = field_of("access-control-allow-methods", "GET, HEAD, POST, PUT, DELETE");
         fields[count++] = field_of("access-control-max-age", "600");
         if (asked)
@@ -223,9 +223,9 @@ static void fail_http(struct exchange *exchange, const struct error *error, cons
 }
 
 static void refuse(struct exchange *exchange, const struct error *error, const char *allowed) {
-    exchange->error = error->which;
-    if (!exchange->is_accepted)
-        metrics_rejected(exchange->server->metrics, error->which);
+    exchange->request->error = error->which;
+    if (!exchange->request->is_accepted)
+        metrics_rejected(exchange->request->server->metrics, error->which);
     if (is_grpc(exchange))
         grpc_fail(exchange, error);
     else
@@ -237,9 +237,9 @@ void route_fail(struct exchange *exchange, const struct error *error) {
 }
 
 void route_forget(struct exchange *exchange) {
-    if (exchange->head.listener == LISTENER_DATA && !exchange->is_endless)
-        exchange->server->exchanges--;
-    exchange->is_endless = true;
+    if (exchange->head.listener == LISTENER_DATA && !exchange->request->is_endless)
+        exchange->request->server->exchanges--;
+    exchange->request->is_endless = true;
 }
 
 void route_answer_json(struct exchange *exchange, struct strbuf *json) {
@@ -257,9 +257,9 @@ void route_answer_json(struct exchange *exchange, struct strbuf *json) {
 
 /* Sends its span, when its trace is sampled. */
 static void send_span(const struct exchange *exchange, bool is_whole) {
-    struct otlp *otlp = exchange->server->otlp;
+    struct otlp *otlp = exchange->request->server->otlp;
     struct strbuf span = STRBUF_INIT;
-    if (!otlp || !(exchange->trace.flags & TRACE_SAMPLED))
+    if (!otlp || !(exchange->request->trace.flags & TRACE_SAMPLED))
         return;
     span_add(&span, exchange, is_whole, clock_seconds(), clock_wall_seconds());
     if (span.failed)
@@ -270,23 +270,23 @@ static void send_span(const struct exchange *exchange, bool is_whole) {
 }
 
 static void on_closed(struct exchange *exchange, bool is_whole) {
-    if (exchange->head.listener == LISTENER_DATA && !exchange->is_endless)
-        exchange->server->exchanges--;
-    bool is_well = is_whole && exchange->status < 400 && !exchange->error;
-    if (exchange->is_probe && is_well)
+    if (exchange->head.listener == LISTENER_DATA && !exchange->request->is_endless)
+        exchange->request->server->exchanges--;
+    bool is_well = is_whole && exchange->status < 400 && !request_error(exchange);
+    if (exchange->request->is_probe && is_well)
         return;
     log_request(exchange, is_whole);
     send_span(exchange, is_whole);
 }
 
 static bool is_key_of(const struct keys *keys, struct exchange *exchange) {
-    return keys_find(keys, exchange_field(exchange, "authorization"), &exchange->client);
+    return keys_find(keys, exchange_field(exchange, "authorization"), &exchange->request->client);
 }
 
 /* The keys of metrics open /metrics and nothing else: on the data listener they alone do, on control those of the
  * listener do as well. */
 static bool has_key(struct exchange *exchange, const struct row *row) {
-    const struct server *server = exchange->server;
+    const struct server *server = exchange->request->server;
     const struct keys *keys = server->keys[exchange->head.listener];
     const struct keys *own = row && row->listeners & METRICS ? server->keys[SERVER_METRICS_KEYS] : NULL;
     if (own && exchange->head.listener == LISTENER_DATA)
@@ -312,8 +312,8 @@ static void begin_row(struct exchange *exchange, const struct row *row, const st
         error_set(&error, ERROR_METHOD, NULL, "%.200s does not take %.20s", path, method);
     else if (row->flags & IS_BODY && !is_json(exchange))
         error_set(&error, ERROR_MEDIA_TYPE, NULL, "expected a body of type application/json");
-    else if (!(row->flags & IS_WORK) || takes_work(exchange->server, &error)) {
-        exchange->is_probe = row->flags & IS_PROBE;
+    else if (!(row->flags & IS_WORK) || takes_work(exchange->request->server, &error)) {
+        exchange->request->is_probe = row->flags & IS_PROBE;
         row->begin(exchange);
         return;
     }
@@ -324,8 +324,8 @@ static bool is_public(const struct exchange *exchange, const struct row *row) {
     static const char health[] = "/grpc.health.v1.Health/";
     if (is_grpc(exchange))
         return !strncmp(exchange->head.path, health, sizeof health - 1);
-    bool is_open =
-        exchange->head.listener == LISTENER_DATA && exchange->server->options->metrics_on_data == SERVE_METRICS_OPEN;
+    bool is_open = exchange->head.listener == LISTENER_DATA &&
+                   exchange->request->server->options->metrics_on_data == SERVE_METRICS_OPEN;
     return row && (row->flags & IS_PUBLIC || (row->listeners & METRICS && is_open));
 }
 
@@ -334,9 +334,9 @@ static void begin_http(struct exchange *exchange) {
     struct strbuf allowed = STRBUF_INIT;
     struct error error;
     const struct row *row = find_row(exchange, &allowed);
-    exchange->route = row ? row->path : NULL;
+    exchange->request->route = row ? row->path : NULL;
     bool is_options = !strcmp(exchange->head.method, "OPTIONS");
-    if (!is_public(exchange, row) && !(is_options && exchange->cors_origin) && !has_key(exchange, row)) {
+    if (!is_public(exchange, row) && !(is_options && exchange->request->cors_origin) && !has_key(exchange, row)) {
         error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
         refuse(exchange, &error, NULL);
     } else if (is_options)
@@ -348,8 +348,8 @@ static void begin_http(struct exchange *exchange) {
 
 static void begin_grpc(struct exchange *exchange) {
     struct error error;
-    exchange->is_probe = is_public(exchange, NULL);
-    if (exchange->is_probe || has_key(exchange, NULL)) {
+    exchange->request->is_probe = is_public(exchange, NULL);
+    if (exchange->request->is_probe || has_key(exchange, NULL)) {
         grpc_begin(exchange);
         return;
     }
@@ -360,22 +360,24 @@ static void begin_grpc(struct exchange *exchange) {
 /* False: the head is wrong, or a page wrote it that may not ask here. */
 static bool may_ask(const struct exchange *exchange, struct error *error) {
     if (exchange->head.refusal) {
-        error_set(error, exchange->head.refusal, NULL, "%s", exchange->head.problem);
+        error_set(error, request_error_of(exchange->head.refusal), NULL, "%s", exchange->head.problem);
         return false;
     }
     return origin_check(exchange, error);
 }
 
-void route_exchange(struct server *server, struct exchange *exchange) {
+void route_exchange(void *router, struct exchange *exchange) {
+    struct server *server = router;
     struct error error;
-    exchange->server = server;
+    exchange->request->server = server;
     exchange->handler = &nobody;
-    exchange->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
+    exchange->request->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
+    exchange->begin = request_begin_answer;
     exchange->on_closed = on_closed;
     server->exchanges += exchange->head.listener == LISTENER_DATA;
     take_id(exchange);
-    trace_begin(&exchange->head, server->otlp != NULL, &exchange->trace);
-    exchange->cors_origin = origin_allowed(exchange);
+    trace_begin(&exchange->head, server->otlp != NULL, &exchange->request->trace);
+    exchange->request->cors_origin = origin_allowed(exchange);
     if (!may_ask(exchange, &error))
         refuse(exchange, &error, NULL);
     else if (is_grpc(exchange))

@@ -6,7 +6,7 @@
 #ifndef CAMBIUM_SERVE_ROUTE_H
 #define CAMBIUM_SERVE_ROUTE_H
 
-#include "exchange.h"
+#include "request.h"
 #include "server.h"
 
 #include "base/strbuf.h"
@@ -14,8 +14,8 @@
 /* A handler's beginning: called with the head, before the body. It sets exchange->handler and ->context, or answers. */
 typedef void route_begin(struct exchange *exchange);
 
-/* For transport_options.route. */
-void route_exchange(struct server *server, struct exchange *exchange);
+/* For transport_options.route: `router` is a struct server. */
+void route_exchange(void *router, struct exchange *exchange);
 
 /* Answers with an error: status and body of HTTP, or gRPC's status where the request is one of gRPC. */
 void route_fail(struct exchange *exchange, const struct error *error);

@@ -134,7 +134,7 @@ static void refuse(struct exchange *exchange, enum error_case which, const char 
 static void on_body(struct exchange *exchange, const unsigned char *bytes, size_t length) {
     struct collected *collected = exchange->context;
     size_t have = collected->bytes.length;
-    if (have + length > (size_t)exchange->server->options->limits.body_bytes) {
+    if (have + length > (size_t)exchange->request->server->options->limits.body_bytes) {
         refuse(exchange, ERROR_BODY_SIZE, "the body is larger than the server takes");
         return;
     }
@@ -172,7 +172,7 @@ static void on_end(struct exchange *exchange) {
         return;
     }
     exchange->handler = &reading;
-    collected->job = (struct worker_job){.work = work, .done = done, .owner = exchange_owner(exchange)};
+    collected->job = (struct worker_job){.work = work, .done = done, .owner = request_owner(exchange)};
     if (!worker_add(server->worker, &collected->job))
         refuse(exchange, ERROR_OVERLOADED, "too many long bodies wait to be read");
 }
@@ -187,7 +187,8 @@ static const struct exchange_handler collecting = {.on_body = on_body, .on_end =
 /* Such a request is answered before its body comes; the rest is thrown away as it comes. */
 static bool promises_too_much(const struct exchange *exchange) {
     const char *promised = exchange_field(exchange, "content-length");
-    return promised && strtoull(promised, NULL, 10) > (unsigned long long)exchange->server->options->limits.body_bytes;
+    return promised &&
+           strtoull(promised, NULL, 10) > (unsigned long long)exchange->request->server->options->limits.body_bytes;
 }
 
 /* false: with *error. */
@@ -214,7 +215,7 @@ void route_collect(struct exchange *exchange, const struct route_body *body) {
         return;
     }
     collected->exchange = exchange;
-    collected->server = exchange->server;
+    collected->server = exchange->request->server;
     collected->body = body;
     collected->is_packed = is_packed;
     collected->is_control = exchange->head.listener == LISTENER_CONTROL;

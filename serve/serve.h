@@ -13,7 +13,7 @@
 #ifndef CAMBIUM_SERVE_SERVE_H
 #define CAMBIUM_SERVE_SERVE_H
 
-#include "listen.h"
+#include "http/listen.h"
 
 #include "infer/adapters.h"
 #include "infer/infer.h"
@@ -49,7 +49,7 @@ struct serve_options {
     double request_timeout; /* 0: none */
     double drain_delay, drain_timeout, rank_timeout;
     bool logs_json;
-    struct serve_limits limits;
+    struct transport_limits limits;
     int tensor, pipeline; /* for ServerInfo */
     /* Ends the process with status 1 and this line: a rank hangs, or a second signal came. The loop's thread. */
     void (*end_process)(const char *line);

@@ -366,8 +366,10 @@ static int bind_all(struct server *server) {
                                           .gathered = &server->gathered,
                                           .tls_cert = o->tls_cert,
                                           .tls_key = o->tls_key,
+                                          .request_bytes = sizeof(struct request),
                                           .route = route_exchange,
-                                          .server = server};
+                                          .refuse = request_refuse,
+                                          .router = server};
     if (has_control(o) && !origin_is_local(o->control) && !o->control_key_file)
         return status_fail(STATUS_USAGE,
                            "--control %s is neither loopback nor a unix socket: it needs "
@@ -633,7 +635,7 @@ void server_close(struct server *server) {
 /* Bodies that are gathered; a few of the largest kind that are read; and what a connection takes (14 KB were measured
  * with HTTP/2). */
 size_t server_planned_bytes(const struct serve_options *options) {
-    const struct serve_limits *limits = &options->limits;
+    const struct transport_limits *limits = &options->limits;
     size_t spans = options->otlp_endpoint ? OTLP_QUEUE_BYTES : 0;
     return (size_t)limits->gathered_bytes + (size_t)limits->body_bytes * 4 + (size_t)limits->connections * 16384 +
            spans;

@@ -4,7 +4,7 @@
 #define CAMBIUM_SERVE_SERVER_H
 
 #include "error.h"
-#include "gathered.h"
+#include "http/gathered.h"
 #include "serve.h"
 
 #include "base/strbuf.h"

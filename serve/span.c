@@ -84,7 +84,7 @@ static const char *operation_of(const struct exchange *exchange) {
         {"/cambium.v1.Cambium/GenerateOnce", "text_completion"},
         {"/cambium.v1.Cambium/Score", "text_completion"},
     };
-    const char *path = is_grpc(exchange) ? exchange->head.path : exchange->route;
+    const char *path = is_grpc(exchange) ? exchange->head.path : exchange->request->route;
     for (size_t i = 0; path && i < sizeof operations / sizeof *operations; i++)
         if (!strcmp(path, operations[i][0]))
             return operations[i][1];
@@ -93,13 +93,13 @@ static const char *operation_of(const struct exchange *exchange) {
 
 /* The model's name in answers: the adapter that stands for it, or the base. */
 static const char *model_of(const struct exchange *exchange) {
-    const char *adapters = exchange->usage.adapters;
-    return *adapters && !strchr(adapters, ',') ? adapters : exchange->server->model.name;
+    const char *adapters = exchange->request->usage.adapters;
+    return *adapters && !strchr(adapters, ',') ? adapters : exchange->request->server->model.name;
 }
 
 static const char *error_type(const struct exchange *exchange, bool is_whole) {
-    const struct error_row *row = error_row(exchange->error);
-    if (exchange->error != ERROR_NONE)
+    const struct error_row *row = error_row(request_error(exchange));
+    if (request_error(exchange) != ERROR_NONE)
         return row->code ? row->code : row->type;
     return is_whole ? NULL : "cancelled";
 }
@@ -112,8 +112,8 @@ static void add_name(struct strbuf *out, const struct exchange *exchange) {
     else if (is_grpc(exchange))
         strbuf_format(&name, "%.*s", MAX_PATH, exchange->head.path + (*exchange->head.path == '/'));
     else
-        strbuf_format(&name, "%s%s%s", method_of(exchange), exchange->route ? " " : "",
-                      exchange->route ? exchange->route : "");
+        strbuf_format(&name, "%s%s%s", method_of(exchange), exchange->request->route ? " " : "",
+                      exchange->request->route ? exchange->request->route : "");
     json_out_text(out, strbuf_text(&name));
     out->failed |= name.failed;
     strbuf_free(&name);
@@ -127,8 +127,8 @@ static void add_transport(struct attributes *list, const struct exchange *exchan
     add_text(list, "http.request.method", method_of(exchange));
     add_text(list, "url.path", path);
     add_text(list, "url.scheme", head->is_tls ? "https" : "http");
-    if (exchange->route)
-        add_text(list, "http.route", exchange->route);
+    if (exchange->request->route)
+        add_text(list, "http.route", exchange->request->route);
     if (exchange->status)
         add_integer(list, "http.response.status_code", exchange->status);
     add_text(list, "network.protocol.name", "http");
@@ -140,13 +140,13 @@ static void add_transport(struct attributes *list, const struct exchange *exchan
         add_text(list, "rpc.system", "grpc");
         add_text(list, "rpc.service", service);
         add_text(list, "rpc.method", slash + 1);
-        add_integer(list, "rpc.grpc.status_code", error_row(exchange->error)->grpc);
+        add_integer(list, "rpc.grpc.status_code", error_row(request_error(exchange))->grpc);
     }
 }
 
-static void add_reasons(struct attributes *list, const struct exchange_usage *usage) {
+static void add_reasons(struct attributes *list, const struct request_usage *usage) {
     struct strbuf reasons = STRBUF_INIT;
-    for (int64_t i = 0; i < usage->end_count && i < EXCHANGE_ENDS; i++)
+    for (int64_t i = 0; i < usage->end_count && i < REQUEST_ENDS; i++)
         strbuf_format(&reasons, "%s%s", i ? "," : "", usage->length_ends >> i & 1 ? "length" : "stop");
     if (reasons.length)
         add_list(list, "gen_ai.response.finish_reasons", strbuf_text(&reasons));
@@ -155,14 +155,14 @@ static void add_reasons(struct attributes *list, const struct exchange_usage *us
 }
 
 static void add_model(struct attributes *list, const struct exchange *exchange, const char *operation, double now) {
-    const struct exchange_usage *usage = &exchange->usage;
+    const struct request_usage *usage = &exchange->request->usage;
     add_text(list, "gen_ai.operation.name", operation);
     add_text(list, "gen_ai.provider.name", "cambium");
     if (!usage->is_there)
         return;
     add_text(list, "gen_ai.request.model", model_of(exchange));
     add_text(list, "gen_ai.response.model", model_of(exchange));
-    add_text(list, "gen_ai.response.id", exchange->id);
+    add_text(list, "gen_ai.response.id", exchange->request->id);
     if (*usage->adapters)
         add_list(list, "cambium.adapters", usage->adapters);
     if (usage->max_tokens >= 0)
@@ -187,7 +187,7 @@ static void add_model(struct attributes *list, const struct exchange *exchange, 
 /* ---- the span ---- */
 
 static void add_place(struct strbuf *out, const struct exchange *exchange) {
-    const struct trace *trace = &exchange->trace;
+    const struct trace *trace = &exchange->request->trace;
     char id[TRACE_ID_TEXT], span[TRACE_SPAN_TEXT], parent[TRACE_SPAN_TEXT], state[TRACE_STATE_TEXT];
     trace_hex(trace->id, sizeof trace->id, id);
     trace_hex(trace->span, sizeof trace->span, span);
@@ -222,11 +222,12 @@ void span_add(struct strbuf *out, const struct exchange *exchange, bool is_whole
     add_transport(&list, exchange);
     if (operation)
         add_model(&list, exchange, operation, now);
-    add_text(&list, "cambium.request.id", exchange->id);
+    add_text(&list, "cambium.request.id", exchange->request->id);
     if (type)
         add_text(&list, "error.type", type);
     strbuf_add_char(out, ']');
-    if (exchange->status >= 500 || error_row(exchange->error)->http >= 500) /* a client's mistake is not the server's */
+    if (exchange->status >= 500 ||
+        error_row(request_error(exchange))->http >= 500) /* a client's mistake is not the server's */
         strbuf_format(out, ",\"status\":{\"code\":%d}", STATUS_ERROR);
     strbuf_add_char(out, '}');
 }

@@ -5,7 +5,7 @@
 #ifndef CAMBIUM_SERVE_SPAN_H
 #define CAMBIUM_SERVE_SPAN_H
 
-#include "exchange.h"
+#include "request.h"
 
 #include "base/strbuf.h"
 

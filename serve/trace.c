@@ -1,7 +1,7 @@
 /* Reading and writing the fields of W3C Trace Context, level 1 with the random flag of level 2. */
 #include "trace.h"
 
-#include "exchange.h"
+#include "http/exchange.h"
 
 #include "base/base.h"
 

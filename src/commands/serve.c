@@ -29,7 +29,7 @@ struct serve_command {
     int64_t max_queued_requests, max_queued_tokens;
     double template_timeout, request_timeout, drain_delay, drain_timeout, rank_timeout;
     int log_format; /* of log_formats */
-    struct serve_limits limits;
+    struct transport_limits limits;
 };
 
 static const char *const log_formats[] = {"text", "json", NULL};

@@ -31,10 +31,15 @@ def files_under(directory, endings):
 
 
 def sources():
-    """(room, path) of every C file and header of a room."""
+    """(room, path) of every C file and header of a room; a folder inside its folder may be another room's."""
+    folders = {folder: room for room, (folder, _) in ROOMS.items()}
     for room, (folder, _) in ROOMS.items():
         for path in files_under(folder, (".c", ".h")):
-            yield room, path
+            where = os.path.dirname(path)
+            while where not in folders:
+                where = os.path.dirname(where)
+            if folders[where] == room:
+                yield room, path
 
 
 def name_of(path):

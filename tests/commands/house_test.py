@@ -21,6 +21,9 @@ LIBRARY_ROOMS = {
     "pcre2.h": {"peft", "text"},
     "utf8proc.h": {"unicode"},
     "mpi.h": {"comm"},
+    "openssl/ssl.h": {"http"},
+    "nghttp2": {"http", "bench"},
+    "event2": {"http", "serve", "bench"},
 }
 # State that outlives a call, and why it may. Everything else travels in arguments.
 STATE = {

@@ -1,6 +1,6 @@
 /* Any bytes as requests of HTTP/1.1: however they are split, the parser makes the same of them, and what it gives out
  * keeps the rules that its users rely on. The first byte says how to split. */
-#include "serve/http1_transcript.h"
+#include "http/http1_transcript.h"
 
 #include <stdio.h>
 

@@ -10,7 +10,7 @@
 
 static struct server server;
 
-struct request {
+struct posted {
     enum listener_kind listener;
     const char *method, *path, *body;
 };
@@ -45,7 +45,7 @@ static void tell(struct call *call) {
 }
 
 static int ask(void *context) {
-    const struct request *request = context;
+    const struct posted *request = context;
     struct fake fake;
     fake_open(&fake, &server, request->listener, request->method, request->path);
     fake_call = NULL;
@@ -71,7 +71,7 @@ static int ask(void *context) {
 }
 
 static void a_request_without_memory_is_dropped(void **state) {
-    static const struct request requests[] = {
+    static const struct posted requests[] = {
         {LISTENER_DATA, "POST", "/v1/completions",
          "{\"prompt\":[\"a\",[1]],\"n\":2,\"echo\":true,\"logprobs\":1,\"prompt_logprobs\":1,\"stop\":[\"x\"],\"logit_"
          "bias\":{\"1\":"

@@ -4,7 +4,7 @@
 
 #include "support/test.h"
 
-#include "serve/exchange.h"
+#include "serve/request.h"
 
 #include "base/strbuf.h"
 
@@ -17,6 +17,7 @@ enum { FAKE_FIELDS = 16 };
 
 struct fake {
     struct exchange exchange; /* the first: the transport finds the rest by it */
+    struct request request;
     struct field fields[FAKE_FIELDS];
     int status;
     int64_t length;
@@ -76,7 +77,8 @@ static inline void fake_open(struct fake *fake, struct server *server, enum list
     *fake = (struct fake){
         .exchange = {.head = {.method = method, .path = path, .query = "", .listener = listener, .peer = "test"},
                      .transport = &fake_transport,
-                     .server = server}};
+                     .request = &fake->request},
+        .request.server = server};
     fake->exchange.head.fields = fake->fields;
 }
 
@@ -100,7 +102,7 @@ static inline void fake_send(struct fake *fake, const char *body, size_t each) {
 }
 
 static inline void fake_close(struct fake *fake) {
-    exchange_close(&fake->exchange, fake->ended > 0, ERROR_NONE);
+    exchange_close(&fake->exchange, fake->ended > 0, EXCHANGE_NO_FAULT);
     strbuf_free(&fake->head);
     strbuf_free(&fake->body);
     strbuf_free(&fake->trailers);

@@ -136,7 +136,7 @@ static void a_failure_is_the_end_of_what_has_begun(void **state) {
     tell_done(ERROR_ENGINE_FAILED);
     expect_events("so");
     assert_true(has_ended(14));
-    assert_int_equal(fake.exchange.error, ERROR_ENGINE_FAILED);
+    assert_int_equal(fake.request.error, ERROR_ENGINE_FAILED);
     assert_int_equal(fake_freed, 0);
     fake_close(&fake);
     assert_int_equal(fake_freed, 1);

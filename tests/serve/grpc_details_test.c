@@ -80,7 +80,7 @@ static void free_detail(void *message) {
 
 static void fail_call(const struct error *error) {
     fake_open(&fake, &server, LISTENER_DATA, "POST", "/");
-    memset(fake.exchange.id, 'x', EXCHANGE_ID_BYTES - 1);
+    memset(fake.request.id, 'x', REQUEST_ID_BYTES - 1);
     grpc_fail(&fake.exchange, error);
     assert_int_equal(fake.ended, 1);
 }

@@ -264,7 +264,7 @@ static void expect_refusal(const char *path, const char *name, const char *value
 static void refusals_are_one_frame(void **state) {
     (void)state;
     expect_refusal("/test.Service/None", "te", "trailers", 12, "there is no method /test.Service/None");
-    assert_int_equal(fake.exchange.error, ERROR_ROUTE_NOT_FOUND);
+    assert_int_equal(fake.request.error, ERROR_ROUTE_NOT_FOUND);
     expect_refusal("/test.Servic/Once", "te", "trailers", 12, NULL);
     expect_refusal("/test.Service", "te", "trailers", 12, NULL);
     expect_refusal("/", "te", "trailers", 12, NULL);
@@ -302,7 +302,7 @@ static void errors_are_told_once(void **state) {
     (void)state;
     add_message(&bytes, "", 0);
     expect_end("/test.Service/Fail", &bytes, 8, "grpc-message: n: 100%25 full%0A\ngrpc-retry-pushback-ms: 1000\n");
-    assert_int_equal(fake.exchange.error, ERROR_OVERLOADED);
+    assert_int_equal(fake.request.error, ERROR_OVERLOADED);
     strbuf_free(&bytes);
 }
 

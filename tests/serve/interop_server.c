@@ -17,11 +17,11 @@ static const struct interop_service *const services[] = {
     &interop_grpc, &interop_plain, /* has everything that is left: the last */
 };
 
-static void route(struct server *server, struct exchange *exchange) {
+static void route(void *router, struct exchange *exchange) {
     const struct exchange_head *head = &exchange->head;
-    (void)server;
+    exchange->request->server = router;
     if (head->refusal) {
-        exchange_answer(exchange, error_row(head->refusal)->http, "text/plain", head->problem, strlen(head->problem));
+        exchange_answer(exchange, head->refusal, "text/plain", head->problem, strlen(head->problem));
         return;
     }
     for (size_t i = 0; i < sizeof services / sizeof *services; i++)
@@ -31,7 +31,7 @@ static void route(struct server *server, struct exchange *exchange) {
         }
 }
 
-static const struct serve_limits defaults = {
+static const struct transport_limits defaults = {
     .connections = 1024,
     .streams = 100,
     .header_bytes = 16384,
@@ -52,7 +52,7 @@ static const struct serve_limits defaults = {
     .requests_per_connection = 1000,
 };
 
-static bool limit_set(struct serve_limits *limits, const char *key, const char *value) {
+static bool limit_set(struct transport_limits *limits, const char *key, const char *value) {
     const struct {
         const char *key;
         int64_t *whole;
@@ -205,7 +205,9 @@ int main(int argc, char **argv) {
         return 2;
     }
     program.options.route = route;
-    program.options.server = &program.server;
+    program.options.request_bytes = sizeof(struct request);
+    program.options.refuse = request_refuse;
+    program.options.router = &program.server;
     program.serve.limits = program.options.limits;
     program.server.options = &program.serve;
     program.server.gathered.limit = program.options.limits.gathered_bytes;

@@ -5,7 +5,7 @@
 #ifndef CAMBIUM_TESTS_SERVE_INTEROP_SERVER_H
 #define CAMBIUM_TESTS_SERVE_INTEROP_SERVER_H
 
-#include "serve/exchange.h"
+#include "serve/request.h"
 
 struct interop_service {
     bool (*claims)(const struct exchange *exchange);

@@ -34,15 +34,15 @@ static const struct exchange exchange = {
              .listener = LISTENER_DATA,
              .is_http2 = true,
              .peer = "127.0.0.1:5"},
-    .server = &server,
-    .id = "r-1",
-    .client.name = "alice",
     .status = 200,
     .start = 8,
 };
+static const struct request alices = {.server = &server, .id = "r-1", .client.name = "alice"};
 
 static void one_request(void) {
     struct exchange asking = exchange;
+    struct request request = alices;
+    asking.request = &request;
     struct call_prompt prompts[2] = {{.ids.count = 2}, {.ids.count = 3}};
     int64_t cached[2] = {0, 1};
     struct call call = {.prompts = prompts,
@@ -52,13 +52,15 @@ static void one_request(void) {
     struct call_start start = {.time = asking.start + 0.25};
     log_take_news(&asking, &(struct call_news){.starts = &start, .start_count = 1});
     log_take_call(&asking, &call);
-    asking.error = ERROR_DEADLINE;
+    request.error = ERROR_DEADLINE;
     log_request(&asking, true);
 }
 
 static void a_refused_request(void) {
     struct exchange refused = exchange;
-    refused.error = ERROR_KEY;
+    struct request request = alices;
+    refused.request = &request;
+    request.error = ERROR_KEY;
     log_request(&refused, false);
 }
 

@@ -101,20 +101,20 @@ static void a_wrong_method_is_told_the_right_ones(void **state) {
 
 /* ---- ids ---- */
 
-static void id_of(const char *given, char id[EXCHANGE_ID_BYTES]) {
+static void id_of(const char *given, char id[REQUEST_ID_BYTES]) {
     struct fake fake;
     begin(&fake, LISTENER_DATA, "GET", "/health");
     if (given)
         fake_field(&fake, "x-request-id", given);
     route_exchange(&server, &fake.exchange);
-    strcpy(id, fake.exchange.id);
+    strcpy(id, fake.request.id);
     assert_non_null(strstr(strbuf_text(&fake.head), "x-request-id: "));
     assert_non_null(strstr(strbuf_text(&fake.head), id));
     fake_close(&fake);
 }
 
 static void a_clients_id_is_kept_where_it_is_printable_and_short(void **state) {
-    char long_id[130] = {0}, id[EXCHANGE_ID_BYTES], other[EXCHANGE_ID_BYTES];
+    char long_id[130] = {0}, id[REQUEST_ID_BYTES], other[REQUEST_ID_BYTES];
     (void)state;
     memset(long_id, 'x', 128);
     id_of("a b\"~", id);
@@ -190,7 +190,7 @@ static void a_call_is_that_of_its_key(void **state) {
     route_exchange(&server, &fake.exchange);
     fake_send(&fake, "{\"prompt\":[1]}", 5);
     assert_non_null(fake_call);
-    assert_string_equal(fake.exchange.client.name, "ann");
+    assert_string_equal(fake.request.client.name, "ann");
     assert_true(fake_call->client.weight == 2 && fake_call->client.client != 0);
     fake_close(&fake);
     assert_int_equal(fake_freed, 1);
@@ -418,13 +418,13 @@ static void a_head_that_the_transport_refuses_goes_to_no_handler(void **state) {
     for (int i = 0; i < 2; i++) {
         struct fake fake;
         begin(&fake, LISTENER_DATA, "POST", "/v1/completions");
-        fake.exchange.head.refusal = ERROR_HEADER_SIZE;
+        fake.exchange.head.refusal = 431;
         fake.exchange.head.problem = "too long";
         fake_field(&fake, "content-type", types[i]);
         route_exchange(&server, &fake.exchange);
         assert_int_equal(fake.status, i ? 200 : 431);
         assert_non_null(strstr(strbuf_text(&fake.head), i ? "grpc-status: 8\n" : "x-request-id: "));
-        assert_int_equal(fake.exchange.error, ERROR_HEADER_SIZE);
+        assert_int_equal(fake.request.error, ERROR_HEADER_SIZE);
         fake_close(&fake);
     }
 }

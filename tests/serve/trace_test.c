@@ -1,8 +1,8 @@
 /* W3C Trace Context: which fields name a trace, what is passed on, and where spans go. */
 #include "support/test.h"
 
-#include "serve/exchange.h"
 #include "serve/otlp_post.h"
+#include "serve/request.h"
 
 #include "base/base.h"
 

@@ -1,8 +1,8 @@
 /* HTTP/2 from within: what http2.c (the connection) and http2_stream.c (its streams) share. Functions of an exchange
  * never call the library: they leave their mark on the stream and touch it, and when the connection is flushed, the
  * library is told (http2_streams_submit). So nothing is sent inside a callback of the library's. */
-#ifndef CAMBIUM_SERVE_HTTP2_INTERNAL_H
-#define CAMBIUM_SERVE_HTTP2_INTERNAL_H
+#ifndef CAMBIUM_HTTP_HTTP2_INTERNAL_H
+#define CAMBIUM_HTTP_HTTP2_INTERNAL_H
 
 #include "connection-internal.h"
 
@@ -59,7 +59,7 @@ struct http2 {
     const char *goaway_text;
 };
 
-static inline const struct serve_limits *http2_limits(const struct http2 *http) {
+static inline const struct transport_limits *http2_limits(const struct http2 *http) {
     return &http->connection->transport->options.limits;
 }
 

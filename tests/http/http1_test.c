@@ -2,7 +2,7 @@
  */
 #include "support/test.h"
 
-#include "serve/http1_transcript.h"
+#include "http/http1_transcript.h"
 
 static void transcript_of(const char *text, size_t length, struct strbuf *out) {
     strbuf_clear(out);

@@ -1,9 +1,9 @@
 /* Streams of HTTP/2: requests as they are gathered, answers as they are told to the library. See http2-internal.h. */
-#include "error.h"
 #include "http2-internal.h"
 
 #include "base/base.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -48,8 +48,9 @@ struct http2_stream {
     bool is_empty;             /* of HEAD, 204, 304 */
     bool was_over;             /* the limit of output */
     uint32_t abort_code;
-    enum error_case fault; /* why it was given up */
+    enum exchange_fault fault; /* why it was given up */
     struct pace writing;
+    _Alignas(max_align_t) unsigned char router_part[]; /* [transport_options.request_bytes] */
 };
 
 static struct http2_stream *of(const struct exchange *exchange) {
@@ -374,14 +375,15 @@ static void stream_destroy(struct http2_stream *stream) {
 }
 
 /* One that has ended, with its memory, or a new one; NULL: no memory. */
-static struct http2_stream *stream_new(struct http2_shared *shared) {
+static struct http2_stream *stream_new(const struct transport *transport) {
+    struct http2_shared *shared = transport->http2;
     struct http2_stream *stream = TAILQ_FIRST(&shared->spare);
     if (stream) {
         TAILQ_REMOVE(&shared->spare, stream, all);
         shared->spare_count--;
         return stream;
     }
-    stream = calloc(1, sizeof *stream);
+    stream = calloc(1, sizeof *stream + transport->options.request_bytes);
     if (stream)
         stream->out = evbuffer_new();
     if (!stream || stream->out)
@@ -443,7 +445,7 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     struct http2 *http = user;
     if (frame->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
-    struct http2_stream *stream = stream_new(http->connection->transport->http2);
+    struct http2_stream *stream = stream_new(http->connection->transport);
     if (!stream)
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     stream->http = http;
@@ -463,7 +465,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
     (void)user;
     if (!stream || stream->is_too_long)
         return 0;
-    const struct serve_limits *limits = http2_limits(stream->http);
+    const struct transport_limits *limits = http2_limits(stream->http);
     stream->header_bytes += name_length + value_length + 32;
     if (stream->header_bytes > (size_t)limits->header_bytes || stream->request.count >= (size_t)limits->headers) {
         stream->is_too_long = true;
@@ -493,13 +495,13 @@ static void head_judge(struct http2_stream *stream) {
     const struct kept *kept = &stream->request;
     const char *host = kept_value(kept, "host"), *authority = kept_value(kept, ":authority");
     if (stream->is_too_long) {
-        head->refusal = ERROR_HEADER_SIZE;
+        head->refusal = 431;
         head->problem = "the fields are too long together, or too many";
     } else if (!*head->path) {
-        head->refusal = ERROR_ARGUMENT;
+        head->refusal = 400;
         head->problem = "the target of the request is not a path";
     } else if (host && authority && strcasecmp(host, authority) != 0) {
-        head->refusal = ERROR_ARGUMENT;
+        head->refusal = 400;
         head->problem = "host differs from :authority";
     }
 }
@@ -542,15 +544,15 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
                  .is_tls = connection->tls != NULL,
                  .peer = connection->peer},
         .transport = &answers,
-        .server = options->server,
-        .client.name = "",
+        .request = (struct request *)stream->router_part,
         .start = clock_seconds(),
     };
+    memset(stream->router_part, 0, options->request_bytes);
     if (head_make(stream))
         return nghttp2_submit_rst_stream(stream->http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_INTERNAL_ERROR);
     stream->is_routed = true;
     stream->is_whole = is_whole;
-    options->route(options->server, &stream->exchange);
+    options->route(options->router, &stream->exchange);
     stream->http->has_grpc |= stream->exchange.resets_early;
     return 0;
 }
@@ -564,15 +566,13 @@ static void request_end(struct http2_stream *stream) {
 }
 
 /* Answers what the router had let through. Where an answer has begun, the client hears of its end alone. */
-static void stream_refuse(struct http2_stream *stream, int status, enum error_case which, const char *problem) {
+static void stream_refuse(struct http2_stream *stream, int status, const char *problem) {
     struct strbuf body = STRBUF_INIT;
-    struct error error;
     if (stream->is_begun) {
         abort_stream(stream, NGHTTP2_CANCEL);
         return;
     }
-    error_set(&error, which, NULL, "%s", problem);
-    error_add_json(&error, &body);
+    stream->http->connection->transport->options.refuse(&body, status, problem);
     exchange_answer(&stream->exchange, status, "application/json", strbuf_text(&body), body.length);
     strbuf_free(&body);
 }
@@ -586,7 +586,7 @@ int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame) {
     if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST)
         result = stream_route(stream, is_end);
     else if (frame->hd.type == NGHTTP2_HEADERS && stream->is_too_long && is_writable(stream))
-        stream_refuse(stream, 431, ERROR_HEADER_SIZE, "the trailer fields are too long together");
+        stream_refuse(stream, 431, "the trailer fields are too long together");
     if (!result && is_end && stream->is_routed)
         request_end(stream);
     return result;
@@ -629,7 +629,7 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
         handler->on_body(&stream->exchange, bytes, length);
     if (!stream->exchange.resets_early && is_writable(stream) &&
         stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes)
-        stream_refuse(stream, 413, ERROR_BODY_SIZE, "the body is too large");
+        stream_refuse(stream, 413, "the body is too large");
     return 0;
 }
 
@@ -687,7 +687,7 @@ void http2_streams_tell(struct http2 *http) {
 /* A client that opens no window for its answer loses it. One whose body does not come is told so; one that has its
  * answer and does not end its request is stopped. */
 void http2_streams_tick(struct http2 *http, double now) {
-    const struct serve_limits *limits = http2_limits(http);
+    const struct transport_limits *limits = http2_limits(http);
     struct http2_stream *stream;
     TAILQ_FOREACH(stream, &http->streams, all) {
         size_t waiting = evbuffer_get_length(stream->out);
@@ -696,12 +696,12 @@ void http2_streams_tick(struct http2 *http, double now) {
         bool wants_body = stream->is_routed && !stream->is_whole && !stream->is_ended && !stream->withheld &&
                           !stream->exchange.resets_early;
         if (!pace_holds(&stream->writing, now, limits->write_timeout, is_shut ? waiting : 0)) {
-            stream->fault = ERROR_SLOW_READER;
+            stream->fault = EXCHANGE_SLOW_READER;
             evbuffer_drain(stream->out, waiting);
             abort_stream(stream, NGHTTP2_CANCEL);
             touch(stream); /* it may have been broken off before, and waited for its bytes to go */
         } else if (!pace_holds(&stream->body, now, limits->header_timeout, wants_body)) {
-            stream_refuse(stream, 408, ERROR_ARGUMENT, "the body comes too slowly");
+            stream_refuse(stream, 408, "the body comes too slowly");
         } else if (stream->discarding > 0 && !stream->is_reset && now - stream->discarding > limits->header_timeout) {
             stream_stop(stream);
             connection_schedule(http->connection);

@@ -6,8 +6,8 @@
  * not by libevent's buffers, which would need a second turn of the loop, and two calls of epoll_ctl, for every write.
  *
  * A connection is freed at the end of a flush and nowhere else, so that no callback finds it gone under its feet. */
-#ifndef CAMBIUM_SERVE_CONNECTION_INTERNAL_H
-#define CAMBIUM_SERVE_CONNECTION_INTERNAL_H
+#ifndef CAMBIUM_HTTP_CONNECTION_INTERNAL_H
+#define CAMBIUM_HTTP_CONNECTION_INTERNAL_H
 
 #include "listen.h"
 
@@ -69,12 +69,12 @@ struct connection {
     struct event readable, writable;
     struct evbuffer *out;
     const struct connection_protocol *protocol;
-    void *state;             /* the protocol's */
-    size_t matched;          /* bytes of HTTP/2's preface */
-    double opened, received; /* when; the last bytes from the client */
-    double ending;           /* since when */
-    enum error_case fault;   /* why it was given up, for what it had under way; ERROR_NONE: it was not */
-    uint64_t sent, arrived;  /* bytes given to the socket; read by the client's side, by the last tick */
+    void *state;               /* the protocol's */
+    size_t matched;            /* bytes of HTTP/2's preface */
+    double opened, received;   /* when; the last bytes from the client */
+    double ending;             /* since when */
+    enum exchange_fault fault; /* why it was given up, for what it had under way */
+    uint64_t sent, arrived;    /* bytes given to the socket; read by the client's side, by the last tick */
     struct pace writing;
     bool is_scheduled, is_eof, is_draining;
     bool was_busy; /* a request was under way when the drain began, or came later */

@@ -3,7 +3,7 @@
 #ifndef CAMBIUM_TESTS_SERVE_HTTP1_TRANSCRIPT_H
 #define CAMBIUM_TESTS_SERVE_HTTP1_TRANSCRIPT_H
 
-#include "serve/http1_parser.h"
+#include "http/http1_parser.h"
 
 #include "base/base.h"
 

@@ -1,11 +1,7 @@
 /* What all exchanges have in common; their transports do the rest. */
 #include "exchange.h"
 
-#include "base/base.h"
-
 #include <string.h>
-
-enum { MAX_FIELDS = 32, OWN_FIELDS = 6 };
 
 const char *exchange_field(const struct exchange *exchange, const char *name) {
     const struct exchange_head *head = &exchange->head;
@@ -16,31 +12,9 @@ const char *exchange_field(const struct exchange *exchange, const char *name) {
     return NULL;
 }
 
-uint64_t exchange_owner(const struct exchange *exchange) {
-    return exchange->client.client ? exchange->client.client : (uint64_t)(uintptr_t)exchange->head.peer;
-}
-
 int exchange_begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length) {
-    struct field all[MAX_FIELDS];
-    size_t kept = count < MAX_FIELDS - OWN_FIELDS ? count : MAX_FIELDS - OWN_FIELDS;
-    if (kept)
-        memcpy(all, fields, kept * sizeof *all);
-    char parent[TRACE_PARENT_TEXT], state[TRACE_STATE_TEXT];
-    if (*exchange->id)
-        all[kept++] = field_of("x-request-id", exchange->id);
-    if (exchange->trace.is_there) {
-        trace_parent_text(&exchange->trace, parent);
-        all[kept++] = field_of("traceparent", parent);
-        if (trace_state_text(&exchange->head, &exchange->trace, state))
-            all[kept++] = field_of("tracestate", state);
-    }
-    if (exchange->cors_origin) {
-        all[kept++] = field_of("access-control-allow-origin", exchange->cors_origin);
-        all[kept++] = field_of("access-control-expose-headers", "x-request-id, retry-after, retry-after-ms");
-        all[kept++] = field_of("vary", "origin");
-    }
     exchange->status = status;
-    return exchange->transport->begin(exchange, status, all, kept, length);
+    return (exchange->begin ? exchange->begin : exchange->transport->begin)(exchange, status, fields, count, length);
 }
 
 int exchange_write(struct exchange *exchange, const void *bytes, size_t length) {
@@ -63,9 +37,8 @@ void exchange_abort(struct exchange *exchange) {
     exchange->transport->abort(exchange);
 }
 
-void exchange_close(struct exchange *exchange, bool is_whole, enum error_case fault) {
-    if (!is_whole && !exchange->error)
-        exchange->error = fault;
+void exchange_close(struct exchange *exchange, bool is_whole, enum exchange_fault fault) {
+    exchange->fault = is_whole ? EXCHANGE_NO_FAULT : fault;
     if (exchange->handler && exchange->handler->on_close)
         exchange->handler->on_close(exchange, is_whole);
     if (exchange->on_closed)

@@ -4,8 +4,8 @@
  * refused. How the bytes were split makes no difference. What is refused, and why: a lone CR or LF, a NUL, folded
  * lines, spaces around names, two hosts, two lengths, a length beside a coding, any coding but "chunked", extensions of
  * chunks. Each of these has been read in two ways by two servers, and a request was smuggled between. */
-#ifndef CAMBIUM_SERVE_HTTP1_PARSER_H
-#define CAMBIUM_SERVE_HTTP1_PARSER_H
+#ifndef CAMBIUM_HTTP_HTTP1_PARSER_H
+#define CAMBIUM_HTTP_HTTP1_PARSER_H
 
 #include "exchange.h"
 

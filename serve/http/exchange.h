@@ -1,22 +1,21 @@
 /* An exchange: one request and its answer, over HTTP/1.1 or as a stream of HTTP/2 alike.
  *
+ * The room has sockets, TLS and the two protocols, and knows nothing that requests are about: the router (struct
+ * request and the functions of transport_options) belongs to whoever opens the transport.
+ *
  * The transport (listen.h) makes it when a request's head is whole and asks the router for a handler; from then on it
  * calls the handler, and the handler calls the functions below, in any order that HTTP allows and at any time until
  * on_close. Nothing is written to a socket inside these functions: what was given goes out at the end of the loop's
  * turn, many pieces as one write. All of it is the loop's thread. */
-#ifndef CAMBIUM_SERVE_EXCHANGE_H
-#define CAMBIUM_SERVE_EXCHANGE_H
-
-#include "error.h"
-#include "keys.h"
-#include "trace.h"
+#ifndef CAMBIUM_HTTP_EXCHANGE_H
+#define CAMBIUM_HTTP_EXCHANGE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct exchange;
-struct server;
+struct request;
 
 enum listener_kind { LISTENER_DATA, LISTENER_CONTROL, LISTENER_COUNT };
 
@@ -34,9 +33,9 @@ struct exchange_head {
     enum listener_kind listener;
     bool is_http2, is_tls;
     const char *peer; /* an address, or "unix" */
-    /* The transport has found the head to be wrong: the router answers with this error, and no handler begins.
-     * ERROR_NONE: nothing is wrong. */
-    enum error_case refusal;
+    /* The transport has found the head to be wrong: the router answers with this status, 400 or 431, and no handler
+     * begins. 0: nothing is wrong. */
+    int refusal;
     const char *problem; /* of the refusal */
 };
 
@@ -62,52 +61,30 @@ struct exchange_transport {
     size_t (*pending)(const struct exchange *exchange);
 };
 
-enum { EXCHANGE_ID_BYTES = 129, EXCHANGE_ENDS = 64 };
-
-/* The use that a request made of the model, for its line of the log (log.h) and its span (span.h). */
-struct exchange_usage {
-    bool is_there;      /* it asked something of the model */
-    char adapters[264]; /* names, with commas between */
-    int64_t prompt_tokens, cached_tokens, completion_tokens;
-    double started, first_token; /* times; 0: it never came to that */
-    int64_t max_tokens, choices; /* asked for; max_tokens -1: to the end of the context */
-    double temperature, top_p;
-    int64_t end_count;    /* texts that ended by themselves */
-    uint64_t length_ends; /* a bit for each of the first EXCHANGE_ENDS, in their order: it ended by its length */
-};
+/* Why the transport gave up an answer that is not whole. */
+enum exchange_fault { EXCHANGE_NO_FAULT, EXCHANGE_SLOW_READER /* the client does not read its answer */ };
 
 struct exchange {
     struct exchange_head head;
     const struct exchange_transport *transport;
-    struct server *server;
+    struct request *request; /* the router's part: transport_options.request_bytes, zeroed; it lives as long */
+    double start;            /* seconds of the monotonic clock */
+    int status;              /* of the answer; 0: not begun */
+    enum exchange_fault fault;
     /* the router's: */
     const struct exchange_handler *handler;
     void *context; /* the handler's */
-    /* the router's, behind the handler's on_close; or NULL */
+    /* Begins an answer in the transport's place, to add fields that all answers have; or NULL. */
+    int (*begin)(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
+    /* after the handler's on_close; or NULL */
     void (*on_closed)(struct exchange *exchange, bool is_whole);
-    char id[EXCHANGE_ID_BYTES]; /* x-request-id: printable */
-    const char *route;          /* the path of its row, without /v1; NULL: there is none, or it is gRPC */
-    struct trace trace;
-    const char *cors_origin; /* of a page that may read the answer; NULL: none */
-    enum error_case error;   /* that was answered */
-    bool is_accepted;        /* its work has begun: an error is no rejection any more */
-    bool is_endless;         /* it ends when its client does: nobody waits for it when the server stops */
-    bool is_probe;           /* of health or metrics: no line where all is well */
-    struct exchange_usage usage;
-    struct key_holder client; /* number 0, name "": without a key */
-    double start;             /* seconds of the monotonic clock */
-    bool resets_early;        /* gRPC over HTTP/2: an answer that ends before its request stops that */
-    int status;               /* of the answer; 0: not begun */
+    bool resets_early; /* gRPC over HTTP/2: an answer that ends before its request stops that */
 };
 
 /* The value of a field (the first of the name), or NULL. */
 const char *exchange_field(const struct exchange *exchange, const char *name);
 
-/* Whose request it is, for queues in which clients take turns: the client of its key, or its connection. Never 0. */
-uint64_t exchange_owner(const struct exchange *exchange);
-
-/* Begins the answer. `length` of the body, or -1 for one that is written until exchange_end. x-request-id,
- * traceparent and tracestate are added, and what a page of cors_origin needs.
+/* Begins the answer. `length` of the body, or -1 for one that is written until exchange_end. The router may add fields.
  * These return 0 or STATUS_MEMORY; after a failure, or when the client has left, they do nothing, and on_close comes.
  */
 int exchange_begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
@@ -119,9 +96,8 @@ int exchange_end(struct exchange *exchange, const struct field *trailers, size_t
 int exchange_answer(struct exchange *exchange, int status, const char *type, const void *body, size_t length);
 /* RST_STREAM (INTERNAL_ERROR), or a connection that is closed without the answer's end; on_close comes. */
 void exchange_abort(struct exchange *exchange);
-/* The transport's last words to who handles it: on_close and on_closed. The transport frees the exchange behind it.
- * `fault`: why it gave up an answer that is not whole, or ERROR_NONE. */
-void exchange_close(struct exchange *exchange, bool is_whole, enum error_case fault);
+/* Calls on_close and on_closed; then the transport frees the exchange. `fault` is why it gave up an answer. */
+void exchange_close(struct exchange *exchange, bool is_whole, enum exchange_fault fault);
 /* Bytes of the answer that have not gone to the socket. */
 size_t exchange_pending(const struct exchange *exchange);
 

@@ -138,7 +138,7 @@ static ssize_t frames_take(struct http2 *http, const unsigned char *bytes, size_
 
 static void http2_receive(struct connection *connection, const unsigned char *bytes, size_t length) {
     struct http2 *http = connection->state;
-    const struct serve_limits *limits = http2_limits(http);
+    const struct transport_limits *limits = http2_limits(http);
     double now = clock_seconds();
     if (http->is_over)
         return;
@@ -227,7 +227,7 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
 }
 
 struct http2_shared *http2_shared_new(const struct transport_options *options) {
-    const struct serve_limits *limits = &options->limits;
+    const struct transport_limits *limits = &options->limits;
     struct http2_shared *shared = calloc(1, sizeof *shared);
     if (!shared || nghttp2_session_callbacks_new(&shared->callbacks) || nghttp2_option_new(&shared->option)) {
         http2_shared_free(shared);
@@ -260,7 +260,7 @@ void http2_shared_free(struct http2_shared *shared) {
 /* Priorities of RFC 7540 are not declined: the library would neither judge frames of PRIORITY any more nor remember
  * closed streams, and frames on these, of which the client must hear, would be passed over. */
 static int settings_submit(struct http2 *http) {
-    const struct serve_limits *limits = http2_limits(http);
+    const struct transport_limits *limits = http2_limits(http);
     const nghttp2_settings_entry entries[] = {
         {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, (uint32_t)limits->streams},
         {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, (uint32_t)limits->stream_window},
@@ -350,7 +350,7 @@ static void http2_settle(struct connection *connection) {
 
 static void http2_tick(struct connection *connection, double now) {
     struct http2 *http = connection->state;
-    const struct serve_limits *limits = http2_limits(http);
+    const struct transport_limits *limits = http2_limits(http);
     bool is_idle = TAILQ_EMPTY(&http->streams);
     if (http->drain && http->drain != DRAIN_LAST)
         connection_schedule(connection);

@@ -1,12 +1,12 @@
 /* HTTP/1.1 on a connection: one request after the other, answers with a length or in chunks. The parser stands apart
  * (http1_parser.h); here are the life of a connection and the answers. */
 #include "connection-internal.h"
-#include "error.h"
 #include "http1_parser.h"
 
 #include "base/base.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,13 +35,15 @@ struct http1 {
     double probed; /* the client has sent its end: when it was last asked for a sign of life; 0: it may still send */
     size_t early;  /* bytes of `version` that have gone out before the answer */
     struct pace body;
+    _Alignas(
+        max_align_t) unsigned char request[]; /* [transport_options.request_bytes] the router's part of `exchange` */
 };
 
 static struct http1 *of(const struct exchange *exchange) {
     return (struct http1 *)((char *)exchange - offsetof(struct http1, exchange));
 }
 
-static const struct serve_limits *limits_of(const struct http1 *http) {
+static const struct transport_limits *limits_of(const struct http1 *http) {
     return &http->connection->transport->options.limits;
 }
 
@@ -195,17 +197,11 @@ static void close_exchange(struct http1 *http, bool is_whole) {
 /* An answer of the transport's own, to what never became an exchange or cannot go on as one; then the end. */
 static void refuse(struct http1 *http, int status, const char *problem) {
     struct strbuf text = STRBUF_INIT, body = STRBUF_INIT;
-    struct error error;
     bool is_late = http->is_begun;
     close_exchange(http, false);
     if (http->connection->stage != CONNECTION_OPEN)
         return;
-    error_set(&error,
-              status == 413   ? ERROR_BODY_SIZE
-              : status == 431 ? ERROR_HEADER_SIZE
-                              : ERROR_ARGUMENT,
-              NULL, "%s", problem);
-    error_add_json(&error, &body);
+    http->connection->transport->options.refuse(&body, status, problem);
     add_first_line(http, &text, status);
     strbuf_format(&text, "content-type: application/json\r\ncontent-length: %zu\r\nconnection: close\r\n\r\n",
                   body.length);
@@ -231,10 +227,10 @@ static void exchange_start(struct http1 *http) {
                  .is_tls = http->connection->tls != NULL,
                  .peer = http->connection->peer},
         .transport = &answers,
-        .server = transport->options.server,
-        .client.name = "",
+        .request = (struct request *)http->request,
         .start = clock_seconds(),
     };
+    memset(http->request, 0, transport->options.request_bytes);
     http->has_exchange = true;
     http->is_whole = !has_body;
     http->is_begun = http->is_ended = http->is_aborted = http->was_over = false;
@@ -243,7 +239,7 @@ static void exchange_start(struct http1 *http) {
     http->since = 0;
     http->closes = (transport->is_leaving && http->connection->kind == LISTENER_DATA) || request->is_http10 ||
                    request->wants_close || ++http->requests >= limits_of(http)->requests_per_connection;
-    transport->options.route(transport->options.server, &http->exchange);
+    transport->options.route(transport->options.router, &http->exchange);
     if (is_writable(http) && !http->is_begun && has_body && request->expects_continue && !request->is_http10)
         put(http, continue_line, sizeof continue_line - 1);
     connection_schedule(http->connection);
@@ -416,7 +412,7 @@ static void probe(struct http1 *http, double now) {
 
 static void http1_tick(struct connection *connection, double now) {
     struct http1 *http = connection->state;
-    const struct serve_limits *limits = limits_of(http);
+    const struct transport_limits *limits = limits_of(http);
     double keep_alive = limits->idle_timeout < keep_alive_seconds ? limits->idle_timeout : keep_alive_seconds;
     if (http->has_exchange) {
         if (!http->is_whole && !pace_holds(&http->body, now, limits->header_timeout, 1))
@@ -451,9 +447,9 @@ static void http1_close(struct connection *connection) {
 }
 
 static int http1_open(struct connection *connection) {
-    const struct serve_limits *limits = &connection->transport->options.limits;
+    const struct transport_limits *limits = &connection->transport->options.limits;
     const struct http1_limits heads = {MAX_LINE_BYTES, (size_t)limits->header_bytes, (size_t)limits->headers};
-    struct http1 *http = calloc(1, sizeof *http);
+    struct http1 *http = calloc(1, sizeof *http + connection->transport->options.request_bytes);
     if (!http)
         return status_fail(STATUS_MEMORY, "a connection: out of memory");
     http->connection = connection;

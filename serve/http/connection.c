@@ -278,9 +278,9 @@ bool connection_has_left(const struct connection *connection) {
 }
 
 void connection_tick(struct connection *connection, double now) {
-    const struct serve_limits *limits = &connection->transport->options.limits;
+    const struct transport_limits *limits = &connection->transport->options.limits;
     if (!is_read_by_client(connection, now)) {
-        connection->fault = ERROR_SLOW_READER;
+        connection->fault = EXCHANGE_SLOW_READER;
         connection_kill(connection);
     } else if (connection->stage < CONNECTION_OPEN && now - connection->opened > limits->header_timeout)
         connection_kill(connection);

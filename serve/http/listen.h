@@ -4,15 +4,17 @@
  * and ALPN decides. Every limit is counted here: connections, streams, header lists, rates, times, bytes that wait.
  * listen.c accepts, connection.c tells protocols apart and owns a socket's bufferevent, http1.c and http2.c speak,
  * tls.c has certificates. The loop's thread. */
-#ifndef CAMBIUM_SERVE_LISTEN_H
-#define CAMBIUM_SERVE_LISTEN_H
+#ifndef CAMBIUM_HTTP_LISTEN_H
+#define CAMBIUM_HTTP_LISTEN_H
 
 #include "exchange.h"
 #include "gathered.h"
 
+#include "base/strbuf.h"
+
 #include <event2/event.h>
 
-struct serve_limits {
+struct transport_limits {
     int64_t connections, streams;              /* per listener; per connection */
     int64_t header_bytes, headers;             /* names, values and 32 a field; fields */
     int64_t body_bytes;                        /* of a request's body, and of a gRPC message */
@@ -27,16 +29,20 @@ struct serve_limits {
 
 struct transport_options {
     struct event_base *base;
-    struct serve_limits limits;
+    struct transport_limits limits;
     struct gathered *gathered;      /* bytes of requests that wait for their turn count here; NULL: nowhere */
     const char *tls_cert, *tls_key; /* of the data listener and of a control listener on TCP; NULL: cleartext */
+    size_t request_bytes;           /* of the router's part of an exchange */
     /* Finds the exchange's handler, and may answer at once; it sets handler, context and what is the router's. */
-    void (*route)(struct server *server, struct exchange *exchange);
-    struct server *server;
+    void (*route)(void *router, struct exchange *exchange);
+    /* Appends the body (application/json) of an answer that the transport gives itself: 400, 408, 413 or 431. */
+    void (*refuse)(struct strbuf *body, int status, const char *problem);
+    void *router;
 };
 
 struct transport;
 
+/* The options are copied. STATUS_USAGE, STATUS_INVALID or STATUS_IO for certificate and key; STATUS_MEMORY. */
 int transport_open(const struct transport_options *options, struct transport **transport);
 /* Binds `where`, "HOST:PORT", "[V6]:PORT" or "unix:PATH"; nobody is accepted yet. A path that stands there is removed
  * only where it is a socket on which nobody listens. STATUS_USAGE, STATUS_IO. */

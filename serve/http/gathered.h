@@ -2,8 +2,8 @@
  *
  * A body may grow to eight times the room that is left. One alone can have nearly everything. Many that are never whole
  * leave room for small ones, however many they are: N of them leave an eighth of an N-th part. The loop's thread. */
-#ifndef CAMBIUM_SERVE_GATHERED_H
-#define CAMBIUM_SERVE_GATHERED_H
+#ifndef CAMBIUM_HTTP_GATHERED_H
+#define CAMBIUM_HTTP_GATHERED_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* The bound for bodies that wait: what fits, who gets a share, and that everything is given back. */
 #include "support/test.h"
 
-#include "serve/gathered.h"
+#include "http/gathered.h"
 
 enum { LIMIT = 1 << 20, PIECE = 1 << 10 };
 
